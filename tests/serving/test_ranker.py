@@ -88,3 +88,43 @@ def test_new_items_and_columns_reach_the_ranker(ranked: Client) -> None:
     ranked.put_items([{"id": "dear", "like": [near], "features": {"category": "soap", "in_stock": True}}])
     shown = ranked.recommend(history=HISTORY, k=100, context={"morning": "yes"})["items"]
     assert "dear" in [one["item"] for one in shown]
+
+
+@pytest.fixture(scope="module")
+def attending(shop: Shop, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A ranker with target attention over the items and categories of what was bought before."""
+    place, draw, catalog = tmp_path_factory.mktemp("din"), np.random.default_rng(0), shop.run.catalog.frame
+    known = dict(catalog.select("item_id", "category").iter_rows())
+    rows = draw.integers(0, len(catalog), 1500)
+    before = [[catalog["item_id"][int(i)] for i in draw.integers(0, len(catalog), draw.integers(0, 5))] for _ in rows]
+    frame = pl.DataFrame({
+        "user_id": [f"u{n}" for n in draw.integers(0, 50, 1500)], "item_id": catalog["item_id"].gather(rows),
+        "category": catalog["category"].gather(rows), "history": before,
+        "categories": [[known[item] for item in items] for items in before], "label": draw.integers(0, 2, 1500),
+    })  # fmt: skip
+    fields = [
+        "item_id", "category", {"kind": "sequence", "name": "history", "shares": "item_id"},
+        {"kind": "sequence", "name": "categories", "shares": "category"},
+    ]  # fmt: skip
+    store = fr.prepare_impressions(frame, place / "clicks", schema={"fields": fields, "group": "user_id"})
+    settings = ["training.max_epochs=1", "model.embedding.std=0.3", "model.sequences.together=[[history,categories]]"]
+    fr.train("din", store, place / "din", set=settings)
+    return place / "din"
+
+
+def test_the_history_reaches_a_ranker_with_sequences(shop: Shop, attending: Path) -> None:
+    cascade = fr.Cascade(shop.run, attending, user="user_id", item="item_id")
+    own = [cascade.recommend([history], k=9, candidates=60) for history in (HISTORY, HISTORY[:1])]
+    assert not np.allclose(np.sort(own[0]["score"]), np.sort(own[1]["score"]))
+    with running(run=str(shop.run.path), ranker=str(attending), candidates=60) as client:
+        for history, expected in zip((HISTORY, HISTORY[:1]), own, strict=True):
+            answer = client.recommend(history=history, k=9)["items"]
+            assert [one["item"] for one in answer] == expected["item"].to_list()
+            assert [one["score"] for one in answer] == pytest.approx(expected["score"].to_list(), abs=1e-5)
+        given = {"history": HISTORY, "categories": ["soap", "oil", "mask"]}
+        one, other = (client.recommend(history=HISTORY[:1], k=9, context=context)["items"] for context in (given, {}))
+        assert [item["score"] for item in one] != pytest.approx([item["score"] for item in other])
+        with pytest.raises(UserError) as refused:
+            client.recommend(history=HISTORY[:1], k=9, context={"history": HISTORY})
+        assert refused.value.code == "lengths-differ"
+        assert client.recommend(history=[], k=9)["ranked"], "no history is the missing event"

@@ -32,6 +32,14 @@ def table(rows: int = 3000, seed: int = 0) -> pl.DataFrame:
     return pl.DataFrame({"label": click, "user": user, "item": item, "age": age, "tags": tags, "note": range(rows)})
 
 
+def with_histories(frame: pl.DataFrame) -> pl.DataFrame:
+    """A behaviour sequence beside them, for models that look for one."""
+    return frame.with_columns(history=pl.concat_list("item", (pl.col("item") + pl.col("user")) % 30))
+
+
+HISTORIES = SCHEMA | {"fields": [*SCHEMA["fields"], {"name": "history", "kind": "sequence", "shares": "item"}]}
+
+
 def shop(folder: Path) -> ImpressionStore:
     return prepare_impressions(table(), folder, schema=SCHEMA)
 

@@ -18,12 +18,13 @@ import fullrank as fr
 from fullrank.core.tensor_files import read_tensors
 from fullrank.data.events.store import Store
 from fullrank.data.impressions.store import ImpressionStore
+from fullrank.models.ranking.model import RankingModel
 from fullrank.run import Run
 from fullrank.training import TrainState
 from fullrank.training.fit import fit
 from fullrank.training.ranking_data import ImpressionLoader
 from refusals import refused
-from tests.training.clicks import shop, table, tiny
+from tests.training.clicks import HISTORIES, shop, table, tiny, with_histories
 from tests.training.conftest import tiny as sasrec
 from tests.training.test_resume import kill_in_mid_epoch
 
@@ -53,13 +54,16 @@ def test_every_recipe_trains_and_is_read_back(store: ImpressionStore, tmp_path: 
     from fullrank.core.registry import kinds
 
     small = ("training.max_epochs=1", "training.batch_size=512", "evaluation.bootstrap=5")
+    whole = fr.prepare_impressions(with_histories(table()), tmp_path / "histories", schema=HISTORIES)
     for name in kinds("recipes"):
         spec = fr.recipe(name)
         if spec.clicks is not None:
-            run = fit(spec.override(*small, "seed=3"), store, tmp_path / name, progress=False)
+            assert isinstance(spec.model, RankingModel)
+            shown = whole if spec.model.sequences.learns else store
+            run = fit(spec.override(*small, "seed=3"), shown, tmp_path / name, progress=False)
             found = fr.evaluate(Run.open(run.path), "validation")
             assert 0 < found.metrics["auc"] < 1 and 0.3 < found.metrics["logloss"] < 1.5, name
-            assert fr.predict(run, table(3)).height == 3, name
+            assert fr.predict(run, with_histories(table(3))).height == 3, name
 
 
 def test_predict_equals_evaluation(store: ImpressionStore, tmp_path: Path) -> None:

@@ -150,7 +150,8 @@ class Cascade:
             )  # fmt: skip
             if bare == "error":
                 _refuse_empty(part, found.ids)
-            best, value = best_candidates(reranker(everybody[low:high], found.ids, found.scores, blend), found.ids, k)
+            scored = reranker(everybody[low:high], part.histories.items, found.ids, found.scores, blend)
+            best, value = best_candidates(scored, found.ids, k)
             ids.append(_filled(best, k, -1))
             scores.append(_filled(value, k, -np.inf))
             if progress is not None:

@@ -111,7 +111,7 @@ def evaluate_cascade(
     for low, high in blocks(len(everybody), candidates):
         users = everybody.take(slice(low, high))
         found = ranked(model, users.histories, spec, candidates, device, None)
-        scores = reranker(names[users.users], found.ids, found.scores, blend)
+        scores = reranker(names[users.users], users.histories.items, found.ids, found.scores, blend)
         best, _ = best_candidates(scores, found.ids, longest)
         for rows, ids in ((before, found.ids[:, :longest]), (after, best)):
             rows.append(rows_of_lists(users, protocol, store, spec, ids.astype(np.int32), found.steps))
@@ -123,7 +123,8 @@ def evaluate_cascade(
     facts = {
         "split": split, "candidates": candidates, "blend": blend, "users": len(everybody),
         "users_without_candidates": int(without_candidates),
-        "fields": {"users": plan.users, "items": plan.items, "context": plan.context}, **facts,
+        "fields": {"users": plan.users, "items": plan.items, "context": plan.context, "history": plan.history},
+        **facts,
     }  # fmt: skip
     if doubt is not None:
         warnings.warn(doubt, UserWarning, stacklevel=3)

@@ -17,7 +17,7 @@ from jaxtyping import Int
 from fullrank.core.checks import check_type
 from fullrank.core.errors import UserError, unknown
 from fullrank.data.frames import InputTable
-from fullrank.data.impressions.fields import Categorical, Schema
+from fullrank.data.impressions.fields import Categorical, Schema, SequenceOf
 from fullrank.data.impressions.vocabulary import FIRST, Vocabulary, canonical
 from fullrank.data.values import refuse
 
@@ -125,6 +125,8 @@ class FieldPlan:
     users: tuple[str, ...]
     items: tuple[str, ...]
     context: tuple[str, ...]
+    history: tuple[str, ...] = ()
+    """Sequences that are filled from the history of the request: its items, or what is known of them."""
 
 
 def id_column(schema: Schema, role: str, given: str | None) -> str:
@@ -158,10 +160,15 @@ def id_column(schema: Schema, role: str, given: str | None) -> str:
 def plan_fields(
     schema: Schema, user: str, item: str, users: KeyedTable | None, items: KeyedTable | None, context: Sequence[str]
 ) -> FieldPlan:
-    """The source of every field. Raises `UserError` for a field that no table has, or that both tables have."""
-    places: dict[str, list[str]] = {"users": [], "items": [], "context": []}
+    """The source of every field. Raises `UserError` for a field that no table has, or that both tables have.
+
+    A sequence that no table and no context has is the request's own history, where it shares the table of a field that
+    is read of items.
+    """
+    places: dict[str, list[str]] = {"users": [], "items": [], "context": [], "history": []}
     lost = []
     of_users, of_items = (() if table is None else table.columns for table in (users, items))
+    read_of_items = {item, *of_items} - {*context, user}
     for field in schema.fields:
         name = field.name
         if name in (user, item) and name in context:
@@ -169,7 +176,7 @@ def plan_fields(
                 f"the context has the column {name!r}, which the cascade fills itself; leave it out",
                 code="context-has-id",
             )
-        if name == item or (name in of_items and name not in (*context, user)):
+        if name in read_of_items:
             if name != item and name in of_users:
                 raise UserError(
                     f"the ranker reads {name!r}, which both the users and the items have; drop or rename one column",
@@ -180,6 +187,8 @@ def plan_fields(
             places["context"].append(name)
         elif name == user or name in of_users:
             places["users"].append(name)
+        elif isinstance(field, SequenceOf) and field.shares in read_of_items:
+            places["history"].append(name)
         else:
             lost.append(name)
     if lost:
@@ -190,7 +199,7 @@ def plan_fields(
             "candidates are alike to it; train it on impressions with the item",
             code="ranker-reads-no-item",
         )
-    return FieldPlan(*(tuple(places[name]) for name in ("users", "items", "context")))
+    return FieldPlan(**{name: tuple(found) for name, found in places.items()})
 
 
 def _lost(lost: Sequence[str], users: KeyedTable | None, items: KeyedTable | None) -> str:

@@ -7,8 +7,8 @@ value is id 1 and a missing one id 0. B users of a block, C candidates of each, 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import polars as pl
@@ -23,6 +23,7 @@ from fullrank.core.errors import UserError
 from fullrank.core.jagged import Jagged
 from fullrank.data.batch import Impressions
 from fullrank.data.impressions.encoding import FieldEncoder, to_tensors
+from fullrank.data.impressions.vocabulary import MISSING
 from fullrank.inference.predict import predict_batch
 from fullrank.models.ranking.model import RankingModule
 
@@ -48,13 +49,18 @@ class Reranker:
     device: torch.device
 
     def __call__(
-        self, users: pl.Series, ids: Int[np.ndarray, "B C"], scores: Float[np.ndarray, "B C"], blend: float
+        self,
+        users: pl.Series,
+        histories: Jagged,
+        ids: Int[np.ndarray, "B C"],
+        scores: Float[np.ndarray, "B C"],
+        blend: float,
     ) -> Float[np.ndarray, "B C"]:
         """Scores of each user's candidates (internal ids, -1 in empty places), to which the retriever gave `scores`.
 
-        `users` are external ids, null where nobody is named.
+        `users` are external ids, null where nobody is named; `histories` their items by internal ids, oldest first.
         """
-        found = probabilities(self.ranker.model, self.pairs(users), ids, self.device)
+        found = probabilities(self.ranker.model, self.pairs(users, histories), ids, self.device)
         return blend_scores(found, scores, blend)
 
     def require_some(self, users: pl.Series) -> None:
@@ -63,7 +69,7 @@ class Reranker:
         if self.users is not None and self._names:
             self.users.require_some(users, "users")
 
-    def pairs(self, users: pl.Series) -> PairFeatures:
+    def pairs(self, users: pl.Series, histories: Jagged) -> PairFeatures:
         """The features of these users with every item."""
         columns = self.context.gather(users)
         if self._names:
@@ -72,7 +78,9 @@ class Reranker:
         if self.user in self.plan.users:
             columns.append(users.alias(self.user))
         encoder = self.ranker.encoder
-        return PairFeatures(encoder, encode_fields(encoder, columns, len(users), "the users"), self.items)
+        encoded = encode_fields(encoder, columns, len(users), "the users")
+        bags = history_bags(self.ranker, self.plan.history, self.items, histories)
+        return PairFeatures(encoder, replace(encoded, bags=encoded.bags | bags), self.items)
 
     @property
     def _names(self) -> list[str]:
@@ -104,11 +112,11 @@ class EncodedFields:
             self.categorical_at,
             np.concatenate([self.numeric, other.numeric])[place],
             self.numeric_at,
-            {number: _behind(bag, other.bags[number]).take(place) for number, bag in self.bags.items()},
+            {number: behind(bag, other.bags[number]).take(place) for number, bag in self.bags.items()},
         )
 
 
-def _behind(first: Jagged, second: Jagged) -> Jagged:
+def behind(first: Jagged, second: Jagged) -> Jagged:
     """The rows of one, then those of the other."""
     lengths = np.concatenate([first.lengths, second.lengths])
     return Jagged.from_lengths(np.concatenate([first.flat(), second.flat()]), lengths)
@@ -124,6 +132,29 @@ def encode_fields(encoder: FieldEncoder, columns: Sequence[pl.Series], rows: int
     numbers_at = [at for at, field in enumerate(encoder.numeric) if field.name in own]
     bags = {at: bag for at, bag in enumerate(found.bags) if encoder.multivalued[at].name in own}
     return EncodedFields(found.categorical[:, columns_at], columns_at, found.numeric[:, numbers_at], numbers_at, bags)
+
+
+def history_bags(
+    ranker: RankingStage, names: Collection[str], items: EncodedFields, histories: Jagged
+) -> dict[int, Jagged]:
+    """The sequences of `names` by the number of their bag: of each event the ranker's id of the shared field.
+
+    `items` has these fields, `histories` internal item ids, oldest first. An item whose value is missing is left out,
+    as in training, but where the model reads sequences event by event: there it is an event of the missing value.
+    """
+    encoder, embedding = ranker.encoder, ranker.model.embedding
+    aligned = {number for group in embedding.parallel for number in group}
+    places = {field.name: at for at, field in enumerate(encoder.categorical)}
+    found: dict[int, Jagged] = {}
+    for number, field in enumerate(encoder.multivalued):
+        if field.name in names and field.shares is not None:
+            ids = items.categorical[:, items.categorical_at.index(places[field.shares])]
+            rows, values = histories.row_of(), ids[histories.flat()]
+            if number not in aligned:
+                rows, values = rows[values != MISSING], values[values != MISSING]
+            counts = np.bincount(rows, minlength=len(histories))
+            found[number] = Jagged.from_lengths(values, counts).last(field.max_length)
+    return found
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
 """ServedRanker: candidates of several requests in a ranking model's order.
 
 Fields of the items come from the catalogue's columns, encoded once; those of the user and of the request from what was
-put for the user and from the request's context. A field that nobody gives is missing, as in training.
+put for the user and from the request's context. A behaviour sequence that these do not give is the history that the
+request is answered for. Any other field that nobody gives is missing, as in training.
 """
 
 from __future__ import annotations
@@ -16,11 +17,21 @@ import polars as pl
 from jaxtyping import Float, Int
 
 from fullrank.cascade.field_sources import id_column
-from fullrank.cascade.rerank import EncodedFields, PairFeatures, blend_scores, encode_fields, probabilities
+from fullrank.cascade.rerank import (
+    EncodedFields,
+    PairFeatures,
+    behind,
+    blend_scores,
+    encode_fields,
+    history_bags,
+    probabilities,
+)
 from fullrank.cascade.stages import RankingStage
 from fullrank.core.device import resolve_device
-from fullrank.core.errors import unknown
+from fullrank.core.errors import UserError, unknown
+from fullrank.core.jagged import Jagged
 from fullrank.data.events.catalog import Catalog
+from fullrank.data.impressions.fields import SequenceOf
 from fullrank.run import Run
 from fullrank.serving.requests import Ask
 from fullrank.serving.settings import ServeSettings
@@ -48,8 +59,9 @@ class ServedRanker:
         user, item = id_column(schema, "user", settings.user_field), id_column(schema, "item", settings.item_field)
         device = resolve_device(settings.device)
         stage.model.to(device).eval()
-        made = cls(stage, user, item, _no_items(), str(device), run)
-        return made.with_items(catalog)
+        made = cls(stage, user, item, _no_items(), str(device), run).with_items(catalog)
+        made.require_whole_histories()
+        return made
 
     of_items: frozenset[str] = frozenset()
     """What it reads of items."""
@@ -58,6 +70,25 @@ class ServedRanker:
     def fields(self) -> tuple[str, ...]:
         """What it reads of users and requests: the names that `features` and `context` may have."""
         return tuple(name for name in _names(self.stage) if name not in self.of_items and name != self.user)
+
+    @cached_property
+    def of_history(self) -> tuple[str, ...]:
+        """The sequences that are filled from the history of a request which does not give them."""
+        fields = self.stage.encoder.schema.fields
+        return tuple(f.name for f in fields if isinstance(f, SequenceOf) and f.shares in self.of_items)
+
+    def require_whole_histories(self) -> None:
+        """Raise `UserError` where the items lack a column that a history is read by, beside one that they have."""
+        several = self.stage.encoder.multivalued
+        for group in self.stage.model.embedding.parallel:
+            names = [several[number].name for number in group]
+            lost = [several[number] for number in group if several[number].name not in self.of_history]
+            if lost and len(lost) < len(names):
+                raise UserError(
+                    f"the ranker reads {', '.join(names)} of the same events, and the items have no column "
+                    f"{lost[0].shares!r} to fill {lost[0].name!r} from: prepare the retriever's items with it",
+                    code="missing-column",
+                )
 
     def with_items(self, catalog: Catalog, rows: Int[np.ndarray, "m"] | None = None) -> ServedRanker:
         """The same with the items of another catalogue; `rows` are those that differ (None: all)."""
@@ -97,7 +128,23 @@ class ServedRanker:
         columns = [_column(name, [ask.fields.get(name) for ask in asks]) for name in names]
         if self.user in _names(self.stage):
             columns.append(pl.Series(self.user, [ask.user for ask in asks], dtype=pl.String))
-        return encode_fields(self.stage.encoder, columns, len(asks), "the request")
+        encoded = encode_fields(self.stage.encoder, columns, len(asks), "the request")
+        return replace(encoded, bags=encoded.bags | self._histories(asks, encoded.bags))
+
+    def _histories(self, asks: Sequence[Ask], given: Mapping[int, Jagged]) -> dict[int, Jagged]:
+        """The sequences that are filled from histories; a request that gives one itself keeps that, as in `given`."""
+        if not self.of_history:
+            return {}
+        items = Jagged.from_lengths(
+            np.concatenate([ask.items for ask in asks]).astype(np.int64), np.array([len(ask.items) for ask in asks])
+        )
+        found = history_bags(self.stage, self.of_history, self.items, items)
+        for number, bag in found.items():
+            if number in given:
+                name, rows = self.stage.encoder.multivalued[number].name, np.arange(len(asks))
+                own = np.array([name in ask.fields for ask in asks])
+                found[number] = behind(bag, given[number]).take(np.where(own, len(asks) + rows, rows))
+        return found
 
 
 def _column(name: str, values: list[Any]) -> pl.Series:

@@ -30,6 +30,7 @@ ROOMS = {
     "attention": "attention", "encoders": "encoders", "reasoning": "reasoning", "items": "items",
     "objectives.tasks": "tasks", "objectives.losses": "losses", "objectives.weightings": "weightings",
     "regularizers": "regularizers", "baselines": "baselines", "rankers": "rankers",
+    "rankers.sequences": "sequences",
 }  # fmt: skip
 """Room -> module of this package that has its checks."""
 DIAGNOSTICS = "diagnostics"

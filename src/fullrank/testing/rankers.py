@@ -63,6 +63,7 @@ def extra(base: Spec) -> list[Spec]:
     kinds = ("mixing=full", "mixing=block_transpose", "feed_forward=glu", "feed_forward=gelu", "feed_forward=experts")
     found = [base.override("width=12", kind) for kind in kinds]
     found += [base.override("tokeniser={mode: none}", "width=null"), base.override("tokeniser={mode: vector}")]
+    found += [base.override("event_tokens=3", "width=14"), base.override("event_tokens=2", "mixing=full")]
     glu = ("bias=false", "inner_skip=true", "outer_skip=true", "norm=false")
     found += [base.override("feed_forward=glu", f"feed_forward.{one}") for one in glu]
     found += [base.override("feed_forward=gelu", "feed_forward.hidden=[3, 5]")]
@@ -72,12 +73,22 @@ def extra(base: Spec) -> list[Spec]:
 
 
 def tokens(spec: RankerSpec, rows: int = 9, seed: int = 3, device: torch.device | str = "cpu") -> FieldTokens:
-    """Random vectors of `FIELDS`, and the linear part where the ranker reads it."""
+    """Random vectors of `FIELDS`, and the linear part and the newest events where the ranker reads them."""
     draw = torch.Generator().manual_seed(seed)
     x = torch.randn(rows, len(FIELDS), DIM, generator=draw)
     linear = torch.randn(rows, generator=draw).to(device) if "linear" in spec.reads else None
-    contexts = (torch.randn(rows, len(names), DIM, generator=draw).to(device) for names in spec.contexts)
-    return FieldTokens(x.to(device), linear, contexts=tuple(contexts))
+    contexts = tuple(torch.randn(rows, len(names), DIM, generator=draw).to(device) for names in spec.contexts)
+    events = None
+    if spec.reads_events:
+        sequences = sum(field.kind == "sequence" for field in FIELDS)
+        events = torch.randn(rows, sequences * spec.reads_events, DIM, generator=draw).to(device)
+    return FieldTokens(x.to(device), linear, contexts=contexts, events=events)
+
+
+def row(x: FieldTokens, at: int) -> FieldTokens:
+    """One row alone."""
+    parts: dict[str, Any] = {key: v[at : at + 1] for key, v in vars(x).items() if isinstance(v, torch.Tensor)}
+    return replace(x, contexts=tuple(part[at : at + 1] for part in x.contexts), **parts)
 
 
 def check_rows_alone(spec: RankerSpec, ranker: Any, device: torch.device | str = "cpu") -> None:
@@ -85,9 +96,7 @@ def check_rows_alone(spec: RankerSpec, ranker: Any, device: torch.device | str =
     x = tokens(spec, device=device)
     whole = ranker(replace(x, wanted=EVERY))
     assert whole.logits.shape == (9,) and whole.logits.isfinite().all()
-    linear, contexts = None if x.linear is None else x.linear[4:5], tuple(part[4:5] for part in x.contexts)
-    one = replace(x, tokens=x.tokens[4:5], linear=linear, contexts=contexts, wanted=EVERY)
-    alone = ranker(one)
+    alone = ranker(replace(row(x, 4), wanted=EVERY))
     assert close(alone.logits, whole.logits[4:5]), "a row's logit depends on the other rows"
     assert all(close(alone.captures[key], value[4:5]) for key, value in whole.captures.items())
 
@@ -114,13 +123,13 @@ def check_cost(spec: RankerSpec, ranker: Any, device: torch.device | str = "cpu"
 def check_everything_learns(spec: RankerSpec, ranker: Any, device: torch.device | str = "cpu") -> None:
     """Every parameter and every input gets a gradient."""
     x = tokens(spec, rows=40, device=device)
-    parts = {"tokens": x.tokens} | ({} if x.linear is None else {"linear": x.linear})
+    parts = {key: value for key, value in vars(x).items() if isinstance(value, torch.Tensor)}
     contexts = {f"context {n}": part for n, part in enumerate(x.contexts) if part.shape[1]}
     for part in [*parts.values(), *contexts.values()]:
         part.requires_grad_()
     out = ranker.train()(x)
     (out.logits.pow(3).sum() + sum(out.aux.values())).backward()
-    read = {key: part for key, part in parts.items() if key in spec.reads}
+    read = {key: part for key, part in parts.items() if key in (*spec.reads, "events")}
     for label, parameter in [*ranker.named_parameters(), *read.items(), *contexts.items()]:
         assert parameter.grad is not None and parameter.grad.isfinite().all(), label
         assert parameter.grad.any(), f"{label} does not learn"
@@ -129,7 +138,7 @@ def check_everything_learns(spec: RankerSpec, ranker: Any, device: torch.device 
 
 def check_bf16(spec: RankerSpec, ranker: Any, device: torch.device | str = "cpu") -> None:
     x = tokens(spec, device=device)
-    for part in (x.tokens, x.linear):
+    for part in (x.tokens, x.linear, x.events):
         if part is not None:
             part.requires_grad_()
     with torch.autocast(torch.device(device).type, torch.bfloat16):

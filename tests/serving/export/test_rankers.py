@@ -8,15 +8,19 @@ import pytest
 import torch
 
 import fullrank as fr
+import sequences
 from clicks import FIELDS, impressions
 from discover import Pair
 from fullrank.cli import main
+from fullrank.models.ranking.model import RankingModel
 from fullrank.serving.export.onnx import OnnxGraph, write_onnx
 from fullrank.serving.export.parity import TOLERANCE, compare_probabilities, impression_batches
 from fullrank.serving.export.ranker import PaddedTable, ranker_graph
 from fullrank.serving.export.session import ExportedModel
 from fullrank.serving.export.torch_program import TorchGraph, write_program
 from rankers_small import ALL, model
+from sequences import SEARCH, TOGETHER
+from tiny import shaken
 
 
 @ALL
@@ -63,3 +67,33 @@ def test_a_trained_ranker_predicts_from_its_export(tmp_path: Path) -> None:
         "encoder.json", "manifest.json", "model.onnx", "vocabulary.parquet",
     }  # fmt: skip
     assert opened.problem == "ranking"
+
+
+WITH_SEQUENCES = {
+    "attention": ("sequences=target_attention",),
+    "softmax": ("sequences=target_attention", "sequences.softmax=true", f"sequences.{TOGETHER}"),
+    "searched": ("sequences=target_attention", f"sequences.{SEARCH}", "sequences.most=2"),
+    "uneven": ("sequences=target_attention", f"sequences.{TOGETHER}", "sequences.uneven=newest"),
+    "pooled, searched": (f"sequences.{SEARCH}",),
+    "tokens": ("ranker=rankmixer", "ranker.tokens=4", "ranker.event_tokens=2", "ranker.tokeniser.hidden=5"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("to", ["onnx", "torch"])
+@pytest.mark.parametrize("settings", WITH_SEQUENCES.values(), ids=list(WITH_SEQUENCES))
+def test_behaviour_sequences(settings: tuple[str, ...], to: str, tmp_path: Path) -> None:
+    spec = RankingModel().override("embedding.dim=4", "ranker.deep.hidden=[5]", *settings)
+    own, exported = (shaken(spec.build(sequences.FIELDS)).eval() for _ in range(2))
+    exported.load_state_dict(own.state_dict())
+    graph = ranker_graph(exported)
+    if to == "onnx":
+        write_onnx(graph, tmp_path)
+        answer: OnnxGraph | TorchGraph = OnnxGraph(tmp_path / "model.onnx")
+    else:
+        write_program(graph, tmp_path)
+        answer = TorchGraph(tmp_path / "model.pt2", [port.name for port in graph.inputs])
+    batches = impression_batches(sequences.FIELDS, own.embedding.equally_long)
+    assert compare_probabilities(answer, own, batches)["largest_difference"] <= TOLERANCE
+    letters = {port.name: port.shape[1] for port in graph.inputs if port.name in ("bag_0", "bag_3")}
+    assert (letters["bag_0"] == letters["bag_3"]) == bool(own.embedding.equally_long)

@@ -53,6 +53,9 @@ class FieldTokens:
     """Names of the layers whose outputs are captured; `EVERY` captures all."""
     contexts: tuple[Float[Tensor, "B _ E"], ...] = ()
     """Second vectors of the fields in each group of `RankerSpec.contexts`, in its order."""
+    events: Float[Tensor, "B n E"] | None = None
+    """The newest events of each sequence, sequence after sequence, for a ranker that reads them; zeros where there are
+    fewer."""
 
     def layer_outputs(self) -> LayerOutputs:
         """Where a ranker puts the outputs of its layers; the tokens themselves are `embedding`."""
@@ -75,6 +78,8 @@ class RankerOutput:
 class Ranker(nn.Module, ABC):
     """`FieldTokens` -> `RankerOutput`."""
 
+    events: int = 0
+    """How many vectors it reads of `FieldTokens.events`."""
     flop_parts: ClassVar[Mapping[str, str]] = {"": "ranker"}
     """The parts of `flops` by the submodules that compute them (`fullrank.ops.flop_count.by_part`)."""
     context_fields: tuple[int, ...] = ()
@@ -91,8 +96,9 @@ class Ranker(nn.Module, ABC):
         """
         rows = 2  # batch norm refuses one in training
         tokens = torch.empty(rows, fields, dim, device="meta")
+        events = tokens.new_empty(rows, self.events, dim) if self.events else None
         contexts = tuple(tokens.new_empty(rows, count, dim) for count in self.context_fields)
-        found = forward_flops(self, FieldTokens(tokens, tokens.new_empty(rows), contexts=contexts))
+        found = forward_flops(self, FieldTokens(tokens, tokens.new_empty(rows), contexts=contexts, events=events))
         if found is None:
             return {"ranker": None}
         return {part: count // rows for part, count in by_part(found, self.flop_parts).items()}
@@ -105,6 +111,11 @@ class RankerSpec(Spec):
     def reads(self) -> frozenset[str]:
         """The parts of `FieldTokens` that it needs, `tokens`, `linear` or both; only those are made."""
         return frozenset({"tokens"})
+
+    @property
+    def reads_events(self) -> int:
+        """How many of the newest events of each sequence it reads, as `FieldTokens.events`."""
+        return 0
 
     @property
     def contexts(self) -> tuple[tuple[str, ...], ...]:

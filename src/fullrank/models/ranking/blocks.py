@@ -20,6 +20,10 @@ The tokeniser makes T tokens of width D of the field vectors: [B, F, E] is flatt
     matrix  cut into T chunks, one perceptron (500 hidden, ReLU, dropout) shared by all of them -> D. A chunk may begin
             in the middle of a field.
     vector  one perceptron (800 hidden) on the whole vector -> T D.
+
+With `event_tokens` = n the newest n events of each sequence follow as tokens of their own, the newest first: one linear
+map, E -> D, of each event's vector (normalised as the fields are); a place without an event is the map of zeros. The
+paper's Table 4 has none: there a sequence is one field vector like any other (`model.sequences`).
 """
 
 from __future__ import annotations
@@ -126,6 +130,8 @@ class Blocks(RankerSpec):
     """T, tokens."""
     width: int | None = Field(None, ge=1, le=MOST_WIDTH)
     """D, width of a token; null is (fields x embedding.dim) / tokens, rounded up to what the mixing can divide."""
+    event_tokens: int = later(0, ge=0, le=MOST_PARTS)
+    """Newest events of each sequence that are tokens of their own, behind the T of the fields."""
     blocks: int = Field(2, ge=1, le=MOST_PARTS)
     """Blocks, each a mixing and a feed-forward."""
     tokeniser: Tokeniser = Tokeniser()
@@ -153,33 +159,54 @@ class Blocks(RankerSpec):
             )
         return self
 
-    def build(self, fields: Sequence[FieldInfo], dim: int) -> BlocksRanker:
-        inputs = len(fields) * dim
-        return BlocksRanker(inputs, self.width or self._width(inputs), self)
+    @property
+    def reads_events(self) -> int:
+        return self.event_tokens
 
-    def _width(self, inputs: int) -> int:
+    def build(self, fields: Sequence[FieldInfo], dim: int) -> BlocksRanker:
+        sequences = sum(field.kind == "sequence" for field in fields)
+        if self.event_tokens and not sequences:
+            raise UserError(
+                f"event_tokens={self.event_tokens} needs a sequence and this store has none: leave it out",
+                code="no-sequences",
+            )
+        events = sequences * self.event_tokens
+        width = self.width or self._width(len(fields) * dim, self.tokens + events)
+        return BlocksRanker(len(fields), dim, width, events, self)
+
+    def _width(self, inputs: int, tokens: int) -> int:
         width = -(-inputs // self.tokens)
-        return -(-width // self.tokens) * self.tokens if self.mixing.divides else width
+        return -(-width // tokens) * tokens if self.mixing.divides else width
 
 
 class BlocksRanker(Ranker):
-    flop_parts = {"tokenise": "tokens", "mixings.*": "mixing_*", "feed_forwards.*": "ffn_*", "head": "head"}
+    flop_parts = {
+        "tokenise": "tokens", "event_map": "event_tokens", "mixings.*": "mixing_*", "feed_forwards.*": "ffn_*",
+        "head": "head",
+    }  # fmt: skip
 
-    def __init__(self, inputs: int, width: int, spec: Blocks):
+    def __init__(self, fields: int, dim: int, width: int, events: int, spec: Blocks):
         super().__init__()
-        self.tokenise = spec.tokeniser.build(inputs, spec.tokens, width)
-        mixings = [spec.mixing.build(spec.tokens, width) for _ in range(spec.blocks)]
-        feed_forwards = [spec.feed_forward.build(spec.tokens, width) for _ in range(spec.blocks)]
+        tokens, self.events = spec.tokens + events, events
+        self.tokenise = spec.tokeniser.build(fields * dim, spec.tokens, width)
+        mixings = [spec.mixing.build(tokens, width) for _ in range(spec.blocks)]
+        feed_forwards = [spec.feed_forward.build(tokens, width) for _ in range(spec.blocks)]
         self.mixings, self.feed_forwards = nn.ModuleList(mixings), nn.ModuleList(feed_forwards)
-        self.head = Head(spec, spec.tokens * width, width)
+        self.head = Head(spec, tokens * width, width)
         if spec.initial == "identity":
             for mixing, feed_forward in zip(mixings, feed_forwards, strict=True):
                 mixing.start_near_identity()
                 feed_forward.start_near_identity(spec.blocks)
+        if events:
+            # a place without an event is zeros, and exporters drop a term as small as the tokeniser's 1e-12: 0 / 0
+            norm: nn.Module = nn.RMSNorm(dim, eps=1e-7) if spec.tokeniser.norm else nn.Identity()
+            self.event_map = nn.Sequential(norm, xavier(nn.Linear(dim, width)))
 
     def forward(self, x: FieldTokens) -> RankerOutput:
         outputs = x.layer_outputs()
         tokens = self.tokenise(x.tokens)
+        if self.events:
+            tokens = torch.cat([tokens, self.event_map(x.events)], 1)
         outputs("tokens", tokens)
         tokens, aux = self.pass_blocks(tokens, outputs)
         return RankerOutput(self.head(tokens), outputs, aux)

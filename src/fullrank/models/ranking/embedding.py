@@ -6,6 +6,9 @@ One gather serves all categorical fields, where a list of tables needs one per f
 id 0, a bag without values takes that id, a missing number has a vector of its own; id 1 is every unknown value.
 Starting values N(0, 1e-4), and Xavier for the vectors of numbers, are FuxiCTR's.
 
+Behaviour sequences become vectors as `model.sequences` says (`models/ranking/sequences`): pooled like bags, or attended
+by the target. Hard search shortens them before anything is looked up.
+
 Fields of another width (`dims`) lie in a table of that width and are projected to the common one without a bias.
 
 The penalty is l2 / 2 times the squared norm of the rows that occur in the batch, each once (`l2_on: rows`), or of the
@@ -15,7 +18,7 @@ whole tables as in FuxiCTR (`table`), and in both of the vectors of numbers.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
@@ -28,9 +31,16 @@ from fullrank.core.spec import Spec
 from fullrank.data.batch import Impressions
 from fullrank.data.impressions.fields import FieldInfo
 from fullrank.models.ranking import FieldTokens, Flops
-from fullrank.models.ranking.fused import FusedTable, in_order
+from fullrank.models.ranking.fused import Found, FusedTable, in_order, inside_of
+from fullrank.models.ranking.sequences import SequenceSpec
+from fullrank.models.ranking.sequences.attended import AttendedGroup
+from fullrank.models.ranking.sequences.parallel import in_parallel, members
+from fullrank.models.ranking.sequences.pooled import Pooled
+from fullrank.models.ranking.sequences.search import SequenceReader
 
 Update = Literal["adamw", "lazy_adam", "rowwise_adagrad"]
+EVENTS = 50
+"""Events of a history whose attention is counted as FLOPs: the longest that a schema keeps where it does not say."""
 
 
 class Embedding(Spec):
@@ -74,9 +84,15 @@ class Embedding(Spec):
         return self
 
     def build(
-        self, fields: Sequence[FieldInfo], reads: frozenset[str], contexts: Sequence[Sequence[str]] = ()
+        self,
+        fields: Sequence[FieldInfo],
+        reads: frozenset[str],
+        contexts: Sequence[Sequence[str]] = (),
+        sequences: SequenceSpec | None = None,
+        events: int = 0,
     ) -> FieldEmbedding:
-        return FieldEmbedding(fields, reads, self, contexts)
+        """For a ranker that reads these parts of `FieldTokens`, and so many of the newest events of each sequence."""
+        return FieldEmbedding(fields, reads, self, contexts, sequences or Pooled(), events)
 
 
 class FieldEmbedding(nn.Module):
@@ -87,15 +103,19 @@ class FieldEmbedding(nn.Module):
         fields: Sequence[FieldInfo],
         reads: frozenset[str],
         spec: Embedding,
-        contexts: Sequence[Sequence[str]] = (),
+        contexts: Sequence[Sequence[str]],
+        sequences: SequenceSpec,
+        events: int,
     ):
         super().__init__()
-        self.fields, self.spec = tuple(fields), spec
+        self.fields, self.spec, self.events = tuple(fields), spec, events
         self.numbers = sum(field.kind == "numeric" for field in fields)
         widths = _widths(fields, spec) if "tokens" in reads else {}
         sparse = spec.update != "adamw"
+        groups = [members(group, fields) for group in (sequences.groups(fields) if "tokens" in reads else ())]
+        apart = {one.name for group in groups for one in group}
         self.tables = nn.ModuleList(
-            FusedTable(fields, {n for n, w in widths.items() if w == width}, width, spec.bags, sparse)
+            FusedTable(fields, {n for n, w in widths.items() if w == width}, width, spec.bags, sparse, apart)
             for width in sorted(set(widths.values()), key=lambda width: (width != spec.dim, width))
         )
         off = [p for p, field in enumerate(self.fields) if widths.get(field.name, spec.dim) != spec.dim]
@@ -118,6 +138,19 @@ class FieldEmbedding(nn.Module):
         )
         for table in self._all_tables():
             nn.init.normal_(table.table, std=spec.std)
+        self.attended = nn.ModuleList()
+        for group in groups:
+            sizes = [widths[one.name] for one in group]
+            self.attended.append(AttendedGroup(group, sizes, sequences.build(sum(sizes))))
+        self.reader = SequenceReader(fields, sequences, [group for group in groups if len(group) > 1])
+        read = [*self.reader.searched, *self.reader.together]
+        self.parallel = in_parallel([one.bag for one in group] for group in read if len(group) > 1)
+        """Numbers of the bags that are read event by event, those of the same events together."""
+        self.equally_long = self.parallel if sequences.uneven == "error" else []
+        """Those of them that must have equally many values in every row."""
+        self.padded = False
+        """Whether histories are computed with their padding, as the references and exported graphs do."""
+        self.most = EVENTS if sequences.most is None else sequences.most
 
     def _all_tables(self) -> list[FusedTable]:
         extra = [] if self.linear_table is None else [self.linear_table]
@@ -128,25 +161,35 @@ class FieldEmbedding(nn.Module):
         return [] if self.spec.update == "adamw" else [table.table for table in self._all_tables()]
 
     def looked_up(self) -> int:
-        """Parameters of the look-ups: all but the projections and the bias."""
-        bias = 0 if self.bias is None else 1
-        return sum(p.numel() for p in self.parameters()) - bias - sum(m.numel() for m in self.projections.values())
+        """Parameters of the look-ups: all but the projections, the bias and what attends to histories."""
+        parts = [*self._all_tables(), self.numeric, self.linear_numeric]
+        return sum(p.numel() for part in parts if part is not None for p in part.parameters())
 
-    def flops(self) -> Flops:
-        """Of one impression: the projections of fields that are stored at another width.
+    def flops(self, events: int | None = None) -> Flops:
+        """Of one impression: the projections of fields that are stored at another width, and the attention to histories
+        of so many events each (else 50, or as many as hard search keeps).
 
         A formula, since look-ups of ragged bags cannot run on shapes.
         """
-        return {"projections": 2 * sum(m.numel() for m in self.projections.values())} if self.projections else {}
+        found: Flops = {}
+        if self.projections:
+            places = [*self.projections, *(str(p) for p in self._event_places() for _ in range(self.events))]
+            found["projections"] = 2 * sum(self.projections[p].numel() for p in places if p in self.projections)
+        if len(self.attended):
+            weights = [p.numel() for part in self.attended for p in part.parameters() if p.ndim == 2]
+            found["attention"] = 2 * sum(weights) * (self.most if events is None else events)
+        return found
 
     def forward(self, batch: Impressions, wanted: frozenset[str] = frozenset()) -> FieldTokens:
+        batch = self.reader(batch)
         tokens = self._tokens(batch)
         linear = None if self.linear_table is None else self._linear(batch)
-        return FieldTokens(tokens, linear, wanted, tuple(self._context(group, batch) for group in range(self.groups)))
+        contexts = tuple(self._context(group, batch) for group in range(self.groups))
+        return FieldTokens(tokens, linear, wanted, contexts, self._newest(batch) if self.events else None)
 
     def penalty(self, batch: Impressions) -> Float[Tensor, ""]:
         """l2 / 2 times the squared norm of the vectors."""
-        whole = self.spec.l2_on == "table"
+        whole, batch = self.spec.l2_on == "table", self.reader(batch)
         parts = [t.table.square().sum() if whole else t.squared(batch) for t in self._all_tables()]
         numbers = [one for one in (self.numeric, self.linear_numeric) if one is not None]
         parts += [vectors.square().sum() for one in numbers for vectors in one.parameters()]
@@ -155,7 +198,9 @@ class FieldEmbedding(nn.Module):
     def _tokens(self, batch: Impressions) -> Float[Tensor, "B F E"]:
         if not len(self.tables) and self.numeric is None:
             return batch.numeric.new_zeros(batch.categorical.shape[0], len(self.fields), 0)
-        parts = [part for table in self.tables for part in table(batch)]
+        parts: Found = [part for table in self.tables for part in table(batch)]
+        if len(self.attended):
+            parts += self._attended(batch, parts)
         if self.numeric is not None:
             places = [p for p, field in enumerate(self.fields) if field.kind == "numeric"]
             parts.append((places, self.numeric(batch.numeric, batch.missing)))
@@ -166,6 +211,39 @@ class FieldEmbedding(nn.Module):
         if str(group) not in self.contexts:
             return batch.numeric.new_zeros(batch.numeric.shape[0], 0, self.spec.dim)  # a graph cannot take len(batch)
         return in_order(self.contexts[str(group)](batch), {})
+
+    def _attended(self, batch: Impressions, parts: Found) -> Found:
+        """The vectors of the sequences that are not pooled; `parts` have those of their targets."""
+        fields = {place: vectors[:, n] for places, vectors in parts for n, place in enumerate(places)}
+        found: Found = []
+        for group in self.attended:
+            assert isinstance(group, AttendedGroup)
+            tables = [self._table(one.name) for one in group.members]
+            found += group(batch, fields, tables, padded=self.padded)
+        return found
+
+    def _newest(self, batch: Impressions) -> Float[Tensor, "B n E"]:
+        """The vectors of each sequence's last events, the newest first; zeros where a history has fewer."""
+        several = [p for p, field in enumerate(self.fields) if field.kind in ("bag", "sequence")]
+        back, found = torch.arange(self.events, device=batch.categorical.device), []
+        for place in self._event_places():
+            bag = batch.bags[several.index(place)]
+            at = bag.lengths[:, None] - 1 - back
+            ids = nn.functional.pad(inside_of(bag)[1], (0, 1))  # a bag may have no column
+            ids = ids.gather(1, at.clamp_min(0).long())
+            vectors = self._table(self.fields[place].name).rows(self.fields[place].name, ids)
+            matrix = self.projections[str(place)] if str(place) in self.projections else None
+            vectors = vectors if matrix is None else vectors @ matrix
+            found.append(torch.where((at >= 0)[..., None], vectors, 0.0))
+        return torch.cat(found, 1)
+
+    def _event_places(self) -> list[int]:
+        """Places of the sequences in the schema."""
+        return [place for place, field in enumerate(self.fields) if field.kind == "sequence"]
+
+    def _table(self, name: str) -> Any:
+        """The `FusedTable` that holds a field, or what a graph that is exported has in its place."""
+        return next(table for table in self._all_tables() if name in table.starts)
 
     def _linear(self, batch: Impressions) -> Float[Tensor, "B"]:
         assert self.linear_table is not None and self.bias is not None

@@ -10,7 +10,7 @@ from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from fullrank.data.batch import Bag, Impressions
@@ -34,7 +34,9 @@ class FusedTable(nn.Module):
         width: int,
         mode: Literal["mean", "sum"],
         sparse: bool,
+        apart: Collection[str] = (),
     ):
+        """`apart` are sequences whose rows lie here and whose vectors are made elsewhere."""
         super().__init__()
         self.fields, self.mode, self.sparse = tuple(fields), mode, sparse
         self.starts, rows = _starts(fields, names)
@@ -45,6 +47,7 @@ class FusedTable(nn.Module):
         several = [p for p, f in enumerate(fields) if f.kind in ("bag", "sequence")]
         held_bags = [(number, place) for number, place in enumerate(several) if fields[place].name in self.starts]
         self.bags = [(number, place, self.starts[fields[place].name]) for number, place in held_bags]
+        self.pooled = [one for one in self.bags if fields[one[1]].name not in apart]
         offsets = [self.starts[fields[p].name] for p in self.places]
         self.register_buffer("offsets", torch.tensor(offsets, dtype=torch.long), persistent=False)
         self.table = nn.Parameter(torch.empty(rows, width))
@@ -53,11 +56,15 @@ class FusedTable(nn.Module):
         found: Found = []
         if self.places:
             found.append((self.places, F.embedding(self.row_ids(batch), self.table, sparse=self.sparse)))
-        for number, place, start in self.bags:
+        for number, place, start in self.pooled:
             ids, offsets = flattened(batch.bags[number])
             pooled = F.embedding_bag(ids + start, self.table, offsets, mode=self.mode, sparse=self.sparse)
             found.append(([place], pooled[:, None]))
         return found
+
+    def rows(self, name: str, ids: Int[Tensor, "*n"]) -> Float[Tensor, "*n E"]:
+        """The vectors of some ids of a field."""
+        return F.embedding(ids + self.starts[name], self.table, sparse=self.sparse)
 
     def used(self, batch: Impressions) -> Float[Tensor, "n E"]:
         """The rows that occur in a batch, each once."""
@@ -88,9 +95,10 @@ class FusedTable(nn.Module):
         """The reference: a table per field, one after the other."""
         found: Found = []
         names = [field.name for field in self.fields if field.kind == "categorical"]
-        several = [p for p, f in enumerate(self.fields) if f.kind in ("bag", "sequence")]
+        several_kinds, pooled = ("bag", "sequence"), [place for _, place, _ in self.pooled]
+        several = [p for p, f in enumerate(self.fields) if f.kind in several_kinds]
         for place, field in enumerate(self.fields):
-            if field.name not in self.starts:
+            if field.name not in self.starts or (field.kind in several_kinds and place not in pooled):
                 continue
             owner = next(f for f in self.fields if f.name == (field.shares or field.name))
             table = self.table[self.starts[field.name] :][: owner.size]
@@ -111,6 +119,15 @@ def flattened(bag: Bag) -> tuple[Int[Tensor, "n"], Int[Tensor, "B"]]:
     ids = bag.ids if bag.ids.shape[1] else bag.ids.new_zeros(len(lengths), 1)
     ids = torch.where(bag.lengths[:, None] > 0, ids, 0)
     return ids[inside].long(), (lengths.cumsum(0) - lengths).long()
+
+
+def inside_of(bag: Bag) -> tuple[Bool[Tensor, "B L"], Int[Tensor, "B L"]]:
+    """Which places of a padded bag hold a value, and the ids, 0 in all others: what `flattened` packs, for a graph.
+
+    A row without values has the missing one.
+    """
+    inside = torch.arange(bag.ids.shape[1], device=bag.ids.device) < bag.lengths.clamp_min(1)[:, None]
+    return inside, torch.where(inside & (bag.lengths[:, None] > 0), bag.ids, 0)
 
 
 def in_order(found: Found, projections: Mapping[str, Tensor]) -> Float[Tensor, "B F E"]:

@@ -17,12 +17,14 @@ from torch import Tensor, nn
 
 from fullrank.core.errors import UserError
 from fullrank.core.registry import Room
-from fullrank.core.spec import Spec
+from fullrank.core.spec import Spec, later
 from fullrank.data.batch import Impressions
 from fullrank.data.impressions.fields import FieldInfo
 from fullrank.models.ranking import Flops, Ranker, RankerOutput, RankerSpec
 from fullrank.models.ranking.dcnv2 import DCNv2
 from fullrank.models.ranking.embedding import Embedding
+from fullrank.models.ranking.sequences import SequenceSpec
+from fullrank.models.ranking.sequences.pooled import Pooled
 
 
 class RankingModel(Spec):
@@ -33,6 +35,8 @@ class RankingModel(Spec):
     """Fields -> vectors."""
     ranker: Annotated[RankerSpec, Room("rankers")] = DCNv2()
     """Vectors -> logit."""
+    sequences: Annotated[SequenceSpec, Room("rankers.sequences")] = later(Pooled())
+    """Behaviour sequences -> vectors."""
 
     @model_validator(mode="after")
     def _every_setting_has_an_effect(self) -> RankingModel:
@@ -44,6 +48,12 @@ class RankingModel(Spec):
                         "leave it out",
                         code="setting-without-effect",
                     )
+            if self.sequences.learns:
+                raise UserError(
+                    f"sequences={self.sequences.kind_of()} has no effect on {self.ranker.kind_of()}, which has one "
+                    "weight per value: leave it out, or use pooled",
+                    code="setting-without-effect",
+                )
         return self
 
     def build(self, fields: Sequence[FieldInfo]) -> RankingModule:
@@ -92,8 +102,11 @@ class RankingModule(nn.Module):
                 "the store has no fields, so there is nothing to rank by: prepare it with at least one",
                 code="too-few-fields",
             )
-        self.embedding = spec.embedding.build(fields, spec.ranker.reads, spec.ranker.contexts)
-        self.ranker = spec.ranker.build(fields, spec.embedding.dim)
+        ranker = spec.ranker
+        self.embedding = spec.embedding.build(
+            fields, ranker.reads, ranker.contexts, spec.sequences, ranker.reads_events
+        )  # fmt: skip
+        self.ranker = ranker.build(fields, spec.embedding.dim)
         self.l2 = spec.embedding.l2
         self.penalties = frozenset({"l2", "routing"})
         """Terms that are no sum over rows."""

@@ -2,32 +2,39 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from fullrank.core.bounds import MOST_PARTS, Width
 from fullrank.core.errors import UserError
-from fullrank.core.spec import Spec
+from fullrank.core.spec import Spec, later
 
 
 class Deep(Spec):
-    """Hidden layers: Linear, batch norm if asked for, ReLU, dropout."""
+    """Hidden layers: Linear, batch norm if asked for, activation, dropout."""
 
     hidden: tuple[Width, ...] = Field((400, 400, 400), max_length=MOST_PARTS)
     """Widths of the hidden layers; empty leaves the perceptron out."""
     dropout: float = Field(0.0, ge=0, lt=1)
     """Share of hidden units dropped in training."""
     batch_norm: bool = False
-    """Normalise each hidden unit over the batch, before its ReLU."""
+    """Normalise each hidden unit over the batch, before its activation."""
+    activation: Literal["relu", "prelu", "dice"] = later("relu")
+    """ReLU; PReLU, one learned slope for negative inputs of each unit; or Dice, PReLU whose step lies at the batch's
+    mean."""
 
     @model_validator(mode="after")
     def _every_setting_has_an_effect(self) -> Deep:
         if any(width < 1 for width in self.hidden):
             raise UserError(f"hidden: widths of at least 1, not {list(self.hidden)}", code="invalid-width")
-        if not self.hidden and (self.dropout or self.batch_norm):
+        if not self.hidden and (self.dropout or self.batch_norm or self.activation != "relu"):
             raise UserError(
-                "dropout and batch_norm have no effect without hidden layers: leave them out",
+                "dropout, batch_norm and activation have no effect without hidden layers: leave them out",
                 code="setting-without-effect",
             )
         return self
@@ -46,7 +53,7 @@ class Perceptron(nn.Module):
             self.layers.append(xavier(nn.Linear(width, hidden)))
             if spec.batch_norm:
                 self.layers.append(nn.BatchNorm1d(hidden))
-            self.layers.append(nn.ReLU(inplace=True))
+            self.layers.append(activation(spec.activation, hidden))
             if spec.dropout:
                 self.layers.append(nn.Dropout(spec.dropout))
             width = hidden
@@ -55,6 +62,36 @@ class Perceptron(nn.Module):
     def forward(self, x: Float[Tensor, "B W"]) -> Float[Tensor, "B H"]:
         out: Tensor = self.layers(x)
         return out
+
+
+class Dice(nn.Module):
+    """Data-adaptive activation (DIN, arXiv:1706.06978, Eq. 3): p x + (1 - p) alpha x, p = sigmoid((x - mean) / std).
+
+    Mean and deviation of each unit are the batch's in training and their moving averages (momentum 0.1) else; a batch
+    of one row has no deviation and takes the averages too. alpha begins at 0, as in FuxiCTR. The numbers are tiny where
+    embeddings begin at 1e-4, so the term that keeps the deviation from 0 is FuxiCTR's 1e-9 (the paper: 1e-8).
+    """
+
+    mean: Tensor
+    variance: Tensor
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.alpha = nn.Parameter(torch.zeros(width))
+        self.register_buffer("mean", torch.zeros(width))
+        self.register_buffer("variance", torch.ones(width))
+
+    def forward(self, x: Float[Tensor, "B H"]) -> Float[Tensor, "B H"]:
+        of_batch = self.training and len(x) > 1
+        p = torch.sigmoid(F.batch_norm(x, self.mean, self.variance, training=of_batch, momentum=0.1, eps=1e-9))
+        return p * x + (1 - p) * self.alpha * x
+
+
+def activation(name: Literal["relu", "prelu", "dice"], width: int) -> nn.Module:
+    """The activation of a hidden layer of so many units."""
+    if name == "relu":
+        return nn.ReLU(inplace=True)
+    return Dice(width) if name == "dice" else nn.PReLU(width)
 
 
 def xavier(linear: nn.Linear) -> nn.Linear:

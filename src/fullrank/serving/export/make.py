@@ -116,7 +116,8 @@ def _recommender(run: Run, folder: Path, to: str, k: int, seen: str) -> dict[str
 def _ranker(exported: Any, model: Any, folder: Path, to: str) -> dict[str, Any]:
     graph = ranker_graph(exported)
     traced, answer = _written(graph, folder, to)
-    parity = compare_probabilities(answer, model, impression_batches(model.embedding.fields))
+    embedding = model.embedding
+    parity = compare_probabilities(answer, model, impression_batches(embedding.fields, embedding.equally_long))
     return _described(graph, traced, to) | {"parity": parity}
 
 

@@ -106,8 +106,13 @@ def _true_scores(
     return found
 
 
-def impression_batches(fields: Sequence[FieldInfo], seed: int = 0) -> list[Arrays]:
-    """Inputs of a ranking model's graph: ids evenly from each vocabulary, a tenth of the numbers missing."""
+def impression_batches(
+    fields: Sequence[FieldInfo], equally_long: Sequence[Sequence[int]] = (), seed: int = 0
+) -> list[Arrays]:
+    """Inputs of a ranking model's graph: ids evenly from each vocabulary, a tenth of the numbers missing.
+
+    Bags whose numbers stand together in `equally_long` are equally long.
+    """
     draw = np.random.default_rng(seed)
     categorical, numeric, bags = (of_kind(tuple(fields), *kinds) for kinds in KINDS)
     found = []
@@ -118,10 +123,11 @@ def impression_batches(fields: Sequence[FieldInfo], seed: int = 0) -> list[Array
             "categorical": np.stack(ids, 1) if ids else np.zeros((rows, 0), np.int64),
             "numeric": np.where(draw.random(numbers.shape) < 0.1, np.nan, numbers).astype(np.float32),
         }
-        for n, (field, owner) in enumerate((bag, _owner(fields, bag)) for bag in bags):
-            del field
+        for n, owner in enumerate(_owner(fields, bag) for bag in bags):
             batch[f"bag_{n}"] = draw.integers(0, max(owner.size, 1), (rows, MOST_VALUES))
             batch[f"bag_lengths_{n}"] = draw.integers(0, MOST_VALUES + 1, rows)
+        for group in equally_long:
+            batch |= {f"bag_lengths_{n}": batch[f"bag_lengths_{group[0]}"] for n in group}
         found.append(batch)
     return found
 

@@ -1,6 +1,7 @@
 """The graph of a ranking model: encoded impressions in, click probabilities out.
 
-Bags come padded, with their lengths; pooling them is written as a gather and a masked sum, which every runtime has.
+Bags come padded, with their lengths; pooling them is written as a gather and a masked sum, which every runtime has, and
+so is attention to histories (`FieldEmbedding.padded`). Sequences that must be equally long share a letter.
 """
 
 from __future__ import annotations
@@ -12,12 +13,12 @@ from torch import Tensor, nn
 
 from fullrank.data.batch import Bag, Impressions
 from fullrank.data.impressions.fields import FieldInfo
-from fullrank.models.ranking.fused import Found, FusedTable
+from fullrank.models.ranking.fused import Found, FusedTable, inside_of
 from fullrank.models.ranking.model import RankingModule
 from fullrank.serving.export.graph import EXAMPLE_ROWS, Graph, Port
 
 VALUES = 4
-"""Values of a bag of the example; each bag has one more than the one before it."""
+"""Values of a bag of the example; each has one more than the one before it, but for those that run in parallel."""
 
 
 class PaddedTable(nn.Module):
@@ -25,14 +26,18 @@ class PaddedTable(nn.Module):
 
     def __init__(self, inner: FusedTable):
         super().__init__()
-        self.inner = inner
+        self.inner, self.starts = inner, inner.starts
+
+    def rows(self, name: str, ids: Tensor) -> Tensor:
+        """The vectors of some ids of a field."""
+        return self.inner.rows(name, ids)
 
     def forward(self, batch: Impressions) -> Found:
         inner = self.inner
         found: Found = []
         if inner.places:
             found.append((inner.places, F.embedding(inner.row_ids(batch), inner.table)))
-        for number, place, start in inner.bags:
+        for number, place, start in inner.pooled:
             pooled = pool(batch.bags[number], start, inner.table, mean=inner.mode == "mean")
             found.append(([place], pooled[:, None]))
         return found
@@ -40,12 +45,10 @@ class PaddedTable(nn.Module):
 
 def pool(bag: Bag, start: int, table: Float[Tensor, "N E"], *, mean: bool) -> Float[Tensor, "B E"]:
     """The sum (or mean) of each row's vectors, which begin at row `start`; a row without values has the missing one."""
-    counts = bag.lengths.clamp_min(1)[:, None]
-    inside = torch.arange(bag.ids.shape[1], device=bag.ids.device) < counts
-    ids = torch.where(bag.lengths[:, None] > 0, bag.ids, 0)
-    vectors = F.embedding(torch.where(inside, ids, 0) + start, table)
+    inside, ids = inside_of(bag)
+    vectors = F.embedding(ids + start, table)
     pooled = (vectors * inside[..., None].to(vectors.dtype)).sum(1)
-    return pooled / counts.to(pooled.dtype) if mean else pooled
+    return pooled / bag.lengths.clamp_min(1)[:, None].to(pooled.dtype) if mean else pooled
 
 
 class RankerGraph(nn.Module):
@@ -59,6 +62,7 @@ class RankerGraph(nn.Module):
         embedding.tables = nn.ModuleList(PaddedTable(table) for table in embedding.tables)  # type: ignore[arg-type]
         if embedding.linear_table is not None:
             embedding.linear_table = PaddedTable(embedding.linear_table)  # type: ignore[assignment]
+        embedding.padded = True
         for group, table in embedding.contexts.items():
             embedding.contexts[group] = PaddedTable(table)  # type: ignore[arg-type]
         self.model = model
@@ -96,13 +100,15 @@ def ranker_graph(model: RankingModule) -> Graph:
         names = ", ".join(field.name for field in numeric)
         inputs.append(Port("numeric", "float32", ("B", len(numeric)), f"{names}, transformed; NaN where missing"))
         example.append(torch.zeros(EXAMPLE_ROWS, len(numeric)))
+    first = {number: group[0] for group in model.embedding.equally_long for number in group}
     for number, field in enumerate(bags):
-        letter = f"L{number}"
+        own = first.get(number, number)
+        letter = f"L{own}"
         inputs += [
             Port(f"bag_{number}", "int64", ("B", letter), f"ids of {field.name}, padded at the right by any id"),
             Port(f"bag_lengths_{number}", "int64", ("B",), f"values of {field.name}, 0 where it is missing"),
         ]
-        wide: Int[Tensor, "B L"] = torch.zeros(EXAMPLE_ROWS, VALUES + number, dtype=torch.long)
+        wide: Int[Tensor, "B L"] = torch.zeros(EXAMPLE_ROWS, VALUES + own, dtype=torch.long)
         example += [wide, torch.tensor([2, 0, 1])]
     outputs = (
         Port("probability", "float32", ("B",), "of a click"),

@@ -1,0 +1,107 @@
+"""Behaviour sequences: the events of a history, and the target that is looked at -> one vector for each sequence.
+
+The room's contract: a `SequenceSpec` that says by `groups` of which sequences it makes vectors itself, and whose
+``build(width)`` gives the `TargetPooling` of a group. The target of a sequence is the categorical field whose table it
+shares (`SequenceOf.shares`). All other sequences, and bags, are pooled where they are looked up (`embedding.bags`).
+
+Events are packed: E events of all rows behind each other, W numbers each, and the row of each. A row without events has
+one, the missing value. Sequences of one group run in parallel: value i of each is of the same event.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import ClassVar, Literal
+
+from jaxtyping import Bool, Float, Int
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+
+from fullrank.core.bounds import MOST_ENTRIES, MOST_LENGTH
+from fullrank.core.errors import UserError, did_you_mean
+from fullrank.core.spec import Spec
+from fullrank.data.impressions.fields import FieldInfo
+
+Groups = tuple[tuple[str, ...], ...]
+"""Names of sequences, those that run in parallel together."""
+
+
+class TargetPooling(nn.Module, ABC):
+    """A target and the events of its history -> one vector."""
+
+    @abstractmethod
+    def forward(
+        self, target: Float[Tensor, "B W"], events: Float[Tensor, "E W"], rows: Int[Tensor, "E"]
+    ) -> Float[Tensor, "B W"]:
+        """Of packed events; each row has one at least."""
+
+    @abstractmethod
+    def padded(
+        self, target: Float[Tensor, "B W"], events: Float[Tensor, "B L W"], inside: Bool[Tensor, "B L"]
+    ) -> Float[Tensor, "B W"]:
+        """The reference, of padded events, and what exported graphs compute."""
+
+
+class SequenceSpec(Spec):
+    """Base of every way to read behaviour sequences."""
+
+    learns: ClassVar[bool] = True
+    """Whether it makes vectors itself, so that a ranker without vectors has no use for it."""
+
+    search: Groups = Field((), max_length=MOST_ENTRIES)
+    """Hard search: in each group of parallel sequences, such as [[history_categories, history]], keep the events whose
+    value in the first is the target's."""
+    most: int | None = Field(None, ge=1, le=MOST_LENGTH)
+    """Events kept of those that the search finds, the newest; null keeps all."""
+
+    uneven: Literal["error", "newest"] = "error"
+    """Parallel sequences of which one has fewer events in a row: an error; or aligned at the newest event, where the
+    first of the group says how many there are, and what the others lack is missing."""
+
+    @model_validator(mode="after")
+    def _search_is_sound(self) -> SequenceSpec:
+        if self.most is not None and not self.search:
+            raise UserError(
+                f"most={self.most} has no effect without search: name the sequences to search in, or leave it out",
+                code="setting-without-effect",
+            )
+        require_once("search", self.search)
+        return self
+
+    def groups(self, fields: Sequence[FieldInfo]) -> Groups:
+        """The sequences that it makes vectors of. Raises `UserError` where the fields do not suit the settings."""
+        return ()
+
+    def build(self, width: int) -> TargetPooling:
+        """The pooling of a group whose events have so many numbers."""
+        raise NotImplementedError
+
+
+def require_once(setting: str, groups: Groups) -> None:
+    """Raise `UserError` for a group without names, and for a name in two places."""
+    names = [name for group in groups for name in group]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise UserError(
+            f"{setting} names {twice!r} twice; each sequence stands in one group, once", code="repeated-field"
+        )
+    if not all(groups):
+        raise UserError(f"{setting} has a group without names: leave it out", code="setting-without-effect")
+
+
+def require_targets(setting: str, names: Sequence[str], fields: Sequence[FieldInfo]) -> None:
+    """Raise `UserError` for a name that is no sequence with a target."""
+    allowed = with_target(fields)
+    for name in names:
+        if name not in allowed:
+            raise UserError(
+                f"{setting} names {name!r}, no sequence that shares the table of a categorical field"
+                f"{did_you_mean(name, allowed)} (allowed: {', '.join(allowed) or 'none'})",
+                code="unknown-field",
+            )
+
+
+def with_target(fields: Sequence[FieldInfo]) -> list[str]:
+    """The sequences that share the table of a categorical field, in the order of the schema."""
+    return [field.name for field in fields if field.kind == "sequence" and field.shares is not None]

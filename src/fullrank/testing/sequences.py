@@ -1,0 +1,121 @@
+"""Checks of every way to read behaviour sequences: packed events equal padded ones, rows one by one, and bfloat16.
+
+What makes no vectors itself (`pooled`) has none of these to fail; its table is tested where tables are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fullrank.core.spec import Spec
+from fullrank.models.ranking.sequences import SequenceSpec
+from fullrank.testing.inputs import Check, built, close, naming, reachable
+
+WIDTH = 4
+LENGTHS = (2, 1, 5, 3, 1, 4)
+"""Events of each row; one without any has the missing value, so none is 0."""
+
+
+def near(spec: Spec) -> list[Spec]:
+    """Settings one change away, parts inside included."""
+    found = {other: None for other in reachable(spec, 1)}
+    for key in type(spec).model_fields:
+        part = getattr(spec, key)
+        others = reachable(part, 2, numbers=False) if isinstance(part, Spec) else []
+        found |= {spec.model_copy(update={key: other}): None for other in others}
+    return list(found)
+
+
+def events(device: torch.device | str = "cpu", extra: int = 0) -> tuple[Tensor, Tensor, Tensor]:
+    """Targets [B, W], events [B, L, W] with noise in the padding, and which of them are inside."""
+    draw = torch.Generator().manual_seed(4)
+    target = torch.randn(len(LENGTHS), WIDTH, generator=draw)
+    wide = torch.randn(len(LENGTHS), max(LENGTHS) + 3, WIDTH, generator=draw)[:, : max(LENGTHS) + extra]
+    inside = torch.arange(wide.shape[1]) < torch.tensor(LENGTHS)[:, None]
+    return target.to(device), wide.to(device), inside.to(device)
+
+
+def packed(pooling: Any, target: Tensor, wide: Tensor, inside: Tensor) -> Tensor:
+    """What it makes of the events that are inside."""
+    rows = inside.nonzero()[:, 0]
+    out: Tensor = pooling(target, wide[inside], rows)
+    return out
+
+
+def check_padded_reference(spec: SequenceSpec, pooling: Any, device: torch.device | str = "cpu") -> None:
+    """Packed events give what padded ones give, in value and gradient; what stands in the padding changes nothing."""
+    found = []
+    for run in (packed, lambda pooling, *given: pooling.padded(*given)):
+        for extra in (0, 3):
+            target, wide, inside = (x.requires_grad_(x.is_floating_point()) for x in events(device, extra))
+            pooling.zero_grad()
+            out = run(pooling, target, wide, inside)
+            out.pow(3).sum().backward()
+            grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in pooling.parameters()]
+            assert target.grad is not None and wide.grad is not None
+            assert not wide.grad[~inside].any(), "an event in the padding learns"
+            found.append([out.detach(), target.grad, wide.grad[:, : max(LENGTHS)], *(g.clone() for g in grads)])
+    for other in found[1:]:
+        assert all(close(a, b, 1e-4) for a, b in zip(found[0], other, strict=True))
+    pooling.zero_grad()
+
+
+def check_rows_alone(spec: SequenceSpec, pooling: Any, device: torch.device | str = "cpu") -> None:
+    """A row's vector is its own, whoever stands beside it."""
+    target, wide, inside = events(device)
+    whole = packed(pooling, target, wide, inside)
+    for row in range(len(LENGTHS)):
+        one = slice(row, row + 1)
+        assert close(packed(pooling, target[one], wide[one], inside[one]), whole[one]), "a row hears of the others"
+
+
+def check_target(spec: SequenceSpec, pooling: Any, device: torch.device | str = "cpu") -> None:
+    """Another target of the same history has another vector: pooling would be cheaper else."""
+    target, wide, inside = events(device)
+    several = torch.tensor(LENGTHS) > 1
+    one, other = (packed(pooling, x, wide, inside).cpu()[several] for x in (target, target.flip(0)))
+    assert not (one - other).abs().amax(1).lt(1e-6).any(), "the target does not matter"
+
+
+def check_everything_learns(spec: SequenceSpec, pooling: Any, device: torch.device | str = "cpu") -> None:
+    """Every parameter gets a gradient in training."""
+    pooling.train().zero_grad()
+    target, wide, inside = events(device)
+    packed(pooling, target, wide, inside).pow(3).sum().backward()
+    for label, parameter in pooling.named_parameters():
+        assert parameter.grad is not None and parameter.grad.isfinite().all(), label
+        assert parameter.grad.any(), f"{label} does not learn"
+    pooling.eval().zero_grad()
+
+
+def check_bf16(spec: SequenceSpec, pooling: Any, device: torch.device | str = "cpu") -> None:
+    target, wide, inside = (x.requires_grad_(x.is_floating_point()) for x in events(device))
+    with torch.autocast(torch.device(device).type, torch.bfloat16):
+        out = packed(pooling, target, wide, inside)
+        out.float().square().mean().backward()
+    assert out.isfinite().all()
+    assert all(p.grad is None or p.grad.isfinite().all() for p in pooling.parameters())
+    pooling.zero_grad()
+
+
+def _of_sequences(check: Callable[..., None]) -> Check:
+    """A check of a pooling as one of a Spec: of settings one change away, parts inside included."""
+
+    @wraps(check)
+    def of_spec(spec: Spec, device: torch.device) -> None:
+        if isinstance(spec, SequenceSpec) and spec.learns:
+            for other, pooling in built(near(spec), WIDTH, device=device):
+                with naming(other):
+                    check(other, pooling, device)
+
+    return of_spec
+
+
+BASE = SequenceSpec
+OF_SEQUENCES = (check_padded_reference, check_rows_alone, check_target, check_everything_learns, check_bf16)
+CHECKS: tuple[Check, ...] = tuple(map(_of_sequences, OF_SEQUENCES))
