@@ -42,7 +42,7 @@ class Section:
 
     @classmethod
     def figure(cls, results: Sequence[RunResult]) -> Drawn | Missing | None:
-        """All runs in one figure, a table or examples; `Missing` says why there is none, None leaves it out silently."""
+        """All runs in one figure, table or examples; `Missing` says why there is none, None leaves it out silently."""
         return None
 
     @classmethod

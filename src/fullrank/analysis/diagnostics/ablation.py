@@ -112,8 +112,8 @@ class Ablation(Diagnostic):
         caption = (
             "One part at a time is switched off, so that it passes its input on, or every event attends to itself "
             "alone, and everything is measured again on a sample of users; nothing is trained anew. A part without "
-            "which the collapse share falls and the long-tail share rises is one that amplifies popularity. The dashed line is "
-            "the whole model."
+            "which the collapse share falls and the long-tail share rises is one that amplifies popularity. The dashed "
+            "line is the whole model."
         )
         table = tuple((words[place], *(found[place].get(name) for name in _names(found))) for place in found)
         headers = ("", *(name.replace("_", " ") for name in _names(found)))

@@ -67,7 +67,7 @@ def training_curves(results: Sequence[RunResult], watched: Mapping[str, str], no
                 if points:
                     style = look(results.index(one)) | {"marker": "" if len(points) > 30 else "."}
                     axes.plot(*zip(*points, strict=True), label=legend_label(one, results), **style)
-            if key.startswith("validation/"):
+            if "@" in key:  # an AUC has its floor at 0.5, a loss none
                 from_zero(axes)
             integer_ticks(axes)
             legend(axes)

@@ -51,7 +51,7 @@ def difference_table(name: str, results: Sequence[RunResult], rows_are: str) -> 
     metrics = list(others[0].against)
     headers: list[Any] = ["run"]
     for metric in metrics:
-        headers += [metric_header(metric), "p"]
+        headers += [metric_header(metric), Cell("p", metric)]
     first: list[Any] = [Cell(base.label, "the reference")]
     for metric in metrics:
         first += [metric_cell(base, metric), None]
@@ -59,14 +59,17 @@ def difference_table(name: str, results: Sequence[RunResult], rows_are: str) -> 
     for one in others:
         cells: list[Any] = [one.label]
         for metric in metrics:
-            cells += [difference_cell(one.against[metric]), p_words(one.against[metric].p)]
+            cells += [
+                difference_cell(one.against[metric]),
+                p_words(one.against[metric].p).removeprefix("p ").removeprefix("= "),
+            ]
         table.append(tuple(cells))
     what = "the most accurate baseline" if is_baseline(base) else "the first run, since no baseline is among them"
     found = others[0].against[metrics[0]]
     level = base.evaluation.protocol["bootstrap"]["level"]
     caption = (
         f"Each run less {base.key} ({base.name}), {what}, on the same {found.users:,} {rows_are}; below it the "
-        f"{level:.0%} interval of the difference and what it is of {base.key}'s value. p is two-sided, the chance of a "
+        f"{level:.0%} interval of the difference. p is two-sided, the chance of a "
         f"difference at least as large if the two were alike ({found.test}); with several runs, some small p comes by "
         "chance."
     )
@@ -74,7 +77,8 @@ def difference_table(name: str, results: Sequence[RunResult], rows_are: str) -> 
 
 
 def difference_cell(found: Comparison) -> Cell:
-    """`+0.0242`, below it `+0.0200 to +0.0290, +23 %`."""
+    """`+0.0242`, below it its interval and, of metrics of lists, its share of the reference's value."""
     low, high = found.interval
-    share = f", {found.difference / abs(found.a):+.0%}" if found.a and abs(found.difference / found.a) < 10 else ""
+    relative = found.difference / abs(found.a) if found.a and "@" in found.metric else None  # an AUC has no true zero
+    share = "" if relative is None or abs(relative) >= 10 else f", {relative:+.0%}"
     return Cell(f"{found.difference:+.4f}", f"{low:+.4f} to {high:+.4f}{share}")

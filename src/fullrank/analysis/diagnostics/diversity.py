@@ -123,7 +123,9 @@ class Diversity(Diagnostic):
         def paint(axes: Any) -> None:
             for one in there:
                 values = {step: value for step, value in curves[one.key].items() if value > 0}
-                axes.plot(list(values), list(values.values()), label=legend_label(one, results), **look(results.index(one)))
+                axes.plot(
+                    list(values), list(values.values()), label=legend_label(one, results), **look(results.index(one))
+                )
             if any(value > 0 for values in curves.values() for value in values.values()):
                 logarithmic(axes)
             integer_ticks(axes)

@@ -44,7 +44,9 @@ class Pareto(Section):
                 style = look(place)
                 axes.errorbar(x, y, xerr=_reach(one, FAIRNESS, x), yerr=_reach(one, accuracy, y),
                               fmt=style["marker"], color=style["color"], elinewidth=1)  # fmt: skip
-                axes.annotate(legend_label(one, results), (x, y), xytext=(6, 5), textcoords="offset points", color=style["color"])
+                axes.annotate(
+                    legend_label(one, results), (x, y), xytext=(6, 5), textcoords="offset points", color=style["color"]
+                )
 
         keys = join_words([results[i].key for i in best])
         line = "; the dashed line joins them" if len(best) > 1 else ""
@@ -122,7 +124,12 @@ class Reliability(Section):
             axes.plot([0, top], [0, top], color=GREY, linewidth=1, linestyle=":")
             for place, one in enumerate(results):
                 curve = one.evaluation.curve
-                axes.plot([p.probability for p in curve], [p.rate for p in curve], label=legend_label(one, results), **look(place))
+                axes.plot(
+                    [p.probability for p in curve],
+                    [p.rate for p in curve],
+                    label=legend_label(one, results),
+                    **look(place),
+                )
             legend(axes, place="upper left")
 
         caption = (

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Int
 
 from fullrank.analysis.diagnostics import Section
-from fullrank.analysis.report import Example, Examples, Missing, RankedList, join_words
+from fullrank.analysis.report import Example, Examples, Missing, RankedList
 from fullrank.analysis.report.draw import look
 from fullrank.analysis.report.paired import most_accurate
 from fullrank.analysis.report.results import RunResult, item_title, readable

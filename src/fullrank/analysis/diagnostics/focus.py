@@ -126,7 +126,15 @@ class Focus(Diagnostic):
             f"{one.key} " + ", ".join(f"{s:.0%}" for _, s in sorted(shares[one.key].items())) for one in there
         )
         alt = f"Share of attention to relevant events by layer, {even:.0%} of the events. Layer by layer: {tops}."
-        headers = ("run", "layer", "share of related events", "over even", "signed, related", "signed, others", "people")
+        headers = (
+            "run",
+            "layer",
+            "share of related events",
+            "over even",
+            "signed, related",
+            "signed, others",
+            "people",
+        )
         rows = tuple(
             (one.label, layer + 1, shares[one.key][layer], _over_heads(one, "ratio")[layer],
              _over_heads(one, "signed", "relevant")[layer], _over_heads(one, "signed", "noise")[layer],

@@ -76,7 +76,12 @@ class Layers(Diagnostic):
             def paint(axes: Any, figure: str = figure) -> None:
                 for one in there:
                     values = one.diagnosis.by_layer("layers", figure)
-                    axes.plot(list(values), list(values.values()), label=legend_label(one, results), **look(results.index(one)))
+                    axes.plot(
+                        list(values),
+                        list(values.values()),
+                        label=legend_label(one, results),
+                        **look(results.index(one)),
+                    )
                 if figure == "sigma_1":
                     logarithmic(axes)
                 else:

@@ -72,8 +72,8 @@ class StepCurve(Diagnostic):
         def by_steps(axes: Any) -> None:
             for one in there:
                 style = look(results.index(one))
-                axes.plot([p["steps"] for p in fixed[one.key]], [p["accuracy"] for p in fixed[one.key]], label=legend_label(one, results),
-                          **style)  # fmt: skip
+                steps, accuracies = ([p[name] for p in fixed[one.key]] for name in ("steps", "accuracy"))
+                axes.plot(steps, accuracies, label=legend_label(one, results), **style)
                 _stars(axes, adaptive[one.key], "steps", style, one.key)
                 trained = one.diagnosis.value("step_curve", "trained")
                 if trained is not None:
@@ -85,7 +85,12 @@ class StepCurve(Diagnostic):
             for one in there:
                 style = look(results.index(one))
                 points = fixed[one.key]
-                axes.plot([p["seconds"] for p in points], [p["accuracy"] for p in points], label=legend_label(one, results), **style)
+                axes.plot(
+                    [p["seconds"] for p in points],
+                    [p["accuracy"] for p in points],
+                    label=legend_label(one, results),
+                    **style,
+                )
                 for p in points:
                     axes.annotate(f"{p['steps']:g}", (p["seconds"], p["accuracy"]), xytext=(4, 4), fontsize=7,
                                   textcoords="offset points", color=GREY)  # fmt: skip

@@ -53,7 +53,9 @@ class Robustness(Diagnostic):
         def paint(axes: Any) -> None:
             for one in there:
                 values = curves[one.key]
-                axes.plot(list(values), list(values.values()), label=legend_label(one, results), **look(results.index(one)))
+                axes.plot(
+                    list(values), list(values.values()), label=legend_label(one, results), **look(results.index(one))
+                )
             axes.set_xticks(sorted({share for values in curves.values() for share in values}))
             from_zero(axes)
             legend(axes)

@@ -90,7 +90,8 @@ class Shortcut(Diagnostic):
             axes.set_xticks(range(len(WORDS)), list(WORDS.values()))
             line = max(values[list(WORDS).index("graph")] or 0.0 for values in bars.values())
             axes.axhline(line, color=GREY, lw=1, ls="--")  # the graph is one for all runs of a store
-            legend(axes)
+            axes.set_ylim(0, 1.35 * axes.get_ylim()[1])  # room for the legend above the bars
+            legend(axes, place="upper right")
 
         metrics = list(dict.fromkeys(one.accuracy for one in there))
         word = metrics[0] if len(metrics) == 1 else "accuracy"

@@ -99,8 +99,8 @@ class Depth(Section):
             )  # fmt: skip
             panels.append(panel(f"{name}-{word.replace(' ', '-')}", paint, alt, x="layers", y=label))
         caption = (
-            "Runs that differ only in how many layers they have. If the long-tail share falls and the collapse share (how much of "
-            "all scores is one direction) rises from left to right, depth amplifies popularity here."
+            "Runs that differ only in how many layers they have. If the long-tail share falls and the collapse share "
+            "(how much of all scores is one direction) rises from left to right, depth amplifies popularity here."
         )
         rows = tuple((one.label, one.layers, *(value(one, figure) for figure, _ in figures)) for one in inside)
         return Figure(name, title, caption, tuple(panels), ("run", "layers", *(figure for figure, _ in figures)), rows)
@@ -134,10 +134,10 @@ class RetrievalSize(Section):
         }
         caption = (
             f"Runs that differ in {_DIFFER}. Across are the parameters without those of the items' tables; {_MEAN}. If "
-            "the long-tail share falls and the collapse share (how much of all scores is one direction) rises from left to right, "
-            "size amplifies popularity here. The effective rank is how many directions the people's states use behind "
-            "the last layer (its entropy rank). It cannot exceed the width, so compare it with the width in the "
-            "data table."
+            "the long-tail share falls and the collapse share (how much of all scores is one direction) rises from "
+            "left to right, size amplifies popularity here. The effective rank is how many directions the people's "
+            "states use behind the last layer (its entropy rank). It cannot exceed the width, so compare it with the "
+            "width in the data table."
         )
         rows = tuple(
             (one.label, sizes[one.key], one.layers, one.run.spec.model.dim,  # type: ignore[attr-defined]

@@ -62,11 +62,13 @@ def accuracy_sentence(best: RunResult, results: Sequence[RunResult]) -> str:
     ends = sorted(sign * end for end in found.interval)
     gap = sign * found.difference
     what = ", the best baseline" if is_baseline(rival) and rival is base else ""
-    share = f"{abs(gap / rival_value):.0%} " if (rival_value := rival.metric(name)) else ""
-    more = "less" if name == "logloss" else "more"
+    theirs = rival.metric(name)
+    word = "below" if name == "logloss" else "above"
+    if theirs and "@" in name:  # an AUC has no true zero that shares could be of
+        word = f"{abs(gap / theirs):.0%} more than"
     level = best.evaluation.protocol["bootstrap"]["level"]
     numbers = f"difference {gap:+.4f}, {level:.0%} interval {ends[0]:+.4f} to {ends[1]:+.4f}, {p_words(found.p)}"
-    said += f", {share}{more} than {_called(rival)}{what} ({numbers})"
+    said += f", {word} {_called(rival)}{what} ({numbers})"
     said += ". That may be chance." if found.p >= CERTAIN else "."
     if best is base and is_baseline(best) and any(not is_baseline(one) for one in results):
         said += " No trained run beats this baseline."
@@ -78,15 +80,14 @@ def _for_whom(best: RunResult, results: Sequence[RunResult]) -> Iterator[str]:
     own, others = band_recall(best), [one for one in results if one is not best and band_recall(one)]
     if "tail" in own:
         name = recall_name(best)
-        said = f"For whom: {best.key} finds " + join_words(
-            [f"{own[band]:.1%} of the next items that are {words}" for band, words in _BANDS.items() if band in own]
-        )
+        parts = [f"{own[band]:.1%} of {words}" for band, words in _BANDS.items() if band in own]
+        said = f"For whom: {best.key} finds {join_words(parts)} ({name})"
         if others:
             rival = max(others, key=lambda one: band_recall(one).get("tail", 0.0))
             theirs = band_recall(rival).get("tail", 0.0)
-            word = "most of the others" if theirs <= own["tail"] else "the best there"
-            said += f" ({name}); in the tail {_called(rival)} finds {theirs:.1%}, {word}"
-        yield said + ("." if others else f" ({name}).")
+            word = "best in the tail is" if theirs > own["tail"] else "next in the tail is"
+            said += f"; {word} {_called(rival)} with {theirs:.1%}"
+        yield f"{said}."
     shown = best.metric(COVERAGE)
     widest = [one for one in results if one is not best and one.metric(COVERAGE) is not None]
     if shown is not None:
@@ -97,7 +98,7 @@ def _for_whom(best: RunResult, results: Sequence[RunResult]) -> Iterator[str]:
         yield f"{said}."
 
 
-_BANDS = {"head": "popular (head)", "tail": "in the long tail"}
+_BANDS = {"head": "what people chose next where that is popular (head)", "tail": "it in the long tail"}
 
 
 def _collapse(one: RunResult, among: Sequence[RunResult]) -> Iterator[str]:
@@ -116,8 +117,8 @@ def _collapse(one: RunResult, among: Sequence[RunResult]) -> Iterator[str]:
     theirs = band_recall(rival)["tail"]
     if theirs > own:
         yield (
-            f"{said} Who pays are people whose next item is in the long tail: {own:.1%} of them find it with {one.key}, "
-            f"{theirs:.1%} with {_called(rival)}."
+            f"{said} Who pays are people whose next item is in the long tail: {own:.1%} of them find it with "
+            f"{one.key}, {theirs:.1%} with {_called(rival)}."
         )
     else:
         yield f"{said} It costs nobody here: no run finds more of the long tail."

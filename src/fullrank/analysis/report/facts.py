@@ -15,6 +15,9 @@ Facts = tuple[tuple[str, str], ...]
 DATED = 10**8
 """Times below this (1973) are places in an order, not seconds since 1970."""
 
+SIZES = ("users", "items", "events", "rows")
+"""Counts of the dataset that the manifest of a run may hold."""
+
 
 def run_facts(results: Sequence[RunResult], split: str) -> Facts:
     """Data, protocol, date and cost of some runs of one problem."""
@@ -31,10 +34,9 @@ def _data(results: Sequence[RunResult]) -> str:
     for one in results:
         data = one.run.manifest.get("data", {})
         name = readable(str(data.get("path", "")).rstrip("/").rpartition("/")[2]) or "unnamed"
-        sizes = [
-            f"{data[what]:,} {what}" for what in ("users", "items", "events", "rows") if isinstance(data.get(what), int)
-        ]
-        found.append(f"{name}: {join_words(sizes)}{_period(one.store)}." if sizes else f"{name}{_period(one.store)}.")
+        sizes = getattr(one.store, "sizes", None) or {w: data[w] for w in SIZES if isinstance(data.get(w), int)}
+        counts = join_words([f"{count:,} {what}" for what, count in sizes.items()])
+        found.append(f"{name}{': ' if counts else ''}{counts}{_period(one.store)}.")
     return " ".join(dict.fromkeys(found))
 
 
@@ -50,10 +52,10 @@ def _retrieval_protocol(one: RunResult, split: str) -> str:
     """Split, users, candidates, history and intervals."""
     protocol = one.evaluation.protocol
     kind = _split(one).get("kind")
-    how = "" if not kind else f"{str(kind).replace('_', '-')}, "
+    how = f"{split} split: " if not kind else f"{str(kind).replace('_', '-')}, {split} split: "
     leak = " Training has events that lie after other users' test events." if _split(one).get("leak") else ""
     return (
-        f"{how}{split} split: {plural(protocol['users'], 'user')}, each next item ranked against all "
+        f"{how[0].upper()}{how[1:]}{plural(protocol['users'], 'user')}, each next item ranked against all "
         f"{protocol['items']:,} items, {history_words(protocol)}; {_level(protocol)} intervals over users.{leak}"
     )
 
@@ -63,10 +65,10 @@ def _ranking_protocol(one: RunResult, split: str) -> str:
     protocol = one.evaluation.protocol
     rate = protocol["clicks"] / max(1, protocol["rows"])
     kind = _split(one).get("kind")
-    how = "" if not kind else f"{str(kind).replace('_', '-')}, "
+    how = f"{split} split: " if not kind else f"{str(kind).replace('_', '-')}, {split} split: "
     return (
-        f"{how}{split} split: {plural(protocol['rows'], 'impression')}, {rate:.1%} of them clicked; {_level(protocol)} "
-        f"intervals over {protocol['bootstrap']['unit']}s."
+        f"{how[0].upper()}{how[1:]}{plural(protocol['rows'], 'impression')}, {rate:.1%} of them clicked; "
+        f"{_level(protocol)} intervals over {protocol['bootstrap']['unit']}s."
     )
 
 

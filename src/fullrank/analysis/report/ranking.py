@@ -13,7 +13,7 @@ from fullrank.analysis.report.paired import most_accurate
 from fullrank.analysis.report.results import RunResult, metric_cell, metric_header, not_comparable
 from fullrank.analysis.report.sections import blocks_of_runs, joint_figures
 
-ORDER = ("differences", "reliability", "curves", "size", "token_ranks", "rank_theorems", "jacobian")
+ORDER = ("differences", "reliability", "gain", "curves", "size", "token_ranks", "rank_theorems", "jacobian")
 """Order of the sections on the page: these first, then those that are not named here, by name; internals are folded."""
 OFF = 0.1
 """Predicted over real clicks this far from 1 is told in a sentence."""
@@ -52,7 +52,7 @@ def ranking_page(results: Sequence[RunResult], split: str) -> Report:
     verb = "predicts" if len(results) == 1 else "predict"
     return Report(
         title=f"What {plural(len(results), 'ranking model')} {verb}, and how it gets there",
-        subtitle=f"Accuracy, calibration and effective rank on the {split} split.",
+        subtitle=f"Accuracy and calibration on the {split} split.",
         sentences=tuple(_sentences(results)),
         facts=run_facts(results, split),
         summary=_summary(results),

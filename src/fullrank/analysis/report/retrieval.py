@@ -19,7 +19,7 @@ MORE = ("recall@10", FAIRNESS, "coverage@10", "lift@10")
 ORDER = (
     "differences", "recall_bands", "examples", "pareto", "bands", "robustness", "shortcut", "curves", "depth", "size",
     "step_curve",
-    "spectrum", "layers", "bound", "focus", "case", "oracle_step", "diversity", "attention_share", "ablation",
+    "spectrum", "bound", "focus", "case", "layers", "oracle_step", "diversity", "attention_share", "ablation",
     "streams", "latent_attention", "alignment", "norms",
 )  # fmt: skip
 """Order of the sections on the page: these first, then those that are not named here, by name; internals are folded."""
