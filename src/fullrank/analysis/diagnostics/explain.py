@@ -178,7 +178,8 @@ class ExampleUser(Diagnostic):
         caption = (
             f"One person's last events, the most recent first, before they chose '{chosen}'. Those with a tick are "
             "related to it: people who had the one had the other more often than chance. Bars are the share of "
-            "attention that each run gives to an event, mean over its layers and heads; a bar to the left of 0 is subtracted."
+            "attention that each run gives to an event, mean over its layers and heads; a bar to the left of 0 is "
+            "subtracted."
         )
         marked = "; ".join(f"{one.key} {_relevant(shares[one.key], events):.2f}" for one in alike)
         alt = (
