@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from fullrank.analysis.diagnostics import Section
-from fullrank.analysis.report import Figure, Missing
+from fullrank.analysis.report import Cell, Figure, Missing
 from fullrank.analysis.report.draw import from_zero, legend, look, panel
 from fullrank.analysis.report.results import RunResult, legend_label, not_comparable
 from fullrank.evaluation.slices import LABELS
@@ -66,7 +66,7 @@ class RecallByPopularity(Section):
             f"{one.key} " + ", ".join(f"{band} {values[one.key][band]:.3f}" for band in bands) for one in there
         )
         rows = (
-            *((one.label, *(values[one.key][band] for band in bands)) for one in there),
+            *((one.label, *(_cell(one, values[one.key][band], band) for band in bands)) for one in there),
             ("users", *(counts[band] for band in bands)),
         )
         drawn = panel(cls.name, paint, alt, x="popularity of what was chosen next", y=f"{metric} (%)")
@@ -90,3 +90,7 @@ def band_error(one: RunResult, band: str) -> float:
     rows = one.evaluation.per_user
     some = rows.values[recall_name(one)][rows.groups["target"] == BANDS.index(band)]
     return float(2 * some.std(ddof=1) / len(some) ** 0.5) if len(some) > 1 else 0.0
+
+
+def _cell(one: RunResult, value: float, band: str) -> Cell:
+    return Cell(f"{value:.4f}", f"± {band_error(one, band):.4f}")
