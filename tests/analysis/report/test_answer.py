@@ -16,7 +16,7 @@ from fullrank.analysis.diagnostics.differences import RankingDifferences, Retrie
 from fullrank.analysis.diagnostics.examples import ExampleLists
 from fullrank.analysis.diagnostics.gain import PERCENTS, gain
 from fullrank.analysis.diagnostics.recall_bands import RecallByPopularity, band_error, band_recall
-from fullrank.analysis.report import Cell, Examples, Figure, Missing, Table
+from fullrank.analysis.report import Examples, Figure, Missing, OpenTable, TableCell
 from fullrank.analysis.report.answer import retrieval_answer
 from fullrank.analysis.report.collect import collect
 from fullrank.analysis.report.facts import run_facts
@@ -110,7 +110,7 @@ def test_differences_are_those_of_compare(found: list[RunResult]) -> None:
     assert [one.name for one in baselines] == ["popularity", "links"]
     assert base is max(baselines, key=lambda one: one.metric("ndcg@10") or 0) and base.against == {}
     made = RetrievalDifferences.figure(found)
-    assert isinstance(made, Table) and made.rows[0][0] == Cell(base.label, "the reference")
+    assert isinstance(made, OpenTable) and made.rows[0][0] == TableCell(base.label, "the reference")
     others = [one for one in found if one is not base]
     for line, one in zip(made.rows[1:], others, strict=True):
         assert list(one.against) == ["ndcg@10", "fair0.8@1", "coverage@10"]
@@ -127,7 +127,7 @@ def test_rankers_are_compared_with_the_linear_one(rankers: dict[str, Run]) -> No
     assert reference_run(some) is some[1] or some[1].reference == "B"
     assert some[0].against["auc"] == fr.compare(some[1].evaluation, some[0].evaluation, "auc")
     made = RankingDifferences.figure(some)
-    assert isinstance(made, Table) and len(made.rows) == 2 and len(made.headers) == 5
+    assert isinstance(made, OpenTable) and len(made.rows) == 2 and len(made.headers) == 5
     assert "%" not in made.rows[1][1].below, "an AUC has no true zero that shares could be of"
 
 
@@ -135,7 +135,7 @@ def test_without_a_baseline_the_first_run_is_the_reference(found: list[RunResult
     pair = collect([found[1].run, found[0].run], sample=30)
     assert [one.reference for one in pair] == ["A", "A"]
     made = RetrievalDifferences.figure(pair)
-    assert isinstance(made, Table) and "since no baseline is among them" in made.caption
+    assert isinstance(made, OpenTable) and "since no baseline is among them" in made.caption
     alone = RetrievalDifferences.figure(found[:1])
     assert isinstance(alone, Missing) and "the report has one" in alone.why
     apart = RetrievalDifferences.figure([replace(one, reference=None, against={}) for one in found])

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fullrank.analysis.diagnostics import Section
-from fullrank.analysis.report import Cell, Missing, Table
+from fullrank.analysis.report import Missing, OpenTable, TableCell
 from fullrank.analysis.report.paired import is_baseline, p_words
 from fullrank.analysis.report.results import RunResult, metric_cell, metric_header, not_comparable
 from fullrank.evaluation import Comparison
@@ -24,7 +24,7 @@ class RetrievalDifferences(Section):
     name = "differences"
 
     @classmethod
-    def figure(cls, results: Sequence[RunResult]) -> Table | Missing | None:
+    def figure(cls, results: Sequence[RunResult]) -> OpenTable | Missing | None:
         return difference_table(cls.name, results, "users")
 
 
@@ -35,11 +35,11 @@ class RankingDifferences(Section):
     problem = "ranking"
 
     @classmethod
-    def figure(cls, results: Sequence[RunResult]) -> Table | Missing | None:
+    def figure(cls, results: Sequence[RunResult]) -> OpenTable | Missing | None:
         return difference_table(cls.name, results, "impressions")
 
 
-def difference_table(name: str, results: Sequence[RunResult], rows_are: str) -> Table | Missing:
+def difference_table(name: str, results: Sequence[RunResult], rows_are: str) -> OpenTable | Missing:
     """The reference with its values, then each run's differences from it."""
     if len(results) < 2:
         return Missing(name, TITLE, "it compares runs, and the report has one.")
@@ -51,8 +51,8 @@ def difference_table(name: str, results: Sequence[RunResult], rows_are: str) -> 
     metrics = list(others[0].against)
     headers: list[Any] = ["run"]
     for metric in metrics:
-        headers += [metric_header(metric), Cell("p", metric)]
-    first: list[Any] = [Cell(base.label, "the reference")]
+        headers += [metric_header(metric), TableCell("p", metric)]
+    first: list[Any] = [TableCell(base.label, "the reference")]
     for metric in metrics:
         first += [metric_cell(base, metric), None]
     table = [tuple(first)]
@@ -73,12 +73,12 @@ def difference_table(name: str, results: Sequence[RunResult], rows_are: str) -> 
         f"difference at least as large if the two were alike ({found.test}); with several runs, some small p comes by "
         "chance."
     )
-    return Table(name, f"{TITLE} from {base.key} ({base.name})", caption, tuple(headers), tuple(table))
+    return OpenTable(name, f"{TITLE} from {base.key} ({base.name})", caption, tuple(headers), tuple(table))
 
 
-def difference_cell(found: Comparison) -> Cell:
+def difference_cell(found: Comparison) -> TableCell:
     """`+0.0242`, below it its interval and, of metrics of lists, its share of the reference's value."""
     low, high = found.interval
     relative = found.difference / abs(found.a) if found.a and "@" in found.metric else None  # an AUC has no true zero
     share = "" if relative is None or abs(relative) >= 10 else f", {relative:+.0%}"
-    return Cell(f"{found.difference:+.4f}", f"{low:+.4f} to {high:+.4f}{share}")
+    return TableCell(f"{found.difference:+.4f}", f"{low:+.4f} to {high:+.4f}{share}")

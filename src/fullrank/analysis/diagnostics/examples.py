@@ -72,7 +72,7 @@ def example_users(results: Sequence[RunResult]) -> Int[np.ndarray, "n"]:
 
 def shown_runs(results: Sequence[RunResult]) -> list[RunResult]:
     """At most `RUNS`."""
-    left, best = list(results), []
+    left, best = list(results), list[RunResult]()
     while left and len(best) < RUNS:
         best.append(most_accurate(left))
         left.remove(best[-1])

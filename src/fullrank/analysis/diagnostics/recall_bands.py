@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from fullrank.analysis.diagnostics import Section
-from fullrank.analysis.report import Cell, Figure, Missing
+from fullrank.analysis.report import Figure, Missing, TableCell
 from fullrank.analysis.report.draw import from_zero, legend, look, panel
 from fullrank.analysis.report.results import RunResult, legend_label, not_comparable
 from fullrank.evaluation.slices import LABELS
@@ -92,5 +92,5 @@ def band_error(one: RunResult, band: str) -> float:
     return float(2 * some.std(ddof=1) / len(some) ** 0.5) if len(some) > 1 else 0.0
 
 
-def _cell(one: RunResult, value: float, band: str) -> Cell:
-    return Cell(f"{value:.4f}", f"± {band_error(one, band):.4f}")
+def _cell(one: RunResult, value: float, band: str) -> TableCell:
+    return TableCell(f"{value:.4f}", f"± {band_error(one, band):.4f}")

@@ -3,7 +3,7 @@
     report(["runs/a", "runs/b"]).save("report.html")
 
 `collect.py` evaluates and diagnoses what is missing in the folders and gives a `RunResult` of each run; the sections of
-`diagnostics/` make a `Figure`, a `Table` or `Examples` of these, or a `Missing` that says why there is none;
+`diagnostics/` make a `Figure`, an `OpenTable` or `Examples` of these, or a `Missing` that says why there is none;
 `answer.py` says in sentences what they come to, `page.py` puts them on a page: the answer first, models from inside
 last. Whatever comes from data (names of runs, titles of items) is text there and nothing else. Needs the extra `report`
 (matplotlib, jinja2).
@@ -28,7 +28,7 @@ class Panel:
 
 
 @dataclass(frozen=True)
-class Cell:
+class TableCell:
     """A value of a table with what stands below it in smaller type: its interval, its recipe."""
 
     value: Any
@@ -53,14 +53,14 @@ class Figure:
 
 
 @dataclass(frozen=True)
-class Table:
+class OpenTable:
     """Numbers that stand open on the page: a part of the answer, with nothing to draw."""
 
     name: str
     title: str
     caption: str
     headers: tuple[Any, ...]
-    """Words, or a `Cell` with a word and the metric's name."""
+    """Words, or a `TableCell` with a word and the metric's name."""
     rows: Cells
     absent: tuple[str, ...] = ()
 
@@ -117,7 +117,7 @@ class RunTable:
     rows: Cells
 
 
-Drawn = Figure | Table | Examples
+Drawn = Figure | OpenTable | Examples
 """What a section may put on a page."""
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fullrank import __version__
-from fullrank.analysis.report import Cell, Drawn, Figure, Missing, RunTable
+from fullrank.analysis.report import Drawn, Figure, Missing, RunTable, TableCell
 from fullrank.analysis.report.results import RunResult
 from fullrank.core.errors import UserError
 from fullrank.core.files import write_text
@@ -103,7 +103,7 @@ class Report:
             trim_blocks=False, keep_trailing_newline=True,
         )  # fmt: skip
         environment.filters["shown"] = format_cell
-        environment.tests["cell"] = lambda value: isinstance(value, Cell)
+        environment.tests["cell"] = lambda value: isinstance(value, TableCell)
         environment.tests["drawn"] = lambda figure: not isinstance(figure, Missing)
         environment.tests["wide"] = is_wide
         return environment.get_template(TEMPLATE).render(page=self, foot=FOOT)

@@ -9,7 +9,7 @@ from string import ascii_uppercase
 from typing import Any
 
 from fullrank.analysis.diagnosis import Diagnosis
-from fullrank.analysis.report import Cell
+from fullrank.analysis.report import TableCell
 from fullrank.core.errors import UserError
 from fullrank.evaluation.compare import MAY_DIFFER, Comparison
 from fullrank.evaluation.result import protocol_difference, setting_to_align
@@ -107,18 +107,18 @@ METRIC_WORDS = {
 """Metrics whose name alone says little to whoever has not read the guide."""
 
 
-def metric_header(name: str) -> Cell | str:
+def metric_header(name: str) -> TableCell | str:
     """A metric in the head of a table: its word with its name below, or its name."""
     base = name.partition("@")[0].rstrip("0123456789.")
-    return Cell(METRIC_WORDS[base], name) if base in METRIC_WORDS else name
+    return TableCell(METRIC_WORDS[base], name) if base in METRIC_WORDS else name
 
 
-def metric_cell(one: RunResult, name: str) -> Cell | None:
+def metric_cell(one: RunResult, name: str) -> TableCell | None:
     """A metric with its interval below."""
     value, pair = one.metric(name), one.interval(name)
     if value is None:
         return None
-    return Cell(f"{value:.4f}", "" if pair is None else f"{pair[0]:.4f}–{pair[1]:.4f}")
+    return TableCell(f"{value:.4f}", "" if pair is None else f"{pair[0]:.4f}–{pair[1]:.4f}")
 
 
 def item_title(one: RunResult, item: int) -> str:
