@@ -221,6 +221,8 @@ def test_collapse_is_told_as_what_it_costs_whom(found: list[RunResult]) -> None:
         assert f"{tails['A']:.1%} of them find it with A, {tails[best]:.1%} with {best}" in told[0]
     else:
         assert "costs nobody here" in told[0]
+    (alone,) = (sentence for sentence in retrieval_answer(some[:1]) if sentence.startswith("Collapse"))
+    assert f"{tails['A']:.1%} find it." in alone, "without another run nobody can say what it costs"
     assert next(iter(retrieval_answer(some))).split(",")[0].count("is the most accurate") == 1, "no alarm comes first"
 
 

@@ -109,15 +109,19 @@ def _collapse(one: RunResult, among: Sequence[RunResult]) -> Iterator[str]:
     likeness = one.diagnosis.value("spectrum", "popularity_spearman")
     like = "" if likeness is None else f" (Spearman correlation with popularity {likeness:.2f})"
     said = f"Collapse: {share:.0%} of the variance of {one.key}'s scores lie along one direction{like}."
-    own, others = band_recall(one).get("tail"), [other for other in among if "tail" in band_recall(other)]
-    if own is None:
+    bands = band_recall(one)
+    others = [other for other in among if other is not one and "tail" in band_recall(other)]
+    if "tail" not in bands:
         yield said
+        return
+    if not others:
+        yield f"{said} Of people whose next item is in the long tail {bands['tail']:.1%} find it."
         return
     rival = max(others, key=lambda other: band_recall(other)["tail"])
     theirs = band_recall(rival)["tail"]
-    if theirs > own:
+    if theirs > bands["tail"]:
         yield (
-            f"{said} Who pays are people whose next item is in the long tail: {own:.1%} of them find it with "
+            f"{said} Who pays are people whose next item is in the long tail: {bands['tail']:.1%} of them find it with "
             f"{one.key}, {theirs:.1%} with {_called(rival)}."
         )
     else:
