@@ -121,7 +121,7 @@ def test_diagnose(call: Call, refuses: Refuses, clicks: Path, shop: Path, tmp_pa
 def test_report(call: Call, refuses: Refuses, clicks: Path, shop: Path, tmp_path: Path) -> None:
     words = (clicks / "lr", clicks / "rankelastor", "--impressions", 60, "--out", tmp_path / "p.html")
     found = call("report", *words, "--json").json
-    assert found["figures"] == ["reliability", "trajectory", "curves", "distribution-B"]
+    assert found["figures"] == ["differences", "reliability", "gain", "curves", "trajectory", "distribution-B"]
     assert found["runs"][0]["stable_rank"] is None and found["runs"][1]["stable_rank"] >= 1
     assert found["left_out"]["size"].startswith("no two runs differ in the size of their ranker alone")
     assert "distribution-A" in found["left_out"] and (tmp_path / "p.html").read_text().startswith("<!DOCTYPE html>")

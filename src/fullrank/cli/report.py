@@ -42,9 +42,9 @@ def report(
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
-    """Write one HTML page about runs: which is best, for whom, why.
+    """Write one HTML page about runs that begins with the answer.
 
-    It begins with the answer: paired differences from the best baseline, recall by popularity, five users' lists.
+    First which is best, and for whom: paired differences from the best baseline, recall by popularity, lists of five users.
     Of ranking models: accuracy and calibration. The page needs no network and runs no script. What a
     run folder holds already (evaluation.json, diagnosis.jsonl) is taken, the rest is measured. --set changes how the
     runs are evaluated. Needs the extra: pip install 'fullrank[report]'.
