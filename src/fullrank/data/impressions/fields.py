@@ -16,7 +16,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from fullrank.core.bounds import MOST_BINS, MOST_COUNT, MOST_LENGTH, MOST_VALUE
 from fullrank.core.errors import UserError, did_you_mean, unknown
 from fullrank.core.readers import read_text
-from fullrank.core.spec import Spec, later
+from fullrank.core.spec import Spec, later, read_tree
 from fullrank.data.impressions.splits import GivenSplit, ImpressionSplit, RandomSplit, TemporalSplit
 from fullrank.data.values import Unit
 
@@ -213,11 +213,17 @@ class Schema(Spec):
     @classmethod
     def read(cls, path: str | Path) -> Schema:
         """A schema from a YAML or JSON file."""
+        return cls.parse(cls.tree(path))
+
+    @classmethod
+    def tree(cls, path: str | Path) -> Any:
+        """The plain data of a YAML or JSON file, which may say a part of a schema alone."""
         try:
-            text = read_text(path)
+            return read_tree(read_text(path))
         except UserError as error:
+            if error.code == "neither-yaml-nor-json":
+                raise
             raise UserError(f"the schema {str(path)!r} cannot be read: {error}", code=error.code) from None
-        return cls.from_text(text)
 
 
 def _hash_or_count(name: str, hash_buckets: int | None, min_count: int) -> None:
