@@ -76,9 +76,7 @@ def encode(
                     "--grow keeps the settings of the codes that it adds to: give --vectors at most",
                     code="option-without-effect",
                 )
-            made = grow_codes(
-                grow, data, out, vectors=vectors, cache=cache or CACHE, overwrite=overwrite, tell=tell
-            )
+            made = grow_codes(grow, data, out, vectors=vectors, cache=cache or CACHE, overwrite=overwrite, tell=tell)
     _report(output, made, time.perf_counter() - begun)
 
 

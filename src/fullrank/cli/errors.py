@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
+from fullrank.cli.in_shell import in_shell, options_of
 from fullrank.cli.output import only_json, print_json
 from fullrank.core.errors import MOST_SENTENCE, UserError, did_you_mean, middle_cut
 
@@ -45,6 +46,19 @@ EXTRAS = {
     "opentelemetry": "tracing",
 }
 """Optional package, by import name -> the extra that installs it."""
+SETTINGS = {
+    "--epochs": "training.max_epochs=N", "--max-epochs": "training.max_epochs=N",
+    "--num-epochs": "training.max_epochs=N", "--lr": "training.lr=X", "--learning-rate": "training.lr=X",
+    "--batch-size": "training.batch_size=N", "--weight-decay": "training.weight_decay=X", "--patience": "training.patience=N",
+    "--precision": "training.precision=bf16",
+    "--dim": "model.dim=N", "--hidden-size": "model.dim=N", "--embedding-dim": "model.dim=N",
+    "--max-length": "model.max_length=N", "--max-len": "model.max_length=N", "--maxlen": "model.max_length=N",
+    "--layers": "model.encoder.layers=N", "--num-layers": "model.encoder.layers=N",
+    "--heads": "model.encoder.attention.heads=N", "--num-heads": "model.encoder.attention.heads=N",
+    "--dropout": "model.encoder.dropout=X", "--loss": "model.loss=NAME", "--seed": "seed=N",
+    "--metric": "evaluation.selection=NAME",
+}  # fmt: skip
+"""What other tools have as options of training -> the setting, in `fullrank train`."""
 
 
 def guarded(build: Callable[[], typer.Typer], given: list[str]) -> int:
@@ -129,7 +143,13 @@ def _run(build: Callable[[], typer.Typer], words: list[str]) -> int:
     if any(_broken(word) for word in words):  # JSON and Parquet could not hold it
         raise UserError("a word of the command line is no UTF-8 text; give names and ids as UTF-8", code="not-utf8")
     command = typer.main.get_command(build())
-    code = command.main(args=words, prog_name="fullrank", standalone_mode=False)
+    try:
+        code = command.main(args=words, prog_name="fullrank", standalone_mode=False)
+    except UserError as error:
+        sentence = in_shell(str(error), options_of(command, words))
+        if sentence == str(error):
+            raise
+        raise UserError(sentence, code=error.code) from error
     if code == 130:
         raise KeyboardInterrupt
     return code if isinstance(code, int) else 0
@@ -148,7 +168,9 @@ def _usage(error: Any, words: Sequence[str] = ()) -> Explained:
     option, code = getattr(error, "option_name", None), "usage"
     if option is not None and type(error).__name__ == "NoSuchOption":
         known = [o for p in context.command.params for o in (*p.opts, *p.secondary_opts) if o.startswith("-")]
-        text = f"{name} has no option {option!r}{did_you_mean(option, [*known, '--help', '--debug'])}"
+        setting = SETTINGS.get(option) if context.command.name == "train" else None
+        text = f"{name} has no option {option!r}"
+        text += did_you_mean(option, [*known, "--help", "--debug"]) if setting is None else f": write --set {setting}"
         code = "unknown-option"
     else:
         text = _one_line(error.format_message()).rstrip(".")

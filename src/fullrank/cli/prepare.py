@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fullrank.cli.download import DOWNLOADS, named_source
+from fullrank.cli.in_shell import in_shell
 from fullrank.cli.options import AsJson, Overwrite, Separator, Settings, given, shortcuts, spec_options
 from fullrank.cli.output import Output, seconds
 from fullrank.core.errors import UserError, brief, did_you_mean
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
 FLAGS = {
     "columns.user": "--user-col", "columns.item": "--item-col", "columns.time": "--time-col",
     "columns.time_unit": "", "columns.rating": "--rating-col", "columns.weight": "--weight-col",
-    "columns.type": "--type-col", "missing": "", "event_types": "--event-type", "min_rating": "", "duplicates": "", "k_core": "",
-    "split": "",
+    "columns.type": "--type-col", "missing": "", "event_types": "--event-type", "min_rating": "",
+    "duplicates": "", "k_core": "", "split": "",
 }  # fmt: skip
 """Setting of `Prepare` -> its option; an empty one is the setting's own name."""
 
@@ -170,7 +171,7 @@ def _report(output: Output, store: Store, spent: float) -> None:
     if split.get("leak"):
         output.say(f"note: {split['leak']}")
     for note in found.get("notes", []):
-        output.say(f"note: {note}")
+        output.say(f"note: {in_shell(note, ('--time-unit',))}")
     output.say(f"train a model: fullrank train sasrec --data {store.path} --out runs/sasrec", wrap=False)
     facts = {key: value for key, value in found.items() if key not in ("files", "spec", "format")}
     output.finish({"store": store.path, **facts, "spec": found["spec"], "seconds": round(spent, 3)})
@@ -189,9 +190,7 @@ def prepare_impressions(
         Path | None,
         typer.Argument(metavar="FOLDER", help="Where a source's files lie.  [default: downloads/SOURCE]"),
     ] = None,
-    out: Annotated[
-        Path | None, typer.Option("--out", metavar="FOLDER", help="The store to write.")
-    ] = None,
+    out: Annotated[Path | None, typer.Option("--out", metavar="FOLDER", help="The store to write.")] = None,
     schema: Annotated[
         Path | None,
         typer.Option(

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from types import EllipsisType
 from typing import Any, get_args
 
@@ -42,25 +42,21 @@ def check_unit(given: Any) -> Any:
     return given
 
 
-def request_columns(
-    columns: Sequence[str] | None, user_col: Any, item_col: Any, time_col: Any
-) -> tuple[Sequence[str], bool]:
-    """(columns of user, item and, unless there is none, time; whether the one of times has to be there).
+def event_columns(columns: Any, user_col: Any, item_col: Any, time_col: Any) -> Any:
+    """Columns of user, item and, unless there is none, time: `columns` as they are given, or those of the keywords.
 
-    Raises `UserError` where columns are named both ways.
+    Raises `UserError` where both name some.
     """
-    single = {
-        "user_col": check_column("user_col", user_col), "item_col": check_column("item_col", item_col),
-    }  # fmt: skip
-    timed = check_time_column(time_col)
-    given = [name for name, value in single.items() if value is not None] + ["time_col"] * (timed is not ...)
-    if columns is not None:
-        if given:
-            raise UserError(f"columns are named twice, by columns= and by {given[0]}=; keep one", code="given-twice")
-        return columns, False
-    user, item = (value or usual for value, usual in zip(single.values(), USUAL, strict=False))
-    times = () if timed is None else (USUAL[2] if timed is ... else timed,)
-    return (user, item, *times), isinstance(timed, str)
+    user, item = check_column("user_col", user_col), check_column("item_col", item_col)
+    time = check_time_column(time_col)
+    given = {"user_col": user is not None, "item_col": item is not None, "time_col": time is not ...}
+    if not any(given.values()):
+        return columns
+    if not (isinstance(columns, tuple) and columns == USUAL):
+        name = next(name for name, here in given.items() if here)
+        raise UserError(f"columns are named twice, by columns= and by {name}=; keep one", code="given-twice")
+    times = () if time is None else (USUAL[2] if time is ... else time,)
+    return (user or USUAL[0], item or USUAL[1], *times)
 
 
 def with_keywords(tree: dict[str, Any], keywords: Mapping[str, tuple[str, Any]], settings: Any) -> dict[str, Any]:

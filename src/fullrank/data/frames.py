@@ -224,7 +224,7 @@ def check_separator(given: Any) -> str | None:
         return None
     if isinstance(given, str) and given in ("tab", "\\t"):  # which a shell passes on as they are
         return "\t"
-    if not isinstance(given, str) or len(given) != 1 or not given.isascii() or given.isalnum() or given in "\"\r\n":
+    if not isinstance(given, str) or len(given) != 1 or not given.isascii() or given.isalnum() or given in '"\r\n':
         shown = ", ".join("tab" if one == "\t" else repr(one) for one in SEPARATORS)
         raise UserError(
             f"separator={brief(given)}: give the one character that separates columns, such as {shown}",

@@ -70,6 +70,9 @@ class Report:
     one_of: str = "run"
     """What a row of the summary is."""
 
+    def __repr__(self) -> str:
+        return f"Report({self.title!r}: {len(self.figures)} figures)"
+
     @property
     def figures(self) -> tuple[Figure | Missing, ...]:
         """Those of all runs, then those of each."""

@@ -20,7 +20,6 @@ from fullrank.data import values
 from fullrank.data.events.catalog import RESERVED
 from fullrank.data.frames import InputTable
 
-
 DAY = 86_400
 """Seconds."""
 
@@ -199,7 +198,7 @@ def _unit_notes(time: np.ndarray, columns: Columns, numbers: bool) -> tuple[str,
     """
     if columns.time_unit == "s" and int(time.max()) > values.YEAR_5000:
         return (f"times in column {columns.time!r} lie after the year 5000 as seconds; are they milliseconds? "
-                "then set columns.time_unit=ms",)  # fmt: skip
+                "then say time_unit='ms'",)  # fmt: skip
     low, high = int(time.min()), int(time.max())
     if numbers and -DAY < low and high < DAY:
         return (f"times in column {columns.time!r} are {low} to {high} in seconds since 1970, all within a day of it; "
