@@ -46,19 +46,6 @@ EXTRAS = {
     "opentelemetry": "tracing",
 }
 """Optional package, by import name -> the extra that installs it."""
-SETTINGS = {
-    "--epochs": "training.max_epochs=N", "--max-epochs": "training.max_epochs=N",
-    "--num-epochs": "training.max_epochs=N", "--lr": "training.lr=X", "--learning-rate": "training.lr=X",
-    "--batch-size": "training.batch_size=N", "--weight-decay": "training.weight_decay=X", "--patience": "training.patience=N",
-    "--precision": "training.precision=bf16",
-    "--dim": "model.dim=N", "--hidden-size": "model.dim=N", "--embedding-dim": "model.dim=N",
-    "--max-length": "model.max_length=N", "--max-len": "model.max_length=N", "--maxlen": "model.max_length=N",
-    "--layers": "model.encoder.layers=N", "--num-layers": "model.encoder.layers=N",
-    "--heads": "model.encoder.attention.heads=N", "--num-heads": "model.encoder.attention.heads=N",
-    "--dropout": "model.encoder.dropout=X", "--loss": "model.loss=NAME", "--seed": "seed=N",
-    "--metric": "evaluation.selection=NAME",
-}  # fmt: skip
-"""What other tools have as options of training -> the setting, in `fullrank train`."""
 
 
 def guarded(build: Callable[[], typer.Typer], given: list[str]) -> int:
@@ -162,13 +149,15 @@ def _without_debug(given: list[str]) -> tuple[list[str], bool]:
 
 def _usage(error: Any, words: Sequence[str] = ()) -> Explained:
     """A command line that cannot be read: what is wrong with it, and the nearest word."""
+    from fullrank.cli.train import usual_setting
+
     context = error.ctx
     verb = f" {words[0]}" if words and not words[0].startswith("-") else ""
     name = context.command_path if context is not None else f"fullrank{verb}"
     option, code = getattr(error, "option_name", None), "usage"
     if option is not None and type(error).__name__ == "NoSuchOption":
         known = [o for p in context.command.params for o in (*p.opts, *p.secondary_opts) if o.startswith("-")]
-        setting = SETTINGS.get(option) if context.command.name == "train" else None
+        setting = usual_setting(option) if context.command.name == "train" else None
         text = f"{name} has no option {option!r}"
         text += did_you_mean(option, [*known, "--help", "--debug"]) if setting is None else f": write --set {setting}"
         code = "unknown-option"

@@ -18,6 +18,31 @@ if TYPE_CHECKING:
     from fullrank.training import Callback
 
 
+USUAL = {
+    "training.max_epochs=N": ("epochs", "max-epochs", "num-epochs", "n-epochs"),
+    "training.lr=X": ("lr", "learning-rate"),
+    "training.batch_size=N": ("batch-size", "bs"),
+    "training.weight_decay=X": ("weight-decay", "wd"),
+    "training.patience=N": ("patience", "early-stopping"),
+    "training.precision=bf16": ("precision", "bf16"),
+    "model.dim=N": ("dim", "hidden-size", "embedding-dim", "embedding-size", "n-factors"),
+    "model.max_length=N": ("max-length", "max-len", "maxlen", "max-seq-length"),
+    "model.encoder.layers=N": ("layers", "num-layers", "n-layers"),
+    "model.encoder.attention.heads=N": ("heads", "num-heads", "n-heads"),
+    "model.encoder.dropout=X": ("dropout", "dropout-rate"),
+    "model.loss=NAME": ("loss",),
+    "evaluation.selection=NAME": ("metric", "valid-metric"),
+    "seed=N": ("seed", "random-state"),
+}
+"""Setting -> what other tools call it as an option."""
+
+
+def usual_setting(option: str) -> str | None:
+    """The setting that an option of other tools (`--epochs`) means, as `--set` takes it; None of others."""
+    name = option.removeprefix("--").replace("_", "-").lower()
+    return next((setting for setting, names in USUAL.items() if name in names), None)
+
+
 def add(app: typer.Typer) -> None:
     app.command("train")(train)
 
