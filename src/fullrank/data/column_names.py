@@ -6,12 +6,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import EllipsisType
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
 from fullrank.core.checks import check_overrides
 from fullrank.core.errors import UserError, brief, did_you_mean
 from fullrank.core.overrides import put_setting, read_setting
+from fullrank.core.spec import Spec
 from fullrank.data.values import Unit
+
+S = TypeVar("S", bound=Spec)
 
 TimeColumn = str | EllipsisType | None
 """A column of times; None where the rows are in order of time; `...` where the caller says nothing."""
@@ -59,17 +62,16 @@ def event_columns(columns: Any, user_col: Any, item_col: Any, time_col: Any) -> 
     return (user or USUAL[0], item or USUAL[1], *times)
 
 
-def with_keywords(tree: dict[str, Any], keywords: Mapping[str, tuple[str, Any]], settings: Any) -> dict[str, Any]:
-    """The plain data of a spec with keywords (name -> dotted setting and value) and dotted settings (`set=`) in it.
+def with_keywords(spec: S, keywords: Mapping[str, tuple[str, Any]], settings: Any) -> S:
+    """A spec with keywords (name -> dotted setting and value) and then dotted settings (`set=`) in it.
 
     Raises `UserError` where both say the same setting.
     """
-    changes = [read_setting(text) for text in check_overrides(settings)]
-    asked = {path for path, _ in changes}
+    settings = check_overrides(settings)
+    asked = {read_setting(text)[0] for text in settings}
+    tree = spec.dump()
     for name, (path, value) in keywords.items():
         if path in asked:
             raise UserError(f"{path} is given twice, by {name}= and by set=; keep one", code="given-twice")
         put_setting(tree, path, value)
-    for path, value in changes:
-        put_setting(tree, path, value)
-    return tree
+    return type(spec).parse(tree).override(*settings)

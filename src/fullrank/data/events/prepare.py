@@ -156,9 +156,7 @@ def _with_keywords(spec: Prepare, named: dict[str, tuple[str, Any]], missing: An
         if spec.missing != "error":
             raise UserError("missing is given twice, by spec.missing and by missing=; keep one", code="given-twice")
         given["missing"] = ("missing", missing)
-    if not given and not settings:
-        return spec
-    return Prepare.parse(with_keywords(spec.dump(), given, settings))
+    return with_keywords(spec, given, settings)
 
 
 def _prepare_locked(
