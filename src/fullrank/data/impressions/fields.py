@@ -213,17 +213,15 @@ class Schema(Spec):
     @classmethod
     def read(cls, path: str | Path) -> Schema:
         """A schema from a YAML or JSON file."""
-        return cls.parse(cls.tree(path))
+        return cls.parse(schema_tree(path))
 
-    @classmethod
-    def tree(cls, path: str | Path) -> Any:
-        """The plain data of a YAML or JSON file, which may say a part of a schema alone."""
-        try:
-            return read_tree(read_text(path))
-        except UserError as error:
-            if error.code == "neither-yaml-nor-json":
-                raise
-            raise UserError(f"the schema {str(path)!r} cannot be read: {error}", code=error.code) from None
+
+def schema_tree(path: str | Path) -> Any:
+    """The plain data of a YAML or JSON file, which may say a part of a schema alone."""
+    try:
+        return read_tree(read_text(path))
+    except UserError as error:
+        raise UserError(f"the schema {str(path)!r} cannot be read: {error}", code=error.code) from None
 
 
 def _hash_or_count(name: str, hash_buckets: int | None, min_count: int) -> None:

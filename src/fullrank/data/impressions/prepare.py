@@ -21,7 +21,7 @@ from fullrank.core.log import logger, shown_at
 from fullrank.core.overrides import read_setting
 from fullrank.data.column_names import TimeColumn, check_column, check_time_column, check_unit
 from fullrank.data.frames import Chunks, InputTable
-from fullrank.data.impressions.fields import AnyField, BagOf, Categorical, Numeric, Schema
+from fullrank.data.impressions.fields import AnyField, BagOf, Categorical, Numeric, Schema, schema_tree
 from fullrank.data.impressions.splits import GivenSplit, ImpressionSplit, RandomSplit, TemporalSplit
 from fullrank.data.impressions.store import ImpressionStore, is_own
 from fullrank.data.impressions.write import write_impressions
@@ -92,7 +92,7 @@ def _schema_tree(
     Raises `UserError` where a column is named both ways.
     """
     if isinstance(schema, str | Path):
-        schema = Schema.tree(check_path("schema", schema))
+        schema = schema_tree(check_path("schema", schema))
     if isinstance(schema, Schema):
         known: dict[str, Any] = {name: getattr(schema, name) for name in schema.model_fields_set}
     else:
