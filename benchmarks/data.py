@@ -34,7 +34,7 @@ def beauty(given: Path | None, say: Say, *, cache: Path = CACHE) -> Store:
     except (OSError, UserError):
         pass  # not there yet, or written by another version
     say(f"prepare {events}")
-    return prepare(events, place)
+    return prepare(events, place, overwrite=True)
 
 
 def tiny(users: int = 90, items: int = 211, longest: int = 70, *, seed: int = 0) -> Store:

@@ -58,15 +58,17 @@ def main() -> None:
         "columns": {"user": "user", "item": "item", "rating": "rating"}, "min_rating": 4,
         "split": {"kind": "global_time", **MOMENTS},
     })  # fmt: skip
-    store = fr.prepare(ratings, given.out / "liked", items=items, users=users, spec=spec)
+    store = fr.prepare(ratings, given.out / "liked", items=items, users=users, spec=spec, overwrite=True)
     split = {"kind": "temporal", **MOMENTS}
     rated = fr.prepare_impressions(
         ratings, given.out / "rated", schema=source.schema.model_copy(update={"split": fr.Schema.parse(
-            {"fields": ["user"], "time": "timestamp", "split": split}).split})
+            {"fields": ["user"], "time": "timestamp", "split": split}).split}), overwrite=True,
     )  # fmt: skip
     fields: list[Any] = ["user", "item", *USERS, "year", "genre", {"kind": "bag", "name": "genres", "separator": "|"}]
     schema = {"fields": fields, "group": "user", "time": "timestamp", "split": split}
-    shown = fr.prepare_impressions(with_drawn(ratings, users, items), given.out / "shown", schema=schema)
+    shown = fr.prepare_impressions(
+        with_drawn(ratings, users, items), given.out / "shown", schema=schema, overwrite=True
+    )
     retriever, first = trained("sasrec", store, given.out / "runs" / "sasrec", RETRIEVER)
     found: dict[str, Any] = {"retriever": first, "rankers": {}}
     for name, impressions in (("ratings", rated), ("shown", shown)):

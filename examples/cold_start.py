@@ -64,8 +64,8 @@ def prepared(data: Path, out: Path) -> fr.Store:
         return fr.Store.open(out / "hidden")
     shutil.rmtree(out / "whole", ignore_errors=True)  # left by a call that was cut off
     items = pl.read_parquet(data / "items.parquet").with_columns(kind=pl.col("attributes").list.join(", "))
-    whole = fr.prepare(data / "events.parquet", out / "whole", items=items)
-    return fr.subset(whole, out / "hidden", hide_items=HIDDEN)
+    whole = fr.prepare(data / "events.parquet", out / "whole", items=items, overwrite=True)
+    return fr.subset(whole, out / "hidden", hide_items=HIDDEN, overwrite=True)
 
 
 def trained(recipe: str, store: fr.Store, out: Path) -> fr.Run:

@@ -93,7 +93,7 @@ def prepare_and_train(events: pl.DataFrame, out: Path, day: int, before: fr.Run 
 
     The service waits for it while it is trained in the watched folder: its manifest is sealed last.
     """
-    store = fr.prepare(events, out / "data" / f"day-{day}")
+    store = fr.prepare(events, out / "data" / f"day-{day}", overwrite=True)
     what, settings = ("sasrec", FIRST) if before is None else ("same", NIGHT)
     return fr.train(
         what, store, out / "runs" / f"day-{day}", set=settings, init_from=before, device="cpu", progress=False

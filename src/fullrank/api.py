@@ -20,6 +20,7 @@ from fullrank.core.checks import (
 from fullrank.core.device import resolve_device
 from fullrank.core.errors import UserError, brief
 from fullrank.core.progress import Progress
+from fullrank.data.column_names import USUAL, TimeColumn
 from fullrank.data.events.store import Store
 from fullrank.data.impressions.store import AnyStore, check_store, open_store
 from fullrank.data.values import Unit
@@ -34,11 +35,10 @@ from fullrank.evaluation import (
 from fullrank.experiment import Experiment, find_experiment
 from fullrank.inference.predictor import Predictor
 from fullrank.inference.requests import HistoryInput, ItemLists
-from fullrank.run import Run, event_store_of, store_of
+from fullrank.run import Run, event_store_of, store_of, store_path
 
 if TYPE_CHECKING:
     import numpy as np
-    import polars as pl
     from jaxtyping import Float
 
     from fullrank.analysis.diagnosis import Diagnosis
@@ -82,9 +82,9 @@ def load(run: Run | str | Path, *, data: AnyStore | str | Path | None = None, de
 
 
 def train(
-    what: str | Path | Experiment,
-    data: AnyStore | str | Path,
-    out: str | Path,
+    what: str | Path | Experiment | None = None,
+    data: AnyStore | str | Path | None = None,
+    out: str | Path | None = None,
     *,
     set: Sequence[str] = (),
     resume: bool = False,
@@ -98,16 +98,36 @@ def train(
     """Train a recipe (or an Experiment, or a YAML file) on a prepared store; returns the run folder, opened.
 
     Any Experiment setting can be changed by `set=["training.max_epochs=5", "seed=1"]`. `resume` goes on with a run
-    that was cut off, `init_from` starts from another run's weights (its spec is taken where `what` is "same").
-    `callbacks` add figures to each epoch's row, such as `fullrank.Watch()`.
+    that was cut off: `train(out="runs/mine", resume=True)` takes the experiment and the data from its folder, and what
+    is given all the same must agree. `init_from` starts from another run's weights (its spec is taken where `what` is
+    left out or "same"). `callbacks` add figures to each epoch's row, such as `fullrank.Watch()`.
     """
     from fullrank.training.fit import fit as fit
 
-    set = check_overrides(set)
+    set, resume = check_overrides(set), check_flag("resume", resume)
+    if out is None:
+        raise UserError("out= is missing: name the folder of the run", code="missing-argument")
+    folder = check_path("out", out)
     source = None if init_from is None else _run(init_from)
-    spec = source.spec.override(*set) if source is not None and what == "same" else recipe(what, *set)
+    kept = Run.open(folder) if resume and (what is None or data is None) else None
+    same = source if what is None or (isinstance(what, str) and what == "same") else None
+    if kept is not None and what is None:
+        spec = kept.spec.override(*set)
+    elif same is not None:
+        spec = same.spec.override(*set)
+    elif what is None:
+        raise UserError(
+            "name what to train: a recipe, an Experiment or a YAML file, or go on with the run in out= by resume=True",
+            code="missing-argument",
+        )
+    else:
+        spec = recipe(what, *set)
+    if data is None:
+        if kept is None:
+            raise UserError("data= is missing: name the prepared store to train on", code="missing-argument")
+        data = store_path(kept)
     return fit(
-        spec, _store(data), check_path("out", out), resume=check_flag("resume", resume),
+        spec, _store(data), folder, resume=resume,
         overwrite=check_flag("overwrite", overwrite), init_from=source, loggers=tuple(loggers),
         callbacks=tuple(callbacks), device=device, progress=progress,
     )  # fmt: skip
@@ -141,7 +161,10 @@ def evaluate_log(
     *,
     within: float | None = 24,
     metrics: Sequence[str] = ("hit", "ndcg", "mrr"),
-    columns: Sequence[str] = ("user_id", "item_id", "timestamp"),
+    columns: Sequence[str] = USUAL,
+    user_col: str | None = None,
+    item_col: str | None = None,
+    time_col: TimeColumn = ...,
     time_unit: Unit = "s",
     samples: int = 1000,
     level: float = 0.95,
@@ -149,14 +172,15 @@ def evaluate_log(
 ) -> LoggedEvaluation:
     """How good the answers were that `fullrank serve --log` logged: metrics by version, and differences of versions.
 
-    `events` are what users did, a file or a DataFrame with the `columns` user, item and time; an event counts up to
+    `events` are what users did, a file or a DataFrame with the columns of user, item and time that `user_col`,
+    `item_col` and `time_col` name, or all by `columns`; an event counts up to
     `within` hours after an answer. See `fullrank.evaluation.logged`.
     """
     from fullrank.evaluation.logged import evaluate_log as _evaluate_log
 
     return _evaluate_log(
-        log, events, within=within, metrics=metrics, columns=columns, time_unit=time_unit, samples=samples,
-        level=level, seed=seed,
+        log, events, within=within, metrics=metrics, columns=columns, user_col=user_col, item_col=item_col,
+        time_col=time_col, time_unit=time_unit, samples=samples, level=level, seed=seed,
     )  # fmt: skip
 
 
@@ -303,7 +327,10 @@ def recommend(
     unknown: str = "skip",
     empty: str = "popular",
     untimed: str = "error",
-    columns: Sequence[str] = ("user_id", "item_id", "timestamp"),
+    columns: Sequence[str] = USUAL,
+    user_col: str | None = None,
+    item_col: str | None = None,
+    time_col: TimeColumn = ...,
     time_unit: Unit = "s",
     titles: bool = False,
     reasoning: Mapping[str, Any] | None = None,
@@ -316,7 +343,8 @@ def recommend(
     """
     return load(run, device=device).recommend(
         histories, k=k, seen=seen, exclude=exclude, allow=allow, budget=reasoning, decoding=decoding, unknown=unknown,
-        empty=empty, untimed=untimed, columns=columns, time_unit=time_unit, titles=titles,
+        empty=empty, untimed=untimed, columns=columns, user_col=user_col, item_col=item_col, time_col=time_col,
+        time_unit=time_unit, titles=titles,
     )  # fmt: skip
 
 
@@ -328,7 +356,7 @@ def predict(
     column: str = "probability",
     device: str = "auto",
     progress: Progress | None = None,
-) -> pl.DataFrame:
+) -> Any:
     """The click probability of each impression (a file or a DataFrame): its own columns, and one more, `column`.
 
     See `Predictor.predict`. The store that the run was trained on is not needed, but by runs of format 1 (`data`, where

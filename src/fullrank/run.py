@@ -61,6 +61,13 @@ class Run:
     spec: Experiment
     manifest: dict[str, Any]
 
+    def __repr__(self) -> str:
+        state = {True: "finished", False: "not finished"}.get(self.manifest.get("finished", True), "finished")
+        return (
+            f"Run({str(self.path)!r}: {self.spec.recipe} on {Path(self.manifest['data']['path']).name}, "
+            f"{self.manifest['parameters']:,} parameters, {state})"
+        )
+
     @classmethod
     def open(cls, path: str | Path) -> Run:
         """Open a run folder. Raises `UserError` where it is missing, damaged or of a newer format.
@@ -99,8 +106,15 @@ class Run:
         Raises `UserError` where the file is missing or damaged.
         """
         if self.manifest.get("finished") is False:
+            if not (self.path / WEIGHTS).is_file():
+                raise UserError(
+                    f"the training of {self.path} has not ended, and no epoch of it has: go on with it by `fullrank "
+                    f"train --out {self.path} --resume`",
+                    code="run-not-finished",
+                )
             note_once(
-                f"the training of {self.path} has not ended: these are its best weights so far, and have no hash yet"
+                f"the training of {self.path} has not ended: these are its best weights so far, and have no hash yet; "
+                f"go on with it by `fullrank train --out {self.path} --resume`"
             )
         return read_tensors(self.file(WEIGHTS))
 
@@ -232,7 +246,7 @@ def build_model(experiment: Experiment, known: CatalogOrEncoder, device: torch.d
     return build_to_train(lambda: build(what), device, lambda model: getattr(model, "row_parameters", list)())
 
 
-def store_path(run: Run, *, how: str = "with --data") -> Path:
+def store_path(run: Run, *, how: str = "by data=") -> Path:
     """Where the store was that a run was trained on. Raises `UserError` where it is no longer: `how` to name it."""
     where = Path(run.manifest["data"]["path"])
     if not where.is_dir():

@@ -230,7 +230,7 @@ def test_20_an_evaluation_into_a_store(home: Path) -> None:
     before = sorted(path.name for path in (home / "store").iterdir())
     call("evaluate", world()["sasrec"], "--out", home / "store", "--json")
     assert sorted(path.name for path in (home / "store").iterdir()) == before
-    answer(*words)
+    answer(*words, "--overwrite")
 
 
 @pytest.mark.slow

@@ -34,7 +34,7 @@ def test_codes_from_vectors(shop: Path, vectors: Path, tmp_path: Path, call: Cal
     assert made.of(store).shape == (store.num_items, 4) and said.json["sizes"] == [8, 8, 8, 8]
     assert said.json["data"] == {"store": "data", "fingerprint": store.fingerprint}
     assert said.json["report"]["collisions"]["policy"] == "list" and "files" not in said.json
-    told = call("encode", shop / "data", "--vectors", vectors, *QUICK, "--out", tmp_path / "codes").out
+    told = call("encode", shop / "data", "--vectors", vectors, *QUICK, "--out", tmp_path / "codes", "--overwrite").out
     told = " ".join(told.split())
     for words in ("least use of a level", "neighbour agreement", f"{store.num_items} items, 4 codes each (opq)"):
         assert words in told
@@ -71,7 +71,7 @@ def test_codes_of_a_run_and_of_what_is_new_in_it(
     assert said.code == 0, said.err
     assert said.json["grown"]["items"] == store.num_items - 50 and said.json["data"] == {"run": "sasrec"}
     assert Codes.open(tmp_path / "b").of(store).shape == (store.num_items, 4)
-    assert "new items: reconstruction error" in call(*grow).out
+    assert "new items: reconstruction error" in call(*grow, "--overwrite").out
     refuses("option-without-effect", [*grow, "--levels", 8], "--grow")
 
 
@@ -79,7 +79,7 @@ def test_codes_of_a_run_and_of_what_is_new_in_it(
     ("options", "code", "name"),
     [
         (("--learner", "opqq"), "unknown-kind", "'opq'"),
-        (("--levels", 5), "width-not-divisible", "pca=10"),
+        (("--levels", 5), "width-not-divisible", "--pca 10"),
         (("--size", 512), "too-few-vectors", "60 vectors"),
         (("--collisions", "hash"), "invalid-setting", "'list', 'extra_digit' or 'sinkhorn'"),
         (("--model", "x"), "unknown-setting", "'model'"),

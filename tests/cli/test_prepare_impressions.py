@@ -28,7 +28,7 @@ def test_a_file_with_a_schema(tmp_path: Path, capsys: pytest.CaptureFixture) -> 
     told = json.loads(capsys.readouterr().out.splitlines()[-1])
     store = ImpressionStore.open(tmp_path / "store")
     assert told["fingerprint"] == store.fingerprint and told["counts"]["rows"] == 100 and store.num_groups == 7
-    assert main([*words, "--set", "split.shares=[0.4,0.3,0.3]"]) == 0
+    assert main([*words, "--overwrite", "--set", "split.shares=[0.4,0.3,0.3]"]) == 0
     assert [field.name for field in ImpressionStore.open(tmp_path / "store").fields] == ["user", "x"]
 
 
@@ -37,7 +37,7 @@ def test_a_source(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     assert main(["prepare-impressions", "planted_clicks", "--set", "source.rows=500", "--out", out]) == 0
     assert "500 rows, 7 fields" in " ".join(capsys.readouterr().out.split())
     settings = ["--set", "source.rows=500", "--set", "split.shares=[0.5,0.3,0.2]"]
-    assert main(["prepare-impressions", "planted_clicks", *settings, "--out", out]) == 0
+    assert main(["prepare-impressions", "planted_clicks", *settings, "--out", out, "--overwrite"]) == 0
     assert len(ImpressionStore.open(out).split("train")) < 300
 
 

@@ -36,7 +36,8 @@ FIELDS: list[Any] = ["user", "item", {"kind": "numeric", "name": "price"}]
 
 
 def prepared(tmp_path: Path, frame: Any = FRAME, **schema: Any) -> fr.ImpressionStore:
-    return fr.prepare_impressions(frame, tmp_path / "store", schema={"fields": FIELDS, "split": "given"} | schema)
+    whole = {"fields": FIELDS, "split": "given"} | schema
+    return fr.prepare_impressions(frame, tmp_path / "store", schema=whole, overwrite=True)
 
 
 @pytest.mark.parametrize(

@@ -208,14 +208,14 @@ def test_a_full_disk_leaves_the_old_store(folder: Path, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(impression_write._Array, where, full)
     with refused("not-written", os.strerror(errno.ENOSPC), folder):
-        fr.prepare_impressions(FRAME.head(30), folder, schema=SCHEMA)
+        fr.prepare_impressions(FRAME.head(30), folder, schema=SCHEMA, overwrite=True)
     assert describe_files(folder) == before and [p.name for p in folder.parent.iterdir()] == ["store"]
 
 
 def test_an_error_in_the_second_pass_leaves_the_old_store(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = describe_files(folder)
     with refused("wrong-labels", "label"):
-        fr.prepare_impressions(FRAME.with_columns(label=pl.lit(7)), folder, schema=SCHEMA)
+        fr.prepare_impressions(FRAME.with_columns(label=pl.lit(7)), folder, schema=SCHEMA, overwrite=True)
     assert describe_files(folder) == before and [p.name for p in folder.parent.iterdir()] == ["store"]
 
 
@@ -230,7 +230,7 @@ def hang(*_):
 write._tables = hang
 frame = pl.DataFrame({"label": [0, 1] * 50, "user": list(range(100))})
 split = {"kind": "random", "shares": [0.4, 0.3, 0.3]}
-prepare.prepare_impressions(frame, sys.argv[2], schema={"fields": ["user"], "split": split})
+prepare.prepare_impressions(frame, sys.argv[2], schema={"fields": ["user"], "split": split}, overwrite=True)
 """
 
 
@@ -244,5 +244,5 @@ def test_a_killed_process_loses_nothing(folder: Path) -> None:
     child.wait()
     assert describe_files(folder) == before
     assert len(list(folder.parent.glob(".store.*.part"))) == 1
-    fr.prepare_impressions(FRAME, folder, schema=SCHEMA)
+    fr.prepare_impressions(FRAME, folder, schema=SCHEMA, overwrite=True)
     assert [p.name for p in folder.parent.iterdir()] == ["store"], "the next writer removes what was left"

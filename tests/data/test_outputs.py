@@ -58,7 +58,7 @@ def test_nothing_is_written_into_a_store(events: pl.DataFrame, store: Store) -> 
         with refused("inside-a-store", inside, store.path):
             write()
     assert left(store.path) == before
-    prepare(events, store.path)
+    prepare(events, store.path, overwrite=True)
 
 
 @pytest.mark.parametrize("verb", ["prepare", "prepare-impressions", "subset", "encode"])
@@ -86,7 +86,7 @@ BESIDE = """
     sys.stdin.readline()
     for _ in range(10):
         try:
-            prepare(events, sys.argv[1])
+            prepare(events, sys.argv[1], overwrite=True)
         except UserError as error:
             if error.code != "folder-locked":
                 raise

@@ -32,7 +32,7 @@ def test_a_store_is_replaced_whole(tmp_path: Path, exchange: bool, monkeypatch: 
         monkeypatch.setattr(files, "exchange", lambda new, out: False)
     old = prepare(SMALL, tmp_path / "store")
     events = old.items
-    assert prepare(OTHER, tmp_path / "store").num_users == 2
+    assert prepare(OTHER, tmp_path / "store", overwrite=True).num_users == 2
     assert events.tolist() == [0, 1, 2], "an open store keeps its data"
     assert left(tmp_path) == ["store"]
 
@@ -49,7 +49,7 @@ def test_two_renames_roll_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(Path, "rename", once)
     with refused("not-written", "Input/output error", tmp_path / "store"):
-        prepare(OTHER, tmp_path / "store")
+        prepare(OTHER, tmp_path / "store", overwrite=True)
     assert Store.open(tmp_path / "store", verify=True).num_users == 1 and left(tmp_path) == ["store"]
 
 
@@ -72,7 +72,7 @@ KILLED = """
     from fullrank.data.events.prepare import prepare
     module.{function} = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
     frame = pl.DataFrame({{"user_id": [1, 1, 1, 2], "item_id": [1, 2, 3, 4], "timestamp": [1, 2, 3, 4]}})
-    prepare(frame, sys.argv[1] + "/store")
+    prepare(frame, sys.argv[1] + "/store", overwrite=True)
 """
 
 
@@ -90,7 +90,7 @@ def test_a_killed_writer_loses_nothing(tmp_path: Path, module: str, function: st
     else:
         assert not (tmp_path / "store").exists()
     assert any(name.endswith(".part") for name in left(tmp_path))
-    assert prepare(OTHER, tmp_path / "store").num_users == 2
+    assert prepare(OTHER, tmp_path / "store", overwrite=True).num_users == 2
     assert left(tmp_path) == ["store"], "what the killed writer left is swept away"
 
 
@@ -111,7 +111,7 @@ def test_a_full_disk_loses_nothing(tmp_path: Path, limit: int) -> None:
         row = np.arange(3000)
         frame = pl.DataFrame({"user_id": row % 500, "item_id": row % 7, "timestamp": row})
         try:
-            prepare(frame, sys.argv[1] + "/store")
+            prepare(frame, sys.argv[1] + "/store", overwrite=True)
         except UserError as error:
             print("refused:", error)
     """
@@ -136,14 +136,14 @@ def test_other_files_are_never_deleted(tmp_path: Path) -> None:
     prepare(SMALL, tmp_path / "store")
     (tmp_path / "store" / "codes.parquet").write_text("x")
     with refused("foreign-files", "codes.parquet"):
-        prepare(OTHER, tmp_path / "store")
+        prepare(OTHER, tmp_path / "store", overwrite=True)
     assert (tmp_path / "work" / "thesis.tex").read_text() == "x" and Store.open(tmp_path / "store").num_users == 1
 
 
 def test_a_damaged_or_newer_store_may_be_replaced(tmp_path: Path) -> None:
     prepare(SMALL, tmp_path / "store")
     (tmp_path / "store" / "items.npy").unlink()
-    assert prepare(OTHER, tmp_path / "store").num_users == 2
+    assert prepare(OTHER, tmp_path / "store", overwrite=True).num_users == 2
 
 
 def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:

@@ -152,7 +152,7 @@ def specs(draw: st.DrawFn) -> Prepare:
 def test_equals_the_slow_twin(engine: str, tmp_path: Path, frame: pl.DataFrame, spec: Prepare) -> None:
     rows = slow_filters(frame.to_dicts(), spec)
     try:
-        store = prepare(ENGINES[engine](frame), tmp_path / "store", spec=spec)
+        store = prepare(ENGINES[engine](frame), tmp_path / "store", spec=spec, overwrite=True)
     except UserError as error:
         message = str(error)
         if not rows:

@@ -62,7 +62,7 @@ def table(times: list[Any]) -> pl.DataFrame:
 def stored(source: Any, out: Path, unit: str = "s") -> dict[str, list[str]] | str:
     """The order in which `prepare` keeps the events, by user; where it refuses, the code."""
     try:
-        store = fr.prepare(source, out, spec=Prepare().override(f"columns.time_unit={unit}"))
+        store = fr.prepare(source, out, overwrite=True, spec=Prepare().override(f"columns.time_unit={unit}"))
     except UserError as error:
         return error.code
     order = zip(store.user_ids, Jagged.from_offsets(store.items, store.offsets), strict=True)

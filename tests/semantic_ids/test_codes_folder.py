@@ -138,10 +138,10 @@ def test_a_failure_leaves_the_old_codes(
 
     monkeypatch.setattr("fullrank.semantic_ids.folder.write_tensors", broken)
     with refused("not-written", "what was there before is unchanged"):
-        fr.encode(catalog(), folder, set=settings(vector_file, "seed=5"))
+        fr.encode(catalog(), folder, set=settings(vector_file, "seed=5"), overwrite=True)
     monkeypatch.undo()
     assert fr.Codes.open(folder, verify=True).fingerprint == before
-    assert fr.encode(catalog(), folder, set=settings(vector_file, "seed=5")).fingerprint != before
+    assert fr.encode(catalog(), folder, set=settings(vector_file, "seed=5"), overwrite=True).fingerprint != before
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
 
 

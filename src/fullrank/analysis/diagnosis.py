@@ -64,6 +64,10 @@ class Diagnosis:
 
     rows: tuple[Row, ...]
 
+    def __repr__(self) -> str:
+        names = dict.fromkeys(one["diagnostic"] for one in self.rows)
+        return f"Diagnosis({len(self.rows):,} rows: {', '.join(names)})"
+
     def about(self) -> dict[str, Any]:
         """Split, users (of a ranking model: impressions), seed, fingerprint, and where known the weights' hash."""
         return {one["name"]: one["value"] if one["label"] is None else one["label"] for one in self.of("about")}

@@ -24,6 +24,7 @@ from fullrank.cascade.stages import RankingStage, RetrievalStage
 from fullrank.core.checks import check_flag, check_overrides, check_type
 from fullrank.core.errors import UserError
 from fullrank.core.progress import Progress
+from fullrank.data.column_names import USUAL, TimeColumn, event_columns
 from fullrank.data.impressions.store import AnyStore
 from fullrank.data.impressions.vocabulary import UNKNOWN, canonical
 from fullrank.data.values import Unit
@@ -92,6 +93,9 @@ class Cascade:
             self.items = KeyedTable(self.retriever.catalog.frame.drop("item"), "items", ("item_id",))
         self._encoded_items: dict[tuple[str, ...], EncodedFields] = {}
 
+    def __repr__(self) -> str:
+        return f"Cascade({self.retriever.name!r} -> {self.ranker.name!r}, on {self.device})"
+
     def recommend(
         self,
         histories: HistoryInput | None = None,
@@ -108,7 +112,10 @@ class Cascade:
         unknown: str = "skip",
         empty: str = "popular",
         untimed: str = "error",
-        columns: Sequence[str] = ("user_id", "item_id", "timestamp"),
+        columns: Sequence[str] = USUAL,
+        user_col: str | None = None,
+        item_col: str | None = None,
+        time_col: TimeColumn = ...,
         time_unit: Unit = "s",
         titles: bool = False,
         reasoning: Mapping[str, int] | None = None,
@@ -132,6 +139,7 @@ class Cascade:
                 "give histories, or users= of the retriever's store: one of the two", code="histories-or-users"
             )
         model, catalog = self.predictor.model, self.predictor.catalog
+        columns = event_columns(columns, user_col, item_col, time_col)
         request = self._stored(users) if users is not None else read_histories(
             histories, catalog, unknown=unknown, untimed=untimed, columns=columns, time_unit=time_unit,
             timed=getattr(model, "reads_times", False),

@@ -50,6 +50,10 @@ class CascadeResult:
     notes: tuple[str, ...]
     """Reasons to doubt the numbers."""
 
+    def __repr__(self) -> str:
+        changes = ", ".join(f"{name} {found.difference:+.4f}" for name, found in [*self.differences.items()][:3])
+        return f"CascadeResult({self.facts.get('candidates')} candidates, ceiling {self.ceiling:.4f}: {changes})"
+
     def dump(self) -> dict[str, Any]:
         """Plain data without per-user rows."""
         return {

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fullrank.cli.options import AsJson, Settings, given, shortcuts, spec_options
+from fullrank.cli.options import AsJson, Overwrite, Settings, given, shortcuts, spec_options
 from fullrank.cli.output import Output, seconds
 from fullrank.core.errors import UserError
 
@@ -32,7 +32,7 @@ def encode(
     data: Annotated[
         Path, typer.Argument(metavar="STORE", help="A store (`fullrank prepare` makes one), or a run: its items.")
     ],
-    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="The codes to write; codes there are replaced.")],
+    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="The codes to write.")],
     vectors: Annotated[
         Path | None, typer.Option("--vectors", metavar="FILE", help="Vectors of your own, a row for each item.")
     ] = None,
@@ -43,6 +43,7 @@ def encode(
     cache: Annotated[
         Path | None, typer.Option("--cache", metavar="FOLDER", help="Text vectors.  [default: .cache/vectors]")
     ] = None,
+    overwrite: Overwrite = False,
     settings: Settings = None,
     as_json: AsJson = False,
 ) -> None:
@@ -68,14 +69,14 @@ def encode(
     begun = time.perf_counter()
     with output.stages() as tell:
         if grow is None:
-            made = make(data, out, set=changes, cache=cache or CACHE, tell=tell)
+            made = make(data, out, set=changes, cache=cache or CACHE, overwrite=overwrite, tell=tell)
         else:
             if [change for change in changes if not change.startswith("vectors={")]:
                 raise UserError(
                     "--grow keeps the settings of the codes that it adds to: give --vectors at most",
                     code="option-without-effect",
                 )
-            made = grow_codes(grow, data, out, vectors=vectors, cache=cache or CACHE, tell=tell)
+            made = grow_codes(grow, data, out, vectors=vectors, cache=cache or CACHE, overwrite=overwrite, tell=tell)
     _report(output, made, time.perf_counter() - begun)
 
 

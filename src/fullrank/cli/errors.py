@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
+from fullrank.cli.in_shell import in_shell, options_of
 from fullrank.cli.output import only_json, print_json
 from fullrank.core.errors import MOST_SENTENCE, UserError, did_you_mean, middle_cut
 
@@ -129,7 +130,13 @@ def _run(build: Callable[[], typer.Typer], words: list[str]) -> int:
     if any(_broken(word) for word in words):  # JSON and Parquet could not hold it
         raise UserError("a word of the command line is no UTF-8 text; give names and ids as UTF-8", code="not-utf8")
     command = typer.main.get_command(build())
-    code = command.main(args=words, prog_name="fullrank", standalone_mode=False)
+    try:
+        code = command.main(args=words, prog_name="fullrank", standalone_mode=False)
+    except UserError as error:
+        sentence = in_shell(str(error), options_of(command, words))
+        if sentence == str(error):
+            raise
+        raise UserError(sentence, code=error.code) from error
     if code == 130:
         raise KeyboardInterrupt
     return code if isinstance(code, int) else 0
@@ -142,13 +149,17 @@ def _without_debug(given: list[str]) -> tuple[list[str], bool]:
 
 def _usage(error: Any, words: Sequence[str] = ()) -> Explained:
     """A command line that cannot be read: what is wrong with it, and the nearest word."""
+    from fullrank.cli.train import usual_setting
+
     context = error.ctx
     verb = f" {words[0]}" if words and not words[0].startswith("-") else ""
     name = context.command_path if context is not None else f"fullrank{verb}"
     option, code = getattr(error, "option_name", None), "usage"
     if option is not None and type(error).__name__ == "NoSuchOption":
         known = [o for p in context.command.params for o in (*p.opts, *p.secondary_opts) if o.startswith("-")]
-        text = f"{name} has no option {option!r}{did_you_mean(option, [*known, '--help', '--debug'])}"
+        setting = usual_setting(option) if context.command.name == "train" else None
+        text = f"{name} has no option {option!r}"
+        text += did_you_mean(option, [*known, "--help", "--debug"]) if setting is None else f": write --set {setting}"
         code = "unknown-option"
     else:
         text = _one_line(error.format_message()).rstrip(".")

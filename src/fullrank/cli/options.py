@@ -54,6 +54,13 @@ Impressions = Annotated[
     int | None,
     typer.Option("--impressions", metavar="N", help="Impressions of the sample, of ranking models.  [default: 4096]"),
 ]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what an earlier call wrote at --out.")]
+Separator = Annotated[
+    str | None,
+    typer.Option(
+        "--separator", metavar="CHAR", help="Between the columns of a text file (tab is one).  [default: found]"
+    ),
+]
 Device = Annotated[
     str,
     typer.Option(
@@ -61,7 +68,7 @@ Device = Annotated[
     ),
 ]
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, as `fullrank train` writes it.")]
-LAST = ("settings", "device", "as_json")
+LAST = ("overwrite", "settings", "device", "as_json")
 """Parameters that stand behind those of a Spec in a verb's help."""
 
 

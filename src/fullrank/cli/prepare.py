@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from fullrank.cli.download import DOWNLOADS, named_source
-from fullrank.cli.options import AsJson, Settings, given, shortcuts, spec_options
+from fullrank.cli.in_shell import in_shell
+from fullrank.cli.options import AsJson, Overwrite, Separator, Settings, given, shortcuts, spec_options
 from fullrank.cli.output import Output, seconds
 from fullrank.core.errors import UserError, brief, did_you_mean
 
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
 FLAGS = {
     "columns.user": "--user-col", "columns.item": "--item-col", "columns.time": "--time-col",
     "columns.time_unit": "", "columns.rating": "--rating-col", "columns.weight": "--weight-col",
-    "columns.type": "--type-col", "event_types": "--event-type", "min_rating": "", "duplicates": "", "k_core": "",
-    "split": "",
+    "columns.type": "--type-col", "missing": "", "event_types": "--event-type", "min_rating": "",
+    "duplicates": "", "k_core": "", "split": "",
 }  # fmt: skip
 """Setting of `Prepare` -> its option; an empty one is the setting's own name."""
 
@@ -47,7 +48,7 @@ def prepare(
             "(`fullrank list sources`; ./NAME means the file).",
         ),
     ],
-    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="The store to write; one there is replaced.")],
+    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="The store to write.")],
     items: Annotated[
         Path | None, typer.Option("--items", metavar="FILE", help="Table of items: titles, features.")
     ] = None,
@@ -56,6 +57,8 @@ def prepare(
         Path | None,
         typer.Option("--from", metavar="FOLDER", help="Where a source's files lie.  [default: downloads/SOURCE]"),
     ] = None,
+    separator: Separator = None,
+    overwrite: Overwrite = False,
     settings: Settings = None,
     as_json: AsJson = False,
 ) -> None:
@@ -72,13 +75,15 @@ def prepare(
     fullrank prepare planted --set source.users=500 --out data/toy
     """
     output, begun = Output(as_json), time.perf_counter()
-    store = _prepare(events, out, items, users, folder, shortcuts(given(context), settings))
+    how = {"separator": separator, "overwrite": overwrite, "progress": True}
+    store = _prepare(events, out, items, users, folder, shortcuts(given(context), settings), how)
     _report(output, store, time.perf_counter() - begun)
 
 
 def _prepare(
-    events: str, out: Path, items: Path | None, users: Path | None, folder: Path | None, changes: list[str]
-) -> Store:
+    events: str, out: Path, items: Path | None, users: Path | None, folder: Path | None, changes: list[str],
+    how: dict[str, Any],
+) -> Store:  # fmt: skip
     from fullrank.data import sources
     from fullrank.data.events.prepare import Prepare
     from fullrank.data.events.prepare import prepare as make
@@ -87,7 +92,7 @@ def _prepare(
     source = _source_or_file(events, own, folder, "--from")
     if source is None:
         spec = _effective(Prepare().override(*rest), rest)
-        return make(events, out, items=items, users=users, spec=spec, progress=True)
+        return make(events, out, items=items, users=users, spec=spec, **how)
     if items is not None or users is not None:
         raise UserError(
             f"the source {events!r} brings its own items and users: leave out --items and --users",
@@ -100,7 +105,7 @@ def _prepare(
         )
     tables = source.read(folder or DOWNLOADS / events)
     spec = _effective(Prepare.parse({"columns": dict(tables.columns)}).override(*rest), rest)
-    return make(tables.events, out, items=tables.items, users=tables.users, spec=spec, progress=True)
+    return make(tables.events, out, items=tables.items, users=tables.users, spec=spec, **how)
 
 
 def _effective(spec: Prepare, changes: list[str]) -> Prepare:
@@ -166,7 +171,7 @@ def _report(output: Output, store: Store, spent: float) -> None:
     if split.get("leak"):
         output.say(f"note: {split['leak']}")
     for note in found.get("notes", []):
-        output.say(f"note: {note}")
+        output.say(f"note: {in_shell(note, ('--time-unit',))}")
     output.say(f"train a model: fullrank train sasrec --data {store.path} --out runs/sasrec", wrap=False)
     facts = {key: value for key, value in found.items() if key not in ("files", "spec", "format")}
     output.finish({"store": store.path, **facts, "spec": found["spec"], "seconds": round(spent, 3)})
@@ -185,60 +190,71 @@ def prepare_impressions(
         Path | None,
         typer.Argument(metavar="FOLDER", help="Where a source's files lie.  [default: downloads/SOURCE]"),
     ] = None,
-    out: Annotated[
-        Path | None, typer.Option("--out", metavar="FOLDER", help="The store to write; one there is replaced.")
-    ] = None,
+    out: Annotated[Path | None, typer.Option("--out", metavar="FOLDER", help="The store to write.")] = None,
     schema: Annotated[
         Path | None,
         typer.Option(
             "--schema", metavar="FILE", help="YAML or JSON: label, fields, split.  [default: from names and types]"
         ),
     ] = None,
+    label: Annotated[str | None, typer.Option("--label", metavar="NAME", help="Column of what is predicted.")] = None,
+    user_col: Annotated[
+        str | None, typer.Option("--user-col", metavar="NAME", help="Column of whose impression it is (the group).")
+    ] = None,
+    time_col: Annotated[
+        str | None, typer.Option("--time-col", metavar="NAME", help="Column of when; none: there is none.")
+    ] = None,
+    time_unit: Annotated[
+        str | None, typer.Option("--time-unit", metavar="s|ms|us|ns", help="What a number in it counts.  [default: s]")
+    ] = None,
+    separator: Separator = None,
+    overwrite: Overwrite = False,
     settings: Settings = None,
     as_json: AsJson = False,
 ) -> None:
     """Turn impressions into a store for rankers.
 
     A store is a prepared dataset: a folder. An impression is a row with a label (clicked or not) and fields: who, what,
-    where, when. The schema says which column is what; `fullrank schema --kind impressions` is its JSON Schema. --set
-    changes settings of the schema, those of a source are written --set source.NAME=VALUE.
+    where, when. The schema says which column is what; `fullrank schema --kind impressions` is its JSON Schema. Without
+    its fields, what --label and the other options do not say is taken from names and types. --set changes settings of
+    the schema, those of a source are written --set source.NAME=VALUE.
 
     \b
     fullrank prepare-impressions impressions.parquet --schema schema.yaml --out data/ctr
-    fullrank prepare-impressions log.csv --out data/ctr
+    fullrank prepare-impressions log.csv --label liked --user-col customer --out data/ctr
     fullrank prepare-impressions criteo downloads/criteo --out data/criteo
     fullrank prepare-impressions planted_clicks --set source.rows=1000000 --out data/toy
     """
     if out is None:
         raise UserError("--out is missing: name the folder of the store to write", code="missing-option")
     output, begun = Output(as_json), time.perf_counter()
-    store = _prepare_impressions(impressions, folder, out, schema, settings or [])
+    how = {
+        "label": label, "user_col": user_col, "time_unit": time_unit, "separator": separator, "overwrite": overwrite,
+    }  # fmt: skip
+    if time_col is not None:
+        how["time_col"] = None if time_col == "none" else time_col
+    store = _prepare_impressions(impressions, folder, out, schema, settings or [], how)
     _report_impressions(output, store, time.perf_counter() - begun)
 
 
 def _prepare_impressions(
-    impressions: str, folder: Path | None, out: Path, schema: Path | None, settings: list[str]
+    impressions: str, folder: Path | None, out: Path, schema: Path | None, settings: list[str], how: dict[str, Any]
 ) -> ImpressionStore:
     from fullrank.data import sources
-    from fullrank.data.frames import InputTable as Table
     from fullrank.data.impressions.fields import Schema
-    from fullrank.data.impressions.prepare import infer
     from fullrank.data.impressions.prepare import prepare_impressions as make
 
     own, rest = _of_source(settings)
     source = _source_or_file(impressions, own, folder, "the folder")
     if source is None:
-        spec = None if schema is None else Schema.read(schema)
-        if rest:
-            spec = (spec or infer(Table(impressions, "impressions"))).override(*rest)
-        return make(impressions, out, schema=spec, progress=True)
+        return make(impressions, out, schema=schema, set=rest, progress=True, **how)
     if not isinstance(source, sources.ImpressionSource):
         raise UserError(
             f"the source {impressions!r} holds events: use fullrank prepare {impressions}", code="wrong-kind-of-source"
         )
     found = source.impressions(folder or DOWNLOADS / impressions)
     spec = (found.schema if schema is None else Schema.read(schema)).override(*rest)
-    return make(found.table, out, schema=spec, progress=True, notes=found.notes)
+    return make(found.table, out, schema=spec, progress=True, notes=found.notes, **how)
 
 
 def _report_impressions(output: Output, store: ImpressionStore, spent: float) -> None:

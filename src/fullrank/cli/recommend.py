@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fullrank.cli.in_shell import in_shell
 from fullrank.cli.options import EVALUATION, REASONING, AsJson, Device, chosen, given, spec_options
 from fullrank.cli.output import Output
 from fullrank.core.errors import UserError
@@ -158,10 +160,14 @@ def recommend(
     columns = check_columns((user or "user_id", item or "item_id", when or "timestamp"))
     asked = _listed(history, catalog) if history is not None else _table(histories, columns, catalog, bool(when))
     missing = _unknown(asked, columns[1], catalog)
-    answers = predictor.recommend(
-        asked, k=k, exclude=_ids("--exclude", exclude, catalog), allow=_ids("--allow", allow, catalog), columns=columns,
-        time_unit=unit, titles=True, budget=budget, decoding=search, **policies,
-    )  # fmt: skip
+    with warnings.catch_warnings(record=True) as doubts:
+        warnings.simplefilter("always", UserWarning)
+        answers = predictor.recommend(
+            asked, k=k, exclude=_ids("--exclude", exclude, catalog), allow=_ids("--allow", allow, catalog),
+            columns=columns, time_unit=unit, titles=True, budget=budget, decoding=search, **policies,
+        )  # fmt: skip
+    for doubt in doubts:
+        output.say(f"note: {in_shell(str(doubt.message), ('--empty',))}")
     if missing:
         output.say(
             f"not known to the model and left out: {', '.join(map(str, missing[:5]))}{' ...' if missing[5:] else ''}"

@@ -42,7 +42,7 @@ def report(
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
-    """Write one HTML page about runs that begins with the answer.
+    """Write one HTML page about runs, the answer first.
 
     First which is best, and for whom: paired differences from the best baseline, recall by popularity, lists of five users.
     Of ranking models: accuracy and calibration. The page needs no network and runs no script. What a

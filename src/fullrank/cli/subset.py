@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from fullrank.cli.options import AsJson
+from fullrank.cli.options import AsJson, Overwrite
 from fullrank.cli.output import Output, seconds
 
 
@@ -18,7 +18,7 @@ def add(app: typer.Typer) -> None:
 
 def subset(
     data: Annotated[Path, typer.Argument(metavar="STORE", help="A store (`fullrank prepare` makes one).")],
-    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="The store to write; one there is replaced.")],
+    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="The store to write.")],
     share: Annotated[float, typer.Option("--share", metavar="X", help="Share of the users, above 0.")] = 1.0,
     seed: Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Which users and items.")] = 0,
     hide_items: Annotated[
@@ -27,6 +27,7 @@ def subset(
     keep_items: Annotated[
         bool, typer.Option("--keep-items", help="Keep items without events, so that all shares rank the same ones.")
     ] = False,
+    overwrite: Overwrite = False,
     as_json: AsJson = False,
 ) -> None:
     """Take a share of a store's users with their events.
@@ -44,7 +45,7 @@ def subset(
 
     output = Output(as_json)
     begun = time.perf_counter()
-    store = make(data, out, share=share, seed=seed, hide_items=hide_items, keep_items=keep_items)
+    store = make(data, out, share=share, seed=seed, hide_items=hide_items, keep_items=keep_items, overwrite=overwrite)
     spent = time.perf_counter() - begun
     facts = store.manifest["subset"]
     output.say(

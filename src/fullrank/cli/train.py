@@ -18,23 +18,55 @@ if TYPE_CHECKING:
     from fullrank.training import Callback
 
 
+USUAL = {
+    "training.max_epochs=N": ("epochs", "max-epochs", "num-epochs", "n-epochs"),
+    "training.lr=X": ("lr", "learning-rate"),
+    "training.batch_size=N": ("batch-size", "bs"),
+    "training.weight_decay=X": ("weight-decay", "wd"),
+    "training.patience=N": ("patience", "early-stopping"),
+    "training.precision=bf16": ("precision", "bf16"),
+    "model.dim=N": ("dim", "hidden-size", "embedding-dim", "embedding-size", "n-factors"),
+    "model.max_length=N": ("max-length", "max-len", "maxlen", "max-seq-length"),
+    "model.encoder.layers=N": ("layers", "num-layers", "n-layers"),
+    "model.encoder.attention.heads=N": ("heads", "num-heads", "n-heads"),
+    "model.encoder.dropout=X": ("dropout", "dropout-rate"),
+    "model.loss=NAME": ("loss",),
+    "evaluation.selection=NAME": ("metric", "valid-metric"),
+    "seed=N": ("seed", "random-state"),
+}
+"""Setting -> what other tools call it as an option."""
+
+
+def usual_setting(option: str) -> str | None:
+    """The setting that an option of other tools (`--epochs`) means, as `--set` takes it; None of others."""
+    name = option.removeprefix("--").replace("_", "-").lower()
+    return next((setting for setting, names in USUAL.items() if name in names), None)
+
+
 def add(app: typer.Typer) -> None:
     app.command("train")(train)
 
 
 def train(
-    data: Annotated[Path, typer.Option("--data", metavar="STORE", help="The store, as `fullrank prepare` writes it.")],
     out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="The run folder to write.")],
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            "--data",
+            metavar="STORE",
+            help="The store, as `fullrank prepare` writes it; with --resume it may be left out.",
+        ),
+    ] = None,
     recipe: Annotated[
         str | None,
         typer.Argument(
             metavar="RECIPE",
             help="A recipe's name (`fullrank list recipes`), a function (module:function), or a YAML or "
-            "JSON file; with --from it may be left out.",
+            "JSON file; with --from or --resume it may be left out.",
         ),
     ] = None,
     settings: Settings = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that was cut off.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run that is in --out.")] = False,
     source: Annotated[
         Path | None,
@@ -67,15 +99,17 @@ def train(
     fullrank train sasrec --data data/shop --out runs/sasrec
     fullrank train sasrec --data data/shop --out runs/seed1 --set seed=1 --set training.max_epochs=10
     fullrank train mine.yaml --data data/shop --out runs/mine --logger tensorboard
-    fullrank train sasrec --data data/shop --out runs/sasrec --resume
+    fullrank train --out runs/sasrec --resume
     fullrank train sasrec --data data/shop --out runs/watched --watch
     fullrank train --from runs/sasrec --data data/shop-may --out runs/sasrec-may
     fullrank train rankelastor --data data/ctr --out runs/rankelastor
     """
-    if recipe is None and source is None:
+    if recipe is None and source is None and not resume:
         raise UserError(
             "name a recipe (`fullrank list recipes`), a YAML file, or a run by --from", code="missing-argument"
         )
+    if data is None and not resume:
+        raise UserError("--data is missing: name the store to train on", code="missing-option")
     if resume and overwrite:
         raise UserError(
             "--resume goes on with the run and --overwrite throws it away: give one of them",
@@ -87,14 +121,14 @@ def train(
     begun, old = time.perf_counter(), _identity(out)
     try:
         run = api.train(
-            recipe or "same", data, out, set=settings or (), resume=resume, overwrite=overwrite, init_from=source,
+            recipe, data, out, set=settings or (), resume=resume, overwrite=overwrite, init_from=source,
             loggers=loggers or (), callbacks=_callbacks(watch), device=device, progress=not output.silent,
         )  # fmt: skip
     except KeyboardInterrupt:
         replaced = not overwrite or _identity(out) != old  # until then its checkpoints are the old run's
         if (out / "checkpoints").is_dir() and replaced and not output.silent:
-            instead = " in place of --overwrite" if overwrite else ""
-            print(f"the same command with --resume{instead} goes on from the last checkpoint", file=sys.stderr)
+            again = " ".join(["--resume", *(f"--logger {name}" for name in loggers or ()), *["--watch"] * watch])
+            print(f"fullrank train --out {out} {again} goes on from the last checkpoint", file=sys.stderr)
         raise
     report(output, run, time.perf_counter() - begun)
 

@@ -233,8 +233,11 @@ def without_dots(out: str | Path) -> Path:
     return Path(os.path.realpath(path)) if ".." in path.parts else path
 
 
-def require_replaceable(out: Path, what: str, is_one: Callable[[Path], bool], is_own: Callable[[str], bool]) -> None:
-    """Raise `UserError` unless `what` may be written at `out`: nothing there, an empty folder, or one of its kind.
+def require_replaceable(
+    out: Path, what: str, is_one: Callable[[Path], bool], is_own: Callable[[str], bool], *, overwrite: bool = True
+) -> None:
+    """Raise `UserError` unless `what` may be written at `out`: nothing there, an empty folder, or one of its kind,
+    which is replaced where `overwrite` is true.
 
     `is_own` says of a file's name whether such a folder may hold it: nothing else is deleted by replacing it.
     """
@@ -254,6 +257,11 @@ def require_replaceable(out: Path, what: str, is_one: Callable[[Path], bool], is
         raise UserError(
             f"the {what} {str(out)!r} also holds files that replacing it would delete ({shown}); move them",
             code="foreign-files",
+        )
+    if not overwrite:
+        raise UserError(
+            f"{str(out)!r} holds a {what} already: replace it with overwrite=True, or name another folder",
+            code="already-there",
         )
 
 

@@ -72,14 +72,7 @@ class Spec(BaseModel):
     @classmethod
     def from_text(cls: type[S], text: str) -> S:
         """A spec from YAML or JSON text."""
-        try:
-            tree = read_json_text(text)  # first: YAML refuses tabs and reads JSON's 1e-05 as text
-        except UserError:
-            try:
-                tree = read_yaml_text(text)
-            except UserError as error:
-                raise UserError(f"this is neither YAML nor JSON: {error}", code="neither-yaml-nor-json") from None
-        return cls.parse(tree)
+        return cls.parse(read_tree(text))
 
     def dump(self) -> dict[str, Any]:
         """Plain data: what JSON and YAML can hold."""
@@ -111,6 +104,17 @@ class Spec(BaseModel):
         if refusal is not None:
             raise refusal
         return type(self).parse(tree)
+
+
+def read_tree(text: str) -> Any:
+    """The plain data of YAML or JSON text. Raises `UserError` for text that is neither."""
+    try:
+        return read_json_text(text)  # first: YAML refuses tabs and reads JSON's 1e-05 as text
+    except UserError:
+        try:
+            return read_yaml_text(text)
+        except UserError as error:
+            raise UserError(f"this is neither YAML nor JSON: {error}", code="neither-yaml-nor-json") from None
 
 
 def later(default: Any, *, before: Any = ..., **limits: Any) -> Any:

@@ -12,7 +12,10 @@ from __future__ import annotations
 
 import difflib
 import errno
+import gzip
 import os
+import re
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,10 +23,15 @@ from typing import Any
 import narwhals as nw
 import polars as pl
 
-from fullrank.core.errors import UserError, did_you_mean
+from fullrank.core.errors import UserError, brief, did_you_mean
 
 SUFFIXES = (".parquet", ".pq", ".csv", ".csv.gz", ".tsv", ".tsv.gz", ".jsonl", ".jsonl.gz", ".ndjson", ".ndjson.gz")
 """File names that `InputTable` reads."""
+
+SEPARATORS = (",", ";", "\t", "|")
+"""What may stand between the columns of a text file; of two that are as frequent in its first line, the first."""
+LONGEST_HEADER = 1 << 20
+"""Bytes of a text file's first line that are looked at."""
 
 CHUNK = 1 << 17
 """Rows of a chunk. Statistics are summed by chunk, so another size may change their last digits."""
@@ -39,10 +47,13 @@ class InputTable:
     `table` is a path (Parquet, CSV, TSV or JSONL, by suffix; a folder of Parquet files), or an eager or lazy
     DataFrame of any engine that narwhals reads. `what` names it in errors ("events"). `typed` is False where values
     are text whose type is not known yet (CSV). `sliced` is True where some rows can be read without the rest (Parquet).
+    `separator` stands between the columns of a text file; without it, it is found in the first line.
     """
 
-    def __init__(self, table: Any, what: str):
+    def __init__(self, table: Any, what: str, *, separator: str | None = None):
         self.what = what
+        self.separator: str | None = None
+        """Of a text file; None for other tables."""
         self.typed = True
         self.sliced = False
         self.frame: nw.LazyFrame[Any] | nw.DataFrame[Any]
@@ -51,10 +62,17 @@ class InputTable:
             self.name = f"{what} {str(path)!r}"
             self.typed = not _suffix(path).startswith((".csv", ".tsv"))
             self.sliced = path.is_dir() or _suffix(path) in (".parquet", ".pq")
-            self.frame = nw.from_native(_scan(path, self.name))
+            if not self.typed:
+                self.separator = check_separator(separator) or _found_separator(path)
+            self.frame = nw.from_native(_scan(path, self.name, self.separator))
         else:
             self.name = what
             self.frame = _wrap(table, what)
+        if separator is not None and self.separator is None:
+            raise UserError(
+                f"separator={brief(separator, 80)} has no effect: {self.name} is not a .csv or .tsv file; leave it out",
+                code="setting-without-effect",
+            )
         self.columns = self.attempt(lambda: self.frame.collect_schema().names())
         if len(set(self.columns)) < len(self.columns):
             raise UserError(
@@ -68,9 +86,16 @@ class InputTable:
             shown = ", ".join(self.columns) or "none"
             raise UserError(
                 f"{self.name} has no column {column!r}{did_you_mean(column, self.columns)} (columns: {shown}); "
-                f"{setting}",
+                f"{setting}{self._other_separator()}",
                 code="missing-column",
             )
+
+    def _other_separator(self) -> str:
+        """A hint where names of columns hold what may separate columns."""
+        others = [one for one in SEPARATORS if one != self.separator and any(one in name for name in self.columns)]
+        if self.separator is None or not others:
+            return ""
+        return f"; its columns were taken to be separated by {self.separator!r}, others are named by separator="
 
     def read(self, names: Sequence[str]) -> pl.DataFrame:
         """These columns, rows in input order. A column named twice is read once."""
@@ -88,9 +113,10 @@ class InputTable:
             return action()
         except UserError:
             raise
-        except ModuleNotFoundError as error:
+        except ImportError as error:  # polars and pandas say which package only in the sentence
+            package = error.name or next((one for one in ("pyarrow", "pandas") if one in str(error)), "unknown")
             raise UserError(
-                f"reading {self.name} needs the package {error.name!r}; install it", code="missing-package"
+                f"reading {self.name} needs the package {package!r}: pip install {package}", code="missing-package"
             ) from None
         except _FAILURES as error:
             raise unreadable(self.name, error) from None
@@ -192,7 +218,36 @@ def _wrap(table: Any, what: str) -> nw.LazyFrame[Any] | nw.DataFrame[Any]:
         raise UserError(f"{what} has two columns of the same name; rename one", code="repeated-column") from None
 
 
-def _scan(path: Path, name: str) -> pl.LazyFrame:
+def check_separator(given: Any) -> str | None:
+    """One character that separates columns, or None; `tab` is one. Raises `UserError` for what is none."""
+    if given is None:
+        return None
+    if isinstance(given, str) and given in ("tab", "\\t"):  # which a shell passes on as they are
+        return "\t"
+    if not isinstance(given, str) or len(given) != 1 or not given.isascii() or given.isalnum() or given in '"\r\n':
+        shown = ", ".join("tab" if one == "\t" else repr(one) for one in SEPARATORS)
+        raise UserError(
+            f"separator={brief(given)}: give the one character that separates columns, such as {shown}",
+            code="not-a-separator",
+        )
+    return given
+
+
+def _found_separator(path: Path) -> str:
+    """The separator of a text file: that of its suffix where its first line has it, else the most frequent one."""
+    usual = "\t" if _suffix(path).startswith(".tsv") else ","
+    if not path.is_file():  # missing, or a pipe, which would wait
+        return usual
+    try:
+        with gzip.open(path) if _suffix(path).endswith(".gz") else open(path, "rb") as file:
+            line = file.readline(LONGEST_HEADER)
+    except (OSError, EOFError, zlib.error):  # unreadable or damaged: whoever reads it says so
+        return usual
+    header = re.sub(rb'"[^"]*"', b"", line).decode(errors="replace")
+    return usual if usual in header else max(SEPARATORS, key=lambda one: (header.count(one), one == usual))
+
+
+def _scan(path: Path, name: str, separator: str | None) -> pl.LazyFrame:
     if path.is_dir():
         _require_parquet(path, name)
         return pl.scan_parquet(path)
@@ -214,8 +269,7 @@ def _scan(path: Path, name: str) -> pl.LazyFrame:
         if suffix.startswith((".jsonl", ".ndjson")):
             return pl.scan_ndjson(path, infer_schema_length=None)
         # Text stays text: guessing types from the first rows would turn the id 0042 into 42.
-        separator = "\t" if suffix.startswith(".tsv") else ","
-        return pl.scan_csv(path, separator=separator, infer_schema=False, glob=False)
+        return pl.scan_csv(path, separator=separator or ",", infer_schema=False, glob=False)
     except _FAILURES as error:
         raise unreadable(name, error) from None
 

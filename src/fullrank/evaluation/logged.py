@@ -31,6 +31,7 @@ from fullrank.core.files import write_json
 from fullrank.core.jagged import Jagged
 from fullrank.core.tables import write_table
 from fullrank.data import values
+from fullrank.data.column_names import USUAL, TimeColumn, event_columns
 from fullrank.data.frames import InputTable, unreadable
 from fullrank.data.values import TextIndex, Unit
 from fullrank.evaluation.compare import Comparison
@@ -95,6 +96,9 @@ class LoggedEvaluation:
     rows: pl.DataFrame
     """A row for each scored answer: user, time, version, k, targets, and each metric (null above the answer's k)."""
 
+    def __repr__(self) -> str:
+        return f"LoggedEvaluation({len(self.rows):,} answers scored, of versions {', '.join(self.versions)})"
+
     def dump(self) -> dict[str, Any]:
         """Plain data without the rows; numbers that do not exist are None."""
         versions = {name: asdict(one) for name, one in self.versions.items()}
@@ -114,7 +118,10 @@ def evaluate_log(
     *,
     within: float | None = 24,
     metrics: Sequence[str] = METRICS,
-    columns: Sequence[str] = ("user_id", "item_id", "timestamp"),
+    columns: Sequence[str] = USUAL,
+    user_col: str | None = None,
+    item_col: str | None = None,
+    time_col: TimeColumn = ...,
     time_unit: Unit = "s",
     samples: int = 1000,
     level: float = 0.95,
@@ -122,8 +129,9 @@ def evaluate_log(
 ) -> LoggedEvaluation:
     """How good logged answers were: metrics by version with errors and intervals, and differences of versions.
 
-    `log` is the folder that `fullrank serve --log` writes, `events` a file or a DataFrame with the `columns` user, item
-    and time (numbers in `time_unit` since 1970, dates, or ISO 8601). `within`: hours after an answer in which an event
+    `log` is the folder that `fullrank serve --log` writes, `events` a file or a DataFrame with columns of user, item
+    and time, named by `user_col`, `item_col` and `time_col` or all by `columns`. Times are numbers in `time_unit` since
+    1970, dates, or ISO 8601. `within`: hours after an answer in which an event
     counts; None is without end. Times of events are read in whole seconds; one in the second of the answer counts as
     before it. `metrics` are names of accuracy metrics, at the list lengths that were asked for most where they name
     none (`ndcg@10`); answers that were asked for fewer items than a metric reads are left out of it.
@@ -143,7 +151,7 @@ def evaluate_log(
     check_whole("seed", seed, 0)
     names = check_texts("metrics", metrics, '["hit", "ndcg@10"]')
     answers = _read_log(check_path("log", log))
-    happened = _read_events(events, columns, time_unit)
+    happened = _read_events(events, event_columns(columns, user_col, item_col, time_col), time_unit)
     scored, counts = _joined(answers, happened, hours)
     chosen = _names(names, answers["k"], scored.k)
     table = scored.values(chosen)

@@ -141,6 +141,11 @@ class EvaluationResult:
     curve: tuple[ctr.Bin, ...] = ()
     """The reliability curve; of impressions only."""
 
+    def __repr__(self) -> str:
+        shown = [f"{name} {value:.4f}" for name, value in self.metrics.items()]
+        names = ", ".join([*shown[:3], *[f"and {len(shown) - 3} more"] * (len(shown) > 3)])
+        return f"EvaluationResult({self.protocol.get('split', 'no split')}: {names})"
+
     @property
     def problem(self) -> Problem:
         return self.rows.problem

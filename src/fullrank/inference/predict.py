@@ -21,6 +21,7 @@ from fullrank.data.batch import Impressions
 from fullrank.data.frames import Chunks, InputTable
 from fullrank.data.impressions.encoding import FieldEncoder, require_fields, transform
 from fullrank.inference.batches import evaluating
+from fullrank.inference.requests import giver
 from fullrank.models.ranking.model import RankingModule
 
 ROWS = 1 << 14
@@ -60,11 +61,14 @@ def predict(
     column: str = "probability",
     device: torch.device | str = "cpu",
     progress: Progress | None = None,
-) -> pl.DataFrame:
-    """The table with one more column. Raises `UserError` where a field is missing or the column is there already."""
+) -> Any:
+    """The table with one more column, as the caller's type of DataFrame; polars of a file and of a lazy frame.
+
+    Raises `UserError` where a field is missing or the column is there already.
+    """
     with scratch_folder() as scratch:
-        chunks = _open_chunks(encoder, impressions, column, scratch)
-        return pl.concat(list(_predicted(model, encoder, chunks, column, device, progress)))
+        source, chunks = _open_chunks(encoder, impressions, column, scratch)
+        return giver(source.frame)(pl.concat(list(_predicted(model, encoder, chunks, column, device, progress))))
 
 
 def predict_file(
@@ -86,7 +90,7 @@ def predict_file(
     writer = TableWriter(place)
     total = 0.0
     with scratch_folder() as scratch:
-        chunks = _open_chunks(encoder, impressions, column, scratch)
+        _, chunks = _open_chunks(encoder, impressions, column, scratch)
         with writer:
             for frame in _predicted(model, encoder, chunks, column, device, progress):
                 writer.add(frame)
@@ -94,7 +98,7 @@ def predict_file(
     return PredictionFile(place, writer.rows, total / writer.rows if writer.rows else None)
 
 
-def _open_chunks(encoder: FieldEncoder, impressions: Any, column: str, scratch: Path) -> Chunks:
+def _open_chunks(encoder: FieldEncoder, impressions: Any, column: str, scratch: Path) -> tuple[InputTable, Chunks]:
     source = InputTable(impressions, "impressions")
     check_type("column", column, str, "the name of a column")
     if column in source.columns:
@@ -103,7 +107,7 @@ def _open_chunks(encoder: FieldEncoder, impressions: Any, column: str, scratch: 
             code="column-exists",
         )
     require_fields(source, encoder.schema)
-    return Chunks(source, source.columns, scratch)
+    return source, Chunks(source, source.columns, scratch)
 
 
 def _predicted(

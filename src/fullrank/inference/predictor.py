@@ -9,6 +9,7 @@ trained model takes stands in one place.
 from __future__ import annotations
 
 import threading
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -24,6 +25,7 @@ from fullrank.core.errors import UserError, brief
 from fullrank.core.progress import Progress
 from fullrank.core.spec import Spec
 from fullrank.data.batch import DenseScorer
+from fullrank.data.column_names import TimeColumn, event_columns
 from fullrank.data.events.catalog import Catalog
 from fullrank.data.impressions.encoding import FieldEncoder
 from fullrank.data.values import Unit, take
@@ -83,6 +85,11 @@ class Predictor:
         self._searches: dict[str, Search] = {}
         self._index: Any = UNSET if index is None else index
 
+    def __repr__(self) -> str:
+        known = self._vocabulary
+        what = f"{known.size:,} items" if isinstance(known, Catalog) else f"{len(known.fields)} fields"
+        return f"Predictor({self.name!r}: {self.problem}, {what}, on {self.device})"
+
     @property
     def catalog(self) -> Catalog:
         """The items that a recommender ranks, in the order of its table."""
@@ -117,13 +124,18 @@ class Predictor:
         empty: str = "popular",
         untimed: str = "error",
         columns: Sequence[str] = COLUMNS,
+        user_col: str | None = None,
+        item_col: str | None = None,
+        time_col: TimeColumn = ...,
         time_unit: Unit = "s",
         titles: bool = False,
     ) -> Any:
         """The k best items for each history, best first.
 
-        Histories hold external ids: {user: items}, a list of item lists, or a DataFrame, whose `columns` are user, item
-        and time (events are put in order of time where it has that column, else they are read in the order given).
+        Histories hold external ids: {user: items}, a list of item lists, or a DataFrame or the path of a file, whose
+        columns of user, item and time are named by `user_col`, `item_col` and `time_col`, or all by `columns` (events
+        are put in order of time where it has that column, else they are read in the order given; so they are with
+        `time_col=None`).
 
         `seen`: the history's own items are kept out of its list ("exclude") or ranked like any other ("keep").
         `exclude` and `allow` are item ids, one list for all or one per history (a list of lists, or {user: items}):
@@ -142,7 +154,14 @@ class Predictor:
         check_settings(k, seen, empty)
         check_flag("titles", titles)
         budget, decoding = self.settings(budget, decoding)
+        columns = event_columns(columns, user_col, item_col, time_col)
         request = self._read(histories, unknown, untimed, columns, time_unit)
+        if request.unknown_only and empty == "popular" and not getattr(self.model, "allows_empty", False):
+            warnings.warn(
+                f"{request.unknown_only:,} of {len(request):,} histories hold no item that the model knows: they get "
+                "the most popular items (empty='error' refuses them)",
+                stacklevel=2,
+            )
         filters = read_filters(exclude, allow, request, self.catalog)
         found = self.lists(request, k=k, seen=seen, empty=empty, filters=filters, budget=budget, decoding=decoding)
         taken = None if budget.adaptive is None else found.steps
@@ -176,6 +195,9 @@ class Predictor:
         unknown: str = "skip",
         untimed: str = "error",
         columns: Sequence[str] = COLUMNS,
+        user_col: str | None = None,
+        item_col: str | None = None,
+        time_col: TimeColumn = ...,
         time_unit: Unit = "s",
     ) -> Any:
         """The score of each candidate for each history: user, item, score, in the order given.
@@ -186,6 +208,7 @@ class Predictor:
         model can score items without one (popularity).
         """
         budget = self._fixed(budget)
+        columns = event_columns(columns, user_col, item_col, time_col)
         request = self._read(histories, unknown, untimed, columns, time_unit)
         rows, items = read_candidates(candidates, request)
         empty = request.histories.lengths == 0
@@ -251,10 +274,9 @@ class Predictor:
         frame = long_frame(queries, found.cpu().numpy(), scores.cpu().numpy(), self.catalog, titles)
         return frame.rename({"user": "item", "item": "similar"})
 
-    def predict(
-        self, impressions: Any, *, column: str = "probability", progress: Progress | None = None
-    ) -> pl.DataFrame:
+    def predict(self, impressions: Any, *, column: str = "probability", progress: Progress | None = None) -> Any:
         """The click probability of each impression (a file or a DataFrame): its own columns, and one more, `column`.
+        The frame is of the caller's type; of a file and of a lazy frame, polars.
 
         Values are read as in training: one that training did not see is unknown, a null is missing. Labels are not
         needed. `progress` is called with (rows done, rows in all). Raises `UserError` where a field's column is missing
@@ -292,6 +314,9 @@ class Predictor:
         unknown: str = "skip",
         untimed: str = "error",
         columns: Sequence[str] = COLUMNS,
+        user_col: str | None = None,
+        item_col: str | None = None,
+        time_col: TimeColumn = ...,
         time_unit: Unit = "s",
     ) -> tuple[pl.Series, Float[np.ndarray, "U D"]]:
         """Users, and a vector for each of their histories: its inner product with an item's vector is the score.
@@ -299,6 +324,7 @@ class Predictor:
         Arguments and errors as in `score`; raises `UserError` too for a model that does not score by inner products.
         """
         budget = self._fixed(budget)
+        columns = event_columns(columns, user_col, item_col, time_col)
         request = self._read(histories, unknown, untimed, columns, time_unit)
         return request.users, self._dense(request, budget)[0]
 

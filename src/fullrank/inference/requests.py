@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from os import PathLike
 from typing import Any, get_args
 
 import narwhals as nw
@@ -15,17 +14,18 @@ from jaxtyping import Bool, Int
 from fullrank.core.errors import UserError, brief, did_you_mean
 from fullrank.core.jagged import Jagged
 from fullrank.data import values
+from fullrank.data.column_names import USUAL
 from fullrank.data.events.catalog import Catalog
-from fullrank.data.frames import InputTable
+from fullrank.data.frames import SUFFIXES, InputTable
 from fullrank.data.histories import Histories
 from fullrank.inference.filters import Filters
 
 HistoryInput = Mapping[Any, Sequence[Any]] | Sequence[Sequence[Any]] | Any
-"""Histories: {user: items}, a list of item lists (users are then 0, 1, ...), or a DataFrame with user and item
-columns."""
+"""Histories: {user: items}, a list of item lists (users are then 0, 1, ...), or a DataFrame, or the path of a file,
+with user and item columns."""
 ItemLists = Sequence[Any] | pl.Series | Mapping[Any, Sequence[Any]] | Any | None
 """Item ids: one list for all histories, a list for each, or {user: items}."""
-COLUMNS = ("user_id", "item_id", "timestamp")
+COLUMNS = USUAL
 """Names of the columns of a table of histories: user, item, time."""
 STEP = 86_400
 """Seconds between events without times, under `untimed="even"`."""
@@ -40,6 +40,8 @@ class RequestBatch:
     histories: Histories
     ordered: bool = True
     """Whether the users stand in the caller's order; those of a table do not."""
+    unknown_only: int = 0
+    """Histories that hold items, none of which the catalogue has."""
     give: Callable[[pl.DataFrame], Any] = lambda frame: frame
     """A polars frame as the caller's type of DataFrame."""
 
@@ -88,7 +90,7 @@ def read_histories(
     lengths, items, times = flat.lengths, flat.items, flat.times if timed else None
     if timed and times is None and lengths.any():
         times = _even(lengths, columns, untimed)
-    known = items >= 0
+    known, given = items >= 0, lengths
     if unknown == "error" and not known.all():
         raise UserError(
             f"{int((~known).sum())} events are of items that the model does not know; unknown='skip' leaves them out",
@@ -99,7 +101,7 @@ def read_histories(
         lengths = np.bincount(owner[known], minlength=len(lengths))
         items, times = items[known], None if times is None else times[known]
     made = Histories(Jagged.from_lengths(items.astype(np.int64), lengths), times)
-    return RequestBatch(flat.users, made, listed, flat.give)
+    return RequestBatch(flat.users, made, listed, int(((given > 0) & (lengths == 0)).sum()), flat.give)
 
 
 def read_filters(exclude: ItemLists, allow: ItemLists, request: RequestBatch, catalog: Catalog) -> Filters:
@@ -240,7 +242,7 @@ def _even(lengths: np.ndarray, columns: Sequence[str], untimed: str) -> np.ndarr
         name = columns[2] if len(columns) > 2 else "timestamp"
         raise UserError(
             "this model reads when events happened and these histories have no times: give a table with a column "
-            f"{name!r}, or have events taken as a day apart by untimed='even' (on the command line, --untimed even)",
+            f"{name!r}, or have events taken as a day apart by untimed='even'",
             code="missing-times",
         )
     return np.concatenate([np.arange(n, dtype=np.int64) * STEP for n in lengths])
@@ -264,7 +266,13 @@ class _Flat:
 def _from_lists(histories: Mapping[Any, Any] | Sequence[Any], catalog: Catalog) -> _Flat:
     named = isinstance(histories, Mapping)
     given = histories.items() if isinstance(histories, Mapping) else enumerate(histories)
-    lists = [[items] if isinstance(items, str) else _one_list("the history", user, items) for user, items in given]
+    if not named and len(histories) and not any(_is_list(one) for one in histories):
+        raise UserError(
+            f"histories={brief(histories)} is one list of ids: give a list of histories, so for one user "
+            f"[{brief(list(histories)[:2])}], or {{user: items}}",
+            code="flat-list",
+        )
+    lists = [_one_list("the history", user, items) for user, items in given]
     if not lists:
         raise UserError("there are no histories; give at least one", code="no-histories")
     flat = [item for items in lists for item in items]
@@ -297,29 +305,33 @@ def _user_names(given: list[Any]) -> pl.Series:
 
 def _from_table(table: Any, columns: tuple[str, ...], catalog: Catalog, unit: values.Unit, *, timed: bool) -> _Flat:
     """The events of a table as `prepare` reads them: its parser of times, its order, ties in input order."""
-    if isinstance(table, str | bytes | PathLike):  # which `InputTable` would take for the name of a file
+    if isinstance(table, str | bytes) and not str(table).lower().endswith(SUFFIXES):  # an id rather than a file
         raise _not_histories(table)
     try:
         source = InputTable(table, "histories")
     except UserError as error:
         raise _not_histories(table) if error.code == "not-a-table" else error from None
-    for name in columns[:2]:
-        source.require(name, "name the columns of user, item and time with columns=")
+    for name, keyword in zip(columns, ("user_col", "item_col", "time_col"), strict=False):
+        if name != USUAL[2] or keyword != "time_col":  # the usual one may be absent
+            source.require(name, f"name it with {keyword}=")
     frame = source.read([name for name in columns if name in source.columns])
     users = _table_users(frame[columns[0]])
     values.refuse(
         frame[columns[1]].is_null(), frame[columns[1]], f"column {columns[1]!r} of the histories", "missing ids",
         code="missing-ids",
     )  # fmt: skip
+    if not source.typed:  # a text file: ids of items are of the catalogue's type
+        frame = frame.with_columns(catalog.parse(frame[columns[1]].to_list()).alias(columns[1]))
     codes, names = values.dense(users) if len(users) else (np.zeros(0, np.int32), users)
     times, order = None, np.arange(len(frame))
     if len(columns) > 2 and columns[2] in frame.columns:
-        times, moved = values.in_time(frame[columns[2]], f"column {columns[2]!r} of the histories", unit)
+        what = f"column {columns[2]!r} of the histories"
+        times, moved = values.in_time(frame[columns[2]], what, unit, typed=source.typed)
         order = order if moved is None else moved
         if timed and unit == "s" and len(times) and int(times.max()) > values.YEAR_5000:
             raise UserError(
                 f"times in column {columns[2]!r} lie after the year 5000 as seconds; are they milliseconds? "
-                "then say time_unit='ms' (on the command line, --time-unit ms)",
+                "then say time_unit='ms'",
                 code="wrong-time-unit",
             )
     elif unit != "s":
@@ -330,12 +342,13 @@ def _from_table(table: Any, columns: tuple[str, ...], catalog: Catalog, unit: va
     order = order[np.argsort(codes[order], kind="stable")]
     lengths = np.bincount(codes, minlength=len(names))
     items = catalog.lookup(frame[columns[1]])[order]
-    return _Flat(names.alias("user"), lengths, items, None if times is None else times[order], _giver(source.frame))
+    return _Flat(names.alias("user"), lengths, items, None if times is None else times[order], giver(source.frame))
 
 
 def _not_histories(given: Any) -> UserError:
     return UserError(
-        f"histories are a mapping, a list of lists or a DataFrame, not {type(given).__name__}", code="not-histories"
+        f"histories are a mapping, a list of lists, a DataFrame or the path of a file, not {brief(given, 80)}",
+        code="not-histories",
     )
 
 
@@ -356,7 +369,7 @@ def _table_users(column: pl.Series) -> pl.Series:
     return column.cast(pl.String) if isinstance(column.dtype, (pl.Categorical, pl.Enum)) else column
 
 
-def _giver(native: nw.DataFrame[Any] | nw.LazyFrame[Any]) -> Callable[[pl.DataFrame], Any]:
+def giver(native: nw.DataFrame[Any] | nw.LazyFrame[Any]) -> Callable[[pl.DataFrame], Any]:
     """What makes a polars frame one of the caller's type; a lazy frame is answered by an eager one."""
     backend = native.implementation
     if isinstance(native, nw.LazyFrame) or backend is nw.Implementation.POLARS:

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
-from fullrank.core.checks import check_overrides, check_path, check_type
+from fullrank.core.checks import check_flag, check_overrides, check_path, check_type
 from fullrank.core.errors import UserError
 from fullrank.core.files import without_dots
 from fullrank.core.locks import folder_lock
@@ -38,10 +38,11 @@ def encode(
     spec: Encode = Encode(),
     set: Sequence[str] = (),
     cache: str | Path = CACHE,
+    overwrite: bool = False,
     tell: Tell = quiet,
 ) -> Codes:
-    """Learn codes of the items of a store (or of a run, or of a catalogue) and write them at `out`; codes there are
-    replaced at the end.
+    """Learn codes of the items of a store (or of a run, or of a catalogue) and write them at `out`; with `overwrite`,
+    codes that are there are replaced at the end.
 
     `set` changes settings of the spec (`"learner.levels=32"`). Text vectors are kept in the folder `cache`, by a
     fingerprint. An item of which nothing is known is described by the mean of all vectors, is not learned from, and is
@@ -49,13 +50,13 @@ def encode(
     """
     check_type("spec", spec, Encode, "fr.Encode(...)")
     place, spec = without_dots(check_path("out", out)), spec.override(*check_overrides(set))
-    cache = check_path("cache", cache)
+    cache, overwrite = check_path("cache", cache), check_flag("overwrite", overwrite)
     with folder_lock(place, "encode"):
+        folder.require_replaceable_codes(place, overwrite=overwrite)
         return _encode_locked(items, place, spec, cache, tell)
 
 
 def _encode_locked(items: Catalog | Store | str | Path, place: Path, spec: Encode, cache: Path, tell: Tell) -> Codes:
-    folder.require_replaceable_codes(place)
     catalog, origin = open_items(items)
     found = spec.vectors.read(catalog, cache, tell)
     raw = fill_unknown(found)

@@ -29,10 +29,12 @@ FORM = manifests.FolderFormat(
 MOST_CODES = 65536
 
 
-def require_replaceable_codes(out: Path) -> None:
-    """Raise `UserError` unless codes may be written at `out`: nothing there, an empty folder, or codes."""
+def require_replaceable_codes(out: Path, *, overwrite: bool) -> None:
+    """Raise `UserError` unless codes may be written at `out`: nothing there, an empty folder, or, with `overwrite`,
+    codes."""
     manifests.require_outside_stores(out)
-    require_replaceable(out, "folder of codes", is_codes, {manifests.NAME, TABLE, BOOKS}.__contains__)
+    own = {manifests.NAME, TABLE, BOOKS}
+    require_replaceable(out, "folder of codes", is_codes, own.__contains__, overwrite=overwrite)
 
 
 def is_codes(folder: Path) -> bool:

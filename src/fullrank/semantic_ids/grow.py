@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from fullrank.core.checks import check_path
+from fullrank.core.checks import check_flag, check_path
 from fullrank.core.errors import UserError
 from fullrank.core.files import without_dots
 from fullrank.core.locks import folder_lock
@@ -38,9 +38,11 @@ def grow_codes(
     *,
     vectors: str | Path | None = None,
     cache: str | Path = CACHE,
+    overwrite: bool = False,
     tell: Tell = quiet,
 ) -> Codes:
-    """Codes of a catalogue in which some items are new, written at `out`; items that have codes keep them.
+    """Codes of a catalogue in which some items are new, written at `out`; items that have codes keep them. With
+    `overwrite`, codes that are at `out` are replaced at the end.
 
     The new items' vectors are made as the old ones were; where those came from a file, `vectors` names the one that
     has the new (and any of the old, which the report is then about too). The manifest's `grown` says how many are new
@@ -49,14 +51,15 @@ def grow_codes(
     old = codes if isinstance(codes, Codes) else Codes.open(check_path("codes", codes))
     place = without_dots(check_path("out", out))
     source = _source(old, vectors if vectors is None else check_path("vectors", vectors))
+    overwrite = check_flag("overwrite", overwrite)
     with folder_lock(place, "encode --grow"):
+        folder.require_replaceable_codes(place, overwrite=overwrite)
         return _grow_locked(old, items, place, source, check_path("cache", cache), tell)
 
 
 def _grow_locked(
     old: Codes, items: Catalog | Store | str | Path, place: Path, source: VectorsSpec, cache: Path, tell: Tell
 ) -> Codes:
-    folder.require_replaceable_codes(place)
     catalog, origin = open_items(items)
     rows = old.rows(catalog)
     order = torch.cat([(rows >= 0).nonzero(), (rows < 0).nonzero()]).squeeze(1)

@@ -46,7 +46,8 @@ def check_folder(
             )
         if not overwrite and any((folder / name).exists() for name in LEARNED):
             raise UserError(
-                f"{folder} holds a run that has lost its manifest.json; replace it with --overwrite, or choose another",
+                f"{folder} holds a run that has lost its manifest.json; replace it with overwrite=True, or choose "
+                "another",
                 code="folder-holds-a-run",
             )
         return
@@ -54,7 +55,7 @@ def check_folder(
         _same(Run.open(folder), experiment, store)
     elif not overwrite:
         raise UserError(
-            f"{folder} holds a run; continue it with --resume, replace it with --overwrite, or choose another",
+            f"{folder} holds a run; continue it with resume=True, replace it with overwrite=True, or choose another",
             code="folder-holds-a-run",
         )
 
@@ -89,7 +90,8 @@ def first_difference(a: Any, b: Any, path: str = "") -> str:
 def _same(old: Run, experiment: Experiment, store: AnyStore) -> None:
     if old.spec.dump() != experiment.dump():
         raise UserError(
-            f"{old.path} was started with another spec: {first_difference(old.spec.dump(), experiment.dump())}",
+            f"{old.path} was started with another spec: {first_difference(old.spec.dump(), experiment.dump())}; "
+            "the folder knows it, so give resume=True and out= alone",
             code="other-spec",
         )
     if old.manifest["data"]["split_fingerprint"] != store.fingerprint:

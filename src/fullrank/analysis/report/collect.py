@@ -118,7 +118,7 @@ class Family(Protocol):
 
 class _Retrieval:
     def store(self, run: Run, data: Store | Path | None) -> Store:
-        found = store_of(run, data, how="with --data")
+        found = store_of(run, data)
         if found.problem != "retrieval":
             raise UserError(
                 f"{found.path} holds impressions, and {run.path} reads histories; name its store",
@@ -168,7 +168,7 @@ class _Retrieval:
 
 class _Ranking:
     def store(self, run: Run, data: ImpressionStore | Path | None) -> Any:
-        return store_of(run, data, how="with --data")  # of the run's own problem: the fingerprints agree
+        return store_of(run, data)  # of the run's own problem: the fingerprints agree
 
     def spec(self, run: Run, settings: Settings) -> Any:
         return run.spec.evaluation.override(*settings)

@@ -78,6 +78,9 @@ class Report:
     one_of: str = "run"
     """What a row of the summary is."""
 
+    def __repr__(self) -> str:
+        return f"Report({self.title!r}: {len(self.figures)} figures)"
+
     @property
     def figures(self) -> tuple[Drawn | Missing, ...]:
         """Those of all runs, those of them that are internal, then those of each run."""

@@ -67,6 +67,10 @@ class Catalog:
     def __len__(self) -> int:
         return len(self.frame)
 
+    def __repr__(self) -> str:
+        names = [*self.columns[:5], *["..."] * (len(self.columns) > 5)]
+        return f"Catalog({self.size:,} items, {'columns ' + ', '.join(names) if names else 'no columns'})"
+
     @property
     def size(self) -> int:
         """V, the number of items."""

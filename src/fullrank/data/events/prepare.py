@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from logging import INFO
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -15,18 +16,21 @@ import polars as pl
 from pydantic import Field, field_validator, model_validator
 
 from fullrank.core.bounds import MOST_COUNT, MOST_VALUE
-from fullrank.core.checks import check_path, check_texts, check_type
+from fullrank.core.checks import check_flag, check_path, check_texts, check_type
 from fullrank.core.errors import UserError, brief, unknown
 from fullrank.core.files import without_dots
 from fullrank.core.locks import folder_lock
 from fullrank.core.log import logger, shown_at
-from fullrank.core.spec import Spec
+from fullrank.core.spec import Spec, later
+from fullrank.data.column_names import TimeColumn, check_column, check_time_column, check_unit, with_keywords
 from fullrank.data.events import splits, write
 from fullrank.data.events.store import Store, require_replaceable_store
 from fullrank.data.events.table import Columns, Events, join_table, read_events
+from fullrank.data.values import Unit
 
 log = logger(__name__)
 
+Missing = Literal["error", "drop"]
 Duplicates = Literal["keep", "first", "last"]
 Fewest = Annotated[int, Field(ge=0, le=MOST_COUNT)]
 
@@ -38,6 +42,8 @@ class Prepare(Spec):
 
     columns: Columns = Columns()
     """Names of the event table's columns."""
+    missing: Missing = later("error")
+    """Rows without a user, an item or a time: an error, or dropped."""
     event_types: tuple[str, ...] | None = None
     """Keep events of these types (needs `columns.type`); None keeps all."""
     min_rating: float | None = Field(None, ge=-MOST_VALUE, le=MOST_VALUE)
@@ -90,13 +96,29 @@ def prepare(
     items: Any = None,
     users: Any = None,
     spec: Prepare = Prepare(),
+    user_col: str | None = None,
+    item_col: str | None = None,
+    time_col: TimeColumn = ...,
+    time_unit: Unit | None = None,
+    rating_col: str | None = None,
+    weight_col: str | None = None,
+    type_col: str | None = None,
+    missing: Missing | None = None,
+    separator: str | None = None,
+    set: Sequence[str] = (),
+    overwrite: bool = False,
     progress: bool = False,
     notes: Sequence[str] = (),
 ) -> Store:
-    """Read events, filter and split them, and write a store at `out`; a store that is there is replaced at the end.
+    """Read events, filter and split them, and write a store at `out`; with `overwrite`, a store that is there is
+    replaced at the end.
 
     `events`, `items` and `users` are paths (.parquet, .csv[.gz], .tsv[.gz], .jsonl; a folder of Parquet files) or
-    DataFrames of any engine that narwhals reads. An item or user table is joined on its column of the name that
+    DataFrames of any engine that narwhals reads. `user_col`, `item_col`, `time_col` (None: the rows are in order) and
+    so on name the columns of the events, in place of `user_id`, `item_id` and `timestamp`: they are `columns` of
+    `spec`, and `set` changes any of its settings (`["k_core=5"]`). `missing="drop"` leaves out rows without a user, an
+    item or a time, and says how many. `separator` is that of a text file of events; without it, it is found in the
+    first line. An item or user table is joined on its column of the name that
     the event table uses, else on `item_id` or `user_id`. `progress` prints one line per step to stderr; `notes` (what
     a source has to say about its data) are kept in the manifest.
     Equal times keep input order, which is the engine's: Spark promises none, so add a column that decides ties there.
@@ -105,20 +127,59 @@ def prepare(
     place = without_dots(check_path("out", out))
     check_type("spec", spec, Prepare, "fr.Prepare(...)")
     check_texts("notes", notes, '["what is known of the data"]')
+    named = {
+        "user_col": ("columns.user", check_column("user_col", user_col)),
+        "item_col": ("columns.item", check_column("item_col", item_col)),
+        "time_col": ("columns.time", check_time_column(time_col)),
+        "time_unit": ("columns.time_unit", check_unit(time_unit)),
+        "rating_col": ("columns.rating", check_column("rating_col", rating_col)),
+        "weight_col": ("columns.weight", check_column("weight_col", weight_col)),
+        "type_col": ("columns.type", check_column("type_col", type_col)),
+    }
+    spec = _with_keywords(spec, named, missing, set)
     with folder_lock(place, "prepare"):
-        return _prepare_locked(events, place, items, users, spec, shown_at(progress), notes)
+        require_replaceable_store(place, overwrite=check_flag("overwrite", overwrite))
+        return _prepare_locked(events, place, items, users, spec, separator, shown_at(progress), notes)
+
+
+def _with_keywords(spec: Prepare, named: dict[str, tuple[str, Any]], missing: Any, settings: Any) -> Prepare:
+    """The spec with what keywords say. Raises `UserError` where both name columns, and for what has no effect."""
+    given = {
+        name: (path, value) for name, (path, value) in named.items()
+        if value is not (... if name == "time_col" else None)
+    }  # fmt: skip
+    if given and spec.columns != Columns():
+        raise UserError(
+            f"columns are named twice, by spec.columns and by {next(iter(given))}=; keep one", code="given-twice"
+        )
+    if missing is not None:
+        if spec.missing != "error":
+            raise UserError("missing is given twice, by spec.missing and by missing=; keep one", code="given-twice")
+        given["missing"] = ("missing", missing)
+    return with_keywords(spec, given, settings)
 
 
 def _prepare_locked(
-    events: Any, place: Path, items: Any, users: Any, spec: Prepare, level: int, notes: Sequence[str]
+    events: Any,
+    place: Path,
+    items: Any,
+    users: Any,
+    spec: Prepare,
+    separator: str | None,
+    level: int,
+    notes: Sequence[str],
 ) -> Store:
-    require_replaceable_store(place)
 
     def say(step: str, facts: dict[str, Any]) -> None:
         counts = ", ".join(f"{facts[k]:,} {k}" for k in ("events", "users", "items") if k in facts)
         log.log(level, f"{step}: {counts}" if counts else step)
 
-    table = read_events(events, spec.columns, with_rating=spec.min_rating is not None)
+    table = read_events(
+        events, spec.columns, with_rating=spec.min_rating is not None, missing=spec.missing, separator=separator
+    )
+    if level < INFO:  # who asked for no steps is told of doubts all the same; the command line prints all notes itself
+        for note in table.notes:
+            log.info(f"note: {note}")
     steps: list[dict[str, Any]] = []
     table = _filter(replace(table, notes=(*notes, *table.notes)), spec, steps, say).compact()
     catalogue = join_table(items, "items", spec.columns.item, "item_id", table.item_ids, table.typed)

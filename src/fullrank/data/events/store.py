@@ -209,14 +209,17 @@ def _in_range(codes: np.ndarray, size: int, path: Path) -> None:
             raise manifests.damaged_file(path, f"it holds {block.min()} .. {block.max()}, allowed are 0 .. {size - 1}")
 
 
-def require_replaceable_store(out: Path) -> None:
-    """Raise `UserError` unless a store may be written at `out`: nothing there, an empty folder, or a plain store.
+def require_replaceable_store(out: Path, *, overwrite: bool) -> None:
+    """Raise `UserError` unless a store may be written at `out`: nothing there, an empty folder, or, with `overwrite`, a
+    plain store.
 
     Inside another store none may.
     """
     manifests.require_outside_stores(out)
     own = {manifests.NAME, *TABLES, *(f"{name}.npy" for name in ARRAYS)}
-    require_replaceable(out, "store", lambda folder: manifests.is_store(folder, "retrieval"), own.__contains__)
+    require_replaceable(
+        out, "store", lambda folder: manifests.is_store(folder, "retrieval"), own.__contains__, overwrite=overwrite
+    )
 
 
 def _read_manifest(folder: Path) -> dict[str, Any]:

@@ -38,8 +38,10 @@ def subset(
     seed: int = 0,
     hide_items: float = 0.0,
     keep_items: bool = False,
+    overwrite: bool = False,
 ) -> Store:
-    """Write a store at `out` with a share of the users of `store`, and return it.
+    """Write a store at `out` with a share of the users of `store`, and return it; with `overwrite`, a store that is
+    there is replaced at the end.
 
     Users keep their events, times and split; the catalogue is that of the items that these users have events with, in
     the order of the large one, under their own external ids. With `keep_items` it is the whole of the large one, so
@@ -56,12 +58,13 @@ def subset(
     keep_items = check_flag("keep_items", keep_items)
     if os.path.realpath(place) == os.path.realpath(source.path):
         raise UserError(f"{str(place)!r} is the store that is read; name another folder", code="same-folder")
+    overwrite = check_flag("overwrite", overwrite)
     with folder_lock(place, "subset"):
+        require_replaceable_store(place, overwrite=overwrite)
         return _subset_locked(source, place, share, seed, hide_items, keep_items)
 
 
 def _subset_locked(source: Store, place: Path, share: float, seed: int, hide_items: float, keep_items: bool) -> Store:
-    require_replaceable_store(place)
     chosen = _first(source.num_users, share, seed)
     if not chosen.any():
         raise UserError(

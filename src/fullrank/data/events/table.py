@@ -7,7 +7,7 @@ one row per id, in the store's order.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import polars as pl
@@ -19,6 +19,9 @@ from fullrank.core.spec import Spec
 from fullrank.data import values
 from fullrank.data.events.catalog import RESERVED
 from fullrank.data.frames import InputTable
+
+DAY = 86_400
+"""Seconds."""
 
 
 class Columns(Spec):
@@ -89,22 +92,50 @@ class Events:
         return replace(self, user=user, item=item, user_ids=user_ids, item_ids=item_ids)
 
 
-def read_events(table: Any, columns: Columns, *, with_rating: bool = False) -> Events:
-    """Read, check, code and sort an event table. `table` is what `frames.InputTable` takes.
+def read_events(
+    table: Any,
+    columns: Columns,
+    *,
+    with_rating: bool = False,
+    missing: Literal["error", "drop"] = "error",
+    separator: str | None = None,
+) -> Events:
+    """Read, check, code and sort an event table. `table` and `separator` are what `frames.InputTable` takes; `missing`
+    is as in `Prepare`.
 
     Raises `UserError` for a missing column, missing ids, unreadable times or numbers, and for an empty table.
     """
-    source = InputTable(table, "events")
+    source = InputTable(table, "events", separator=separator)
     roles = {"user": columns.user, "item": columns.item, "time": columns.time, "type": columns.type}
     roles |= {"weight": columns.weight, "rating": columns.rating if with_rating else None}
     for role, name in roles.items():
         if name is not None:
-            also = ", or columns.time=None where the rows are in order" if role == "time" else ""
-            source.require(name, f"name it with columns.{role}{also}")
+            also = ", or say time_col=None where the rows are in order" if role == "time" else ""
+            source.require(name, f"name it with {role}_col={also}")
     waiting = [name for name in roles.values() if name is not None]
     frame = source.read(waiting)
     if frame.is_empty():
         raise UserError(f"{source.name} has no rows", code="empty-table")
+    if missing == "drop":
+        frame, notes = _without_missing(frame, columns, source.name)
+        return _coded(frame, source, columns, waiting, with_rating, notes)
+    try:
+        return _coded(frame, source, columns, waiting, with_rating, ())
+    except UserError as error:
+        if error.code not in ("missing-ids", "empty-ids", "missing-times", "unreadable-times"):
+            raise
+        raise UserError(f"{error}; missing='drop' drops those without a value", code=error.code) from None
+
+
+def _coded(
+    frame: pl.DataFrame,
+    source: InputTable,
+    columns: Columns,
+    waiting: list[str],
+    with_rating: bool,
+    notes: tuple[str, ...],
+) -> Events:
+    """The events of the columns `waiting`, which are taken out of the frame one after the other."""
 
     def column(name: str) -> tuple[pl.Series, str]:
         """The column and its name in errors; the frame lets go of it at its last use, so that memory is reused."""
@@ -114,7 +145,7 @@ def read_events(table: Any, columns: Columns, *, with_rating: bool = False) -> E
 
     user, user_ids = values.dense(values.ids(*column(columns.user), typed=source.typed))
     item, item_ids = values.dense(values.ids(*column(columns.item), typed=source.typed))
-    events = Events(user, item, user_ids, item_ids, typed=source.typed)
+    events = Events(user, item, user_ids, item_ids, typed=source.typed, notes=notes)
     if columns.type is not None:
         code, found = values.dense(values.names(*column(columns.type)))
         events = replace(events, type=code, type_names=tuple(found))
@@ -125,8 +156,10 @@ def read_events(table: Any, columns: Columns, *, with_rating: bool = False) -> E
         events = replace(events, rating=values.finite_numbers(*column(columns.rating)))
     if columns.time is None:
         return events
-    time, order = values.in_time(*column(columns.time), columns.time_unit, typed=source.typed)
-    events = replace(events, time=time, notes=_milliseconds_note(time, columns))
+    given, what = column(columns.time)
+    numbers = given.dtype not in (pl.Date, pl.Datetime)
+    time, order = values.in_time(given, what, columns.time_unit, typed=source.typed)
+    events = replace(events, time=time, notes=(*notes, *_unit_notes(time, columns, numbers)))
     return events if order is None else events.take(order)
 
 
@@ -136,11 +169,40 @@ def _compact(code: np.ndarray, ids: pl.Series) -> tuple[np.ndarray, pl.Series]:
     return new[code], ids.filter(pl.Series(used))
 
 
-def _milliseconds_note(time: np.ndarray, columns: Columns) -> tuple[str, ...]:
-    """A note where numbers taken as seconds reach past the year 5000: they are probably milliseconds."""
+def _without_missing(frame: pl.DataFrame, columns: Columns, name: str) -> tuple[pl.DataFrame, tuple[str, ...]]:
+    """The rows that have a user, an item and a time, and a note that says how many were left out.
+
+    A null, NaN or empty text is missing; what is there and cannot be read stays, and is refused.
+    """
+    bad = pl.Series(np.zeros(len(frame), bool))
+    for series in (frame[one] for one in dict.fromkeys((columns.user, columns.item, columns.time)) if one is not None):
+        bad |= series.is_null()
+        if series.dtype.is_float():
+            bad |= series.is_nan().fill_null(True)
+        elif series.dtype == pl.String:
+            bad |= (series.str.strip_chars() == "").fill_null(True)
+    count = int(bad.sum())
+    if not count:
+        return frame, ()
+    if count == len(frame):
+        raise UserError(
+            f"none of the {count:,} rows of {name} has a user, an item and a time, so missing='drop' leaves none",
+            code="no-events-left",
+        )
+    return frame.filter(~bad), (f"{count:,} of {len(frame):,} rows without a user, an item or a time were left out",)
+
+
+def _unit_notes(time: np.ndarray, columns: Columns, numbers: bool) -> tuple[str, ...]:
+    """A note where numbers taken as times can hardly be such: they reach past the year 5000, as milliseconds taken as
+    seconds do, or all lie within a day of 1970, as ranks and ratings do.
+    """
     if columns.time_unit == "s" and int(time.max()) > values.YEAR_5000:
         return (f"times in column {columns.time!r} lie after the year 5000 as seconds; are they milliseconds? "
-                "then set columns.time_unit=ms",)  # fmt: skip
+                "then say time_unit='ms'",)  # fmt: skip
+    low, high = int(time.min()), int(time.max())
+    if numbers and -DAY < low and high < DAY:
+        return (f"times in column {columns.time!r} are {low} to {high} in seconds since 1970, all within a day of it; "
+                "is it a column of times? one that only has an order will do where nothing reads times",)  # fmt: skip
     return ()
 
 

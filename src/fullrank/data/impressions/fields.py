@@ -16,7 +16,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from fullrank.core.bounds import MOST_BINS, MOST_COUNT, MOST_LENGTH, MOST_VALUE
 from fullrank.core.errors import UserError, did_you_mean, unknown
 from fullrank.core.readers import read_text
-from fullrank.core.spec import Spec, later
+from fullrank.core.spec import Spec, later, read_tree
 from fullrank.data.impressions.splits import GivenSplit, ImpressionSplit, RandomSplit, TemporalSplit
 from fullrank.data.values import Unit
 
@@ -213,11 +213,15 @@ class Schema(Spec):
     @classmethod
     def read(cls, path: str | Path) -> Schema:
         """A schema from a YAML or JSON file."""
-        try:
-            text = read_text(path)
-        except UserError as error:
-            raise UserError(f"the schema {str(path)!r} cannot be read: {error}", code=error.code) from None
-        return cls.from_text(text)
+        return cls.parse(schema_tree(path))
+
+
+def schema_tree(path: str | Path) -> Any:
+    """The plain data of a YAML or JSON file, which may say a part of a schema alone."""
+    try:
+        return read_tree(read_text(path))
+    except UserError as error:
+        raise UserError(f"the schema {str(path)!r} cannot be read: {error}", code=error.code) from None
 
 
 def _hash_or_count(name: str, hash_buckets: int | None, min_count: int) -> None:

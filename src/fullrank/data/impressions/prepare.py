@@ -7,22 +7,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import narwhals as nw
 import polars as pl
 
-from fullrank.core.checks import check_path, check_texts
+from fullrank.core.checks import check_flag, check_overrides, check_path, check_texts, check_type
 from fullrank.core.errors import UserError
 from fullrank.core.files import require_replaceable, whole_folder, without_dots
 from fullrank.core.locks import folder_lock
 from fullrank.core.log import logger, shown_at
+from fullrank.core.overrides import read_setting
+from fullrank.data.column_names import TimeColumn, check_column, check_time_column, check_unit
 from fullrank.data.frames import Chunks, InputTable
-from fullrank.data.impressions.fields import AnyField, BagOf, Categorical, Numeric, Schema
+from fullrank.data.impressions.fields import AnyField, BagOf, Categorical, Numeric, Schema, schema_tree
 from fullrank.data.impressions.splits import GivenSplit, ImpressionSplit, RandomSplit, TemporalSplit
 from fullrank.data.impressions.store import ImpressionStore, is_own
 from fullrank.data.impressions.write import write_impressions
 from fullrank.data.manifest import is_store, require_outside_stores
+from fullrank.data.values import Unit
 
 log = logger(__name__)
 
@@ -39,45 +43,94 @@ def prepare_impressions(
     out: str | Path,
     *,
     schema: Schema | Mapping[str, Any] | str | Path | None = None,
+    label: str | None = None,
+    user_col: str | None = None,
+    time_col: TimeColumn = ...,
+    time_unit: Unit | None = None,
+    separator: str | None = None,
+    set: Sequence[str] = (),
+    overwrite: bool = False,
     progress: bool = False,
     notes: Sequence[str] = (),
 ) -> ImpressionStore:
-    """Write a store of impressions at `out`; one that is there is replaced at the end.
+    """Write a store of impressions at `out`; with `overwrite`, one that is there is replaced at the end.
 
     `impressions` is a path (.parquet, .csv[.gz], .tsv[.gz], .jsonl; a folder of Parquet files) or a DataFrame of any
-    engine that narwhals reads. `schema` is one, a mapping, or a YAML or JSON file; without it, it is inferred from
-    names and types, and the decisions are printed to stderr. The table is read in chunks, twice: memory depends on the
-    number of distinct values, not of rows. `notes` are kept in the manifest.
+    engine that narwhals reads. `schema` is one, a mapping, or a YAML or JSON file. What neither it nor `label`,
+    `user_col` (the schema's `group`), `time_col` (None: there is none) and `time_unit` say is inferred from names and
+    types where it names no fields, and the decisions are printed to stderr; `set` changes any setting of the schema.
+    `separator` is that of a text file; without it, it is found in the first line. The table is read in chunks, twice:
+    memory depends on the number of distinct values, not of rows. `notes` are kept in the manifest.
     Raises `UserError` with one sentence for whatever cannot be read as the schema says; `out` is then as it was.
     """
     place = without_dots(check_path("out", out))
     check_texts("notes", notes, '["what is known of the data"]')
+    overwrite = check_flag("overwrite", overwrite)
+    named = {
+        "label": ("label", check_column("label", label)),
+        "user_col": ("group", check_column("user_col", user_col)),
+        "time_col": ("time", check_time_column(time_col)),
+        "time_unit": ("time_unit", check_unit(time_unit)),
+    }
+    given = {name: one for name, one in named.items() if one[1] is not (... if name == "time_col" else None)}
+    tree, settings = _schema_tree(schema, given, check_overrides(set))
     with folder_lock(place, "prepare-impressions"):
-        return _prepare_locked(impressions, place, schema, shown_at(progress), notes)
+        require_outside_stores(place)
+        require_replaceable(
+            place, "store of impressions", lambda folder: is_store(folder, "ranking"), is_own, overwrite=overwrite
+        )
+        source = InputTable(impressions, "impressions", separator=separator)
+        facts = {"input": _name(impressions), "notes": list(notes)}
+        return _prepare_locked(source, place, _completed(source, tree).override(*settings), shown_at(progress), facts)
+
+
+def _schema_tree(
+    schema: Any, given: Mapping[str, tuple[str, Any]], settings: Sequence[str]
+) -> tuple[Schema | dict[str, Any], list[str]]:
+    """A schema, or what is said of one, with the keywords in it; and the dotted settings that change it afterwards.
+
+    Raises `UserError` where a column is named both ways.
+    """
+    if isinstance(schema, str | Path):
+        schema = schema_tree(check_path("schema", schema))
+    if isinstance(schema, Schema):
+        known: dict[str, Any] = {name: getattr(schema, name) for name in schema.model_fields_set}
+    else:
+        asked = "a fr.Schema, a mapping, or the path of a file"
+        known = dict(check_type("schema", {} if schema is None else schema, Mapping, asked))
+    plain = dict(map(read_setting, settings))
+    for name, (key, _) in given.items():
+        if key in known or key in plain:
+            where = "the schema" if key in known else "set="
+            raise UserError(f"{key} is given twice, by {name}= and by {where}; keep one", code="given-twice")
+    changes = {key: value for key, value in given.values()}
+    if isinstance(schema, Schema) or "fields" in known:
+        whole = schema if isinstance(schema, Schema) else Schema.parse({**known, **changes})
+        return (Schema.parse(whole.dump() | changes) if changes else whole), list(settings)
+    # what the rest is inferred from has to be known before; `split.kind=temporal` changes what was inferred
+    early = {path: value for path, value in plain.items() if path in Schema.model_fields}
+    late = [text for text in settings if text.partition("=")[0].strip() not in early]
+    return known | changes | early, late
+
+
+def _completed(source: InputTable, tree: Schema | dict[str, Any]) -> Schema:
+    """The schema, with what it leaves open inferred, which is logged."""
+    if isinstance(tree, Schema):
+        return tree
+    spec = infer(source, tree)
+    log.info(summary(spec))
+    return spec
 
 
 def _prepare_locked(
-    impressions: Any,
-    place: Path,
-    schema: Schema | Mapping[str, Any] | str | Path | None,
-    level: int,
-    notes: Sequence[str],
+    source: InputTable, place: Path, spec: Schema, level: int, facts: dict[str, Any]
 ) -> ImpressionStore:
-    require_outside_stores(place)
-    require_replaceable(place, "store of impressions", lambda folder: is_store(folder, "ranking"), is_own)
 
     def say(line: str) -> None:
         log.log(level, line)
 
-    source = InputTable(impressions, "impressions")
-    if schema is None:
-        spec = infer(source)
-        log.info(summary(spec))
-    else:
-        spec = Schema.read(check_path("schema", schema)) if isinstance(schema, str | Path) else Schema.parse(schema)
     for column in spec.columns:
-        source.require(column, "correct the schema")
-    facts = {"input": _name(impressions), "notes": list(notes)}
+        source.require(column, "correct the schema, or name it with label=, user_col= or time_col=")
     with whole_folder(place) as folder:
         scratch = folder / "scratch"  # inside, so that a killed process leaves one folder, which the next one removes
         scratch.mkdir()
@@ -96,20 +149,27 @@ def _name(table: Any) -> str:
     return f"{type(table).__module__.split('.')[0]}.{type(table).__name__}"
 
 
-def infer(source: InputTable) -> Schema:
+def infer(source: InputTable, known: Mapping[str, Any] = MappingProxyType({})) -> Schema:
     """Label, group, time and split by their usual names; the other columns by type: fractions are numeric, lists bags,
-    the rest categorical. Raises `UserError` where no column has a usual label name, or none is left as a field."""
-    label = _named(source, LABELS)
+    the rest categorical. What is `known` of the schema stays. Raises `UserError` where no column has a usual label
+    name, or none is left as a field."""
+    label = known.get("label", _named(source, LABELS))
     if label is None:
         raise UserError(
             f"{source.name} has no column called {', '.join(LABELS)} (columns: {', '.join(source.columns)}); "
-            "name the label in a schema",
+            "name it with label=",
             code="no-label-column",
         )
+    for name in (known.get(key) for key in ("label", "group", "time")):
+        if isinstance(name, str):
+            source.require(name, "name it with label=, user_col= or time_col=")
     head = source.frame.head(LOOK)
     frame = source.infer(source.attempt(lambda: _polars(head)), ())
-    time, column = _named(source, TIMES), _named(source, SPLITS)
+    time, column = known.get("time", _named(source, TIMES)), _named(source, SPLITS)
     column = column if column is not None and frame[column].dtype == pl.String else None  # `fold` may be a number
+    if "split" in known:
+        told = known["split"]
+        column = told.get("column") if isinstance(told, Mapping) else getattr(told, "column", None)
     fields = [_field(frame[name]) for name in source.columns if name not in (label, time, column)]
     if not fields:
         raise UserError(f"{source.name} has no column besides {label!r} that could be a field", code="no-field-columns")
@@ -118,7 +178,8 @@ def infer(source: InputTable) -> Schema:
         split = GivenSplit(column=column)
     elif time is not None:
         split = TemporalSplit()
-    return Schema(label=label, fields=tuple(fields), group=_named(source, GROUPS), time=time, split=split)
+    found = {"label": label, "fields": fields, "group": _named(source, GROUPS), "time": time, "split": split}
+    return Schema.parse(found | dict(known))
 
 
 def summary(schema: Schema) -> str:
@@ -128,7 +189,7 @@ def summary(schema: Schema) -> str:
         kinds.setdefault(field.kind, []).append(field.name)
     lines = [f"label: {schema.label}", *(f"{kind}: {', '.join(names)}" for kind, names in kinds.items())]
     lines += [f"{what}: {name}" for what, name in (("group", schema.group), ("time", schema.time)) if name is not None]
-    return "\n".join(["no schema was given; taken from names and types:", *lines, f"split: {schema.split.kind}"])
+    return "\n".join(["the schema names no fields; taken from names and types:", *lines, f"split: {schema.split.kind}"])
 
 
 def _field(column: pl.Series) -> AnyField:

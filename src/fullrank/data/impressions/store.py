@@ -325,7 +325,10 @@ AnyStore = Store | ImpressionStore
 def check_store(name: str, given: Any) -> AnyStore:
     """An opened store, as it is. Raises `UserError` for whatever else is not a path."""
     if not isinstance(given, ImpressionStore | Store):
-        raise UserError(f"{name}={brief(given, 80)}: give a store or the path of its folder", code="not-a-store")
+        raise UserError(
+            f"{name}={brief(given, 80)}: give a store or the path of its folder (fr.prepare makes one of a table)",
+            code="not-a-store",
+        )
     return given
 
 

@@ -83,7 +83,7 @@ def _its_encoder(source: Run) -> FieldEncoder:
     if source.needs_store and not where.is_dir():
         raise UserError(
             f"the store {where} that {source.path} was trained on is not there, and it alone says which row is which "
-            "value: put it back, or train without --from",
+            "value: put it back, or train without init_from (--from)",
             code="missing-store",
         )
     return source.encoder()

@@ -15,17 +15,18 @@ out before the mean is taken.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import ClassVar, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import polars as pl
 import torch
 from jaxtyping import Float, Int
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 from torch import Tensor, nn
 
 from fullrank.core.bounds import MOST_LENGTH
 from fullrank.core.errors import UserError, did_you_mean
+from fullrank.core.log import logger
 from fullrank.core.spec import Spec
 from fullrank.data.events.catalog import Catalog
 from fullrank.models.initial import start_small
@@ -40,6 +41,8 @@ from fullrank.models.sequential.items.tokeniser import (
 )
 from fullrank.ops.packed_bags import packed_bags
 
+log = logger(__name__)
+
 
 class TextField(Spec):
     """One field of an item's text."""
@@ -51,7 +54,8 @@ class TextField(Spec):
     first: bool = False
     """Read the first element of each list alone (a list of attributes that begins with the brand)."""
     empty: str | None = None
-    """Text of an item that has none; null leaves it empty."""
+    """Text of an item that has none, and of all where the items have no such column; null leaves it empty, and refuses
+    items without the column."""
 
     @property
     def name(self) -> str:
@@ -63,6 +67,14 @@ class TextField(Spec):
         return f"{self.name}_tokens"
 
 
+def _field(given: Any) -> Any:
+    return {"column": given} if isinstance(given, str) else given
+
+
+ATextField = Annotated[TextField, BeforeValidator(_field)]
+"""A field of text: a spec, a mapping, or the bare name of its column."""
+
+
 class Packed(NamedTuple):
     """Tokens of V items: those of item i are ``flat[offsets[i]:offsets[i + 1]]``, none of them 0."""
 
@@ -72,6 +84,11 @@ class Packed(NamedTuple):
 
 def text_of(field: TextField, catalog: Catalog, *, may_be_empty: bool = False) -> pl.Series:
     """Words of each item. Raises `UserError` for a column that is missing, holds no text, or (unless it may) none."""
+    if field.column not in catalog.columns and field.empty is not None:
+        if not may_be_empty:
+            log.info(f"note: the items have no column {field.column!r}, so {field.empty!r} is read for all; "
+                     f"model.items.fields names what is read{_texts(catalog)}")  # fmt: skip
+        return pl.Series([_instead(field)] * catalog.size, dtype=pl.String)
     found = words(_plain(field, catalog))
     if not may_be_empty and not (found.str.len_bytes() > 0).any():
         raise UserError(f"the column {field.column!r} has no words for any of {catalog.size:,} items; "
@@ -108,7 +125,7 @@ def _plain(field: TextField, catalog: Catalog) -> pl.Series:
     if field.column not in catalog.columns:
         raise UserError(
             f"the items have no column {field.column!r}{did_you_mean(field.column, catalog.columns)}: set "
-            f"model.items.fields (columns: {', '.join(catalog.columns) or 'none'})",
+            f"model.items.fields=[NAME]{_texts(catalog)}",
             code="unknown-column",
         )
     column = catalog.frame[field.column]
@@ -155,11 +172,11 @@ class Text(ItemsSpec):
 
     kind: Literal["text"] = "text"
     reads_new_items: ClassVar[bool] = True
-    fields: tuple[TextField, ...] = (
+    fields: tuple[ATextField, ...] = (
         TextField(column="title", tokens=40),
         TextField(column="brand", tokens=8, empty="unknown"),
     )
-    """What is read of an item; each field has a table of token vectors of its own."""
+    """What is read of an item, columns or their specs; each field has a table of token vectors of its own."""
     pooling: Literal["sum", "mean"] = "sum"
     """How a field's token vectors become one; a sum grows with the length of the text."""
     vocabulary: int = Field(30_000, ge=2, le=MOST_TOKENS)
@@ -222,7 +239,7 @@ class Text(ItemsSpec):
         tokeniser, frame = TextTokeniser.of(catalog), catalog.frame
         grown = {TOKENISER_SIZE: pl.repeat(tokeniser.size, len(frame), dtype=pl.Int32, eager=True)}
         new = Catalog(frame[old:].with_columns(item=pl.Series(np.arange(len(frame) - old)), map_version=pl.lit(0)))
-        if all(frame[field.column][old:].is_null().all() for field in self.fields):
+        if all(frame[name][old:].is_null().all() for name in self._present(catalog)):
             names = ", ".join(dict.fromkeys(repr(field.column) for field in self.fields))
             raise UserError(
                 f"the new items have no text: give them the columns that this run reads ({names})", code="no-text"
@@ -264,7 +281,13 @@ class Text(ItemsSpec):
                     f"the items have a column {name!r}, a name that text items use themselves; rename it",
                     code="column-name-taken",
                 )
+        if not self._present(catalog):  # else the text would be what stands for none, of all items
+            _plain(self.fields[0], catalog)
         return {field: text_of(field, catalog) for field in self.fields}
+
+    def _present(self, catalog: Catalog) -> list[str]:
+        """Those of the fields' columns that the items have."""
+        return [field.column for field in self.fields if field.column in catalog.columns]
 
     def _lines(self, texts: Mapping[TextField, pl.Series]) -> Iterator[str]:
         for text in texts.values():
