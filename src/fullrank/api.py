@@ -33,7 +33,8 @@ from fullrank.evaluation import (
 )
 from fullrank.experiment import Experiment, find_experiment
 from fullrank.inference.predictor import Predictor
-from fullrank.inference.requests import HistoryInput, ItemLists
+from fullrank.inference.requests import ColumnFilters, HistoryInput, ItemLists
+from fullrank.inference.stored_users import Users
 from fullrank.run import Run, event_store_of, store_of
 
 if TYPE_CHECKING:
@@ -294,12 +295,17 @@ def report(
 
 def recommend(
     run: Run | str | Path,
-    histories: HistoryInput,
+    histories: HistoryInput | None = None,
     *,
+    users: Users | None = None,
+    data: Store | str | Path | None = None,
+    unknown_users: str = "error",
     k: int = 10,
     seen: str = "exclude",
     exclude: ItemLists = None,
     allow: ItemLists = None,
+    filters: ColumnFilters = None,
+    item_table: Any = None,
     unknown: str = "skip",
     empty: str = "popular",
     untimed: str = "error",
@@ -310,14 +316,67 @@ def recommend(
     decoding: Mapping[str, Any] | None = None,
     device: str = "auto",
 ) -> Any:
-    """The k best items for each history: a long frame (user, item, score, rank). See `Predictor.recommend`.
+    """The k best items for each history, or for each of `users`: a long frame (user, item, score, rank, source). See
+    `Predictor.recommend`.
 
-    `reasoning` is the budget there. The run is opened for this one call; who asks again keeps `load(run)`.
+    `users` are ids of users of the store `data`: that of the run's training where none is named. `reasoning` is the
+    budget there. The run is opened for this one call; who asks again keeps `load(run)`.
     """
-    return load(run, device=device).recommend(
-        histories, k=k, seen=seen, exclude=exclude, allow=allow, budget=reasoning, decoding=decoding, unknown=unknown,
+    opened = _run(run)
+    return load(opened, device=device).recommend(
+        histories, users=users, data=_store_of_users(opened, users, data), unknown_users=unknown_users, k=k, seen=seen,
+        exclude=exclude, allow=allow, filters=filters, item_table=item_table, budget=reasoning, decoding=decoding,
+        unknown=unknown,
         empty=empty, untimed=untimed, columns=columns, time_unit=time_unit, titles=titles,
     )  # fmt: skip
+
+
+def similar_items(
+    run: Run | str | Path,
+    items: Any,
+    k: int = 10,
+    *,
+    exclude: Sequence[Any] | None = None,
+    allow: Sequence[Any] | None = None,
+    filters: ColumnFilters = None,
+    item_table: Any = None,
+    titles: bool = False,
+    device: str = "auto",
+) -> pl.DataFrame:
+    """The k items most like each of `items` (an id, or several): item, similar, score, rank. See `Predictor.similar`.
+
+    The score is the cosine of item vectors; of a baseline without vectors, what it counts.
+    """
+    return load(run, device=device).similar(
+        items, k, exclude=exclude, allow=allow, filters=filters, item_table=item_table, titles=titles
+    )
+
+
+def item_vectors(run: Run | str | Path, *, device: str = "auto") -> pl.DataFrame:
+    """The vector of every item: item_id, vector (an array of D numbers); its inner product with a user's is the score.
+
+    Raises `UserError` for a model that does not score by inner products.
+    """
+    return load(run, device=device).item_vector_table()
+
+
+def user_vectors(
+    run: Run | str | Path,
+    histories: HistoryInput | None = None,
+    *,
+    users: Users | None = None,
+    data: Store | str | Path | None = None,
+    unknown_users: str = "error",
+    device: str = "auto",
+) -> pl.DataFrame:
+    """A vector for each history, or for each of `users`: user, vector; see `item_vectors`.
+
+    Histories, users and their store are as in `recommend`.
+    """
+    opened = _run(run)
+    return load(opened, device=device).user_vector_table(
+        histories, users=users, data=_store_of_users(opened, users, data), unknown_users=unknown_users
+    )
 
 
 def predict(
@@ -380,6 +439,11 @@ def _run(run: Run | str | Path) -> Run:
     if not isinstance(run, Run | str | Path):
         raise UserError(f"give a run or the path of its folder, not {brief(run)}", code="not-a-run")
     return run if isinstance(run, Run) else Run.open(check_path("run", run))
+
+
+def _store_of_users(run: Run, users: Any, data: Store | str | Path | None) -> Store | str | Path | None:
+    """The store that users are looked up in: as given, else the run's own."""
+    return event_store_of(run) if users is not None and data is None else data
 
 
 def _check_split(split: Any) -> None:

@@ -27,7 +27,7 @@ from fullrank.training.cold_start.fill import LikeItems
 
 
 def grow_catalog(
-    run: Run,
+    run: Run | str | Path,
     new_items: Any,
     out: str | Path,
     *,
@@ -46,7 +46,7 @@ def grow_catalog(
     vector is put together from parts that are trained already, so nothing is retrained. So it is with items made of
     text, which need the text of the new items alone.
     """
-    check_type("run", run, Run, "an opened run, fr.Run.open(FOLDER)")
+    run = run if isinstance(run, Run) else Run.open(run)
     check_path("out", out)
     check_type("item", item, str, "the name of the column of ids")
     allowed = ("features", "neighbours", "mean")
