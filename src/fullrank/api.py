@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from fullrank.core.checks import (
     check_flag,
@@ -413,6 +413,11 @@ def predict_file(
     return load(run, data=data, device=device).predict_file(impressions, out, column=column, progress=progress)
 
 
+@overload
+def export(run: Run | str | Path, out: str | Path, *, to: Literal["folder"], logs: bool = False) -> Run: ...
+
+
+@overload
 def export(
     run: Run | str | Path,
     out: str | Path,
@@ -422,17 +427,32 @@ def export(
     seen: str | None = None,
     int8: bool = False,
     data: AnyStore | str | Path | None = None,
-) -> Exported:
-    """Write a run as an ONNX graph, a torch program (`to="torch"`) or an index of item vectors (`to="faiss"`).
+    logs: bool = False,
+) -> Exported: ...
 
-    The folder `out` can be used without this library. The graph of a recommender lists the `k` best items (100), and
-    hides those of the history unless `seen="keep"`; it is kept only where it answers as the run does. `int8` stores the
-    vectors of faiss in 8 bits and measures their recall on the store's users (`data`, where it was moved). Needs the
-    extra `export`; faiss is in `codes`.
+
+def export(
+    run: Run | str | Path,
+    out: str | Path,
+    *,
+    to: str = "onnx",
+    k: int | None = None,
+    seen: str | None = None,
+    int8: bool = False,
+    data: AnyStore | str | Path | None = None,
+    logs: bool = False,
+) -> Exported | Run:
+    """Write a run as an ONNX graph, a torch program (`to="torch"`), an index of item vectors (`to="faiss"`), or as the
+    folder to ship (`to="folder"`): a run without checkpoints, for `load` and `fullrank serve` on any machine.
+
+    An export for ONNX, torch or faiss can be used without this library. The graph of a recommender lists the `k` best
+    items (100), and hides those of the history unless `seen="keep"`; it is kept only where it answers as the run does.
+    `int8` stores the vectors of faiss in 8 bits and measures their recall on the store's users (`data`, where it was
+    moved). `logs` keeps metrics.jsonl in a folder. Needs the extra `export`, but for a folder; faiss is in `codes`.
     """
     from fullrank.serving.export.make import export_run
 
-    return export_run(_run(run), check_path("out", out), to=to, k=k, seen=seen, int8=int8, data=data)
+    return export_run(_run(run), check_path("out", out), to=to, k=k, seen=seen, int8=int8, data=data, logs=logs)
 
 
 def _run(run: Run | str | Path) -> Run:

@@ -117,8 +117,8 @@ class Cascade:
         reasoning: Mapping[str, int] | None = None,
         progress: Progress | None = None,
     ) -> Any:
-        """The ranker's k best of each user's `candidates` best items: user, item, score, rank, source, as `fr.recommend`
-        gives, where the source is `ranker`.
+        """The ranker's k best of each user's `candidates` best items: user, item, score, rank and source ("ranker"), as
+        `fr.recommend` gives.
 
         Histories as in `fr.recommend`, and so are filters and policies from `seen` on; or `users`, ids of the
         retriever's store, with all their events there. In a list of item lists nobody is named: what is read of users

@@ -138,8 +138,11 @@ class Predictor:
 
         `seen`: the history's own items are kept out of its list ("exclude") or ranked like any other ("keep").
         `exclude` and `allow` are item ids, one list for all or one per history (a list of lists, or {user: items}):
-        what is not to be shown, and all that may be. They hold before a list is cut, so that it stays full while enough
-        items remain, whatever searches it. `unknown`: items that the catalogue does not have are left out of the
+        what is not to be shown, and all that may be. `filters` are on columns of the items, one mapping for all or a
+        list with one for each history: {"in_stock": True, "genre": ["Comedy", "Drama"], "year": {"min": 2000}}. An item
+        without a value passes no filter on that column. Columns are those that the run keeps of its items, and those of
+        `item_table`, a path or a DataFrame with a row for each item. All of these hold before a list is cut, so that it
+        stays full while enough items remain, whatever searches it. `unknown`: items that the catalogue does not have are left out of the
         history ("skip"), or are an error. `empty`: a history without known items gets the most popular items
         ("popular"), or is an error. A model that reads times takes them from the table, numbers in `time_unit`;
         `untimed`: histories without times are an error for such a model, or their events count as steps of a day
@@ -147,9 +150,10 @@ class Predictor:
         a model without one); with adaptive stopping a column `steps` says how long for each user. `decoding` is the
         search among semantic ids, such as {"kind": "graph"} (an error for a model that does not generate them).
 
-        Returns columns user, item, score, rank (from 1), source, and title where `titles` is asked for and known; polars
-        unless a frame was given. `source` is `model`, or `popular` where the history holds no item that the model
-        knows: then the score is the item's number of training events, which no score of a model compares with. Raises `UserError` for what cannot be done as asked.
+        Returns user, item, score, rank (from 1), source, and title where `titles` is asked for and known: polars unless
+        a frame was given. `source` is `model`, or `popular` where the history holds no item that the model
+        knows: then scores are counts of training events, which no score of a model compares with. Raises `UserError`
+        for what cannot be done as asked.
         """
         check_settings(k, seen, empty)
         check_flag("titles", titles)
@@ -239,8 +243,8 @@ class Predictor:
 
         The score is the cosine of item vectors; of `item_to_item`, how often both occur together, and of
         `transition_graph`, its link to the other item. An item is not like itself. `exclude` and `allow` are lists of
-        item ids, `filters` and `item_table` as in `recommend`. Raises `UserError` for an id that the model does not know, and for a model without
-        a similarity of items (popularity, recency).
+        item ids, `filters` and `item_table` as in `recommend`. Raises `UserError` for an id that the model does not
+        know, and for a model without a similarity of items (popularity, recency).
         """
         check_settings(k, "exclude", "popular")
         check_flag("titles", titles)
@@ -370,7 +374,7 @@ class Predictor:
         columns: Sequence[str],
         time_unit: Unit,
     ) -> RequestBatch:
-        """The histories of a call, or those of its users. Raises `UserError` for both, neither, and what neither reads."""
+        """The histories of a call, or those of its users. Raises `UserError` for both, and for what is not read."""
         if (histories is None) == (users is None):
             raise UserError("give histories, or users= of a store: one of the two", code="histories-or-users")
         if users is None:

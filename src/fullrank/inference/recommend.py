@@ -23,7 +23,6 @@ from fullrank.inference.search import Decoding, Search
 from fullrank.metrics import RankedLists
 from fullrank.models.sequential.reasoning.budget import Budget
 
-
 SOURCES = ("model", "popular", "ranker")
 """Where a list is from, and so what its scores are: a model's own, training events of the item, or of a cascade click
 probabilities. Scores of one source are on one scale, and those of two are not to be compared."""

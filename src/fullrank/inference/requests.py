@@ -353,7 +353,9 @@ def _user_names(given: list[Any]) -> pl.Series:
     return users
 
 
-def _from_table(table: Any, columns: tuple[str, ...], catalog: Catalog, unit: values.Unit, *, timed: bool) -> FlatEvents:
+def _from_table(
+    table: Any, columns: tuple[str, ...], catalog: Catalog, unit: values.Unit, *, timed: bool
+) -> FlatEvents:
     """The events of a table as `prepare` reads them: its parser of times, its order, ties in input order."""
     if isinstance(table, str | bytes | PathLike):  # which `InputTable` would take for the name of a file
         raise _not_histories(table)
@@ -388,7 +390,9 @@ def _from_table(table: Any, columns: tuple[str, ...], catalog: Catalog, unit: va
     order = order[np.argsort(codes[order], kind="stable")]
     lengths = np.bincount(codes, minlength=len(names))
     items = catalog.lookup(frame[columns[1]])[order]
-    return FlatEvents(names.alias("user"), lengths, items, None if times is None else times[order], _giver(source.frame))
+    return FlatEvents(
+        names.alias("user"), lengths, items, None if times is None else times[order], _giver(source.frame)
+    )
 
 
 def _not_histories(given: Any) -> UserError:

@@ -47,10 +47,10 @@ def read_users(
     if bool((rows < 0).any()) and unknown_users != "popular":
         lost = given.filter(pl.Series(rows < 0))
         if unknown_users == "error":
-            shown = ", ".join(map(repr, lost.head(5).to_list()))
+            shown = ", ".join(map(repr, lost.head(5).to_list())) + " ..." * (len(lost) > 5)
             raise UserError(
-                f"{len(lost):,} of {len(given):,} users are not in {str(store.path)!r}: {shown}{' ...' * (len(lost) > 5)}"
-                "; unknown_users='popular' gives them the most popular items, 'skip' leaves them out",
+                f"{len(lost):,} of {len(given):,} users are not in {str(store.path)!r}: {shown}; "
+                "unknown_users='popular' gives them the most popular items, 'skip' leaves them out",
                 code="unknown-user",
             )
         given, rows = given.filter(pl.Series(rows >= 0)), rows[rows >= 0]
