@@ -142,9 +142,9 @@ class Predictor:
         list with one for each history: {"in_stock": True, "genre": ["Comedy", "Drama"], "year": {"min": 2000}}. An item
         without a value passes no filter on that column. Columns are those that the run keeps of its items, and those of
         `item_table`, a path or a DataFrame with a row for each item. All of these hold before a list is cut, so that it
-        stays full while enough items remain, whatever searches it. `unknown`: items that the catalogue does not have are left out of the
-        history ("skip"), or are an error. `empty`: a history without known items gets the most popular items
-        ("popular"), or is an error. A model that reads times takes them from the table, numbers in `time_unit`;
+        stays full while enough items remain, whatever searches it. `unknown`: items that the catalogue does not have
+        are left out of the history ("skip"), or are an error. `empty`: a history without known items gets the most popular
+        items ("popular"), or is an error. A model that reads times takes them from the table, numbers in `time_unit`;
         `untimed`: histories without times are an error for such a model, or their events count as steps of a day
         ("even"). `budget` is how many steps a reasoner computes, such as {"steps": 1} or {"adaptive": 10} (an error for
         a model without one); with adaptive stopping a column `steps` says how long for each user. `decoding` is the
