@@ -336,8 +336,8 @@ def similar_items(
     items: Any,
     k: int = 10,
     *,
-    exclude: Sequence[Any] | None = None,
-    allow: Sequence[Any] | None = None,
+    exclude: Sequence[Any] | pl.Series | None = None,
+    allow: Sequence[Any] | pl.Series | None = None,
     filters: ColumnFilters = None,
     item_table: Any = None,
     titles: bool = False,
@@ -422,13 +422,26 @@ def export(
     run: Run | str | Path,
     out: str | Path,
     *,
-    to: str = "onnx",
+    to: Literal["onnx", "torch", "faiss"] = "onnx",
+    k: int | None = None,
+    seen: str | None = None,
+    int8: bool = False,
+    data: AnyStore | str | Path | None = None,
+) -> Exported: ...
+
+
+@overload
+def export(
+    run: Run | str | Path,
+    out: str | Path,
+    *,
+    to: str,
     k: int | None = None,
     seen: str | None = None,
     int8: bool = False,
     data: AnyStore | str | Path | None = None,
     logs: bool = False,
-) -> Exported: ...
+) -> Exported | Run: ...
 
 
 def export(

@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import numpy as np
 import polars as pl
@@ -39,12 +39,14 @@ from fullrank.inference.requests import (
     HistoryInput,
     ItemLists,
     RequestBatch,
+    check_choice,
+    check_columns,
     read_candidates,
     read_filters,
     read_histories,
 )
 from fullrank.inference.search import Decoding, Search, search_of
-from fullrank.inference.stored_users import Users, read_users
+from fullrank.inference.stored_users import UNKNOWN_USERS, Users, read_users
 from fullrank.models.sequential.reasoning.budget import Budget
 from fullrank.problem import Problem
 
@@ -143,10 +145,10 @@ class Predictor:
         without a value passes no filter on that column. Columns are those that the run keeps of its items, and those of
         `item_table`, a path or a DataFrame with a row for each item. All of these hold before a list is cut, so that it
         stays full while enough items remain, whatever searches it. `unknown`: items that the catalogue does not have
-        are left out of the history ("skip"), or are an error. `empty`: a history without known items gets the most popular
-        items ("popular"), or is an error. A model that reads times takes them from the table, numbers in `time_unit`;
-        `untimed`: histories without times are an error for such a model, or their events count as steps of a day
-        ("even"). `budget` is how many steps a reasoner computes, such as {"steps": 1} or {"adaptive": 10} (an error for
+        are left out of the history ("skip"), or are an error. `empty`: a history without known items gets the most
+        popular items ("popular"), or is an error. A model that reads times takes them from the table, numbers in
+        `time_unit`; `untimed`: histories without times are an error for such a model, or their events count as steps of
+        a day ("even"). `budget` is how many steps a reasoner computes, such as {"steps": 1} or {"adaptive": 10} (an error for
         a model without one); with adaptive stopping a column `steps` says how long for each user. `decoding` is the
         search among semantic ids, such as {"kind": "graph"} (an error for a model that does not generate them).
 
@@ -158,6 +160,7 @@ class Predictor:
         check_settings(k, seen, empty)
         check_flag("titles", titles)
         budget, decoding = self.settings(budget, decoding)
+        columns = check_columns(columns)
         request = self._asked(histories, users, data, unknown_users, unknown, untimed, columns, time_unit)
         kept = read_filters(exclude, allow, request, self.catalog, filters, item_table, columns[1])
         found = self.lists(request, k=k, seen=seen, empty=empty, filters=kept, budget=budget, decoding=decoding)
@@ -233,8 +236,8 @@ class Predictor:
         items: Any,
         k: int = 10,
         *,
-        exclude: Sequence[Any] | None = None,
-        allow: Sequence[Any] | None = None,
+        exclude: Sequence[Any] | pl.Series | None = None,
+        allow: Sequence[Any] | pl.Series | None = None,
         filters: ColumnFilters = None,
         item_table: Any = None,
         titles: bool = False,
@@ -377,6 +380,7 @@ class Predictor:
         """The histories of a call, or those of its users. Raises `UserError` for both, and for what is not read."""
         if (histories is None) == (users is None):
             raise UserError("give histories, or users= of a store: one of the two", code="histories-or-users")
+        check_choice("unknown_users", unknown_users, UNKNOWN_USERS)
         if users is None:
             if data is not None or unknown_users != "error":
                 raise UserError(
@@ -384,6 +388,7 @@ class Predictor:
                     code="setting-without-effect",
                 )
             return self._read(histories, unknown, untimed, columns, time_unit)
+        check_choice("time_unit", time_unit, get_args(Unit))
         if time_unit != "s":
             raise UserError("time_unit has no effect on users of a store: leave it out", code="setting-without-effect")
         return read_users(
