@@ -1,7 +1,9 @@
-"""Takes the pictures of the service's page: ``python docs/make_screenshots.py runs/sasrec`` (or ``--url URL``).
+"""Takes the pictures of the service's page: ``python docs/make_screenshots.py runs/sasrec`` (or ``--url URL``), and of
+a report: ``python docs/make_screenshots.py --report report.html``.
 
 A run on amazon-beauty is served on a free port, its page is opened in a Chromium that is there already (on the path, or
-named by FULLRANK_CHROMIUM) at three sizes and colours, and what it shows is written to docs/images.
+named by FULLRANK_CHROMIUM) at three sizes and colours, and what it shows is written to docs/images. The report in the
+docs is of runs on a generated marketplace, `fullrank demo` makes such ones.
 """
 
 from __future__ import annotations
@@ -33,6 +35,13 @@ PICTURES: dict[str, dict[str, Any]] = {
     "serve_page_dark": {"color_scheme": "dark", "viewport": {"width": 1280, "height": 1000}},
     "serve_page_phone": {"color_scheme": "light", "viewport": {"width": 375, "height": 812}, "device_scale_factor": 2},
 }
+REPORT: dict[str, dict[str, Any]] = {
+    "report_page_light": {"color_scheme": "light", "viewport": {"width": 1200, "height": 2300}},
+    "report_page_dark": {"color_scheme": "dark", "viewport": {"width": 1200, "height": 1400}},
+    "report_page_wide": {"color_scheme": "light", "viewport": {"width": 1600, "height": 1000}},
+    "report_page_phone": {"color_scheme": "light", "viewport": {"width": 500, "height": 1500}},
+}
+"""Pictures of a report: what stands at its top."""
 
 
 def main() -> None:
@@ -40,8 +49,12 @@ def main() -> None:
     words.add_argument("run", nargs="?", help="a run folder, which is served for as long as this takes")
     words.add_argument("--url", help="a service that runs already")
     words.add_argument("--compare", help="a version of that service that stands beside the first in the dark picture")
+    words.add_argument("--report", type=Path, help="a page of `fullrank report`")
     words.add_argument("--out", type=Path, default=OUT)
     given = words.parse_args()
+    if given.report is not None:
+        take_report(given.report, given.out)
+        return
     if (given.run is None) == (given.url is None):
         words.error("name a run, or the --url of a service")
     if given.url is not None:
@@ -82,11 +95,9 @@ def take(url: str, out: Path, compare: str | None = None) -> None:
 
     found = [_first(url, words) for words in SOUGHT]
     fragment = "#h=" + ",".join(quote(str(one), safe="") for one in found if one is not None)
-    program = os.environ.get("FULLRANK_CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
     out.mkdir(parents=True, exist_ok=True)
-    root = hasattr(os, "geteuid") and os.geteuid() == 0
     with sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=program, args=["--no-sandbox"] if root else [])
+        browser = _browser(driver)
         for name, how in PICTURES.items():
             page = browser.new_page(**how)
             beside = f"&k=5&b={quote(compare, safe='')}" if compare and name.endswith("dark") else "&k=6"
@@ -104,6 +115,30 @@ def take(url: str, out: Path, compare: str | None = None) -> None:
         browser.close()
 
 
+def take_report(page_file: Path, out: Path) -> None:
+    """Write the pictures of the top of a report."""
+    from playwright.sync_api import sync_playwright
+
+    out.mkdir(parents=True, exist_ok=True)
+    with sync_playwright() as driver:
+        browser = _browser(driver)
+        for name, how in REPORT.items():
+            page = browser.new_page(**how)
+            page.goto(page_file.resolve().as_uri())
+            picture = out / f"{name}.png"
+            picture.write_bytes(smaller(page.screenshot()))
+            print(f"{picture} ({picture.stat().st_size:,} bytes)")
+            page.close()
+        browser.close()
+
+
+def _browser(driver: Any) -> Any:
+    """A Chromium that is there already."""
+    program = os.environ.get("FULLRANK_CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
+    root = hasattr(os, "geteuid") and os.geteuid() == 0
+    return driver.chromium.launch(executable_path=program, args=["--no-sandbox"] if root else [])
+
+
 def _first(url: str, words: str) -> Any:
     """The id of the first item that is found by its title; None where there is none."""
     with urlopen(f"{url}v1/items?limit=1&query={quote(words)}", timeout=30) as answer:
@@ -118,7 +153,7 @@ def smaller(png: bytes) -> bytes:
     picture = Image.open(io.BytesIO(png)).convert("RGB")
     for colours in (256, 128, 64, 32, 16):
         made = io.BytesIO()
-        picture.quantize(colours, dither=Image.Dither.NONE).save(made, "PNG", optimize=True)
+        picture.quantize(colours, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE).save(made, "PNG", optimize=True)
         if made.tell() < MOST:
             break
     return made.getvalue()

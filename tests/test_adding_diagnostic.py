@@ -66,7 +66,7 @@ def test_the_pages_diagnostic_has_rows_and_a_figure(site: Path, tmp_path: Path) 
     assert [(one["name"], one["value"]) for one in rows] == [("items", 10), ("share", 0.25)], "popularity has one list"
     out = tmp_path / "page.html"
     made = json.loads(python(site, "-m", "fullrank", "report", str(run.path), "--out", str(out), "--json"))
-    assert made["figures"][-1] == "reach", "behind those of fullrank"
+    assert made["figures"][-2:] == ["reach", "spectrum"], "behind those of fullrank, before the folded ones"
     assert "How many items reach a top ten" in out.read_text() and "Percent of the items: A 25" in out.read_text()
 
 

@@ -55,7 +55,7 @@ def test_the_page_needs_nothing(data: Path, call: Call, tmp_path: Path) -> None:
     kept = json.loads((tmp_path / "page" / "growth.json").read_text())
     assert said.code == 0 and kept == {k: v for k, v in said.json.items() if k != "out"}
     page = (tmp_path / "page" / "report.html").read_text()
-    assert all(f'<section id="{name}">' in page for name in ("growth", "parameters", "popularity"))
+    assert all(f'<section id="{name}"' in page for name in ("growth", "parameters", "popularity"))
     pictures = re.findall(r'<svg [^>]*aria-label="([^"]*)"', page)
     assert len(pictures) == 4 and all(len(text) > 30 for text in pictures)
     assert page.count("<figcaption>") == 3 == page.count("<details>")

@@ -42,9 +42,10 @@ def report(
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
-    """Draw runs on one HTML page: accuracy, fairness, bias.
+    """Write one HTML page about runs: which is best, for whom, why.
 
-    Of ranking models: accuracy, calibration and effective rank. The page needs no network and runs no script. What a
+    It begins with the answer: paired differences from the best baseline, recall by popularity, five users' lists.
+    Of ranking models: accuracy and calibration. The page needs no network and runs no script. What a
     run folder holds already (evaluation.json, diagnosis.jsonl) is taken, the rest is measured. --set changes how the
     runs are evaluated. Needs the extra: pip install 'fullrank[report]'.
 
@@ -95,9 +96,11 @@ def _print(output: Output, found: Report, out: Path, spent: float) -> None:
     missing = [figure for figure in found.figures if isinstance(figure, Missing)]
     for figure in missing:
         output.say(f"left out: {figure.title} ({figure.why.rstrip('.')})")
-    output.say(f"{out}: {plural(len(found.figures) - len(missing), 'figure')}, in {seconds(spent)}", wrap=False)
+    drawn = [figure for figure in found.figures if not isinstance(figure, Missing)]
+    count = sum(isinstance(figure, Figure) for figure in drawn)
+    output.say(f"{out}: {plural(count, 'figure')}, in {seconds(spent)}", wrap=False)
     output.finish({
-        "out": out, "runs": rows, "figures": [figure.name for figure in found.figures if isinstance(figure, Figure)],
+        "out": out, "runs": rows, "figures": [figure.name for figure in drawn],
         "left_out": {figure.name: figure.why for figure in missing}, "seconds": round(spent, 3),
     })  # fmt: skip
 

@@ -23,7 +23,7 @@ from fullrank.analysis.activations import RetrievalContext, activations, sample_
 from fullrank.analysis.diagnosis import LEFT_OUT, Diagnosis, Row, is_row
 from fullrank.analysis.diagnostics import Diagnostic, Section
 from fullrank.analysis.ranking_activations import RankingContext, ranking_activations, sample_impressions
-from fullrank.analysis.report import Figure, Missing, RunTable
+from fullrank.analysis.report import Drawn, Examples, Figure, Missing, OpenTable, RunTable
 from fullrank.analysis.report.collect import collect
 from fullrank.analysis.report.results import RunResult
 from fullrank.core.files import jsonable
@@ -165,12 +165,21 @@ def _with(result: RunResult, rows: list[Row]) -> RunResult:
 
 
 def _whole_figure(figure: object) -> None:
-    assert figure is None or isinstance(figure, Figure | Missing), f"{figure!r} is no Figure, Missing or None"
+    assert figure is None or isinstance(figure, Drawn | Missing), (
+        f"{figure!r} is no Figure, OpenTable, Examples, Missing or None"
+    )
     if isinstance(figure, Missing):
         assert figure.name and figure.title and figure.why, f"{figure!r} does not say why it is missing"
+        return
+    if figure is None:
+        return
+    assert figure.name and figure.title and figure.caption, f"{figure.name} is not whole"
+    if isinstance(figure, Examples):
+        assert figure.users and all(one.lists for one in figure.users), f"{figure.name} shows no lists"
     if isinstance(figure, Figure):
-        assert figure.name and figure.title and figure.caption and figure.panels, f"{figure.name} is not whole"
+        assert figure.panels, f"{figure.name} is not whole"
         assert all(panel.alt and panel.svg.startswith("<svg") for panel in figure.panels), f"{figure.name}: a panel"
+    if isinstance(figure, Figure | OpenTable):
         sound = figure.rows and all(len(row) == len(figure.headers) for row in figure.rows)
         assert sound, f"{figure.name}: its numbers do not fit its headers"
 

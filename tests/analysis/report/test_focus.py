@@ -49,14 +49,15 @@ def test_shares_by_layer(found: list[RunResult]) -> None:
 def test_a_case_with_titles(found: list[RunResult]) -> None:
     made = ExampleUser.figure(found)
     assert isinstance(made, Figure) and len(made.absent) == 1
-    assert made.headers == ("event", "item", "title", "is", "A layer 1", "A layer 2", "B layer 1", "B layer 2")
+    assert made.headers == ("event", "item", "title", "related", "A layer 1", "A layer 2", "B layer 1", "B layer 2")
     assert [row[0] for row in made.rows] == list(range(1, len(made.rows) + 1))
     assert all(row[2].startswith("</title>") and "\x07" not in row[2] and HOSTILE not in row[2] for row in made.rows)
     for place in (0, 1):
         sums = np.abs([row[4 + place] for row in made.rows]).sum()
         assert sums == pytest.approx(1, abs=1e-4)
     assert any(row[6] < 0 for row in made.rows), "focused attention subtracts"
-    assert "✗" in made.panels[0].svg and "✓" in made.panels[0].svg
+    assert "✓" in made.panels[0].svg and "✗" not in made.panels[0].svg, "an event that is not related is no error"
+    assert {row[3] for row in made.rows} == {"yes", "no"}
 
 
 def test_cases_of_other_data_do_not_mix(found: list[RunResult]) -> None:

@@ -72,7 +72,11 @@ def drawn(made: Report) -> dict[str, Figure]:
 
 
 def test_every_figure_is_there_with_its_numbers(whole: Report) -> None:
-    assert list(drawn(whole)) == ["reliability", "trajectory", "curves", *(f"distribution-{key}" for key in "BCDE")]
+    open_, folded = ["reliability", "gain", "curves"], ["trajectory", *(f"distribution-{key}" for key in "BCDE")]
+    assert list(drawn(whole)) == open_ + folded and [one.name for one in whole.sections][:2] == [
+        "differences",
+        open_[0],
+    ]
     page = Page(whole.html)
     panels = [panel for figure in drawn(whole).values() for panel in figure.panels]
     assert [picture["aria-label"] for picture in page.named("svg")] == [panel.alt for panel in panels]

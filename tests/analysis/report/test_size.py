@@ -137,7 +137,7 @@ def test_runs_of_other_sizes_by_their_parameters(ladder: list[RunResult]) -> Non
         ranks = {found["layer"]: found["value"] for found in one.diagnosis.of("layers", "entropy_rank")}
         share = one.diagnosis.value("spectrum", "collapse_share")
         assert row[4:] == (one.metric("ndcg@10"), one.metric("fair0.8@1"), share, ranks[one.layers])
-    words = ["accuracy (ndcg@10)", "fairness (fair0.8@1)", "collapse share", "effective rank"]
+    words = ["accuracy (ndcg@10)", "long-tail share (fair0.8@1)", "collapse share", "effective rank"]
     assert [panel.alt.split(" by ")[0] for panel in made.panels] == words and not made.absent
     assert f"C ({made.rows[0][1]:,}) {made.rows[0][7]:.4g}" in made.panels[3].alt
     assert all("C, B, A, E, F: sasrec" in panel.svg for panel in made.panels)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from fullrank.analysis.diagnosis import Row
-from fullrank.analysis.report import Figure, Missing, RunTable
+from fullrank.analysis.report import Drawn, Figure, Missing, RunTable
 from fullrank.analysis.report.results import RunResult
 from fullrank.core.errors import UserError
 from fullrank.core.log import logger
@@ -37,10 +37,12 @@ class Section:
     """Of the rows and of the entry point; no two sections of one problem share it."""
     problem: ClassVar[Problem] = "retrieval"
     """Which models it is about."""
+    internal: ClassVar[bool] = False
+    """Whether its figure shows models from inside: folded on the page, for those who build them."""
 
     @classmethod
-    def figure(cls, results: Sequence[RunResult]) -> Figure | Missing | None:
-        """All runs in one figure; `Missing` says why it cannot be drawn, None leaves it out without a word."""
+    def figure(cls, results: Sequence[RunResult]) -> Drawn | Missing | None:
+        """All runs in one figure, table or examples; `Missing` says why there is none, None leaves it out silently."""
         return None
 
     @classmethod

@@ -79,7 +79,7 @@ class Ablation(Diagnostic):
     @classmethod
     def figure_of(cls, result: RunResult) -> Figure | Missing | None:
         """Collapse share, fairness and accuracy without each block."""
-        name, title = f"ablation-{result.key}", f"Run {result.key} without its parts"
+        name, title = f"ablation-{result.key}", f"Ablation of run {result.key}"
         rows = result.diagnosis.of("ablation")
         if not rows:
             return Missing(name, title, f"{result.name}: {result.why_missing('ablation')}.")
@@ -103,7 +103,7 @@ class Ablation(Diagnostic):
                 axes.invert_yaxis()
                 axes.grid(axis="y", visible=False)
 
-            label = figure.replace("_", " ")
+            label = f"long-tail share ({figure})" if figure == FAIRNESS else figure.replace("_", " ")
             alt = f"{label} of the whole model and without each part: " + "; ".join(
                 f"{words[place]} {found[place][figure]:.3f}" for place in found
             )
@@ -112,8 +112,8 @@ class Ablation(Diagnostic):
         caption = (
             "One part at a time is switched off, so that it passes its input on, or every event attends to itself "
             "alone, and everything is measured again on a sample of users; nothing is trained anew. A part without "
-            "which the collapse share falls and fairness rises is one that amplifies popularity. The dashed line is "
-            "the whole model."
+            "which the collapse share falls and the long-tail share rises is one that amplifies popularity. The dashed "
+            "line is the whole model."
         )
         table = tuple((words[place], *(found[place].get(name) for name in _names(found))) for place in found)
         headers = ("", *(name.replace("_", " ") for name in _names(found)))

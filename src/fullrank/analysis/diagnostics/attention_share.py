@@ -24,7 +24,7 @@ from fullrank.analysis.activations import Activations, RetrievalContext
 from fullrank.analysis.diagnosis import Row, not_measured, row
 from fullrank.analysis.diagnostics import Diagnostic
 from fullrank.analysis.report import Figure, Missing
-from fullrank.analysis.report.draw import GREY, legend, look, panel
+from fullrank.analysis.report.draw import GREY, from_zero, legend, look, panel
 from fullrank.analysis.report.results import RunResult
 from fullrank.inference.attention import weights_of
 from fullrank.models.sequential.attention import mask
@@ -101,7 +101,7 @@ class AttentionShare(Diagnostic):
     @classmethod
     def figure_of(cls, result: RunResult) -> Figure | Missing | None:
         """Attention to each band of popularity over its share of the events that are read."""
-        name, title = f"attention-{result.key}", f"Whom run {result.key} attends to"
+        name, title = f"attention-{result.key}", f"Attention by item popularity, run {result.key}"
         rows = result.diagnosis.of("attention_share")
         if not rows:
             return Missing(name, title, f"{result.name}: {result.why_missing('attention_share')}.")
@@ -131,6 +131,7 @@ class AttentionShare(Diagnostic):
                     spots = [ratio[layer, head, label] for label in labels]
                     axes.plot(at, spots, ".", color=look(place)["color"], alpha=0.45, ms=4)
             axes.set_xticks(list(at), labels)
+            from_zero(axes)
             legend(axes)
 
         caption = (

@@ -57,6 +57,7 @@ class Bound(Diagnostic):
     """The constants of the bound, and the norms that it bounds."""
 
     name = "bound"
+    internal = True
 
     def __init__(self, context: RetrievalContext):
         super().__init__(context)
@@ -209,7 +210,7 @@ class Bound(Diagnostic):
     @classmethod
     def figure(cls, results: Sequence[RunResult]) -> Figure | Missing | None:
         """The norm that is measured behind each layer, and the one that Theorem 4.1 allows."""
-        name, title = "bound", "What the theory allows, and what is there"
+        name, title = "bound", "Theoretical bound vs. measured norm"
         there, absent = measured(results, "bound")
         if not there:
             return Missing(name, title, " ".join(absent))

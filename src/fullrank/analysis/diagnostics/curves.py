@@ -7,8 +7,8 @@ from typing import Any
 
 from fullrank.analysis.diagnostics import Section
 from fullrank.analysis.report import Figure, Missing, join_words
-from fullrank.analysis.report.draw import integer_ticks, legend, look, panel
-from fullrank.analysis.report.results import RunResult
+from fullrank.analysis.report.draw import from_zero, integer_ticks, legend, look, panel
+from fullrank.analysis.report.results import RunResult, legend_label
 from fullrank.metrics.names import HISTORY
 
 COLLAPSE = {"watch/collapse_share": "collapse share"}
@@ -45,7 +45,7 @@ def training_curves(results: Sequence[RunResult], watched: Mapping[str, str], no
 
     `note` is a sentence on how validation was measured.
     """
-    name, title = "curves", "How training went"
+    name, title = "curves", "Training curves"
     there = [one for one in results if one.epochs]
     absent = tuple(
         f"Run {one.key} ({one.name}) is not shown: it was not trained in epochs." for one in results if not one.epochs
@@ -66,7 +66,9 @@ def training_curves(results: Sequence[RunResult], watched: Mapping[str, str], no
                 points = _points(one, key)
                 if points:
                     style = look(results.index(one)) | {"marker": "" if len(points) > 30 else "."}
-                    axes.plot(*zip(*points, strict=True), label=one.key, **style)
+                    axes.plot(*zip(*points, strict=True), label=legend_label(one, results), **style)
+            if "@" in key:  # an AUC has its floor at 0.5, a loss none
+                from_zero(axes)
             integer_ticks(axes)
             legend(axes)
 

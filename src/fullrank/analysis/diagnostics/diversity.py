@@ -24,7 +24,7 @@ from fullrank.analysis.diagnosis import Row, not_measured, row
 from fullrank.analysis.diagnostics import Diagnostic
 from fullrank.analysis.report import Figure, Missing
 from fullrank.analysis.report.draw import integer_ticks, legend, logarithmic, look, panel
-from fullrank.analysis.report.results import RunResult, measured
+from fullrank.analysis.report.results import RunResult, legend_label, measured
 from fullrank.data.batch import ReasoningStates
 
 ALONE = "it reasons in one stream, which has no other to differ from"
@@ -71,6 +71,7 @@ class Diversity(Diagnostic):
     """D^(t) and its contraction. Without a reasoner it has nothing to say."""
 
     name = "diversity"
+    internal = True
 
     def __init__(self, context: RetrievalContext):
         super().__init__(context)
@@ -110,7 +111,7 @@ class Diversity(Diagnostic):
     @classmethod
     def figure(cls, results: Sequence[RunResult]) -> Figure | Missing | None:
         """Squared distance of the streams by step, with the fitted contraction."""
-        name, title = "diversity", "Do the streams stay apart?"
+        name, title = "diversity", "Distance between reasoning streams"
         if not any(reasons(one) for one in results):
             return None
         there, absent = reasoning_runs(results, "diversity")
@@ -122,7 +123,9 @@ class Diversity(Diagnostic):
         def paint(axes: Any) -> None:
             for one in there:
                 values = {step: value for step, value in curves[one.key].items() if value > 0}
-                axes.plot(list(values), list(values.values()), label=one.key, **look(results.index(one)))
+                axes.plot(
+                    list(values), list(values.values()), label=legend_label(one, results), **look(results.index(one))
+                )
             if any(value > 0 for values in curves.values() for value in values.values()):
                 logarithmic(axes)
             integer_ticks(axes)

@@ -1,4 +1,4 @@
-"""Figures of evaluations: accuracy against fairness, who is recommended, and whether click probabilities are right."""
+"""Figures of evaluations: accuracy against long-tail share, recommended items by popularity, and calibration."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fullrank.analysis.diagnostics import Section
 from fullrank.analysis.diagnostics.attention_share import LABELS, item_bands
 from fullrank.analysis.report import Figure, Missing, join_words
 from fullrank.analysis.report.draw import GREY, legend, look, panel
-from fullrank.analysis.report.results import RunResult, not_comparable
+from fullrank.analysis.report.results import RunResult, legend_label, not_comparable
 from fullrank.metrics.exposure import exposures
 from fullrank.metrics.names import history_words
 
@@ -21,14 +21,14 @@ PLACES = 10
 
 
 class Pareto(Section):
-    """Accuracy against fairness, with intervals, and the runs that no other beats in both."""
+    """Accuracy against long-tail share, with intervals, and the runs that no other beats in both."""
 
     name = "pareto"
 
     @classmethod
     def figure(cls, results: Sequence[RunResult]) -> Figure | Missing | None:
-        """Accuracy against fairness, with intervals, and the runs that no other beats in both."""
-        name, title = "pareto", "Accuracy against fairness"
+        """Accuracy against long-tail share, with intervals, and the runs that no other beats in both."""
+        name, title = "pareto", "Accuracy against long-tail share"
         if len(results) < 2:
             return Missing(name, title, "it compares runs, and the report has one.")
         why = not_comparable(results)
@@ -44,13 +44,15 @@ class Pareto(Section):
                 style = look(place)
                 axes.errorbar(x, y, xerr=_reach(one, FAIRNESS, x), yerr=_reach(one, accuracy, y),
                               fmt=style["marker"], color=style["color"], elinewidth=1)  # fmt: skip
-                axes.annotate(one.key, (x, y), xytext=(6, 5), textcoords="offset points", color=style["color"])
+                axes.annotate(
+                    legend_label(one, results), (x, y), xytext=(6, 5), textcoords="offset points", color=style["color"]
+                )
 
         keys = join_words([results[i].key for i in best])
         line = "; the dashed line joins them" if len(best) > 1 else ""
         caption = (
             f"Each point is a run: further up finds more of what people chose next ({accuracy}), further right shows "
-            f"more niche items in first place ({FAIRNESS}: share of first recommendations from the least popular 80 % "
+            f"more of the long tail ({FAIRNESS}: share of first recommendations from the least popular 80 % "
             f"of items). Bars are intervals over users; {history_words(results[0].evaluation.protocol)}. No run beats "
             f"{keys} in both{line}."
         )
@@ -61,7 +63,7 @@ class Pareto(Section):
             for place, (one, (x, y)) in enumerate(zip(results, points, strict=True))
         ]  # fmt: skip
         headers = ("run", accuracy, "from", "to", FAIRNESS, "from", "to", "best trade-off")
-        drawn = panel(name, paint, alt, x=f"fairness ({FAIRNESS})", y=f"accuracy ({accuracy})")
+        drawn = panel(name, paint, alt, x=f"long-tail share ({FAIRNESS})", y=f"accuracy ({accuracy})")
         return Figure(name, title, caption, (drawn,), headers, tuple(rows))
 
 
@@ -73,7 +75,7 @@ class PopularityBands(Section):
     @classmethod
     def figure(cls, results: Sequence[RunResult]) -> Figure | Missing | None:
         """Which share of the recommendations goes to each band of popularity."""
-        name, title = "bands", "Who is recommended"
+        name, title = "bands", "Recommended items by popularity"
         columns: list[tuple[str, np.ndarray]] = []
         for one in results:
             popularity = one.run.catalog.popularity
@@ -85,12 +87,12 @@ class PopularityBands(Section):
             columns.append((one.key, _shares(exposures(lists[:, :PLACES], len(popularity)), band)))
 
         def paint(axes: Any) -> None:
-            wide = 0.84 / len(columns)
+            wide, keys = 0.84 / len(columns), [one.key for one in results]
+            names = {one.key: legend_label(one, results) for one in results}
             for place, (label, shares) in enumerate(columns):
-                keys = [one.key for one in results]
                 colour = look(keys.index(label))["color"] if label in keys else "#b5b5b5"
                 at = np.arange(len(LABELS)) + (place - (len(columns) - 1) / 2) * wide
-                axes.bar(at, 100 * shares, wide * 0.92, color=colour, label=label)
+                axes.bar(at, 100 * shares, wide * 0.92, color=colour, label=names.get(label, label))
             axes.set_xticks(range(len(LABELS)), LABELS)
             legend(axes)
 
@@ -122,7 +124,12 @@ class Reliability(Section):
             axes.plot([0, top], [0, top], color=GREY, linewidth=1, linestyle=":")
             for place, one in enumerate(results):
                 curve = one.evaluation.curve
-                axes.plot([p.probability for p in curve], [p.rate for p in curve], label=one.key, **look(place))
+                axes.plot(
+                    [p.probability for p in curve],
+                    [p.rate for p in curve],
+                    label=legend_label(one, results),
+                    **look(place),
+                )
             legend(axes, place="upper left")
 
         caption = (
@@ -140,7 +147,7 @@ class Reliability(Section):
         )  # fmt: skip
         drawn = panel("reliability", paint, alt, x="predicted probability", y="share clicked")
         headers = ("run", "impressions", "predicted", "clicked")
-        return Figure("reliability", "Are the probabilities right?", caption, (drawn,), headers, rows)
+        return Figure("reliability", "Calibration", caption, (drawn,), headers, rows)
 
 
 def pareto_front(points: Sequence[tuple[float, float]]) -> list[int]:

@@ -22,8 +22,8 @@ from fullrank.analysis.diagnostics import Diagnostic
 from fullrank.analysis.diagnostics.focus import missing_from_all, recent_events
 from fullrank.analysis.relevance import LAST, Relevance
 from fullrank.analysis.report import Figure, Missing, Panel
-from fullrank.analysis.report.draw import COLOURS, GREY, legend, look, panel
-from fullrank.analysis.report.results import RunResult, readable
+from fullrank.analysis.report.draw import GREY, legend, look, panel
+from fullrank.analysis.report.results import RunResult, item_title, legend_label, readable
 from fullrank.core.errors import UserError
 from fullrank.data.batch import Model
 from fullrank.data.events.store import Store
@@ -120,6 +120,7 @@ class ExampleUser(Diagnostic):
     """The explanation of the example user. `index` counts events from the end, 1 the last."""
 
     name = "case"
+    internal = True
     runs_model = True
 
     def rows(self) -> list[Row]:
@@ -140,7 +141,7 @@ class ExampleUser(Diagnostic):
     @classmethod
     def figure(cls, results: Sequence[RunResult]) -> Figure | Missing | None:
         """One user's last events with their titles, and the attention that each run gives them."""
-        name, title = "case", "What the runs attend to in one history"
+        name, title = "case", "Attention of the runs in one history"
         there = [one for one in results if one.diagnosis.of("case", "share")]
         if not there:
             return Missing(name, title, missing_from_all(results, "case"))
@@ -154,7 +155,7 @@ class ExampleUser(Diagnostic):
         )
         if any(not 0 <= item < longest.run.catalog.size for item in (*(item for item, _ in events), about[1])):
             return Missing(name, title, f"{longest.name}: its diagnosis names items that are not in its catalogue.")
-        titles = [_title(longest, item) for item, _ in events]
+        titles = [item_title(longest, item) for item, _ in events]
         shares = {one.key: _shares(one) for one in alike}
         panels: list[Panel] = []
 
@@ -163,33 +164,34 @@ class ExampleUser(Diagnostic):
             for place, one in enumerate(alike):
                 values = [100 * float(np.mean(share)) for share in shares[one.key]]
                 at = np.arange(len(values)) + (place - (len(alike) - 1) / 2) * thick
-                axes.barh(at, values, thick, color=look(results.index(one))["color"], label=one.label)
-            marks = ["✓" if label == "relevant" else "✗" for _, label in events]
+                axes.barh(at, values, thick, color=look(results.index(one))["color"], label=legend_label(one, results))
+            marks = ["✓" if label == "relevant" else "" for _, label in events]
             axes.set_yticks(range(len(titles)), [f"{_short(t)} {m}" for t, m in zip(titles, marks, strict=True)])
             for text, mark in zip(axes.get_yticklabels(), marks, strict=True):
-                text.set_color("black" if mark == "✓" else COLOURS[1])
+                text.set_color("black" if mark else GREY)
             axes.axvline(0, color=GREY, lw=1)
             axes.invert_yaxis()
             axes.grid(axis="y", visible=False)
             legend(axes)
 
-        chosen = _title(longest, about[1])
+        chosen = item_title(longest, about[1])
         caption = (
-            f"One person's last events, the most recent first, before they chose '{chosen}'. Those with a tick have to "
-            "do with it, a cross is noise. Bars are the share of attention that each run gives to an event, mean over "
-            "its layers and heads; a bar to the left of 0 is subtracted."
+            f"One person's last events, the most recent first, before they chose '{chosen}'. Those with a tick are "
+            "related to it: people who had the one had the other more often than chance. Bars are the share of "
+            "attention that each run gives to an event, mean over its layers and heads; a bar to the left of 0 is "
+            "subtracted."
         )
         marked = "; ".join(f"{one.key} {_relevant(shares[one.key], events):.2f}" for one in alike)
         alt = (
-            f"Attention to each of {len(events)} events of one person. Sum of the sizes over relevant events: {marked}."
+            f"Attention to each of {len(events)} events of one person. Sum of the sizes over related events: {marked}."
         )
         panels.append(
             panel(name, paint, alt, x="percent of attention", y="", height=1.3 + 0.14 * len(events) * (1 + len(alike)))
         )
         layers = [(one, layer) for one in alike for layer in range(len(shares[one.key][0]))]
-        headers = ("event", "item", "title", "is", *(f"{one.key} layer {layer + 1}" for one, layer in layers))
+        headers = ("event", "item", "title", "related", *(f"{one.key} layer {layer + 1}" for one, layer in layers))
         rows = tuple(
-            (n + 1, readable(str(longest.run.catalog.ids[item])), titles[n], label,
+            (n + 1, readable(str(longest.run.catalog.ids[item])), titles[n], "yes" if label == "relevant" else "no",
              *(shares[one.key][n][layer] if n < len(shares[one.key]) else None for one, layer in layers))
             for n, (item, label) in enumerate(events)
         )  # fmt: skip
@@ -221,13 +223,6 @@ def _relevant(shares: list[list[float]], events: list[tuple[int, str]]) -> float
     """Sizes of the mean shares of the relevant events, added up."""
     means = [abs(float(np.mean(share))) for share in shares]
     return sum(mean for mean, (_, label) in zip(means, events, strict=False) if label == "relevant")
-
-
-def _title(one: RunResult, item: int) -> str:
-    titles = one.run.catalog.titles
-    return readable(
-        str(one.run.catalog.ids[item]) if titles is None else titles[item] or str(one.run.catalog.ids[item])
-    )
 
 
 def _short(text: str) -> str:

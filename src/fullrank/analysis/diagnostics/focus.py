@@ -27,8 +27,8 @@ from fullrank.analysis.diagnosis import Row, not_measured, row
 from fullrank.analysis.diagnostics import Diagnostic
 from fullrank.analysis.relevance import LAST
 from fullrank.analysis.report import Figure, Missing
-from fullrank.analysis.report.draw import GREY, integer_ticks, legend, look, panel
-from fullrank.analysis.report.results import RunResult
+from fullrank.analysis.report.draw import GREY, from_zero, integer_ticks, legend, look, panel
+from fullrank.analysis.report.results import RunResult, legend_label
 from fullrank.data.batch import Batch
 from fullrank.inference.attention import last_shares, weights_of
 
@@ -39,6 +39,7 @@ class Focus(Diagnostic):
     """Attention of the last event to relevant events and to noise."""
 
     name = "focus"
+    internal = True
 
     def __init__(self, context: RetrievalContext):
         super().__init__(context)
@@ -95,7 +96,7 @@ class Focus(Diagnostic):
     @classmethod
     def figure(cls, results: Sequence[RunResult]) -> Figure | Missing | None:
         """The share of attention that relevant events get, layer by layer, beside their share of the events."""
-        name, title = "focus", "Attention to what matters and to noise"
+        name, title = "focus", "Attention to related events"
         there = [one for one in results if one.diagnosis.of("focus", "relevant")]
         absent = tuple(one.absent("focus") for one in results if one not in there)
         if not there:
@@ -109,7 +110,8 @@ class Focus(Diagnostic):
                 if one in there:
                     layers = sorted(shares[one.key])
                     values = [100 * shares[one.key][layer] for layer in layers]
-                    axes.plot([layer + 1 for layer in layers], values, label=one.label, **look(place))
+                    axes.plot([layer + 1 for layer in layers], values, label=legend_label(one, results), **look(place))
+            from_zero(axes)
             integer_ticks(axes)
             legend(axes)
 
@@ -117,20 +119,29 @@ class Focus(Diagnostic):
             "Of the last 20 things a person did, some have to do with what they chose next: people who had the one had "
             "the other more often than chance. The lines say how much of its attention the model gives to those; the "
             "dotted line is their share of the events, what attending to everything alike would give. The rest goes to "
-            "noise. The table also has attention with its sign: below 0 a model subtracts what it reads there."
+            "events that nobody else had together with that choice; it is not wrong to have done them. The table also "
+            "has attention with its sign: below 0 a model subtracts what it reads there."
         )
         tops = "; ".join(
             f"{one.key} " + ", ".join(f"{s:.0%}" for _, s in sorted(shares[one.key].items())) for one in there
         )
         alt = f"Share of attention to relevant events by layer, {even:.0%} of the events. Layer by layer: {tops}."
-        headers = ("run", "layer", "relevant share", "over even", "signed, relevant", "signed, noise", "people")
+        headers = (
+            "run",
+            "layer",
+            "share of related events",
+            "over even",
+            "signed, related",
+            "signed, others",
+            "people",
+        )
         rows = tuple(
             (one.label, layer + 1, shares[one.key][layer], _over_heads(one, "ratio")[layer],
              _over_heads(one, "signed", "relevant")[layer], _over_heads(one, "signed", "noise")[layer],
              one.diagnosis.value("focus", "users"))
             for one in there for layer in sorted(shares[one.key])
         )  # fmt: skip
-        drawn = panel(name, paint, alt, x="layer", y="percent of attention")
+        drawn = panel(name, paint, alt, x="layer", y="attention to related events (%)")
         return Figure(name, title, caption, (drawn,), headers, rows, absent)
 
 

@@ -79,7 +79,7 @@ class LatentAttention(Diagnostic):
         """Attention of every stream and step over the history, by how far back events lie."""
         if not reasons(result):
             return None
-        name, title = f"looks-{result.key}", f"Where run {result.key} looks while it reasons"
+        name, title = f"looks-{result.key}", f"Attention of the reasoning steps of run {result.key}"
         mass = {
             (row["layer"], row["head"], row["index"], row["label"]): row["value"]
             for row in result.diagnosis.of("latent_attention", "mass")

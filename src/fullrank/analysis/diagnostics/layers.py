@@ -17,8 +17,8 @@ from fullrank.analysis.diagnosis import Row, not_measured, row
 from fullrank.analysis.diagnostics import Diagnostic
 from fullrank.analysis.diagnostics.spectrum import triangle
 from fullrank.analysis.report import Figure, Missing
-from fullrank.analysis.report.draw import integer_ticks, legend, logarithmic, look, panel
-from fullrank.analysis.report.results import RunResult, measured
+from fullrank.analysis.report.draw import from_zero, integer_ticks, legend, logarithmic, look, panel
+from fullrank.analysis.report.results import RunResult, legend_label, measured
 from fullrank.data.batch import last
 from fullrank.ops.effective_rank import collapse_share, entropy_rank, stable_rank
 
@@ -30,6 +30,7 @@ class Layers(Diagnostic):
     """
 
     name = "layers"
+    internal = True
 
     def __init__(self, context: RetrievalContext):
         super().__init__(context)
@@ -60,13 +61,13 @@ class Layers(Diagnostic):
     @classmethod
     def figure(cls, results: Sequence[RunResult]) -> Figure | Missing | None:
         """Collapse share, entropy rank and largest singular value of the outputs, layer by layer."""
-        name, title = "layers", "What each layer does to the states"
+        name, title = "layers", "Effective rank of the states by layer"
         there, absent = measured(results, "layers")
         if not there:
             return Missing(name, title, " ".join(absent))
         figures = {
             "collapse_share": ("collapse share", "share of the strongest direction"),
-            "entropy_rank": ("directions in use", "directions in use (entropy rank)"),
+            "entropy_rank": ("effective rank", "effective rank (entropy rank)"),
             "sigma_1": ("largest singular value", "largest singular value"),
         }
         panels = []
@@ -75,9 +76,16 @@ class Layers(Diagnostic):
             def paint(axes: Any, figure: str = figure) -> None:
                 for one in there:
                     values = one.diagnosis.by_layer("layers", figure)
-                    axes.plot(list(values), list(values.values()), label=one.key, **look(results.index(one)))
+                    axes.plot(
+                        list(values),
+                        list(values.values()),
+                        label=legend_label(one, results),
+                        **look(results.index(one)),
+                    )
                 if figure == "sigma_1":
                     logarithmic(axes)
+                else:
+                    from_zero(axes)
                 integer_ticks(axes)
                 legend(axes)
 
@@ -87,7 +95,7 @@ class Layers(Diagnostic):
             )  # fmt: skip
             panels.append(panel(f"{name}-{figure}", paint, alt, x="layer (0: input)", y=label))
         caption = (
-            "After each layer every user is a point; these curves say how those points spread. Falling directions and "
+            "After each layer every user is a point; these curves say how those points spread. A falling rank and "
             "a rising share mean that users are squeezed towards one line: the model tells them apart less and less."
         )
         rows = tuple(

@@ -20,7 +20,7 @@ from fullrank.analysis.diagnostics import Diagnostic
 from fullrank.analysis.diagnostics.diversity import has_reasoner, reasoning_runs, reasons
 from fullrank.analysis.report import Figure, Missing
 from fullrank.analysis.report.draw import GREY, integer_ticks, legend, look, panel
-from fullrank.analysis.report.results import RunResult
+from fullrank.analysis.report.results import RunResult, legend_label
 from fullrank.evaluation import Evaluation, accuracy_by_steps, compare, evaluate, oracle_ceilings
 
 USERS = 2048
@@ -58,7 +58,7 @@ class StepCurve(Diagnostic):
     @classmethod
     def figure(cls, results: Sequence[RunResult]) -> Figure | Missing | None:
         """Accuracy by steps, and accuracy against seconds."""
-        name, title = "step_curve", "What another reasoning step brings, and costs"
+        name, title = "step_curve", "Accuracy and cost by reasoning steps"
         if not any(reasons(one) for one in results):
             return None
         there, absent = reasoning_runs(results, "step_curve")
@@ -72,8 +72,8 @@ class StepCurve(Diagnostic):
         def by_steps(axes: Any) -> None:
             for one in there:
                 style = look(results.index(one))
-                axes.plot([p["steps"] for p in fixed[one.key]], [p["accuracy"] for p in fixed[one.key]], label=one.key,
-                          **style)  # fmt: skip
+                steps, accuracies = ([p[name] for p in fixed[one.key]] for name in ("steps", "accuracy"))
+                axes.plot(steps, accuracies, label=legend_label(one, results), **style)
                 _stars(axes, adaptive[one.key], "steps", style, one.key)
                 trained = one.diagnosis.value("step_curve", "trained")
                 if trained is not None:
@@ -85,7 +85,12 @@ class StepCurve(Diagnostic):
             for one in there:
                 style = look(results.index(one))
                 points = fixed[one.key]
-                axes.plot([p["seconds"] for p in points], [p["accuracy"] for p in points], label=one.key, **style)
+                axes.plot(
+                    [p["seconds"] for p in points],
+                    [p["accuracy"] for p in points],
+                    label=legend_label(one, results),
+                    **style,
+                )
                 for p in points:
                     axes.annotate(f"{p['steps']:g}", (p["seconds"], p["accuracy"]), xytext=(4, 4), fontsize=7,
                                   textcoords="offset points", color=GREY)  # fmt: skip
@@ -121,6 +126,7 @@ class OracleStep(Diagnostic):
     """The ceiling of choosing every user's step; `label` names the metric. Nothing without a reasoner."""
 
     name = "oracle_step"
+    internal = True
     runs_model = True
 
     def rows(self) -> list[Row]:
@@ -141,7 +147,7 @@ class OracleStep(Diagnostic):
     @classmethod
     def figure(cls, results: Sequence[RunResult]) -> Figure | Missing | None:
         """The model's accuracy, and what the best step of every user would give."""
-        name, title = "oracle_step", "If we knew when to stop"
+        name, title = "oracle_step", "Accuracy with the best number of steps for each user (oracle)"
         if not any(reasons(one) for one in results):
             return None
         there, absent = reasoning_runs(results, "oracle_step")

@@ -13,8 +13,8 @@ from fullrank.analysis.activations import device_of
 from fullrank.analysis.diagnosis import Row, row
 from fullrank.analysis.diagnostics import Diagnostic
 from fullrank.analysis.report import Figure, Missing
-from fullrank.analysis.report.draw import legend, look, panel
-from fullrank.analysis.report.results import RunResult, measured
+from fullrank.analysis.report.draw import from_zero, legend, look, panel
+from fullrank.analysis.report.results import RunResult, legend_label, measured
 from fullrank.evaluation import evaluate
 
 SHARES = (0.0, 0.1, 0.2, 0.3)
@@ -41,7 +41,7 @@ class Robustness(Diagnostic):
     @classmethod
     def figure(cls, results: Sequence[RunResult]) -> Figure | Missing | None:
         """The selection metric by the share of events that are hidden."""
-        name, title = "robustness", "When part of the history is missing"
+        name, title = "robustness", "Accuracy with part of the history missing"
         there, absent = measured(results, "robustness")
         if not there:
             return Missing(name, title, " ".join(absent))
@@ -53,8 +53,11 @@ class Robustness(Diagnostic):
         def paint(axes: Any) -> None:
             for one in there:
                 values = curves[one.key]
-                axes.plot(list(values), list(values.values()), label=one.key, **look(results.index(one)))
+                axes.plot(
+                    list(values), list(values.values()), label=legend_label(one, results), **look(results.index(one))
+                )
             axes.set_xticks(sorted({share for values in curves.values() for share in values}))
+            from_zero(axes)
             legend(axes)
 
         metrics = list(dict.fromkeys(one.accuracy for one in there))

@@ -25,7 +25,7 @@ from fullrank.analysis.diagnosis import Diagnosis, Row, not_measured, row
 from fullrank.analysis.diagnostics import Diagnostic
 from fullrank.analysis.report import Figure, Missing, RunTable
 from fullrank.analysis.report.draw import GREY, legend, look, panel
-from fullrank.analysis.report.results import RunResult, measured
+from fullrank.analysis.report.results import RunResult, legend_label, measured
 from fullrank.data.batch import Model
 from fullrank.data.events.store import Store
 from fullrank.evaluation import evaluate
@@ -75,7 +75,7 @@ class Shortcut(Diagnostic):
     @classmethod
     def figure(cls, results: Sequence[RunResult]) -> Figure | Missing | None:
         """The selection metric of each run, of the graph and of the last events alone."""
-        title = "How much a shortcut reaches"
+        title = "Accuracy of untrained shortcuts"
         there, absent = measured(results, cls.name)
         if not there:
             return Missing(cls.name, title, " ".join(absent))
@@ -86,11 +86,12 @@ class Shortcut(Diagnostic):
             for place, one in enumerate(there):
                 at = np.arange(len(WORDS)) + (place - (len(there) - 1) / 2) * width
                 heights = [value or 0.0 for value in bars[one.key]]
-                axes.bar(at, heights, width, label=one.key, color=look(results.index(one))["color"])
+                axes.bar(at, heights, width, label=legend_label(one, results), color=look(results.index(one))["color"])
             axes.set_xticks(range(len(WORDS)), list(WORDS.values()))
             line = max(values[list(WORDS).index("graph")] or 0.0 for values in bars.values())
             axes.axhline(line, color=GREY, lw=1, ls="--")  # the graph is one for all runs of a store
-            legend(axes)
+            axes.set_ylim(0, 1.35 * axes.get_ylim()[1])  # room for the legend above the bars
+            legend(axes, place="upper right")
 
         metrics = list(dict.fromkeys(one.accuracy for one in there))
         word = metrics[0] if len(metrics) == 1 else "accuracy"

@@ -18,13 +18,13 @@ from fullrank.analysis.activations import FAIRNESS
 from fullrank.analysis.diagnostics import Section
 from fullrank.analysis.diagnostics.token_ranks import layer_values
 from fullrank.analysis.report import Figure, Missing, Panel
-from fullrank.analysis.report.draw import integer_ticks, legend, look, panel, plain_powers
+from fullrank.analysis.report.draw import from_zero, integer_ticks, legend, look, panel, plain_powers
 from fullrank.analysis.report.results import RunResult, not_comparable, readable
 from fullrank.models.ranking.model import RankingModule
 from fullrank.models.sequential.model import Recommender, RecommenderModel
 from fullrank.scaling.sequence_size import non_embedding
 
-NAME, TITLE = "size", "What more parameters do"
+NAME, TITLE = "size", "Accuracy and effective rank by parameters"
 Value = Callable[[Any], float | None]
 """A figure of one run; None where it has none."""
 _MEAN = "a point is the mean of its seeds"
@@ -60,7 +60,7 @@ class Depth(Section):
     @classmethod
     def figure(cls, results: Sequence[RunResult]) -> Figure | Missing | None:
         """Accuracy, fairness and collapse share by the number of layers, of runs that differ in nothing else."""
-        name, title = "depth", "What more layers do"
+        name, title = "depth", "Accuracy and long-tail share by number of layers"
         layered = [one for one in results if one.layers is not None]
         groups = [group for group in same_but_for(layered, LAYERS) if len({one.layers for one in group}) > 1]
         if not groups:
@@ -70,7 +70,7 @@ class Depth(Section):
         if why is not None:
             return Missing(name, title, f"{why}.")
         accuracy = inside[0].accuracy
-        figures = ((accuracy, "accuracy"), (FAIRNESS, "fairness"), ("collapse share", "collapse share"))
+        figures = ((accuracy, "accuracy"), (FAIRNESS, "long-tail share"), ("collapse share", "collapse share"))
 
         def value(one: RunResult, figure: str) -> float | None:
             return (
@@ -89,6 +89,7 @@ class Depth(Section):
                             points.setdefault(one.layers, []).append(found)
                     x = sorted(points)
                     axes.plot(x, [float(np.mean(points[n])) for n in x], label=line_label(group), **look(place))
+                from_zero(axes)
                 integer_ticks(axes)
                 legend(axes)
 
@@ -99,8 +100,8 @@ class Depth(Section):
             )  # fmt: skip
             panels.append(panel(f"{name}-{word.replace(' ', '-')}", paint, alt, x="layers", y=label))
         caption = (
-            "Runs that differ only in how many layers they have. If fairness falls and the collapse share (how much of "
-            "all scores is one direction) rises from left to right, depth amplifies popularity here."
+            "Runs that differ only in how many layers they have. If the long-tail share falls and the collapse share "
+            "(how much of all scores is one direction) rises from left to right, depth amplifies popularity here."
         )
         rows = tuple((one.label, one.layers, *(value(one, figure) for figure, _ in figures)) for one in inside)
         return Figure(name, title, caption, tuple(panels), ("run", "layers", *(figure for figure, _ in figures)), rows)
@@ -128,16 +129,16 @@ class RetrievalSize(Section):
         accuracy = inside[0].accuracy
         values: dict[str, Value] = {
             f"accuracy ({accuracy})": lambda one: one.metric(accuracy),
-            f"fairness ({FAIRNESS})": lambda one: one.metric(FAIRNESS),
+            f"long-tail share ({FAIRNESS})": lambda one: one.metric(FAIRNESS),
             "collapse share": lambda one: one.diagnosis.value("spectrum", "collapse_share"),
             "effective rank": lambda one: one.diagnosis.last_layer("layers", "entropy_rank"),
         }
         caption = (
             f"Runs that differ in {_DIFFER}. Across are the parameters without those of the items' tables; {_MEAN}. If "
-            "fairness falls and the collapse share (how much of all scores is one direction) rises from left to right, "
-            "size amplifies popularity here. The effective rank is how many directions the people's states use behind "
-            "the last layer (its entropy rank). It cannot exceed the width, so compare it with the width in the "
-            "numbers below."
+            "the long-tail share falls and the collapse share (how much of all scores is one direction) rises from "
+            "left to right, size amplifies popularity here. The effective rank is how many directions the people's "
+            "states use behind the last layer (its entropy rank). It cannot exceed the width, so compare it with the "
+            "width in the data table."
         )
         rows = tuple(
             (one.label, sizes[one.key], one.layers, one.run.spec.model.dim,  # type: ignore[attr-defined]
@@ -172,7 +173,7 @@ class RankingSize(Section):
             f"Runs that differ in {_DIFFER_RANKERS}. Across are the dense parameters, which every impression passes; "
             f"{_MEAN}. The effective rank is how many directions the tokens of an impression use behind the last "
             "mixing, before the feed-forward (its stable rank, mean over a sample); a ranker without mixings is "
-            "measured behind its last layer that still has tokens, named in the numbers below. If the rank stays where "
+            "measured behind its last layer that still has tokens, named in the data table. If the rank stays where "
             "it is while the model grows, the new parameters add no directions. It cannot exceed the number in the "
             "last column."
         )

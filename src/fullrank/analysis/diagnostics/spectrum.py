@@ -24,7 +24,7 @@ from fullrank.analysis.diagnosis import Row, not_measured, row
 from fullrank.analysis.diagnostics import Diagnostic
 from fullrank.analysis.report import Figure, Missing, RunTable
 from fullrank.analysis.report.draw import legend, logarithmic, look, panel
-from fullrank.analysis.report.results import RunResult, measured, readable
+from fullrank.analysis.report.results import RunResult, legend_label, measured, readable
 from fullrank.data.batch import DenseScorer
 from fullrank.ops.effective_rank import LEAST, collapse_share, entropy_rank, stable_rank
 
@@ -114,6 +114,7 @@ class SpectralCollapse(Diagnostic):
     """Share of the first direction, ranks, likeness to popularity, singular values, items of the largest loadings."""
 
     name = "spectrum"
+    internal = True
 
     def __init__(self, context: RetrievalContext):
         super().__init__(context)
@@ -142,7 +143,7 @@ class SpectralCollapse(Diagnostic):
     @classmethod
     def figure(cls, results: Sequence[RunResult]) -> Figure | Missing | None:
         """Singular values of the score matrix over the largest."""
-        name, title = "spectrum", "How many directions the scores have"
+        name, title = "spectrum", "Singular values of the scores"
         there, absent = measured(results, "spectrum")
         if not there:
             return Missing(name, title, " ".join(absent))
@@ -152,7 +153,7 @@ class SpectralCollapse(Diagnostic):
             for one in there:
                 values = [value / curves[one.key][0] for value in curves[one.key] if value > 0]
                 style = look(results.index(one)) | {"marker": "o" if len(values) == 1 else ""}
-                axes.plot(range(1, len(values) + 1), values, label=one.key, **style)
+                axes.plot(range(1, len(values) + 1), values, label=legend_label(one, results), **style)
             logarithmic(axes)
             legend(axes)
 
@@ -161,8 +162,8 @@ class SpectralCollapse(Diagnostic):
         caption = (
             "All scores that a model gives (users by items) are a sum of patterns; the curve shows how strong each is, "
             "the first being 1. A curve that drops at once means one pattern decides, and everybody gets nearly the "
-            "same list. The collapse share is how much of all scores is that first pattern; its likeness to popularity "
-            "is the rank correlation with how often items were used (1: it is a popularity ranking)."
+            "same list. The collapse share is the share of the variance that is the first pattern; Spearman's "
+            "correlation compares the order it puts items in with how often they were used (1: a popularity ranking)."
         )
         alt = "Falling curves of singular values. Share of the first: " + "; ".join(
             f"{key} {share:.3f}" for key, share in shares.items() if share is not None
@@ -176,9 +177,9 @@ class SpectralCollapse(Diagnostic):
         headers = (
             "run",
             "collapse share",
-            "likeness to popularity",
+            "Spearman correlation with popularity",
             "as a cosine",
-            "directions in use",
+            "effective rank",
             "of",
             "largest",
         )
@@ -200,7 +201,7 @@ class SpectralCollapse(Diagnostic):
             for row in found
         ]  # fmt: skip
         return RunTable(
-            f"What the first pattern of run {result.key} raises",
+            f"Items of the first singular vector of run {result.key}",
             (
                 "The items with the largest part in the strongest pattern of all scores, and their places by "
                 "popularity. If they are the most popular ones, the pattern is popularity."

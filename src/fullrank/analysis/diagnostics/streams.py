@@ -107,7 +107,7 @@ class Streams(Diagnostic):
         """The matrix of divergences, and weight and use of each stream."""
         if not reasons(result):
             return None
-        name, title = f"streams-{result.key}", f"Whether run {result.key} reasons in different ways at once"
+        name, title = f"streams-{result.key}", f"Divergence of the reasoning streams of run {result.key}"
         kl = {(row["head"], row["index"]): row["value"] for row in result.diagnosis.of("streams", "kl")}
         if not kl:
             return Missing(name, title, f"{result.name}: {result.why_missing('streams')}.")

@@ -31,7 +31,7 @@ from fullrank.analysis.diagnostics import Diagnostic
 from fullrank.analysis.ranking_activations import RankingActivations, RankingContext
 from fullrank.analysis.report import Figure, Missing, Panel
 from fullrank.analysis.report.draw import GREY, integer_ticks, legend, look, panel
-from fullrank.analysis.report.results import RunResult, readable
+from fullrank.analysis.report.results import RunResult, legend_label, readable
 from fullrank.core.errors import UserError
 from fullrank.ops.effective_rank import entropy_rank, stable_rank
 
@@ -63,6 +63,7 @@ class TokenRanks(Diagnostic):
     """Ranks of every layer, impression by impression."""
 
     name = "token_ranks"
+    internal = True
     problem = "ranking"
 
     def __init__(self, context: RankingContext):
@@ -102,7 +103,7 @@ class TokenRanks(Diagnostic):
     @classmethod
     def figure(cls, results: Sequence[RunResult]) -> Figure | Missing | None:
         """Figures 2 and 6 of RankElastor: the mean rank after each layer, with its quartiles."""
-        name, title = "trajectory", "How many directions an impression's tokens use"
+        name, title = "trajectory", "Effective rank of an impression's tokens"
         there = [one for one in results if layer_values(one, "stable_rank")]
         absent = tuple(
             one.absent(NAME) for one in results if one not in there
@@ -118,7 +119,7 @@ class TokenRanks(Diagnostic):
                     low, high = (
                         list(layer_values(one, f"{figure}_quantile", percent).values()) for percent in (25, 75)
                     )
-                    axes.plot(range(len(means)), list(means.values()), label=one.key, **style)
+                    axes.plot(range(len(means)), list(means.values()), label=legend_label(one, results), **style)
                     axes.fill_between(range(len(means)), low, high, color=style["color"], alpha=0.12, linewidth=0)
                 _depth(axes, there)
                 legend(axes)
@@ -133,7 +134,7 @@ class TokenRanks(Diagnostic):
             "directions the rows really use. The line is the mean over a sample of impressions, the band holds the "
             "middle half. A fall means that tokens become alike and width is wasted (collapse). The stable rank counts "
             "directions as strong as the first, the entropy rank counts softly. Models cut an impression into "
-            "different numbers of tokens, so compare the course of a line before its height; the numbers below give "
+            "different numbers of tokens, so compare the course of a line before its height; the data table gives "
             "what would be the largest."
         )
         rows = tuple(
@@ -148,7 +149,7 @@ class TokenRanks(Diagnostic):
     @classmethod
     def figure_of(cls, result: RunResult) -> Figure | Missing | None:
         """Figures 1 and 5 of RankElastor: the stable ranks of single impressions before and after each layer."""
-        name, title = f"distribution-{result.key}", f"What each layer of run {result.key} does to single impressions"
+        name, title = f"distribution-{result.key}", f"Stable rank of single impressions by layer, run {result.key}"
         bars = _bars(result)
         if not bars:
             return Missing(name, title, f"{result.name}: {result.why_missing(NAME)}.")

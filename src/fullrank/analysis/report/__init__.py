@@ -3,8 +3,9 @@
     report(["runs/a", "runs/b"]).save("report.html")
 
 `collect.py` evaluates and diagnoses what is missing in the folders and gives a `RunResult` of each run; the sections of
-`diagnostics/` make a `Figure` of these, or a `Missing` that says why there is none, and `page.py` puts them on a page.
-Whatever comes from data (names of runs, titles of items) is text there and nothing else. Needs the extra `report`
+`diagnostics/` make a `Figure`, an `OpenTable` or `Examples` of these, or a `Missing` that says why there is none;
+`answer.py` says in sentences what they come to, `page.py` puts them on a page: the answer first, models from inside
+last. Whatever comes from data (names of runs, titles of items) is text there and nothing else. Needs the extra `report`
 (matplotlib, jinja2).
 """
 
@@ -27,6 +28,14 @@ class Panel:
 
 
 @dataclass(frozen=True)
+class TableCell:
+    """A value of a table with what stands below it in smaller type: its interval, its recipe."""
+
+    value: Any
+    below: str = ""
+
+
+@dataclass(frozen=True)
 class Figure:
     name: str
     """Its id on the page."""
@@ -36,9 +45,57 @@ class Figure:
     panels: tuple[Panel, ...]
     headers: tuple[str, ...]
     rows: Cells
-    """The numbers behind it."""
+    """Its data table."""
     absent: tuple[str, ...] = ()
     """A sentence for each run that is not in it."""
+    open: bool = False
+    """Whether the data table stands beside it, rather than folded below it."""
+
+
+@dataclass(frozen=True)
+class OpenTable:
+    """Numbers that stand open on the page: a part of the answer, with nothing to draw."""
+
+    name: str
+    title: str
+    caption: str
+    headers: tuple[Any, ...]
+    """Words, or a `TableCell` with a word and the metric's name."""
+    rows: Cells
+    absent: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class RankedList:
+    """The best items of one run for one user."""
+
+    key: str
+    name: str
+    colour: str
+    items: tuple[tuple[str, bool], ...]
+    """Title, and whether it is what the user chose next; best first."""
+
+
+@dataclass(frozen=True)
+class Example:
+    """One user: what they did last, what they chose next, and the list of each run."""
+
+    user: str
+    history: tuple[str, ...]
+    """Titles, the most recent first."""
+    chosen: tuple[str, ...]
+    lists: tuple[RankedList, ...]
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Lists of some users, runs side by side."""
+
+    name: str
+    title: str
+    caption: str
+    users: tuple[Example, ...]
+    absent: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -60,9 +117,22 @@ class RunTable:
     rows: Cells
 
 
+Drawn = Figure | OpenTable | Examples
+"""What a section may put on a page."""
+
+
 def plural(count: int, one: str) -> str:
     """`1 run`, `1,234 runs`."""
     return f"{count:,} {one}" + ("" if count == 1 else "s")
+
+
+def duration(seconds: float) -> str:
+    """`18 s`, `4 min`, `2.5 h`."""
+    if seconds < 1:
+        return "under 1 s"
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
 
 
 def join_words(words: Sequence[str]) -> str:

@@ -12,6 +12,7 @@ import torch
 from fullrank.analysis.activations import FAIRNESS
 from fullrank.analysis.diagnose import IMPRESSIONS, USERS, diagnose_ranking, diagnose_retrieval, protocol_of
 from fullrank.analysis.diagnosis import NAME, Diagnosis
+from fullrank.analysis.report.paired import with_differences
 from fullrank.analysis.report.results import RunResult, run_key, run_names
 from fullrank.core.errors import UserError, unknown
 from fullrank.core.progress import Progress, Tell
@@ -73,8 +74,8 @@ def collect(
         if diagnosis is None:
             tick = None if tell is None else tell(f"diagnose {run.path}")
             diagnosis = measure(run.model().to(device), tick)
-        results.append(RunResult(run_key(place), name, run, one, diagnosis, tuple(run.rows()), accuracy))
-    return results
+        results.append(RunResult(run_key(place), name, run, one, diagnosis, tuple(run.rows()), accuracy, store))
+    return with_differences(results, tell)
 
 
 @dataclass(frozen=True)

@@ -84,6 +84,12 @@ def legend(axes: Any, *, place: str = "best") -> None:
         axes.legend(handles, labels, loc=place, fontsize=8, ncols=max(1, -(-len(labels) // 8)))
 
 
+def from_zero(axes: Any) -> None:
+    """Let y begin at 0 where nothing is drawn below it: what differs by little must look it."""
+    if axes.dataLim.y0 >= 0:
+        axes.set_ylim(bottom=0)
+
+
 def logarithmic(axes: Any) -> None:
     """A logarithmic y whose ticks are plain text (matplotlib writes powers in a markup that is switched off here)."""
     from matplotlib.ticker import LogLocator, NullFormatter

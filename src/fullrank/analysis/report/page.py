@@ -1,4 +1,6 @@
-"""One HTML page: a summary, sections of figures, a block for each run. Every text is escaped; nothing runs."""
+"""One HTML page: the answer, a table, sections of figures, models from inside (folded). Every text is escaped; nothing
+runs.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from fullrank import __version__
-from fullrank.analysis.report import Figure, Missing, RunTable
+from fullrank.analysis.report import Drawn, Figure, Missing, RunTable, TableCell
 from fullrank.analysis.report.results import RunResult
 from fullrank.core.errors import UserError
 from fullrank.core.files import write_text
 from fullrank.problem import Problem
 
 TEMPLATE = "page.html.j2"
-FOOT = f"Written by fullrank {__version__}. The numbers behind each figure can be unfolded below it."
+FOOT = f"Written by fullrank {__version__}. The data table of each figure can be unfolded below it."
 
 
 @dataclass(frozen=True)
@@ -27,13 +29,15 @@ class SummaryRow:
     colour: str
     """As in the figures."""
     cells: tuple[Any, ...]
+    note: str = ""
+    """Below its name."""
 
 
 @dataclass(frozen=True)
 class SummaryTable:
     """The table at the top of a page."""
 
-    headers: tuple[str, ...]
+    headers: tuple[Any, ...]
     rows: tuple[SummaryRow, ...]
     note: str
 
@@ -45,7 +49,7 @@ class RunBlock:
     key: str
     name: str
     note: str
-    figures: tuple[Figure | Missing, ...]
+    figures: tuple[Drawn | Missing, ...]
     tables: tuple[RunTable, ...]
 
 
@@ -58,10 +62,14 @@ class Report:
     sentences: tuple[str, ...]
     """What there is to see."""
     summary: SummaryTable
-    sections: tuple[Figure | Missing, ...]
-    """Figures of all runs together."""
+    sections: tuple[Drawn | Missing, ...]
+    """What all runs are in together: parts of the answer, then figures."""
     words: tuple[tuple[str, str], ...]
     """What a reader may not know, and what it means."""
+    facts: tuple[tuple[str, str], ...] = ()
+    """What the numbers rest on: data, protocol, date and cost."""
+    internals: tuple[Drawn | Missing, ...] = ()
+    """Figures of all runs that show the models from inside; folded, with the blocks."""
     blocks: tuple[RunBlock, ...] = ()
     problem: Problem | None = None
     """Of the runs; None where the page is about something else."""
@@ -71,9 +79,19 @@ class Report:
     """What a row of the summary is."""
 
     @property
-    def figures(self) -> tuple[Figure | Missing, ...]:
-        """Those of all runs, then those of each."""
-        return (*self.sections, *(figure for block in self.blocks for figure in block.figures))
+    def figures(self) -> tuple[Drawn | Missing, ...]:
+        """Those of all runs, those of them that are internal, then those of each run."""
+        return (*self.sections, *self.internals, *(figure for block in self.blocks for figure in block.figures))
+
+    @property
+    def left_out(self) -> tuple[tuple[str, str], ...]:
+        """Title of a figure -> why it, or a run in it, is not there."""
+        found = []
+        for figure in self.figures:
+            whys = (figure.why,) if isinstance(figure, Missing) else figure.absent
+            if whys:
+                found.append((figure.title, " ".join(whys)))
+        return tuple(found)
 
     @cached_property
     def html(self) -> str:
@@ -85,11 +103,19 @@ class Report:
             trim_blocks=False, keep_trailing_newline=True,
         )  # fmt: skip
         environment.filters["shown"] = format_cell
+        environment.tests["cell"] = lambda value: isinstance(value, TableCell)
+        environment.tests["drawn"] = lambda figure: not isinstance(figure, Missing)
+        environment.tests["wide"] = is_wide
         return environment.get_template(TEMPLATE).render(page=self, foot=FOOT)
 
     def save(self, path: str | Path) -> None:
         """Write the page, whole or not at all."""
         write_text(path, self.html)
+
+
+def is_wide(figure: Drawn) -> bool:
+    """Whether it takes the whole width: all but a figure of one pair of axes, of which two stand side by side."""
+    return not isinstance(figure, Figure) or figure.open or len(figure.panels) > 1
 
 
 def check_extra() -> None:

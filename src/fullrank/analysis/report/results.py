@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from string import ascii_uppercase
 from typing import Any
 
 from fullrank.analysis.diagnosis import Diagnosis
+from fullrank.analysis.report import TableCell
 from fullrank.core.errors import UserError
-from fullrank.evaluation.compare import MAY_DIFFER
+from fullrank.evaluation.compare import MAY_DIFFER, Comparison
 from fullrank.evaluation.result import protocol_difference, setting_to_align
 from fullrank.problem import Problem
 from fullrank.run import Run
@@ -31,6 +32,12 @@ class RunResult:
     """Rows of metrics.jsonl."""
     accuracy: str
     """The metric that the page calls accuracy: the same for all runs, where all have it."""
+    store: Any = None
+    """The prepared dataset that it was evaluated on; None where only the results are at hand."""
+    reference: str | None = None
+    """Key of the run that `against` is the difference from (`paired.py`); None where runs are not compared."""
+    against: Mapping[str, Comparison] = field(default_factory=dict)
+    """Metric -> this run less the reference, paired; empty for the reference itself."""
 
     @property
     def selected(self) -> str:
@@ -52,6 +59,16 @@ class RunResult:
         """The first cell of its row in a table."""
         return f"{self.key} {self.name}"
 
+    @property
+    def seconds(self) -> float | None:
+        """Seconds of training and of its validation, as the log has them; None where it has none."""
+        names = ("seconds", "validation_seconds")
+        found = [
+            float(row[name]) for row in self.log if row.get("event") in ("epoch", "fit") for name in names
+            if isinstance(row.get(name), int | float)
+        ]  # fmt: skip
+        return sum(found) if found else None
+
     def metric(self, name: str) -> float | None:
         """None where it was not computed, or does not exist (gauc without groups)."""
         value = self.evaluation.metrics.get(name)
@@ -71,10 +88,43 @@ class RunResult:
         return f"Run {self.key} ({self.name}) is not shown: {self.why_missing(diagnostic)}."
 
 
+def legend_label(one: RunResult, results: Sequence[RunResult]) -> str:
+    """A run in a legend: its letter and name, or its letter alone where there are too many runs for names."""
+    name = one.name if len(one.name) <= 16 else f"{one.name[:15]}…"
+    return f"{one.key} {name}" if len(results) <= 6 else one.key
+
+
 def measured(results: Sequence[RunResult], diagnostic: str) -> tuple[list[RunResult], tuple[str, ...]]:
     """The runs that have rows of a diagnostic, and a sentence for each that has none."""
     there = [one for one in results if one.diagnosis.of(diagnostic)]
     return there, tuple(one.absent(diagnostic) for one in results if one not in there)
+
+
+METRIC_WORDS = {
+    "fair": "long-tail share", "coverage": "catalogue coverage", "lift": "popularity lift", "gini": "Gini index",
+    "ece": "calibration error", "pcoc": "predicted / clicked",
+}  # fmt: skip
+"""Metrics whose name alone says little to whoever has not read the guide."""
+
+
+def metric_header(name: str) -> TableCell | str:
+    """A metric in the head of a table: its word with its name below, or its name."""
+    base = name.partition("@")[0].rstrip("0123456789.")
+    return TableCell(METRIC_WORDS[base], name) if base in METRIC_WORDS else name
+
+
+def metric_cell(one: RunResult, name: str) -> TableCell | None:
+    """A metric with its interval below."""
+    value, pair = one.metric(name), one.interval(name)
+    if value is None:
+        return None
+    return TableCell(f"{value:.4f}", "" if pair is None else f"{pair[0]:.4f}–{pair[1]:.4f}")
+
+
+def item_title(one: RunResult, item: int) -> str:
+    """An item's title, or its id where the catalogue has none."""
+    titles, ids = one.run.catalog.titles, one.run.catalog.ids
+    return readable((None if titles is None else titles[item]) or str(ids[item]))
 
 
 def not_comparable(results: Sequence[RunResult]) -> str | None:

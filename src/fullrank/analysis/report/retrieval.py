@@ -1,52 +1,62 @@
-"""The page about runs that recommend: accuracy, fairness, popularity bias, and where in a model it arises."""
+"""The page about runs that recommend: the answer and what it rests on, then figures, then the models from inside."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from fullrank.analysis.activations import FAIRNESS
-from fullrank.analysis.diagnostics.shortcut import reached_share, verdict
-from fullrank.analysis.report import join_words, plural
+from fullrank.analysis.report import duration, join_words, plural
+from fullrank.analysis.report.answer import retrieval_answer
 from fullrank.analysis.report.draw import look
+from fullrank.analysis.report.facts import run_facts
 from fullrank.analysis.report.page import Report, SummaryRow, SummaryTable
-from fullrank.analysis.report.results import RunResult, not_comparable
-from fullrank.analysis.report.sections import blocks_of_runs, joint_figures, metric_cell
+from fullrank.analysis.report.results import RunResult, metric_cell, metric_header
+from fullrank.analysis.report.sections import blocks_of_runs, joint_figures
 from fullrank.metrics.names import history_words
 
-COLLAPSED = 0.8
-"""Collapse share from which on the page says so in words (the alarm of `analysis.watch.Watch`)."""
-SOLVED = 0.9
-"""Share of a model's accuracy that a graph reaches, from which on the page says so in words."""
-MORE = ("recall@10", "lift@10", "gini@10", "coverage@10")
-"""Metrics of the summary beside accuracy and fairness."""
+MORE = ("recall@10", FAIRNESS, "coverage@10", "lift@10")
+"""Metrics of the table of runs beside the accuracy."""
 ORDER = (
-    "pareto", "bands", "depth", "size", "spectrum", "layers", "bound", "focus", "case", "robustness", "shortcut",
-    "curves", "step_curve", "oracle_step", "diversity", "attention_share", "ablation", "streams", "latent_attention",
-    "alignment", "norms",
+    "differences", "recall_bands", "examples", "pareto", "bands", "robustness", "shortcut", "curves", "depth", "size",
+    "step_curve",
+    "spectrum", "bound", "focus", "case", "layers", "oracle_step", "diversity", "attention_share", "ablation",
+    "streams", "latent_attention", "alignment", "norms",
 )  # fmt: skip
-"""Order of the sections on the page: these first, then those that are not named here, by name."""
+"""Order of the sections on the page: these first, then those that are not named here, by name; internals are folded."""
 WORDS = (
     ("accuracy", "How often, and how early in the list, comes what a person really chose next (ndcg, recall, hit)."),
-    ("fairness", "The share of recommendations that are niche items: the least popular 80 % of the catalogue."),
+    ("baseline", "A recommender that counts and learns nothing by gradient descent: what training has to beat."),
+    (
+        "long-tail share (fair0.8@1)",
+        "The share of first recommendations that are from the long tail: the least popular 80 % of the catalogue.",
+    ),
+    ("catalogue coverage", "The share of all items that stand in anybody's list."),
+    ("popularity lift", "Popularity of the recommended items over that of what people chose before; 1 is the same."),
+    (
+        "head, mid, tail",
+        "The most popular items that hold the first third of training events, the next third, and all other items.",
+    ),
+    (
+        "interval",
+        "Where the number would fall with other users of the same kind, in 95 of 100 draws if not set otherwise.",
+    ),
+    ("p", "How often a difference this large would come by chance if two runs were alike: below 0.05 it is unlikely."),
     (
         "collapse share",
-        "How much of all scores is a single pattern. At 1 every user gets the same order of items. (The largest "
-        "squared singular value of the users x items score matrix over the sum of all.)",
+        "The share of the variance of all scores that is the first singular vector: the largest squared singular value "
+        "of the users x items score matrix over the sum of all. At 1 every user gets the same order of items.",
     ),
     (
-        "likeness to popularity",
-        "Whether that pattern puts items in the order of how often they were used: 1 is the same.",
+        "Spearman correlation with popularity",
+        "Whether the first singular vector puts items in the order of how often they were used: 1 is the same.",
     ),
-    ("directions in use", "How many patterns matter, counted softly (entropy rank of Roy and Vetterli)."),
+    ("effective rank", "How many directions matter, counted softly (entropy rank of Roy and Vetterli)."),
+    ("ablation", "Everything measured again with one part of a model switched off; nothing is trained anew."),
     ("layer", "A transformer is a stack of layers; each mixes what a person did before (attention), then reworks it."),
     (
         "reasoning steps",
         "Some models do not answer at once: they feed their own conclusion back a few times (steps), perhaps in "
         "several ways at the same time (streams), and a gate mixes what comes out.",
-    ),
-    (
-        "interval",
-        "Where the number would fall with other users of the same kind, in 95 of 100 draws if not set otherwise.",
     ),
     (
         "what helps",
@@ -61,10 +71,12 @@ def retrieval_page(results: Sequence[RunResult], split: str) -> Report:
     """One page about some runs that recommend items."""
     return Report(
         title=f"What {plural(len(results), 'run')} recommend{'s' if len(results) == 1 else ''}, and why",
-        subtitle=f"Accuracy, fairness and popularity bias on the {split} split.",
-        sentences=tuple(_sentences(results)),
+        subtitle=f"Accuracy, long-tail share and popularity bias on the {split} split.",
+        sentences=tuple(retrieval_answer(results)),
+        facts=run_facts(results, split),
         summary=_summary(results),
-        sections=joint_figures("retrieval", ORDER, results),
+        sections=joint_figures("retrieval", ORDER, results, internal=False),
+        internals=joint_figures("retrieval", ORDER, results, internal=True),
         blocks=blocks_of_runs("retrieval", ORDER, results),
         words=WORDS,
         problem="retrieval",
@@ -72,50 +84,23 @@ def retrieval_page(results: Sequence[RunResult], split: str) -> Report:
     )
 
 
-def _sentences(results: Sequence[RunResult]) -> Iterator[str]:
-    """What there is to see, in sentences."""
-    why = not_comparable(results)
-    if why is not None:
-        yield f"The runs' metrics are shown but not compared: {why}."
-    elif len(results) > 1:
-        for name, word in ((results[0].accuracy, "accurate"), (FAIRNESS, "fair to niche items")):
-            best = max(results, key=lambda one: one.evaluation.metrics[name])
-            yield f"Most {word}: {best.key} ({best.name}), {name} {best.evaluation.metrics[name]:.4f}."
-    for one in results:
-        share = one.diagnosis.value("spectrum", "collapse_share")
-        likeness = one.diagnosis.value("spectrum", "popularity_spearman")
-        if share is not None and share >= COLLAPSED:
-            alike = "" if likeness is None else f"; its likeness to popularity is {likeness:.2f}"
-            yield f"{one.key} ({one.name}) has collapsed: one pattern is {share:.0%} of all its scores{alike}."
-        reached, said = reached_share(one.diagnosis), verdict(one.diagnosis)
-        if reached is not None and reached >= SOLVED:
-            yield f"{one.key} ({one.name}): {said}."
-    shares = {one.key: one.diagnosis.value("spectrum", "collapse_share") for one in results}
-    measured = {key: share for key, share in shares.items() if share is not None}
-    if measured and max(measured.values()) < COLLAPSED:
-        yield f"No collapse: in {join_words(list(measured))} no single pattern is {COLLAPSED:.0%} of the scores."
-
-
 def _summary(results: Sequence[RunResult]) -> SummaryTable:
     accuracies = list(dict.fromkeys(one.accuracy for one in results))
     more = [name for name in MORE if name not in accuracies and any(name in one.evaluation.metrics for one in results)]
     rows = tuple(
         SummaryRow(one.key, one.name, look(place)["color"], (
-            one.run.spec.recipe, one.layers, one.run.manifest["parameters"],
-            *(metric_cell(one, name) for name in [*accuracies, FAIRNESS]),
-            *(one.metric(name) for name in more),
-            one.diagnosis.value("spectrum", "collapse_share"),
-            one.diagnosis.value("spectrum", "popularity_spearman"),
-        ))
+            *(metric_cell(one, name) for name in [*accuracies, *more]), one.run.manifest["parameters"],
+            None if one.seconds is None else duration(one.seconds),
+        ), _kind(one))
         for place, one in enumerate(results)
     )  # fmt: skip
-    headers = ("recipe", "layers", "parameters", *accuracies, FAIRNESS, *more, "collapse share", "likeness")
+    headers = (*(metric_header(name) for name in [*accuracies, *more]), "parameters", "training")
     users = join_words(sorted({f"{one.evaluation.protocol['users']:,}" for one in results}))
     history = join_words(sorted({history_words(one.evaluation.protocol) for one in results}))
     note = (
-        f"Metrics of {users} users over the full catalogue, {history}; in brackets their intervals. The figures below "
+        f"Metrics of {users} users over the full catalogue, {history}; below them their intervals. The figures below "
         "are measured alike, but for the validation scores of training, which are by each run's own settings. "
-        f"Collapse and likeness from a sample of {join_words(sorted({_sampled(one) for one in results}))} users."
+        f"Model internals are from a sample of {join_words(sorted({_sampled(one) for one in results}))} users."
     )
     others = [one for one in results if one.selected != one.accuracy]
     if others and len(accuracies) == 1:
@@ -125,6 +110,12 @@ def _summary(results: Sequence[RunResult]) -> SummaryTable:
             + "."
         )
     return SummaryTable(headers, rows, note)
+
+
+def _kind(one: RunResult) -> str:
+    """Recipe and layers, where the name does not say them."""
+    words = [] if one.run.spec.recipe == one.name else [one.run.spec.recipe]
+    return ", ".join(words + ([] if one.layers is None else [plural(one.layers, "layer")]))
 
 
 def _sampled(one: RunResult) -> str:

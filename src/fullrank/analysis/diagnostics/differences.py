@@ -1,0 +1,84 @@
+"""Paired differences from the best baseline: the same users or impressions, an interval and a p value for each metric.
+
+What two intervals of the table of runs cannot say: they overlap although one run is better for nearly every user. The
+numbers are those of `evaluation.compare` at its defaults (`fullrank evaluate A B` prints the same ones).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from fullrank.analysis.diagnostics import Section
+from fullrank.analysis.report import Missing, OpenTable, TableCell
+from fullrank.analysis.report.paired import is_baseline, p_words
+from fullrank.analysis.report.results import RunResult, metric_cell, metric_header, not_comparable
+from fullrank.evaluation import Comparison
+
+TITLE = "Paired differences"
+
+
+class RetrievalDifferences(Section):
+    """Accuracy, long-tail share and coverage of each run less those of the best baseline, user by user."""
+
+    name = "differences"
+
+    @classmethod
+    def figure(cls, results: Sequence[RunResult]) -> OpenTable | Missing | None:
+        return difference_table(cls.name, results, "users")
+
+
+class RankingDifferences(Section):
+    """AUC and logloss of each run less those of the baseline, on the same impressions."""
+
+    name = "differences"
+    problem = "ranking"
+
+    @classmethod
+    def figure(cls, results: Sequence[RunResult]) -> OpenTable | Missing | None:
+        return difference_table(cls.name, results, "impressions")
+
+
+def difference_table(name: str, results: Sequence[RunResult], rows_are: str) -> OpenTable | Missing:
+    """The reference with its values, then each run's differences from it."""
+    if len(results) < 2:
+        return Missing(name, TITLE, "it compares runs, and the report has one.")
+    base = next((one for one in results if one.key == one.reference), None)
+    others = [one for one in results if one.against]
+    if base is None or not others:
+        why = not_comparable(results) or f"the runs were evaluated on different {rows_are}"
+        return Missing(name, TITLE, f"{why}.")
+    metrics = list(others[0].against)
+    headers: list[Any] = ["run"]
+    for metric in metrics:
+        headers += [metric_header(metric), TableCell("p", metric)]
+    first: list[Any] = [TableCell(base.label, "the reference")]
+    for metric in metrics:
+        first += [metric_cell(base, metric), None]
+    table = [tuple(first)]
+    for one in others:
+        cells: list[Any] = [one.label]
+        for metric in metrics:
+            cells += [
+                difference_cell(one.against[metric]),
+                p_words(one.against[metric].p).removeprefix("p ").removeprefix("= "),
+            ]
+        table.append(tuple(cells))
+    what = "the most accurate baseline" if is_baseline(base) else "the first run, since no baseline is among them"
+    found = others[0].against[metrics[0]]
+    level = base.evaluation.protocol["bootstrap"]["level"]
+    caption = (
+        f"Each run less {base.key} ({base.name}), {what}, on the same {found.users:,} {rows_are}; below it the "
+        f"{level:.0%} interval of the difference. p is two-sided, the chance of a "
+        f"difference at least as large if the two were alike ({found.test}); with several runs, some small p comes by "
+        "chance."
+    )
+    return OpenTable(name, f"{TITLE} from {base.key} ({base.name})", caption, tuple(headers), tuple(table))
+
+
+def difference_cell(found: Comparison) -> TableCell:
+    """`+0.0242`, below it its interval and, of metrics of lists, its share of the reference's value."""
+    low, high = found.interval
+    relative = found.difference / abs(found.a) if found.a and "@" in found.metric else None  # an AUC has no true zero
+    share = "" if relative is None or abs(relative) >= 10 else f", {relative:+.0%}"
+    return TableCell(f"{found.difference:+.4f}", f"{low:+.4f} to {high:+.4f}{share}")

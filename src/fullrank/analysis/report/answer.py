@@ -1,0 +1,142 @@
+"""What some runs that recommend come to, in sentences: which finds most and by how much, for whom, and at what cost.
+
+Collapse is told as what it costs and whom: a share of variance along one direction is a property of a model, which may
+be the most accurate one all the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from fullrank.analysis.diagnostics.recall_bands import band_recall, recall_name
+from fullrank.analysis.diagnostics.shortcut import reached_share, verdict
+from fullrank.analysis.report import join_words
+from fullrank.analysis.report.paired import is_baseline, most_accurate, p_words
+from fullrank.analysis.report.results import RunResult, not_comparable
+
+COLLAPSED = 0.8
+"""Collapse share from which on the page speaks of it (the alarm of `analysis.watch.Watch`)."""
+SOLVED = 0.9
+"""Share of a model's accuracy that a graph reaches, from which on the page says so in words."""
+CERTAIN = 0.05
+"""p above which a difference is said to be possible by chance."""
+COVERAGE = "coverage@10"
+
+
+def retrieval_answer(results: Sequence[RunResult]) -> Iterator[str]:
+    """The sentences at the top of the page, the most important first."""
+    why = not_comparable(results)
+    if why is not None:
+        yield f"The runs' metrics are shown but not compared: {why}."
+        best = None
+    else:
+        best = most_accurate(results)
+        yield accuracy_sentence(best, results)
+        yield from _for_whom(best, results)
+    for one in results:
+        yield from _collapse(one, results if why is None else [one])
+    yield from _shortcuts(results)
+
+
+def accuracy_sentence(best: RunResult, results: Sequence[RunResult]) -> str:
+    """Which run is the most accurate, and its paired difference from the reference (or from the next best)."""
+    name = best.accuracy
+    value = best.metric(name)
+    if value is None:
+        return f"No run has the metric {name}."
+    said = f"{_called(best)} is the most accurate: {name} {value:.4f}"
+    pair = best.interval(name)
+    if len(results) < 2:
+        between = "" if pair is None else f" ({pair[0]:.4f}–{pair[1]:.4f})"
+        return f"{_called(best)} has {name} {value:.4f}{between}; another run on the page would say what that is worth."
+    base = next((one for one in results if one.key == best.reference), None)
+    if base is None:
+        return f"{said}."
+    if best is not base:
+        rival, found, sign = base, best.against.get(name), 1
+    else:
+        rival = most_accurate([one for one in results if one is not best])
+        found, sign = rival.against.get(name), -1
+    if found is None:
+        return f"{said}."
+    ends = sorted(sign * end for end in found.interval)
+    gap = sign * found.difference
+    what = ", the best baseline" if is_baseline(rival) and rival is base else ""
+    theirs = rival.metric(name)
+    word = "below" if name == "logloss" else "above"
+    if theirs and "@" in name:  # an AUC has no true zero that shares could be of
+        word = f"{abs(gap / theirs):.0%} more than"
+    level = best.evaluation.protocol["bootstrap"]["level"]
+    numbers = f"difference {gap:+.4f}, {level:.0%} interval {ends[0]:+.4f} to {ends[1]:+.4f}, {p_words(found.p)}"
+    said += f", {word} {_called(rival)}{what} ({numbers})"
+    said += ". That may be chance." if found.p >= CERTAIN else "."
+    if best is base and is_baseline(best) and any(not is_baseline(one) for one in results):
+        said += " No trained run beats this baseline."
+    return said
+
+
+def _for_whom(best: RunResult, results: Sequence[RunResult]) -> Iterator[str]:
+    """Recall in the head and in the tail, and coverage, beside the best other run of each."""
+    own, others = band_recall(best), [one for one in results if one is not best and band_recall(one)]
+    if "tail" in own:
+        name = recall_name(best)
+        parts = [f"{own[band]:.1%} of {words}" for band, words in _BANDS.items() if band in own]
+        said = f"For whom: {best.key} finds {join_words(parts)} ({name})"
+        if others:
+            rival = max(others, key=lambda one: band_recall(one).get("tail", 0.0))
+            theirs = band_recall(rival).get("tail", 0.0)
+            word = "best in the tail is" if theirs > own["tail"] else "next in the tail is"
+            said += f"; {word} {_called(rival)} with {theirs:.1%}"
+        yield f"{said}."
+    shown = best.metric(COVERAGE)
+    widest = [one for one in results if one is not best and one.metric(COVERAGE) is not None]
+    if shown is not None:
+        said = f"Variety: its lists of ten show {shown:.0%} of the catalogue to anybody"
+        if widest:
+            rival = max(widest, key=lambda one: one.metric(COVERAGE) or 0.0)
+            said += f", those of {_called(rival)} {rival.metric(COVERAGE):.0%}"
+        yield f"{said}."
+
+
+_BANDS = {"head": "what people chose next where that is popular (head)", "tail": "it in the long tail"}
+
+
+def _collapse(one: RunResult, among: Sequence[RunResult]) -> Iterator[str]:
+    """What it costs that most of a learned run's scores lie along one direction, and whom."""
+    share = one.diagnosis.value("spectrum", "collapse_share")
+    if share is None or share < COLLAPSED or is_baseline(one):  # of a popularity ranking it says nothing new
+        return
+    likeness = one.diagnosis.value("spectrum", "popularity_spearman")
+    like = "" if likeness is None else f" (Spearman correlation with popularity {likeness:.2f})"
+    said = f"Collapse: {share:.0%} of the variance of {one.key}'s scores lie along one direction{like}."
+    bands = band_recall(one)
+    others = [other for other in among if other is not one and "tail" in band_recall(other)]
+    if "tail" not in bands:
+        yield said
+        return
+    if not others:
+        yield f"{said} Of people whose next item is in the long tail {bands['tail']:.1%} find it."
+        return
+    rival = max(others, key=lambda other: band_recall(other)["tail"])
+    theirs = band_recall(rival)["tail"]
+    if theirs > bands["tail"]:
+        yield (
+            f"{said} Who pays are people whose next item is in the long tail: {bands['tail']:.1%} of them find it with "
+            f"{one.key}, {theirs:.1%} with {_called(rival)}."
+        )
+    else:
+        yield f"{said} It costs nobody here: no run finds more of the long tail."
+
+
+def _shortcuts(results: Sequence[RunResult]) -> Iterator[str]:
+    """The learned runs of which an untrained graph reaches most."""
+    solved = [
+        one for one in results
+        if not is_baseline(one) and (share := reached_share(one.diagnosis)) is not None and share >= SOLVED
+    ]  # fmt: skip
+    for one in solved:
+        yield f"Is training worth it: {verdict(one.diagnosis)} ({one.key}, {one.name})."
+
+
+def _called(one: RunResult) -> str:
+    return f"{one.key} ({one.name})"
