@@ -49,6 +49,9 @@ _WHERE = {
     "WatchRanks": "fullrank.analysis.watch",
     "recipe": "fullrank.api",
     "recommend": "fullrank.api",
+    "similar_items": "fullrank.api",
+    "item_vectors": "fullrank.api",
+    "user_vectors": "fullrank.api",
     "compare": "fullrank.evaluation.compare",
     "predict": "fullrank.api",
     "predict_file": "fullrank.api",
@@ -82,9 +85,9 @@ __all__ = [
     "Predictor", "Prepare", "RankingEvaluation", "RankingModel", "Recommender", "Run", "Schema", "Search", "Spec",
     "Store", "Training", "UserError", "Watch", "WatchRanks", "attended", "catalogue_growth", "compare", "diagnose",
     "download", "encode", "evaluate", "evaluate_log", "explain", "export", "fill_unseen", "grow_catalog", "grow_codes",
-    "load",
+    "item_vectors", "load",
     "oracle_step", "predict", "predict_file", "prepare", "prepare_impressions", "recipe", "recommend", "report",
-    "step_curve", "subset", "sweep", "train", "tune", "verify",
+    "similar_items", "step_curve", "subset", "sweep", "train", "tune", "user_vectors", "verify",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
@@ -95,6 +98,7 @@ if TYPE_CHECKING:
         evaluate_log,
         explain,
         export,
+        item_vectors,
         load,
         oracle_step,
         predict,
@@ -102,8 +106,10 @@ if TYPE_CHECKING:
         recipe,
         recommend,
         report,
+        similar_items,
         step_curve,
         train,
+        user_vectors,
     )
     from fullrank.api import explain as attended
     from fullrank.cascade import Cascade

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from fullrank.core.checks import (
     check_flag,
@@ -34,11 +34,13 @@ from fullrank.evaluation import (
 )
 from fullrank.experiment import Experiment, find_experiment
 from fullrank.inference.predictor import Predictor
-from fullrank.inference.requests import HistoryInput, ItemLists
+from fullrank.inference.requests import ColumnFilters, HistoryInput, ItemLists
+from fullrank.inference.stored_users import Users
 from fullrank.run import Run, event_store_of, store_of, store_path
 
 if TYPE_CHECKING:
     import numpy as np
+    import polars as pl
     from jaxtyping import Float
 
     from fullrank.analysis.diagnosis import Diagnosis
@@ -318,12 +320,17 @@ def report(
 
 def recommend(
     run: Run | str | Path,
-    histories: HistoryInput,
+    histories: HistoryInput | None = None,
     *,
+    users: Users | None = None,
+    data: Store | str | Path | None = None,
+    unknown_users: str = "error",
     k: int = 10,
     seen: str = "exclude",
     exclude: ItemLists = None,
     allow: ItemLists = None,
+    filters: ColumnFilters = None,
+    item_table: Any = None,
     unknown: str = "skip",
     empty: str = "popular",
     untimed: str = "error",
@@ -337,14 +344,72 @@ def recommend(
     decoding: Mapping[str, Any] | None = None,
     device: str = "auto",
 ) -> Any:
-    """The k best items for each history: a long frame (user, item, score, rank). See `Predictor.recommend`.
+    """The k best items for each history, or for each of `users`: a long frame (user, item, score, rank, source). See
+    `Predictor.recommend`.
 
-    `reasoning` is the budget there. The run is opened for this one call; who asks again keeps `load(run)`.
+    `users` are ids of users of the store `data`: that of the run's training where none is named. `reasoning` is the
+    budget there. The run is opened for this one call; who asks again keeps `load(run)`.
     """
-    return load(run, device=device).recommend(
-        histories, k=k, seen=seen, exclude=exclude, allow=allow, budget=reasoning, decoding=decoding, unknown=unknown,
-        empty=empty, untimed=untimed, columns=columns, user_col=user_col, item_col=item_col, time_col=time_col,
-        time_unit=time_unit, titles=titles,
+    opened = _run(run)
+    return load(opened, device=device).recommend(
+        histories, users=users, data=_store_of_users(opened, users, data), unknown_users=unknown_users, k=k, seen=seen,
+        exclude=exclude, allow=allow, filters=filters, item_table=item_table, budget=reasoning, decoding=decoding,
+        unknown=unknown, empty=empty, untimed=untimed, columns=columns, user_col=user_col, item_col=item_col,
+        time_col=time_col, time_unit=time_unit, titles=titles,
+    )  # fmt: skip
+
+
+def similar_items(
+    run: Run | str | Path,
+    items: Any,
+    k: int = 10,
+    *,
+    exclude: Sequence[Any] | pl.Series | None = None,
+    allow: Sequence[Any] | pl.Series | None = None,
+    filters: ColumnFilters = None,
+    item_table: Any = None,
+    titles: bool = False,
+    device: str = "auto",
+) -> pl.DataFrame:
+    """The k items most like each of `items` (an id, or several): item, similar, score, rank. See `Predictor.similar`.
+
+    The score is the cosine of item vectors; of a baseline without vectors, what it counts.
+    """
+    return load(run, device=device).similar(
+        items, k, exclude=exclude, allow=allow, filters=filters, item_table=item_table, titles=titles
+    )
+
+
+def item_vectors(run: Run | str | Path, *, device: str = "auto") -> pl.DataFrame:
+    """The vector of every item: item_id, vector (an array of D numbers); its inner product with a user's is the score.
+
+    Raises `UserError` for a model that does not score by inner products.
+    """
+    return load(run, device=device).item_vector_table()
+
+
+def user_vectors(
+    run: Run | str | Path,
+    histories: HistoryInput | None = None,
+    *,
+    users: Users | None = None,
+    data: Store | str | Path | None = None,
+    unknown_users: str = "error",
+    untimed: str = "error",
+    user_col: str | None = None,
+    item_col: str | None = None,
+    time_col: TimeColumn = ...,
+    time_unit: Unit = "s",
+    device: str = "auto",
+) -> pl.DataFrame:
+    """A vector for each history, or for each of `users`: user, vector; see `item_vectors`.
+
+    Histories with their columns, users and their store are as in `recommend`.
+    """
+    opened = _run(run)
+    return load(opened, device=device).user_vector_table(
+        histories, users=users, data=_store_of_users(opened, users, data), unknown_users=unknown_users, untimed=untimed,
+        user_col=user_col, item_col=item_col, time_col=time_col, time_unit=time_unit,
     )  # fmt: skip
 
 
@@ -382,6 +447,37 @@ def predict_file(
     return load(run, data=data, device=device).predict_file(impressions, out, column=column, progress=progress)
 
 
+@overload
+def export(run: Run | str | Path, out: str | Path, *, to: Literal["folder"], logs: bool = False) -> Run: ...
+
+
+@overload
+def export(
+    run: Run | str | Path,
+    out: str | Path,
+    *,
+    to: Literal["onnx", "torch", "faiss"] = "onnx",
+    k: int | None = None,
+    seen: str | None = None,
+    int8: bool = False,
+    data: AnyStore | str | Path | None = None,
+) -> Exported: ...
+
+
+@overload
+def export(
+    run: Run | str | Path,
+    out: str | Path,
+    *,
+    to: str,
+    k: int | None = None,
+    seen: str | None = None,
+    int8: bool = False,
+    data: AnyStore | str | Path | None = None,
+    logs: bool = False,
+) -> Exported | Run: ...
+
+
 def export(
     run: Run | str | Path,
     out: str | Path,
@@ -391,23 +487,30 @@ def export(
     seen: str | None = None,
     int8: bool = False,
     data: AnyStore | str | Path | None = None,
-) -> Exported:
-    """Write a run as an ONNX graph, a torch program (`to="torch"`) or an index of item vectors (`to="faiss"`).
+    logs: bool = False,
+) -> Exported | Run:
+    """Write a run as an ONNX graph, a torch program (`to="torch"`), an index of item vectors (`to="faiss"`), or as the
+    folder to ship (`to="folder"`): a run without checkpoints, for `load` and `fullrank serve` on any machine.
 
-    The folder `out` can be used without this library. The graph of a recommender lists the `k` best items (100), and
-    hides those of the history unless `seen="keep"`; it is kept only where it answers as the run does. `int8` stores the
-    vectors of faiss in 8 bits and measures their recall on the store's users (`data`, where it was moved). Needs the
-    extra `export`; faiss is in `codes`.
+    An export for ONNX, torch or faiss can be used without this library. The graph of a recommender lists the `k` best
+    items (100), and hides those of the history unless `seen="keep"`; it is kept only where it answers as the run does.
+    `int8` stores the vectors of faiss in 8 bits and measures their recall on the store's users (`data`, where it was
+    moved). `logs` keeps metrics.jsonl in a folder. Needs the extra `export`, but for a folder; faiss is in `codes`.
     """
     from fullrank.serving.export.make import export_run
 
-    return export_run(_run(run), check_path("out", out), to=to, k=k, seen=seen, int8=int8, data=data)
+    return export_run(_run(run), check_path("out", out), to=to, k=k, seen=seen, int8=int8, data=data, logs=logs)
 
 
 def _run(run: Run | str | Path) -> Run:
     if not isinstance(run, Run | str | Path):
         raise UserError(f"give a run or the path of its folder, not {brief(run)}", code="not-a-run")
     return run if isinstance(run, Run) else Run.open(check_path("run", run))
+
+
+def _store_of_users(run: Run, users: Any, data: Store | str | Path | None) -> Store | str | Path | None:
+    """The store that users are looked up in: as given, else the run's own."""
+    return event_store_of(run) if users is not None and data is None else data
 
 
 def _check_split(split: Any) -> None:

@@ -45,6 +45,9 @@ BASES: dict[str, Base] = {
     "tune": Base(("@space.yaml",), {"--data": "@store", "--out": "~out"}),
     "evaluate": Base(("@sasrec",)),
     "recommend": Base(("@sasrec",), {"--history": "3,5,7", "--k": "5"}),
+    "similar": Base(("@sasrec",), {"--item": "3", "--k": "5"}),
+    "vectors": Base(("@sasrec",), {"--out": "~vectors.parquet"}),
+    "grow": Base(("@sasrec",), {"--items": "@new_items.csv", "--start": "mean", "--out": "~out"}),
     "serve": Base(("@sasrec",), {"--store": "memory:"}, ("--check",)),
     "predict": Base(("@lr", "@today.csv")),
     "cascade": Base(

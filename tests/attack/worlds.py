@@ -98,6 +98,7 @@ def _make(home: Path) -> None:
     events().write_csv(home / "events.csv")
     events().write_parquet(home / "events.parquet")
     items().write_csv(home / "items.csv")
+    (home / "new_items.csv").write_text("item_id\n900001\n900002\n")
     people().write_csv(home / "people.csv")
     impressions().write_parquet(home / "impressions.parquet")
     impressions(40).drop("label").write_csv(home / "today.csv")

@@ -91,6 +91,10 @@ def calls(w: dict[str, Any]) -> dict[str, tuple[Callable[..., Any], dict[str, An
     quick = {"data": w["store"], "device": "cpu"}
     return {
         "Predictor.recommend": (predictor.recommend, asked),
+        "Predictor.recommend to users": (
+            predictor.recommend,
+            {"users": ["u1"], "data": w["store"], "filters": {"title": "item 1"}, "item_table": w["items"]},
+        ),
         "Predictor.score": (predictor.score, scored),
         "Predictor.similar": (predictor.similar, {"items": "i1"}),
         "Predictor.user_vectors": (predictor.user_vectors, asked),
@@ -103,6 +107,9 @@ def calls(w: dict[str, Any]) -> dict[str, tuple[Callable[..., Any], dict[str, An
         "Cascade": (fr.Cascade, {"retriever": w["run"], "ranker": w["ranker"], "device": "cpu"}),
         "load": (fr.load, {"run": w["run"], "device": "cpu"}),
         "recommend": (fr.recommend, {"run": w["run"], **asked, "device": "cpu"}),
+        "similar_items": (fr.similar_items, {"run": w["run"], "items": "i1", "device": "cpu"}),
+        "item_vectors": (fr.item_vectors, {"run": w["run"], "device": "cpu"}),
+        "user_vectors": (fr.user_vectors, {"run": w["run"], **asked, "device": "cpu"}),
         "predict": (fr.predict, {"run": w["ranker"], "impressions": w["clicks"][:5], "device": "cpu"}),
         "predict_file": (
             fr.predict_file, {"run": w["ranker"], "impressions": w["clicks"][:5], "out": "new.csv", "device": "cpu"},

@@ -49,7 +49,7 @@ def test_it_equals_the_joined_table(cascade: Cascade, context: dict[str, Any]) -
     assert found["user"].to_list() == expected["user"].to_list()
     assert found["item"].to_list() == expected["item"].to_list()
     assert np.allclose(found["score"], expected["probability"], rtol=1e-6)
-    assert found["score"].n_unique() > 200 and found.columns == ["user", "item", "score", "rank"]
+    assert found["score"].n_unique() > 200 and found.columns == ["user", "item", "score", "rank", "source"]
     top = cascade.recommend(HISTORIES, k=3, candidates=12, context=context).sort("user", maintain_order=True)
     assert top.equals(found.filter(pl.col("rank") <= 3))
 
@@ -122,7 +122,8 @@ def test_equal_scores_keep_the_retrievers_order(both: tuple[fr.Store, fr.Impress
     flat = Cascade(retriever(both[0]), ranker(both[1], scale=0.0), users=people(), items=goods())
     found = flat.recommend(HISTORIES, k=7, candidates=20, context={"hour": 4})
     own = flat.predictor.recommend(HISTORIES, k=7)
-    assert found.drop("score").equals(own.drop("score"))
+    assert found.drop("score", "source").equals(own.drop("score", "source"))
+    assert set(found["source"]) == {"ranker"} and set(own["source"]) == {"model"}
 
 
 def test_a_blend_goes_from_one_order_to_the_other(cascade: Cascade) -> None:

@@ -28,6 +28,7 @@ WORK: dict[str, tuple[str, str]] = {
     "keys list": ("keys list EVENTS", "fullrank.serving.keys.read_keys"),
     "keys remove": ("keys remove EVENTS --name shop", "fullrank.serving.keys.read_keys"),
     "export": ("export SASREC --to faiss --out OUT", "fullrank.run.Run.model"),
+    "grow": ("grow SASREC --items EVENTS --start mean --out OUT", "fullrank.training.cold_start.grow.grow_catalog"),
     "list": ("list recipes", "fullrank.core.registry.kinds"),
     "predict": ("predict SASREC EVENTS", "fullrank.run.Run.open"),
     "prepare": ("prepare planted --out OUT", "fullrank.data.sources.planted.Planted.read"),
@@ -42,12 +43,14 @@ WORK: dict[str, tuple[str, str]] = {
     "serve": ("serve SASREC --store memory: --check", "fullrank.run.Run.model"),
     "schema": ("schema --kind transformer", "fullrank.core.registry.find"),
     "show": ("show sasrec", "fullrank.api.recipe"),
+    "similar": ("similar SASREC --item 1", "fullrank.run.Run.model"),
     "subset": ("subset DATA --share 0.5 --out OUT", "fullrank.data.events.subset.subset"),
     "sweep": ("sweep GRID --data DATA --out OUT", "fullrank.sweeps.sweep.run_sweep"),
     "train": (
         "train sasrec --data DATA --out OUT --overwrite --set model.dim=8",
         "fullrank.training.loop.FitModule.training_step"),
     "tune": ("tune SPACE --data DATA --out OUT", "fullrank.sweeps.tune.tune"),
+    "vectors": ("vectors SASREC --out OUT.parquet", "fullrank.run.Run.model"),
     "verify": ("verify SASREC", "fullrank.run.Run.open"),
 }  # fmt: skip
 """Verb -> a command line, and what it calls that has the bug."""
@@ -67,6 +70,7 @@ def places(shop: Path, tmp_path: Path) -> dict[str, str]:
         "DATA": str(shop / "data"), "SASREC": str(shop / "sasrec"), "OUT": str(tmp_path / "out"),
         "EVENTS": str(tmp_path / "events.csv"), "GRID": str(tmp_path / "grid.yaml"),
         "SPACE": str(tmp_path / "space.yaml"), "OUT.html": str(tmp_path / "out.html"),
+        "OUT.parquet": str(tmp_path / "out.parquet"),
     }  # fmt: skip
 
 

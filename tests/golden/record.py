@@ -136,7 +136,7 @@ def grown(place: Path, stores: tuple[Any, Any]) -> dict[str, Any]:
     fr.train("sasrec", part, place / "hidden", set=[*SEQUENCES, *BLOCKS], progress=False)
     filled = fr.fill_unseen(place / "hidden", place / "filled", like="category")
     return {
-        "grown": exact(fr.recommend(run, unseen_histories(), k=7).to_dicts()),
+        "grown": exact(answers_of(run)),
         "subset": store_of(part),
         "filled": evaluated(filled, part, "test", ()),
         "growth": exact({k: v for k, v in fr.catalogue_growth(stores[0]).dump().items() if k != "source"}),
@@ -151,7 +151,7 @@ def cascaded(place: Path, stores: tuple[Any, Any]) -> dict[str, Any]:
     )  # fmt: skip
     asked: dict[str, Any] = {"k": 5, "candidates": 20, "context": {"hour": 20}}
     found = {blend: both.recommend(unseen_histories(), blend=blend, **asked) for blend in (0.0, 0.3)}
-    return {f"blend {blend}": exact(lists.to_dicts()) for blend, lists in found.items()}
+    return {f"blend {blend}": exact(lists.drop("source", strict=False).to_dicts()) for blend, lists in found.items()}
 
 
 AFTERWARDS: dict[str, Callable[[Path, tuple[Any, Any]], dict[str, Any]]] = {
@@ -193,7 +193,7 @@ def of_family(family: Family, stores: tuple[Any, Any], out: Path) -> dict[str, A
     if family.clicks:
         found["probabilities"] = exact(fr.predict(run, unseen_impressions(), data=store)["probability"].to_list())
     else:
-        found["lists"] = exact(fr.recommend(run, unseen_histories(), k=7).to_dicts())
+        found["lists"] = exact(answers_of(run))
     if family.diagnose:
         sample: dict[str, Any] = {"impressions": 200} if family.clicks else {"users": 40}
         rows = fr.diagnose(run, data=store, **sample).rows
@@ -205,6 +205,12 @@ def evaluated(run: Any, store: Any, split: Any, settings: tuple[str, ...]) -> di
     result = fr.evaluate(run, split, data=store, set=settings)
     parts = {"metrics": result.metrics, "stderr": result.stderr, "interval": result.interval}
     return {"asked": [split, *settings], **exact(parts)}
+
+
+def answers_of(run: fr.Run) -> list[dict[str, Any]]:
+    """Lists for users of nobody's store, without the column `source`, which the baseline does not have."""
+    found: pl.DataFrame = fr.recommend(run, unseen_histories(), k=7)
+    return found.drop("source", strict=False).to_dicts()
 
 
 def unseen_histories() -> pl.DataFrame:

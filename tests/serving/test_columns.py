@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fullrank.serving.columns import canonical_filter, cell, changed, column_kinds, refused_by, type_of
+from fullrank.inference.column_filters import canonical_filter, column_kinds, refused_by
+from fullrank.serving.columns import cell, changed, type_of
 from refusals import refused
 
 COLUMNS = {

@@ -57,7 +57,7 @@ def test_gives_back_the_callers_kind_of_frame(make, run: Run, market: Store) -> 
     found = fr.recommend(run, table, k=3)
     assert type(found) is type(table)
     lists = pl.DataFrame(found) if not isinstance(found, pd.DataFrame) else pl.from_pandas(found)
-    assert lists.columns == ["user", "item", "score", "rank"]
+    assert lists.columns == ["user", "item", "score", "rank", "source"]
     assert lists["user"].to_list() == ["a"] * 3 + ["b"] * 3 and lists["rank"].to_list() == [1, 2, 3] * 2
     by_hand = fr.recommend(run, {"a": [ids[2], ids[1]]}, k=3)
     assert lists.filter(pl.col("user") == "a")["item"].to_list() == by_hand["item"].to_list()

@@ -29,8 +29,9 @@ from fullrank.data.impressions.store import AnyStore
 from fullrank.data.impressions.vocabulary import UNKNOWN, canonical
 from fullrank.data.values import Unit
 from fullrank.inference.predictor import Predictor
-from fullrank.inference.recommend import check_settings, long_frame
+from fullrank.inference.recommend import RANKER, check_settings, long_frame
 from fullrank.inference.requests import (
+    ColumnFilters,
     HistoryInput,
     ItemLists,
     RequestBatch,
@@ -109,6 +110,8 @@ class Cascade:
         seen: str = "exclude",
         exclude: ItemLists = None,
         allow: ItemLists = None,
+        filters: ColumnFilters = None,
+        item_table: Any = None,
         unknown: str = "skip",
         empty: str = "popular",
         untimed: str = "error",
@@ -121,7 +124,8 @@ class Cascade:
         reasoning: Mapping[str, int] | None = None,
         progress: Progress | None = None,
     ) -> Any:
-        """The ranker's k best of each user's `candidates` best items: user, item, score, rank, as `fr.recommend` gives.
+        """The ranker's k best of each user's `candidates` best items: user, item, score, rank and source ("ranker"), as
+        `fr.recommend` gives.
 
         Histories as in `fr.recommend`, and so are filters and policies from `seen` on; or `users`, ids of the
         retriever's store, with all their events there. In a list of item lists nobody is named: what is read of users
@@ -145,14 +149,14 @@ class Cascade:
             timed=getattr(model, "reads_times", False),
         )  # fmt: skip
         reranker, budget = self.ordering(context), self.predictor.settings(reasoning)[0]
-        filters = read_filters(exclude, allow, request, catalog)
+        kept = read_filters(exclude, allow, request, catalog, filters, item_table)
         unnamed = pl.Series("user", [None] * len(request), dtype=pl.String)
         everybody = unnamed if request.names is None else request.names
         reranker.require_some(everybody)
         ids, scores = [np.zeros((0, k), np.int64)], [np.zeros((0, k))]
         for low, high in blocks(len(request), candidates):
             part = request.part(low, high)
-            own_filters = filters.take(np.arange(low, high))
+            own_filters = kept.take(np.arange(low, high))
             found = self.predictor.lists(
                 part, k=candidates, seen=seen, empty=empty, filters=own_filters, budget=budget
             )  # fmt: skip
@@ -164,7 +168,10 @@ class Cascade:
             scores.append(_filled(value, k, -np.inf))
             if progress is not None:
                 progress(high, len(request))
-        return request.give(long_frame(request.names, np.concatenate(ids), np.concatenate(scores), catalog, titles))
+        source = np.full(len(request), RANKER)
+        return request.give(
+            long_frame(request.names, np.concatenate(ids), np.concatenate(scores), catalog, titles, source=source)
+        )
 
     def evaluate(
         self,

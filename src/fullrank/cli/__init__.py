@@ -38,6 +38,8 @@ VERBS = (
     "scale",
     "evaluate",
     "recommend",
+    "similar",
+    "vectors",
     "serve",
     "predict",
     "cascade",
@@ -45,6 +47,7 @@ VERBS = (
     "explain",
     "report",
     "export",
+    "grow",
     "verify",
     "keys",
 )

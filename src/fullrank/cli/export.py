@@ -1,4 +1,4 @@
-"""`fullrank export`: a run as an ONNX graph, a torch program or an index of faiss, to be used without this library."""
+"""`fullrank export`: a run for ONNX, torch or faiss, without this library, or as the folder to ship for it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def add(app: typer.Typer) -> None:
 def export(
     run: RunFolder,
     out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="The export; one that is there is replaced.")],
-    to: Annotated[str, typer.Option("--to", metavar="onnx|torch|faiss", help="What is written.")] = "onnx",
+    to: Annotated[str, typer.Option("--to", metavar="onnx|torch|faiss|folder", help="What is written.")] = "onnx",
     k: Annotated[
         int | None, typer.Option("--k", metavar="N", min=1, help="Items of a graph's list.  [default: 100]")
     ] = None,
@@ -31,26 +31,38 @@ def export(
         typer.Option("--seen", metavar="exclude|keep", help="Items of the history in its list.  [default: exclude]"),
     ] = None,
     int8: Annotated[bool, typer.Option("--int8", help="Of faiss: vectors of 8 bits, their recall measured.")] = False,
+    logs: Annotated[bool, typer.Option("--logs", help="Of a folder: with the metrics of its training.")] = False,
     data: MovedStore = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write a run for ONNX, torch or faiss.
+    """Write a run for ONNX, torch or faiss, or as a folder to ship.
 
     A recommender's graph takes histories and gives the k best items: the mask of seen and excluded items, and the
     selection, are inside. A ranking model's gives probabilities. The graph is kept only where it answers as the run
     does; how far apart they are is printed. Needs the extra `export`, or `codes` for faiss.
 
+    `--to folder` is a run without its checkpoints, which needs neither the store nor an extra: `recommend`, `predict`
+    and `serve` take it anywhere. It goes into a new folder.
+
     \b
+    fullrank export runs/sasrec --to folder --out ship/sasrec
     fullrank export runs/sasrec --out exports/sasrec
     fullrank export runs/sasrec --to torch --k 20 --seen keep --out exports/sasrec-torch
     fullrank export runs/sasrec --to faiss --int8 --out exports/vectors
     """
     from fullrank import api
+    from fullrank.run import Run
 
     output = Output(as_json)
     begun = time.perf_counter()
-    made = api.export(run, out, to=to, k=k, seen=seen, int8=int8, data=data)
+    made: Exported | Run = api.export(run, out, to=to, k=k, seen=seen, int8=int8, data=data, logs=logs)
     spent = time.perf_counter() - begun
+    if isinstance(made, Run):
+        files = made.manifest["files"]
+        output.say(f"{made.path}: {sum(entry['bytes'] for entry in files.values()) / 2**20:.1f} MB in {seconds(spent)}")
+        facts = {"to": to, "problem": made.spec.problem, "files": files}
+        output.finish({"export": made.path, **facts, "seconds": round(spent, 3)})
+        return
     _report(output, made, spent)
     facts = {key: made.manifest[key] for key in ("to", "problem", "inputs", "outputs", "parity", "files")}
     output.finish({"export": made.path, **facts, "seconds": round(spent, 3)})

@@ -67,6 +67,22 @@ Device = Annotated[
         "--device", metavar="auto|cpu|cuda|...", help="Where the model runs; auto is a CUDA device where there is one."
     ),
 ]
+ColumnFilters = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--filter",
+        metavar="NAME=VALUE",
+        help="Only items whose column has this value, or of numbers 'NAME>=VALUE', 'NAME<=VALUE'; may be repeated.",
+    ),
+]
+ItemTable = Annotated[
+    Path | None,
+    typer.Option("--items", metavar="FILE", help="Item columns for --filter, beside those that the run keeps."),
+]
+UserStore = Annotated[
+    Path | None,
+    typer.Option("--data", metavar="STORE", help="The store of --users.  [default: that of the run's training]"),
+]
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, as `fullrank train` writes it.")]
 LAST = ("overwrite", "settings", "device", "as_json")
 """Parameters that stand behind those of a Spec in a verb's help."""

@@ -9,8 +9,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fullrank.cli.ids import known_ids, unknown_ids, user_ids
 from fullrank.cli.in_shell import in_shell
-from fullrank.cli.options import EVALUATION, REASONING, AsJson, Device, chosen, given, spec_options
+from fullrank.cli.options import (
+    EVALUATION,
+    REASONING,
+    AsJson,
+    ColumnFilters,
+    Device,
+    ItemTable,
+    UserStore,
+    chosen,
+    given,
+    spec_options,
+)
 from fullrank.cli.output import Output
 from fullrank.core.errors import UserError
 from fullrank.core.tables import check_suffix, write_table
@@ -37,6 +49,17 @@ def recommend(
     ] = None,
     histories: Annotated[
         Path | None, typer.Option("--histories", metavar="FILE", help="A table of events (.parquet, .csv, .jsonl).")
+    ] = None,
+    users: Annotated[
+        str | None,
+        typer.Option("--users", metavar="ID,ID,...|FILE", help="Users of --data, with all their events there."),
+    ] = None,
+    data: UserStore = None,
+    unknown_users: Annotated[
+        str | None,
+        typer.Option(
+            "--unknown-users", metavar="error|popular|skip", help="Users whom --data does not have.  [default: error]"
+        ),
     ] = None,
     url: Annotated[
         str | None,
@@ -76,6 +99,8 @@ def recommend(
     allow: Annotated[
         str | None, typer.Option("--allow", metavar="ID,ID,...", help="The only items that may be recommended.")
     ] = None,
+    filters: ColumnFilters = None,
+    items: ItemTable = None,
     user: Annotated[
         str | None, typer.Option("--user-col", metavar="NAME", help="User column of FILE.  [default: user_id]")
     ] = None,
@@ -102,16 +127,18 @@ def recommend(
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
-    """Recommend items for histories, by your own item ids.
+    """Recommend items for histories or known users, by your own ids.
 
-    Users need not have been in the training data: a history is all that is asked for. A run that reasons may take fewer
-    or more steps than it was trained with.
+    Users need not have been in the training data: a history is all that is asked for. Where it holds no item that the
+    model knows, the most popular items stand in, which the column `source` says. A run that reasons may take fewer or
+    more steps than it was trained with.
 
     \b
     fullrank recommend runs/sasrec --history 2,3,5 --k 5
     fullrank recommend runs/sasrec --history 2,3,5 --history 7 --json
     fullrank recommend runs/sasrec --history 2,3,5 --exclude 11,12
     fullrank recommend runs/sasrec --histories today.parquet --k 20 --out answers.parquet
+    fullrank recommend runs/sasrec --users 17,42 --filter genre=Comedy --filter 'year>=2000'
     fullrank recommend --url http://127.0.0.1:8000 --user 42 --k 5
     """
     if (run is None) == (url is None):
@@ -120,21 +147,30 @@ def recommend(
             code="missing-option" if run is None else "options-exclude-each",
         )
     if url is not None:
-        _check_remote(context, histories=histories, out=out, decoding=decoding)
+        _check_remote(
+            context, histories=histories, users=users, data=data, filter=filters or None, items=items, out=out,
+            decoding=decoding, **{"unknown-users": unknown_users},
+        )  # fmt: skip
         _ask_service(url, key, user_id, history, k, seen, exclude, allow, Output(as_json))
         return
     assert run is not None
     for flag, given_too in (("--user", user_id), ("--key", key)):
         if given_too is not None and not (flag == "--key" and "FULLRANK_KEY" in os.environ):
             raise UserError(f"{flag} is of a service, which --url names; leave it out", code="option-without-effect")
-    if (history is None) == (histories is None):
+    ways = sum(one is not None for one in (history, histories, users))
+    if ways != 1:
         raise UserError(
-            "give histories by --history ID,ID,... or by --histories FILE, one of the two",
-            code="missing-option" if history is None else "options-exclude-each",
+            "give histories by --history ID,ID,... or by --histories FILE, or --users of a store: one of the three",
+            code="options-exclude-each" if ways else "missing-option",
         )
+    for flag, text in (("--data", data), ("--unknown-users", unknown_users)):
+        if text is not None and users is None:
+            raise UserError(f"{flag} is about --users, which is not given", code="option-without-effect")
+    if items is not None and not filters:
+        raise UserError("--items is about --filter, which is not given", code="option-without-effect")
     named = {"--user-col": user, "--item-col": item, "--time-col": when, "--time-unit": time_unit}
     for flag, name in named.items():
-        if name is not None and histories is None:
+        if name is not None and histories is None and not (users is not None and flag == "--user-col"):
             raise UserError(
                 f"{flag} is about a column of --histories FILE, which is not given", code="option-without-effect"
             )
@@ -144,27 +180,39 @@ def recommend(
         "untimed": chosen("--untimed", untimed, ("error", "even")),
         "seen": chosen("--seen", seen, ("exclude", "keep")),
     }
+    strangers = chosen("--unknown-users", unknown_users or "error", ("error", "popular", "skip"))
     unit = chosen("--time-unit", time_unit or "s", ("s", "ms", "us", "ns"))
     budget = {path.removeprefix("reasoning."): value for path, value in given(context).items()}
     search = {} if decoding is None else {"kind": chosen("--decoding", decoding, ("exact", "graph", "beam", "pruned"))}
     if out is not None:
         check_suffix(out, "--out ")
     from fullrank import api
+    from fullrank.cli.column_filters import parse_filters
+    from fullrank.data.events.store import Store
+    from fullrank.inference.column_filters import item_columns
     from fullrank.inference.requests import check_columns
-    from fullrank.run import Run
+    from fullrank.run import Run, event_store_of
 
     output = Output(as_json)
     opened = Run.open(run)
     predictor = api.load(opened, device=device)
     catalog = predictor.catalog
     columns = check_columns((user or "user_id", item or "item_id", when or "timestamp"))
-    asked = _listed(history, catalog) if history is not None else _table(histories, columns, catalog, bool(when))
-    missing = _unknown(asked, columns[1], catalog)
+    asked: dict[str, Any] = {"columns": columns, "time_unit": unit}
+    missing = []
+    if users is not None:
+        store = event_store_of(opened) if data is None else Store.open(data)
+        asked |= {"users": user_ids(users, store, columns[0]), "data": store, "unknown_users": strangers}
+    else:
+        events = _listed(history, catalog) if history is not None else _table(histories, columns, catalog, bool(when))
+        missing = unknown_ids(events, columns[1], catalog)
+        asked |= {"histories": events}
+    wanted = parse_filters(filters, item_columns(catalog, items, columns[1])) if filters else None
     with warnings.catch_warnings(record=True) as doubts:
         warnings.simplefilter("always", UserWarning)
         answers = predictor.recommend(
-            asked, k=k, exclude=_ids("--exclude", exclude, catalog), allow=_ids("--allow", allow, catalog),
-            columns=columns, time_unit=unit, titles=True, budget=budget, decoding=search, **policies,
+            **asked, k=k, exclude=known_ids("--exclude", exclude, catalog), allow=known_ids("--allow", allow, catalog),
+            filters=wanted, item_table=items, titles=True, budget=budget, decoding=search, **policies,
         )  # fmt: skip
     for doubt in doubts:
         output.say(f"note: {in_shell(str(doubt.message), ('--empty',))}")
@@ -178,6 +226,8 @@ def recommend(
         "policies": policies,
         "reasoning": budget,
         **({"decoding": search["kind"]} if search else {}),
+        **({"filters": wanted} if wanted else {}),
+        **({} if users is None else {"unknown_users": strangers}),
         "unknown_items": missing,
     }
     if out is not None:
@@ -185,7 +235,7 @@ def recommend(
         output.say(f"{len(answers):,} recommendations for {answers['user'].n_unique():,} histories written to {out}")
         output.finish({**result, "out": out, "rows": len(answers)})
         return
-    _print(output, answers, named=histories is not None)
+    _print(output, answers, named=history is None)
     output.finish({**result, "recommendations": answers.to_dicts()})
 
 
@@ -240,19 +290,6 @@ def _words(text: str) -> list[str]:
     return [word.strip() for word in text.split(",") if word.strip()]
 
 
-def _ids(flag: str, text: str | None, catalog: Catalog) -> pl.Series | None:
-    """External ids from `2,3,5`, each of which the model has to know: a misspelt one would be without effect."""
-    if text is None:
-        return None
-    ids = catalog.parse([word for word in text.split(",") if word.strip()])
-    strange = _unknown([ids.to_list()], "", catalog)
-    if strange:
-        raise UserError(
-            f"{flag} names items that the model does not know: {', '.join(map(str, strange[:5]))}", code="unknown-item"
-        )
-    return ids
-
-
 def _listed(history: list[str], catalog: Catalog) -> list[list[Any]]:
     """Lists of external ids from `2,3,5`; an empty text is an empty history."""
     words = [[word for word in text.split(",") if word.strip()] for text in history]
@@ -284,19 +321,10 @@ def _table(path: Path | None, columns: tuple[str, ...], catalog: Catalog, timed:
     return frame
 
 
-def _unknown(asked: Any, item: str, catalog: Catalog) -> list[Any]:
-    """The distinct items that the catalogue does not have, at most 100."""
-    import polars as pl
-
-    flat = asked[item] if isinstance(asked, pl.DataFrame) else pl.Series([i for some in asked for i in some])
-    if not len(flat):
-        return []
-    return flat.filter(pl.Series(catalog.lookup(flat) < 0)).unique(maintain_order=True).head(100).to_list()
-
-
 def _print(output: Output, answers: pl.DataFrame, *, named: bool) -> None:
     groups = answers.partition_by("user", maintain_order=True)
-    names = [name for name in ("rank", "item", "score", "steps", "title") if name in answers.columns]
+    told = ("rank", "item", "score", "source", "steps", "title")
+    names = [name for name in told if name in answers.columns]
     for group in groups[:SHOWN]:
         title = None if len(groups) == 1 and not named else f"user {group['user'][0]}"
         cells = [[row["rank"], str(row["item"]), *(row[name] for name in names[2:])] for row in group.to_dicts()]

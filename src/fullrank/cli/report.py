@@ -44,7 +44,7 @@ def report(
 ) -> None:
     """Write one HTML page about runs, the answer first.
 
-    First which is best, and for whom: paired differences from the best baseline, recall by popularity, lists of five users.
+    Which is best and for whom: paired differences from the best baseline, recall by popularity, lists of five users.
     Of ranking models: accuracy and calibration. The page needs no network and runs no script. What a
     run folder holds already (evaluation.json, diagnosis.jsonl) is taken, the rest is measured. --set changes how the
     runs are evaluated. Needs the extra: pip install 'fullrank[report]'.

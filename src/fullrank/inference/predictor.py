@@ -12,7 +12,7 @@ import threading
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import numpy as np
 import polars as pl
@@ -27,23 +27,28 @@ from fullrank.core.spec import Spec
 from fullrank.data.batch import DenseScorer
 from fullrank.data.column_names import TimeColumn, event_columns
 from fullrank.data.events.catalog import Catalog
+from fullrank.data.events.store import Store
 from fullrank.data.impressions.encoding import FieldEncoder
 from fullrank.data.values import Unit, take
 from fullrank.inference.batches import BLOCK, index_of, pair_scores, score_batches
 from fullrank.inference.exact import top_k
 from fullrank.inference.filters import Filters
 from fullrank.inference.predict import PredictionFile, predict, predict_file
-from fullrank.inference.recommend import check_settings, long_frame, rank_requests
+from fullrank.inference.recommend import check_settings, long_frame, rank_requests, sources
 from fullrank.inference.requests import (
     COLUMNS,
+    ColumnFilters,
     HistoryInput,
     ItemLists,
     RequestBatch,
+    check_choice,
+    check_columns,
     read_candidates,
     read_filters,
     read_histories,
 )
 from fullrank.inference.search import Decoding, Search, search_of
+from fullrank.inference.stored_users import UNKNOWN_USERS, Users, read_users
 from fullrank.models.sequential.reasoning.budget import Budget
 from fullrank.problem import Problem
 
@@ -112,12 +117,17 @@ class Predictor:
 
     def recommend(
         self,
-        histories: HistoryInput,
+        histories: HistoryInput | None = None,
         *,
+        users: Users | None = None,
+        data: Store | str | Path | None = None,
+        unknown_users: str = "error",
         k: int = 10,
         seen: str = "exclude",
         exclude: ItemLists = None,
         allow: ItemLists = None,
+        filters: ColumnFilters = None,
+        item_table: Any = None,
         budget: Budget | Mapping[str, Any] | None = None,
         decoding: Decoding | Mapping[str, Any] | str | None = None,
         unknown: str = "skip",
@@ -130,42 +140,52 @@ class Predictor:
         time_unit: Unit = "s",
         titles: bool = False,
     ) -> Any:
-        """The k best items for each history, best first.
+        """The k best items for each history, or for each of `users`, best first.
 
         Histories hold external ids: {user: items}, a list of item lists, or a DataFrame or the path of a file, whose
         columns of user, item and time are named by `user_col`, `item_col` and `time_col`, or all by `columns` (events
         are put in order of time where it has that column, else they are read in the order given; so they are with
         `time_col=None`).
 
+        `users` are ids of users of the store `data`, each with all their events there. `unknown_users`, whom the store
+        does not have, are an error, get the most popular items ("popular"), or are left out ("skip").
+
         `seen`: the history's own items are kept out of its list ("exclude") or ranked like any other ("keep").
         `exclude` and `allow` are item ids, one list for all or one per history (a list of lists, or {user: items}):
-        what is not to be shown, and all that may be. They hold before a list is cut, so that it stays full while enough
-        items remain, whatever searches it. `unknown`: items that the catalogue does not have are left out of the
-        history ("skip"), or are an error. `empty`: a history without known items gets the most popular items
-        ("popular"), or is an error. A model that reads times takes them from the table, numbers in `time_unit`;
-        `untimed`: histories without times are an error for such a model, or their events count as steps of a day
-        ("even"). `budget` is how many steps a reasoner computes, such as {"steps": 1} or {"adaptive": 10} (an error for
-        a model without one); with adaptive stopping a column `steps` says how long for each user. `decoding` is the
-        search among semantic ids, such as {"kind": "graph"} (an error for a model that does not generate them).
+        what is not to be shown, and all that may be. `filters` are on columns of the items, one mapping for all or a
+        list with one for each history: {"in_stock": True, "genre": ["Comedy", "Drama"], "year": {"min": 2000}}. An item
+        without a value passes no filter on that column. Columns are those that the run keeps of its items, and those of
+        `item_table`, a path or a DataFrame with a row for each item. All of these hold before a list is cut, so that it
+        stays full while enough items remain, whatever searches it. `unknown`: items that the catalogue does not have
+        are left out of the history ("skip"), or are an error. `empty`: a history without known items gets the most
+        popular items ("popular"), or is an error. A model that reads times takes them from the table, numbers in
+        `time_unit`; `untimed`: histories without times are an error for such a model, or their events count as steps of
+        a day ("even"). `budget` is how many steps a reasoner computes, such as {"steps": 1} or {"adaptive": 10} (an
+        error for a model without one); with adaptive stopping a column `steps` says how long for each user. `decoding`
+        is the search among semantic ids, such as {"kind": "graph"} (an error for a model that does not generate them).
 
-        Returns columns user, item, score, rank (from 1), and title where `titles` is asked for and known; polars unless
-        a frame was given. Raises `UserError` for what cannot be done as asked.
+        Returns user, item, score, rank (from 1), source, and title where `titles` is asked for and known: polars unless
+        a frame was given. `source` is `model`, or `popular` where the history holds no item that the model
+        knows: then scores are counts of training events, which no score of a model compares with. Raises `UserError`
+        for what cannot be done as asked.
         """
         check_settings(k, seen, empty)
         check_flag("titles", titles)
         budget, decoding = self.settings(budget, decoding)
         columns = event_columns(columns, user_col, item_col, time_col)
-        request = self._read(histories, unknown, untimed, columns, time_unit)
+        request = self._asked(histories, users, data, unknown_users, unknown, untimed, columns, time_unit)
         if request.unknown_only and empty == "popular" and not getattr(self.model, "allows_empty", False):
             warnings.warn(
                 f"{request.unknown_only:,} of {len(request):,} histories hold no item that the model knows: they get "
                 "the most popular items (empty='error' refuses them)",
                 stacklevel=2,
             )
-        filters = read_filters(exclude, allow, request, self.catalog)
-        found = self.lists(request, k=k, seen=seen, empty=empty, filters=filters, budget=budget, decoding=decoding)
+        item = check_columns(columns)[1]
+        kept = read_filters(exclude, allow, request, self.catalog, filters, item_table, item)
+        found = self.lists(request, k=k, seen=seen, empty=empty, filters=kept, budget=budget, decoding=decoding)
         taken = None if budget.adaptive is None else found.steps
-        return request.give(long_frame(request.names, found.ids, found.scores, self.catalog, titles, taken))
+        source = sources(self.model, request.histories)
+        return request.give(long_frame(request.names, found.ids, found.scores, self.catalog, titles, taken, source))
 
     def lists(
         self,
@@ -239,16 +259,18 @@ class Predictor:
         items: Any,
         k: int = 10,
         *,
-        exclude: Sequence[Any] | None = None,
-        allow: Sequence[Any] | None = None,
+        exclude: Sequence[Any] | pl.Series | None = None,
+        allow: Sequence[Any] | pl.Series | None = None,
+        filters: ColumnFilters = None,
+        item_table: Any = None,
         titles: bool = False,
     ) -> pl.DataFrame:
         """The k items most like each of `items` (an id, or several): item, similar, score, rank, and title if asked.
 
         The score is the cosine of item vectors; of `item_to_item`, how often both occur together, and of
         `transition_graph`, its link to the other item. An item is not like itself. `exclude` and `allow` are lists of
-        item ids, as in `recommend`. Raises `UserError` for an id that the model does not know, and for a model without
-        a similarity of items (popularity, recency).
+        item ids, `filters` and `item_table` as in `recommend`. Raises `UserError` for an id that the model does not
+        know, and for a model without a similarity of items (popularity, recency).
         """
         check_settings(k, "exclude", "popular")
         check_flag("titles", titles)
@@ -265,11 +287,11 @@ class Predictor:
                 code="no-item-similarity",
             )
         request = read_histories([[item] for item in queries.to_list()], self.catalog)
-        filters = read_filters(exclude, allow, request, self.catalog)
+        kept = read_filters(exclude, allow, request, self.catalog, filters, item_table)
         with torch.inference_mode():
             scorer = similar_scorer(torch.from_numpy(ids).to(self.device), self.index)
             scores, found = top_k(
-                scorer, min(k, self.catalog.size), filters=filters.of_batch(request.histories.items, self.device)
+                scorer, min(k, self.catalog.size), filters=kept.of_batch(request.histories.items, self.device)
             )
         frame = long_frame(queries, found.cpu().numpy(), scores.cpu().numpy(), self.catalog, titles)
         return frame.rename({"user": "item", "item": "similar"})
@@ -306,10 +328,17 @@ class Predictor:
         one = self._read([[self.catalog.ids[0]]], "error", "even", COLUMNS, "s")
         return self._dense(one)[1].table.detach().float().cpu().numpy().copy()  # not the weights themselves
 
+    def item_vector_table(self) -> pl.DataFrame:
+        """`item_vectors` as a frame: item_id, vector (an array of D numbers), rows in the order of `catalog.ids`."""
+        return _vector_frame(self.catalog.ids.alias("item_id"), self.item_vectors())
+
     def user_vectors(
         self,
-        histories: HistoryInput,
+        histories: HistoryInput | None = None,
         *,
+        users: Users | None = None,
+        data: Store | str | Path | None = None,
+        unknown_users: str = "error",
         budget: Budget | Mapping[str, Any] | None = None,
         unknown: str = "skip",
         untimed: str = "error",
@@ -321,12 +350,17 @@ class Predictor:
     ) -> tuple[pl.Series, Float[np.ndarray, "U D"]]:
         """Users, and a vector for each of their histories: its inner product with an item's vector is the score.
 
-        Arguments and errors as in `score`; raises `UserError` too for a model that does not score by inner products.
+        Arguments as in `recommend`. Raises `UserError` for a history without items that the model knows
+        (`unknown_users="skip"` leaves such users out) and for a model that does not score by inner products.
         """
         budget = self._fixed(budget)
         columns = event_columns(columns, user_col, item_col, time_col)
-        request = self._read(histories, unknown, untimed, columns, time_unit)
+        request = self._asked(histories, users, data, unknown_users, unknown, untimed, columns, time_unit)
         return request.users, self._dense(request, budget)[0]
+
+    def user_vector_table(self, histories: HistoryInput | None = None, **how: Any) -> pl.DataFrame:
+        """`user_vectors` as a frame: user, vector (an array of D numbers). Arguments as there."""
+        return _vector_frame(*self.user_vectors(histories, **how))
 
     @property
     def index(self) -> Any | None:
@@ -357,6 +391,36 @@ class Predictor:
         if found is None or last is None:
             raise UserError("there are no histories; give at least one", code="no-histories")
         return found, last
+
+    def _asked(
+        self,
+        histories: HistoryInput | None,
+        users: Users | None,
+        data: Store | str | Path | None,
+        unknown_users: str,
+        unknown: str,
+        untimed: str,
+        columns: Sequence[str],
+        time_unit: Unit,
+    ) -> RequestBatch:
+        """The histories of a call, or those of its users. Raises `UserError` for both, and for what is not read."""
+        if (histories is None) == (users is None):
+            raise UserError("give histories, or users= of a store: one of the two", code="histories-or-users")
+        check_choice("unknown_users", unknown_users, UNKNOWN_USERS)
+        if users is None:
+            if data is not None or unknown_users != "error":
+                raise UserError(
+                    "data and unknown_users are about users= of a store: leave them out with histories",
+                    code="setting-without-effect",
+                )
+            return self._read(histories, unknown, untimed, columns, time_unit)
+        check_choice("time_unit", time_unit, get_args(Unit))
+        if time_unit != "s":
+            raise UserError("time_unit has no effect on users of a store: leave it out", code="setting-without-effect")
+        return read_users(
+            users, data, self.catalog, unknown_users=unknown_users, unknown=unknown, untimed=untimed,
+            timed=getattr(self.model, "reads_times", False),
+        )  # fmt: skip
 
     def _read(
         self, histories: HistoryInput, unknown: str, untimed: str, columns: Sequence[str], time_unit: Unit
@@ -398,6 +462,10 @@ class Predictor:
                         del self._searches[next(iter(self._searches))]
                     found = self._searches[name] = search_of(self.model, decoding, BLOCK)
         return found
+
+
+def _vector_frame(ids: pl.Series, vectors: Float[np.ndarray, "n D"]) -> pl.DataFrame:
+    return pl.DataFrame([ids, pl.Series("vector", vectors, dtype=pl.Array(pl.Float32, vectors.shape[1]))])
 
 
 def _changed(name: str, spec: S, given: S | Mapping[str, Any] | None) -> S:

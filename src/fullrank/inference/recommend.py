@@ -23,6 +23,17 @@ from fullrank.inference.search import Decoding, Search
 from fullrank.metrics import RankedLists
 from fullrank.models.sequential.reasoning.budget import Budget
 
+SOURCES = ("model", "popular", "ranker")
+"""Where a list is from, and so what its scores are: a model's own, training events of the item, or of a cascade click
+probabilities. Scores of one source are on one scale, and those of two are not to be compared."""
+MODEL, POPULAR, RANKER = range(len(SOURCES))
+
+
+def sources(model: Any, histories: Histories) -> Int[np.ndarray, "U"]:
+    """`MODEL`, or `POPULAR` for histories without items, unless the model answers these by itself (popularity)."""
+    bare = (histories.lengths == 0) & (not getattr(model, "allows_empty", False))
+    return np.where(bare, POPULAR, MODEL)
+
 
 def check_settings(k: Any, seen: str, empty: str) -> None:
     """Raise `UserError` for a `k`, `seen` or `empty` that is not allowed."""
@@ -52,6 +63,7 @@ def rank_requests(
     filters = filters or Filters()
     histories = request.histories
     without_items = histories.lengths == 0
+    popular = sources(model, histories) == POPULAR
     if without_items.any() and empty == "error":
         raise UserError(
             f"{int(without_items.sum())} of {len(request)} histories hold no item that the model knows; "
@@ -59,8 +71,7 @@ def rank_requests(
             code="no-known-items",
         )
     k = min(k, catalog.size)
-    served = ~without_items | getattr(model, "allows_empty", False)
-    scored, rest = np.flatnonzero(served), np.flatnonzero(~served)
+    scored, rest = np.flatnonzero(~popular), np.flatnonzero(popular)
     how: dict[str, Any] = {"device": device, "decoding": decoding, "budget": budget, "index": index, "search": search}
     if not len(rest):  # what most requests are
         return rank(model, histories, k=k, seen=seen, filters=filters, **how)
@@ -94,8 +105,10 @@ def long_frame(
     catalog: Catalog,
     titles: bool,
     steps: Int[np.ndarray, "U"] | None = None,
+    source: Int[np.ndarray, "U"] | None = None,
 ) -> pl.DataFrame:
-    """A row for each filled place: user, item, score, rank, and steps and title where they are given and asked for.
+    """A row for each filled place: user, item, score, rank, and what else is given: where the list is from (an index of
+    `SOURCES`), steps, and title where it is asked for.
 
     Users without names (None) are numbered.
     """
@@ -108,6 +121,8 @@ def long_frame(
         pl.Series("score", scores.ravel()[filled]),
         pl.Series("rank", filled % k + 1),
     ])  # fmt: skip
+    if source is not None:
+        frame = frame.with_columns(source=pl.Series(SOURCES, dtype=pl.String).gather(source[place]))
     if steps is not None:
         frame = frame.with_columns(steps=pl.Series(steps[place]))
     if titles and catalog.titles is not None:

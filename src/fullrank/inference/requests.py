@@ -18,6 +18,7 @@ from fullrank.data.column_names import USUAL
 from fullrank.data.events.catalog import Catalog
 from fullrank.data.frames import SUFFIXES, InputTable
 from fullrank.data.histories import Histories
+from fullrank.inference.column_filters import check_filters, filters_key, item_columns, refused_by
 from fullrank.inference.filters import Filters
 
 HistoryInput = Mapping[Any, Sequence[Any]] | Sequence[Sequence[Any]] | Any
@@ -25,6 +26,8 @@ HistoryInput = Mapping[Any, Sequence[Any]] | Sequence[Sequence[Any]] | Any
 with user and item columns."""
 ItemLists = Sequence[Any] | pl.Series | Mapping[Any, Sequence[Any]] | Any | None
 """Item ids: one list for all histories, a list for each, or {user: items}."""
+ColumnFilters = Mapping[str, Any] | Sequence[Mapping[str, Any] | None] | None
+"""Filters on columns of items: one mapping for all histories, or one for each (None: no filter)."""
 COLUMNS = USUAL
 """Names of the columns of a table of histories: user, item, time."""
 STEP = 86_400
@@ -87,6 +90,14 @@ def read_histories(
             )
     else:
         flat = _from_table(histories, columns, catalog, time_unit, timed=timed)
+    return batch_of(flat, columns, unknown=unknown, untimed=untimed, timed=timed, ordered=listed)
+
+
+def batch_of(
+    flat: FlatEvents, columns: Sequence[str], *, unknown: str, untimed: str, timed: bool, ordered: bool
+) -> RequestBatch:
+    """Events with external users as a request: items that the catalogue does not have left out, times where a model
+    reads them."""
     lengths, items, times = flat.lengths, flat.items, flat.times if timed else None
     if timed and times is None and lengths.any():
         times = _even(lengths, columns, untimed)
@@ -101,36 +112,83 @@ def read_histories(
         lengths = np.bincount(owner[known], minlength=len(lengths))
         items, times = items[known], None if times is None else times[known]
     made = Histories(Jagged.from_lengths(items.astype(np.int64), lengths), times)
-    return RequestBatch(flat.users, made, listed, int(((given > 0) & (lengths == 0)).sum()), flat.give)
+    return RequestBatch(flat.users, made, ordered, int(((given > 0) & (lengths == 0)).sum()), flat.give)
 
 
-def read_filters(exclude: ItemLists, allow: ItemLists, request: RequestBatch, catalog: Catalog) -> Filters:
-    """The lists of a request as filters. Items that the catalogue does not have are in no list anyway.
+def read_filters(
+    exclude: ItemLists,
+    allow: ItemLists,
+    request: RequestBatch,
+    catalog: Catalog,
+    filters: ColumnFilters = None,
+    item_table: Any = None,
+    item: str = "item_id",
+) -> Filters:
+    """The lists and the column filters of a request. Items that the catalogue does not have are in no list anyway.
 
-    Raises `UserError` for lists that are not one for all or one per history, and for an `allow` that leaves nothing.
+    Columns are the catalogue's and those of `item_table`, whose ids stand in its column `item`, else `item_id`.
+    Raises `UserError` for what is not one for all or one per history, and for what leaves nothing.
     """
-    if exclude is None and allow is None:
+    if filters is None and item_table is not None:
+        raise UserError(
+            "item_table has no effect without filters on its columns: give filters=, or leave it out",
+            code="setting-without-effect",
+        )
+    if exclude is None and allow is None and filters is None:
         return Filters()
     barred: Bool[np.ndarray, "V"] | None = None
     excluded, allowed = (
         None if given is None else _known_ids(per_history(name, given, request), catalog)
         for name, given in (("exclude", exclude), ("allow", allow))
     )
+    masks = () if filters is None else _masks(filters, request, item_columns(catalog, item_table, item))
+    if isinstance(masks, np.ndarray):
+        barred, masks = masks, ()
     if isinstance(allowed, np.ndarray):
-        kept, barred, allowed = allowed, np.ones(catalog.size, bool), None
-        barred[kept] = False
+        others = np.ones(catalog.size, bool)
+        others[allowed] = False
+        barred, allowed = others if barred is None else barred | others, None
     if isinstance(excluded, np.ndarray):
         if len(excluded):
             barred = np.zeros(catalog.size, bool) if barred is None else barred
             barred[excluded] = True
         excluded = None
     if (barred is not None and barred.all()) or (allowed is not None and not allowed.lengths.any()):
+        if filters is not None:
+            raise UserError(
+                "filters, exclude and allow leave no item for anybody, so nothing can be recommended: ask for less",
+                code="nothing-allowed",
+            )
         raise UserError(
             "exclude and allow leave no item that the model knows for anybody, so nothing can be recommended: are "
             f"the ids of the same kind as {catalog.ids[0]!r}?",
             code="nothing-allowed",
         )
-    return Filters(excluded, barred, allowed)
+    return Filters(excluded, barred, allowed, masks)
+
+
+def _masks(
+    given: Any, request: RequestBatch, columns: Mapping[str, pl.Series]
+) -> Bool[np.ndarray, "V"] | tuple[tuple[Int[np.ndarray, "_"], Bool[np.ndarray, "V"]], ...]:
+    """The items that filters for all refuse; of filters for each history one mask for each different one."""
+    if not _is_list(given):
+        filters = check_filters(given)
+        return refused_by(columns, filters) if filters else ()
+    if not request.ordered:
+        raise UserError(
+            "filters: histories from a table have no order to go by; give one mapping of columns for all",
+            code="table-has-no-order",
+        )
+    if len(given) != len(request):
+        raise UserError(
+            f"filters has {len(given)} mappings for {len(request)} histories; give one for each, or one for all",
+            code="list-count-differs",
+        )
+    groups: dict[str, tuple[Mapping[str, Any], list[int]]] = {}
+    for row, one in enumerate(given):
+        if one is not None and check_filters(one):
+            groups.setdefault(filters_key(one), (one, []))[1].append(row)
+    return tuple((np.array(rows, np.int64), refused_by(columns, filters)) for filters, rows in groups.values())
 
 
 def read_candidates(candidates: ItemLists, request: RequestBatch) -> tuple[Int[np.ndarray, "N"], pl.Series]:
@@ -249,7 +307,7 @@ def _even(lengths: np.ndarray, columns: Sequence[str], untimed: str) -> np.ndarr
 
 
 @dataclass(frozen=True)
-class _Flat:
+class FlatEvents:
     """All events behind each other, history after history, each in order of time."""
 
     users: pl.Series | None
@@ -263,7 +321,7 @@ class _Flat:
     """A polars frame as the caller's type of DataFrame."""
 
 
-def _from_lists(histories: Mapping[Any, Any] | Sequence[Any], catalog: Catalog) -> _Flat:
+def _from_lists(histories: Mapping[Any, Any] | Sequence[Any], catalog: Catalog) -> FlatEvents:
     named = isinstance(histories, Mapping)
     given = histories.items() if isinstance(histories, Mapping) else enumerate(histories)
     if not named and len(histories) and not any(_is_list(one) for one in histories):
@@ -282,7 +340,7 @@ def _from_lists(histories: Mapping[Any, Any] | Sequence[Any], catalog: Catalog) 
             code="missing-ids",
         )
     users = _user_names(list(histories)) if named else None
-    return _Flat(users, np.array([len(items) for items in lists]), catalog.lookup(flat))
+    return FlatEvents(users, np.array([len(items) for items in lists]), catalog.lookup(flat))
 
 
 def _user_names(given: list[Any]) -> pl.Series:
@@ -303,7 +361,9 @@ def _user_names(given: list[Any]) -> pl.Series:
     return users
 
 
-def _from_table(table: Any, columns: tuple[str, ...], catalog: Catalog, unit: values.Unit, *, timed: bool) -> _Flat:
+def _from_table(
+    table: Any, columns: tuple[str, ...], catalog: Catalog, unit: values.Unit, *, timed: bool
+) -> FlatEvents:
     """The events of a table as `prepare` reads them: its parser of times, its order, ties in input order."""
     if isinstance(table, str | bytes) and not str(table).lower().endswith(SUFFIXES):  # an id rather than a file
         raise _not_histories(table)
@@ -342,7 +402,8 @@ def _from_table(table: Any, columns: tuple[str, ...], catalog: Catalog, unit: va
     order = order[np.argsort(codes[order], kind="stable")]
     lengths = np.bincount(codes, minlength=len(names))
     items = catalog.lookup(frame[columns[1]])[order]
-    return _Flat(names.alias("user"), lengths, items, None if times is None else times[order], giver(source.frame))
+    times = None if times is None else times[order]
+    return FlatEvents(names.alias("user"), lengths, items, times, giver(source.frame))
 
 
 def _not_histories(given: Any) -> UserError:

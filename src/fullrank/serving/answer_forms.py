@@ -62,9 +62,9 @@ class RecommendAnswer(Form):
     version: str
     """The version that answered."""
     source: Literal["model", "popular"]
-    """`popular` where the history holds no item that the model knows."""
+    """`popular` where the history holds no item that the model knows: scores are then counts of training events."""
     ranked: bool
-    """Whether the ranker put the list in order."""
+    """Whether the ranker put the list in order, and scores are its own (the source `ranker` of a cascade's frames)."""
     items: list[Place]
     steps: int | None = None
     """Steps that a reasoner took, where it stops by itself."""

@@ -7,7 +7,6 @@ Making a snapshot may take a while (new vectors, a table put together), so it is
 
 from __future__ import annotations
 
-import json
 import threading
 from collections import OrderedDict
 from collections.abc import Collection, Mapping, Sequence
@@ -19,9 +18,9 @@ import numpy as np
 from jaxtyping import Bool, Int
 
 from fullrank.core.log import logger
+from fullrank.inference.column_filters import column_kinds, filters_key, refused_by
 from fullrank.inference.predictor import Predictor
 from fullrank.run import Run
-from fullrank.serving.columns import canonical_filter, column_kinds, refused_by
 from fullrank.serving.growth import ItemGrowth, number_of
 from fullrank.serving.item_documents import TITLE, Entry, Reading, read_documents
 from fullrank.serving.live_content import Content, Shared, origins_of
@@ -114,14 +113,14 @@ class LiveItems:
         return live
 
     def mask(self, filters: Mapping[str, Any]) -> Bool[np.ndarray, "V"]:
-        """The items that these filters refuse (`columns.py`), and those that are retired or expired.
+        """The items that these filters refuse (`inference/column_filters.py`), and those that are retired or expired.
 
         The same array for the same filters, so that requests can be grouped by it; not to be written to. Raises
         `UserError` for a column that is not there and for values that it cannot hold.
         """
         if not filters:
             return self.barred
-        key = _key_of(filters)
+        key = filters_key(filters)
         with self._lock:
             found = self._masks.get(key)
             if found is not None:
@@ -136,7 +135,7 @@ class LiveItems:
 
     def has_mask(self, filters: Mapping[str, Any]) -> bool:
         """Whether `mask` remembers these filters, and so costs nothing."""
-        return not filters or _key_of(filters) in self._masks
+        return not filters or filters_key(filters) in self._masks
 
     def search(self, text: str, limit: int) -> Int[np.ndarray, "n"]:
         """Numbers of up to `limit` items for a search box: the item with this id, then by words of titles
@@ -213,10 +212,6 @@ class LiveItems:
         keys = [key for key in {**before, **after} if _cells(before.get(key)) != _cells(after.get(key))]
         known = np.array([numbers[key] for key in keys if key in numbers], np.int64)
         return np.union1d(known, np.arange(old.size, self.size))
-
-
-def _key_of(filters: Mapping[str, Any]) -> str:
-    return json.dumps({name: canonical_filter(filters[name]) for name in sorted(filters)}, default=repr)
 
 
 def _cells(entry: Entry | None) -> Mapping[str, Any]:

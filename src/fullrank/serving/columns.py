@@ -1,48 +1,18 @@
-"""Columns of items that requests filter by: values, changes of them, and filters read into masks.
+"""Columns of items that are set while the service runs: values that fit a column, the type of a new one, changed cells.
 
-A filter lets through items whose value is known and fits; an item without a value is refused by every filter on that
-column. {"in_stock": true} asks for a value, {"category": ["a", "b"]} for one of several, {"price": {"min": 1, "max":
-9}} for a number between two, both included. Of a column of lists, one element has to fit. Nothing is converted: a text
-does not fit a number, nor 1 the flag true. V items.
+What filters make of columns: `inference/column_filters.py`.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import polars as pl
-from jaxtyping import Bool, Int
 
-from fullrank.core.errors import UserError, brief, did_you_mean
-
-Kind = Literal["flag", "number", "text"]
-MOST_VALUES = 1000
-"""Values of one filter."""
-_WORDS = {"flag": "true or false", "number": "numbers", "text": "text"}
-
-
-def kind_of(dtype: Any) -> tuple[Kind | None, bool]:
-    """What a column holds (None: nothing that is filtered by), and whether it holds lists of it."""
-    listed = isinstance(dtype, pl.List | pl.Array)
-    inner = dtype.inner if isinstance(dtype, pl.List | pl.Array) else dtype
-    if inner == pl.Boolean:
-        return "flag", listed
-    if inner == pl.String or isinstance(inner, pl.Categorical | pl.Enum):
-        return "text", listed
-    return ("number", listed) if inner.is_numeric() else (None, listed)
-
-
-def column_kinds(columns: Mapping[str, pl.Series]) -> dict[str, str]:
-    """Name -> what it holds, in words: of the columns that can be filtered by."""
-    kinds = {name: kind_of(column.dtype) for name, column in columns.items()}
-    return {
-        name: f"lists of {_WORDS[kind]}" if listed else _WORDS[kind]
-        for name, (kind, listed) in kinds.items()
-        if kind is not None
-    }
+from fullrank.core.errors import UserError, brief
+from fullrank.inference.column_filters import WORDS, is_a, kind_of
 
 
 def cell(name: str, value: Any, dtype: Any) -> Any:
@@ -51,7 +21,7 @@ def cell(name: str, value: Any, dtype: Any) -> Any:
         return None
     kind, listed = kind_of(dtype)
     parts = value if isinstance(value, list) else [value]
-    fits = isinstance(value, list) == listed and all(_is(kind, part) for part in parts)
+    fits = isinstance(value, list) == listed and all(is_a(kind, part) for part in parts)
     if fits:
         try:
             pl.Series([value], dtype=dtype, strict=True)
@@ -64,7 +34,7 @@ def cell(name: str, value: Any, dtype: Any) -> Any:
             code="wrong-column-type",
         )
     raise UserError(
-        f"{name}={brief(value, 80)}: the column {name!r} holds {'lists of ' * listed}{_WORDS[kind]} ({dtype}); give "
+        f"{name}={brief(value, 80)}: the column {name!r} holds {'lists of ' * listed}{WORDS[kind]} ({dtype}); give "
         "such a value, or null for none",
         code="wrong-column-type",
     )
@@ -82,7 +52,7 @@ def type_of(name: str, value: Any) -> Any:
         inner = kinds.pop() if kinds else None
         return None if inner is None else pl.List(inner)
     for kind, dtype in (("flag", pl.Boolean()), ("number", pl.Float64()), ("text", pl.String())):
-        if _is(kind, value):
+        if is_a(kind, value):
             return dtype
     return None
 
@@ -94,171 +64,3 @@ def changed(column: pl.Series, cells: Mapping[int, Any]) -> pl.Series:
     place[rows] = len(column) + np.arange(len(rows))
     fresh = pl.Series(column.name, list(cells.values()), dtype=column.dtype)
     return pl.concat([column, fresh]).gather(place)
-
-
-def refused_by(columns: Mapping[str, pl.Series], filters: Mapping[str, Any]) -> Bool[np.ndarray, "V"]:
-    """The items that do not pass all of these filters (at least one).
-
-    Raises `UserError` for a column that is not there, and for values that it cannot hold.
-    """
-    passed: np.ndarray | None = None
-    for name, wanted in filters.items():
-        if name not in columns:
-            raise UserError(
-                f"the items have no column {brief(name, 80)} to filter by{did_you_mean(name, columns)} (columns: "
-                f"{', '.join(columns) or 'none'})",
-                code="unknown-column",
-            )
-        fits = _fits(columns[name], wanted)
-        passed = fits if passed is None else passed & fits
-    assert passed is not None
-    return ~passed
-
-
-def canonical_filter(wanted: Any) -> Any:
-    """A filter's value such that equal filters are equal: lists in order, each value once."""
-    if isinstance(wanted, list):
-        return sorted(set(map(repr, wanted)))
-    return sorted(wanted.items(), key=repr) if isinstance(wanted, Mapping) else wanted
-
-
-def _fits(column: pl.Series, wanted: Any) -> Bool[np.ndarray, "V"]:
-    name, (kind, listed) = column.name, kind_of(column.dtype)
-    if kind is None:
-        raise UserError(
-            f"the column {name!r} holds {column.dtype}, which is not filtered by: columns of text, numbers, true or "
-            "false, and lists of text or numbers are; prepare the store with it as one of these",
-            code="column-not-filtered",
-        )
-    if listed:
-        lists = column.arr.to_list() if isinstance(column.dtype, pl.Array) else column
-        lengths = lists.list.len().fill_null(0).to_numpy().astype(np.int64)
-        flat = lists.filter(pl.Series(lengths > 0)).explode() if lengths.any() else column.clear()
-        if not lengths.any():
-            _values(name, kind, wanted)
-            return np.zeros(len(column), bool)
-        return _any(_one_fits(flat.alias(name), kind, wanted), lengths)
-    return _one_fits(column, kind, wanted)
-
-
-def _any(fits: Bool[np.ndarray, "E"], lengths: Int[np.ndarray, "V"]) -> Bool[np.ndarray, "V"]:
-    """Whether an element of each list does."""
-    total = np.concatenate([[0], np.cumsum(fits)])
-    ends = np.cumsum(lengths)
-    return total[ends] > total[ends - lengths]
-
-
-def _one_fits(column: pl.Series, kind: Kind, wanted: Any) -> Bool[np.ndarray, "E"]:
-    """Whether each value (no lists) is known and fits."""
-    values = _values(column.name, kind, wanted)
-    if isinstance(values, tuple):
-        fits = _within_range(column, *values)
-    elif kind == "text":
-        text = column if column.dtype == pl.String else column.cast(pl.String)
-        fits = text == values[0] if len(values) == 1 else text.is_in(pl.Series(values, dtype=pl.String).implode())
-    elif kind == "number":
-        fits = _is_one_of(column, values)
-    else:
-        fits = pl.repeat(False, len(column), eager=True)
-        for value in values:
-            fits = fits | (column == value)
-    return fits.fill_null(False).to_numpy()
-
-
-def _within_range(column: pl.Series, low: float | None, high: float | None) -> pl.Series:
-    """Which numbers of a column lie between these bounds."""
-    number = _comparable(column)
-    if number.dtype == pl.UInt64:  # with which nothing below zero can be compared
-        low = None if low is None else max(low, 0)
-        if high is not None and high < 0:
-            return pl.repeat(False, len(column), eager=True)
-    number = number.fill_nan(None) if number.dtype.is_float() else number  # NaN would be above every number
-    fits = number.is_not_null() if low is None else number >= low
-    return fits if high is None else fits & (number <= high)
-
-
-def _is_one_of(column: pl.Series, values: list[Any]) -> pl.Series:
-    """Which numbers of a column are among these: one pass, however many there are."""
-    number = _comparable(column)
-    if number.dtype.is_float():
-        wanted = pl.Series([float(value) for value in values], dtype=pl.Float64).cast(number.dtype)
-        return number.is_in(wanted.filter(wanted.is_finite()).implode())
-    wanted = pl.Series([int(value) for value in values if value == int(value)], dtype=pl.Int64)
-    return number.cast(pl.Int64, strict=False).is_in(wanted.implode())
-
-
-def _comparable(column: pl.Series) -> pl.Series:
-    """Numbers of a type that those of JSON can be compared with: small whole ones have no place for large bounds."""
-    dtype = column.dtype
-    if dtype.is_float() or dtype in (pl.Int64, pl.UInt64):
-        return column
-    return column.cast(pl.Int64 if dtype.is_integer() else pl.Float64, strict=False)
-
-
-def _values(name: str, kind: Kind, wanted: Any) -> list[Any] | tuple[float | None, float | None]:
-    """The values that fit, or the bounds of a range. Raises `UserError` for what this column cannot hold."""
-    if isinstance(wanted, Mapping):
-        return _range(name, kind, wanted)
-    values = list(wanted) if isinstance(wanted, list | tuple) else [wanted]
-    if len(values) > MOST_VALUES:
-        raise UserError(
-            f"the filter on {name!r} has {len(values):,} values; at most {MOST_VALUES:,} are allowed",
-            code="too-many-values",
-        )
-    for value in values:
-        if value is None:
-            raise UserError(
-                f"the filter on {name!r} asks for null: no filter lets items without a value through; name a value, or "
-                "leave the filter out",
-                code="filter-null",
-            )
-        if not _is(kind, value):
-            raise UserError(
-                f"the filter {name}={brief(value, 80)}: this column holds {_WORDS[kind]}", code="filter-wrong-type"
-            )
-    if kind == "number":  # a whole number beyond 64 bits equals none that a column holds
-        values = [value for value in values if -(2**63) <= value < 2**63]
-    return list(dict.fromkeys(values))
-
-
-def _range(name: str, kind: Kind, wanted: Mapping[str, Any]) -> tuple[float | None, float | None]:
-    extra = next((key for key in wanted if key not in ("min", "max")), None)
-    if extra is not None or not wanted:
-        raise UserError(
-            f"the filter {name}={brief(dict(wanted), 80)}: a range has min, max, or both", code="filter-not-a-range"
-        )
-    if kind != "number":
-        raise UserError(
-            f"the filter {name}={brief(dict(wanted), 80)} is a range, and this column holds {_WORDS[kind]}: name a "
-            "value, or a list of them",
-            code="filter-wrong-type",
-        )
-    for bound in wanted.values():
-        if not _is("number", bound):
-            raise UserError(
-                f"the filter {name}={brief(dict(wanted), 80)}: min and max are numbers", code="filter-wrong-type"
-            )
-    # as doubles where 64 bits do not hold them: every value of a column is on the same side
-    low, high = (None if wanted.get(key) is None else _within(wanted[key]) for key in ("min", "max"))
-    if low is not None and high is not None and low > high:
-        raise UserError(
-            f"the filter {name}={brief(dict(wanted), 80)}: min is above max, so that nothing fits", code="empty-range"
-        )
-    return low, high
-
-
-def _within(bound: float) -> float:
-    return bound if abs(bound) < 2**63 else math.copysign(1e300, bound)
-
-
-def _is(kind: str | None, value: Any) -> bool:
-    if kind == "number":
-        return isinstance(value, int | float) and not isinstance(value, bool) and _finite(value)
-    return isinstance(value, {"flag": bool, "text": str}.get(kind or "", ()))
-
-
-def _finite(value: float) -> bool:
-    try:
-        return math.isfinite(value)
-    except OverflowError:
-        return True  # a whole number of hundreds of digits

@@ -17,6 +17,7 @@ from fullrank.core.errors import unknown
 from fullrank.core.files import require_replaceable
 from fullrank.core.jagged import Jagged
 from fullrank.data import manifest as manifests
+from fullrank.data import values
 from fullrank.data.events.catalog import Catalog
 from fullrank.data.frames import unreadable
 from fullrank.data.histories import EvalSet, Histories
@@ -132,6 +133,14 @@ class Store:
         """External user ids, row u."""
         return self.users["user_id"]
 
+    def rows_of(self, users: pl.Series) -> Int64[np.ndarray, "n"]:
+        """Rows of users by their external ids, of the type of `user_ids`; -1 where the store has none."""
+        if isinstance(self._user_index, values.TextIndex):
+            return self._user_index.find(users.cast(pl.String)).astype(np.int64)
+        whole = users.cast(pl.Int64, strict=False)
+        found = self._user_index.find(whole.fill_null(0).to_numpy()).astype(np.int64)
+        return np.where(whole.is_null().to_numpy(), -1, found)
+
     @property
     def events(self) -> Histories:
         """All events of all users: row u is user u."""
@@ -184,6 +193,14 @@ class Store:
         return (
             f"Store({str(self.path)!r}: {self.num_users:,} users, {self.num_items:,} items, {self.num_events:,} events)"
         )
+
+    @cached_property
+    def _user_index(self) -> values.IntIndex | values.TextIndex:
+        """Made once: users are asked for again and again."""
+        whole = self.user_ids.cast(pl.Int64, strict=False) if self.user_ids.dtype != pl.String else None
+        if whole is None or whole.null_count():
+            return values.TextIndex(self.user_ids.cast(pl.String))
+        return values.IntIndex(whole)
 
     def _check(self) -> None:
         """Everything that an index into the arrays relies on. Raises `UserError`."""

@@ -1,4 +1,4 @@
-"""Export a run: an ONNX graph, a torch program, or its item vectors for faiss, in a folder that stands by itself."""
+"""Export a run: an ONNX graph, a torch program, its item vectors for faiss, or the run itself, in a folder to ship."""
 
 from __future__ import annotations
 
@@ -30,9 +30,11 @@ from fullrank.serving.export.parity import (
 )
 from fullrank.serving.export.ranker import ranker_graph
 from fullrank.serving.export.recommender import recommender_graph
+from fullrank.serving.export.run_folder import export_folder
 from fullrank.serving.export.torch_program import TorchGraph, write_program
 from fullrank.serving.export.vectors import USERS, write_index
 
+FOLDER = "folder"
 LIST = 100
 """Items of a list where nobody says how many; a caller who wants fewer takes the first."""
 DRAWN = 50
@@ -50,19 +52,25 @@ def export_run(
     seen: str | None = None,
     int8: bool = False,
     data: AnyStore | str | Path | None = None,
-) -> Exported:
-    """Write an export of a run to the folder `out`; one that is there is replaced.
+    logs: bool = False,
+) -> Exported | Run:
+    """Write an export of a run to the folder `out`; one that is there is replaced, unless it is a run.
 
-    `to` is onnx, torch or faiss. `k` (100) and `seen` ("exclude") are built into the graph of a recommender. `int8` is
-    of faiss, whose recall is then measured on histories of the store, `data` where it was moved. Raises `UserError` for
-    a model that has no graph or no vectors, and where the graph does not answer as the run does.
+    `to` is onnx, torch, faiss or folder, a run to ship (`run_folder.py`), which `logs` are of. `k` (100) and `seen`
+    ("exclude") are built into the graph of a recommender. `int8` is of faiss, whose recall is then measured on
+    histories of the store, `data` where it was moved. Raises `UserError` for a model that has no graph or no vectors,
+    and where the graph does not answer as the run does.
     """
-    if check_type("to", to, str, "'onnx', 'torch' or 'faiss'") not in MODELS:
-        raise unknown("export", to, tuple(MODELS))
+    if check_type("to", to, str, "'onnx', 'torch', 'faiss' or 'folder'") not in (*MODELS, FOLDER):
+        raise unknown("export", to, (*MODELS, FOLDER))
     check_flag("int8", int8)
+    check_flag("logs", logs)
     place = without_dots(check_path("out", out))
     ranking = run.spec.problem == "ranking"
-    _refuse_idle(to, ranking, {"k": k, "seen": seen, "int8": int8 or None, "data": data}, needs_store=run.needs_store)
+    given = {"k": k, "seen": seen, "int8": int8 or None, "data": data, "logs": logs or None}
+    _refuse_idle(to, ranking, given, needs_store=run.needs_store)
+    if to == FOLDER:
+        return export_folder(run, place, logs=logs)
     require_replaceable_export(place)
     if to == "faiss":
         return _vectors(run, place, int8, data)
@@ -79,7 +87,9 @@ def export_run(
 def _refuse_idle(to: str, ranking: bool, given: dict[str, Any], *, needs_store: bool) -> None:
     """Raise `UserError` for an argument that this export would not read."""
     read = set[str]()
-    if to == "faiss" and not ranking:
+    if to == FOLDER:
+        read = {"logs"}
+    elif to == "faiss" and not ranking:
         read = {"int8", "data"}
     elif to != "faiss":
         read = {"data"} if needs_store else set[str]() if ranking else {"k", "seen"}

@@ -1,0 +1,69 @@
+"""`fullrank vectors`: the vectors of items or of users, written to a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fullrank.cli.ids import user_ids
+from fullrank.cli.options import AsJson, Device, RunFolder, UserStore
+from fullrank.cli.output import Output
+from fullrank.core.errors import UserError
+
+SUFFIXES = (".parquet", ".jsonl")
+"""A CSV file has no arrays."""
+
+
+def add(app: typer.Typer) -> None:
+    app.command("vectors")(vectors)
+
+
+def vectors(
+    run: RunFolder,
+    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="Write them there (.parquet or .jsonl).")],
+    users: Annotated[
+        str | None,
+        typer.Option("--users", metavar="ID,ID,...|FILE", help="Vectors of these users, in place of those of items."),
+    ] = None,
+    data: UserStore = None,
+    user: Annotated[
+        str | None, typer.Option("--user-col", metavar="NAME", help="User column of FILE.  [default: user_id]")
+    ] = None,
+    device: Device = "auto",
+    as_json: AsJson = False,
+) -> None:
+    """Write the vectors of all items, or of users.
+
+    The inner product of a user's vector and an item's is the score. Columns are item_id (or user) and vector, an array
+    of numbers. Models that score otherwise (semantic ids, item_to_item) have none.
+
+    \b
+    fullrank vectors runs/sasrec --out items.parquet
+    fullrank vectors runs/sasrec --users users.parquet --data data/shop --out users-vectors.parquet
+    """
+    if out.suffix not in SUFFIXES:
+        raise UserError(
+            f"--out {out} has the suffix {out.suffix!r}; allowed: {', '.join(SUFFIXES)}", code="unknown-suffix"
+        )
+    for flag, given in (("--data", data), ("--user-col", user)):
+        if given is not None and users is None:
+            raise UserError(f"{flag} is about --users, which is not given", code="option-without-effect")
+    from fullrank import api
+    from fullrank.core.tables import write_table
+    from fullrank.data.events.store import Store
+    from fullrank.run import Run, event_store_of
+
+    output = Output(as_json)
+    opened = Run.open(run)
+    predictor = api.load(opened, device=device)
+    if users is None:
+        found = predictor.item_vector_table()
+    else:
+        store = event_store_of(opened) if data is None else Store.open(data)
+        found = predictor.user_vector_table(users=user_ids(users, store, user or "user_id"), data=store)
+    write_table(found, out)
+    kind, size = "items" if users is None else "users", found["vector"].dtype.shape[0]  # type: ignore[attr-defined]
+    output.say(f"vectors of {len(found):,} {kind}, {size} numbers each, written to {out}")
+    output.finish({"run": run, "of": kind, "rows": len(found), "size": size, "out": out})

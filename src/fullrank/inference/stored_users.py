@@ -1,0 +1,114 @@
+"""Known users: ids of users in a prepared store, and all their events there as histories of a request."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+from jaxtyping import Int
+
+from fullrank.core.errors import UserError, brief
+from fullrank.data import values
+from fullrank.data.events.catalog import Catalog
+from fullrank.data.events.store import Store
+from fullrank.inference.requests import FlatEvents, RequestBatch, batch_of, check_choice
+
+Users = Sequence[Any] | pl.Series | Any
+"""Ids of users: a list, an array or a Series."""
+UNKNOWN_USERS = ("error", "popular", "skip")
+
+
+def read_users(
+    users: Users,
+    data: Store | str | Path | None,
+    catalog: Catalog,
+    *,
+    unknown_users: str = "error",
+    unknown: str = "skip",
+    untimed: str = "error",
+    timed: bool = False,
+) -> RequestBatch:
+    """Users of a store with all their events there, in the order given; policies as in `Predictor.recommend`.
+
+    The store may be another one than the model was trained on: its items are found by their external ids. Nothing here
+    goes through users one by one.
+    """
+    check_choice("unknown_users", unknown_users, UNKNOWN_USERS)
+    check_choice("unknown", unknown, ("skip", "error"))
+    check_choice("untimed", untimed, ("error", "even"))
+    if data is None:
+        raise UserError("users are looked up in a prepared store: name it by data=", code="missing-store")
+    store = data if isinstance(data, Store) else Store.open(data)
+    given = _ids(users, store)
+    rows = store.rows_of(given)
+    if bool((rows < 0).any()) and unknown_users != "popular":
+        lost = given.filter(pl.Series(rows < 0))
+        if unknown_users == "error":
+            shown = ", ".join(map(repr, lost.head(5).to_list())) + " ..." * (len(lost) > 5)
+            raise UserError(
+                f"{len(lost):,} of {len(given):,} users are not in {str(store.path)!r}: {shown}; "
+                "unknown_users='popular' gives them the most popular items, 'skip' leaves them out",
+                code="unknown-user",
+            )
+        given, rows = given.filter(pl.Series(rows >= 0)), rows[rows >= 0]
+        if not len(given):
+            raise UserError(f"none of the {len(lost):,} users is in {str(store.path)!r}", code="unknown-user")
+    return batch_of(
+        _events(given, rows, store, catalog), ("user_id", "item_id", "timestamp"), unknown=unknown, untimed=untimed,
+        timed=timed, ordered=True,
+    )  # fmt: skip
+
+
+def _ids(users: Users, store: Store) -> pl.Series:
+    """The ids as a Series named user, each once. Raises `UserError` for what is no list of ids."""
+    if isinstance(users, str | bytes) or not isinstance(users, Sequence | np.ndarray | pl.Series):
+        raise UserError(
+            f"users={brief(users, 80)}: give a list of user ids, such as [{store.user_ids[0]!r}]", code="not-user-ids"
+        )
+    kinds = set(map(type, users)) if isinstance(users, Sequence) else set()
+    if bool in kinds or (str in kinds and len(kinds) > 1):  # a series would make text of the numbers
+        raise UserError(
+            f"users={brief(list(users), 80)} are of several types; name all by whole numbers or all by strings",
+            code="mixed-ids",
+        )
+    try:
+        given = users if isinstance(users, pl.Series) else pl.Series(values=users, strict=False)
+    except (TypeError, ValueError, OverflowError, pl.exceptions.PolarsError):
+        given = pl.Series(dtype=pl.Object)
+    if not len(given) and given.dtype != pl.Object:
+        raise UserError("there are no users; give at least one", code="no-histories")
+    given = given.cast(pl.String) if isinstance(given.dtype, (pl.Categorical, pl.Enum)) else given
+    if given.dtype != pl.Object:
+        values.refuse(given.is_null(), given, "users", "missing ids", code="missing-ids")
+    text = store.user_ids.dtype == pl.String
+    if given.dtype != pl.String if text else not given.dtype.is_integer():
+        kind = "strings" if text else "whole numbers"
+        raise UserError(
+            f"the users' ids in {str(store.path)!r} are {kind} (such as {store.user_ids[0]!r}); given: {given.dtype} "
+            f"({brief(users, 80)})",
+            code="wrong-id-type",
+        )
+    values.refuse(given.is_duplicated(), given, "users", "ids that are there twice", code="repeated-ids")
+    return given.alias("user")
+
+
+def _events(given: pl.Series, rows: Int[np.ndarray, "U"], store: Store, catalog: Catalog) -> FlatEvents:
+    """All events of these rows of a store, none where a row is -1; items as the model's catalogue numbers them."""
+    if not store.num_users:
+        raise UserError(f"{str(store.path)!r} has no users", code="no-histories")
+    known = rows >= 0
+    lengths = np.zeros(len(rows), np.int64)
+    found = store.events.take(rows[known])
+    lengths[known] = found.lengths
+    number = catalog.lookup(store.catalog.ids)
+    if not (number >= 0).any():
+        raise UserError(
+            f"the model knows none of the items of {str(store.path)!r} (such as {store.catalog.ids[0]!r}): is it the "
+            "right store?",
+            code="no-known-ids",
+        )
+    seconds = found.seconds
+    return FlatEvents(given, lengths, number[found.items.flat()], None if seconds is None else seconds.flat())
