@@ -70,7 +70,7 @@ def test_version(call: Call) -> None:
         (["scale", "fti"], "unknown-verb", "did you mean 'fit'"),
         (["train", "sasrec", "--dta", "x"], "unknown-option", "did you mean '--data'"),
         (["prepare", "x.csv", "--kcore", "5"], "unknown-option", "did you mean '--k-core'"),
-        (["train", "sasrec", "--out", "x"], "usage", "missing option '--data'"),
+        (["train", "sasrec", "--out", "x"], "missing-option", "--data is missing"),
         (["prepare", "x.csv", "--out", "y", "--k-core", "five"], "usage", "'--k-core'"),
         (["encode", "x", "--out", "y", "--pca", "0"], "usage", "'--pca'"),
         (["evaluate", "x", "--reasoning-steps", "-1"], "usage", "'--reasoning-steps'"),

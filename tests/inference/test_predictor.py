@@ -219,8 +219,8 @@ def test_lists_that_are_no_lists_are_refused() -> None:
     for k in ("3", 2.5, True, None, 0):
         with refused("invalid-list-length", repr(k)):
             check_settings(k, "exclude", "popular")
-    for histories in ([5, 7], {"a": 5}, {"a": None}):
-        with refused("not-item-lists"):
+    for histories, code in (([5, 7], "flat-list"), ({"a": 5}, "not-item-lists"), ({"a": None}, "not-item-lists")):
+        with refused(code):
             made.recommend(histories)
     with refused("wrong-id-type", "'i0'", "(['i1'])"):
         made.recommend([[["i1"], ["i2", "i3"]]])

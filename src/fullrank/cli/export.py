@@ -35,7 +35,7 @@ def export(
     data: MovedStore = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write a run for ONNX, torch or faiss, or as a folder to ship.
+    """Write a run for ONNX, torch, faiss, or to ship.
 
     A recommender's graph takes histories and gives the k best items: the mask of seen and excluded items, and the
     selection, are inside. A ranking model's gives probabilities. The graph is kept only where it answers as the run

@@ -127,7 +127,7 @@ def recommend(
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
-    """Recommend items for histories or known users, by your own ids.
+    """Recommend items for histories or known users.
 
     Users need not have been in the training data: a history is all that is asked for. Where it holds no item that the
     model knows, the most popular items stand in, which the column `source` says. A run that reasons may take fewer or
