@@ -55,7 +55,7 @@ RETRIEVAL: dict[str, Family] = {
     "rpg": Family(
         "rpg", CODED, evaluations=((), ("decoding.kind=graph",), ("decoding.kind=pruned",), ("decoding.kind=beam",))
     ),
-    "fair": Family("fair", CODED, diagnose=True),
+    "fair": Family("fair", (*CODED, "model.encoder.attention.norm=none"), diagnose=True),  # the norm of the baseline
     "plr": Family("plr", REASONING, evaluations=((), ("reasoning.steps=1",)), diagnose=True),
     "plr:features": Family("fullrank.recipes.plr:features", (*REASONING, "model.items.categorical=[category]")),
     "plr:erl": Family("fullrank.recipes.plr:erl", REASONING),

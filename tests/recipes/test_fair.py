@@ -1,4 +1,4 @@
-"""The recipes of FAIR: what they share, the two norms whose rows sum to one, and the weights under mean and sum."""
+"""The recipes of FAIR: what they share, the norms of focused attention, and the weights under mean and sum."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fullrank.models.sequential.objectives.tasks.semantic_tokens import Semantic
 from fullrank.recipes import fair
 
 PARTS = (fair.plain, fair.focus, fair.focus_noise, fair.no_focus, fair.no_noise, fair.no_information)
-NORMS = (fair.softmax_norm, fair.relu_norm)
+NORMS = (fair.softmax_norm, fair.relu_norm, fair.no_norm)
 
 
 def model(made: Experiment) -> Any:
@@ -24,11 +24,12 @@ def test_every_function_round_trips(recipe: Any) -> None:
     assert Experiment.from_text(made.to_yaml()) == made
 
 
-@pytest.mark.parametrize(("recipe", "norm"), [(fair.softmax_norm, "softmax"), (fair.relu_norm, "relu_l1")])
+@pytest.mark.parametrize(("recipe", "norm"), [(fair.no_norm, "none"), (fair.relu_norm, "relu_l1")])
 def test_a_norm_is_the_only_difference(recipe: Any, norm: str) -> None:
     whole = find_experiment("fair")
     assert recipe() == whole.override(f"recipe={recipe.__name__}", f"model.encoder.attention.norm={norm}")
-    assert model(recipe()).encoder.attention.norm == norm != model(whole).encoder.attention.norm == "none"
+    assert model(recipe()).encoder.attention.norm == norm != model(whole).encoder.attention.norm == "softmax"
+    assert fair.softmax_norm().model == whole.model
 
 
 def test_alpha_and_beta_are_of_the_mean() -> None:
