@@ -34,7 +34,9 @@ def did_you_mean(given: str, allowed: Iterable[str]) -> str:
     given, names = str(given), [name for a in allowed if len(name := str(a)) <= MOST_GIVEN]
     if len(given) > MOST_GIVEN or len(names) > MOST_NAMES:
         return ""
+    lower = {name.lower(): name for name in names}  # `SASRec` is a spelling of `sasrec`
     close = difflib.get_close_matches(given, names, n=1, cutoff=0.5)
+    close = [lower[given.lower()]] if given.lower() in lower else close
     return f"; did you mean {close[0]!r}?" if close else ""
 
 

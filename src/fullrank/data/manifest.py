@@ -141,7 +141,6 @@ class FolderFormat:
     """A kind of folder that a manifest can describe."""
 
     what: str
-    describes: str
     make: str
     """How to get one."""
     name: str
@@ -159,9 +158,8 @@ def read_header(folder: Path, form: FolderFormat) -> dict[str, Any]:
     manifest = load_manifest(folder)
     where, found = f"{NAME} of {str(folder)!r}", manifest.get("format")
     if found != form.name:
-        raise UserError(
-            f"{where} does not describe {form.describes} (format {found!r}, not {form.name!r})", code="wrong-folder"
-        )
+        what = "is a run" if (folder / "spec.json").is_file() else f"has the format {found!r}, not {form.name!r}"
+        raise UserError(f"{str(folder)!r} is not a {form.what}, it {what}; {form.make}", code="wrong-folder")
     if manifest.get("format_version") != form.version:
         raise UserError(
             f"{where} has format version {manifest.get('format_version')!r}; this library reads {form.version}: "

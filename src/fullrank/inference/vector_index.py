@@ -41,9 +41,7 @@ log = logger(__name__)
 
 FORMAT, VERSION, CODES = "fullrank.index", 1, "index.faiss"
 AGAIN = "build the index again"
-FORM = manifests.FolderFormat(
-    "vector index", "an index of item vectors", "make one with VectorIndex.build(...).save", FORMAT, VERSION, AGAIN
-)
+FORM = manifests.FolderFormat("vector index", "make one with VectorIndex.build(...).save", FORMAT, VERSION, AGAIN)
 K, LONG = 10, 100
 """Lengths of the lists whose recall is measured."""
 WORTH_IT = 50_000

@@ -20,11 +20,12 @@ the paper's and beta = .01 for .16, which is 16 times the paper's. The paper's o
 `paper` has the sum.
 
 Differs: alpha and beta as said; heads and cosine scores as in RPG; positions are rotary (the paper says nothing). Norm,
-which the paper leaves open, is the softmax of a row, A = softmax(A1 - A2): positive rows that sum to one, as its Table 4
-prints them, which start as the mean of the history. It was the best of four on validation
-(docs/decisions/0007-focused-attention-without-norm.md). Masked digits are zeros (`model.penalties.0.pad=learned` has the paper's padding vector). CPU size as in
-`recipes/rpg.py`, whose scaled items and epochs it shares; learning rate and temperature are the paper's. The history
-is excluded from lists; FAIR builds on RPG's code, which ranks it (``fullrank evaluate RUN --set seen=keep``).
+which the paper leaves open, is the softmax of a row, A = softmax(A1 - A2): positive rows that sum to one, as its Table
+4 prints them, which start as the mean of the history. It was the best of four on validation
+(docs/decisions/0007-focused-attention-without-norm.md). Masked digits are zeros (`model.penalties.0.pad=learned` has
+the paper's padding vector). CPU size as in `recipes/rpg.py`, whose scaled items and epochs it shares; learning rate and
+temperature are the paper's. The history is excluded from lists; FAIR builds on RPG's code, which ranks it (``fullrank
+evaluate RUN --set seen=keep``).
 Cost: 13 minutes of one core of a busy machine on s3rec-beauty. Numbers: `results/fair/`.
 """
 

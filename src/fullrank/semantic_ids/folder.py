@@ -23,9 +23,7 @@ from fullrank.data.frames import unreadable
 FORMAT, VERSION = "fullrank.codes", 1
 TABLE, BOOKS = "codes.parquet", "codebooks.safetensors"
 AGAIN = "encode the items again"
-FORM = manifests.FolderFormat(
-    "folder of codes", "codes of items", "make one with fullrank encode", FORMAT, VERSION, AGAIN
-)
+FORM = manifests.FolderFormat("folder of codes", "make one with fullrank encode", FORMAT, VERSION, AGAIN)
 MOST_CODES = 65536
 
 

@@ -241,7 +241,7 @@ def require_replaceable_store(out: Path, *, overwrite: bool) -> None:
 
 def _read_manifest(folder: Path) -> dict[str, Any]:
     """The manifest, its structure checked. Raises `UserError` for a folder that is no store or a newer one."""
-    form = manifests.FolderFormat("store", "a store", "make one with fullrank prepare", FORMAT, FORMAT_VERSION)
+    form = manifests.FolderFormat("store", "make one with fullrank prepare", FORMAT, FORMAT_VERSION)
     manifest = manifests.read_header(folder, form)
     counts = manifest.get("counts")
     if not (isinstance(counts, dict) and all(manifests.is_count(counts.get(k)) for k in ("users", "items", "events"))):

@@ -273,9 +273,7 @@ def _read_manifest(folder: Path) -> tuple[dict[str, Any], Schema]:
         raise UserError(
             f"{str(folder)!r} is a store of events; rankers need one of impressions: {MAKE}", code="wrong-folder"
         )
-    tree = manifests.read_header(
-        folder, manifests.FolderFormat("store of impressions", "impressions", MAKE, FORMAT, FORMAT_VERSION)
-    )
+    tree = manifests.read_header(folder, manifests.FolderFormat("store of impressions", MAKE, FORMAT, FORMAT_VERSION))
     for key, kind in (("fingerprint", str), ("content", str), ("schema", dict), ("files", dict), ("fitted", dict),
                       ("fields", list), ("counts", dict)):  # fmt: skip
         if not isinstance(tree.get(key), kind):

@@ -27,9 +27,7 @@ from fullrank.run import Run, weights_hash
 
 FORMAT, VERSION = "fullrank.export", 1
 AGAIN = "export the run again"
-FORM = manifests.FolderFormat(
-    "folder of an export", "an exported model", "make one with fullrank export", FORMAT, VERSION, AGAIN
-)
+FORM = manifests.FolderFormat("folder of an export", "make one with fullrank export", FORMAT, VERSION, AGAIN)
 ITEMS, ENCODER = "items.parquet", (encoder_files.NAME, encoder_files.VOCABULARY)
 MODELS = {"onnx": "model.onnx", "torch": "model.pt2", "faiss": "index.faiss"}
 """What is exported to -> its file."""
