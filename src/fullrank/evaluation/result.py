@@ -18,6 +18,7 @@ from fullrank.core.files import NotWritten, whole_file, write_json
 from fullrank.core.readers import read_json, refuse_special
 from fullrank.core.tables import write_table
 from fullrank.data.manifest import check_seal, require_no_store, sealed, sha256_file
+from fullrank.evaluation.notes import notes
 from fullrank.evaluation.sampled import sampled_gaps
 from fullrank.evaluation.saved import check_row_types, check_tree
 from fullrank.evaluation.slices import slice_means
@@ -168,6 +169,11 @@ class EvaluationResult:
                 "this evaluation has a row per user and none per impression: read per_user", code="rows-of-users"
             )
         return self.rows
+
+    @property
+    def notes(self) -> list[str]:
+        """What has to be known to read the numbers, as sentences: what was left out, and what may have leaked."""
+        return notes(self.protocol) if self.problem == "retrieval" else []
 
     @property
     def mean_steps(self) -> float | None:
