@@ -20,12 +20,13 @@ from fullrank.core.checks import (
 from fullrank.core.device import resolve_device
 from fullrank.core.errors import UserError, brief
 from fullrank.core.progress import Progress
-from fullrank.data.column_names import USUAL, TimeColumn, event_columns
+from fullrank.data.column_names import USUAL, TimeColumn, check_column, event_columns
 from fullrank.data.events.store import Store
 from fullrank.data.impressions.store import AnyStore, check_store, open_store
 from fullrank.data.values import Unit
 from fullrank.evaluation import (
     EVALUATE,
+    Evaluation,
     EvaluationResult,
     OracleCeiling,
     StepCurvePoint,
@@ -154,10 +155,10 @@ def evaluate(
     """Metrics of a run on a split of the store that it was trained on (or of `data`, which must be the same split), or
     on later `events` of the same catalogue.
 
-    `events` is a file or a DataFrame of what users did afterwards, in the columns `user_col`, `item_col` and `time_col`
-    (None: no times). All items that a user chose there are the targets; the history is what was known of the user before
-    the first of the events: in the store, which is then `data` of any split, or in the table `before`, which needs no
-    store. What was left out and what may have leaked is in `.notes` of the result.
+    `events` is a file or a DataFrame of what users did afterwards, in the columns `user_col`, `item_col` and
+    `time_col` (None: no times). All items that a user chose there are the targets; the history is what was known of
+    the user before the first of the events: in the store, which is then `data` of any split, or in the table `before`,
+    which needs no store. What was left out and what may have leaked is in `.notes` of the result.
 
     `set` changes the evaluation (`"seen=keep"`, `"ks=[10]"`, `"reasoning.steps=1"`, `"drop=0.2"`); what changed is
     named in the result's protocol. `progress` is called with (users done, users in all); of a ranking model, rows.
@@ -170,7 +171,9 @@ def evaluate(
     if events is not None:
         later = _later_events(opened, split, data, events, before, columns, time_unit)
         made = load(opened, device=device)
-        return evaluate_later(made.model, later, opened.spec.lists.override(*set), device=made.device, progress=progress)
+        return evaluate_later(
+            made.model, later, opened.spec.lists.override(*set), device=made.device, progress=progress
+        )
     if before is not None or columns != USUAL or time_unit != "s":
         raise UserError(
             "before, columns and time_unit are about events=: give events, or leave them out",
@@ -179,6 +182,37 @@ def evaluate(
     store = store_of(opened, data)
     made = load(opened, data=store if opened.needs_store else None, device=device)
     return EVALUATE[made.problem](made.model, store, split, spec, device=made.device, progress=progress)
+
+
+def evaluate_lists(
+    lists: Any,
+    data: Store | str | Path,
+    split: Literal["validation", "test"] = "test",
+    *,
+    user_col: str | None = None,
+    item_col: str | None = None,
+    rank_col: str | None = None,
+    score_col: str | None = None,
+    set: Sequence[str] = (),
+) -> EvaluationResult:
+    """Metrics of recommendations made elsewhere on a split of the store `data`: those that a run would get for them.
+
+    `lists` is a file or a DataFrame with a row for each recommendation: user, item, and a rank (the smallest first) or
+    a score (the largest first), in columns of the usual names or those that are named. Users without a list count as
+    given an empty one. `set` changes the evaluation as in `evaluate`; `fr.compare` pairs the result with that of a run
+    on the same store. See `fullrank.evaluation.lists`.
+    """
+    from fullrank.evaluation.lists import evaluate_lists as _evaluate_lists
+
+    store = _store(data)
+    if not isinstance(store, Store):
+        raise UserError(
+            "lists are evaluated on a store of events, and data holds impressions", code="store-of-other-problem"
+        )
+    _check_split(split)
+    names = {"user_col": user_col, "item_col": item_col, "rank_col": rank_col, "score_col": score_col}
+    given = {name: check_column(name, column) for name, column in names.items()}
+    return _evaluate_lists(lists, store, split, Evaluation().override(*check_overrides(set)), **given)
 
 
 def evaluate_log(
@@ -556,8 +590,8 @@ def _later_events(
             "period by before=",
             code="missing-store",
         )
-    store = trained if data is None else _store(data)
-    if before is None and not isinstance(store, Store):
+    store: AnyStore | None = trained if data is None else _store(data)
+    if store is not None and not isinstance(store, Store):
         raise UserError("data holds impressions, and histories are made of events", code="store-of-other-problem")
     if store is not None and store.fingerprint == run.manifest["data"]["split_fingerprint"]:
         trained = store

@@ -140,7 +140,8 @@ def later_events(
         times = np.concatenate([history.times, target.times])[order]
     rows = np.full(len(users), -1) if trained is None else trained.rows_of(_of_type(users, trained.user_ids))
     new = before == 0 if trained is None else (rows < 0) | ~_trained(trained)[rows]
-    limit, facts = _last_trained(trained), {"events": len(period.items), "from": began, "to": None}
+    limit = _last_trained(trained)
+    facts: dict[str, Any] = {"events": len(period.items), "from": began, "to": None}
     if period.times is not None:
         facts["to"] = int(period.times.max())
     facts |= {
@@ -193,7 +194,9 @@ def _read(table: Any, what: str, catalog: Catalog, columns: Sequence[str], unit:
     items = TextIndex(catalog.ids.cast(pl.String)).find(item)
     if len(columns) < 3:
         return _Events(source.name, users, owner, items, None)
-    times, order = values.in_time(frame[columns[2]], f"column {columns[2]!r} of {source.name}", unit, typed=source.typed)
+    times, order = values.in_time(
+        frame[columns[2]], f"column {columns[2]!r} of {source.name}", unit, typed=source.typed
+    )
     if unit == "s" and int(times.max()) > values.YEAR_5000:
         raise UserError(
             f"times in column {columns[2]!r} of {source.name} lie after the year 5000 as seconds; are they "
@@ -236,5 +239,5 @@ def _fingerprint(users: pl.Series, catalog: Catalog, *arrays: np.ndarray) -> str
     for ids in (users, catalog.ids):
         digest.update("\0".join(ids.cast(pl.String).to_list()).encode())
     for array in arrays:
-        digest.update(np.ascontiguousarray(array, dtype=np.int64))
+        digest.update(array.astype(np.int64).tobytes())
     return digest.hexdigest()

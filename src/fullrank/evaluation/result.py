@@ -18,6 +18,7 @@ from fullrank.core.files import NotWritten, whole_file, write_json
 from fullrank.core.readers import read_json, refuse_special
 from fullrank.core.tables import write_table
 from fullrank.data.manifest import check_seal, require_no_store, sealed, sha256_file
+from fullrank.evaluation.metric_table import metric_table, population
 from fullrank.evaluation.notes import notes
 from fullrank.evaluation.sampled import sampled_gaps
 from fullrank.evaluation.saved import check_row_types, check_tree
@@ -146,6 +147,14 @@ class EvaluationResult:
         shown = [f"{name} {value:.4f}" for name, value in self.metrics.items()]
         names = ", ".join([*shown[:3], *[f"and {len(shown) - 3} more"] * (len(shown) > 3)])
         return f"EvaluationResult({self.protocol.get('split', 'no split')}: {names})"
+
+    def __str__(self) -> str:
+        """The main metrics of lists as a table, and whom they are of; of click probabilities the line of `repr`."""
+        if self.problem != "retrieval":
+            return repr(self)
+        table = metric_table(self)
+        lines = [str(table), table.note, population(self), *(f"note: {note}" for note in self.notes)]
+        return "\n".join(line for line in lines if line)
 
     @property
     def problem(self) -> Problem:

@@ -113,13 +113,15 @@ def measure(
     return replace(rows, sampled=sampled, protocol=protocol | shared_negative_protocol(spec, model.num_items))
 
 
-def users_and_protocol(model: Model, store: EvalStore, split: str, spec: Evaluation) -> tuple[EvalSet, dict[str, Any]]:
-    """All users of a split by ascending row, and the protocol.
+def users_and_protocol(
+    model: Model | None, store: EvalStore, split: str, spec: Evaluation
+) -> tuple[EvalSet, dict[str, Any]]:
+    """All users of a split by ascending row, and the protocol; without a model, that of lists made elsewhere.
 
     Raises `UserError` where there are none, or where store and model disagree about items.
     """
     popularity = store.catalog.popularity
-    if len(popularity) != model.num_items:
+    if model is not None and len(popularity) != model.num_items:
         raise UserError(
             f"the model ranks {model.num_items} items but the store's catalogue has {len(popularity)}: evaluate on the "
             "store that it was trained on",
@@ -127,7 +129,8 @@ def users_and_protocol(model: Model, store: EvalStore, split: str, spec: Evaluat
         )
     users, skipped = _users(store, split, spec)
     protocol = _protocol(store, split, spec, len(users), skipped)
-    protocol |= _inference(model, spec)
+    if model is not None:
+        protocol |= _inference(model, spec)
     hides_seen = spec.seen == "exclude" and spec.protocol == "full"
     protocol["unreachable"] = _unreachable(users) if hides_seen else 0
     return users, protocol
