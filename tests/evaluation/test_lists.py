@@ -1,4 +1,4 @@
-"""Lists made elsewhere: the lists of a run get the run's own numbers, and what is odd about others is said or refused."""
+"""Lists made elsewhere: the lists of a run get the run's own numbers; what is odd about others is said or refused."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from fullrank.core.files import jsonable
 if TYPE_CHECKING:
     from fullrank.evaluation import Evaluation
 
-SHARED = ("ks", "metrics", "seen", "popularity", "empty", "slices", "bootstrap", "level", "seed")
+SHARED = ("ks", "metrics", "seen", "popularity", "empty", "diversity_by", "slices", "bootstrap", "level", "seed")
 """Settings of a run's evaluation that lists are measured by too."""
 OF_ANSWERS = ("reasoning", "decoding", "popularity_discount")
 """Settings of how a model makes its lists."""

@@ -127,10 +127,14 @@ def users_and_protocol(
             "store that it was trained on",
             code="catalogue-size-differs",
         )
+    if spec.diversity_by is not None:  # an unknown column is told before minutes are spent
+        item_categories(store.catalog, spec.diversity_by)
     users, skipped = _users(store, split, spec)
     protocol = _protocol(store, split, spec, len(users), skipped)
     if model is not None:
         protocol |= _inference(model, spec)
+    if spec.diversity_by is not None:
+        protocol["diversity_by"] = spec.diversity_by
     hides_seen = spec.seen == "exclude" and spec.protocol == "full"
     protocol["unreachable"] = _unreachable(users) if hides_seen else 0
     return users, protocol
@@ -182,8 +186,19 @@ def rows_of_lists(
     if any(n.needs_histories for n in spec.names()):
         chosen = history_popularity(users.histories.items, counts)
     repeats = match(lists, users.histories.items) if any(n.needs_repeats for n in spec.names()) else None
-    table = MetricInputs(match(lists, users.truth), users.truth.lengths, lists, counts, chosen, repeats)
+    codes = None if spec.diversity_by is None else item_categories(store.catalog, spec.diversity_by)
+    table = MetricInputs(match(lists, users.truth), users.truth.lengths, lists, counts, chosen, repeats, codes)
     return _rows(users, protocol, store, spec, table, steps)
+
+
+def item_categories(catalog: Any, column: str) -> Int[np.ndarray, "V L"]:
+    """Codes of the values of a column of items, of which an item may have several; 0 and less are none.
+
+    Raises `UserError` for a column that is not there or holds no categories.
+    """
+    if catalog.holds_lists(column):
+        return np.asarray(catalog.categories(column).codes)
+    return np.asarray(catalog.categorical(column).codes[:, None])
 
 
 def _rows(
