@@ -116,7 +116,7 @@ def calls(w: dict[str, Any]) -> dict[str, tuple[Callable[..., Any], dict[str, An
         ),
         "evaluate": (fr.evaluate, {"run": w["run"], "set": ["bootstrap=0"], **quick}),
         "evaluate on events": (
-            fr.evaluate, {"run": w["run"], "events": w["events"], "before": w["events"], "set": ["bootstrap=0"],
+            fr.evaluate, {"run": w["run"], "events": w["taken"], "before": w["events"], "set": ["bootstrap=0"],
                           "device": "cpu"},
         ),
         "evaluate_lists": (

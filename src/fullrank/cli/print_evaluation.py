@@ -60,11 +60,11 @@ def print_pair(
 def _print_retrieval(output: Output, found: EvaluationResult, spent: float, whole: bool, selection: str | None) -> None:
     from fullrank.evaluation.metric_table import metric_table, population
 
-    table = metric_table(found, whole=whole, selection=selection)
+    table = metric_table(found.metrics, found.per_user.values, whole=whole, selection=selection)
     output.table(table.headers, table.rows)
     if table.note:
         output.say(table.note)
-    output.say(f"{population(found)}; in {seconds(spent)}")
+    output.say(f"{population(found.protocol)}; in {seconds(spent)}")
     for note in found.notes:
         output.say(f"note: {note}")
     protocol, main = found.protocol, table.main

@@ -8,14 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from fullrank.metrics.names import history_words
-
-if TYPE_CHECKING:
-    from fullrank.evaluation.result import EvaluationResult
 
 MAIN = ("ndcg", "recall", "mrr", "coverage", "fair0.8")
 """Rows where there is room for no more: how early and whether targets come, how wide and how unpopular lists are."""
@@ -43,15 +40,16 @@ class MetricTable:
         )
 
 
-def metric_table(found: EvaluationResult, *, whole: bool = False, selection: str | None = None) -> MetricTable:
+def metric_table(
+    metrics: Mapping[str, float], values: Mapping[str, np.ndarray], *, whole: bool = False, selection: str | None = None
+) -> MetricTable:
     """The rows of an evaluation of lists: the metric `selection`, those of `MAIN` and what else is there, five at most.
 
-    `whole` shows every metric that the evaluation has, also those that are the same.
+    `values` are those of each user, by metric. `whole` shows every metric, also those that are the same.
     """
-    metrics = found.metrics
     ks = sorted({int(name.split("@")[1]) for name in metrics})
     bases = list(dict.fromkeys(name.split("@")[0] for name in metrics))
-    same = _same(found, bases)
+    same = _same(values, bases)
     first = selection.split("@")[0] if selection in metrics else None
     shown = bases
     if not whole:
@@ -68,9 +66,8 @@ def metric_table(found: EvaluationResult, *, whole: bool = False, selection: str
     return MetricTable(["metric", *(f"@{k}" for k in ks)], rows, note, at)
 
 
-def population(found: EvaluationResult) -> str:
+def population(protocol: Mapping[str, Any]) -> str:
     """Whom an evaluation of lists was made on, in one line."""
-    protocol: Mapping[str, Any] = found.protocol
     split = protocol["split"]
     where = f"of the {split} split" if "events" not in protocol else f"of {split}"
     return (
@@ -83,9 +80,9 @@ def _place(base: str) -> int:
     return 1 + (MAIN.index(base) if base in MAIN else len(MAIN))
 
 
-def _same(found: EvaluationResult, bases: list[str]) -> dict[str, str]:
+def _same(values: Mapping[str, np.ndarray], bases: list[str]) -> dict[str, str]:
     """Metrics of one target a user that another one of the table gives: base -> that one, in the words of a note."""
-    values, same = found.per_user.values, dict[str, str]()
+    same: dict[str, str] = {}
     shares = [values[name] for name in values if name.startswith("recall@")]
     one = all(bool(np.isin(column, (0, 1)).all()) for column in shares) and any(column.any() for column in shares)
     if not one:  # with several targets recall lies between 0 and 1 for some user

@@ -9,7 +9,7 @@ from typing import Any
 from fullrank.data.values import with_date
 
 
-def notes(protocol: Mapping[str, Any]) -> list[str]:
+def protocol_notes(protocol: Mapping[str, Any]) -> list[str]:
     """The notes that a protocol of retrieval calls for; none for a run on a plain split."""
     found = _of_events(protocol) if "events" in protocol else []
     return found + (_of_lists(protocol) if "lists" in protocol else [])
