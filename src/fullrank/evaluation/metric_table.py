@@ -50,7 +50,7 @@ def metric_table(
     ks = sorted({int(name.split("@")[1]) for name in metrics})
     bases = list(dict.fromkeys(name.split("@")[0] for name in metrics))
     same = _same(values, bases)
-    first = selection.split("@")[0] if selection in metrics else None
+    first = selection.split("@")[0] if selection is not None and selection in metrics else None
     shown = bases
     if not whole:
         different = [base for base in bases if base not in same or base == first]
