@@ -38,6 +38,7 @@ _WHERE = {
     "load": "fullrank.api",
     "Predictor": "fullrank.inference.predictor",
     "evaluate": "fullrank.api",
+    "evaluate_lists": "fullrank.api",
     "evaluate_log": "fullrank.api",
     "oracle_step": "fullrank.api",
     "step_curve": "fullrank.api",
@@ -84,10 +85,10 @@ __all__ = [
     "Cascade", "Click", "Clicks", "Codes", "Encode", "Evaluation", "Experiment", "Grid", "ImpressionStore",
     "Predictor", "Prepare", "RankingEvaluation", "RankingModel", "Recommender", "Run", "Schema", "Search", "Spec",
     "Store", "Training", "UserError", "Watch", "WatchRanks", "attended", "catalogue_growth", "compare", "diagnose",
-    "download", "encode", "evaluate", "evaluate_log", "explain", "export", "fill_unseen", "grow_catalog", "grow_codes",
-    "item_vectors", "load",
-    "oracle_step", "predict", "predict_file", "prepare", "prepare_impressions", "recipe", "recommend", "report",
-    "similar_items", "step_curve", "subset", "sweep", "train", "tune", "user_vectors", "verify",
+    "download", "encode", "evaluate", "evaluate_lists", "evaluate_log", "explain", "export", "fill_unseen",
+    "grow_catalog", "grow_codes", "item_vectors", "load", "oracle_step", "predict", "predict_file", "prepare",
+    "prepare_impressions", "recipe", "recommend", "report", "similar_items", "step_curve", "subset", "sweep",
+    "train", "tune", "user_vectors", "verify",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
@@ -95,6 +96,7 @@ if TYPE_CHECKING:
     from fullrank.api import (
         diagnose,
         evaluate,
+        evaluate_lists,
         evaluate_log,
         explain,
         export,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, get_args, overload
 
 from fullrank.core.checks import (
     check_flag,
@@ -20,21 +20,23 @@ from fullrank.core.checks import (
 from fullrank.core.device import resolve_device
 from fullrank.core.errors import UserError, brief
 from fullrank.core.progress import Progress
-from fullrank.data.column_names import USUAL, TimeColumn
+from fullrank.data.column_names import USUAL, TimeColumn, check_column, event_columns
 from fullrank.data.events.store import Store
 from fullrank.data.impressions.store import AnyStore, check_store, open_store
 from fullrank.data.values import Unit
 from fullrank.evaluation import (
     EVALUATE,
+    Evaluation,
     EvaluationResult,
     OracleCeiling,
     StepCurvePoint,
     accuracy_by_steps,
     oracle_ceilings,
 )
+from fullrank.evaluation.later_events import LaterEvents, evaluate_later, later_events
 from fullrank.experiment import Experiment, find_experiment
 from fullrank.inference.predictor import Predictor
-from fullrank.inference.requests import ColumnFilters, HistoryInput, ItemLists
+from fullrank.inference.requests import ColumnFilters, HistoryInput, ItemLists, check_choice
 from fullrank.inference.stored_users import Users
 from fullrank.run import Run, event_store_of, store_of, store_path
 
@@ -140,21 +142,77 @@ def evaluate(
     split: Literal["validation", "test"] = "test",
     *,
     data: AnyStore | str | Path | None = None,
+    events: Any = None,
+    before: Any = None,
+    user_col: str | None = None,
+    item_col: str | None = None,
+    time_col: TimeColumn = ...,
+    time_unit: Unit = "s",
     set: Sequence[str] = (),
     device: str = "auto",
     progress: Progress | None = None,
 ) -> EvaluationResult:
-    """Metrics of a run on a split of the store that it was trained on (or of `data`, which must be the same split).
+    """Metrics of a run on a split of the store that it was trained on (or of `data`, which must be the same split), or
+    on later `events` of the same catalogue.
+
+    `events` is a file or a DataFrame of what users did afterwards, in the columns `user_col`, `item_col` and
+    `time_col` (None: no times). All items that a user chose there are the targets; the history is what was known of
+    the user before the first of the events: in the store, which is then `data` of any split, or in the table `before`,
+    which needs no store. What was left out and what may have leaked is in `.notes` of the result.
 
     `set` changes the evaluation (`"seen=keep"`, `"ks=[10]"`, `"reasoning.steps=1"`, `"drop=0.2"`); what changed is
     named in the result's protocol. `progress` is called with (users done, users in all); of a ranking model, rows.
     """
     opened = _run(run)
-    store = store_of(opened, data)
-    made = load(opened, data=store if opened.needs_store else None, device=device)
     spec = opened.spec.evaluation.override(*check_overrides(set))
     _check_split(split)
+    check_choice("time_unit", time_unit, get_args(Unit))
+    columns = event_columns(USUAL, user_col, item_col, time_col)
+    if events is not None:
+        later = _later_events(opened, split, data, events, before, columns, time_unit)
+        made = load(opened, device=device)
+        return evaluate_later(
+            made.model, later, opened.spec.lists.override(*set), device=made.device, progress=progress
+        )
+    if before is not None or columns != USUAL or time_unit != "s":
+        raise UserError(
+            "before, columns and time_unit are about events=: give events, or leave them out",
+            code="setting-without-effect",
+        )
+    store = store_of(opened, data)
+    made = load(opened, data=store if opened.needs_store else None, device=device)
     return EVALUATE[made.problem](made.model, store, split, spec, device=made.device, progress=progress)
+
+
+def evaluate_lists(
+    lists: Any,
+    data: Store | str | Path,
+    split: Literal["validation", "test"] = "test",
+    *,
+    user_col: str | None = None,
+    item_col: str | None = None,
+    rank_col: str | None = None,
+    score_col: str | None = None,
+    set: Sequence[str] = (),
+) -> EvaluationResult:
+    """Metrics of recommendations made elsewhere on a split of the store `data`: those that a run would get for them.
+
+    `lists` is a file or a DataFrame with a row for each recommendation: user, item, and a rank (the smallest first) or
+    a score (the largest first), in columns of the usual names or those that are named. Users without a list count as
+    given an empty one. `set` changes the evaluation as in `evaluate`; `fr.compare` pairs the result with that of a run
+    on the same store. See `fullrank.evaluation.lists`.
+    """
+    from fullrank.evaluation.lists import evaluate_lists as _evaluate_lists
+
+    store = _store(data)
+    if not isinstance(store, Store):
+        raise UserError(
+            "lists are evaluated on a store of events, and data holds impressions", code="store-of-other-problem"
+        )
+    _check_split(split)
+    names = {"user_col": user_col, "item_col": item_col, "rank_col": rank_col, "score_col": score_col}
+    given = {name: check_column(name, column) for name, column in names.items()}
+    return _evaluate_lists(lists, store, split, Evaluation().override(*check_overrides(set)), **given)
 
 
 def evaluate_log(
@@ -506,6 +564,39 @@ def _run(run: Run | str | Path) -> Run:
     if not isinstance(run, Run | str | Path):
         raise UserError(f"give a run or the path of its folder, not {brief(run)}", code="not-a-run")
     return run if isinstance(run, Run) else Run.open(check_path("run", run))
+
+
+def _later_events(
+    run: Run, split: str, data: Any, events: Any, before: Any, columns: Sequence[str], unit: Unit
+) -> LaterEvents:
+    """The users of a period, with what was known of them. Raises `UserError` for a ranking model, for a split beside
+    events, and where there is nothing to take histories from, or two things."""
+    if run.spec.problem == "ranking":
+        raise UserError(
+            f"{run.path} is a ranking model, which is evaluated on impressions: leave events out",
+            code="option-of-other-problem",
+        )
+    if split != "test":
+        raise UserError("split has no effect on events, which are all measured: leave it out", code="given-twice")
+    if before is not None and data is not None:
+        raise UserError("histories are from data= or from before=: give one of the two", code="given-twice")
+    try:
+        trained = event_store_of(run)
+    except UserError:  # it was moved or deleted, which a store of histories or a table makes up for
+        trained = None
+    if before is None and data is None and trained is None:
+        raise UserError(
+            f"the store that {run.path} was trained on is not there: name it by data=, or give the events before the "
+            "period by before=",
+            code="missing-store",
+        )
+    store: AnyStore | None = trained if data is None else _store(data)
+    if store is not None and not isinstance(store, Store):
+        raise UserError("data holds impressions, and histories are made of events", code="store-of-other-problem")
+    if store is not None and store.fingerprint == run.manifest["data"]["split_fingerprint"]:
+        trained = store
+    earlier = store if before is None else before
+    return later_events(events, run.catalog, earlier, columns=columns, unit=unit, trained=trained)
 
 
 def _store_of_users(run: Run, users: Any, data: Store | str | Path | None) -> Store | str | Path | None:

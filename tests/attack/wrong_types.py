@@ -115,6 +115,15 @@ def calls(w: dict[str, Any]) -> dict[str, tuple[Callable[..., Any], dict[str, An
             fr.predict_file, {"run": w["ranker"], "impressions": w["clicks"][:5], "out": "new.csv", "device": "cpu"},
         ),
         "evaluate": (fr.evaluate, {"run": w["run"], "set": ["bootstrap=0"], **quick}),
+        "evaluate on events": (
+            fr.evaluate, {"run": w["run"], "events": w["taken"], "before": w["events"], "set": ["bootstrap=0"],
+                          "device": "cpu"},
+        ),
+        "evaluate_lists": (
+            fr.evaluate_lists,
+            {"lists": w["events"].rename({"timestamp": "rank"}).unique(["user_id", "item_id"]), "data": w["store"],
+             "set": ["bootstrap=0"]},
+        ),
         "evaluate_log": (fr.evaluate_log, {"log": w["answers"], "events": w["taken"], "samples": 5}),
         "diagnose": (fr.diagnose, {"run": w["run"], "users": 10, **quick}),
         "explain": (fr.explain, {"run": w["run"], **quick}),

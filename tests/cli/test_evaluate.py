@@ -7,10 +7,12 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import polars as pl
 import pytest
 
 from fullrank import api
-from fullrank.cli.evaluate import read_shares
+from fullrank.cli.evaluate_study import read_shares
+from fullrank.data.events.store import Store
 from fullrank.evaluation import EvaluationResult
 from refusals import refused
 from seals import reseal
@@ -32,6 +34,56 @@ def test_a_person_reads_a_table(call: Call, shop: Path) -> None:
     assert "ndcg" in said.out and "validation" in said.out
     assert "recall@10 where the target is head 0." in said.out and ", tail 0." in said.out
     assert max(map(len, said.out.splitlines())) <= 80
+
+
+def test_five_rows_unless_all_are_asked_for(call: Call, shop: Path) -> None:
+    few, every = (call("evaluate", shop / "popularity", *more).out for more in ([], ["--all"]))
+    rows = [line.split()[0] for line in few.splitlines()[1:6]]
+    assert rows == ["ndcg", "recall", "mrr", "fair0.8", "coverage"] and "novelty" not in few and "hit = recall" in few
+    assert "novelty" in every and "gini" in every
+    named = call("evaluate", shop / "popularity", "--metric", "hit", "--metric", "recall").out
+    assert named.count("hit ") == 2 and "recall " in named, "what is asked for has a row, and the note says the rest"
+    assert "hit@10" in call("evaluate", shop / "popularity", "--json").json["metrics"]
+
+
+def test_later_events(call: Call, refuses: Refuses, shop: Path, tmp_path: Path) -> None:
+    store = Store.open(shop / "data")
+    assert store.times is not None
+    when = int(store.times.max()) + 10
+    rows = {"who": store.user_ids[:20], "what": store.catalog.ids[:20], "when": [when] * 20}
+    pl.DataFrame(rows).write_csv(tmp_path / "later.csv")
+    names = ("--user-col", "who", "--item-col", "what", "--time-col", "when")
+    words = ("evaluate", shop / "popularity", "--events", tmp_path / "later.csv", *names)
+    found = call(*words, "--json").json
+    again = api.evaluate(
+        shop / "popularity", events=tmp_path / "later.csv", user_col="who", item_col="what", time_col="when"
+    )
+    assert found["metrics"] == again.metrics and "users of later events" in call(*words).out
+    pair = call("evaluate", shop / "popularity", shop / "item_to_item", *words[2:], "--json").json
+    assert pair["metrics"]["ndcg@10"]["a"] == again.metrics["ndcg@10"]
+    refuses("missing-column", words[:4], "--user-col")
+    refuses("options-exclude-each", ["evaluate", shop / "popularity", "--user-col", "who"], "--events FILE")
+    refuses("options-exclude-each", [*words, "--drop", "0.1"], "--drop")
+
+
+def test_lists_made_elsewhere(call: Call, refuses: Refuses, shop: Path, tmp_path: Path) -> None:
+    store = Store.open(shop / "data")
+    rows = [(user, item, place) for user in store.user_ids for place, item in enumerate(store.catalog.ids[:20])]
+    pl.DataFrame(rows, schema=["user", "item", "rank"], orient="row").write_csv(tmp_path / "lists.csv")
+    words = ("--lists", tmp_path / "lists.csv")
+    alone = call("evaluate", *words, "--data", shop / "data", "--json", "--out", tmp_path / "alone").json
+    assert alone["metrics"] == api.evaluate_lists(tmp_path / "lists.csv", shop / "data").metrics
+    assert EvaluationResult.load(tmp_path / "alone").metrics == alone["metrics"]
+    pair = call("evaluate", shop / "popularity", *words, "--json", "--out", tmp_path / "two").json
+    row = pair["metrics"]["ndcg@10"]
+    assert row["a"] == api.evaluate(shop / "popularity").metrics["ndcg@10"] and row["b"] == alone["metrics"]["ndcg@10"]
+    assert {path.name for path in (tmp_path / "two").iterdir()} == {"a", "b"}
+    kept = call("evaluate", shop / "popularity", *words, "--set", "seen=keep", "--json").json
+    assert kept["protocol"]["seen"] == "keep"
+    assert "own history" in call("evaluate", shop / "popularity", *words).out
+    refuses("missing-store", ["evaluate", *words], "--data")
+    refuses("options-exclude-each", ["evaluate", *words, "--events", "x.csv"], "--events", "--lists")
+    refuses("options-exclude-each", ["evaluate", shop / "popularity", "--rank-col", "x"], "--lists FILE")
 
 
 def test_settings_change_the_protocol(call: Call, shop: Path) -> None:

@@ -40,7 +40,8 @@ def test_versions_are_measured_and_saved(log: Path, call: Call, tmp_path: Path) 
 def test_what_does_not_go_together_is_refused(log: Path, refuses: Refuses, shop: Path, tmp_path: Path) -> None:
     events = tmp_path / "events.csv"
     refuses("options-exclude-each", ["evaluate", shop / "sasrec", "--log", log, "--events", events], "RUN", "--log")
-    refuses("options-exclude-each", ["evaluate", shop / "sasrec", "--events", events], "--events")
+    refuses("options-exclude-each", ["evaluate", shop / "sasrec", "--within", 5], "--within", "--log DIR")
+    refuses("given-twice", ["evaluate", "--log", log, "--events", events, "--columns", "a,b,c", "--user-col", "who"])
     refuses("options-exclude-each", ["evaluate", "--log", log, "--events", events, "--set", "seen=keep"], "--set")
     refuses("no-run", ["evaluate"])
     refuses("no-events", ["evaluate", "--log", log])

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from fakes import Kept, Whole
 from fullrank.evaluation import Evaluation, evaluate
 from fullrank.evaluation.sampled import negatives, target_places
-from fullrank.metrics.names import ACCURACY
+from fullrank.metrics.names import DEFAULT_SAMPLED
 from refusals import refused
 
 EVEN = np.ones(30, dtype=np.int64)
@@ -82,6 +82,6 @@ def test_metrics_equal_plain_loops(source: str | None, seen: str) -> None:
         scores = model.scores(history)
         place = 1 + sum(scores[negatives(np.array([user]), 9, weights, known, 5)[0]] > scores[target])
         assert found.per_user.values["mrr@3"][user] == pytest.approx(1 / place if place <= 3 else 0)
-    assert set(found.metrics) == {f"{base}@3" for base in ACCURACY}
+    assert set(found.metrics) == {f"{base}@3" for base in DEFAULT_SAMPLED}
     assert found.protocol["candidates"] == f"9 {source or 'uniform'} negatives"
     assert found.per_user.lists is None

@@ -10,7 +10,7 @@ import pytest
 from fakes import Kept, Whole
 from fullrank.evaluation import Evaluation, EvaluationResult, evaluate, measure, merge
 from fullrank.evaluation.sampled import SHARED_BY, shared_negatives
-from fullrank.metrics.names import ACCURACY
+from fullrank.metrics.names import DEFAULT_SAMPLED
 from refusals import refused
 
 USERS, ITEMS = 300, 40
@@ -61,7 +61,7 @@ def test_alike_however_the_work_is_cut() -> None:
         assert all(np.array_equal(again.per_user.sampled[n], v) for n, v in whole.per_user.sampled.items())
     parts = [measure(model, store, "test", asked(), shard=(rank, 3)) for rank in range(3)]
     assert merge(parts).sampled == whole.sampled
-    assert set(whole.sampled) == {f"{name}@{k}" for name in ACCURACY for k in (1, 5)}
+    assert set(whole.sampled) == {f"{name}@{k}" for name in DEFAULT_SAMPLED for k in (1, 5)}
 
 
 def test_on_disk_and_never_unasked(tmp_path: Path) -> None:

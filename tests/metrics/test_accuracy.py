@@ -22,6 +22,7 @@ THEIRS = {
     "hit": ir_measures.Success,
     "mrr": ir_measures.RR,
     "map": ir_measures.AP,
+    "precision": ir_measures.P,
 }
 Case = tuple[list[list[int]], list[list[int]]]
 
@@ -55,12 +56,23 @@ def loop_map(ranked: list[int], wanted: set[int], k: int) -> float:
     return total / len(wanted)
 
 
+def loop_precision(ranked: list[int], wanted: set[int], k: int) -> float:
+    return sum(item in wanted for item in ranked[:k]) / k
+
+
+def loop_f1(ranked: list[int], wanted: set[int], k: int) -> float:
+    p, r = loop_precision(ranked, wanted, k), loop_recall(ranked, wanted, k)
+    return 2 * p * r / (p + r) if p + r else 0.0
+
+
 LOOPS: dict[str, Callable[[list[int], set[int], int], float]] = {
     "ndcg": loop_ndcg,
     "recall": loop_recall,
     "hit": loop_hit,
     "mrr": loop_mrr,
     "map": loop_map,
+    "precision": loop_precision,
+    "f1": loop_f1,
 }
 
 

@@ -40,7 +40,7 @@ def test_equal_metrics_have_one_name() -> None:
         ("fair0@1", "share-out-of-range", "fair0"),
         ("bqs_like@5", "metric-of-two-runs", "bqs_like@10"),
         ("@5", "unknown-metric", "''"),
-        ("precision@5", "unknown-metric", "allowed: arp, coverage"),
+        ("accuracy@5", "unknown-metric", "allowed: arp, coverage"),
     ],
 )
 def test_refused_with_help(text: str, code: str, name: str) -> None:

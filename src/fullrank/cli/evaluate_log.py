@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +28,12 @@ def evaluate_log(
     events: Path | None,
     within: float | None,
     columns: str | None,
+    named: Mapping[str, str | None],
     time_unit: str | None,
     metrics: Sequence[str] | None,
     out: Path | None,
 ) -> None:
-    """Join, print, and save below `out`."""
+    """Join, print, and save below `out`. `columns` are all three in one word, `named` those of options of their own."""
     from fullrank import api
     from fullrank.data.manifest import require_no_store
     from fullrank.evaluation.logged import METRICS
@@ -42,11 +43,15 @@ def evaluate_log(
     if out is not None:
         require_no_store(out, "evaluation")
     unit: Any = chosen("--time-unit", time_unit or "s", ("s", "ms", "us", "ns"))
-    names = [name.strip() for name in (columns or "user_id,item_id,timestamp").split(",")]
+    if columns is not None and named:
+        raise UserError(
+            "columns are named twice, by --columns and by options of their own; keep one", code="given-twice"
+        )
+    names = {"columns": [name.strip() for name in columns.split(",")]} if columns is not None else named
     begun = time.perf_counter()
     found = api.evaluate_log(
-        log, events, within=WITHIN if within is None else within, metrics=metrics or METRICS, columns=names,
-        time_unit=unit,
+        log, events, within=WITHIN if within is None else within, metrics=metrics or METRICS,
+        time_unit=unit, **names,
     )  # fmt: skip
     if out is not None:
         found.save(out)

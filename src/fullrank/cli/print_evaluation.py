@@ -18,24 +18,23 @@ SHOWN = 10
 """List length of the metrics that a study prints where none are named."""
 
 
-def grid(metrics: dict[str, float]) -> tuple[list[str], list[list[Any]]]:
-    """Metrics as a table: a row per metric, a column per k."""
-    ks = sorted({int(name.split("@")[1]) for name in metrics})
-    bases = list(dict.fromkeys(name.split("@")[0] for name in metrics))
-    return ["metric", *(f"@{k}" for k in ks)], [[base, *(metrics.get(f"{base}@{k}") for k in ks)] for base in bases]
-
-
-def print_single(output: Output, run: Run, found: EvaluationResult, spent: float) -> None:
-    """The metrics of one run, and how they were measured."""
-    SINGLE[found.problem](output, run, found, spent)
+def print_single(
+    output: Output, source: Mapping[str, Any], found: EvaluationResult, spent: float, *, whole: bool = True,
+    selection: str | None = None,
+) -> None:  # fmt: skip
+    """The metrics of one run or of lists (`source`, in the JSON), and how they were measured; of a recommender the main
+    ones, of which `selection` is the first, or with `whole` all."""
+    SINGLE[found.problem](output, found, spent, whole, selection)
+    output.finish({**source, **found.dump(), "seconds": round(spent, 3)})
 
 
 def print_pair(
-    output: Output, runs: Sequence[Run], found: Sequence[EvaluationResult], rows: Sequence[Comparison], spent: float,
+    output: Output, names: Sequence[str], found: Sequence[EvaluationResult], rows: Sequence[Comparison], spent: float,
     *, stand_in: bool = False,
 ) -> None:  # fmt: skip
-    """The differences between two runs, row by row of `rows`; `stand_in`: bqs_like was asked for, so it is printed."""
-    output.say(f"A {runs[0].path}\nB {runs[1].path}")
+    """The differences between two runs (or a run and lists), row by row of `rows`; `stand_in`: bqs_like was asked for,
+    so it is printed."""
+    output.say(f"A {names[0]}\nB {names[1]}")
     printed = [c for c in rows if stand_in or not c.metric.startswith(PAIRED)]
     cells = [[c.metric, c.a, c.b, f"{c.difference:+.4f}", _span(c.interval, "+"), c.p] for c in printed]
     problem = found[0].problem
@@ -48,25 +47,30 @@ def print_pair(
     output.say(f"{rows[0].users if rows else 0:,} {what}, {how}; in {seconds(spent)}")
     if any(c.metric.startswith(PAIRED) for c in printed):
         output.say("bqs_like (a stand-in, not BQS): above 0.5, B is better over head, mid and tail")
+    for note in dict.fromkeys(text for one in found for text in one.notes):
+        output.say(f"note: {note}")
     output.finish({
-        "runs": [str(run.path) for run in runs],
+        "runs": list(names),
         "metrics": {c.metric: c.dump() for c in rows},
         "protocol": found[0].protocol,
         "seconds": round(spent, 3),
     })  # fmt: skip
 
 
-def _print_retrieval(output: Output, run: Run, found: EvaluationResult, spent: float) -> None:
-    output.table(*grid(found.metrics))
-    protocol = found.protocol
-    output.say(
-        f"{protocol['users']:,} users of the {protocol['split']} split, {protocol['items']:,} items, "
-        f"candidates {protocol['candidates']}, {history_words(protocol)}; in {seconds(spent)}"
-    )
+def _print_retrieval(output: Output, found: EvaluationResult, spent: float, whole: bool, selection: str | None) -> None:
+    from fullrank.evaluation.metric_table import metric_table, population
+
+    table = metric_table(found.metrics, found.per_user.values, whole=whole, selection=selection)
+    output.table(table.headers, table.rows)
+    if table.note:
+        output.say(table.note)
+    output.say(f"{population(found.protocol)}; in {seconds(spent)}")
+    for note in found.notes:
+        output.say(f"note: {note}")
+    protocol, main = found.protocol, table.main
     if found.mean_steps is not None:
         output.say(f"{found.mean_steps:.2f} of at most {protocol['reasoning']['steps']} reasoning steps a user")
-    main = run.spec.evaluation.selection
-    if main in found.interval and found.protocol["bootstrap"]["samples"]:
+    if main in found.interval and protocol["bootstrap"]["samples"]:
         low, high = found.interval[main]
         output.say(
             f"{main} {found.metrics[main]:.4f}, {protocol['bootstrap']['level']:.0%} interval {low:.4f} to {high:.4f}"
@@ -78,7 +82,6 @@ def _print_retrieval(output: Output, run: Run, found: EvaluationResult, spent: f
         output.table(("metric", "all items", title, "gap"), rows)
         if "note" in protocol["sampled"]:
             output.say(f"note: {protocol['sampled']['note']}")
-    output.finish({"run": run.path, "recipe": run.spec.recipe, **found.dump(), "seconds": round(spent, 3)})
 
 
 def _say_bands(output: Output, found: EvaluationResult, main: str) -> None:
@@ -92,7 +95,7 @@ def _say_bands(output: Output, found: EvaluationResult, main: str) -> None:
         output.say(f"{name} where training never saw the target: {cold[name]:.4f} ({cold['count']:,} users)")
 
 
-def _print_ranking(output: Output, run: Run, found: EvaluationResult, spent: float) -> None:
+def _print_ranking(output: Output, found: EvaluationResult, spent: float, _whole: bool, _selection: str | None) -> None:
     rows = [[name, value, _span(found.interval.get(name))] for name, value in found.metrics.items()]
     boot = found.protocol["bootstrap"]
     output.table(("metric", "value", f"{boot['level']:.0%} interval"), rows)
@@ -106,10 +109,9 @@ def _print_ranking(output: Output, run: Run, found: EvaluationResult, spent: flo
         f"{protocol['rows']:,} impressions of the {protocol['split']} split, {protocol['clicks']:,} clicks{groups}; "
         f"in {seconds(spent)}"
     )
-    output.finish({"run": run.path, **found.dump(), "seconds": round(spent, 3)})
 
 
-SINGLE: Mapping[Problem, Callable[[Output, Run, EvaluationResult, float], None]] = {
+SINGLE: Mapping[Problem, Callable[[Output, EvaluationResult, float, bool, str | None], None]] = {
     "retrieval": _print_retrieval,
     "ranking": _print_ranking,
 }

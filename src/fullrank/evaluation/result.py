@@ -18,6 +18,8 @@ from fullrank.core.files import NotWritten, whole_file, write_json
 from fullrank.core.readers import read_json, refuse_special
 from fullrank.core.tables import write_table
 from fullrank.data.manifest import check_seal, require_no_store, sealed, sha256_file
+from fullrank.evaluation.metric_table import metric_table, population
+from fullrank.evaluation.notes import protocol_notes
 from fullrank.evaluation.sampled import sampled_gaps
 from fullrank.evaluation.saved import check_row_types, check_tree
 from fullrank.evaluation.slices import slice_means
@@ -146,6 +148,14 @@ class EvaluationResult:
         names = ", ".join([*shown[:3], *[f"and {len(shown) - 3} more"] * (len(shown) > 3)])
         return f"EvaluationResult({self.protocol.get('split', 'no split')}: {names})"
 
+    def __str__(self) -> str:
+        """The main metrics of lists as a table, and whom they are of; of click probabilities the line of `repr`."""
+        if self.problem != "retrieval":
+            return repr(self)
+        table = metric_table(self.metrics, self.per_user.values)
+        lines = [str(table), table.note, population(self.protocol), *(f"note: {note}" for note in self.notes)]
+        return "\n".join(line for line in lines if line)
+
     @property
     def problem(self) -> Problem:
         return self.rows.problem
@@ -168,6 +178,11 @@ class EvaluationResult:
                 "this evaluation has a row per user and none per impression: read per_user", code="rows-of-users"
             )
         return self.rows
+
+    @property
+    def notes(self) -> list[str]:
+        """What has to be known to read the numbers, as sentences: what was left out, and what may have leaked."""
+        return protocol_notes(self.protocol) if self.problem == "retrieval" else []
 
     @property
     def mean_steps(self) -> float | None:

@@ -113,21 +113,28 @@ def measure(
     return replace(rows, sampled=sampled, protocol=protocol | shared_negative_protocol(spec, model.num_items))
 
 
-def users_and_protocol(model: Model, store: EvalStore, split: str, spec: Evaluation) -> tuple[EvalSet, dict[str, Any]]:
-    """All users of a split by ascending row, and the protocol.
+def users_and_protocol(
+    model: Model | None, store: EvalStore, split: str, spec: Evaluation
+) -> tuple[EvalSet, dict[str, Any]]:
+    """All users of a split by ascending row, and the protocol; without a model, that of lists made elsewhere.
 
     Raises `UserError` where there are none, or where store and model disagree about items.
     """
     popularity = store.catalog.popularity
-    if len(popularity) != model.num_items:
+    if model is not None and len(popularity) != model.num_items:
         raise UserError(
             f"the model ranks {model.num_items} items but the store's catalogue has {len(popularity)}: evaluate on the "
             "store that it was trained on",
             code="catalogue-size-differs",
         )
+    if spec.diversity_by is not None:  # an unknown column is told before minutes are spent
+        item_categories(store.catalog, spec.diversity_by)
     users, skipped = _users(store, split, spec)
     protocol = _protocol(store, split, spec, len(users), skipped)
-    protocol |= _inference(model, spec)
+    if model is not None:
+        protocol |= _inference(model, spec)
+    if spec.diversity_by is not None:
+        protocol["diversity_by"] = spec.diversity_by
     hides_seen = spec.seen == "exclude" and spec.protocol == "full"
     protocol["unreachable"] = _unreachable(users) if hides_seen else 0
     return users, protocol
@@ -179,8 +186,19 @@ def rows_of_lists(
     if any(n.needs_histories for n in spec.names()):
         chosen = history_popularity(users.histories.items, counts)
     repeats = match(lists, users.histories.items) if any(n.needs_repeats for n in spec.names()) else None
-    table = MetricInputs(match(lists, users.truth), users.truth.lengths, lists, counts, chosen, repeats)
+    codes = None if spec.diversity_by is None else item_categories(store.catalog, spec.diversity_by)
+    table = MetricInputs(match(lists, users.truth), users.truth.lengths, lists, counts, chosen, repeats, codes)
     return _rows(users, protocol, store, spec, table, steps)
+
+
+def item_categories(catalog: Any, column: str) -> Int[np.ndarray, "V L"]:
+    """Codes of the values of a column of items, of which an item may have several; 0 and less are none.
+
+    Raises `UserError` for a column that is not there or holds no categories.
+    """
+    if catalog.holds_lists(column):
+        return np.asarray(catalog.categories(column).codes)
+    return np.asarray(catalog.categorical(column).codes[:, None])
 
 
 def _rows(

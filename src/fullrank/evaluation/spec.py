@@ -14,7 +14,7 @@ from fullrank.core.errors import UserError, brief
 from fullrank.core.spec import Spec, later
 from fullrank.inference.search import Decoding
 from fullrank.metrics import SeenPolicy
-from fullrank.metrics.names import ACCURACY, DEFAULT, Name, expand_metrics, parse_metric
+from fullrank.metrics.names import ACCURACY, DEFAULT, DEFAULT_SAMPLED, Name, expand_metrics, parse_metric
 from fullrank.models.sequential.reasoning.budget import Budget
 
 Selection = Literal["auc", "logloss", "auc-logloss", "gauc"]
@@ -55,6 +55,8 @@ class Evaluation(Spec):
     """Share of the events of each history that the model does not get to see (PLR, Sec. 6.5.1); 0 shows all."""
     popularity_discount: float = later(0.0, ge=0, le=MOST_FACTOR)
     """w of score - w log(1 + training events of the item): lists re-ranked against popularity; 0 changes nothing."""
+    diversity_by: str | None = later(None)
+    """Column of items, a category or lists of them, by which `ild` says how different a list's items are."""
     slices: bool = True
     """Report per-user metrics by kind of user, history length and popularity of the target as well."""
     bootstrap: int = Field(default=200, ge=0, le=MOST_BINS)
@@ -117,6 +119,8 @@ class Evaluation(Spec):
                     f"{', '.join(ACCURACY)}, or leave sampled out",
                     code="no-accuracy-metric",
                 )
+        if self.diversity_by is not None and self.protocol == "sampled":
+            raise _idle("diversity_by has no effect when protocol is 'sampled', which makes no lists: leave it out")
         if self.decoding.kind != "exact" and self.protocol == "sampled":
             raise _idle("decoding has no effect when protocol is 'sampled': candidates are scored one by one")
         if self.bootstrap == 0 and self._changed("level"):
@@ -133,6 +137,15 @@ class Evaluation(Spec):
                 raise UserError(
                     "metrics is an empty list: name at least one, or leave it out for all", code="no-metrics"
                 )
+            diverse = any(n.needs_categories for n in expand_metrics(self.metrics, self.ks))
+            if diverse and self.diversity_by is None:
+                raise UserError(
+                    "the metric 'ild' needs a column of items that says how different they are: add "
+                    "diversity_by=COLUMN, such as category",
+                    code="metric-without-column",
+                )
+            if self.diversity_by is not None and not diverse:
+                raise _idle("diversity_by has no effect without the metric 'ild': leave it out, or name ild too")
             lists = [n for n in expand_metrics(self.metrics, self.ks) if n.needs_lists]
             if self.protocol == "sampled" and lists:
                 raise UserError(
@@ -150,12 +163,14 @@ class Evaluation(Spec):
         """The metrics to compute, in order."""
         metrics = self.metrics
         if metrics is None:
-            metrics = DEFAULT if self.protocol == "full" else tuple(ACCURACY)
+            metrics = DEFAULT if self.protocol == "full" else DEFAULT_SAMPLED
+            metrics += ("ild",) if self.diversity_by is not None else ()
         return expand_metrics(metrics, self.ks)
 
     def for_selection(self) -> Evaluation:
         """The same protocol with the selection metric alone: what training computes again and again."""
-        return self.model_copy(update={"metrics": (self.selection,), "slices": False, "bootstrap": 0, "sampled": None})
+        alone = {"metrics": (self.selection,), "slices": False, "bootstrap": 0, "sampled": None, "diversity_by": None}
+        return self.model_copy(update=alone)
 
 
 class RankingEvaluation(Spec):

@@ -46,6 +46,8 @@ class MetricInputs:
     """Mean popularity of the events in each user's history; 0 for an empty one."""
     repeats: Bool[np.ndarray, "U k"] | None = None
     """Whether the item at this place is in the user's own history."""
+    categories: Int[np.ndarray, "V L"] | None = None
+    """Codes of the categories of each item; 0 and less are none."""
 
 
 @runtime_checkable

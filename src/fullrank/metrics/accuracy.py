@@ -1,7 +1,8 @@
-"""Did the targets come, and how early: hit, recall, nDCG, reciprocal rank and average precision at k.
+"""Did the targets come, and how early: hit, recall, precision, F1, nDCG, reciprocal rank and average
+precision at k.
 
 Relevance is 0 or 1. k places, `table.relevant` targets per user; a target can be hit once. All are 0 .. 1 and equal
-the measures of the same name in trec_eval (Success, R, nDCG, RR, AP with a cut-off).
+the measures of the same name in trec_eval (Success, R, P, nDCG, RR, AP with a cut-off; it has no F1 with one).
 """
 
 from __future__ import annotations
@@ -22,6 +23,19 @@ def recall(table: MetricInputs, k: int) -> Float[np.ndarray, "U"]:
     """The share of the user's targets among the first k places."""
     hits: np.ndarray = table.hits[:, :k].sum(1)
     return hits / table.relevant
+
+
+def precision(table: MetricInputs, k: int) -> Float[np.ndarray, "U"]:
+    """The share of the k places that hold a target; an empty place holds none (trec_eval's P)."""
+    hits: np.ndarray = table.hits[:, :k].sum(1)
+    return hits / k
+
+
+def f1(table: MetricInputs, k: int) -> Float[np.ndarray, "U"]:
+    """Harmonic mean of precision and recall, 2 P R / (P + R) = 2 hits / (k + targets) (van Rijsbergen 1979); 0 without
+    a hit."""
+    hits: np.ndarray = table.hits[:, :k].sum(1)
+    return 2 * hits / (k + table.relevant)
 
 
 def ndcg(table: MetricInputs, k: int) -> Float[np.ndarray, "U"]:

@@ -12,7 +12,7 @@ from jaxtyping import Float
 
 from fullrank.core.bounds import MOST_LIST
 from fullrank.core.errors import UserError, unknown
-from fullrank.metrics import Metric, MetricInputs, accuracy, exposure
+from fullrank.metrics import Metric, MetricInputs, accuracy, diversity, exposure
 
 ACCURACY: dict[str, Metric] = {
     "ndcg": accuracy.ndcg,
@@ -20,6 +20,8 @@ ACCURACY: dict[str, Metric] = {
     "hit": accuracy.hit,
     "mrr": accuracy.mrr,
     "map": accuracy.average_precision,
+    "precision": accuracy.precision,
+    "f1": accuracy.f1,
 }
 """Larger is better; computed from places alone."""
 EXPOSURE: dict[str, Metric] = {
@@ -27,6 +29,7 @@ EXPOSURE: dict[str, Metric] = {
     "lift": exposure.lift,
     "novelty": exposure.novelty,
     "repeat": exposure.repeat,
+    "ild": diversity.ild,
 }
 """Per user, from full lists and popularity (`fair` belongs here too, but takes its alpha)."""
 PER_LIST = {"gini": exposure.gini, "coverage": exposure.coverage}
@@ -34,6 +37,8 @@ PER_LIST = {"gini": exposure.gini, "coverage": exposure.coverage}
 WITHOUT = {"gini": exposure.gini_without, "coverage": exposure.coverage_without}
 """The same without each user in turn."""
 DEFAULT = ("ndcg", "recall", "hit", "mrr", "map", "fair0.8", "gini", "arp", "lift", "coverage", "novelty")
+DEFAULT_SAMPLED = ("ndcg", "recall", "hit", "mrr", "map")
+"""The same of the sampled protocol, which has places alone."""
 PAIRED = "bqs_like"
 """Of two evaluations (`evaluation.compare`), so no metric of one."""
 HISTORY = {"exclude": "history excluded", "keep": "history ranked"}
@@ -74,6 +79,11 @@ class Name:
     def needs_repeats(self) -> bool:
         """Whether it reads `MetricInputs.repeats`."""
         return self.base == "repeat"
+
+    @property
+    def needs_categories(self) -> bool:
+        """Whether it reads `MetricInputs.categories`."""
+        return self.base == "ild"
 
     def __call__(self, table: MetricInputs) -> Float[np.ndarray, "U"]:
         """One value per user."""

@@ -1,0 +1,159 @@
+"""What `fullrank evaluate` measures of one run or two: their metrics, or the paired difference."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fullrank.cli.options import find_store
+from fullrank.cli.output import Output
+from fullrank.cli.print_evaluation import print_pair, print_single
+from fullrank.core.errors import UserError
+from fullrank.problem import Problem
+
+if TYPE_CHECKING:
+    from fullrank.evaluation import Comparison, EvaluationResult
+    from fullrank.run import Run
+
+
+@dataclass(frozen=True)
+class Call:
+    """What `fullrank evaluate` was asked for."""
+
+    output: Output
+    runs: list[Run]
+    split: Any
+    data: Path | None
+    metrics: list[str]
+    changes: list[str]
+    out: Path | None
+    device: str
+    later: dict[str, Any] = field(default_factory=dict)
+    """`events`, `before` and the names of their columns, as `api.evaluate` takes them."""
+    whole: bool = False
+    """Print every metric, not the main ones alone."""
+
+
+def _evaluate_retrieval(call: Call) -> None:
+    """Of two runs, the difference of the metrics at 10 where none are named."""
+    begun, changes = time.perf_counter(), with_metrics(call)
+    if len(call.runs) == 2:  # before minutes are spent on evaluations that could not be compared
+        from fullrank.evaluation.compare import check_comparable
+
+        check_comparable(*(run.spec.lists.override(*changes) for run in call.runs))
+    found = measured(call, changes)
+    if len(found) == 1:
+        named = any(change.partition("=")[0].strip() == "metrics" for change in changes)
+        run = call.runs[0]
+        print_single(
+            call.output, {"run": run.path, "recipe": run.spec.recipe}, found[0], time.perf_counter() - begun,
+            whole=named or call.whole, selection=run.spec.lists.selection,
+        )  # fmt: skip
+        return
+    whole = call.whole or any(change.startswith(("metrics", "ks")) for change in changes)
+    paired = with_paired(call.metrics)[1]
+    rows = compared(found[0], found[1], paired, all_of_them=whole)
+    print_pair(call.output, _paths(call), found, rows, time.perf_counter() - begun, stand_in=bool(paired))
+
+
+def _evaluate_ranking(call: Call) -> None:
+    """A ranking model always has all of its metrics; of two, --metric chooses those that are compared."""
+    from fullrank.evaluation import compare
+    from fullrank.evaluation.statistics import RESAMPLED
+
+    begun = time.perf_counter()
+    if call.metrics and len(call.runs) == 1:
+        raise UserError(
+            "a ranking model always gets all of its metrics: leave out --metric", code="option-of-other-problem"
+        )
+    found = measured(call, call.changes)
+    if len(found) == 1:
+        print_single(call.output, {"run": call.runs[0].path}, found[0], time.perf_counter() - begun)
+        return
+    rows = [compare(found[0], found[1], name) for name in call.metrics or RESAMPLED]
+    print_pair(call.output, _paths(call), found, rows, time.perf_counter() - begun)
+
+
+EVALUATE: Mapping[Problem, Callable[[Call], None]] = {"retrieval": _evaluate_retrieval, "ranking": _evaluate_ranking}
+
+
+def _paths(call: Call) -> list[str]:
+    return [str(run.path) for run in call.runs]
+
+
+def check_out(call: Call) -> None:
+    """Before minutes are spent on an evaluation that could not be saved there."""
+    from fullrank.evaluation.result import require_same_history
+
+    if call.out is None:
+        return
+    for run, part in zip(call.runs, ("a", "b") if len(call.runs) > 1 else ("",), strict=True):
+        if run.spec.problem == "retrieval":
+            require_same_history(call.out / part, run.spec.lists.override(*call.changes).seen)
+
+
+def check_problems(runs: list[Run]) -> None:
+    """Before minutes are spent on evaluations that could not be compared."""
+    if len({run.spec.problem for run in runs}) > 1:
+        retrieval, ranking = sorted(runs, key=lambda run: run.spec.problem == "ranking")
+        raise UserError(
+            f"{retrieval.path} recommends items and {ranking.path} predicts clicks; compare two of the same kind",
+            code="two-problems",
+        )
+
+
+def measured(call: Call, changes: list[str], what: str = "") -> list[EvaluationResult]:
+    """The result of each run, saved below `out` where one is named."""
+    from fullrank import api
+
+    found = []
+    for run in call.runs:
+        store = call.data if call.later else find_store(run, call.data)
+        with call.output.progress(f"evaluate {run.path}{what}") as tick:
+            one = api.evaluate(
+                run, call.split, data=store, set=changes, device=call.device, progress=tick, **call.later
+            )
+        found.append(one)
+    if call.out is not None:
+        for one, part in zip(found, ("a", "b") if len(found) > 1 else ("",), strict=True):
+            one.save(call.out / part)
+    return found
+
+
+def with_metrics(call: Call, evaluated: list[str] | None = None) -> list[str]:
+    """The settings of the evaluations, with what --metric asks of each run (or `evaluated`)."""
+    if evaluated is None:
+        evaluated = call.metrics if len(call.runs) == 1 else with_paired(call.metrics)[0]
+    return [*call.changes, f"metrics=[{', '.join(evaluated)}]"] if call.metrics else call.changes
+
+
+def compared(
+    one: EvaluationResult, two: EvaluationResult, paired: list[str], *, all_of_them: bool, k: int = 10
+) -> list[Comparison]:
+    """two - one, paired, of the metrics at `k` and of fair0.8@1, or of all, and of those that only two runs have.
+
+    Where nothing was asked for, bqs_like@k is among them: in the JSON of a comparison, not in what is printed.
+
+    `UserError` where the protocols differ.
+    """
+    from fullrank.evaluation import compare
+    from fullrank.metrics.names import PAIRED
+
+    both = [name for name in one.metrics if name in two.metrics]
+    main = [name for name in both if name.endswith(f"@{k}") or name == "fair0.8@1"]
+    if not all_of_them and f"ndcg@{k}" in main and one.slices:
+        paired = [f"{PAIRED}@{k}"]
+    level = one.protocol["bootstrap"]["level"]
+    return [compare(one, two, name, level=level) for name in [*(both if all_of_them else main or both), *paired]]
+
+
+def with_paired(metrics: list[str]) -> tuple[list[str], list[str]]:
+    """What each of two runs is evaluated on, and the metrics that only both have; those are made of nDCG."""
+    from fullrank.evaluation.compare import bqs_like_quality
+
+    paired = [name for name in metrics if bqs_like_quality(name) is not None]
+    evaluated = [str(bqs_like_quality(name) or name) for name in metrics]
+    return list(dict.fromkeys(evaluated)), paired

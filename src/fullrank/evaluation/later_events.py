@@ -1,0 +1,243 @@
+"""Later events as an evaluation set: what users of the same catalogue did after a model was trained.
+
+    later = later_events("next_month.parquet", run.catalog, store, columns=("user_id", "item_id", "timestamp"))
+    evaluate_later(model, later, Evaluation())
+
+All items that a user chose in the period are the targets, so a user may have several. The history is everything that
+was known of the user before the period began, from a store (all its splits) or from a table of earlier events: what a
+service would have answered from on the first day. Ids are compared as text, since files of events lose types.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import polars as pl
+import torch
+from jaxtyping import Int
+
+from fullrank.core.errors import UserError
+from fullrank.core.jagged import Jagged
+from fullrank.core.progress import Progress
+from fullrank.data import values
+from fullrank.data.batch import Model
+from fullrank.data.column_names import USUAL
+from fullrank.data.events.catalog import Catalog
+from fullrank.data.events.store import Store
+from fullrank.data.frames import InputTable
+from fullrank.data.histories import EvalSet, Histories
+from fullrank.data.values import TextIndex, Unit
+from fullrank.evaluation.result import EvaluationResult, merge
+from fullrank.evaluation.retrieval import measure
+from fullrank.evaluation.spec import Evaluation
+
+SPLIT = "later events"
+"""What the protocol says in the place of a split."""
+
+
+@dataclass(frozen=True)
+class LaterEvents:
+    """The users of a period in the layout of a store: user u's events are ``items[offsets[u]:offsets[u + 1]]``, those
+    before ``bounds[u, 1]`` the history and the others the targets; training ended at ``bounds[u, 0]``."""
+
+    catalog: Catalog
+    user_ids: pl.Series
+    """External ids as text, in order of the alphabet."""
+    items: Int[np.ndarray, "E"]
+    offsets: Int[np.ndarray, "U1"]
+    bounds: Int[np.ndarray, "U 2"]
+    times: Int[np.ndarray, "E"] | None
+    fingerprint: str
+    facts: dict[str, Any]
+    """Counts for the protocol: what was left out, and what may have leaked."""
+
+    def eval_set(self, split: str, *, without_history: bool = False) -> EvalSet:
+        """All users; there is one split, whatever it is called."""
+        starts, middle, ends = self.offsets[:-1], self.bounds[:, 1], self.offsets[1:]
+        users = np.arange(len(starts)) if without_history else np.flatnonzero(middle > starts)
+        known, targets = Jagged(self.items, starts, middle).take(users), Jagged(self.items, middle, ends).take(users)
+        return EvalSet(Histories(known, self.times, users), targets)
+
+
+def evaluate_later(
+    model: Model,
+    later: LaterEvents,
+    spec: Evaluation,
+    *,
+    device: torch.device | str = "cpu",
+    progress: Progress | None = None,
+) -> EvaluationResult:
+    """The model's metrics on the users of a period. Raises `UserError` as `retrieval.evaluate`, and where settings or
+    the model need what later events do not have."""
+    if spec.popularity != "train":
+        raise UserError(
+            "popularity='all' counts the events of a store, targets included: leave it out with events",
+            code="setting-without-effect",
+        )
+    if later.times is None and getattr(model, "reads_times", False):
+        raise UserError(
+            "this model reads when events happened: the events and the histories before them both need times",
+            code="missing-times",
+        )
+    if spec.empty == "skip" and not later.facts["users_with_history"]:
+        raise UserError(
+            f"nothing is known of any of the {len(later.user_ids):,} users (such as {later.user_ids[0]!r}) before the "
+            "events: are these users of that store? empty=answer evaluates without histories",
+            code="no-users-with-history",
+        )
+    rows = measure(model, later, "test", spec, device=device, progress=progress)
+    began = later.facts["from"]
+    own = {
+        "split": SPLIT,
+        "history": "all earlier events" if began is None else f"events before {values.with_date(began)}",
+        "events": later.facts,
+    }
+    return merge([replace(rows, protocol=rows.protocol | own)])
+
+
+def later_events(
+    events: Any,
+    catalog: Catalog,
+    earlier: Store | Any,
+    *,
+    columns: Sequence[str] = USUAL,
+    unit: Unit = "s",
+    trained: Store | None = None,
+) -> LaterEvents:
+    """Users with their histories from `earlier` (a store, or a table with the same columns) and targets from `events`.
+
+    Events of items that the catalogue does not have are left out and counted. `trained` is the store of the model's
+    training, where it is at hand: it tells users that were trained on, and which events are no later than its training.
+    Raises `UserError` for what is no table of events, and where no item is known.
+    """
+    period = _read(events, "the events", catalog, columns, unit)
+    known = period.items >= 0
+    if not known.any():
+        raise UserError(
+            f"the model knows none of the items of {period.name}: its ids are such as {catalog.ids[0]!r}; is the item "
+            "column the right one?",
+            code="no-known-ids",
+        )
+    began = None if period.times is None else int(period.times.min())
+    past = _of_store(earlier, catalog) if isinstance(earlier, Store) else _read(
+        earlier, "the earlier events", catalog, columns, unit
+    )  # fmt: skip
+    users = period.users.gather(np.unique(period.owner[known])).sort()
+    history, target = past.of(users), period.of(users)
+    if began is not None and history.times is not None:
+        history = history.where(history.times < began)
+    # behind each other, user after user, the history first: a stable sort keeps both in order of time
+    owner, both = (np.concatenate([getattr(history, n), getattr(target, n)]) for n in ("owner", "items"))
+    order = np.argsort(owner, kind="stable")
+    before, counts = (np.bincount(one, minlength=len(users)) for one in (history.owner, owner))
+    offsets = np.concatenate([[0], np.cumsum(counts)])
+    times = None
+    if history.times is not None and target.times is not None:
+        times = np.concatenate([history.times, target.times])[order]
+    rows = np.full(len(users), -1) if trained is None else trained.rows_of(_of_type(users, trained.user_ids))
+    new = before == 0 if trained is None else (rows < 0) | ~_trained(trained)[rows]
+    limit = _last_trained(trained)
+    facts: dict[str, Any] = {"events": len(period.items), "from": began, "to": None}
+    if period.times is not None:
+        facts["to"] = int(period.times.max())
+    facts |= {
+        "of_unknown_items": int((~known).sum()),
+        "users_without_known_item": len(np.unique(period.owner)) - len(users),
+        "users_with_history": int((before > 0).sum()),
+        "history": "store" if isinstance(earlier, Store) else "table",
+        "trained_until": limit,
+        "no_later_than_training": None if limit is None or target.times is None else int((target.times <= limit).sum()),
+    }
+    # training ends before the history of a new user begins, and inside that of another (`slices`, known and new)
+    bounds = np.stack([offsets[:-1] + (~new & (before > 0)), offsets[:-1] + before], axis=1)
+    items = both[order]
+    print_of = _fingerprint(users, catalog, offsets, bounds[:, 1], items)
+    return LaterEvents(catalog, users, items, offsets, bounds, times, print_of, facts)
+
+
+@dataclass(frozen=True)
+class _Events:
+    """Events of users in order of time, in any order of users: E events, `owner` is a place in `users` (text)."""
+
+    name: str
+    users: pl.Series
+    owner: Int[np.ndarray, "E"]
+    items: Int[np.ndarray, "E"]
+    """Ids of the model's catalogue, -1 where it does not have the item."""
+    times: Int[np.ndarray, "E"] | None
+
+    def where(self, kept: np.ndarray) -> _Events:
+        return replace(
+            self, owner=self.owner[kept], items=self.items[kept], times=None if self.times is None else self.times[kept]
+        )
+
+    def of(self, users: pl.Series) -> _Events:
+        """The events of known items of these users, by their places in `users`."""
+        place = TextIndex(users).find(self.users)
+        found = replace(self, users=users, owner=place[self.owner])
+        return found.where((found.owner >= 0) & (found.items >= 0))
+
+
+def _read(table: Any, what: str, catalog: Catalog, columns: Sequence[str], unit: Unit) -> _Events:
+    source = InputTable(table, what)
+    for name, keyword in zip(columns, ("user_col", "item_col", "time_col"), strict=False):
+        source.require(name, f"name it by {keyword}=" + (", or none by time_col=None" if keyword == "time_col" else ""))
+    frame = source.read(columns)
+    if frame.is_empty():
+        raise UserError(f"{source.name} holds no events", code="no-events")
+    user, item = (values.ids(frame[n], f"column {n!r} of {source.name}").cast(pl.String) for n in columns[:2])
+    owner, users = values.dense(user)
+    items = TextIndex(catalog.ids.cast(pl.String)).find(item)
+    if len(columns) < 3:
+        return _Events(source.name, users, owner, items, None)
+    times, order = values.in_time(
+        frame[columns[2]], f"column {columns[2]!r} of {source.name}", unit, typed=source.typed
+    )
+    if unit == "s" and int(times.max()) > values.YEAR_5000:
+        raise UserError(
+            f"times in column {columns[2]!r} of {source.name} lie after the year 5000 as seconds; are they "
+            "milliseconds? then say time_unit='ms'",
+            code="wrong-time-unit",
+        )
+    found = _Events(source.name, users, owner, items, times)
+    return found if order is None else found.where(order)
+
+
+def _of_store(store: Store, catalog: Catalog) -> _Events:
+    """All events of a store, of training, validation and test; its items by their external ids."""
+    number = TextIndex(catalog.ids.cast(pl.String)).find(store.catalog.ids.cast(pl.String))
+    owner = np.repeat(np.arange(store.num_users), np.diff(store.offsets))
+    times = None if store.times is None else np.asarray(store.times)
+    return _Events(str(store.path), store.user_ids.cast(pl.String), owner, number[store.items], times)
+
+
+def _of_type(users: pl.Series, ids: pl.Series) -> pl.Series:
+    """Text as ids of a store; null where it is none of its type."""
+    return users if ids.dtype == pl.String else users.cast(ids.dtype, strict=False)
+
+
+def _trained(store: Store) -> np.ndarray:
+    """Whether each user of a store has a training event."""
+    return np.asarray(store.bounds[:, 0] > store.offsets[:-1])
+
+
+def _last_trained(store: Store | None) -> int | None:
+    """The time of the last training event, in seconds."""
+    if store is None or store.times is None:
+        return None
+    last = store.bounds[_trained(store), 0] - 1  # a user's events are in order of time
+    return int(store.times[last].max()) if len(last) else None
+
+
+def _fingerprint(users: pl.Series, catalog: Catalog, *arrays: np.ndarray) -> str:
+    """Hash of who did what: two runs with the same catalogue are compared on the same targets and histories alone."""
+    digest = hashlib.sha256()
+    for ids in (users, catalog.ids):
+        digest.update("\0".join(ids.cast(pl.String).to_list()).encode())
+    for array in arrays:
+        digest.update(array.astype(np.int64).tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,149 @@
+"""Evaluation of recommendations made elsewhere: a table of user, item and rank (or score) on the users of a store.
+
+    evaluate_lists("recommendations.parquet", Store.open("data/shop"), "test", Evaluation())
+
+The numbers are those that a run would get for the same lists: same users, targets, metrics and intervals, so that
+`compare` pairs them with a run's. A user without a list gets an empty one, since leaving such users out would favour
+who answers only the easy ones. An item that the store does not have takes its place and hits nothing. Lists are taken
+as they are: items of the user's own history, which `seen=exclude` keeps out of a run's lists, are counted and stay.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+import polars as pl
+from jaxtyping import Int
+
+from fullrank.core.errors import UserError
+from fullrank.data import values
+from fullrank.data.events.store import Store
+from fullrank.data.frames import InputTable
+from fullrank.data.histories import EvalSet
+from fullrank.data.values import TextIndex
+from fullrank.evaluation.result import EvaluationResult, merge
+from fullrank.evaluation.retrieval import longest_list, rows_of_lists, users_and_protocol
+from fullrank.evaluation.spec import Evaluation
+from fullrank.inference.search import Decoding
+from fullrank.metrics import match
+from fullrank.models.sequential.reasoning.budget import Budget
+
+USERS, ITEMS = ("user_id", "user"), ("item_id", "item")
+"""Columns that are taken where none is named: those of events, and those that `recommend` gives."""
+OF_MODELS: dict[str, Any] = {
+    "protocol": "full", "sampled": None, "reasoning": Budget(), "decoding": Decoding(), "drop": 0.0,
+    "popularity_discount": 0.0,
+}  # fmt: skip
+"""Settings of an evaluation that a model is needed for, at the values where it is not."""
+
+
+def evaluate_lists(
+    lists: Any,
+    store: Store,
+    split: str,
+    spec: Evaluation,
+    *,
+    user_col: str | None = None,
+    item_col: str | None = None,
+    rank_col: str | None = None,
+    score_col: str | None = None,
+) -> EvaluationResult:
+    """Metrics of lists, one for each user, on the users of a split (`validation` or `test`) of a store.
+
+    The order is that of the column `rank_col` (`rank`), the smallest first, else that of `score_col` (`score`), the
+    largest first; equal ones keep the order of rows. Raises `UserError` for what is no such table, an item that stands
+    twice in a list, a setting that needs a model, and where no user or no item is known.
+    """
+    for name, usual in OF_MODELS.items():
+        if getattr(spec, name) != usual:
+            raise UserError(
+                f"{name} needs a model, and lists were made without one here: leave it out",
+                code="setting-without-effect",
+            )
+    users, protocol = users_and_protocol(None, store, split, spec)
+    source = InputTable(lists, "the lists")
+    user, item = (_column(source, *one) for one in ((user_col, USERS, "user_col"), (item_col, ITEMS, "item_col")))
+    order, rising = _order_column(source, rank_col, score_col)
+    frame = source.read([user, item, order])
+    if frame.is_empty():
+        raise UserError(f"{source.name} holds no recommendations", code="no-recommendations")
+    people, things = (values.ids(frame[n], f"column {n!r} of {source.name}").cast(pl.String) for n in (user, item))
+    _refuse_repeated(people, things, source.name)
+    place = values.finite_numbers(frame[order], f"column {order!r} of {source.name}")
+    owner = _find(people, store.user_ids, f"users of {source.name}", store)
+    ids = _find(things, store.catalog.ids, f"items of {source.name}", store)
+    rows = np.lexsort((place if rising else -place, owner))  # stable: equal ones keep their order
+    table, facts = _padded_lists(owner[rows], ids[rows], users, longest_list(spec), store.num_items)
+    if facts["users_without_list"] == len(users):
+        raise UserError(
+            f"none of the {len(users):,} users of the split {split!r} has a list in {source.name}",
+            code="no-common-users",
+        )
+    facts |= {"source": str(lists) if isinstance(lists, str | os.PathLike) else source.name, "order": order,
+              "users_not_in_store": int(people.filter(pl.Series(owner < 0)).n_unique())}  # fmt: skip
+    return merge([rows_of_lists(users, protocol | {"lists": facts}, store, spec, table)])
+
+
+def _column(source: InputTable, given: str | None, usual: tuple[str, ...], keyword: str) -> str:
+    """The column that is named, else the first of the usual ones that is there."""
+    name = given or next((one for one in usual if one in source.columns), usual[0])
+    source.require(name, f"name it by {keyword}=")
+    return name
+
+
+def _order_column(source: InputTable, rank: str | None, score: str | None) -> tuple[str, bool]:
+    """The column that lists are put in order by, and whether its smallest value stands first."""
+    if rank is not None and score is not None:
+        raise UserError("lists are put in order by rank_col= or by score_col=: give one of the two", code="given-twice")
+    if score is not None or (rank is None and "rank" not in source.columns and "score" in source.columns):
+        return _column(source, score, ("score",), "score_col"), False
+    name = rank or "rank"
+    source.require(name, "name it by rank_col=, or a column of scores by score_col=")
+    return name, True
+
+
+def _refuse_repeated(people: pl.Series, things: pl.Series, name: str) -> None:
+    pairs = pl.DataFrame({"user": people, "item": things})
+    again = pairs.filter(pairs.is_duplicated())
+    if len(again):
+        raise UserError(
+            f"{again['user'].n_unique():,} lists of {name} hold an item twice, such as {again['item'][0]!r} for "
+            f"{again['user'][0]!r}: keep one of them",
+            code="repeated-items",
+        )
+
+
+def _find(given: pl.Series, ids: pl.Series, what: str, store: Store) -> Int[np.ndarray, "n"]:
+    """Rows of ids, compared as text; -1 where there is none. Raises `UserError` where the store knows none of them."""
+    found = TextIndex(ids.cast(pl.String)).find(given).astype(np.int64)
+    if not (found >= 0).any():
+        raise UserError(
+            f"none of the {what} (such as {given[0]!r}) is in {str(store.path)!r} (such as {str(ids[0])!r}): is it the "
+            "right store, and the right column?",
+            code="no-known-ids",
+        )
+    return found
+
+
+def _padded_lists(
+    owner: Int[np.ndarray, "n"], ids: Int[np.ndarray, "n"], users: EvalSet, longest: int, items: int
+) -> tuple[Int[np.ndarray, "U k"], dict[str, Any]]:
+    """The lists of the evaluated users, -1 where a place is empty or its item unknown, and what there is to say of
+    them. Rows are in order of (owner, place)."""
+    at = np.searchsorted(users.users, owner).clip(max=len(users) - 1)
+    asked = users.users[at] == owner
+    at, ids = at[asked], ids[asked]
+    lengths, full = np.bincount(at, minlength=len(users)), min(longest, items)
+    place = np.arange(len(at)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    table = np.full((len(users), longest), -1, np.int32)
+    table[at[place < longest], place[place < longest]] = ids[place < longest]
+    seen = users.histories.items
+    return table, {
+        "users_without_list": int((lengths == 0).sum()),
+        "shorter": int(((lengths > 0) & (lengths < full)).sum()),
+        "unknown_items": int((ids[place < longest] < 0).sum()),
+        "seen_items": int(match(table, seen).sum()) if seen.lengths.any() else 0,
+        "length": full,
+    }
