@@ -18,7 +18,8 @@ from fullrank.data.events.prepare import prepare
 
 ENV = {**os.environ, "PYTHONPATH": str(Path(fullrank.__file__).parents[1])}
 TOP = logging.getLogger("fullrank")
-EVENTS = pl.DataFrame({"user_id": [1, 1, 1], "item_id": [1, 2, 3], "timestamp": [1_600_000_000, 1_600_000_001, 1_600_000_002]})
+TIMES = [1_600_000_000, 1_600_000_001, 1_600_000_002]
+EVENTS = pl.DataFrame({"user_id": [1, 1, 1], "item_id": [1, 2, 3], "timestamp": TIMES})
 
 
 @pytest.fixture(autouse=True)
