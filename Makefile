@@ -79,6 +79,7 @@ bench: $(STAMP)  ## every benchmark but peers and pairs; each prints one JSON ob
 
 docs: $(STAMP)  ## the documentation as HTML in docs/_build/html; a warning is an error
 	$(BIN)/python docs/make_map.py
+	$(BIN)/python docs/make_recipe_table.py
 	$(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build/html
 	@echo "open docs/_build/html/index.html"
 
