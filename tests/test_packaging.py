@@ -1,4 +1,4 @@
-"""What a stranger gets: the page on PyPI, the wheel in an empty environment, and the oldest versions that are allowed."""
+"""What a stranger gets: the page on PyPI, the wheel in an empty environment, and the oldest versions allowed."""
 
 from __future__ import annotations
 

@@ -80,7 +80,9 @@ def read_histories(
     check_choice("untimed", untimed, ("error", "even"))
     check_choice("time_unit", time_unit, get_args(values.Unit))
     columns = check_columns(columns)
-    listed = isinstance(histories, Mapping) or (isinstance(histories, Sequence) and not isinstance(histories, str | bytes))
+    listed = isinstance(histories, Mapping) or (
+        isinstance(histories, Sequence) and not isinstance(histories, str | bytes)
+    )
     if listed:
         flat = _from_lists(histories, catalog)
         if time_unit != "s":
