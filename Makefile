@@ -15,7 +15,7 @@ TESTS ?= tests
 CODE := $(wildcard src tests benchmarks docs examples)
 PYTEST = OMP_NUM_THREADS=1 POLARS_MAX_THREADS=2 $(BIN)/python -m pytest -q -n $(WORKERS)
 
-.PHONY: help install demo test test-slow test-attack test-page test-redis check golden bench docs clean
+.PHONY: help install demo test test-slow test-attack test-page test-redis lowest wheel check golden bench docs clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -61,6 +61,18 @@ test-page: $(STAMP)  ## the page of the service, driven in a Chromium that is th
 test-redis: $(STAMP)  ## the history store on Redis and Valkey servers of its own (skipped, with the reason, without their binaries)
 	@OMP_NUM_THREADS=1 POLARS_MAX_THREADS=2 $(BIN)/python -m pytest -q -rs -k "redis-server or valkey-server" \
 	  tests/components/test_stores.py tests/serving/test_redis_store.py
+
+wheel: $(STAMP)  ## builds the wheel, installs it in an empty environment and runs the demo there
+	@OMP_NUM_THREADS=1 POLARS_MAX_THREADS=2 $(BIN)/python -m pytest -q -m slow tests/test_packaging.py
+
+# An environment of its own below build/. LOWEST_TORCH=0 keeps the tested torch, where its lowest has no CPU build.
+lowest:  ## the tests with the lowest versions that pyproject.toml allows
+	$(PYTHON) -m venv build/lowest
+	$(PYTHON) tests/lowest.py > build/lowest/constraints.txt
+	build/lowest/bin/python -m pip install -q --upgrade pip
+	build/lowest/bin/python -m pip install -q -c build/lowest/constraints.txt --extra-index-url $(TORCH_CPU) torch
+	build/lowest/bin/python -m pip install -q -c build/lowest/constraints.txt -e . --group dev
+	OMP_NUM_THREADS=1 POLARS_MAX_THREADS=2 build/lowest/bin/python -m pytest -q -n $(WORKERS) -m "not slow" $(TESTS)
 
 check: $(STAMP)  ## lint, format, types, import directions
 	$(BIN)/ruff check $(CODE)

@@ -84,7 +84,9 @@ def test_every_verb_and_option_has_one_place_in_the_help(call: Call) -> None:
         if hasattr(command, "commands"):
             continue
         told = call(verb, "--help").out
-        heads = [line.split()[0].rstrip(",") for line in told.splitlines() if line.startswith("  -")]
+        titles = [told.find(f"\n{title}:\n") for title in ("Options", *grouped_help.OPTIONS)]
+        listed = told[min(place for place in titles if place >= 0) :]
+        heads = [line.split()[0].rstrip(",") for line in listed.splitlines() if line.startswith("  -")]
         for parameter in command.params:
             if parameter.param_type_name == "option":
                 flags |= set(parameter.opts)
