@@ -145,7 +145,9 @@ def test_the_map_is_that_of_the_tree() -> None:
 
 
 def test_every_decision_and_guide_page_is_listed() -> None:
-    for index, folder, prefix in (("index.md", "guide", "guide/"), ("decisions/index.md", "decisions", "")):
+    for index, folder, prefix in (
+        ("index.md", "guide", "guide/"), ("index.md", "results", "results/"), ("decisions/index.md", "decisions", ""),
+    ):  # fmt: skip
         text = (ROOT / "docs" / index).read_text(encoding="utf-8")
         listed = "\n".join(blocks(text, "{toctree}")).splitlines()
         for page in (ROOT / "docs" / folder).glob("*.md"):
