@@ -15,7 +15,7 @@ TESTS ?= tests
 CODE := $(wildcard src tests benchmarks docs examples)
 PYTEST = OMP_NUM_THREADS=1 POLARS_MAX_THREADS=2 $(BIN)/python -m pytest -q -n $(WORKERS)
 
-.PHONY: help install demo test test-slow test-attack test-page test-redis check golden bench docs clean
+.PHONY: help install demo test test-slow test-attack test-page test-redis lowest wheel check golden bench docs clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -62,6 +62,18 @@ test-redis: $(STAMP)  ## the history store on Redis and Valkey servers of its ow
 	@OMP_NUM_THREADS=1 POLARS_MAX_THREADS=2 $(BIN)/python -m pytest -q -rs -k "redis-server or valkey-server" \
 	  tests/components/test_stores.py tests/serving/test_redis_store.py
 
+wheel: $(STAMP)  ## builds the wheel, installs it in an empty environment and runs the demo there
+	@OMP_NUM_THREADS=1 POLARS_MAX_THREADS=2 $(BIN)/python -m pytest -q -m slow tests/test_packaging.py
+
+# An environment of its own below build/. LOWEST_TORCH=0 keeps the tested torch, where its lowest has no CPU build.
+lowest:  ## the tests with the lowest versions that pyproject.toml allows
+	$(PYTHON) -m venv build/lowest
+	$(PYTHON) tests/lowest.py > build/lowest/constraints.txt
+	build/lowest/bin/python -m pip install -q --upgrade pip
+	build/lowest/bin/python -m pip install -q -c build/lowest/constraints.txt --extra-index-url $(TORCH_CPU) torch
+	build/lowest/bin/python -m pip install -q -c build/lowest/constraints.txt -e . --group dev
+	OMP_NUM_THREADS=1 POLARS_MAX_THREADS=2 build/lowest/bin/python -m pytest -q -n $(WORKERS) -m "not slow" $(TESTS)
+
 check: $(STAMP)  ## lint, format, types, import directions
 	$(BIN)/ruff check $(CODE)
 	$(BIN)/ruff format --check $(CODE)
@@ -79,6 +91,7 @@ bench: $(STAMP)  ## every benchmark but peers and pairs; each prints one JSON ob
 
 docs: $(STAMP)  ## the documentation as HTML in docs/_build/html; a warning is an error
 	$(BIN)/python docs/make_map.py
+	$(BIN)/python docs/make_recipe_table.py
 	$(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build/html
 	@echo "open docs/_build/html/index.html"
 

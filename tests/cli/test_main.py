@@ -50,7 +50,7 @@ def test_help_of_every_verb_explains_it(verb: str, call: Call) -> None:
 
 def test_without_a_verb_the_help_is_printed(call: Call) -> None:
     said = call()
-    assert said.code == 0 and "Commands:" in said.out and "..." not in said.out.split("Commands:")[1]
+    assert said.code == 0 and "Begin:" in said.out and "..." not in said.out.split("Begin:")[1]
 
 
 def test_every_verb_module_is_listed() -> None:
@@ -168,7 +168,7 @@ def test_stdout_holds_the_json_alone_whatever_prints(call: Call, monkeypatch: py
         return ["a"]
 
     monkeypatch.setattr("fullrank.core.registry.kinds", chatty)
-    said = call("list", "recipes", "--json")
+    said = call("list", "losses", "--json")
     assert said.json["kinds"][0]["kind"] == "a" and "chatter" in said.err
 
 

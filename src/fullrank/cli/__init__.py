@@ -18,6 +18,7 @@ app (``app.command("train")(train)``). Its rules:
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -57,24 +58,45 @@ VERBS = (
 HELP = {"help_option_names": ["-h", "--help"]}
 
 
+AT_ONCE = ("list", "schema", "keys")
+"""Verbs that load nothing heavy."""
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command line (by default that of this process) and return its exit code.
 
-    0 done, 1 a bug, 2 a mistake of the caller, 130 interrupted, 141 the reader of its output has gone.
+    0 done, 1 a bug, 2 a user error, 130 interrupted, 141 the reader of its output has gone.
     """
+    if arguments is None:
+        _sign_of_life(sys.argv[1:])
     from fullrank.cli.errors import guarded
 
     return guarded(build, list(sys.argv[1:] if arguments is None else arguments))
+
+
+def _sign_of_life(words: list[str]) -> None:
+    """A word on stderr before torch is imported, which takes seconds. Of torchrun's processes the first one speaks."""
+    asked = {"-h", "--help", "--version"} & set(words)
+    if words and not words[0].startswith("-") and words[0] not in AT_ONCE and not asked:
+        if os.environ.get("RANK", "0") == "0":
+            print(f"fullrank {words[0]}: starting", file=sys.stderr, flush=True)
 
 
 def build() -> typer.Typer:
     """The app with every verb."""
     import typer
 
+    from fullrank.cli.grouped_help import GroupedCommand, GroupedVerbs
     from fullrank.cli.options import root
 
-    app = typer.Typer(name="fullrank", rich_markup_mode=None, pretty_exceptions_enable=False, context_settings=HELP)
+    app = typer.Typer(
+        name="fullrank", cls=GroupedVerbs, rich_markup_mode=None, pretty_exceptions_enable=False, context_settings=HELP
+    )
     app.callback()(root)
     for verb in VERBS:
         importlib.import_module(f"fullrank.cli.{verb}").add(app)
+    for inner in (app, *(group.typer_instance for group in app.registered_groups if group.typer_instance)):
+        for command in inner.registered_commands:
+            if not issubclass(command.cls or typer.core.TyperCommand, GroupedCommand):
+                command.cls = GroupedCommand
     return app

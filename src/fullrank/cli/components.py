@@ -31,17 +31,19 @@ def add(app: typer.Typer) -> None:
 
 
 def list_(
-    room: Annotated[str | None, typer.Argument(metavar="ROOM", help="One room; without it, all of them.")] = None,
+    room: Annotated[
+        str | None, typer.Argument(metavar="TYPE", help="One component type; without it, all of them.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """List recipes, data sources, losses and the rest.
 
-    Everything is in a room: a room holds components that do the same job. A component's name is what `kind` takes
-    in a YAML recipe and in --set (`--set model.loss=bce`). Components of installed third parties are listed too.
+    A component type holds components that do the same job. A component's name is what `kind` takes in a YAML recipe
+    and in --set (`--set model.loss=bce`). Components of installed third parties are listed too.
 
     \b
-    fullrank list              the rooms
-    fullrank list recipes      what `fullrank train` knows by name
+    fullrank list              the component types
+    fullrank list recipes      what `fullrank train` knows by name, and what data each needs
     fullrank list sources      what `fullrank download` and `prepare` know by name
     """
     from fullrank.core.registry import ROOMS, kinds
@@ -49,14 +51,45 @@ def list_(
     output = Output(as_json)
     if room is None:
         rows = [(name, len(kinds(name)), what) for name, what in ROOMS.items()]
-        output.table(("room", "kinds", "what"), rows)
-        output.say("\nfullrank list ROOM names the kinds of one room.")
+        output.table(("type", "names", "what"), rows)
+        output.say("\nfullrank list TYPE names the components of one type.")
         output.finish({"rooms": [{"room": name, "kinds": kinds(name), "what": what} for name, what in ROOMS.items()]})
         return
     full = full_room(room)
-    lines = {kind: first_line(full, kind) for kind in kinds(full)}
-    output.table(("kind", "what"), list(lines.items()))
-    output.finish({"room": full, "what": ROOMS[full], "kinds": [{"kind": k, "what": t} for k, t in lines.items()]})
+    lines: list[dict[str, Any]] = [{"kind": kind, "what": first_line(full, kind)} for kind in kinds(full)]
+    if full == "recipes":
+        _list_recipes(output, lines)
+    else:
+        output.table(("name", "what"), [tuple(line.values()) for line in lines])
+    output.finish({"room": full, "what": ROOMS[full], "kinds": lines})
+
+
+def _list_recipes(output: Output, lines: list[dict[str, Any]]) -> None:
+    """Recommenders and rankers apart, with the data that each needs, which is added to `lines`."""
+    for line in lines:
+        line["needs"] = needs_of(line["kind"])
+    of_rankers = [line["needs"].startswith("impressions") for line in lines]
+    for title, rankers in (
+        ("Recommenders: lists of items, from events (fullrank prepare)", False),
+        ("Rankers: click probabilities, from impressions (fullrank prepare-impressions)", True),
+    ):
+        rows = [line for line, ranks in zip(lines, of_rankers, strict=True) if ranks == rankers]
+        if rankers:
+            output.say()
+        output.table(("recipe", "needs", "what"), [(r["kind"], r["needs"], r["what"]) for r in rows], title=title)
+
+
+def needs_of(recipe: str) -> str:
+    """The data that a recipe names as `needs`; empty where it names none. Of our own recipes nothing is imported."""
+    from fullrank.core.registry import declared, find
+
+    module = declared("recipes").get(recipe)
+    if module is None:
+        return str(getattr(find(recipe, "recipes"), "needs", ""))
+    for line in _class_of(module, recipe).body:
+        if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name) and line.target.id == "needs":
+            return str(ast.literal_eval(line.value)) if line.value is not None else ""
+    return ""
 
 
 def full_room(given: str) -> str:
@@ -70,7 +103,7 @@ def full_room(given: str) -> str:
 
 
 def first_line(room: str, kind: str) -> str:
-    """The first line of the docstring of the file that declares a kind, or of its class where the file has several.
+    """The first line of the docstring of the file that declares a kind, or of its class: of recipes, or of several.
 
     Empty where the source is out of reach.
     """
@@ -78,27 +111,36 @@ def first_line(room: str, kind: str) -> str:
 
     own = declared(room)
     if kind in own:
-        several = list(own.values()).count(own[kind]) > 1
+        several = list(own.values()).count(own[kind]) > 1 or room == "recipes"
         return _docstring(own[kind], kind if several else None)
     points = importlib.metadata.entry_points(group=f"fullrank.{room}")
     return next((_docstring(point.module) for point in points if point.name == kind), "")
 
 
 def _docstring(module: str, kind: str | None = None) -> str:
-    """Of a module found beside its top package, or of the class in it that has the kind; neither is imported."""
+    """Of a module, or of the class in it that has the kind; neither is imported."""
+    tree = _tree(module)
+    if tree is None:
+        return ""
+    text = ast.get_docstring(tree if kind is None else _class_of(module, kind)) or ""
+    return text.strip().splitlines()[0] if text.strip() else ""
+
+
+def _class_of(module: str, kind: str) -> ast.ClassDef:
     from fullrank.core.registry import kinds_in
 
+    return kinds_in(_tree(module) or ast.Module([], []))[kind]
+
+
+def _tree(module: str) -> ast.Module | None:
+    """The source of a module found beside its top package; None where it is out of reach."""
     top, *rest = module.split(".")
     found = importlib.util.find_spec(top) if top else None
     if found is None or found.origin is None:
-        return ""
+        return None
     base = Path(found.origin)
     file = base if not rest else base.parent.joinpath(*rest).with_suffix(".py")
-    if not file.is_file() or file.suffix != ".py":
-        return ""
-    tree = ast.parse(file.read_text(encoding="utf-8"))
-    text = ast.get_docstring(tree if kind is None else kinds_in(tree)[kind]) or ""
-    return text.strip().splitlines()[0] if text.strip() else ""
+    return ast.parse(file.read_text(encoding="utf-8")) if file.is_file() and file.suffix == ".py" else None
 
 
 def show(
@@ -112,8 +154,8 @@ def show(
 ) -> None:
     """Show the settings of a recipe or a run as YAML.
 
-    `fullrank train` reads it back. How large a ranking model is and what an impression costs stands behind it as a
-    comment: of a run, or with --data.
+    `fullrank train` reads it back. Of a ranking model, a comment below counts its parameters and the FLOPs of an
+    impression: of a run, or with --data.
 
     \b
     fullrank show sasrec > mine.yaml
@@ -187,7 +229,8 @@ def schema(
         ),
     ] = None,
     room: Annotated[
-        str | None, typer.Option("--room", metavar="ROOM", help="Where two rooms have that kind, which is meant.")
+        str | None,
+        typer.Option("--room", metavar="TYPE", help="Where two component types have that name, which is meant."),
     ] = None,
     out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Write there, not to stdout.")] = None,
     as_json: AsJson = False,

@@ -88,11 +88,11 @@ def _report(output: Output, made: Codes, spent: float) -> None:
     use = min(learned, key=lambda level: level["use"])
     perplexity = min(learned, key=lambda level: level["perplexity"])
     rows = [
-        ["least use of a level", use["use"], f"level {use['level']} of {len(learned)}, {use['size']} codes"],
+        ["code utilisation (lowest level)", use["use"], f"level {use['level']} of {len(learned)}, {use['size']} codes"],
         ["least perplexity", perplexity["perplexity"], f"level {perplexity['level']}, {perplexity['size']} codes"],
-        ["items sharing codes", clash["before"]["rate"], f"{clash['before']['different']:.4f} with other vectors"],
-        [f"after ({made.policy})", clash["after"]["rate"], f"{clash['after']['tuples']:,} tuples, the largest of "
-         f"{clash['after']['largest']:,} items"],
+        ["collision rate", clash["before"]["rate"], f"{clash['before']['different']:.4f} with other vectors"],
+        [f"collision rate after {made.policy}", clash["after"]["rate"],
+         f"{clash['after']['tuples']:,} tuples, the largest of {clash['after']['largest']:,} items"],
         ["reconstruction error", rebuilt["error"], "1 is no better than the mean vector"],
         ["neighbour agreement", near["recall"], f"recall of the nearest {near['k']}, {near['items']:,} items"],
     ]  # fmt: skip

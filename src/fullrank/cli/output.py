@@ -19,6 +19,9 @@ from typing import Any, TextIO
 from fullrank.core.files import jsonable
 from fullrank.core.progress import Progress, Tell, reporting, stages
 
+UNBOUNDED = 10_000
+"""Columns of a table that is written to a pipe or a file."""
+
 
 class Output:
     """The output of one verb."""
@@ -31,8 +34,8 @@ class Output:
         """Lines for a person, wrapped at the terminal's width; not where they are to be pasted (`wrap=False`)."""
         if self.silent:
             return
-        if wrap:
-            width = max(40, shutil.get_terminal_size().columns)
+        width = self._width()
+        if wrap and width is not None:
             lines = text.splitlines() or [""]
             text = "\n".join(
                 textwrap.fill(line, width, break_long_words=False, break_on_hyphens=False) for line in lines
@@ -40,7 +43,7 @@ class Output:
         print(text, file=self._human, flush=True)
 
     def table(self, headers: Sequence[str], rows: Sequence[Sequence[Any]], *, title: str | None = None) -> None:
-        """Columns under headers; numbers are right-aligned, a long last column is wrapped at the terminal's width."""
+        """Columns under headers; numbers are right-aligned, a long last column is wrapped at a terminal's width."""
         if self.silent:
             return
         from rich.cells import cell_len
@@ -57,7 +60,9 @@ class Output:
             table.add_column(name, justify="right" if numeric else "left", no_wrap=not last, min_width=width)
         for row in rows:
             table.add_row(*(Text(shown(value)) for value in row))
-        console = Console(file=self._human, highlight=False, markup=False, emoji=False)
+        console = Console(
+            file=self._human, highlight=False, markup=False, emoji=False, width=self._width() or UNBOUNDED
+        )
         if title is not None:
             console.print(Text(title, style="bold"))
         with console.capture() as captured:
@@ -81,6 +86,11 @@ class Output:
         """The verb's result for a program: printed with --json, else not at all."""
         if self.as_json and not self.silent:
             print_json(result)
+
+    def _width(self) -> int | None:
+        """Columns of a terminal, or of COLUMNS; None for a pipe or a file, whose lines are left whole for `grep`."""
+        asked = os.environ.get("COLUMNS", "").isdecimal()
+        return max(40, shutil.get_terminal_size().columns) if asked or self._human.isatty() else None
 
     @property
     def _human(self) -> Any:  # a text stream, or what a test puts in its place

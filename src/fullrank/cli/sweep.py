@@ -53,10 +53,11 @@ def sweep(
 ) -> None:
     """Train and evaluate a grid of settings over seeds.
 
-    The cost is measured first (a few real steps of each cell). Every finished run leaves one row in FOLDER/rows.jsonl.
-    Cut off at any moment, the same call skips what is finished and goes on in the middle of the rest. --set changes
-    every cell. With --data given several times the grid runs on each store (a ladder over data): FOLDER/STORE for each,
-    and the rows of all in FOLDER/rows.jsonl. The exit code is 1 where a run failed; the others are done all the same.
+    A cell is a configuration: a recipe with settings of its own. The cost is measured first (a few real steps of
+    each). Every finished run leaves one row in FOLDER/rows.jsonl. Interrupted at any moment, the same call skips what
+    is finished and resumes the rest. --set changes every configuration. With --data given several times the grid runs
+    on each store (a ladder over data): FOLDER/STORE for each, and the rows of all in FOLDER/rows.jsonl. The exit code
+    is 1 where a run failed; the others are done all the same.
 
     \b
     grid.yaml:
@@ -123,9 +124,10 @@ def tune(
 ) -> None:
     """Search for good settings, at equal budgets.
 
-    Trials are evaluated on the validation split. Trial 0 of a cell is its defaults. A trial gets a third of the cell's
-    epochs unless `epochs_share` says otherwise. FOLDER/tuned.json holds the best settings, all trials and what they
-    cost; FOLDER/grid.yaml is ready for `fullrank sweep`. The test split is not looked at. --set changes every cell.
+    A cell is a configuration: a recipe with settings of its own. Each gets equally many trials, evaluated on the
+    validation split; trial 0 is its defaults. A trial gets a third of the configuration's epochs unless `epochs_share`
+    says otherwise. FOLDER/tuned.json holds the best settings, all trials and what they cost; FOLDER/grid.yaml is ready
+    for `fullrank sweep`. The test split is not looked at. --set changes every configuration.
 
     \b
     space.yaml:

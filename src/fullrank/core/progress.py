@@ -112,9 +112,9 @@ def _bar(sizes: bool, transient: bool) -> Any:
 
     middle: tuple[rich.ProgressColumn, ...] = (rich.DownloadColumn(), rich.TransferSpeedColumn())
     if not sizes:
-        middle = (rich.TextColumn("{task.percentage:>3.0f} %"), rich.TimeElapsedColumn())
+        middle = (rich.TextColumn("{task.percentage:>3.0f} %  elapsed"), rich.TimeElapsedColumn())
     return rich.Progress(
         rich.TextColumn("{task.description}", markup=False), rich.BarColumn(), *middle,
-        rich.TextColumn("left"), rich.TimeRemainingColumn(),
+        rich.TextColumn("remaining"), rich.TimeRemainingColumn(),
         console=Console(stderr=True), transient=transient,
     )  # fmt: skip

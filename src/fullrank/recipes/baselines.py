@@ -9,7 +9,7 @@ Command: ``fullrank train popularity --data data/beauty --out runs/popularity`` 
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from fullrank.experiment import Experiment
 from fullrank.models.sequential.baselines.item_to_item import ItemToItem
@@ -22,6 +22,7 @@ class PopularityRecipe(RecipeSpec):
     """Popularity: the items with the most training events, for everybody; no training."""
 
     kind: Literal["popularity"] = "popularity"
+    needs: ClassVar[str] = "events"
 
     def build(self) -> Experiment:
         return Experiment(recipe="popularity", model=Popularity())
@@ -31,6 +32,7 @@ class RecencyRecipe(RecipeSpec):
     """Recent popularity: training events that lose half their weight every 30 days; no training, needs times."""
 
     kind: Literal["recency"] = "recency"
+    needs: ClassVar[str] = "events, times"
 
     def build(self) -> Experiment:
         return Experiment(recipe="recency", model=Recency())
@@ -40,6 +42,7 @@ class ItemToItemRecipe(RecipeSpec):
     """Item-to-item: co-occurrence with the last events of a history (Sarwar et al. 2001); no training."""
 
     kind: Literal["item_to_item"] = "item_to_item"
+    needs: ClassVar[str] = "events"
 
     def build(self) -> Experiment:
         return Experiment(recipe="item_to_item", model=ItemToItem())
@@ -49,6 +52,7 @@ class TransitionGraphRecipe(RecipeSpec):
     """Transition graph: successors of the last two items, and items like them (after arXiv:2605.07125); no training."""
 
     kind: Literal["transition_graph"] = "transition_graph"
+    needs: ClassVar[str] = "events; better with titles or attributes"
 
     def build(self) -> Experiment:
         return Experiment(recipe="transition_graph", model=TransitionGraph())

@@ -10,7 +10,7 @@ Command: ``fullrank train bert4rec --data data/beauty --out runs/bert4rec``. Cos
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from fullrank.experiment import Experiment, Training
 from fullrank.models.sequential.attention.softmax import Softmax
@@ -21,9 +21,10 @@ from fullrank.recipes import RecipeSpec
 
 
 class BERT4RecRecipe(RecipeSpec):
-    """Masked-item sequential recommendation."""
+    """BERT4Rec: bidirectional encoder trained on covered positions (Sun et al. 2019, arXiv:1904.06690)."""
 
     kind: Literal["bert4rec"] = "bert4rec"
+    needs: ClassVar[str] = "events"
 
     def build(self) -> Experiment:
         encoder = Transformer(

@@ -14,7 +14,7 @@ are not read. `models/ranking/sequences/target_attention.py` says how the attent
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import JsonValue
 
@@ -32,6 +32,7 @@ class DINRecipe(RecipeSpec):
     """DIN: target attention over behaviour sequences before a perceptron of 3 x 400 (KDD 2018, arXiv:1706.06978)."""
 
     kind: Literal["din"] = "din"
+    needs: ClassVar[str] = "impressions, sequences"
 
     def build(self) -> Experiment:
         return _experiment("din", Embedding(l2=1e-5), TargetAttention(), Deep())

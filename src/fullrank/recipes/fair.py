@@ -31,7 +31,7 @@ Cost: 13 minutes of one core of a busy machine on s3rec-beauty. Numbers: `result
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from fullrank.core.spec import Spec
 from fullrank.experiment import Experiment, Training
@@ -54,9 +54,10 @@ INFORMATION = MutualInformation(weight=0.01)
 
 
 class FAIRRecipe(RecipeSpec):
-    """Focused attention, noise robustness and mutual information, at CPU size."""
+    """FAIR: focused attention over long semantic ids, noise robustness, mutual information (arXiv:2512.11254)."""
 
     kind: Literal["fair"] = "fair"
+    needs: ClassVar[str] = "events, codes"
 
     def build(self) -> Experiment:
         return _small("fair")

@@ -9,7 +9,7 @@ about 20 s on one core. Numbers:
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from fullrank.experiment import Experiment, Training
 from fullrank.models.sequential.encoders.gru import GRU
@@ -18,9 +18,10 @@ from fullrank.recipes import RecipeSpec
 
 
 class GRU4RecRecipe(RecipeSpec):
-    """Recurrent sequential recommendation."""
+    """GRU4Rec: recurrent next-item prediction (Hidasi et al. 2016, arXiv:1511.06939)."""
 
     kind: Literal["gru4rec"] = "gru4rec"
+    needs: ClassVar[str] = "events"
 
     def build(self) -> Experiment:
         model = Recommender(dim=128, encoder=GRU(dropout=0.5), scoring=Scoring(similarity="cosine", temperature=0.06))

@@ -21,7 +21,7 @@ numbers yet.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from fullrank.experiment import Experiment, Training
 from fullrank.models.sequential.attention.hstu import HSTU
@@ -37,6 +37,7 @@ class HSTURecipe(RecipeSpec):
     """HSTU as published, at CPU size: gated SiLU attention, biases by position and time (arXiv:2402.17152)."""
 
     kind: Literal["hstu"] = "hstu"
+    needs: ClassVar[str] = "events, times"
 
     def build(self) -> Experiment:
         encoder = Transformer(
@@ -56,6 +57,7 @@ class HSTUPlusRecipe(RecipeSpec):
     """HSTU++: the generalised HSTU that SPRINT scales (SPRINT, Sec. 5.1 and B.2)."""
 
     kind: Literal["hstu_plus"] = "hstu_plus"
+    needs: ClassVar[str] = "events"
 
     def build(self) -> Experiment:
         attention = "{kind: hstu, heads: 2, gate: false, rel_bias: none, rope: true, bias: false, weight_dropout: 0.2}"

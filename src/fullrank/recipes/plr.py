@@ -31,7 +31,7 @@ Category levels of Amazon are two: the most specific one and the whole path.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from fullrank.evaluation.spec import Evaluation
 from fullrank.experiment import Experiment, Training
@@ -60,9 +60,10 @@ of Figure 2 lie in .2 to .5."""
 
 
 class PlrRecipe(RecipeSpec):
-    """PLR on the causal encoder at CPU size."""
+    """PLR: latent reasoning steps behind the history, in parallel streams weighed by a gate."""
 
     kind: Literal["plr"] = "plr"
+    needs: ClassVar[str] = "events"
 
     def build(self) -> Experiment:
         return plr()

@@ -24,7 +24,7 @@ RankMixer is three times as wide. So the pair and the ladders have T = 8 and sha
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import JsonValue
 
@@ -57,9 +57,10 @@ as the full mixings of two blocks, and more on RankMixer's side, whose tokens ar
 
 
 class RankElastorRecipe(RecipeSpec):
-    """Full mixing and gated per-token FFNs at CPU size, in the blocks of the authors' code."""
+    """RankElastor: learned mixing of tokens and gated networks per token (KDD 2026, arXiv:2605.23191)."""
 
     kind: Literal["rankelastor"] = "rankelastor"
+    needs: ClassVar[str] = "impressions"
 
     def build(self) -> Experiment:
         return _experiment("rankelastor", RankElastor(tokeniser=NORMED, head=HEAD))

@@ -18,7 +18,7 @@ its split may be others than those of a store (`data/sources/frappe.py`).
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from fullrank.experiment import Experiment
 from fullrank.models.ranking import RankerSpec
@@ -41,6 +41,7 @@ class LRRecipe(RecipeSpec):
     """Logistic regression on the fields, the floor of every table of rankers (McMahan et al., KDD 2013)."""
 
     kind: Literal["lr"] = "lr"
+    needs: ClassVar[str] = "impressions"
 
     def build(self) -> Experiment:
         return _experiment("lr", LR())
@@ -50,6 +51,7 @@ class FMRecipe(RecipeSpec):
     """Factorization machine: inner products of all pairs of fields (Rendle, ICDM 2010)."""
 
     kind: Literal["fm"] = "fm"
+    needs: ClassVar[str] = "impressions"
 
     def build(self) -> Experiment:
         return _experiment("fm", FM())
@@ -59,6 +61,7 @@ class DNNRecipe(RecipeSpec):
     """DNN: a perceptron of 3 x 400 on all field vectors (Covington et al., RecSys 2016, as BARS configures it)."""
 
     kind: Literal["dnn"] = "dnn"
+    needs: ClassVar[str] = "impressions"
 
     def build(self) -> Experiment:
         return _experiment("dnn", DNN())
@@ -68,6 +71,7 @@ class DCNv2Recipe(RecipeSpec):
     """DCN V2: three cross layers beside a perceptron of 3 x 400 (Wang et al., WWW 2021, arXiv:2008.13535)."""
 
     kind: Literal["dcnv2"] = "dcnv2"
+    needs: ClassVar[str] = "impressions"
 
     def build(self) -> Experiment:
         return _experiment("dcnv2", DCNv2())
@@ -77,6 +81,7 @@ class XDeepFMRecipe(RecipeSpec):
     """xDeepFM: two CIN layers of 16 maps, a perceptron of 3 x 400, and the linear part (KDD 2018, arXiv:1803.05170)."""
 
     kind: Literal["xdeepfm"] = "xdeepfm"
+    needs: ClassVar[str] = "impressions"
 
     def build(self) -> Experiment:
         return _experiment("xdeepfm", XDeepFM())
@@ -86,6 +91,7 @@ class AutoIntRecipe(RecipeSpec):
     """AutoInt+: three layers of attention over the fields beside a perceptron of 3 x 400 (arXiv:1810.11921)."""
 
     kind: Literal["autoint"] = "autoint"
+    needs: ClassVar[str] = "impressions"
 
     def build(self) -> Experiment:
         return _experiment("autoint", AutoInt(deep=Deep()))
@@ -95,6 +101,7 @@ class FinalMLPRecipe(RecipeSpec):
     """FinalMLP: two perceptrons of 3 x 400 on gated fields and their bilinear fusion (AAAI 2023, arXiv:2304.00902)."""
 
     kind: Literal["finalmlp"] = "finalmlp"
+    needs: ClassVar[str] = "impressions"
 
     def build(self) -> Experiment:
         return _experiment("finalmlp", FinalMLP())
@@ -107,6 +114,7 @@ class RankMixerRecipe(RecipeSpec):
     """
 
     kind: Literal["rankmixer"] = "rankmixer"
+    needs: ClassVar[str] = "impressions"
 
     def build(self) -> Experiment:
         return _experiment("rankmixer", RankMixer(width=32, tokeniser=NORMED, head=HEAD))

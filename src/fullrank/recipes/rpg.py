@@ -22,7 +22,7 @@ Cost: 11 minutes of one core of a busy machine on s3rec-beauty. Numbers: `result
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from fullrank.evaluation.spec import Evaluation
 from fullrank.experiment import Experiment, Training
@@ -39,9 +39,10 @@ EVALUATION = Evaluation(selection="ndcg@20")
 
 
 class RPGRecipe(RecipeSpec):
-    """Parallel prediction of long semantic ids, at CPU size."""
+    """RPG: all codes of the next item at once, long semantic ids (Hou et al., KDD 2025, arXiv:2506.05781)."""
 
     kind: Literal["rpg"] = "rpg"
+    needs: ClassVar[str] = "events, codes"
 
     def build(self) -> Experiment:
         small = model(128, 256, temperature=0.03, input_dropout=0.1, scale_input=True)

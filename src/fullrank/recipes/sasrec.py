@@ -20,7 +20,7 @@ Numbers: `results/sequence/` (amazon-beauty and ml-1m, with the machine and the 
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from fullrank.experiment import Experiment, Training
 from fullrank.models.sequential.attention.softmax import Softmax
@@ -36,6 +36,7 @@ class SASRecRecipe(RecipeSpec):
     """SASRec as we recommend it: self-attention, exact softmax over the catalogue, cosine scores."""
 
     kind: Literal["sasrec"] = "sasrec"
+    needs: ClassVar[str] = "events"
 
     def build(self) -> Experiment:
         encoder = Transformer(
@@ -53,6 +54,7 @@ class SASRec2018Recipe(RecipeSpec):
     """SASRec as published: binary cross-entropy with one negative (Kang & McAuley 2018, arXiv:1808.09781)."""
 
     kind: Literal["sasrec_2018"] = "sasrec_2018"
+    needs: ClassVar[str] = "events"
 
     def build(self) -> Experiment:
         encoder = Transformer(
@@ -68,6 +70,7 @@ class SASRecPlusRecipe(RecipeSpec):
     """SASRec++: the Llama-style SASRec that SPRINT scales (SPRINT, Sec. 5.1 and B.2)."""
 
     kind: Literal["sasrec_plus"] = "sasrec_plus"
+    needs: ClassVar[str] = "events"
 
     def build(self) -> Experiment:
         encoder = Transformer(

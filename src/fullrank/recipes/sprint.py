@@ -23,7 +23,7 @@ any other item (`evaluation.seen=keep`), as in the paper.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from fullrank.experiment import Experiment
 from fullrank.models.sequential.objectives.weightings.inverse_propensity import D2LR
@@ -47,9 +47,10 @@ RESIDUAL = Sprint(attention=5.0, feed_forward=0.65, embedding=0.16)
 
 
 class SprintRecipe(RecipeSpec):
-    """SASRec++ with SPRINT at CPU size."""
+    """SPRINT: SASRec++ of 4 layers with bounds on attention columns and spectral norms (KDD 2026)."""
 
     kind: Literal["sprint"] = "sprint"
+    needs: ClassVar[str] = "events"
 
     def build(self) -> Experiment:
         return sprint()

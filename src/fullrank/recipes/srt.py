@@ -21,7 +21,7 @@ Cost on s3rec-beauty: 3 to 15 minutes of one core of a busy machine. Numbers: `r
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from fullrank.evaluation.spec import Evaluation
 from fullrank.experiment import Experiment, Training
@@ -53,9 +53,10 @@ EVALUATION = Evaluation(ks=(5, 10), selection="ndcg@5", sampled=10_000)
 
 
 class SRTRecipe(RecipeSpec):
-    """Items as text with a shared pool of negatives, at CPU size."""
+    """SRT: items as text, sampled softmax by popularity (Zivic, Vazquez and Sánchez, SIGIR 2024)."""
 
     kind: Literal["srt"] = "srt"
+    needs: ClassVar[str] = "events, titles"
 
     def build(self) -> Experiment:
         return _small("srt", sampled(1024, "batch"))

@@ -99,7 +99,7 @@ class TrainingProgress:
         """One line that stays."""
         spent = time.perf_counter() - self.begun
         left = spent / max(1, step - self.first) * (self.total - step)
-        self.reporter.say(f"{text}  [{clock(spent)} gone, at most {clock(left)} left]")
+        self.reporter.say(f"{text}  [elapsed {clock(spent)}, remaining at most {clock(left)}]")
 
     def close(self) -> None:
         self.reporter.close()

@@ -49,9 +49,9 @@ class Prepare(Spec):
     min_rating: float | None = Field(None, ge=-MOST_VALUE, le=MOST_VALUE)
     """Keep events rated at least this (needs `columns.rating`); None keeps all."""
     duplicates: Duplicates = "keep"
-    """Events of the same user and item: keep all, the earliest, or the latest."""
+    """Which of several events of one user and item are kept: all (keep), the earliest, or the latest."""
     k_core: Fewest | tuple[Fewest, Fewest] = 0
-    """Fewest events of each user and of each item, to a fixed point; a pair sets them apart; 0 keeps all."""
+    """Minimum events per user and per item, to a fixed point; a pair sets them apart; 0 keeps all."""
     split: splits.Split = Field(default_factory=splits.LeaveOneOut)
     """Which events are targets: leave_one_out, or global_time (no leak)."""
 

@@ -1,0 +1,77 @@
+"""Help in groups: a heading for verbs of one purpose, and for options that belong together.
+
+An option is put under a heading by its name, so that it stands under the same one in every verb.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from typer.core import TyperCommand, TyperGroup
+
+VERBS = {
+    "Begin": ("demo", "doctor", "list", "show", "schema"),
+    "Data": ("download", "prepare", "prepare-impressions", "subset", "encode"),
+    "Train": ("train", "sweep", "tune", "scale", "grow"),
+    "Evaluate and explain": ("evaluate", "diagnose", "attention", "report", "verify"),
+    "Answer": ("recommend", "similar", "vectors", "predict", "cascade", "serve", "keys", "export"),
+}
+"""Heading -> verbs, in the order of `fullrank --help`."""
+EVERY = "In every verb"
+OPTIONS = {
+    "Which items are recommended": ("--seen", "--exclude", "--allow", "--filter", "--items"),
+    "Columns of a table": (
+        "--user-col", "--item-col", "--time-col", "--time-unit", "--rating-col", "--weight-col", "--type-col",
+        "--label", "--columns", "--separator",
+    ),
+    "A service": ("--url", "--user", "--key"),
+    "Models that reason": (
+        "--reasoning-steps", "--reasoning-streams", "--adaptive", "--patience", "--step-curve", "--dial",
+        "--oracle-step",
+    ),
+    EVERY: ("--set", "--json", "--help"),
+}  # fmt: skip
+"""Heading -> options. A heading with a single option in a verb is left out there."""
+Record = tuple[str, str]
+"""What help prints of an option or a verb: its name and what it is."""
+
+
+class GroupedCommand(TyperCommand):
+    """A verb whose help has its options in groups."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        arguments: list[Record] = []
+        options: list[tuple[set[str], Record]] = []
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            if record is not None and parameter.param_type_name == "argument":
+                arguments.append(record)
+            elif record is not None:
+                options.append((set(parameter.opts), record))
+        _write(formatter, "Arguments", arguments)
+        groups = {title: [record for names, record in options if names & set(own)] for title, own in OPTIONS.items()}
+        groups = {title: own for title, own in groups.items() if len(own) > 1 or title == EVERY}
+        grouped = [record for own in groups.values() for record in own]
+        _write(formatter, "Options", (record for _, record in options if record not in grouped))
+        for title, own in groups.items():
+            _write(formatter, title, own)
+
+
+class GroupedVerbs(TyperGroup):
+    """`fullrank` itself, whose help has its verbs in groups."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        shown = {name: self.commands[name] for name in self.list_commands(ctx) if not self.commands[name].hidden}
+        heading = {name: title for title, group in VERBS.items() for name in group}
+        room = formatter.width - 6 - max(map(len, shown))
+        for title in (*VERBS, "Others"):
+            own = (name for name in shown if heading.get(name, "Others") == title)
+            _write(formatter, title, ((name, shown[name].get_short_help_str(room)) for name in own))
+
+
+def _write(formatter: Any, title: str, records: Iterable[Record]) -> None:
+    found = list(records)
+    if found:
+        with formatter.section(title):
+            formatter.write_dl(found)

@@ -1,0 +1,125 @@
+"""What a person sees of every verb: a word at once, whole lines in a pipe, time said in plain words, help in groups."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+import typer.main
+
+import fullrank
+from fullrank.cli import AT_ONCE, build, grouped_help
+from fullrank.cli.components import needs_of
+from fullrank.cli.output import Output
+from fullrank.core.registry import find, kinds
+from fullrank.experiment import find_experiment
+from fullrank.training.log import TrainingProgress
+
+if TYPE_CHECKING:
+    from conftest import Call
+
+SOURCE = str(Path(fullrank.__file__).parents[1])
+HEAVY = "import sys; sys.modules.update({name: None for name in ('torch', 'lightning', 'numpy', 'polars', 'typer')})"
+"""Python in which importing one of these fails."""
+
+
+def first_word(*words: str, rank: str = "0") -> str:
+    """What a process says on stderr before it imports anything heavy."""
+    call = "from fullrank.cli import main\ntry: main()\nexcept ImportError: pass"
+    code = f"{HEAVY}; sys.argv = {['fullrank', *words]!r}\n{call}"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True,
+        env={**os.environ, "PYTHONPATH": SOURCE, "RANK": rank},
+    )  # fmt: skip
+    return done.stderr
+
+
+def test_a_word_before_anything_heavy_is_imported() -> None:
+    assert first_word("train", "sasrec", "--data", "x", "--out", "y") == "fullrank train: starting\n"
+
+
+@pytest.mark.parametrize("words", [("--help",), ("train", "--help"), ("list", "recipes"), ("--version",)])
+def test_what_is_quick_needs_no_word(words: tuple[str, ...]) -> None:
+    assert first_word(*words) == ""
+
+
+def test_of_many_processes_one_says_it() -> None:
+    assert first_word("train", rank="1") == ""
+
+
+def test_a_pipe_gets_whole_lines(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    Output(False).say("word " * 60)
+    Output(False).table(("name", "what"), [("a", "word " * 60)])
+    said = capsys.readouterr().out.splitlines()
+    assert len(said) == 3 and said[0].count("word") == said[2].count("word") == 60
+    monkeypatch.setenv("COLUMNS", "80")
+    Output(False).say("word " * 60)
+    assert len(capsys.readouterr().out.splitlines()) > 3
+
+
+def test_time_of_a_training(capsys: pytest.CaptureFixture[str]) -> None:
+    progress = TrainingProgress(True, total=10, done=0)
+    progress.epoch(5, "epoch 1")
+    progress.close()
+    assert capsys.readouterr().err.endswith("epoch 1  [elapsed 0:00, remaining at most 0:00]\n")
+
+
+def test_every_verb_and_option_has_one_place_in_the_help(call: Call) -> None:
+    app = typer.main.get_command(build())
+    verbs = [verb for group in grouped_help.VERBS.values() for verb in group]
+    assert sorted(verbs) == sorted(app.commands)  # type: ignore[attr-defined]
+    assert set(AT_ONCE) <= set(verbs)
+    told = call("--help").out
+    assert [told.index(f"{title}:") for title in grouped_help.VERBS] == sorted(
+        told.index(f"{title}:") for title in grouped_help.VERBS
+    ) and "Others:" not in told
+    flags: set[str] = set()
+    for verb in verbs:
+        command = app.commands[verb]  # type: ignore[attr-defined]
+        if hasattr(command, "commands"):
+            continue
+        told = call(verb, "--help").out
+        titles = [told.find(f"\n{title}:\n") for title in ("Options", *grouped_help.OPTIONS)]
+        listed = told[min(place for place in titles if place >= 0) :]
+        heads = [line.split()[0].rstrip(",") for line in listed.splitlines() if line.startswith("  -")]
+        for parameter in command.params:
+            if parameter.param_type_name == "option":
+                flags |= set(parameter.opts)
+                assert sum(head in parameter.opts for head in heads) == 1, (verb, parameter.opts)
+        assert told.count(f"{grouped_help.EVERY}:") == 1, verb
+    grouped = {option for group in grouped_help.OPTIONS.values() for option in group}
+    assert grouped - flags == {"--help"}
+
+
+def test_options_of_reasoners_stand_apart(call: Call) -> None:
+    told = call("recommend", "--help").out
+    own = told[told.index("Models that reason:") :]
+    assert "--reasoning-steps" in own and "--history" not in own and "--reasoning-steps" not in told[: -len(own)]
+
+
+def test_recommenders_and_rankers_are_listed_apart(call: Call) -> None:
+    lines = call("list", "recipes").out.splitlines()
+    cut = next(n for n, line in enumerate(lines) if line.startswith("Rankers:"))
+    named = [line.split()[0] for line in lines[:cut] if line.strip()], [line.split()[0] for line in lines[cut:]]
+    for recipe in kinds("recipes"):
+        assert recipe in named[find_experiment(recipe).problem == "ranking"], recipe
+    told = {line["kind"]: line["needs"] for line in call("list", "recipes", "--json").json["kinds"]}
+    assert told["hstu"] == "events, times" and told["srt"] == "events, titles"
+
+
+@pytest.mark.parametrize("recipe", kinds("recipes"))
+def test_what_a_recipe_says_that_it_needs_is_what_it_needs(recipe: str) -> None:
+    needs, spec = needs_of(recipe), find_experiment(recipe)
+    assert find(recipe, "recipes").needs == needs  # type: ignore[attr-defined]
+    assert needs.startswith("impressions" if spec.problem == "ranking" else "events")
+    model = spec.model
+    attention = getattr(getattr(model, "encoder", None), "attention", None)
+    times = getattr(attention, "rel_bias", None) == "times" or model.kind_of() == "recency"
+    assert ("times" in needs) == times
+    items = model.items.kind_of() if hasattr(model, "items") else ""
+    assert ("codes" in needs, needs.endswith(", titles")) == (items == "semantic", items == "text")

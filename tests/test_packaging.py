@@ -1,0 +1,130 @@
+"""What a stranger gets: the page on PyPI, the wheel in an empty environment, and the oldest versions allowed."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import re
+import subprocess
+import sys
+import tomllib
+import urllib.request
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import lowest
+
+ROOT = Path(__file__).resolve().parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_readme_links_to_the_one_address() -> None:
+    """A relative link is broken on PyPI, and an absolute one has to lead to a file that is there."""
+    home = PROJECT["urls"]["Repository"]
+    places = {home: "blob", home.replace("github.com", "raw.githubusercontent.com"): ""}
+    inline = re.findall(r"\]\(([^)]+)\)", README)
+    named = dict(re.findall(r"^\[([^\]]+)\]: (\S+)$", README, re.M))
+    assert set(re.findall(r"\]\[([^\]]+)\]", README)) == set(named)
+    assert [link for link in inline if not link.startswith("https://")] == []
+    for link in (*inline, *named.values(), *PROJECT["urls"].values()):
+        (place,) = [place for place in places if link.startswith(place)]
+        rest = link.removeprefix(place).removeprefix(f"/{places[place]}" if places[place] else "")
+        if rest.startswith("/main/"):
+            path, _, anchor = rest.removeprefix("/main/").partition("#")
+            assert (ROOT / path).exists(), link
+            assert not anchor or anchor in _anchors(ROOT / path), link
+        else:
+            assert rest in ("", "/issues"), link
+
+
+def test_the_readme_names_every_extra() -> None:
+    rows = [line.split("|")[1] for line in README.partition("| extra |")[2].splitlines()[2:] if line.startswith("|")]
+    rows = rows[: next((n for n, row in enumerate(rows) if "`" not in row), len(rows))]
+    named = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
+    assert set(PROJECT["optional-dependencies"]) <= named
+
+
+def _anchors(page: Path) -> set[str]:
+    heads = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.M)
+    return {re.sub(r"[^\w -]", "", head.lower()).replace(" ", "-") for head in heads}
+
+
+def test_the_lowest_versions_are_those_of_the_project() -> None:
+    """One line for each lower bound, without an upper one, and torch alone may be the tested one."""
+    made = lowest.pins(PROJECT)
+    needed = [*PROJECT["dependencies"], *(one for lines in PROJECT["optional-dependencies"].values() for one in lines)]
+    assert len(made) == len({line.split("==")[0] for line in made}) == len({_bare(one) for one in needed})
+    assert "torch==2.11" in made and "redis==5.2" in made
+    with pytest.raises(SystemExit, match="no lower bound"):
+        lowest.pins({"dependencies": ["rich"], "optional-dependencies": {}})
+
+
+def test_the_workflow_runs_the_commands_of_a_person() -> None:
+    text = (ROOT / ".github" / "workflows" / "tests.yml").read_text(encoding="utf-8")
+    workflow = yaml.safe_load(text)
+    assert workflow["permissions"] == {"contents": "read"} and "secrets." not in text
+    assert "pull_request_target" not in text
+    runs = [step["run"] for job in workflow["jobs"].values() for step in job["steps"] if "run" in step]
+    targets = set(re.findall(r"^([a-z-]+):.*## ", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M))
+    assert {run.removeprefix("make ") for run in runs if run.startswith("make ")} <= targets
+    assert {run for run in runs if not run.startswith("make ")} == {".ci/run"}
+    assert {"make lowest", "make wheel", "make check", "make docs"} <= set(runs)
+    versions = workflow["jobs"]["tests"]["strategy"]["matrix"]["python"]
+    said = [line.rpartition(" ")[2] for line in PROJECT["classifiers"] if line.startswith("Programming Language")]
+    assert versions == said and min(versions) == PROJECT["requires-python"].removeprefix(">=")
+
+
+@pytest.mark.slow
+def test_the_wheel_works_in_an_empty_environment(tmp_path: Path) -> None:
+    """What pip makes of this tree, installed beside the torch that is here already, runs the demo far from the tree."""
+    run([sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", tmp_path, ROOT], tmp_path)
+    (wheel,) = tmp_path.glob("fullrank-*.whl")
+    with zipfile.ZipFile(wheel) as packed:
+        names = packed.namelist()
+        (metadata,) = [name for name in names if name.endswith(".dist-info/METADATA")]
+        told = packed.read(metadata).decode()
+    assert "fullrank/py.typed" in names and any(name.endswith("page.html.j2") for name in names)
+    assert any(name.endswith("LICENSE") for name in names) and not any(name.startswith("tests/") for name in names)
+    assert f"Project-URL: Repository, {PROJECT['urls']['Repository']}" in told
+    run([sys.executable, "-m", "venv", tmp_path / "empty"], tmp_path)
+    python = tmp_path / "empty" / "bin" / "python"
+    torch = f"torch=={importlib.metadata.version('torch')}"
+    words = ["-m", "pip", "install", "-q", "-c", ROOT / "constraints.txt", *index_of_torch(torch)]
+    run([python, *words, torch, wheel], tmp_path)
+    program = python.with_name("fullrank")
+    assert run([program, "--version"], tmp_path).strip() == f"fullrank {importlib.metadata.version('fullrank')}"
+    assert "sasrec" in run([program, "list", "recipes"], tmp_path)
+    assert "sasrec" in run([program, "demo"], tmp_path)
+    missing = run([program, "report", "demo/none", "--out", "r.html"], tmp_path, status=2)
+    assert "Traceback" not in missing
+
+
+def index_of_torch(requirement: str) -> list[str]:
+    """Where a CPU build of torch is got from, as in the Makefile: PyTorch's index where that answers."""
+    place = "https://download.pytorch.org/whl/cpu"
+    if "+cpu" not in requirement:
+        return []
+    try:
+        urllib.request.urlopen(f"{place}/torch/", timeout=3).close()
+    except OSError:
+        return []
+    return ["--extra-index-url", place]
+
+
+def run(words: list[Any], place: Path, status: int = 0) -> str:
+    """What a command prints in `place`, in an environment that knows nothing of this tree."""
+    env = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    done = subprocess.run(
+        [str(word) for word in words], cwd=place, env=env, capture_output=True, text=True, timeout=3600
+    )
+    assert done.returncode == status, f"{words}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+    return done.stdout + (done.stderr if status else "")
+
+
+def _bare(requirement: str) -> str:
+    return re.split(r"[\[>;]", requirement)[0]
