@@ -39,7 +39,7 @@ def main() -> None:
     print(f"   {store}")
 
     print("2. train: a transformer, and a baseline that needs no training")
-    small = ["model.dim=32", "model.encoder.layers=1", "training.max_epochs=8", "training.batch_size=2048"]
+    small = ["model.dim=32", "model.encoder.layers=1", "training.max_epochs=40", "training.batch_size=2048"]
     run = fr.train("sasrec", store, out / "sasrec", set=small, overwrite=True, progress=False)
     baseline = fr.train("item_to_item", store, out / "item_to_item", overwrite=True, progress=False)
 
@@ -50,8 +50,8 @@ def main() -> None:
     print("4. recommend: to known customers, from what is in stock, and to somebody who is new")
     lists = fr.recommend(run, users=["c-0001", "c-0002"], k=3, filters={"in_stock": True}, titles=True)
     print(lists)
-    new = fr.recommend(run, {"a visitor": ["sku-003", "sku-011"]}, k=3, filters={"kind": ["sport", "toys"]}, titles=True)
-    print(new)
+    visitor = {"a visitor": ["sku-003", "sku-011"]}
+    print(fr.recommend(run, visitor, k=3, filters={"kind": ["sport", "toys"]}, titles=True))
 
     print("5. evaluate again on the sales of the next month, which the model has not seen")
     later = fr.evaluate(run, events=out / "next_month.csv", **COLUMNS)

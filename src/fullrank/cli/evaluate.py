@@ -126,7 +126,7 @@ def evaluate(
     settings: Settings = None,
     as_json: AsJson = False,
 ) -> None:
-    """Measure a run, two of them, lists made elsewhere, or logged answers.
+    """Measure a run, two of them, or lists made elsewhere.
 
     Metrics: ndcg recall hit mrr map fair0.8 gini arp lift coverage novelty, at k = 1, 5, 10 and 20;
     by name also precision, f1, ild and repeat.

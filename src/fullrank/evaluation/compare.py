@@ -62,6 +62,11 @@ class Comparison:
     users: int
     """How many users, or impressions."""
 
+    def __str__(self) -> str:
+        low, high = self.interval
+        change = f"{self.difference:+.4f} ({low:+.4f} to {high:+.4f})"
+        return f"{self.metric}: {self.a:.4f} to {self.b:.4f}, {change}, p = {self.p:.2g}, {self.users:,} compared"
+
     def dump(self) -> dict[str, Any]:
         return asdict(self)
 
