@@ -96,7 +96,8 @@ def test_schemas_without_users_or_items(both: Any, tmp_path: Path) -> None:
         (["user", "item"], "town", None),
     ):
         schema = SCHEMA | {"fields": fields, "group": group}
-        store = fr.prepare_impressions(log().with_columns(town=pl.lit("x")), tmp_path / "store", schema=schema)
+        people_in_town = log().with_columns(town=pl.lit("x"))
+        store = fr.prepare_impressions(people_in_town, tmp_path / "store", schema=schema, overwrite=True)
         if says is None:
             assert Cascade(retriever(both[0]), ranker(store), user="user").user == "user"
             continue

@@ -51,13 +51,13 @@ def test_levels(capsys: pytest.CaptureFixture[str]) -> None:
 def test_steps_of_prepare(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     prepare(EVENTS, tmp_path / "a")
     assert capsys.readouterr() == ("", "")
-    prepare(EVENTS, tmp_path / "a", progress=True)
+    prepare(EVENTS, tmp_path / "a", progress=True, overwrite=True)
     asked = capsys.readouterr().err
     TOP.setLevel(logging.DEBUG)
-    prepare(EVENTS, tmp_path / "a")
+    prepare(EVENTS, tmp_path / "a", overwrite=True)
     assert capsys.readouterr().err == asked != ""
     TOP.setLevel(logging.WARNING)
-    prepare(EVENTS, tmp_path / "a", progress=True)
+    prepare(EVENTS, tmp_path / "a", progress=True, overwrite=True)
     assert capsys.readouterr().err == ""
 
 

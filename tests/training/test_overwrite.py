@@ -236,7 +236,7 @@ def test_a_run_that_lost_its_manifest_is_not_cleared(old: Path, market: Store) -
         (old / name).unlink()
     shutil.rmtree(old / "notes")
     before = content(old)
-    with refused("folder-holds-a-run", old, "--overwrite"):
+    with refused("folder-holds-a-run", old, "overwrite=True"):
         train(NEW, market, old, progress=False)
     assert content(old) == before
     train(NEW, market, old, overwrite=True, progress=False)

@@ -126,7 +126,7 @@ def test_a_run_folder_alone_is_enough(tmp_path: Path) -> None:
     command = [sys.executable, "-c", code, str(tmp_path / "elsewhere" / "run"), json.dumps(history)]
     found = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path).stdout
     rows = [tuple(row) for row in json.loads(found)]
-    assert [(r[1], r[3], r[4]) for r in rows] == before.select("item", "rank", "title").rows()
+    assert [(r[1], r[3], r[5]) for r in rows] == before.select("item", "rank", "title").rows()
     assert np.allclose([r[2] for r in rows], before["score"].to_numpy(), atol=1e-5)
 
 

@@ -98,7 +98,7 @@ def test_a_finished_run_stays_as_it_is(market: Store, tmp_path: Path) -> None:
 
 def test_a_run_is_not_overwritten_by_accident(market: Store, tmp_path: Path) -> None:
     train(tiny("training.max_epochs=1"), market, tmp_path / "run", progress=False)
-    with refused("folder-holds-a-run", "--resume"):
+    with refused("folder-holds-a-run", "resume=True"):
         train(tiny("training.max_epochs=1"), market, tmp_path / "run", progress=False)
     train(tiny("training.max_epochs=1"), market, tmp_path / "run", overwrite=True, progress=False)
 

@@ -144,7 +144,7 @@ def test_mistakes(run: Run, tmp_path: Path, store: Store) -> None:
     text = (tmp_path / "moved" / "manifest.json").read_text().replace(str(store.path), str(tmp_path / "gone"))
     (tmp_path / "moved" / "manifest.json").write_text(text)
     reseal(tmp_path / "moved")
-    with refused("missing-store", tmp_path / "gone", tmp_path / "moved", "--data"):
+    with refused("missing-store", tmp_path / "gone", tmp_path / "moved", "data="):
         collect([Run.open(tmp_path / "moved")])
     assert collect([Run.open(tmp_path / "moved")], data=store.path, sample=20)
     (run.path / "diagnosis.jsonl").write_text("{")
