@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -81,7 +82,8 @@ def test_the_workflow_runs_the_commands_of_a_person() -> None:
 
 @pytest.mark.slow
 def test_the_wheel_works_in_an_empty_environment(tmp_path: Path) -> None:
-    """What pip makes of this tree, installed beside the torch that is here already, runs the demo far from the tree."""
+    """What pip makes of this tree, with torch pinned to the tested one and nothing else, runs the demo and the example
+    of the first day far from the tree."""
     run([sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", tmp_path, ROOT], tmp_path)
     (wheel,) = tmp_path.glob("fullrank-*.whl")
     with zipfile.ZipFile(wheel) as packed:
@@ -94,12 +96,14 @@ def test_the_wheel_works_in_an_empty_environment(tmp_path: Path) -> None:
     run([sys.executable, "-m", "venv", tmp_path / "empty"], tmp_path)
     python = tmp_path / "empty" / "bin" / "python"
     torch = f"torch=={importlib.metadata.version('torch')}"
-    words = ["-m", "pip", "install", "-q", "-c", ROOT / "constraints.txt", *index_of_torch(torch)]
-    run([python, *words, torch, wheel], tmp_path)
+    words = ["-m", "pip", "install", "-q", *index_of_torch(torch)]
+    run([python, *words, torch, f"{wheel}[report]"], tmp_path)
     program = python.with_name("fullrank")
     assert run([program, "--version"], tmp_path).strip() == f"fullrank {importlib.metadata.version('fullrank')}"
     assert "sasrec" in run([program, "list", "recipes"], tmp_path)
     assert "sasrec" in run([program, "demo"], tmp_path)
+    shutil.copy(ROOT / "examples" / "first_day.py", tmp_path)
+    assert "7. ship" in run([python, "first_day.py", "day"], tmp_path)
     missing = run([program, "report", "demo/none", "--out", "r.html"], tmp_path, status=2)
     assert "Traceback" not in missing
 

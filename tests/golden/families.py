@@ -20,6 +20,11 @@ REASONING = (*BLOCKS, "training.batch_size=280")
 """Each prefix is a row of its own, of which there are more."""
 PRINTED = "model.penalties=[{kind: sprint, outer: log, layer_reduction: sum, attention: 0.633, feed_forward: 0.161}]"
 """The recipe `sprint` of the baseline; today's has other weights and another form."""
+EARLIER = (
+    "model.scoring.similarity=dot", "model.scoring.temperature=0.2", "model.reasoner.trigger_std=0.02",
+    "model.reasoner.residual=false",
+)  # fmt: skip
+"""The recipe `plr` of the baseline."""
 TEXT = ("model.items.fields=[{column: title}]", "model.items.vocabulary=60")
 
 
@@ -56,7 +61,7 @@ RETRIEVAL: dict[str, Family] = {
         "rpg", CODED, evaluations=((), ("decoding.kind=graph",), ("decoding.kind=pruned",), ("decoding.kind=beam",))
     ),
     "fair": Family("fair", (*CODED, "model.encoder.attention.norm=none"), diagnose=True),  # the norm of the baseline
-    "plr": Family("plr", REASONING, evaluations=((), ("reasoning.steps=1",)), diagnose=True),
+    "plr": Family("plr", (*REASONING, *EARLIER), evaluations=((), ("reasoning.steps=1",)), diagnose=True),
     "plr:features": Family("fullrank.recipes.plr:features", (*REASONING, "model.items.categorical=[category]")),
     "plr:erl": Family("fullrank.recipes.plr:erl", REASONING),
     "plr:prl": Family(

@@ -45,7 +45,8 @@ def test_the_small_ones_differ_in_reasoner_and_penalties_alone() -> None:
     assert kinds["plr"] == kinds["no_gate"] == ["reasoning_contrast", "kl_diversity"]
     assert (kinds["no_contrast"], kinds["no_kl"]) == (["kl_diversity"], ["reasoning_contrast"])
     assert model(plr.no_gate()).reasoner == PLR(gate="uniform") and model(plr.plr()).reasoner == PLR()
-    assert find_experiment("plr") == plr.plr()
+    apart = ("model.reasoner.trigger_std=1.0", "model.reasoner.residual=true")
+    assert find_experiment("plr") == plr.cosine().override("recipe=plr", *apart)
 
 
 def test_the_cosine_ones_differ_in_scoring_alone() -> None:
