@@ -7,6 +7,7 @@ import random
 import resource
 import sqlite3
 import subprocess
+import threading
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -54,6 +55,20 @@ def test_sigkill_under_load_loses_no_acknowledged_event(tmp_path: Path, kills: i
     assert len(acked) > 100 * kills and found >= len(acked)
     with pytest.raises(AssertionError, match="lost"):
         with_store(tmp_path / "x.db", partial(check, acked=[*acked, "never/0"]))
+
+
+def test_a_file_that_another_process_holds_for_a_moment_is_opened_after_it(tmp_path: Path) -> None:
+    path = tmp_path / "x.db"
+    sqlite_file.prepare_file(path)
+    other = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    other.execute("PRAGMA locking_mode=EXCLUSIVE")
+    other.execute("BEGIN IMMEDIATE")
+    with pytest.raises(sqlite3.OperationalError, match="locked"):
+        sqlite3.connect(path, timeout=0.0).execute("PRAGMA synchronous=FULL")
+    leaves = threading.Timer(0.2, other.close)
+    leaves.start()
+    sqlite_file.connect(path).close()
+    leaves.join()
 
 
 def test_two_processes_write_to_one_file(tmp_path: Path) -> None:

@@ -80,19 +80,31 @@ def connect(path: Path, *, reader: bool = False) -> sqlite3.Connection:
     if reader:
         connection.execute("PRAGMA query_only=ON")
     else:
-        connection.execute("PRAGMA synchronous=FULL")  # the log is flushed before a commit returns
-        connection.execute("PRAGMA secure_delete=ON")  # who is forgotten is overwritten
+        try:
+            # The first statement reads the file, which a process that closes its last connection holds for a moment.
+            patiently(connection, "PRAGMA synchronous=FULL")  # the log is flushed before a commit returns
+            connection.execute("PRAGMA secure_delete=ON")  # who is forgotten is overwritten
+        except sqlite3.Error:
+            connection.close()
+            raise
     return connection
 
 
 def begin(connection: sqlite3.Connection) -> None:
-    """Begin to write. SQLite's own waiting sleeps up to 100 ms at a time; a commit of another process takes a few."""
+    """Begin to write, waiting for another process that does."""
+    patiently(connection, "BEGIN IMMEDIATE")
+
+
+def patiently(connection: sqlite3.Connection, statement: str) -> sqlite3.Cursor:
+    """Execute `statement`, up to `WAIT` seconds later if another process has what it needs.
+
+    SQLite's own waiting sleeps up to 100 ms at a time; a commit of another process takes a few.
+    """
     until = time.monotonic() + WAIT
     pause = 0.0002
     while True:
         try:
-            connection.execute("BEGIN IMMEDIATE")
-            return
+            return connection.execute(statement)
         except sqlite3.OperationalError as error:
             if not is_busy(error) or time.monotonic() > until:
                 raise
@@ -147,7 +159,7 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
     if path.stat().st_size <= CHECKED:
-        found = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+        found = patiently(connection, "PRAGMA quick_check(1)").fetchone()[0]
         if found != "ok":
             raise _damaged(path, str(found).splitlines()[0])
     _write_ahead(connection, path)
@@ -155,15 +167,7 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
 
 def _write_ahead(connection: sqlite3.Connection, path: Path) -> None:
     """Readers do not wait for the writer, nor it for them; a commit is one flush. The file remembers it."""
-    until = time.monotonic() + WAIT
-    while True:
-        try:
-            mode = connection.execute("PRAGMA journal_mode=WAL").fetchone()[0]
-            break
-        except sqlite3.OperationalError as error:
-            if not is_busy(error) or time.monotonic() > until:
-                raise
-        time.sleep(0.005)
+    mode = patiently(connection, "PRAGMA journal_mode=WAL").fetchone()[0]
     if mode != "wal":
         raise UserError(
             f"the disk of {str(path)!r} has no shared memory for SQLite's log; name a path on a local disk",
