@@ -117,6 +117,35 @@ def test_global_time_shares_are_of_events(tmp_path: Path) -> None:
     assert [split[p]["events"] for p in ("train", "validation", "test")] == [7, 2, 1]
 
 
+DAY = 86_400
+
+
+@pytest.mark.parametrize("fold", [0, 1, 2])
+def test_a_rolling_fold_is_the_table_of_its_day_split_by_time(tmp_path: Path, fold: int) -> None:
+    random = np.random.default_rng(5)
+    rows = zip(random.integers(0, 9, 300), random.integers(0, 7, 300), random.integers(0, 10 * DAY, 300), strict=True)
+    frame = events(*((int(u), int(i), int(t)) for u, i, t in rows), (1, 1, 10 * DAY - 1))
+    settings = ["split=rolling_time", "split.days=2", f"split.fold={fold}", "k_core=2"]
+    store = prepare(frame, tmp_path / "fold", spec=Prepare().override(*settings))
+    end = (10 - 2 * fold) * DAY
+    moments = {"kind": "global_time", "validation_from": end - 4 * DAY, "test_from": end - 2 * DAY}
+    before = frame.filter(pl.col("timestamp") < end)
+    expected = prepare(before, tmp_path / "by-hand", spec=Prepare.parse({"split": moments, "k_core": 2}))
+    assert store.fingerprint == expected.fingerprint
+    assert store.manifest["split"] == expected.manifest["split"] and store.manifest["split"]["leak"] is None
+    assert store.manifest["filters"][1]["until"] == end and store.manifest["filters"][1]["events"] == len(before)
+    assert Prepare.parse(store.manifest["spec"]).split == splits.RollingTime(days=2, fold=fold)
+
+
+def test_rolling_windows_need_times_and_events_before_them(tmp_path: Path) -> None:
+    with refused("empty-split", "fold 0", "30 days", "split.days"):
+        prepare(GLOBAL, tmp_path / "s", spec=Prepare().override("split=rolling_time"))
+    with refused("split-needs-times", "columns.time"):
+        prepare(
+            GLOBAL.drop("timestamp"), tmp_path / "s", spec=Prepare().override("split=rolling_time", "columns.time=null")
+        )
+
+
 @pytest.mark.parametrize(
     ("split", "said"),
     [

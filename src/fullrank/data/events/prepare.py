@@ -53,7 +53,7 @@ class Prepare(Spec):
     k_core: Fewest | tuple[Fewest, Fewest] = 0
     """Minimum events per user and per item, to a fixed point; a pair sets them apart; 0 keeps all."""
     split: splits.Split = Field(default_factory=splits.LeaveOneOut)
-    """Which events are targets: leave_one_out, or global_time (no leak)."""
+    """Which events are targets: leave_one_out, global_time or rolling_time (no leak)."""
 
     @field_validator("event_types", mode="before")
     @classmethod
@@ -181,7 +181,8 @@ def _prepare_locked(
         for note in table.notes:
             log.info(f"note: {note}")
     steps: list[dict[str, Any]] = []
-    table = _filter(replace(table, notes=(*notes, *table.notes)), spec, steps, say).compact()
+    table, split = _filter(replace(table, notes=(*notes, *table.notes)), spec, steps, say)
+    table = table.compact()
     catalogue = join_table(items, "items", spec.columns.item, "item_id", table.item_ids, table.typed)
     people = join_table(users, "users", spec.columns.user, "user_id", table.user_ids, table.typed)
     say("split and write", {})
@@ -191,7 +192,7 @@ def _prepare_locked(
         catalogue,
         people,
         spec.dump(),
-        spec.split,
+        split,
         {"filters": steps, "inputs": _names(events, items, users)},
     )
     store = Store.open(place, verify=False)  # the hashes were taken just now
@@ -199,8 +200,11 @@ def _prepare_locked(
     return store
 
 
-def _filter(events: Events, spec: Prepare, steps: list[dict[str, Any]], say: Any) -> Events:
-    """Apply the filters that are set, in order; append the counts after each to `steps`."""
+def _filter(
+    events: Events, spec: Prepare, steps: list[dict[str, Any]], say: Any
+) -> tuple[Events, splits.LeaveOneOut | splits.GlobalTime]:
+    """Apply the filters that are set, in order; append the counts after each to `steps`. The split is that of the fold
+    where the windows roll, found before other filters: they would move the windows."""
 
     def done(name: str, now: Events, **facts: Any) -> Events:
         steps.append({"filter": name, **facts, **now.counts()})
@@ -212,7 +216,12 @@ def _filter(events: Events, spec: Prepare, steps: list[dict[str, Any]], say: Any
             )
         return now
 
-    events = done("read", events)
+    events, split = done("read", events), spec.split
+    if isinstance(split, splits.RollingTime):
+        days, fold = split.days, split.fold
+        split, until = split.at(events.time)
+        assert events.time is not None
+        events = done("rolling_time", events.take(events.time < until), days=days, fold=fold, until=until)
     if spec.event_types is not None:
         events = done("event_types", of_types(events, spec.event_types), types=list(spec.event_types))
     if spec.min_rating is not None:
@@ -223,7 +232,7 @@ def _filter(events: Events, spec: Prepare, steps: list[dict[str, Any]], say: Any
     if max(per_user, per_item) > 1:
         events, rounds = k_core(events, per_user, per_item)
         events = done("k_core", events, per_user=per_user, per_item=per_item, rounds=rounds)
-    return events
+    return events, split
 
 
 def _names(*tables: Any) -> dict[str, str]:

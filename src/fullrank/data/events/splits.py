@@ -1,6 +1,6 @@
 """Which events are trained on and which are predicted: bounds inside each user's chronological history.
 
-Each rule returns bounds [U, 2], places in the flat events: a user's training events end at bounds[u, 0], validation
+`rolling_time` is `global_time` on a table cut off at a moment. Each rule returns bounds [U, 2], places in the flat events: a user's training events end at bounds[u, 0], validation
 targets at bounds[u, 1], test targets at the end of the history. Histories are sorted by time: every rule is monotone.
 """
 
@@ -96,8 +96,43 @@ class GlobalTime(Spec):
         return bounds, {"validation_from_seconds": int(first), "test_from_seconds": int(second), "leak": None}
 
 
+class RollingTime(Spec):
+    """`global_time` on windows of equal length that end with the newest event: one fold of a rolling evaluation.
+
+    The test window of fold 0 is the last one, that of fold 1 the one before it, and so on. Validation is the window
+    before the test's, training is all that came before; events behind the test window are left out, as if the table
+    had been made on that day.
+    """
+
+    kind: Literal["rolling_time"] = "rolling_time"
+    days: float = Field(30.0, gt=0, le=36_500)
+    """Length of a window."""
+    fold: int = Field(0, ge=0, le=10_000)
+    """Windows between the end of the test's and the newest event."""
+
+    def at(self, times: Int64[np.ndarray, "E"] | None) -> tuple[GlobalTime, int]:
+        """The split of this fold, and the first second that lies behind it. Raises `UserError` without times."""
+        if times is None:
+            raise UserError(
+                "the rolling_time split needs times; name a column with columns.time or use leave_one_out",
+                code="split-needs-times",
+            )
+        window = max(round(self.days * 86_400), 1)
+        until = int(times.max()) + 1 - self.fold * window
+        if until - 2 * window <= int(times.min()):
+            raise UserError(
+                f"fold {self.fold} of windows of {self.days:g} days has no training events: they span "
+                f"{with_date(int(times.min()))} to {with_date(int(times.max()))}; ask for shorter windows "
+                "(split.days) or a fold nearer to the newest event (split.fold)",
+                code="empty-split",
+            )
+        return GlobalTime(validation_from=until - 2 * window, test_from=until - window), until
+
+
 def _named(given: Any) -> Any:
-    kinds: dict[str, type[Spec]] = {"leave_one_out": LeaveOneOut, "global_time": GlobalTime}
+    kinds: dict[str, type[Spec]] = {
+        "leave_one_out": LeaveOneOut, "global_time": GlobalTime, "rolling_time": RollingTime
+    }  # fmt: skip
     if isinstance(given, str):
         given = {"kind": given}
     if isinstance(given, dict):
@@ -107,7 +142,7 @@ def _named(given: Any) -> Any:
     return given
 
 
-Split = Annotated[Annotated[LeaveOneOut | GlobalTime, Field(discriminator="kind")], BeforeValidator(_named)]
+Split = Annotated[Annotated[LeaveOneOut | GlobalTime | RollingTime, Field(discriminator="kind")], BeforeValidator(_named)]
 """A split rule: a spec, a mapping with `kind`, or the bare kind."""
 
 
