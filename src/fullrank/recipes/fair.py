@@ -79,7 +79,7 @@ def focus_noise() -> Experiment:
 
 
 def no_focus() -> Experiment:
-    """Both penalties on softmax attention: between RPG and `fair` on s3rec-beauty (docs/guide/generative.md)."""
+    """Both penalties on softmax attention: between RPG and `fair` on s3rec-beauty (docs/results/generative.md)."""
     return _small("no_focus", focus=False)
 
 
