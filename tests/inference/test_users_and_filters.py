@@ -142,6 +142,8 @@ def test_vectors_as_frames(data: Store) -> None:
         ({"users": []}, "no-histories"),
         ({"users": ["u1"], "unknown_users": "popularr"}, "unknown-choice"),
         ({"users": ["u1"], "time_unit": "ms"}, "setting-without-effect"),
+        ({"users": ["u1"], "user_col": "customer"}, "setting-without-effect"),
+        ({"users": ["u1"], "time_col": None}, "setting-without-effect"),
         ({"users": ["u1"], "item_table": TABLE}, "setting-without-effect"),
         ({"users": ["u1"], "filters": [WANTED, WANTED]}, "list-count-differs"),
         ({"users": ["u1"], "filters": {"yeer": 1}, "item_table": TABLE}, "unknown-column"),

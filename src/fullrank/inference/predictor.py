@@ -417,6 +417,13 @@ class Predictor:
         check_choice("time_unit", time_unit, get_args(Unit))
         if time_unit != "s":
             raise UserError("time_unit has no effect on users of a store: leave it out", code="setting-without-effect")
+        named = tuple(check_columns(columns))
+        if named[:1] + named[2:] != COLUMNS[:1] + COLUMNS[2:]:  # that of the items names the ids of an item_table
+            raise UserError(
+                "user_col and time_col have no effect on users of a store, whose columns were named when it was "
+                "prepared: leave them out",
+                code="setting-without-effect",
+            )
         return read_users(
             users, data, self.catalog, unknown_users=unknown_users, unknown=unknown, untimed=untimed,
             timed=getattr(self.model, "reads_times", False),
