@@ -11,6 +11,7 @@ import polars as pl
 import pytest
 
 import fullrank as fr
+from fullrank.cli.errors import OTHER_WORDS
 from fullrank.cli.in_shell import in_shell
 from fullrank.cli.train import USUAL, usual_setting
 from fullrank.run import Run
@@ -129,6 +130,13 @@ def test_options_of_other_tools_name_the_setting(shop: Path, refuses: Refuses) -
         for key in path.split("."):
             changed = changed[key]
         assert changed is not None
+
+
+def test_verbs_of_other_tools_name_ours(call: Call, refuses: Refuses) -> None:
+    known = call("--help").out
+    for given, ours in OTHER_WORDS.items():
+        refuses("unknown-verb", [given, "a", "b"], ours)
+        assert f"  {ours.split()[1]} " in known and f"  {given} " not in known
 
 
 def test_words_of_python_are_those_of_the_shell() -> None:

@@ -171,8 +171,18 @@ def _usage(error: Any, words: Sequence[str] = ()) -> Explained:
     return Explained(f"{_one_line(text)} (see {name} --help)", code)
 
 
+OTHER_WORDS = {
+    "fit": "fullrank train", "run": "fullrank train", "test": "fullrank evaluate", "eval": "fullrank evaluate",
+    "compare": "fullrank evaluate RUN OTHER", "plot": "fullrank report", "search": "fullrank tune",
+    "import": "fullrank prepare", "load": "fullrank prepare", "deploy": "fullrank serve", "info": "fullrank show",
+}  # fmt: skip
+"""What other libraries call a verb -> ours."""
+
+
 def _no_verb(text: str, verbs: list[str]) -> str:
     given = text.split("'")[1] if text.count("'") >= 2 else ""
+    if given in OTHER_WORDS:
+        return f"there is no verb {given!r}: use `{OTHER_WORDS[given]}`"
     begin = [verb for verb in verbs if verb.startswith(given)]  # `rec` is nearer to `predict` by its letters
     return f"there is no verb {given!r}{did_you_mean(given, begin or verbs)}"
 

@@ -12,8 +12,8 @@ What to expect: `sprint` has the residual form of the proof and of the authors' 
 which has no least value, so that a large weight drives the projections towards zero until attention does nothing. It is
 also the more accurate one here, because at this size the plain model gains no accuracy from what events tell each other
 in the first place. With the history ranked, as in the paper, much of `fair0.8@1` is items of the user's own history:
-read `repeat@1` beside it (`docs/results/popularity_bias.md`, `docs/log.md`). Weights do not carry over between sizes and
-data. On HSTU with t = 1 the column sums are so small that n_h is the logarithm of the number of keys, and the
+read `repeat@1` beside it (`docs/results/popularity_bias.md`, `docs/log.md`). Weights do not carry over between sizes
+and data. On HSTU with t = 1 the column sums are so small that n_h is the logarithm of the number of keys, and the
 projections alone are bounded.
 
 Differs: batches hold 4,096 events (about 450 rows of Amazon) at CPU size for 512 rows; rows train on their last

@@ -1,7 +1,8 @@
 """Which events are trained on and which are predicted: bounds inside each user's chronological history.
 
-`rolling_time` is `global_time` on a table cut off at a moment. Each rule returns bounds [U, 2], places in the flat events: a user's training events end at bounds[u, 0], validation
+Each rule returns bounds [U, 2], places in the flat events: a user's training events end at bounds[u, 0], validation
 targets at bounds[u, 1], test targets at the end of the history. Histories are sorted by time: every rule is monotone.
+`rolling_time` has none of its own: it is `global_time` on a table that was cut off at a moment.
 """
 
 from __future__ import annotations
@@ -142,7 +143,9 @@ def _named(given: Any) -> Any:
     return given
 
 
-Split = Annotated[Annotated[LeaveOneOut | GlobalTime | RollingTime, Field(discriminator="kind")], BeforeValidator(_named)]
+Split = Annotated[
+    Annotated[LeaveOneOut | GlobalTime | RollingTime, Field(discriminator="kind")], BeforeValidator(_named)
+]
 """A split rule: a spec, a mapping with `kind`, or the bare kind."""
 
 
