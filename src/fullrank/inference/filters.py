@@ -158,10 +158,14 @@ class _Pairs:
 
     def has(self, items: Int[Tensor, "B m"]) -> Bool[Tensor, "B m"]:
         users = len(items)
+        return self.has_pairs(torch.arange(users, device=items.device)[:, None], items, users)
+
+    def has_pairs(self, rows: Int[Tensor, "*#n"], items: Int[Tensor, "*n"], users: int) -> Bool[Tensor, "*n"]:
+        """Whether these pairs are among them, of a batch of so many users."""
         keys = (self.items * users + self.rows).sort().values
         if not len(keys):
             return torch.zeros_like(items, dtype=torch.bool)
-        wanted = items * users + torch.arange(users, device=items.device)[:, None]
+        wanted = items * users + rows
         place = torch.searchsorted(keys, wanted).clamp_max(len(keys) - 1)
         return keys[place] == wanted
 

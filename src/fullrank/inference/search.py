@@ -1,7 +1,8 @@
 """Search: how the best items are found from a model's scores, and the settings (`Decoding`) that choose it.
 
-`exact` scores every item (the default, and all that most models can do). The others are for items made of semantic ids:
-`graph` is RPG's (Sec. 3.4): from `beams` items, `steps` times to the `edges` most similar items of each. `beam` keeps
+`exact` scores every item (the default, and all that most models can do). The others are for items made of semantic ids.
+A model that generates codes one after the other has `beam` (over the trie of existing tuples), and `exact` that goes
+through all tuples. `graph` is RPG's (Sec. 3.4): from `beams` items, `steps` times to the `edges` most similar items of each. `beam` keeps
 the `beams` best tuples of codes, level by level, and looks up the items that exist. The two need `beams` at least as
 large as the list. `pruned` gives the exact list without scoring every item, `codes` codes at a time (RecJPQPrune), also
 for items that are sums of codes (`items.kind=semantic`) under another task.
@@ -10,7 +11,7 @@ for items that are sums of codes (`items.kind=semantic`) under another task.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from pydantic import Field, model_validator
 from torch import Tensor
@@ -23,9 +24,13 @@ from fullrank.inference.code_search import BeamSearch, GraphSearch
 from fullrank.inference.exact import top_k
 from fullrank.inference.filters import BatchFilter
 from fullrank.inference.pruned import PrunedSearch
+from fullrank.inference.trie_beam import TrieBeam
+from fullrank.models.sequential.codes import GeneratedScorer
 from fullrank.models.sequential.items.semantic import CodeScorer, SemanticItems, score_by_parts
 
 DEFAULTS = {"graph": {"beams": 100, "edges": 50, "steps": 3}, "beam": {"beams": 200}, "pruned": {"codes": 8}}
+
+S = TypeVar("S")
 
 Search = Callable[[Scorer, int, "BatchFilter | None"], "tuple[Tensor, Tensor]"]
 """(scorer, k, filters) -> scores and ids [B, K], best first; empty places hold -inf and -1."""
@@ -82,11 +87,20 @@ def search_of(model: Any, decoding: Decoding, block: int) -> Search:
             "out, or train a recipe that generates them (rpg, fair)",
             code="decoding-needs-codes",
         )
+    if getattr(model.task, "code_by_code", False):
+        if decoding.kind != "beam":
+            raise UserError(
+                f"decoding.kind={decoding.kind} needs codes that do not depend on each other, and this model predicts "
+                "each from those before it: use beam, or exact on a small catalogue",
+                code="decoding-needs-independent-codes",
+            )
+        beam = TrieBeam(items, **settings)
+        return lambda scorer, k, filters: beam(_own(scorer, GeneratedScorer), k, filters)
     if decoding.kind == "pruned":
         pruned = PrunedSearch(items, **settings)
         return lambda scorer, k, filters: pruned(_by_codes(scorer, model), k, filters)
     made = {"graph": GraphSearch, "beam": BeamSearch}[decoding.kind](items, **settings)
-    return lambda scorer, k, filters: made(_code_scorer(scorer), k, filters)
+    return lambda scorer, k, filters: made(_own(scorer, CodeScorer), k, filters)
 
 
 def _by_codes(scorer: Scorer, model: Any) -> CodeScorer:
@@ -99,9 +113,15 @@ def _by_codes(scorer: Scorer, model: Any) -> CodeScorer:
                 code="decoding-needs-inner-products",
             )
         return score_by_parts(scorer.vectors / scorer.temperature, model.items)
-    return _code_scorer(scorer)
+    return _own(scorer, CodeScorer)
 
 
-def _code_scorer(scorer: Scorer) -> CodeScorer:
-    assert isinstance(scorer, CodeScorer)  # what a model that generates codes gives
+def _own(scorer: Scorer, kind: type[S]) -> S:
+    """The model's own answer. Raises `UserError` where its scores were changed item by item."""
+    if not isinstance(scorer, kind):
+        raise UserError(
+            "a search among semantic ids reads the model's own scores of codes, and these were changed item by item "
+            "(popularity_discount): set decoding.kind=exact",
+            code="decoding-needs-own-scores",
+        )
     return scorer

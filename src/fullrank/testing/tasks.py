@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from fullrank.core.spec import Spec
 from fullrank.data.batch import Batch, Queries
 from fullrank.models.sequential.attention.hstu import HSTU
+from fullrank.models.sequential.attention.softmax import Softmax
 from fullrank.models.sequential.encoders.transformer import Transformer
 from fullrank.models.sequential.items import ItemIndex
 from fullrank.models.sequential.items.semantic import Semantic
@@ -35,6 +36,8 @@ from fullrank.testing.inputs import (
 )
 
 DIM, LONGEST = 8, 10
+GENERATE = ("semantic_tokens", "generate")
+"""Tasks whose items are codes."""
 
 
 def items_for(generates: bool) -> Any:
@@ -50,7 +53,10 @@ class Whole(nn.Module):
         self.task = task
         self.items = items_for(task.generates)
         attention = HSTU(causal=bool(task.causal))  # a task of either kind is tried with what sees most
-        self.encoder = shaken(Transformer(attention=attention, positions_from="end").build(DIM, LONGEST + 2))
+        encoder = Transformer(attention=attention, positions_from="end")
+        if task.code_by_code:  # its rows go on, and without times
+            encoder = Transformer(attention=Softmax(rope=True), positions="none")
+        self.encoder = shaken(encoder.build(DIM, (LONGEST + 2) * task.tokens_per_event))
         self.device = device
         self.to(device).eval()
 
@@ -98,7 +104,7 @@ def check_leak(task: Any, device: torch.device | str = "cpu") -> None:
         unknown = (places > t) | (places == batch.lengths[:, None] - 1)
         after, _ = whole.queries(replace(batch, items=other, times=torch.where(unknown, batch.times + 99, batch.times)))
         for a, b in zip(before, after, strict=True):
-            earlier = a.positions < t
+            earlier = a.positions < t * task.tokens_per_event
             assert close(a.vectors[earlier], b.vectors[earlier]), f"{a.name} sees position {t} before it happens"
 
 
@@ -108,14 +114,16 @@ def check_sight(task: Any, device: torch.device | str = "cpu") -> None:
     batch = rows(task).to(device)
     before, inputs = whole.queries(batch)
     seen = inputs.valid if inputs.hidden is None else inputs.valid & ~inputs.hidden
+    seen = seen[:, :: task.tokens_per_event]
     other = batch.items.clone()
-    width = inputs.items.shape[1]
+    width = seen.shape[1]
     other[:, :width] = torch.where(seen, (other[:, :width] + 1) % ITEMS, other[:, :width])
     after, _ = whole.queries(replace(batch, items=other))
     for a, b in zip(before, after, strict=True):
         informed = seen[a.rows].any(1)
         assert (a.vectors != b.vectors).any(1)[informed].all()
-    assert batch.times is not None
+    if inputs.times is None or batch.times is None:
+        return
     slower, _ = whole.queries(replace(batch, times=batch.times * 50))
     for a, b in zip(before, slower, strict=True):
         assert (a.vectors != b.vectors).any(), f"{a.name} sees no times"
@@ -138,7 +146,7 @@ def check_targets(task: Any, device: torch.device | str = "cpu") -> None:
     found, inputs = whole.queries(batch)
     for q in found:
         ahead = 0 if inputs.hidden is not None else int(q.name.rpartition("_")[2]) if "ahead_" in q.name else 1
-        at = q.positions + ahead
+        at = (q.positions + ahead) // task.tokens_per_event
         assert batch.valid[q.rows, at].all() and inputs.valid[q.rows, q.positions].all()
         assert torch.equal(q.targets if q.items is None else q.items, batch.items[q.rows, at])
         if q.items is not None:  # codes of the item, which stand in its row of the table
@@ -156,8 +164,9 @@ def check_segments(task: Any, device: torch.device | str = "cpu") -> None:
         assert set(users) == set(np.flatnonzero(lengths >= 2)), "every user with two events is trained on"
         assert len(set(zip(users, ends, strict=True))) == len(users), "no row twice in an epoch"
         top = padded([[1] * int(e - s) for s, e in zip(starts, ends, strict=True)])
-        _, inputs = task.training_inputs(Table().build(DIM, catalog()).to(device), top.to(device))
-        assert int(inputs.lengths.max()) <= LONGEST >= inputs.items[:, : int(inputs.lengths.max())].shape[1]
+        _, inputs = task.training_inputs(items_for(task.generates).to(device), top.to(device))
+        most = LONGEST if task.tokens_per_event == 1 else (LONGEST + 1) * task.tokens_per_event - 1
+        assert int(inputs.lengths.max()) <= most >= inputs.items[:, : int(inputs.lengths.max())].shape[1]
     empty = task.segments(np.array([1, 0]), np.random.default_rng(0))
     assert all(len(part) == 0 for part in empty)
 
@@ -192,7 +201,7 @@ def _of_modules(check: Callable[..., None]) -> Check:
 
     @wraps(check)
     def of_spec(spec: Spec, device: torch.device) -> None:
-        items = items_for(spec.kind_of() == "semantic_tokens")
+        items = items_for(spec.kind_of() in GENERATE)
         for other, task in built(reachable(spec, 2), DIM, LONGEST, items, device=device):
             with naming(other):
                 check(task, device)

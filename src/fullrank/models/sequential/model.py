@@ -18,14 +18,16 @@ from fullrank.core.spec import Spec, later
 from fullrank.data.batch import Batch, DenseScorer, Queries, Scorer, Step
 from fullrank.data.events.catalog import Catalog
 from fullrank.models.initial import start_by_width
+from fullrank.models.sequential.codes import GeneratedScorer
 from fullrank.models.sequential.encoders import Encoder, EncoderSpec
 from fullrank.models.sequential.encoders.transformer import Transformer
 from fullrank.models.sequential.items import ItemIndex, ItemsSpec, unit
-from fullrank.models.sequential.items.semantic import index_codes, score_by_codes
+from fullrank.models.sequential.items.semantic import SemanticItems, index_codes, score_by_codes
 from fullrank.models.sequential.items.table import Table
 from fullrank.models.sequential.objectives.losses import LossSpec
 from fullrank.models.sequential.objectives.losses.cross_entropy import CrossEntropy
 from fullrank.models.sequential.objectives.tasks import TaskSpec
+from fullrank.models.sequential.objectives.tasks.generate import GenerateTask
 from fullrank.models.sequential.objectives.tasks.next_item import NextItem
 from fullrank.models.sequential.objectives.weightings import WeightingSpec
 from fullrank.models.sequential.reasoning import Reasoner, ReasonerSpec
@@ -87,7 +89,9 @@ class RecommenderModel(nn.Module):
         super().__init__()
         self.num_items, self.max_length = catalog.size, spec.max_length
         self.items = spec.items.build(spec.dim, catalog)
-        self.encoder: Encoder | Reasoner = spec.encoder.build(spec.dim, spec.max_length)
+        self.encoder: Encoder | Reasoner = spec.encoder.build(
+            spec.dim, spec.task.positions(spec.max_length, self.items)
+        )
         if spec.reasoner is not None:
             self.encoder = spec.reasoner.build(self.encoder, spec.dim, spec.max_length)
         self.reads_times = self.encoder.reads_times
@@ -113,6 +117,13 @@ class RecommenderModel(nn.Module):
                 f"the task {spec.task.kind_of()!r} builds its queries from the encoder's own states, so the "
                 "reasoner would not learn; set model.task=last_item, or leave model.reasoner out",
                 code="task-ignores-reasoner",
+            )
+        if self.task.code_by_code and not self.encoder.continues:
+            raise UserError(
+                f"the task {spec.task.kind_of()!r} goes on with a history token by token, and positions that are added "
+                "to the input end with it: set model.encoder.positions=none and model.encoder.attention.rope=true, "
+                "without scale_input",
+                code="encoder-does-not-continue",
             )
         searching = [kind for kind, p in penalties.items() if p.searches_items]
         if searching and self.task.generates:
@@ -186,8 +197,17 @@ class RecommenderModel(nn.Module):
         `budget` says how many steps and streams a reasoner takes (refused by `check_budget` for a model without one).
         """
         x, inputs = self.task.inference_inputs(self.items.for_one_step(), batch)
+        if isinstance(self.task, GenerateTask):
+            return self._generated(self.task, x, inputs, index)
         states = self.encoder(x, inputs, budget) if isinstance(self.encoder, Reasoner) else self.encoder(x, inputs)
         return self.searched(self.task.readout(states, inputs), index)
+
+    def _generated(self, task: GenerateTask, x: Tensor, inputs: Batch, index: ItemIndex | None) -> GeneratedScorer:
+        index = ItemIndex(self.items, normalise=self.cosine) if index is None else index
+        assert isinstance(self.items, SemanticItems) and isinstance(self.encoder, Encoder)
+        states, cache = self.encoder.start(x, inputs)
+        start, levels = task.readout(states, inputs), index_codes(index)[0]
+        return GeneratedScorer(self.encoder, task, self.items, levels, start, cache, self.temperature, self.cosine)
 
     def searched(
         self, vectors: Float[Tensor, "B D"] | Float[Tensor, "B K D"], index: ItemIndex | None = None

@@ -134,6 +134,11 @@ def recommender_graph(model: Any, k: int, *, hide_seen: bool, budget: Budget) ->
             "was trained by gradient descent, such as sasrec",
             code="not-exportable",
         )
+    if model.task.code_by_code:
+        raise UserError(
+            "this recommender generates semantic ids code by code, in a search that no graph holds; serve the run itself",
+            code="not-exportable",
+        )
     fixed = budget.model_copy(update={"adaptive": None, "patience": None})
     module = RecommenderGraph(model, k, hide_seen=hide_seen, budget=fixed).eval()
     longest, size = model.max_length, model.num_items

@@ -58,6 +58,9 @@ class Encoder(nn.Module, ABC):
     """Width of the vectors; FLOPs are counted where it is set."""
     reads_times: bool = False
     """It needs `Batch.times`: the loader and `recommend` then provide them."""
+    continues: bool = False
+    """`step` gives a token the state that `forward` gives it as the next position of its row, so that a task may go on
+    with a history token by token. An encoder that adds position vectors to its input does not."""
     uncounted: str = ""
     """Why its FLOPs cannot be counted on shapes; empty where they can."""
     flop_parts: ClassVar[Mapping[str, str]] = {"": "encoder"}
@@ -78,6 +81,10 @@ class Encoder(nn.Module, ABC):
         A token sees the history (all of it, also in a causal encoder), its stream's earlier tokens and itself. The
         first step of a cache says how many streams there are.
         """
+
+    def branch(self, cache: Cache, parents: Int[Tensor, "B P"]) -> Cache:
+        """The cache after a step with other streams: stream p of a row goes on from its stream ``parents[row, p]``."""
+        raise NotImplementedError(f"{type(self).__name__} has no streams that branch")
 
     def flops(self, length: int) -> dict[str, int | None]:
         """FLOPs of one row of that many positions, forward, by part; None for all where they cannot be counted."""

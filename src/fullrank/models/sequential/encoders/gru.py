@@ -5,9 +5,10 @@ Differs: trained on whole histories of users instead of session-parallel mini-ba
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
 
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from pydantic import Field
 from torch import Tensor, nn
 
@@ -32,7 +33,7 @@ class GRU(EncoderSpec):
 
 
 class GRUEncoder(Encoder):
-    causal = True
+    causal, continues = True, True
     flop_parts = {"gru": "recurrence", "back": "projections"}
 
     def __init__(self, dim: int, spec: GRU):
@@ -66,6 +67,11 @@ class GRUEncoder(Encoder):
         y, state = self.gru(self.drop(x).flatten(0, 1)[:, None], state)
         kept = state.transpose(0, 1).unflatten(0, (rows, streams))
         return self.back(y[:, 0]).unflatten(0, (rows, streams)), cache.grown(((kept,),))
+
+    def branch(self, cache: Cache, parents: Int[Tensor, "B P"]) -> Cache:
+        (state,) = cache.layers[0]
+        at = parents[:, :, None, None].expand(-1, -1, *state.shape[2:])
+        return replace(cache, layers=((state.gather(1, at),),))
 
     def flops(self, length: int) -> dict[str, int | None]:
         # one position times their number, which is the same: torch counts a recurrence step by step, slowly

@@ -158,6 +158,8 @@ class TransformerEncoder(Encoder):
         closed = spec.norm_at == "pre" and spec.norm_output is not False
         self.norm_output = make_norm(spec, dim) if closed else nn.Identity()
         self.drop = nn.Dropout(spec.dropout if spec.input_dropout is None else spec.input_dropout)
+        # a latent token has no time, so an attention that reads times would see another than in training
+        self.continues = self.causal and not (spec.positions == "learned" or spec.scale_input or self.reads_times)
         start_small(self)
 
     def forward(self, x: Float[Tensor, "B T D"], batch: Batch) -> States:
@@ -177,6 +179,13 @@ class TransformerEncoder(Encoder):
             x, own = block.step(x, memory, cache.batch)
             layers.append((*memory[:2], *own))
         return self.norm_output(x), cache.grown(tuple(layers))
+
+    def branch(self, cache: Cache, parents: Int[Tensor, "B P"]) -> Cache:
+        def taken(own: Float[Tensor, "B H Q S e"]) -> Float[Tensor, "B H P S e"]:
+            at = parents[:, None, :, None, None].expand(-1, own.shape[1], -1, *own.shape[3:])
+            return own.gather(2, at)
+
+        return replace(cache, layers=tuple((*one[:2], *(taken(own) for own in one[2:])) for one in cache.layers))
 
     def flops(self, length: int) -> dict[str, int | None]:
         """Those of one block times their number, since all are alike; None for the parts of an uncounted attention."""

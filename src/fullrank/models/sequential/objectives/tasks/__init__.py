@@ -30,6 +30,10 @@ class Task(nn.Module, ABC):
     learn."""
     generates = False
     """Whether its readout scores codes, which decoders may search (`inference/search.py`)."""
+    tokens_per_event = 1
+    """Positions of the encoder that an event takes."""
+    code_by_code = False
+    """Whether a code is predicted from those before it, so that answers are generated (`models/sequential/codes.py`)."""
 
     @abstractmethod
     def segments(self, lengths: np.ndarray, draw: np.random.Generator) -> Segments:
@@ -58,6 +62,10 @@ class Task(nn.Module, ABC):
 
 class TaskSpec(Spec):
     """Base of every task."""
+
+    def positions(self, max_length: int, items: Items) -> int:
+        """Most positions of a row that the encoder reads, where a history has at most `max_length` events."""
+        return max_length
 
     @abstractmethod
     def build(self, dim: int, max_length: int, items: Items) -> Task: ...

@@ -1,0 +1,46 @@
+"""The trie of existing tuples, against the tuples themselves."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from fullrank.semantic_ids.reader import Tuples
+from fullrank.semantic_ids.trie import Trie
+
+
+def tuples(items: int, sizes: tuple[int, ...], seed: int = 0) -> Tuples:
+    rng = np.random.default_rng(seed)
+    codes = torch.from_numpy(np.stack([rng.integers(0, size, items) for size in sizes], 1))
+    return Tuples(codes, rng.integers(0, 9, items))
+
+
+@pytest.mark.parametrize("sizes", [(4, 3, 5), (7,), (2, 2, 2, 2), (1, 9)])
+@pytest.mark.parametrize("items", [1, 40])
+def test_nodes_are_the_beginnings_of_tuples(items: int, sizes: tuple[int, ...]) -> None:
+    found = tuples(items, sizes)
+    trie = Trie(found)
+    every = [tuple(row) for row in found.tuples.tolist()]
+    assert every == sorted(every) and len(trie) == len(every)
+    before: list[tuple[int, ...]] = [()]
+    for k, level in enumerate(trie.levels):
+        nodes = sorted({row[: k + 1] for row in every})
+        assert [node[-1] for node in nodes] == level.codes.tolist()
+        assert [before.index(node[:-1]) for node in nodes] == level.parents.tolist()
+        for j, parent in enumerate(before):
+            children = nodes[int(level.children[j]) : int(level.children[j + 1])]
+            assert children == [node for node in nodes if node[:-1] == parent]
+        kept = torch.arange(items) % 3 == 0
+        for j, node in enumerate(nodes):
+            assert every[int(level.tuples[j]) : int(level.tuples[j + 1])] == [t for t in every if t[: k + 1] == node]
+            below = [i for i in range(items) if every[int(found.of_item[i])][: k + 1] == node]
+            assert int(trie.items_below(k)[j]) == len(below)
+            assert int(trie.kept_below(k, kept)[j]) == sum(i % 3 == 0 for i in below)
+            assert set(trie.nodes_of(torch.tensor(below), k).tolist()) == {j}
+        before = nodes
+
+
+def test_size_grows_with_tuples_and_not_with_codebooks() -> None:
+    small, wide = Trie(tuples(200, (8, 8, 8))), Trie(tuples(200, (4096, 4096, 4096)))
+    assert wide.nbytes < 200 * 3 * 20 and small.nbytes < wide.nbytes
