@@ -131,6 +131,15 @@ def check_steps(encoder: Encoder) -> None:
     cached = torch.stack([one[:, 1], two[:, 1]], 1)
     assert close(cached, full.gather(1, places)), "cached steps differ from full recomputation"
     assert close(full[batch.valid], states.tokens[batch.valid]), "the history sees the new tokens"
+    if encoder.continues:  # a task goes on with a row, and its streams branch
+        assert torch.equal(entering(encoder, new[:, :, 1], at), new[:, :, 1]), "the input of a position is another one"
+        parents = torch.tensor([2, 0, 0, 1], device=x.device).expand(len(x), -1)
+        tokens = torch.cat([new[:, 1], new[:, 1, :1]], 1)
+        branched = encoder.step(tokens, encoder.branch(first, parents))[0]
+        for m, parent in enumerate(parents[0].tolist()):
+            grown = encoder.step(new[:, 0, parent : parent + 1], cache)[1]
+            own = encoder.step(tokens[:, m : m + 1], grown)[0]
+            assert close(own, branched[:, m : m + 1]), "a stream goes on from another one than its parent"
 
 
 def check_learns(encoder: Encoder) -> None:
