@@ -89,3 +89,24 @@ def test_rungs_rise_and_meet_their_twins() -> None:
         assert all(abs(a / b - 1) < 0.09 for a, b in zip(*rungs.values(), strict=True)), rungs
         assert rungs["rankelastor"][-1] > 7 * sizes["rankelastor-base"]
     assert min(sizes.values()) < 15_000 and 9e5 < max(sizes.values()) < 1.1e6
+
+
+FINAL = {cell.name: cell for cell in Grid.read(GRID.parent / "final_frappe.yaml").expand()}
+
+
+@pytest.mark.parametrize(
+    ("cell", "function"),
+    [
+        ("rankelastor", "fullrank.recipes.rankelastor:frappe"),
+        ("rankmixer", "fullrank.recipes.rankelastor:frappe_rankmixer"),
+        ("dcnv2", "fullrank.recipes.ranking_baselines:dcnv2_frappe"),
+    ],
+)
+def test_recipes_of_frappe_are_what_was_chosen_there(cell: str, function: str) -> None:
+    """`final_frappe.yaml` ran what `search_frappe.yaml` chose."""
+    one = FINAL[cell]
+    settings = (f"{key}={'null' if value is None else value}" for key, value in one.set.items())
+    ran = find_experiment(one.recipe).override(*settings)
+    assert ran.override("recipe=x", "training.max_epochs=1") == find_experiment(function).override(
+        "recipe=x", "training.max_epochs=1"
+    )

@@ -51,6 +51,9 @@ TOKENS = Tokeniser(hidden=64, dropout=0.0)
 """Their tokeniser; the code's 500 hidden units with dropout, for every token, cost more than all the rest on a CPU."""
 NORMED = TOKENS.override("hidden_norm=true")
 """The same with the norm of the code's best configurations, of the recipes `rankelastor` and `rankmixer`."""
+FRAPPE = Embedding(l2=0.05, l2_on="table")
+FRAPPE_TRAINING: dict[str, JsonValue] = {"lr": 7.69e-4, "max_epochs": 45}
+"""What validation chose on frappe, for RankElastor and RankMixer alike: the L2 of the best public settings there."""
 HEAD: Heads = "flatten"
 """The head of both: one linear layer on all tokens. The code's `mlp` (on both sides too) has 2 T^2 D^2 weights, as many
 as the full mixings of two blocks, and more on RankMixer's side, whose tokens are wider: a table would compare heads."""
@@ -92,8 +95,15 @@ def ml1m() -> Experiment:
 
 
 def frappe() -> Experiment:
-    """Frappe: use of apps in ten contexts, two sampled negatives for each event."""
-    return _experiment("rankelastor-frappe", RankElastor(tokeniser=NORMED, head=HEAD))
+    """Frappe at the best of eight trials (results/rankelastor/search_frappe.yaml): use of apps in ten contexts."""
+    ranker = RankElastor(tokens=10, width=30, tokeniser=TOKENS, head="mlp")
+    return _experiment("rankelastor-frappe", ranker, FRAPPE, **FRAPPE_TRAINING)
+
+
+def frappe_rankmixer() -> Experiment:
+    """RankMixer at the best of its eight trials there, which are the same settings."""
+    ranker = RankMixer(tokens=10, width=30, tokeniser=TOKENS, head="mlp")
+    return _experiment("frappe_rankmixer", ranker, FRAPPE, **FRAPPE_TRAINING)
 
 
 def criteo_x1() -> Experiment:
