@@ -1,11 +1,11 @@
 """Search: how the best items are found from a model's scores, and the settings (`Decoding`) that choose it.
 
 `exact` scores every item (the default, and all that most models can do). The others are for items made of semantic ids.
-A model that generates codes one after the other has `beam` (over the trie of existing tuples), and `exact` that goes
-through all tuples. `graph` is RPG's (Sec. 3.4): from `beams` items, `steps` times to the `edges` most similar items of each. `beam` keeps
+`graph` is RPG's (Sec. 3.4): from `beams` items, `steps` times to the `edges` most similar items of each. `beam` keeps
 the `beams` best tuples of codes, level by level, and looks up the items that exist. The two need `beams` at least as
 large as the list. `pruned` gives the exact list without scoring every item, `codes` codes at a time (RecJPQPrune), also
-for items that are sums of codes (`items.kind=semantic`) under another task.
+for items that are sums of codes (`items.kind=semantic`) under another task. Of a model that predicts codes one after
+the other, `beam` goes down the trie of existing tuples, and `exact` scores all tuples.
 """
 
 from __future__ import annotations

@@ -164,7 +164,7 @@ class OpenNodes:
     def _places(
         self, own: tuple[Tensor, Tensor], nodes: Int[Tensor, "B P"], first: Int[Tensor, "B P"], level: int
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Where these (user, node) stand among the children of the users' beams; those that are no child are left out."""
+        """Where these (user, node) stand among the children of the users' beams, without those that are none."""
         rows, node = own
         parents = self.trie.levels[level].parents.to(nodes.device)[node].long()
         same = nodes[rows] == parents[:, None]

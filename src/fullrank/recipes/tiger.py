@@ -6,7 +6,8 @@ Recall@10 .0648, NDCG@10 .0384) and knows items that it was not trained on. Publ
 
 Commands::
 
-    fullrank encode data/s3rec-beauty --learner rq_kmeans --levels 3 --set pca=64 --collisions extra_digit --out data/codes
+    fullrank encode data/s3rec-beauty --learner rq_kmeans --levels 3 --set pca=64 --collisions extra_digit \\
+        --out data/codes
     fullrank train tiger --data data/s3rec-beauty --set model.items.codes=data/codes --out runs/tiger
 
 Differs: a causal decoder reads the history as one row of codes and trains on all of its items in one pass, where

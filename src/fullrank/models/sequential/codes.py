@@ -47,9 +47,7 @@ class GeneratedScorer:
         """log p of each code of the first level."""
         return self._log_p(self.start, 0)
 
-    def after(
-        self, codes: Int[Tensor, "B P"], level: int, cache: Cache
-    ) -> tuple[Float[Tensor, "B P C"], Cache]:
+    def after(self, codes: Int[Tensor, "B P"], level: int, cache: Cache) -> tuple[Float[Tensor, "B P C"], Cache]:
         """log p of each code of the level behind `level`, after these codes of it in P streams; and the cache."""
         state, cache = self.encoder.step(self.task.token(self.items, codes, level), cache)
         return self._log_p(state, level + 1), cache

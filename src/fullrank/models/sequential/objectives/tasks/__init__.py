@@ -33,7 +33,7 @@ class Task(nn.Module, ABC):
     tokens_per_event = 1
     """Positions of the encoder that an event takes."""
     code_by_code = False
-    """Whether a code is predicted from those before it, so that answers are generated (`models/sequential/codes.py`)."""
+    """Whether a code is predicted from those before it, so that answers are generated (`codes.py` of the models)."""
 
     @abstractmethod
     def segments(self, lengths: np.ndarray, draw: np.random.Generator) -> Segments:

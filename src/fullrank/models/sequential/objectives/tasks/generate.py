@@ -104,8 +104,8 @@ class GenerateTask(NextItemTask):
 def _semantic(items: Items | None) -> SemanticItems:
     if not isinstance(items, SemanticItems) or items.parts == "concat":
         raise UserError(
-            "the task 'generate' predicts codes of the model's own width: set model.items.kind=semantic with parts=mean "
-            "or parts=sum",
+            "the task 'generate' predicts codes of the model's own width: set model.items.kind=semantic with "
+            "parts=mean or parts=sum",
             code="items-not-codes",
         )
     return items
