@@ -97,15 +97,13 @@ class Letter(AutoencoderSpec, AlignedCodesSpec):
         return Alignment(self.alignment, matrix, collaborative.known)
 
 
-class Alignment:
+class Alignment(Term):
     """weight . cross-entropy of z_q,i . c_j over the batch at j = i; items without a vector c are left out."""
 
     name = "alignment"
 
     def __init__(self, weight: float, vectors: Float[Tensor, "n d"], known: Bool[Tensor, "n"]):
         self.weight, self.vectors, self.known = weight, vectors, known
-
-    def begin(self, books: Float[Tensor, "K C d"]) -> None: ...
 
     def __call__(self, step: Step) -> Float[Tensor, ""]:
         here = self.known[step.rows]
@@ -115,7 +113,7 @@ class Alignment:
         return self.weight * F.cross_entropy(logits, torch.arange(len(logits)))
 
 
-class Diversity:
+class Diversity(Term):
     """weight . mean over levels of the cross-entropy of e . e_j / temperature over j but the own, at a partner."""
 
     name = "diversity"

@@ -17,10 +17,10 @@ follow the mean of their vectors, `update=ema` (van den Oord et al. 2017, Append
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -114,18 +114,17 @@ class Step:
     books: Float[Tensor, "K C d"]
 
 
-class Term(Protocol):
+class Term(ABC):
     """A term of the loss beside those of RQ-VAE."""
 
     name: str
 
-    def begin(self, books: Float[Tensor, "K C d"]) -> None:
+    def begin(self, books: Float[Tensor, "K C d"]) -> None:  # noqa: B027 (most terms have nothing to do)
         """Called when an epoch begins."""
-        ...
 
+    @abstractmethod
     def __call__(self, step: Step) -> Float[Tensor, ""]:
-        """With its weight."""
-        ...
+        """The term, with its weight."""
 
 
 @dataclass(frozen=True)

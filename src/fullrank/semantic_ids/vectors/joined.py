@@ -40,7 +40,7 @@ class JoinedVectors(VectorsSpec):
         if self.weights and len(self.weights) != len(self.parts):
             raise UserError(
                 f"joined has {len(self.parts)} parts and {len(self.weights)} weights; give each part a weight, or none",
-                code="unequal-lengths",
+                code="weights-not-of-parts",
             )
         found = [part.read(catalog, cache, tell) for part in self.parts]
         weights = self.weights or (1.0,) * len(found)
