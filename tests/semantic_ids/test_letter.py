@@ -212,7 +212,7 @@ def test_any_learner_is_compared_with_collaborative_vectors(vector_file: Path, p
     compared = fr.encode(catalog(), tmp_path / "b", set=encoding(vector_file, "learner=rq_kmeans", beside))
     assert torch.equal(plain.codes, compared.codes), "learners that do not ask do not see them"
     alone = fr.encode(catalog(), tmp_path / "c", set=encoding(people, "learner=rq_kmeans", beside))
-    assert alone.report["collaborative"]["recall"] > 2 * compared.report["collaborative"]["recall"]
+    assert alone.report["collaborative"]["recall"] > 1.5 * compared.report["collaborative"]["recall"]
 
 
 def test_joined_vectors(vector_file: Path, people: Path, tmp_path: Path) -> None:

@@ -61,9 +61,7 @@ def test_gradients_reach_the_encoder_and_the_deeper_levels() -> None:
         expected = 2 * (found.rests - found.words)[:, level] / found.rests[:, level].numel()
         torch.testing.assert_close(toward, expected.detach()), "each level pulls the encoder"
         assert words is None, "commitment leaves codewords alone"
-        toward, words = torch.autograd.grad(
-            found.losses(0.0)[level], (z, books), retain_graph=True, allow_unused=True
-        )
+        toward, words = torch.autograd.grad(found.losses(0.0)[level], (z, books), retain_graph=True, allow_unused=True)
         assert not toward.any(), "the codebook loss leaves the encoder alone"
         used = [bool(part.any()) for part in words]
         assert used == [place == level for place in range(3)]
@@ -167,9 +165,7 @@ def test_a_folder_gives_it_back_and_takes_new_items(policy: str, vector_file: Pa
         assert torch.equal(new.tensors[name], tensor), name
 
 
-def test_a_limit_stops_a_collapsed_codebook(
-    vector_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_limit_stops_a_collapsed_codebook(vector_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rqvae, "start", lambda z, levels, size, generator: torch.full((levels, size, z.shape[1]), 50.0))
     with refused("codebook-collapsed", 16, "limits.use=0"):
         fr.encode(catalog(), tmp_path / "codes", set=encoding(vector_file, "learner.revive=false"))

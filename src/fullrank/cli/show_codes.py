@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from fullrank.semantic_ids.reader import Codes
 
 COLUMNS = (
-    "codes", "learner", "levels", "items", "least use", "least perplexity", "sharing codes", "of another vector", "after",
-    "error", "neighbours", "collaborative",
+    "codes", "learner", "levels", "items", "least use", "least perplexity", "sharing codes", "of another vector",
+    "after", "error", "neighbours", "collaborative",
 )  # fmt: skip
 """Collisions are those before the policy and, in `after`, behind it."""
 

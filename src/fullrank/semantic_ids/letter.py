@@ -2,16 +2,16 @@
 
 The loss of RQ-VAE (`rqvae.py`; here means over elements and over levels, as in the authors' code) and two terms:
 
-    alignment   cross-entropy of softmax over the batch of z_q,i . c_j at j = i, where c are collaborative vectors of the
-                items, frozen: those that a trained recommender has (`Encode.collaborative`)
+    alignment   cross-entropy of softmax over the batch of z_q,i . c_j at j = i, where c are collaborative vectors of
+                the items, frozen: those that a trained recommender has (`Encode.collaborative`)
     diversity   by level, cross-entropy of softmax over the codewords but the item's own of e . e_j / temperature, at
-                another codeword of the own one's cluster; clusters of codewords, alike in size, are made anew each epoch
+                another codeword of the own one's cluster; clusters of codewords, alike in size, are made each epoch
 
 Items that the same people like come to share codes, and codewords of a cluster spread over the codes instead of a few
 taking all. A codeword that is alone in its cluster has no partner and no diversity loss.
 
-Differs: the authors' encoder is 2048-1024-512-256-128-64 and learns 20,000 epochs (`hidden`, `epochs`); their script has
-alignment 0.01, the paper 0.1. Their last step, other last codes for items that collide, is `collisions=sinkhorn`.
+Differs: the authors' encoder is 2048-1024-512-256-128-64 and learns 20,000 epochs (`hidden`, `epochs`); their script
+has alignment 0.01, the paper 0.1. Their last step, other last codes for items that collide, is `collisions=sinkhorn`.
 """
 
 from __future__ import annotations

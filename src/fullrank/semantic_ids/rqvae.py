@@ -1,7 +1,7 @@
 """RQ-VAE: semantic ids of TIGER (Rajput et al., NeurIPS 2023, arXiv:2305.05065, Section 3.1).
 
-An encoder makes z of an item's vector x, K codebooks quantise it residually, r_1 = z, r_{k+1} = r_k - e_k, and a decoder
-makes x^ of their sum z_q. With sg for "no gradient flows here":
+An encoder makes z of an item's vector x, K codebooks quantise it residually, r_1 = z, r_{k+1} = r_k - e_k, and a
+decoder makes x^ of their sum z_q. With sg for "no gradient flows here":
 
     loss = |x - x^|^2 + sum over k of |sg[r_k] - e_k|^2 + commitment |r_k - sg[e_k]|^2
 
@@ -245,9 +245,7 @@ def learn(
     return Autoencoder(encoder, decoder, books, mean, scale, told)
 
 
-def start(
-    z: Float[Tensor, "n d"], levels: int, size: int, generator: torch.Generator
-) -> Float[Tensor, "K C d"]:
+def start(z: Float[Tensor, "n d"], levels: int, size: int, generator: torch.Generator) -> Float[Tensor, "K C d"]:
     """First codebooks: k-means of the latent vectors of a batch, and of what each level leaves of them."""
     books = []
     for _ in range(levels):
