@@ -136,4 +136,4 @@ def test_folders_side_by_side(shop: Path, vectors: Path, tmp_path: Path, call: C
     assert "4 x 8" in call("show", tmp_path / "a").out
     refuses("option-without-effect", ["show", tmp_path / "a", "--set", "pca=3"], "--set")
     refuses("missing-folder", ["show", tmp_path / "a", tmp_path / "nothing"], tmp_path / "nothing")
-    refuses("manifest-wrong-format", ["show", tmp_path / "a", shop / "sasrec"], "sasrec")
+    refuses("wrong-folder", ["show", tmp_path / "a", shop / "sasrec"], "sasrec")

@@ -12,7 +12,8 @@ import fullrank as fr
 from coded import catalog, matrix, settings
 from fullrank.semantic_ids import rqvae
 from fullrank.semantic_ids.collisions import colliding
-from fullrank.semantic_ids.rqvae import MovingAverage, Quantised, RqVae, quantise, revive_dead, straight_through
+from fullrank.semantic_ids.moving_codebooks import MovingAverage, Quantised, quantise, revive_dead, straight_through
+from fullrank.semantic_ids.rqvae import RqVae
 from refusals import refused
 
 SMALL: dict[str, Any] = {"levels": 3, "size": 8, "hidden": (16,), "width": 4, "epochs": 4, "batch": 40, "lr": 0.01}
