@@ -14,8 +14,8 @@ import torch.nn.functional as F
 import fullrank as fr
 from coded import catalog, matrix, settings
 from fullrank.semantic_ids.autoencoder import Autoencoder
-from fullrank.semantic_ids.letter import Alignment, Diversity, Letter, balanced_clusters, partners
-from fullrank.semantic_ids.rqvae import Step
+from fullrank.semantic_ids.letter import CodeDiversity, CollaborativeAlignment, Letter, balanced_clusters, partners
+from fullrank.semantic_ids.rqvae import LearningStep
 from fullrank.semantic_ids.vectors import Vectors
 from refusals import refused
 
@@ -41,9 +41,9 @@ def grouped(known: torch.Tensor | None = None) -> Vectors:
     return Vectors(4 * torch.eye(6)[GROUPS], torch.ones(120, dtype=torch.bool) if known is None else known, {})
 
 
-def step(rows: torch.Tensor, through: torch.Tensor, codes: torch.Tensor, books: torch.Tensor) -> Step:
+def step(rows: torch.Tensor, through: torch.Tensor, codes: torch.Tensor, books: torch.Tensor) -> LearningStep:
     words = torch.stack([books[k][codes[:, k]] for k in range(len(books))], 1)
-    return Step(rows, through, codes, words, books)
+    return LearningStep(rows, through, codes, words, books)
 
 
 def agreement(codes: torch.Tensor) -> tuple[float, float]:
@@ -57,19 +57,19 @@ def test_alignment_by_hand() -> None:
     vectors, known = drawn(5, 3), torch.tensor([True, True, False, True, True])
     rows, through = torch.tensor([4, 2, 0]), drawn(3, 3, seed=1)
     books = drawn(1, 2, 3, seed=2)
-    found = Alignment(0.1, vectors, known)(step(rows, through, torch.zeros(3, 1, dtype=torch.long), books))
+    found = CollaborativeAlignment(0.1, vectors, known)(step(rows, through, torch.zeros(3, 1, dtype=torch.long), books))
     expected = 0.0
     for row, item in ((0, 4), (2, 0)):
         scores = torch.stack([through[row] @ vectors[other] for other in (4, 0)])
         expected -= float(scores.log_softmax(0)[0 if item == 4 else 1]) / 2
     assert float(found) == pytest.approx(0.1 * expected, rel=1e-5)
-    none = Alignment(0.1, vectors, torch.zeros(5, dtype=torch.bool))
+    none = CollaborativeAlignment(0.1, vectors, torch.zeros(5, dtype=torch.bool))
     assert float(none(step(rows, through, torch.zeros(3, 1, dtype=torch.long), books))) == 0
 
 
 def test_diversity_by_hand() -> None:
     books = drawn(1, 5, 3)
-    found = Diversity(2.0, 2, 0.5, torch.Generator().manual_seed(0))
+    found = CodeDiversity(2.0, 2, 0.5, torch.Generator().manual_seed(0))
     found.cluster = [torch.tensor([0, 1, 0, 1, 2])]  # each but the last has one partner, so nothing is left to chance
     codes = torch.tensor([[0], [3], [4], [2]])
     value = found(step(torch.arange(4), drawn(4, 3), codes, books))
@@ -79,7 +79,7 @@ def test_diversity_by_hand() -> None:
         scores = (books[0, others] @ books[0, code] / 0.5).log_softmax(0)
         expected.append(-float(scores[others.index(partner[code])]))
     assert float(value) == pytest.approx(2 * np.mean(expected), rel=1e-5)
-    alone = Diversity(2.0, 5, 0.5, torch.Generator())
+    alone = CodeDiversity(2.0, 5, 0.5, torch.Generator())
     alone.cluster = [torch.arange(5)]
     assert float(alone(step(torch.arange(4), drawn(4, 3), codes, books))) == 0
 
@@ -131,7 +131,7 @@ def test_diversity_changes_the_codes_in_use() -> None:
 
     def loss(found: Autoencoder) -> float:
         """Of all codewords, the same clusters for both."""
-        term = Diversity(1.0, 4, 1.0, torch.Generator().manual_seed(0))
+        term = CodeDiversity(1.0, 4, 1.0, torch.Generator().manual_seed(0))
         term.begin(found.codebooks)
         every = torch.arange(16)[:, None].expand(16, 2)
         unit = F.normalize(found.codebooks, dim=2)
@@ -182,7 +182,7 @@ def test_encode_hands_over_the_collaborative_vectors(
     given: list[Vectors] = []
     own = Letter._alignment
 
-    def spy(self: Letter, found: Vectors) -> Alignment:
+    def spy(self: Letter, found: Vectors) -> CollaborativeAlignment:
         given.append(found)
         return own(self, found)
 

@@ -56,7 +56,9 @@ class Autoencoder:
 
     def latent(self, x: Float[Tensor, "n D"]) -> Float[Tensor, "n d"]:
         """What the codebooks divide up. In float64: rounding must not depend on how many rows there are."""
-        found = [perceptron(standardised(part, self.mean, self.scale), doubled(self.encoder)) for part in x.split(ROWS)]
+        found = [
+            run_layers(scaled_vectors(part, self.mean, self.scale), doubled(self.encoder)) for part in x.split(ROWS)
+        ]
         return torch.cat(found).float()
 
     def quantised(self, codes: Int64[Tensor, "n K"]) -> Float[Tensor, "n d"]:
@@ -65,7 +67,7 @@ class Autoencoder:
 
     def describe(self, z: Float[Tensor, "n d"]) -> Float[Tensor, "n D"]:
         """The vectors that the decoder makes of latent ones."""
-        made = [perceptron(part.double(), doubled(self.decoder)) for part in z.split(ROWS)]
+        made = [run_layers(part.double(), doubled(self.decoder)) for part in z.split(ROWS)]
         return (torch.cat(made) * self.scale.double() + self.mean.double()).float()
 
     def tensors(self) -> dict[str, Tensor]:
@@ -88,7 +90,7 @@ class Autoencoder:
         return cls(encoder, decoder, words, mean, scale)
 
 
-def perceptron(x: Tensor, layers: Layers) -> Tensor:
+def run_layers(x: Tensor, layers: Layers) -> Tensor:
     """Linear layers with ReLU between them."""
     for number, (weight, bias) in enumerate(layers):
         x = F.linear(x if number == 0 else x.relu(), weight, bias)
@@ -104,7 +106,7 @@ def initial_layers(widths: Sequence[int], generator: torch.Generator) -> Layers:
     ]  # fmt: skip
 
 
-def standardised(x: Float[Tensor, "n D"], mean: Float[Tensor, "D"], scale: Float[Tensor, "1"]) -> Tensor:
+def scaled_vectors(x: Float[Tensor, "n D"], mean: Float[Tensor, "D"], scale: Float[Tensor, "1"]) -> Tensor:
     """(x - mean) / scale in float64: one scale for all dimensions keeps their proportions, and with them neighbours."""
     return (x.double() - mean.double()) / scale.double().clamp_min(LEAST_SCALE)
 
@@ -113,7 +115,7 @@ def doubled(layers: Layers) -> Layers:
     return [(weight.double(), bias.double()) for weight, bias in layers]
 
 
-def parameters(*networks: Layers) -> Iterator[Tensor]:
+def layer_weights(*networks: Layers) -> Iterator[Tensor]:
     """Every weight and bias."""
     for layers in networks:
         for pair in layers:

@@ -30,7 +30,7 @@ from fullrank.core.progress import Progress
 from fullrank.semantic_ids import AlignedCodesSpec
 from fullrank.semantic_ids.autoencoder import Autoencoder
 from fullrank.semantic_ids.kmeans import kmeans, sample_places
-from fullrank.semantic_ids.rqvae import AutoencoderSpec, Step, Term, learn
+from fullrank.semantic_ids.rqvae import AutoencoderSpec, LearningStep, Term, learn
 from fullrank.semantic_ids.vectors import Vectors
 
 CLUSTER_ROUNDS = 10
@@ -69,13 +69,13 @@ class Letter(AutoencoderSpec, AlignedCodesSpec):
                     "learner.update=gradient or learner.diversity=0",
                     code="option-without-effect",
                 )
-            terms.append(Diversity(self.diversity, self.clusters, self.temperature, generator))
+            terms.append(CodeDiversity(self.diversity, self.clusters, self.temperature, generator))
         return learn(self, x, rows, seed, tick, terms)
 
     def total(self, error: Float[Tensor, ""], levels: Float[Tensor, "K"], dim: int) -> Float[Tensor, ""]:
         return error + levels.mean()
 
-    def _alignment(self, collaborative: Vectors | None) -> Alignment:
+    def _alignment(self, collaborative: Vectors | None) -> CollaborativeAlignment:
         if collaborative is None:
             raise UserError(
                 "letter aligns codes with collaborative vectors: name a file of them with --collaborative (fullrank "
@@ -94,10 +94,10 @@ class Letter(AutoencoderSpec, AlignedCodesSpec):
                 "none of the items that letter learns from has a collaborative vector; give those of this store's run",
                 code="items-without-vectors",
             )
-        return Alignment(self.alignment, matrix, collaborative.known)
+        return CollaborativeAlignment(self.alignment, matrix, collaborative.known)
 
 
-class Alignment(Term):
+class CollaborativeAlignment(Term):
     """weight . cross-entropy of z_q,i . c_j over the batch at j = i; items without a vector c are left out."""
 
     name = "alignment"
@@ -105,7 +105,7 @@ class Alignment(Term):
     def __init__(self, weight: float, vectors: Float[Tensor, "n d"], known: Bool[Tensor, "n"]):
         self.weight, self.vectors, self.known = weight, vectors, known
 
-    def __call__(self, step: Step) -> Float[Tensor, ""]:
+    def __call__(self, step: LearningStep) -> Float[Tensor, ""]:
         here = self.known[step.rows]
         if not bool(here.any()):
             return step.through.sum() * 0
@@ -113,7 +113,7 @@ class Alignment(Term):
         return self.weight * F.cross_entropy(logits, torch.arange(len(logits)))
 
 
-class Diversity(Term):
+class CodeDiversity(Term):
     """weight . mean over levels of the cross-entropy of e . e_j / temperature over j but the own, at a partner."""
 
     name = "diversity"
@@ -125,7 +125,7 @@ class Diversity(Term):
     def begin(self, books: Float[Tensor, "K C d"]) -> None:
         self.cluster = [balanced_clusters(book, min(self.clusters, len(book)), self.generator) for book in books]
 
-    def __call__(self, step: Step) -> Float[Tensor, ""]:
+    def __call__(self, step: LearningStep) -> Float[Tensor, ""]:
         total = step.words.sum() * 0  # where no codeword has a partner
         for level, cluster in enumerate(self.cluster):
             own = step.codes[:, level]

@@ -37,9 +37,9 @@ from fullrank.semantic_ids.autoencoder import (
     Autoencoder,
     Layers,
     initial_layers,
-    parameters,
-    perceptron,
-    standardised,
+    layer_weights,
+    run_layers,
+    scaled_vectors,
 )
 from fullrank.semantic_ids.kmeans import require_vectors, sample_places
 from fullrank.semantic_ids.moving_codebooks import (
@@ -103,7 +103,7 @@ class RqVae(AutoencoderSpec):
 
 
 @dataclass(frozen=True)
-class Step:
+class LearningStep:
     """What a batch came to, for terms of the loss that a learner adds."""
 
     rows: Int64[Tensor, "B"]
@@ -125,7 +125,7 @@ class Term(ABC):
         """Called when an epoch begins."""
 
     @abstractmethod
-    def __call__(self, step: Step) -> Float[Tensor, ""]:
+    def __call__(self, step: LearningStep) -> Float[Tensor, ""]:
         """The term, with its weight."""
 
 
@@ -146,11 +146,11 @@ def learn(
     points = x[rows].double()
     mean = points.mean(0).float()
     scale = (points - mean.double()).pow(2).mean().sqrt().float()[None]
-    seen = standardised(x[rows], mean, scale).float()
+    seen = scaled_vectors(x[rows], mean, scale).float()
     first = seen[torch.randperm(len(seen), generator=generator)[: max(spec.batch, spec.size)]]
-    books = start(perceptron(first, encoder), spec.levels, spec.size, generator)
+    books = start(run_layers(first, encoder), spec.levels, spec.size, generator)
     average = MovingAverage(books, spec.decay) if spec.update == "ema" else None
-    learned = [*parameters(encoder, decoder), *([books] if average is None else [])]
+    learned = [*layer_weights(encoder, decoder), *([books] if average is None else [])]
     facts: dict[str, float] = {}
     revived = 0
     with torch.enable_grad():
@@ -163,10 +163,10 @@ def learn(
             used, facts = torch.zeros(books.shape[:2], dtype=torch.bool), {}
             for batch in torch.randperm(len(seen), generator=generator).split(spec.batch):
                 optimiser.zero_grad()
-                z = perceptron(seen[batch], encoder)
+                z = run_layers(seen[batch], encoder)
                 found = quantise(z, books)
-                step = Step(rows[batch], straight_through(z, found), found.codes, found.words, books)
-                error = F.mse_loss(perceptron(step.through, decoder), seen[batch])
+                step = LearningStep(rows[batch], straight_through(z, found), found.codes, found.words, books)
+                error = F.mse_loss(run_layers(step.through, decoder), seen[batch])
                 levels = found.losses(spec.commitment, codebook=average is None)
                 parts = {"autoencoder": spec.total(error, levels, dim)} | {term.name: term(step) for term in terms}
                 loss = torch.stack(list(parts.values())).sum()
@@ -194,7 +194,7 @@ def learn(
 
 def _latent(seen: Float[Tensor, "n D"], encoder: Layers) -> Tensor:
     with torch.no_grad():
-        return perceptron(seen, encoder)
+        return run_layers(seen, encoder)
 
 
 def _generator(seed: int) -> torch.Generator:
