@@ -102,3 +102,38 @@ def test_mistakes(
 
 def test_a_folder_that_is_no_store(tmp_path: Path, refuses: Refuses) -> None:
     refuses("missing-folder", ["encode", tmp_path / "nothing", "--out", tmp_path / "codes"], tmp_path / "nothing")
+
+
+def test_collaborative_vectors_of_a_run(shop: Path, vectors: Path, tmp_path: Path, call: Call) -> None:
+    """What `fullrank vectors` writes is what letter reads."""
+    assert call("vectors", shop / "sasrec", "--out", tmp_path / "people.parquet").code == 0
+    quick = ("--levels", 2, "--size", 8, "--set", "learner.hidden=[16]", "--set", "learner.epochs=2")
+    quick += ("--set", "learner.width=8", "--set", "limits={use: 0, perplexity: 0, collisions: 1, neighbours: 0}")
+    words = ("encode", shop / "data", "--vectors", vectors, "--learner", "letter", *quick, "--out", tmp_path / "letter")
+    said = call(*words, "--collaborative", tmp_path / "people.parquet")
+    assert said.code == 0 and "collaborative agreement" in said.out, said.err
+    assert Codes.open(tmp_path / "letter").manifest["collaborative"]["width"] == 8
+
+
+def test_folders_side_by_side(shop: Path, vectors: Path, tmp_path: Path, call: Call, refuses: Refuses) -> None:
+    words = ("encode", shop / "data", "--vectors", vectors, *QUICK, "--collaborative", vectors)
+    assert call(*words, "--out", tmp_path / "a").code == 0
+    plain = ("encode", shop / "data", "--vectors", vectors, *QUICK, "--size", 4, "--out", tmp_path / "b")
+    assert call(*plain, "--collisions", "extra_digit").code == 0
+    one, two = call("show", tmp_path / "a", tmp_path / "b", "--json").json["codes"]
+    own = Codes.open(tmp_path / "b").report
+    assert (one["levels"], two["levels"], two["policy"]) == ("4 x 8", "4 x 4", "extra_digit")
+    assert two["neighbours"] == own["neighbours"]["recall"] and two["error"] == own["reconstruction"]["error"]
+    assert two["rate"] == own["collisions"]["before"]["rate"] and two["rate_after"] == 0
+    assert 0 < one["collaborative"] <= 1 and two["collaborative"] is None
+    told = call("show", tmp_path / "a", tmp_path / "b").out
+    assert "least perplexity" in told and "0.0000 (extra_digit)" in told and "note" not in told
+    fewer_items = pl.read_parquet(vectors).head(50)
+    fewer_items.write_parquet(tmp_path / "few.parquet")
+    other = ("encode", shop / "data", "--vectors", tmp_path / "few.parquet", *QUICK, "--out", tmp_path / "c")
+    assert call(*other).code == 0
+    assert "learned from different vectors" in call("show", tmp_path / "a", tmp_path / "c").out
+    assert "4 x 8" in call("show", tmp_path / "a").out
+    refuses("option-without-effect", ["show", tmp_path / "a", "--set", "pca=3"], "--set")
+    refuses("missing-folder", ["show", tmp_path / "a", tmp_path / "nothing"], tmp_path / "nothing")
+    refuses("wrong-folder", ["show", tmp_path / "a", shop / "sasrec"], "sasrec")

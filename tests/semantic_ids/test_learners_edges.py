@@ -19,6 +19,8 @@ import torch
 from fullrank.core.registry import find, kinds
 from fullrank.semantic_ids.opq import Opq
 
+NETWORK = {"epochs": 2, "hidden": (16,), "width": 8}
+QUICK = {"opq": {"rounds": 3}, "rqvae": NETWORK, "letter": {**NETWORK, "alignment": 0}}
 SHAPES = [(1, 8), (2, 8), (7, 8), (8, 8), (9, 8), (40, 64), (63, 64), (64, 64), (120, 384), (383, 384), (384, 384)]
 torch.manual_seed(0)
 cases = [(torch.randn(n, d), size) for n, d in SHAPES for size in (1, 2, 8) if size <= n]
@@ -28,7 +30,7 @@ cases += [(torch.ones(50, 8), 8), (torch.ones(4, 8), 4), (torch.zeros(50, 8), 8)
 cases += [(torch.randn(16, 8), 16), (torch.randn(50, 8) * 1e12 / 8, 8), (torch.randn(50, 8) * 1e-40, 8)]
 for x, size in cases:
     for kind in kinds("items.codes"):
-        learner = find(kind, "items.codes")(levels=4, size=size, **({"rounds": 3} if kind == "opq" else {}))
+        learner = find(kind, "items.codes")(levels=4, size=size, **QUICK.get(kind, {}))
         learned = learner.fit(x, 0, lambda done, total: None)
         codes = learned.encode(x)
         assert codes.shape == (len(x), 4) and 0 <= int(codes.min()) and int(codes.max()) < size, (kind, x.shape, size)

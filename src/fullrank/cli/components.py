@@ -144,7 +144,12 @@ def _tree(module: str) -> ast.Module | None:
 
 
 def show(
-    what: Annotated[str, typer.Argument(metavar="WHAT", help="A recipe's name, a YAML or JSON file, or a run folder.")],
+    what: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="WHAT", help="A recipe's name, a YAML or JSON file, a run folder, or folders of codes to compare."
+        ),
+    ],
     settings: Settings = None,
     data: Annotated[
         Path | None,
@@ -152,9 +157,9 @@ def show(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show the settings of a recipe or a run as YAML.
+    """Show the settings of a recipe or a run as YAML, or the reports of semantic ids side by side.
 
-    `fullrank train` reads it back. Of a ranking model, a comment below counts its parameters and the FLOPs of an
+    `fullrank train` reads the YAML back. Of a ranking model, a comment below counts its parameters and the FLOPs of an
     impression: of a run, or with --data.
 
     \b
@@ -162,18 +167,26 @@ def show(
     fullrank show sasrec --set model.dim=256
     fullrank show runs/sasrec
     fullrank show dcnv2 --data data/ctr
+    fullrank show data/shop-rq data/shop-rqvae
     """
     from fullrank import api
+    from fullrank.cli.show_codes import show_codes
     from fullrank.run import Run
+    from fullrank.semantic_ids.folder import is_codes
 
-    output = Output(as_json)
-    if not Path(what).is_dir():
-        spec = api.recipe(what, *(settings or ()))
+    output, name = Output(as_json), what[0]
+    if len(what) > 1 or (Path(name).is_dir() and is_codes(Path(name))):
+        if settings or data is not None:
+            raise UserError("--set and --data are of a recipe or a run; leave them out", code="option-without-effect")
+        show_codes(output, what)
+        return
+    if not Path(name).is_dir():
+        spec = api.recipe(name, *(settings or ()))
         size = None if data is None else size_of(spec, data)
         output.say(spec.to_yaml().rstrip() + said(size), wrap=False)
         output.finish({"spec": spec.dump()} | ({} if size is None else {"size": size}))
         return
-    run = Run.open(what)
+    run = Run.open(name)
     spec = run.spec.override(*(settings or ()))
     size = run.manifest.get("size") if data is None and not settings else size_of(spec, data or run.path)
     output.say(spec.to_yaml().rstrip() + said(size), wrap=False)

@@ -36,6 +36,10 @@ def encode(
     vectors: Annotated[
         Path | None, typer.Option("--vectors", metavar="FILE", help="Vectors of your own, a row for each item.")
     ] = None,
+    collaborative: Annotated[
+        Path | None,
+        typer.Option("--collaborative", metavar="FILE", help="Vectors of a trained recommender (`fullrank vectors`)."),
+    ] = None,
     grow: Annotated[
         Path | None,
         typer.Option("--grow", metavar="CODES", help="Codes to keep: only items that are new since get codes."),
@@ -57,6 +61,7 @@ def encode(
     fullrank encode data/shop --out data/shop-codes
     fullrank encode data/shop --learner rq_kmeans --levels 4 --collisions extra_digit --out data/shop-rq
     fullrank encode data/shop --vectors clip.parquet --levels 32 --pca 256 --out data/shop-clip
+    fullrank encode data/shop --learner letter --collaborative sasrec.parquet --out data/shop-letter
     fullrank encode data/shop-now --grow data/shop-codes --out data/shop-codes-now
     """
     from fullrank.semantic_ids.encode import CACHE
@@ -64,7 +69,8 @@ def encode(
     from fullrank.semantic_ids.grow import grow_codes
 
     output = Output(as_json)
-    source = {"vectors": {"kind": "file", "path": str(vectors)}} if vectors is not None else {}
+    files = {"vectors": vectors, "collaborative": collaborative}
+    source = {name: {"kind": "file", "path": str(file)} for name, file in files.items() if file is not None}
     changes = shortcuts(source | given(context), settings)  # the source first: it starts `vectors` anew
     begun = time.perf_counter()
     with output.stages() as tell:
@@ -96,6 +102,9 @@ def _report(output: Output, made: Codes, spent: float) -> None:
         ["reconstruction error", rebuilt["error"], "1 is no better than the mean vector"],
         ["neighbour agreement", near["recall"], f"recall of the nearest {near['k']}, {near['items']:,} items"],
     ]  # fmt: skip
+    shared = report.get("collaborative")
+    if shared is not None:
+        rows.append(["collaborative agreement", shared["recall"], "the same, of the nearest by --collaborative"])
     output.table(("", "", ""), rows)
     grown = found.get("grown")
     if grown:

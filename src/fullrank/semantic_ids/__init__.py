@@ -5,11 +5,12 @@ gives it back from a file. A learner sees vectors alone: where they come from is
 with the same codes is `collisions.py`, what a good code is says `measure.py`, and the folder on disk is `folder.py`.
 `Codes` (`reader.py`) is what the rest of the library reads.
 
-RQ-VAE (TIGER, arXiv:2305.05065) and LETTER (arXiv:2405.07314) are learners too: they come as `rqvae.py` and
-`letter.py` and give a residual quantiser (`quantisers.py`) behind their encoder.
+`opq.py` and `rq_kmeans.py` divide the vectors themselves (`quantisers.py`). RQ-VAE (TIGER, arXiv:2305.05065;
+`rqvae.py`) and LETTER (arXiv:2405.07314; `letter.py`) give a residual quantiser behind an encoder (`autoencoder.py`). A
+learner that reads collaborative vectors besides is an `AlignedCodesSpec`.
 
 Letters: V items, n vectors of some of them, D width of a vector, K levels that were learned, L levels with an extra
-digit, C codes of a level, d width of the part that a level describes.
+digit, C codes of a level, d width of the part (or of the latent vector) that a level describes.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from torch import Tensor
 
 from fullrank.core.progress import Progress
 from fullrank.core.spec import Spec
+from fullrank.semantic_ids.vectors import Vectors
 
 
 @runtime_checkable
@@ -34,12 +36,14 @@ class Quantiser(Protocol):
     dim: int
     """D, the width of the vectors."""
     codebooks: Float[Tensor, "K C d"]
-    """Codewords; d is D, or D / K where each level describes a part of the (rotated) vector."""
+    """Codewords; d is D, D / K where each level describes a part of the (rotated) vector, or the width behind an
+    encoder."""
 
     def encode(self, x: Float[Tensor, "n D"]) -> Int64[Tensor, "n K"]: ...
     def decode(self, codes: Int64[Tensor, "n K"]) -> Float[Tensor, "n D"]: ...
     def last(self, x: Float[Tensor, "n D"], codes: Int64[Tensor, "n K"]) -> Float[Tensor, "n C"]:
-        """Squared error of each row up to a constant of its own, with each code in the last level's place."""
+        """Squared error of each row up to a constant of its own, with each code in the last level's place, in the space
+        that the codebooks divide."""
         ...
 
     def tensors(self) -> dict[str, Tensor]: ...
@@ -55,3 +59,13 @@ class CodesSpec(Spec):
     @abstractmethod
     def restore(self, tensors: Mapping[str, Tensor]) -> Quantiser:
         """The quantiser whose `tensors` these are. Raises `UserError` where they are not of this spec."""
+
+
+class AlignedCodesSpec(CodesSpec):
+    """Base of a learner that reads collaborative vectors beside those that it encodes (`Encode.collaborative`)."""
+
+    @abstractmethod
+    def fit(
+        self, x: Float[Tensor, "n D"], seed: int, tick: Progress, collaborative: Vectors | None = None
+    ) -> Quantiser:
+        """The same; a row of `collaborative` is of the item of that row of x. They are not read when encoding."""

@@ -16,11 +16,12 @@ from fullrank.core.checks import check_flag, check_overrides, check_path, check_
 from fullrank.core.errors import UserError
 from fullrank.core.files import without_dots
 from fullrank.core.locks import folder_lock
-from fullrank.core.progress import Tell, quiet
+from fullrank.core.progress import Progress, Tell, quiet
 from fullrank.data import manifest as manifests
 from fullrank.data.events.catalog import Catalog
 from fullrank.data.events.store import Store
-from fullrank.semantic_ids import Quantiser, folder, measure
+from fullrank.semantic_ids import AlignedCodesSpec, Quantiser, folder, measure
+from fullrank.semantic_ids.autoencoder import Autoencoder
 from fullrank.semantic_ids.collisions import resolve_collisions
 from fullrank.semantic_ids.reader import Codes
 from fullrank.semantic_ids.spec import Encode
@@ -63,12 +64,17 @@ def _encode_locked(items: Catalog | Store | str | Path, place: Path, spec: Encod
     learned = _learned(found, catalog, spec)
     reduction = fit_reduction(raw[learned], spec.pca, spec.whiten)
     x = raw if reduction is None else reduction.apply(raw)
-    quantiser = spec.learner.fit(x[learned], spec.seed, tell("codebooks"))
+    beside = None if spec.collaborative is None else spec.collaborative.read(catalog, cache, tell)
+    quantiser = _fit(spec, x, learned, beside, tell("codebooks"))
     first = quantiser.encode(x)
     codes, sizes = resolve_collisions(
         spec.collisions, first, quantiser.sizes, catalog.popularity, lambda rows: quantiser.last(x[rows], first[rows])
     )
     report = quality_report(raw, x, found.known, (first, codes), sizes, quantiser, reduction, spec)
+    if beside is not None:
+        report["collaborative"] = measure.neighbour_recall(
+            beside.matrix[beside.known], _summed(quantiser, codes[beside.known]), spec.seed
+        )
     measure.check_limits(report, spec.limits)
     facts = {
         "spec": spec.dump(), "sizes": list(sizes), "item_ids": ids_hash(catalog.ids), "data": origin,
@@ -77,9 +83,29 @@ def _encode_locked(items: Catalog | Store | str | Path, place: Path, spec: Encod
         },
         "vectors": found.facts, "report": report, "notes": notes(found.facts, int((~found.known).sum()), catalog.size),
     }  # fmt: skip
+    if beside is not None:
+        facts["collaborative"] = beside.facts
+    if isinstance(quantiser, Autoencoder):
+        facts["learning"] = quantiser.facts
     tensors = quantiser.tensors() | ({} if reduction is None else reduction.tensors())
     folder.write_folder(place, catalog.ids, codes, tensors, facts)
     return Codes.open(place)
+
+
+def _fit(
+    spec: Encode, x: Float[Tensor, "V R"], learned: Bool[Tensor, "V"], beside: Vectors | None, tick: Progress
+) -> Quantiser:
+    """Codebooks learned from these rows, of learners that ask for it beside their collaborative vectors."""
+    if not isinstance(spec.learner, AlignedCodesSpec):
+        return spec.learner.fit(x[learned], spec.seed, tick)
+    own = None if beside is None else Vectors(beside.matrix[learned], beside.known[learned], beside.facts)
+    return spec.learner.fit(x[learned], spec.seed, tick, own)
+
+
+def _summed(quantiser: Quantiser, codes: Int64[Tensor, "n L"]) -> Float[Tensor, "n d"]:
+    """What the codewords of codes come to: behind an encoder their sum, elsewhere the vector that they describe."""
+    own = codes[:, : len(quantiser.sizes)]
+    return quantiser.quantised(own) if isinstance(quantiser, Autoencoder) else quantiser.decode(own)
 
 
 def open_items(items: Catalog | Store | str | Path) -> tuple[Catalog, dict[str, Any]]:

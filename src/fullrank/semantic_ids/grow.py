@@ -99,7 +99,8 @@ def _source(old: Codes, vectors: str | Path | None) -> VectorsSpec:
         return old.spec.vectors
     if old.spec.vectors.kind_of() != "file":
         raise UserError(
-            f"the vectors of {str(old.path)!r} are made from text; a file of others would not fit its codebooks",
+            f"the vectors of {str(old.path)!r} are of kind {old.spec.vectors.kind_of()}; a file of others would not "
+            "fit its codebooks",
             code="other-vectors",
         )
     return old.spec.vectors.override(f"path={json.dumps(str(vectors))}")

@@ -77,10 +77,19 @@ def _revive(x: Tensor, code: Tensor, far: Tensor, words: Tensor) -> None:
     for group in range(len(x)):
         empty = (torch.bincount(code[group], minlength=size) == 0).nonzero().squeeze(1)
         if len(empty):
-            error = far[group] + x[group].pow(2).sum(-1) / 2
-            worst = error.topk(min(len(empty), len(error)))
-            use = worst.values > 1e-9 * float(error.mean().clamp_min(1e-30))
-            words[group, empty[: int(use.sum())]] = x[group, worst.indices[use]]
+            revive(x[group], far[group] + x[group].pow(2).sum(-1) / 2, words[group], empty)
+
+
+def revive(x: Float[Tensor, "n d"], error: Float[Tensor, "n"], words: Float[Tensor, "C d"], empty: Tensor) -> int:
+    """Put the codewords of these codes onto the vectors of the largest errors, in place; how many were moved.
+
+    A vector that lies on its codeword already takes none.
+    """
+    worst = error.topk(min(len(empty), len(error)))
+    use = worst.values > 1e-9 * float(error.mean().clamp_min(1e-30))
+    moved = int(use.sum())
+    words[empty[:moved]] = x[worst.indices[use]]
+    return moved
 
 
 def require_vectors(x: Float[Tensor, "n D"], size: int, name: str) -> None:
@@ -104,6 +113,11 @@ def require_vectors(x: Float[Tensor, "n D"], size: int, name: str) -> None:
 
 def sample_rows(x: Float[Tensor, "n D"], points: int, generator: torch.Generator) -> Float[Tensor, "M D"]:
     """At most so many rows, drawn without repetition, in their order."""
-    if len(x) <= points:
-        return x
-    return x[torch.randperm(len(x), generator=generator)[:points].sort().values]
+    return x if len(x) <= points else x[sample_places(len(x), points, generator)]
+
+
+def sample_places(count: int, points: int, generator: torch.Generator) -> Int64[Tensor, "M"]:
+    """The numbers of at most so many of `count` rows, drawn without repetition, in their order."""
+    if count <= points:
+        return torch.arange(count)
+    return torch.randperm(count, generator=generator)[:points].sort().values

@@ -85,7 +85,7 @@ def variance(x: Float[Tensor, "n D"]) -> float:
 
 
 def neighbour_recall(
-    raw: Float[Tensor, "n D"], described: Float[Tensor, "n D"], seed: int, k: int = NEIGHBOURS, queries: int = QUERIES
+    raw: Float[Tensor, "n D"], described: Float[Tensor, "n E"], seed: int, k: int = NEIGHBOURS, queries: int = QUERIES
 ) -> dict[str, Any]:
     """Recall of an item's k nearest by cosine of its vector, among the k nearest by cosine of what its codes describe.
 

@@ -153,7 +153,8 @@ class Codes:
 
     @property
     def codebooks(self) -> Float[Tensor, "K C d"]:
-        """Codewords of the learned levels; d is the width that the learner saw, or its K-th part (`opq`)."""
+        """Codewords of the learned levels; d is the width that the learner saw, its K-th part (`opq`), or the width
+        behind an encoder (`rqvae`, `letter`)."""
         return self.quantiser.codebooks
 
     @cached_property

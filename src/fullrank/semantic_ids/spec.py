@@ -8,7 +8,7 @@ from pydantic import Field
 
 from fullrank.core.bounds import MOST_SEED, MOST_WIDTH
 from fullrank.core.registry import Room
-from fullrank.core.spec import Spec
+from fullrank.core.spec import Spec, later
 from fullrank.semantic_ids import CodesSpec
 from fullrank.semantic_ids.collisions import Policy
 from fullrank.semantic_ids.measure import Limits
@@ -21,7 +21,7 @@ class Encode(Spec):
     """How items become semantic ids."""
 
     vectors: Annotated[VectorsSpec, Room("items.vectors")] = TextVectors()
-    """What is known of an item, as a vector: `text`, or a `file` of your own."""
+    """What is known of an item, as a vector: `text`, a `file` of your own, or both (`joined`)."""
     pca: int | None = Field(None, ge=1, le=MOST_WIDTH)
     """Dimensions kept, by principal components; None keeps all."""
     whiten: bool = False
@@ -36,3 +36,5 @@ class Encode(Spec):
     """Where to stop instead of writing codes."""
     seed: int = Field(0, ge=0, le=MOST_SEED)
     """Of draws: first codewords, samples."""
+    collaborative: Annotated[VectorsSpec, Room("items.vectors")] | None = later(None)
+    """Vectors of a trained recommender's items: `letter` learns from them, and the report compares neighbours."""

@@ -1,0 +1,172 @@
+"""LETTER: RQ-VAE that also knows who buys what (Wang et al., CIKM 2024, arXiv:2405.07314).
+
+The loss of RQ-VAE (`rqvae.py`; here means over elements and over levels, as in the authors' code) and two terms:
+
+    alignment   cross-entropy of softmax over the batch of z_q,i . c_j at j = i, where c are collaborative vectors of
+                the items, frozen: those that a trained recommender has (`Encode.collaborative`)
+    diversity   by level, cross-entropy of softmax over the codewords but the item's own of e . e_j / temperature, at
+                another codeword of the own one's cluster; clusters of codewords, alike in size, are made each epoch
+
+Items that the same people like come to share codes, and codewords of a cluster spread over the codes instead of a few
+taking all. A codeword that is alone in its cluster has no partner and no diversity loss.
+
+Differs: the authors' encoder is 2048-1024-512-256-128-64 and learns 20,000 epochs (`hidden`, `epochs`); their script
+has alignment 0.01, the paper 0.1. Their last step, other last codes for items that collide, is `collisions=sinkhorn`.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int64
+from pydantic import Field
+from torch import Tensor
+
+from fullrank.core.bounds import LEAST_TEMPERATURE, MOST_FACTOR
+from fullrank.core.errors import UserError
+from fullrank.core.progress import Progress
+from fullrank.semantic_ids import AlignedCodesSpec
+from fullrank.semantic_ids.autoencoder import Autoencoder
+from fullrank.semantic_ids.kmeans import kmeans, sample_places
+from fullrank.semantic_ids.rqvae import AutoencoderSpec, LearningStep, Term, learn
+from fullrank.semantic_ids.vectors import Vectors
+
+CLUSTER_ROUNDS = 10
+"""Rounds of k-means behind the clusters of codewords."""
+
+
+class Letter(AutoencoderSpec, AlignedCodesSpec):
+    """Residual-quantised autoencoder with collaborative alignment and diverse codes."""
+
+    kind: Literal["letter"] = "letter"
+    levels: int = Field(4, ge=1, le=256)
+    """K, codes of an item."""
+    weight_decay: float = Field(1e-4, ge=0, le=MOST_FACTOR)
+    """Decay of weights, biases and codewords."""
+    alignment: float = Field(0.1, ge=0, le=MOST_FACTOR)
+    """Weight of the alignment with collaborative vectors; 0 needs none."""
+    diversity: float = Field(1e-4, ge=0, le=MOST_FACTOR)
+    """Weight of the diversity of codes."""
+    clusters: int = Field(10, ge=1, le=65536)
+    """Clusters of a level's codewords."""
+    temperature: float = Field(1.0, ge=LEAST_TEMPERATURE, le=MOST_FACTOR)
+    """Divides the products of codewords in the diversity loss."""
+
+    def fit(
+        self, x: Float[Tensor, "n D"], seed: int, tick: Progress, collaborative: Vectors | None = None
+    ) -> Autoencoder:
+        generator = torch.Generator().manual_seed(seed)
+        rows = sample_places(len(x), max(self.points, self.size), generator)
+        terms: list[Term] = []
+        if self.alignment:
+            terms.append(self._alignment(collaborative))
+        if self.diversity:
+            if self.update == "ema":
+                raise UserError(
+                    "diversity moves codewords by its gradient, which update=ema leaves out; set "
+                    "learner.update=gradient or learner.diversity=0",
+                    code="option-without-effect",
+                )
+            terms.append(CodeDiversity(self.diversity, self.clusters, self.temperature, generator))
+        return learn(self, x, rows, seed, tick, terms)
+
+    def total(self, error: Float[Tensor, ""], levels: Float[Tensor, "K"], dim: int) -> Float[Tensor, ""]:
+        return error + levels.mean()
+
+    def _alignment(self, collaborative: Vectors | None) -> CollaborativeAlignment:
+        if collaborative is None:
+            raise UserError(
+                "letter aligns codes with collaborative vectors: name a file of them with --collaborative (fullrank "
+                "vectors RUN writes one), or set learner.alignment=0",
+                code="missing-collaborative-vectors",
+            )
+        matrix = collaborative.matrix
+        if matrix.shape[1] != self.width:
+            raise UserError(
+                f"the collaborative vectors have width {matrix.shape[1]} and the codewords {self.width}, and letter "
+                f"multiplies them: set learner.width={matrix.shape[1]}",
+                code="other-vectors",
+            )
+        if not bool(collaborative.known.any()):
+            raise UserError(
+                "none of the items that letter learns from has a collaborative vector; give those of this store's run",
+                code="items-without-vectors",
+            )
+        return CollaborativeAlignment(self.alignment, matrix, collaborative.known)
+
+
+class CollaborativeAlignment(Term):
+    """weight . cross-entropy of z_q,i . c_j over the batch at j = i; items without a vector c are left out."""
+
+    name = "alignment"
+
+    def __init__(self, weight: float, vectors: Float[Tensor, "n d"], known: Bool[Tensor, "n"]):
+        self.weight, self.vectors, self.known = weight, vectors, known
+
+    def __call__(self, step: LearningStep) -> Float[Tensor, ""]:
+        here = self.known[step.rows]
+        if not bool(here.any()):
+            return step.through.sum() * 0
+        logits = step.through[here] @ self.vectors[step.rows[here]].T
+        return self.weight * F.cross_entropy(logits, torch.arange(len(logits)))
+
+
+class CodeDiversity(Term):
+    """weight . mean over levels of the cross-entropy of e . e_j / temperature over j but the own, at a partner."""
+
+    name = "diversity"
+
+    def __init__(self, weight: float, clusters: int, temperature: float, generator: torch.Generator):
+        self.weight, self.clusters, self.temperature, self.generator = weight, clusters, temperature, generator
+        self.cluster: list[Int64[Tensor, "C"]] = []
+
+    def begin(self, books: Float[Tensor, "K C d"]) -> None:
+        self.cluster = [balanced_clusters(book, min(self.clusters, len(book)), self.generator) for book in books]
+
+    def __call__(self, step: LearningStep) -> Float[Tensor, ""]:
+        total = step.words.sum() * 0  # where no codeword has a partner
+        for level, cluster in enumerate(self.cluster):
+            own = step.codes[:, level]
+            partner = partners(own, cluster, self.generator)
+            paired = partner >= 0
+            if not bool(paired.any()):
+                continue
+            logits = step.words[paired, level] @ step.books[level].T / self.temperature
+            masked = logits.scatter(1, own[paired, None], -torch.inf)
+            total = total + F.cross_entropy(masked, partner[paired])
+        return self.weight * total / len(self.cluster)
+
+
+def balanced_clusters(words: Float[Tensor, "C d"], clusters: int, generator: torch.Generator) -> Int64[Tensor, "C"]:
+    """The cluster of each codeword, none with more than its share (rounded up).
+
+    Centres are those of k-means; then pairs of codeword and centre are taken in the order of their distances, where
+    codeword and centre are still free. (The authors solve it as a minimum-cost flow.)
+    """
+    centres = kmeans(words[None], clusters, CLUSTER_ROUNDS, generator)[0]
+    far = torch.cdist(words.double(), centres.double())
+    room = [-(-len(words) // clusters)] * clusters
+    found, left = [-1] * len(words), len(words)
+    for place in far.flatten().argsort(stable=True).tolist():
+        word, cluster = divmod(place, clusters)
+        if room[cluster] and found[word] < 0:
+            found[word], room[cluster], left = cluster, room[cluster] - 1, left - 1
+            if not left:
+                break
+    return torch.tensor(found)
+
+
+def partners(own: Int64[Tensor, "B"], cluster: Int64[Tensor, "C"], generator: torch.Generator) -> Int64[Tensor, "B"]:
+    """Another code of each code's cluster, drawn alike; -1 where it is alone in it."""
+    members = cluster.argsort(stable=True)  # cluster after cluster
+    size = torch.bincount(cluster)
+    begin = size.cumsum(0) - size
+    place = torch.empty_like(members)
+    place[members] = torch.arange(len(members))
+    mine = cluster[own]
+    others = size[mine] - 1
+    draw = (torch.rand(len(own), generator=generator, dtype=torch.float64) * others).long().clamp_max(others - 1)
+    step = (place[own] - begin[mine] + 1 + draw) % size[mine]
+    return torch.where(others > 0, members[begin[mine] + step], -1)

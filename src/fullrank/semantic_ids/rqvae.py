@@ -1,0 +1,218 @@
+"""RQ-VAE: semantic ids of TIGER (Rajput et al., NeurIPS 2023, arXiv:2305.05065, Section 3.1).
+
+An encoder makes z of an item's vector x, K codebooks quantise it residually, r_1 = z, r_{k+1} = r_k - e_k, and a
+decoder makes x^ of their sum z_q. With sg for "no gradient flows here":
+
+    loss = |x - x^|^2 + sum over k of |sg[r_k] - e_k|^2 + commitment |r_k - sg[e_k]|^2
+
+The decoder's gradient reaches the encoder through z_q as if quantisation were not there (straight through, van den Oord
+et al. 2017). What a level takes off the residual is the codeword without gradient; were it the straight-through vector,
+r_k would be constant and deeper levels would tell the encoder nothing. Codebooks start at k-means of the first batch.
+
+Differs from TIGER: AdamW where it has Adagrad, and far fewer epochs, for a CPU; codes that no vector of an epoch chose
+are moved to a vector that is described badly (`revive`; TIGER has k-means at the start alone). Codewords may instead
+follow the mean of their vectors, `update=ema` (van den Oord et al. 2017, Appendix A.1).
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int64
+from pydantic import Field
+from torch import Tensor
+
+from fullrank.core.bounds import MOST_COUNT, MOST_EPOCHS, MOST_FACTOR, MOST_PARTS, MOST_WIDTH, Width
+from fullrank.core.errors import UserError
+from fullrank.core.memory import require_memory
+from fullrank.core.progress import Progress
+from fullrank.semantic_ids import CodesSpec
+from fullrank.semantic_ids.autoencoder import (
+    Autoencoder,
+    Layers,
+    initial_layers,
+    layer_weights,
+    run_layers,
+    scaled_vectors,
+)
+from fullrank.semantic_ids.kmeans import require_vectors, sample_places
+from fullrank.semantic_ids.moving_codebooks import (
+    MovingAverage,
+    quantise,
+    revive_dead,
+    settle,
+    start,
+    straight_through,
+)
+
+
+class AutoencoderSpec(CodesSpec):
+    """Settings of learners with an encoder, residual codebooks and a decoder."""
+
+    levels: int = Field(3, ge=1, le=256)
+    """K, codes of an item."""
+    size: int = Field(256, ge=1, le=65536)
+    """Codes of a level; not more than there are vectors to learn from."""
+    hidden: tuple[Width, ...] = Field((512, 256, 128), max_length=MOST_PARTS)
+    """Widths of the encoder's hidden layers; the decoder has them the other way round."""
+    width: int = Field(32, ge=1, le=MOST_WIDTH)
+    """Width of the codewords."""
+    commitment: float = Field(0.25, ge=0, le=MOST_FACTOR)
+    """Weight of the loss that keeps the encoder near its codewords."""
+    update: Literal["gradient", "ema"] = "gradient"
+    """How codewords move: by the gradient of their loss, or to the moving average of their vectors."""
+    decay: float = Field(0.99, ge=0, le=1)
+    """Share of the past in that moving average."""
+    revive: bool = True
+    """Move codes that no vector of an epoch chose to vectors that are described badly."""
+    epochs: int = Field(100, ge=1, le=MOST_EPOCHS)
+    """Passes over the vectors."""
+    batch: int = Field(1024, ge=1, le=MOST_COUNT)
+    """Vectors of a step."""
+    lr: float = Field(1e-3, gt=0, le=1)
+    """Step size of AdamW."""
+    weight_decay: float = Field(0.0, ge=0, le=MOST_FACTOR)
+    """Decay of weights, biases and codewords."""
+    points: int = Field(65536, ge=1, le=MOST_COUNT)
+    """Vectors to learn from; more are sampled."""
+
+    @abstractmethod
+    def total(self, error: Float[Tensor, ""], levels: Float[Tensor, "K"], dim: int) -> Float[Tensor, ""]:
+        """The loss from the mean squared error of an element of x, and of an element of each level's codewords."""
+
+    def restore(self, tensors: Mapping[str, Tensor]) -> Autoencoder:
+        return Autoencoder.restore(tensors, self.hidden, self.width, self.levels, self.size)
+
+
+class RqVae(AutoencoderSpec):
+    """Residual-quantised autoencoder."""
+
+    kind: Literal["rqvae"] = "rqvae"
+
+    def fit(self, x: Float[Tensor, "n D"], seed: int, tick: Progress) -> Autoencoder:
+        return learn(self, x, sample_places(len(x), max(self.points, self.size), _generator(seed)), seed, tick)
+
+    def total(self, error: Float[Tensor, ""], levels: Float[Tensor, "K"], dim: int) -> Float[Tensor, ""]:
+        return dim * error + self.width * levels.sum()  # squared norms, as TIGER writes them
+
+
+@dataclass(frozen=True)
+class LearningStep:
+    """What a batch came to, for terms of the loss that a learner adds."""
+
+    rows: Int64[Tensor, "B"]
+    """Their numbers among all vectors."""
+    through: Float[Tensor, "B d"]
+    """z_q with the gradient of z (straight through)."""
+    codes: Int64[Tensor, "B K"]
+    words: Float[Tensor, "B K d"]
+    """Codewords of the codes; their gradient goes to the codebooks."""
+    books: Float[Tensor, "K C d"]
+
+
+class Term(ABC):
+    """A term of the loss beside those of RQ-VAE."""
+
+    name: str
+
+    def begin(self, books: Float[Tensor, "K C d"]) -> None:  # noqa: B027 (most terms have nothing to do)
+        """Called when an epoch begins."""
+
+    @abstractmethod
+    def __call__(self, step: LearningStep) -> Float[Tensor, ""]:
+        """The term, with its weight."""
+
+
+def learn(
+    spec: AutoencoderSpec,
+    x: Float[Tensor, "n D"],
+    rows: Int64[Tensor, "M"],
+    seed: int,
+    tick: Progress,
+    terms: Sequence[Term] = (),
+) -> Autoencoder:
+    """The network and codebooks learned from these rows of x. Raises `UserError` where they cannot be."""
+    require_vectors(x, spec.size, spec.kind_of())
+    generator, dim = _generator(seed), x.shape[1]
+    _require_room(spec, dim)
+    widths = (dim, *spec.hidden, spec.width)
+    encoder, decoder = initial_layers(widths, generator), initial_layers(widths[::-1], generator)
+    points = x[rows].double()
+    mean = points.mean(0).float()
+    scale = (points - mean.double()).pow(2).mean().sqrt().float()[None]
+    seen = scaled_vectors(x[rows], mean, scale).float()
+    first = seen[torch.randperm(len(seen), generator=generator)[: max(spec.batch, spec.size)]]
+    books = start(run_layers(first, encoder), spec.levels, spec.size, generator)
+    average = MovingAverage(books, spec.decay) if spec.update == "ema" else None
+    learned = [*layer_weights(encoder, decoder), *([books] if average is None else [])]
+    facts: dict[str, float] = {}
+    revived = 0
+    with torch.enable_grad():
+        for one in learned:
+            one.requires_grad_()
+        optimiser = torch.optim.AdamW(learned, lr=spec.lr, weight_decay=spec.weight_decay)
+        for epoch in range(spec.epochs):
+            for term in terms:
+                term.begin(books.detach())
+            used, facts = torch.zeros(books.shape[:2], dtype=torch.bool), {}
+            for batch in torch.randperm(len(seen), generator=generator).split(spec.batch):
+                optimiser.zero_grad()
+                z = run_layers(seen[batch], encoder)
+                found = quantise(z, books)
+                step = LearningStep(rows[batch], straight_through(z, found), found.codes, found.words, books)
+                error = F.mse_loss(run_layers(step.through, decoder), seen[batch])
+                levels = found.losses(spec.commitment, codebook=average is None)
+                parts = {"autoencoder": spec.total(error, levels, dim)} | {term.name: term(step) for term in terms}
+                loss = torch.stack(list(parts.values())).sum()
+                loss.backward()
+                optimiser.step()
+                if average is not None:
+                    average.update(found, books)
+                used[torch.arange(spec.levels), found.codes] = True
+                for name, value in ({"squared_error": error} | parts).items():
+                    facts[name] = facts.get(name, 0.0) + value.item() * len(batch) / len(seen)
+            _require_finite(spec, epoch, [*learned, books], facts)
+            if spec.revive and not bool(used.all()):
+                moved = revive_dead(_latent(seen, encoder), books.detach(), ~used)
+                revived += int(moved.sum())
+                if average is not None:
+                    average.restart(moved, books)
+            tick(epoch + 1, spec.epochs)
+    for one in learned:
+        one.requires_grad_(False)
+    if spec.revive:
+        revived += settle(_latent(seen, encoder), books)
+    told = {"epochs": spec.epochs, "revived": revived, "last_epoch": facts}
+    return Autoencoder(encoder, decoder, books, mean, scale, told)
+
+
+def _latent(seen: Float[Tensor, "n D"], encoder: Layers) -> Tensor:
+    with torch.no_grad():
+        return run_layers(seen, encoder)
+
+
+def _generator(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def _require_finite(spec: AutoencoderSpec, epoch: int, learned: Sequence[Tensor], facts: Mapping[str, float]) -> None:
+    """Raises `UserError` where the learning has diverged."""
+    if not all(math.isfinite(value) for value in facts.values()) or not all(bool(p.isfinite().all()) for p in learned):
+        raise UserError(
+            f"the loss of {spec.kind_of()} is no longer finite in epoch {epoch + 1}; set a smaller learner.lr",
+            code="loss-not-finite",
+        )
+
+
+def _require_room(spec: AutoencoderSpec, dim: int) -> None:
+    """Raises `UserError` where parameters, their gradients and their moments do not fit into memory."""
+    widths = (dim, *spec.hidden, spec.width)
+    network = 2 * sum(a * b for a, b in zip(widths, widths[1:], strict=False))
+    needed = 4 * 4 * (network + spec.levels * spec.size * spec.width)  # weights, gradients and two moments
+    require_memory(needed, f"the network of {spec.kind_of()}", "set smaller learner.hidden or learner.width")
