@@ -157,10 +157,11 @@ def show(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show the settings of a recipe or a run as YAML, or the reports of semantic ids side by side.
+    """Show the settings of a recipe or a run as YAML.
 
-    `fullrank train` reads the YAML back. Of a ranking model, a comment below counts its parameters and the FLOPs of an
-    impression: of a run, or with --data.
+    Of folders of semantic ids it shows the reports side by side. `fullrank
+    train` reads the YAML back. Of a ranking model, a comment below counts its
+    parameters and the FLOPs of an impression: of a run, or with --data.
 
     \b
     fullrank show sasrec > mine.yaml

@@ -203,6 +203,7 @@ def recommend(
     if users is not None:
         store = event_store_of(opened) if data is None else Store.open(data)
         asked |= {"users": user_ids(users, store, columns[0]), "data": store, "unknown_users": strangers}
+        asked["columns"] = ("user_id", columns[1], "timestamp")  # --user-col was of the file of users
     else:
         events = _listed(history, catalog) if history is not None else _table(histories, columns, catalog, bool(when))
         missing = unknown_ids(events, columns[1], catalog)

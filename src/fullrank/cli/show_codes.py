@@ -11,29 +11,31 @@ from fullrank.cli.output import Output
 if TYPE_CHECKING:
     from fullrank.semantic_ids.reader import Codes
 
-COLUMNS = (
-    "codes", "learner", "levels", "items", "least use", "least perplexity", "sharing codes", "of another vector",
-    "after", "error", "neighbours", "collaborative",
-)  # fmt: skip
-"""Collisions are those before the policy and, in `after`, behind it."""
+FIGURES = {
+    "learner": "learner", "levels": "levels", "items": "items", "least use": "use", "least perplexity": "perplexity",
+    "sharing codes": "rate", "of another vector": "different", "after the policy": "after", "error": "error",
+    "neighbours": "neighbours", "collaborative": "collaborative",
+}  # fmt: skip
+"""Rows of the table: what is read there, and its name in `row_of`. Collisions are those before the policy."""
 
 
 def show_codes(output: Output, folders: Sequence[str]) -> None:
-    """A row for each folder, in the order given. Raises `UserError` for a folder that holds no codes."""
+    """A column for each folder, in the order given. Raises `UserError` for a folder that holds no codes."""
     from fullrank.semantic_ids.reader import Codes
 
-    rows = [row_of(Codes.open(Path(folder))) for folder in folders]
-    output.table(COLUMNS, [tuple(row.values())[: len(COLUMNS)] for row in rows])
-    catalogues = {row["item_ids"] for row in rows}
-    if len(catalogues) > 1:
+    found = [row_of(Codes.open(Path(folder))) for folder in folders]
+    names = [Path(one["codes"]).name for one in found]
+    heads = names if len(set(names)) == len(names) else [one["codes"] for one in found]
+    output.table(("", *heads), [(said, *(one[name] for one in found)) for said, name in FIGURES.items()])
+    if len({one["item_ids"] for one in found}) > 1:
         output.say("note: these are codes of different items, and their figures do not compare")
-    if len({row["vectors"] for row in rows}) > 1:
+    if len({one["vectors"] for one in found}) > 1:
         output.say("note: these codes were learned from different vectors: error and neighbours are about their own")
-    output.finish({"codes": rows})
+    output.finish({"codes": found})
 
 
 def row_of(codes: Codes) -> dict[str, Any]:
-    """The figures of one folder; the first are those of `COLUMNS`, in its order."""
+    """The figures of one folder."""
     report, learner = codes.report, codes.spec.learner
     learned = [level for level in report["levels"] if level["learned"]]
     clash = report["collisions"]

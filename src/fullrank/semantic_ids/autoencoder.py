@@ -130,13 +130,13 @@ def _named(name: str, layers: Layers) -> Iterable[tuple[str, Tensor]]:
 
 def _found(tensors: Mapping[str, Tensor], name: str, widths: Sequence[int]) -> Layers:
     layers: Layers = []
-    for number, (wide, out) in enumerate(zip(widths, widths[1:], strict=False)):
+    for number, (wide, after) in enumerate(zip(widths, widths[1:], strict=False)):
         here = f"{name}.{number}"
         weight, bias = require_tensors(tensors, {f"{here}.weight": 2, f"{here}.bias": 1})
-        if weight.shape != (out, wide) or bias.shape != (out,):
+        if weight.shape != (after, wide) or bias.shape != (after,):
             raise UserError(
-                f"{here} has the shapes {tuple(weight.shape)} and {tuple(bias.shape)}, the spec says {(out, wide)} and "
-                f"{(out,)}",
+                f"{here} has the shapes {tuple(weight.shape)} and {tuple(bias.shape)}, the spec says {(after, wide)} "
+                f"and {(after,)}",
                 code="codebooks-damaged",
             )
         layers.append((weight, bias))
