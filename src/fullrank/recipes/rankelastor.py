@@ -10,8 +10,8 @@ want a GPU. These have the block of the authors' code, `equation_4` has the pape
 mixing (full or block transpose) times FFN (glu or gelu), all else equal. `matched_*` have equally many dense
 parameters, `ladder_*` are the lowest common rung of the ladders of Figures 7 and 8, `deep` has 16 blocks that start
 near the identity. Cost: with Eq. 4 an epoch of RankElastor takes about 90 s of one core on ml-1m and 20 s on frappe,
-of RankMixer 40 s and 9 s. Numbers: results/rankelastor/, docs/results/rankers.md: at the best public settings of frappe it
-is ahead of RankMixer and behind DCNv2, on ml-1m behind DCNv2; 4 blocks are better than one.
+of RankMixer 40 s and 9 s. Numbers: results/rankelastor/, docs/results/rankers.md: at the best public settings of
+frappe it is ahead of RankMixer and behind DCNv2, on ml-1m behind DCNv2; 4 blocks are better than one.
 
 Differs: `mixing_*`, `matched_*` and `ladder_*` have Eq. 4 behind a norm (`feed_forward=glu`), as they were run and as
 their weights are counted. The ablation shares one head, and T = 16 tokens of width 32, which block transpose can
