@@ -139,16 +139,15 @@ class OpenNodes:
             at = self._places(own, nodes, first, level)
             kept[at] = scores[at]
             return kept
-        below = self.trie.items_below(level).to(scores.device)
-        if self.group is not None:
+        if self.group is None:
+            below = self.trie.items_below(level).to(scores.device)[own[1]]
+        else:
             kept_below = torch.stack([self.trie.kept_below(level, ~mask) for mask in self.refused])
             last = torch.arange(scores.shape[2], device=scores.device)
             children = (first[..., None] + last).clamp_max(kept_below.shape[1] - 1)
             scores = scores.masked_fill(kept_below[self.group[:, None, None], children] == 0, -torch.inf)
-            below_of_own = kept_below[self.group[own[0]], own[1]]
-        else:
-            below_of_own = below[own[1]]
-        whole = number == below_of_own  # all that is below is hidden
+            below = kept_below[self.group[own[0]], own[1]]
+        whole = number == below  # all that is below is hidden
         at = self._places((own[0][whole], own[1][whole]), nodes, first, level)
         scores = scores.clone()
         scores[at] = -torch.inf

@@ -16,6 +16,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from fullrank.core.errors import UserError
 from fullrank.core.spec import Spec
 from fullrank.data.batch import Batch, States
 from fullrank.ops.flop_count import by_part, forward_flops
@@ -83,8 +84,15 @@ class Encoder(nn.Module, ABC):
         """
 
     def branch(self, cache: Cache, parents: Int[Tensor, "B P"]) -> Cache:
-        """The cache after a step with other streams: stream p of a row goes on from its stream ``parents[row, p]``."""
-        raise NotImplementedError(f"{type(self).__name__} has no streams that branch")
+        """The cache after a step with other streams: stream p of a row goes on from its stream ``parents[row, p]``.
+
+        An encoder that `continues` overrides it.
+        """
+        raise UserError(
+            f"{type(self).__name__} has no streams that branch, so nothing can be generated with it: use transformer "
+            "or gru",
+            code="encoder-does-not-continue",
+        )
 
     def flops(self, length: int) -> dict[str, int | None]:
         """FLOPs of one row of that many positions, forward, by part; None for all where they cannot be counted."""

@@ -130,6 +130,17 @@ class SemanticItems(Items):
         return F.embedding_bag(flat, self.table, mode=mode).view(*rows.shape[:-1], self.table.shape[1])
 
 
+def code_items(items: Items | None, task: str) -> SemanticItems:
+    """The items of a task that predicts codes. Raises `UserError` where they are not codes of the model's width."""
+    if not isinstance(items, SemanticItems) or items.parts == "concat":
+        raise UserError(
+            f"the task {task!r} predicts codes of the model's own width: set model.items.kind=semantic with parts=mean "
+            "or parts=sum",
+            code="items-not-codes",
+        )
+    return items
+
+
 class CodeLevel:
     """One level of semantic ids as what queries search (`batch.Catalogue`): its codes are the items."""
 

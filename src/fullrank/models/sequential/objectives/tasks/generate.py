@@ -22,11 +22,10 @@ from typing import Literal
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from fullrank.core.errors import UserError
 from fullrank.data.batch import Batch, ItemVectors, Queries, States, last
 from fullrank.models.initial import small
 from fullrank.models.sequential.items import ItemIndex, Items
-from fullrank.models.sequential.items.semantic import SemanticItems, levels_of
+from fullrank.models.sequential.items.semantic import SemanticItems, code_items, levels_of
 from fullrank.models.sequential.objectives.tasks import TaskSpec
 from fullrank.models.sequential.objectives.tasks.next_item import NextItem, NextItemTask
 
@@ -41,10 +40,10 @@ class Generate(TaskSpec):
     """Which stretch of a history longer than max_length an epoch reads."""
 
     def positions(self, max_length: int, items: Items) -> int:
-        return (max_length + 1) * len(_semantic(items).sizes)
+        return (max_length + 1) * len(code_items(items, self.kind).sizes)
 
     def build(self, dim: int, max_length: int, items: Items | None = None) -> GenerateTask:
-        return GenerateTask(dim, max_length, len(_semantic(items).sizes), self)
+        return GenerateTask(dim, max_length, len(code_items(items, self.kind).sizes), self)
 
 
 class GenerateTask(NextItemTask):
@@ -69,11 +68,11 @@ class GenerateTask(NextItemTask):
         return x[:, :-1], replace(inputs, items=inputs.items[:, :-1], lengths=inputs.lengths - 1)
 
     def inference_inputs(self, items: Items, batch: Batch) -> tuple[Float[Tensor, "B T D"], Batch]:
-        codes = _semantic(items).codes[batch.items]
+        own = code_items(items, "generate")
         repeated = batch.items.repeat_interleave(self.levels, 1)
         # codes that are generated happen at no time, so nothing here has one
         inputs = replace(batch, items=repeated, lengths=batch.lengths * self.levels, times=None)
-        return self.tokens(_semantic(items), codes).flatten(1, 2), inputs
+        return self.tokens(own, own.codes[batch.items]).flatten(1, 2), inputs
 
     def tokens(self, items: SemanticItems, codes: Int[Tensor, "*n K"]) -> Float[Tensor, "*n K D"]:
         """What the encoder reads of these codes, one of each level."""
@@ -87,7 +86,7 @@ class GenerateTask(NextItemTask):
         assert isinstance(table, ItemIndex)
         rows, before = batch.valid[:, 1:].nonzero(as_tuple=True)
         items = batch.items[rows, before + 1]
-        codes: Int[Tensor, "M K"] = _semantic(table.items).codes[items]
+        codes: Int[Tensor, "M K"] = code_items(table.items, "generate").codes[items]
         found = []
         for k, level in enumerate(levels_of(table)):
             at = (before + 1) * self.levels + k - 1
@@ -99,13 +98,3 @@ class GenerateTask(NextItemTask):
     def readout(self, states: States, inputs: Batch) -> Float[Tensor, "B D"]:
         """The state that the first code is predicted from."""
         return last(states.tokens, inputs)
-
-
-def _semantic(items: Items | None) -> SemanticItems:
-    if not isinstance(items, SemanticItems) or items.parts == "concat":
-        raise UserError(
-            "the task 'generate' predicts codes of the model's own width: set model.items.kind=semantic with "
-            "parts=mean or parts=sum",
-            code="items-not-codes",
-        )
-    return items

@@ -21,10 +21,9 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from fullrank.core.errors import UserError
 from fullrank.data.batch import Batch, ItemVectors, Queries, States, last
 from fullrank.models.sequential.items import ItemIndex, Items
-from fullrank.models.sequential.items.semantic import SemanticItems, levels_of
+from fullrank.models.sequential.items.semantic import SemanticItems, code_items, levels_of
 from fullrank.models.sequential.objectives.tasks import TaskSpec
 from fullrank.models.sequential.objectives.tasks.next_item import NextItem, NextItemTask
 
@@ -39,13 +38,7 @@ class SemanticTokens(TaskSpec):
     """Which stretch of a history longer than max_length an epoch reads."""
 
     def build(self, dim: int, max_length: int, items: Items | None = None) -> SemanticTokensTask:
-        if not isinstance(items, SemanticItems) or items.parts == "concat":
-            raise UserError(
-                "the task 'semantic_tokens' predicts codes of the model's own width: set model.items.kind=semantic "
-                "with parts=mean or parts=sum",
-                code="items-not-codes",
-            )
-        return SemanticTokensTask(dim, max_length, len(items.sizes), self)
+        return SemanticTokensTask(dim, max_length, len(code_items(items, self.kind).sizes), self)
 
 
 class SemanticTokensTask(NextItemTask):
