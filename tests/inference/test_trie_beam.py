@@ -142,6 +142,19 @@ def test_users_of_a_batch_do_not_change_each_other() -> None:
         assert torch.equal(alone[1][0], together[1][i]) and close(alone[0][0], together[0][i])
 
 
+def test_what_is_kept_of_masks_is_not_taken_for_other_masks() -> None:
+    """Counts of a mask serve the next batch; a mask that was changed in place, or another one, is counted anew."""
+    made = model()
+    answer, search = answered(made), TrieBeam(made.items, beams=V)  # type: ignore[arg-type]
+    stock, rows = np.arange(V) % 2 == 0, np.arange(3)
+    for _ in range(4):
+        for filters in (Filters(barred=stock), Filters(masks=((rows, stock), (rows + 3, ~stock)))):
+            asked = filters.of_batch(None)
+            found, wanted = search(answer, V, asked), top_k(answer, V, filters=asked)
+            assert torch.equal(found[1], wanted[1]) and close(found[0], wanted[0])
+        stock[:20] = ~stock[:20]
+
+
 def test_what_cannot_be_generated_is_refused() -> None:
     made = model()
     with refused("decoding-needs-independent-codes", "graph", "beam"):

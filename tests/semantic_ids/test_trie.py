@@ -32,15 +32,18 @@ def test_nodes_are_the_beginnings_of_tuples(items: int, sizes: tuple[int, ...]) 
             children = nodes[int(level.children[j]) : int(level.children[j + 1])]
             assert children == [node for node in nodes if node[:-1] == parent]
         kept = torch.arange(items) % 3 == 0
+        running = trie.kept_before(kept)
         for j, node in enumerate(nodes):
-            assert every[int(level.tuples[j]) : int(level.tuples[j + 1])] == [t for t in every if t[: k + 1] == node]
             below = [i for i in range(items) if every[int(found.of_item[i])][: k + 1] == node]
-            assert int(trie.items_below(k)[j]) == len(below)
-            assert int(trie.kept_below(k, kept)[j]) == sum(i % 3 == 0 for i in below)
-            assert set(trie.nodes_of(torch.tensor(below), k).tolist()) == {j}
+            low, high = level.below[j : j + 2].tolist()
+            assert sorted(trie.items[low:high].tolist()) == below
+            assert int(running[high] - running[low]) == sum(i % 3 == 0 for i in below)
+            places = trie.place[torch.tensor(below)]
+            assert set(trie.nodes_of(places, k).tolist()) == {j}
+            assert trie.items[places.long()].tolist() == below
         before = nodes
 
 
 def test_size_grows_with_tuples_and_not_with_codebooks() -> None:
     small, wide = Trie(tuples(200, (8, 8, 8))), Trie(tuples(200, (4096, 4096, 4096)))
-    assert wide.nbytes < 200 * 3 * 20 and small.nbytes < wide.nbytes
+    assert wide.nbytes < 200 * 4 * (2 + 3 * 4) + 3 * 2 * 4 + 1 and small.nbytes < wide.nbytes

@@ -30,9 +30,8 @@ class TrieBeam:
     """The `beams` best beginnings of tuples of each user, level by level; then their items."""
 
     def __init__(self, items: SemanticItems, *, beams: int):
-        self.trie = Trie(Tuples(items.codes.cpu(), items.popularity.long().cpu().numpy()))
-        self.beams = beams
-        self.largest = int(self.trie.offsets.diff().max())
+        self.trie = Trie(Tuples(items.codes.cpu(), items.popularity.long().cpu().numpy())).to(items.codes.device)
+        self.beams, self.counts = beams, MaskCounts()
 
     @torch.inference_mode()
     def __call__(
@@ -40,46 +39,31 @@ class TrieBeam:
     ) -> tuple[Float[Tensor, "B k"], Int[Tensor, "B k"]]:
         """The k best items of the tuples that the beam ends with."""
         users, device = len(scorer.start), scorer.start.device
-        width, opened = max(self.beams, k), OpenNodes.of(self.trie, filters, users)
+        width, opened = max(self.beams, k), OpenNodes.of(self.trie, filters, users, self.counts)
         nodes = torch.zeros(users, 1, dtype=torch.long, device=device)
         sums, cache = scorer.start.new_zeros(users, 1, dtype=torch.float32), scorer.cache
         log_p = scorer.first()[:, None]
-        for level in range(len(self.trie.levels)):
-            if level:
-                codes = self.trie.levels[level - 1].codes.to(device)[nodes.clamp_min(0)].long()
-                log_p, cache = scorer.after(codes, level - 1, cache)
-            children, scores = self._children(nodes, sums, log_p, level, opened)
+        for number, level in enumerate(self.trie.levels):
+            if number:
+                codes = self.trie.levels[number - 1].codes[nodes.clamp_min(0)].long()
+                log_p, cache = scorer.after(codes, number - 1, cache)
+            first, there = _stretches(level.children, nodes)
+            children = torch.where(there, first[..., None] + torch.arange(there.shape[2], device=device), 0)
+            scores = sums[..., None] + log_p.gather(2, level.codes[children].long())
+            scores = opened.close(scores.masked_fill_(~there, -torch.inf), nodes, first, number).flatten(1)
             sums, at = scores.topk(min(width, scores.shape[1]), dim=1)
-            nodes = children.gather(1, at).masked_fill(sums == -torch.inf, -1)
-            if 0 < level < len(self.trie.levels) - 1:
-                cache = scorer.encoder.branch(cache, at // (scores.shape[1] // log_p.shape[1]))
+            nodes = children.flatten(1).gather(1, at).masked_fill(sums == -torch.inf, -1)
+            if 0 < number < len(self.trie.levels) - 1:
+                cache = scorer.encoder.branch(cache, at // there.shape[2])
         return self._items(nodes, sums, k, filters)
-
-    def _children(
-        self, nodes: Int[Tensor, "B P"], sums: Float[Tensor, "B P"], log_p: Tensor, level: int, opened: OpenNodes
-    ) -> tuple[Int[Tensor, "B m"], Float[Tensor, "B m"]]:
-        """The children of all beams and their scores; places without an open child are -inf."""
-        this = self.trie.levels[level]
-        at, device = nodes.clamp_min(0), nodes.device
-        first = this.children.to(device)[at].long()
-        count = this.children.to(device)[at + 1].long() - first
-        count = count.masked_fill(nodes < 0, 0)
-        places = torch.arange(max(int(count.max()), 1), device=device)
-        there = places < count[..., None]
-        children = torch.where(there, first[..., None] + places, 0)
-        scores = sums[..., None] + log_p.gather(2, this.codes.to(device)[children].long())
-        scores = scores.masked_fill(~there, -torch.inf)
-        return children.flatten(1), opened.close(scores, nodes, first, level).flatten(1)
 
     def _items(
         self, tuples: Int[Tensor, "B P"], sums: Float[Tensor, "B P"], k: int, filters: BatchFilter | None
     ) -> tuple[Float[Tensor, "B k"], Int[Tensor, "B k"]]:
-        offsets, at = self.trie.offsets.to(tuples.device), tuples.clamp_min(0)
-        place = offsets[at][..., None] + torch.arange(self.largest, device=tuples.device)
-        there = (tuples >= 0)[..., None] & (place < offsets[at + 1][..., None])
-        items = self.trie.items.to(tuples.device)[place.clamp_max(len(self.trie.items) - 1)]
-        scores = sums[..., None].expand(items.shape).masked_fill(~there, -torch.inf).flatten(1)
-        items, order = items.flatten(1).sort(1)
+        first, there = _stretches(self.trie.levels[-1].below, tuples)
+        place = torch.where(there, first[..., None] + torch.arange(there.shape[2], device=tuples.device), 0)
+        scores = sums[..., None].expand(place.shape).masked_fill(~there, -torch.inf).flatten(1)
+        items, order = self.trie.items[place].long().flatten(1).sort(1)
         scores = scores.gather(1, order)
         if filters is not None:
             scores = scores.masked_fill(filters.refuses(items), -torch.inf)
@@ -89,95 +73,133 @@ class TrieBeam:
         return F.pad(values, (0, missing), value=-torch.inf), F.pad(ids, (0, missing), value=-1)
 
 
+def _stretches(starts: Int[Tensor, "n"], nodes: Int[Tensor, "B P"]) -> tuple[Int[Tensor, "B P"], Bool[Tensor, "B P m"]]:
+    """Where the stretch of each node begins, and which of m places it has; m is the longest of these nodes' own."""
+    first = starts[nodes.clamp_min(0)].long()
+    count = (starts[nodes.clamp_min(0) + 1] - first).masked_fill(nodes < 0, 0)
+    return first, torch.arange(max(int(count.max()), 1), device=nodes.device) < count[..., None]
+
+
+class MaskCounts:
+    """`Trie.kept_before` of the masks of one batch, kept for the next: a service has few masks and many batches, and
+    comparing a mask costs a fraction of counting it anew."""
+
+    def __init__(self) -> None:
+        self.known: tuple[tuple[Tensor, Tensor], ...] = ()
+
+    def of(self, trie: Trie, refused: tuple[Bool[Tensor, "V"], ...]) -> tuple[Int[Tensor, "V1"], ...]:
+        """The counts of what each mask leaves."""
+        found = []
+        for mask in refused:
+            known = (count for one, count in self.known if torch.equal(one, mask))
+            found.append((mask, next(known, None)))
+        self.known = tuple((mask, trie.kept_before(~mask) if one is None else one) for mask, one in found)
+        return tuple(count for _, count in self.known)
+
+
 @dataclass(frozen=True)
 class OpenNodes:
     """Which nodes have an item below them that a user may be shown.
 
-    What many users share (masks) is looked up by node; what is hidden from single users, or allowed to them alone, are
-    a few items each: their nodes, and the places of these among the children of the user's beams.
+    What many users share (masks) is counted item by item, whatever nodes are asked for; what is hidden from single
+    users, or allowed to them alone, are a few items each: their nodes, and the places of these among the children of
+    the user's beams.
     """
 
     trie: Trie
-    refused: tuple[Bool[Tensor, "V"], ...] = ()
-    """Masks of refused items, each for the users of one group."""
+    kept: Int[Tensor, "G V1"] | None = None
+    """How many items before each place the mask of each group leaves; None where there are no masks."""
     group: Int[Tensor, "B"] | None = None
-    """The mask of each user; None where there are no masks."""
+    """The mask of each user."""
     rows: Int[Tensor, "p"] | None = None
-    """Users of single items ..."""
-    items: Int[Tensor, "p"] | None = None
-    """... that are hidden from them, or the only ones that they may be shown, without what a mask refuses."""
+    """Users of single items, rising ..."""
+    places: Int[Tensor, "p"] | None = None
+    """... that are hidden from them, or the only ones that they may be shown, without what a mask refuses: where these
+    stand in the trie, rising for each user."""
     only: bool = False
     """Whether single items are the only ones allowed."""
 
     @staticmethod
-    def of(trie: Trie, filters: BatchFilter | None, users: int) -> OpenNodes:
+    def of(trie: Trie, filters: BatchFilter | None, users: int, counts: MaskCounts) -> OpenNodes:
         """The filters of a batch of `users` rows, item by item once and for all levels."""
         if filters is None:
             return OpenNodes(trie)
-        group, refused = _groups(filters, users, len(trie.items))
+        size = len(trie.items)
+        group, refused = _groups(filters, users, size)
         pairs = filters.hidden if filters.allowed is None else filters.allowed
         rows, items = pairs.rows, pairs.items
         if filters.allowed is not None:  # of these, what nothing else refuses
-            kept = ~filters.hidden.has_pairs(rows, items, users)
+            left = ~filters.hidden.has_pairs(rows, items, users)
         else:
-            kept = torch.ones_like(rows, dtype=torch.bool)
+            left = torch.ones_like(rows, dtype=torch.bool)
         if group is not None:
-            kept &= ~torch.stack(refused)[group[rows], items]
-        keys = (rows * len(trie.items) + items)[kept].unique()
-        rows, items = keys // len(trie.items), keys % len(trie.items)
-        return OpenNodes(trie, refused, group, rows, items, filters.allowed is not None)
+            left &= ~torch.stack(refused)[group[rows], items]
+        keys = (rows * size + trie.place[items])[left].unique()
+        kept = None if group is None else torch.stack(counts.of(trie, refused))
+        return OpenNodes(trie, kept, group, keys // size, keys % size, filters.allowed is not None)
 
     def close(
         self, scores: Float[Tensor, "B P m"], nodes: Int[Tensor, "B P"], first: Int[Tensor, "B P"], level: int
     ) -> Float[Tensor, "B P m"]:
-        """The scores of the children of some nodes (the first child of each is `first`), -inf where nothing is open."""
-        if self.rows is None or self.items is None:
+        """The scores of the children of some nodes (the first child of each is `first`), -inf where nothing is open;
+        changed in place."""
+        if self.rows is None or self.places is None:
             return scores
-        own, number = self._nodes(level)
+        below = self.trie.levels[level].below
+        user, node, number = self._nodes(level)
         if self.only:
             kept = torch.full_like(scores, -torch.inf)
-            at = self._places(own, nodes, first, level)
+            at = self._places(user, node, nodes, first, level)
             kept[at] = scores[at]
             return kept
-        if self.group is None:
-            below = self.trie.items_below(level).to(scores.device)[own[1]]
-        else:
-            kept_below = torch.stack([self.trie.kept_below(level, ~mask) for mask in self.refused])
-            last = torch.arange(scores.shape[2], device=scores.device)
-            children = (first[..., None] + last).clamp_max(kept_below.shape[1] - 1)
-            scores = scores.masked_fill(kept_below[self.group[:, None, None], children] == 0, -torch.inf)
-            below = kept_below[self.group[own[0]], own[1]]
-        whole = number == below  # all that is below is hidden
-        at = self._places((own[0][whole], own[1][whole]), nodes, first, level)
-        scores = scores.clone()
-        scores[at] = -torch.inf
+        if self.group is not None:
+            ends = first[..., None] + torch.arange(scores.shape[2] + 1, device=scores.device)
+            left = self._kept(self.group[:, None, None], below[ends.clamp_max(len(below) - 1)]).diff()
+            scores.masked_fill_(left == 0, -torch.inf)
+        group = None if self.group is None else self.group[user]
+        whole = number == self._kept(group, below[node + 1]) - self._kept(group, below[node])  # all below is hidden
+        scores[self._places(user[whole], node[whole], nodes, first, level)] = -torch.inf
         return scores
 
-    def _nodes(self, level: int) -> tuple[tuple[Tensor, Tensor], Tensor]:
-        """The nodes of the single items, each once a user, as (user, node); and how many of the items each has."""
-        assert self.rows is not None and self.items is not None
-        size = len(self.trie.levels[level].codes)
-        keys, number = (self.rows * size + self.trie.nodes_of(self.items, level)).unique(return_counts=True)
-        return (keys // size, keys % size), number
+    def _kept(self, group: Int[Tensor, "*#n"] | None, places: Int[Tensor, "*n"]) -> Int[Tensor, "*n"]:
+        """How many items before these places a group's mask leaves."""
+        return places if self.kept is None or group is None else self.kept[group, places.long()]
+
+    def _nodes(self, level: int) -> tuple[Int[Tensor, "n"], Int[Tensor, "n"], Int[Tensor, "n"]]:
+        """The nodes of the single items, each once a user: user, node, and how many of the items are below it."""
+        assert self.rows is not None and self.places is not None
+        size = self.trie.levels[level].size
+        keys = self.rows * size + self.trie.nodes_of(self.places, level)  # rising, as rows and places are
+        keys, number = keys.unique_consecutive(return_counts=True)
+        return keys // size, keys % size, number
 
     def _places(
-        self, own: tuple[Tensor, Tensor], nodes: Int[Tensor, "B P"], first: Int[Tensor, "B P"], level: int
+        self,
+        user: Int[Tensor, "n"],
+        node: Int[Tensor, "n"],
+        nodes: Int[Tensor, "B P"],
+        first: Int[Tensor, "B P"],
+        level: int,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Where these (user, node) stand among the children of the users' beams, without those that are none."""
-        rows, node = own
-        parents = self.trie.levels[level].parents.to(nodes.device)[node].long()
-        same = nodes[rows] == parents[:, None]
-        there = same.any(1)
-        rows, node, beam = rows[there], node[there], same[there].long().argmax(1)
-        return rows, beam, node - first[rows, beam]
+        """Where these nodes stand among the children of their users' beams, without those that are none."""
+        parents = self.trie.levels[level].parents[node]
+        size = len(self.trie.levels[level].children)  # parents, and one for the beams that are none
+        users = torch.arange(len(nodes), device=nodes.device)
+        keys, beams = (users[:, None] * size + nodes + 1).flatten().sort()
+        wanted = user * size + parents + 1
+        at = torch.searchsorted(keys, wanted).clamp_max(len(keys) - 1)
+        there = keys[at] == wanted
+        user, node, beam = user[there], node[there], beams[at[there]] % nodes.shape[1]
+        return user, beam, node - first[user, beam]
 
 
 def _groups(filters: BatchFilter, users: int, size: int) -> tuple[Tensor | None, tuple[Tensor, ...]]:
     """The mask that each user's masks make together: its number per user, and the masks."""
     if not filters.masks and filters.barred is None:
         return None, ()
-    barred = torch.zeros(size, dtype=torch.bool) if filters.barred is None else filters.barred
-    has = torch.zeros(users, max(len(filters.masks), 1), dtype=torch.bool, device=barred.device)
+    device = filters.hidden.rows.device
+    barred = torch.zeros(size, dtype=torch.bool, device=device) if filters.barred is None else filters.barred
+    has = torch.zeros(users, max(len(filters.masks), 1), dtype=torch.bool, device=device)
     for number, (rows, _) in enumerate(filters.masks):
         has[rows, number] = True
     kinds, group = has.unique(dim=0, return_inverse=True)

@@ -1,12 +1,13 @@
 """The trie of the tuples of codes that exist: which codes may follow which, level by level, without tables of pairs.
 
-Nodes of a level are the distinct beginnings of tuples, in lexical order, so that the children of a node, and the tuples
-below it, are one stretch of the next level's nodes, and of all tuples. A level of N nodes takes N codes and N + 1
-places: a million items with four codes take some 40 MB, whatever the size of the codebooks.
+Nodes of a level are the distinct beginnings of tuples, in lexical order, so that the children of a node, and the items
+below it, are one stretch of the next level's nodes, and of all items. A level of N nodes takes four numbers for each: a
+million items with four codes take some 40 MB, whatever the size of the codebooks.
 """
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 
 import torch
@@ -26,15 +27,19 @@ class TrieLevel:
     """Its node of the level before; 0, the root, on the first level."""
     children: Int[Tensor, "n"]
     """Node j of the level before has the nodes children[j] .. children[j + 1] - 1 of this one."""
-    tuples: Int[Tensor, "m"]
-    """Below node j are the tuples tuples[j] .. tuples[j + 1] - 1."""
+    below: Int[Tensor, "m"]
+    """Below node j are the items at the places below[j] .. below[j + 1] - 1 of `Trie.items`."""
+
+    @property
+    def size(self) -> int:
+        return len(self.codes)
 
 
 class Trie:
     """All levels, and what lies below each node. Node t of the last level is tuple t."""
 
     def __init__(self, tuples: Tuples):
-        codes = tuples.tuples
+        codes, offsets = tuples.tuples, tuples.offsets
         self.levels: list[TrieLevel] = []
         new = torch.zeros(len(codes), dtype=torch.bool)
         new[:1] = True
@@ -43,41 +48,48 @@ class Trie:
             new = new | _changed(codes[:, level])
             first = new.nonzero()[:, 0]
             parents = before[first]
-            nodes = len(self.levels[-1].codes) if self.levels else 1
+            nodes = self.levels[-1].size if self.levels else 1
             self.levels.append(
                 TrieLevel(
                     codes[first, level].to(torch.int32),
                     parents.to(torch.int32),
                     _starts(parents, nodes),
-                    torch.cat([first, first.new_tensor([len(codes)])]).to(torch.int32),
+                    torch.cat([offsets[first], offsets[-1:]]).to(torch.int32),
                 )
             )
             before = new.long().cumsum(0) - 1
-        self.items = tuples.items
+        self.items = tuples.items.to(torch.int32)
         """Items, tuple after tuple."""
-        self.offsets = tuples.offsets
-        self.of_item = tuples.of_item
+        self.place = torch.empty_like(self.items)
+        """Where each item stands among them."""
+        self.place[tuples.items] = torch.arange(len(self.items), dtype=torch.int32)
 
     def __len__(self) -> int:
-        return len(self.offsets) - 1
+        return self.levels[-1].size
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all levels."""
-        return sum(x.nbytes for level in self.levels for x in vars(level).values())
+        """Bytes of all of it."""
+        return sum(x.nbytes for x in (self.items, self.place, *(y for level in self.levels for y in _tensors(level))))
 
-    def nodes_of(self, items: Int[Tensor, "p"], level: int) -> Int[Tensor, "p"]:
-        """The node of a level that each item lies below."""
-        return torch.searchsorted(self.levels[level].tuples, self.of_item[items].to(torch.int32), right=True) - 1
+    def to(self, device: torch.device) -> Trie:
+        """The same on a device."""
+        moved = copy.copy(self)
+        moved.items, moved.place = self.items.to(device), self.place.to(device)
+        moved.levels = [TrieLevel(*(x.to(device) for x in _tensors(level))) for level in self.levels]
+        return moved
 
-    def items_below(self, level: int) -> Int[Tensor, "N"]:
-        """Items below each node of a level."""
-        return self.offsets[self.levels[level].tuples.long()].diff()
+    def nodes_of(self, places: Int[Tensor, "p"], level: int) -> Int[Tensor, "p"]:
+        """The node of a level that the item at each place lies below."""
+        return torch.searchsorted(self.levels[level].below, places.to(torch.int32), right=True) - 1
 
-    def kept_below(self, level: int, kept: Bool[Tensor, "V"]) -> Int[Tensor, "N"]:
-        """How many of the items below each node are kept."""
-        running = torch.nn.functional.pad(kept[self.items].long().cumsum(0), (1, 0))
-        return running[self.offsets[self.levels[level].tuples.long()]].diff()
+    def kept_before(self, kept: Bool[Tensor, "V"]) -> Int[Tensor, "V1"]:
+        """How many of the items before each place, and of all, are kept: below node j x[below[j + 1]] - x[below[j]]."""
+        return torch.nn.functional.pad(kept[self.items.long()].cumsum(0, dtype=torch.int32), (1, 0))
+
+
+def _tensors(level: TrieLevel) -> tuple[Tensor, ...]:
+    return level.codes, level.parents, level.children, level.below
 
 
 def _changed(column: Int[Tensor, "T"]) -> Bool[Tensor, "T"]:
