@@ -63,10 +63,16 @@ class Batch:
     batch."""
     users: Int[Tensor, "B"] | None = None
     """Which user each row belongs to; None where every row is a user of its own."""
+    user_keys: Int[Tensor, "B"] | None = None
+    """A number made of each row's user id, the same wherever the user appears, where the model reads users; -1: nobody
+    knows who it is."""
     times: Int[Tensor, "B T"] | None = None
     """Seconds since 1970, where the data has times and the model reads them."""
     hidden: Bool[Tensor, "B T"] | None = None
     """Positions that a task covers up."""
+    answer: int = 0
+    """Tokens at the end of each row that are part of what it is asked for: codes of the item behind the history, of
+    which the next is predicted (teacher forcing). An encoder that reads both sides must not show them to the others."""
     seed: int = 0
     step: int = 0
     counts: Mapping[str, int] | None = None
@@ -87,6 +93,11 @@ class Batch:
     @property
     def valid(self) -> Bool[Tensor, "B T"]:
         return torch.arange(self.items.shape[1], device=self.items.device) < self.lengths[:, None]
+
+    @property
+    def history(self) -> Int[Tensor, "B"]:
+        """The tokens of each row's history, without those of the answer."""
+        return (self.lengths - self.answer).clamp_min(0)
 
     def positions(self, *, from_end: bool) -> Int[Tensor, "B T"]:
         """0 for the first event of a row (or, from the end, for the last valid one)."""
@@ -187,8 +198,8 @@ class States:
 
 
 def last(tokens: Float[Tensor, "B T D"], batch: Batch) -> Float[Tensor, "B D"]:
-    """The state of each row's last valid event (of an empty row: its first place)."""
-    at = (batch.lengths - 1).clamp_min(0)[:, None, None].expand(-1, 1, tokens.shape[-1])
+    """The state of each row's last valid event, before any answer (of an empty row: its first place)."""
+    at = (batch.history - 1).clamp_min(0)[:, None, None].expand(-1, 1, tokens.shape[-1])
     return tokens.gather(1, at)[:, 0]
 
 
@@ -291,11 +302,11 @@ class DenseScorer:
 class Model(Protocol):
     """What retrieval, evaluation and serving need of any recommender, trained or not.
 
-    An attribute `reads_times` says whether it needs `Batch.times`: it is then given them everywhere, and none where it
-    is false. Without the attribute, evaluation gives it those that the store has. A model whose answers search item
-    vectors also has `index_items()`, which makes them once for many answers, and takes them and an inference budget:
-    `answer(batch, index=..., budget=...)`. Answering changes nothing of a model in evaluation mode, so that many
-    threads may share one.
+    An attribute `reads_users` says whether it reads `Batch.user_keys`. An attribute `reads_times` says whether it needs
+    `Batch.times`: it is then given them everywhere, and none where it is false. Without the attribute, evaluation gives
+    it those that the store has. A model whose answers search item vectors also has `index_items()`, which makes them
+    once for many answers, and takes them and an inference budget: `answer(batch, index=..., budget=...)`. Answering
+    changes nothing of a model in evaluation mode, so that many threads may share one.
     """
 
     max_length: int

@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Int
 
 from fullrank.core.jagged import Jagged, Rows
+from fullrank.data.user_keys import UserKeys
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,8 @@ class Histories:
     """Seconds since 1970 beside `items.values`; None where nobody knows them."""
     users: Int[np.ndarray, "U"] | None = None
     """Rows of the store's users, which a model sees as `Batch.rows`; None numbers them 0, 1, ..."""
+    keys: UserKeys | None = None
+    """Numbers made of the users' ids, for models that read them; None where nobody knows who they are."""
 
     def __len__(self) -> int:
         return len(self.items)
@@ -38,7 +41,8 @@ class Histories:
     def take(self, rows: Rows) -> Histories:
         """Some of the users, in the order given."""
         users = None if self.users is None else self.users[rows]
-        return Histories(self.items.take(rows), self.times, users)
+        keys = None if self.keys is None else self.keys.take(rows)
+        return Histories(self.items.take(rows), self.times, users, keys)
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,7 @@ from fullrank.data.events.catalog import Catalog
 from fullrank.data.events.store import Store
 from fullrank.data.frames import InputTable
 from fullrank.data.histories import EvalSet, Histories
+from fullrank.data.user_keys import UserKeys, user_keys
 from fullrank.data.values import TextIndex, Unit
 from fullrank.evaluation.result import EvaluationResult, merge
 from fullrank.evaluation.retrieval import measure
@@ -60,7 +62,8 @@ class LaterEvents:
         starts, middle, ends = self.offsets[:-1], self.bounds[:, 1], self.offsets[1:]
         users = np.arange(len(starts)) if without_history else np.flatnonzero(middle > starts)
         known, targets = Jagged(self.items, starts, middle).take(users), Jagged(self.items, middle, ends).take(users)
-        return EvalSet(Histories(known, self.times, users), targets)
+        keys = UserKeys(partial(user_keys, self.user_ids), users)
+        return EvalSet(Histories(known, self.times, users, keys), targets)
 
 
 def evaluate_later(

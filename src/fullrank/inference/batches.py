@@ -93,6 +93,7 @@ def batches(
     lengths = read.lengths
     _check(model, lengths, batch_size)
     times = histories.times if getattr(model, "reads_times", True) else None
+    keys = histories.keys.numbers() if histories.keys is not None and getattr(model, "reads_users", False) else None
     order = np.argsort(-lengths, kind="stable")  # longest first: what does not fit in memory fails at once
     most = batch_size or max(SCORES // block, 1)
     done = 0
@@ -108,6 +109,7 @@ def batches(
                 items=_padded(table),
                 lengths=torch.from_numpy(lengths[at]),
                 rows=torch.from_numpy(np.asarray(at if histories.users is None else histories.users[at], np.int64)),
+                user_keys=None if keys is None else torch.from_numpy(keys[at]),
                 times=None if times is None else _padded(items.over(times).padded()),
             )
             yield at, batch if str(device) == "cpu" else batch.to(device)

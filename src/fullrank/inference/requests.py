@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, get_args
 
 import narwhals as nw
@@ -18,6 +19,7 @@ from fullrank.data.column_names import USUAL
 from fullrank.data.events.catalog import Catalog
 from fullrank.data.frames import SUFFIXES, InputTable
 from fullrank.data.histories import Histories
+from fullrank.data.user_keys import UserKeys, user_keys
 from fullrank.inference.column_filters import check_filters, filters_key, item_columns, refused_by
 from fullrank.inference.filters import Filters
 
@@ -113,7 +115,8 @@ def batch_of(
         owner = np.repeat(np.arange(len(lengths)), lengths)
         lengths = np.bincount(owner[known], minlength=len(lengths))
         items, times = items[known], None if times is None else times[known]
-    made = Histories(Jagged.from_lengths(items.astype(np.int64), lengths), times)
+    keys = None if flat.users is None else UserKeys(partial(user_keys, flat.users))
+    made = Histories(Jagged.from_lengths(items.astype(np.int64), lengths), times, keys=keys)
     return RequestBatch(flat.users, made, ordered, int(((given > 0) & (lengths == 0)).sum()), flat.give)
 
 

@@ -10,11 +10,15 @@ Commands::
         --out data/codes
     fullrank train tiger --data data/s3rec-beauty --set model.items.codes=data/codes --out runs/tiger
 
+or any function below as ``fullrank train fullrank.recipes.tiger:paper ...``: `paper` has TIGER's encoder and decoder in
+the paper's size, for a GPU; `sprint` is the recipe under SPRINT's penalties, `focused` an encoder and decoder of FAIR's
+attention under FAIR's penalties.
+
 Differs: a causal decoder reads the history as one row of codes and trains on all of its items in one pass, where
-TIGER's encoder and decoder (T5) read it anew for each prefix; rotary positions; no user token; codes by residual
-k-means, which public measurements find as good as RQ-VAE. Lists come from a beam over the trie of existing tuples, so
-that no answer is an item that does not exist. The history is excluded; TIGER ranks it (``fullrank evaluate RUN --set
-seen=keep``).
+TIGER's encoder and decoder (T5) read it anew for each prefix; rotary positions; no user token. `paper` has none of
+that, and differs in what `encoders/seq2seq.py` says. Of both: codes by residual k-means, which public measurements find
+as good as RQ-VAE; lists from a beam over the trie of existing tuples, so that no answer is an item that does not exist;
+the history is excluded, where TIGER ranks it (``fullrank evaluate RUN --set seen=keep``).
 """
 
 from __future__ import annotations
@@ -24,15 +28,25 @@ from typing import ClassVar, Literal
 from fullrank.evaluation.spec import Evaluation
 from fullrank.experiment import Experiment, Training
 from fullrank.inference.search import Decoding
+from fullrank.models.sequential.attention.focused import Focused
+from fullrank.models.sequential.attention.relative import Relative
 from fullrank.models.sequential.attention.softmax import Softmax
+from fullrank.models.sequential.encoders.seq2seq import Seq2Seq
 from fullrank.models.sequential.encoders.transformer import Transformer
 from fullrank.models.sequential.items.semantic import Semantic
 from fullrank.models.sequential.model import Recommender
 from fullrank.models.sequential.objectives.losses.cross_entropy import CrossEntropy
 from fullrank.models.sequential.objectives.tasks.generate import Generate
+from fullrank.models.sequential.regularizers import PenaltySpec
+from fullrank.models.sequential.regularizers.mutual_information import MutualInformation
+from fullrank.models.sequential.regularizers.noise_robustness import NoiseRobustness
+from fullrank.models.sequential.regularizers.sprint import Sprint
 from fullrank.recipes import RecipeSpec
 
 EVALUATION = Evaluation(decoding=Decoding(kind="beam", beams=50))
+TRAINING = Training(
+    max_epochs=40, lr=2e-3, batch_size=1024, warmup=0.05, schedule="cosine", clip_norm=1.0, evaluate_every=5
+)
 
 
 class TIGERRecipe(RecipeSpec):
@@ -42,14 +56,48 @@ class TIGERRecipe(RecipeSpec):
     needs: ClassVar[str] = "events, codes"
 
     def build(self) -> Experiment:
-        encoder = Transformer(
-            layers=4, attention=Softmax(heads=4, rope=True, dropout=0.1), positions="none", inner=256, dropout=0.1
-        )
-        model = Recommender(
-            dim=128, max_length=20, items=Semantic(parts="sum"), encoder=encoder, task=Generate(),
-            loss=CrossEntropy(label_smoothing=0.1),
-        )  # fmt: skip
-        training = Training(
-            max_epochs=40, lr=2e-3, batch_size=1024, warmup=0.05, schedule="cosine", clip_norm=1.0, evaluate_every=5,
-        )  # fmt: skip
-        return Experiment(recipe="tiger", model=model, training=training, evaluation=EVALUATION)
+        return _decoder("tiger")
+
+
+def sprint() -> Experiment:
+    """`tiger` under SPRINT's penalties on attention, feed-forward and the vectors of all codes."""
+    return _decoder("tiger-sprint", Sprint())
+
+
+def paper() -> Experiment:
+    """The paper's size: encoder and decoder of four blocks, six heads of 64, inner width 1024; a row for each prefix."""
+    encoder = Seq2Seq(layers=4, attention=Relative(heads=6, width=64, dropout=0.1), inner=1024, dropout=0.1)
+    model = Recommender(
+        dim=128, max_length=20, items=Semantic(parts="sum"), encoder=encoder,
+        task=Generate(targets="last", user_tokens=2000),
+    )  # fmt: skip
+    training = Training(
+        max_epochs=200, lr=5e-4, batch_by="rows", batch_size=256, warmup=0.05, schedule="cosine", clip_norm=1.0,
+        evaluate_every=10, patience=5,
+    )  # fmt: skip
+    return Experiment(recipe="tiger-paper", model=model, training=training, evaluation=EVALUATION)
+
+
+def focused() -> Experiment:
+    """Encoder and decoder of FAIR's focused attention, with its noise robustness and mutual information."""
+    encoder = Seq2Seq(
+        layers=2, attention=Focused(heads=4, rope=True, norm="softmax", dropout=0.1), inner=256, dropout=0.1
+    )
+    model = Recommender(
+        dim=128, max_length=20, items=Semantic(parts="sum"), encoder=encoder,
+        task=Generate(targets="last", per_user=4), loss=CrossEntropy(label_smoothing=0.1),
+        penalties=(NoiseRobustness(weight=0.1), MutualInformation(weight=0.01)),
+    )  # fmt: skip
+    training = TRAINING.model_copy(update={"batch_by": "rows", "batch_size": 256, "lr": 1e-3})
+    return Experiment(recipe="tiger-focused", model=model, training=training, evaluation=EVALUATION)
+
+
+def _decoder(name: str, *penalties: PenaltySpec) -> Experiment:
+    encoder = Transformer(
+        layers=4, attention=Softmax(heads=4, rope=True, dropout=0.1), positions="none", inner=256, dropout=0.1
+    )
+    model = Recommender(
+        dim=128, max_length=20, items=Semantic(parts="sum"), encoder=encoder, task=Generate(),
+        loss=CrossEntropy(label_smoothing=0.1), penalties=penalties,
+    )  # fmt: skip
+    return Experiment(recipe=name, model=model, training=TRAINING, evaluation=EVALUATION)

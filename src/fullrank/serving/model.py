@@ -9,16 +9,19 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 import torch
 from jaxtyping import Bool, Float, Int
 
 from fullrank.core.errors import UserError
 from fullrank.core.jagged import Jagged
 from fullrank.data.histories import Histories
+from fullrank.data.user_keys import UserKeys, user_keys
 from fullrank.inference.exact import top_k
 from fullrank.inference.filters import Filters
 from fullrank.inference.predictor import Predictor
@@ -321,7 +324,8 @@ def histories_of(asks: Sequence[Ask]) -> Histories:
     lengths = np.array([len(ask.items) for ask in asks], np.int64)
     items = Jagged.from_lengths(np.concatenate([ask.items for ask in asks]), lengths)
     timed = [ask.times for ask in asks if ask.times is not None]
-    return Histories(items, np.concatenate(timed) if len(timed) == len(asks) else None)
+    keys = UserKeys(partial(user_keys, pl.Series([ask.user for ask in asks], dtype=pl.String)))
+    return Histories(items, np.concatenate(timed) if len(timed) == len(asks) else None, keys=keys)
 
 
 def _hidden(ask: Ask) -> Int[np.ndarray, "p"]:

@@ -53,7 +53,8 @@ def near(spec: Spec) -> list[Spec]:
     found = reachable(spec, 1)
     if "attention" in type(spec).model_fields:
         mixers = [example(find(kind, "attention")) for kind in kinds("attention")]
-        attentions = [a for mixer in mixers for a in reachable(mixer, 2, numbers=False)]
+        changes = 1 if "decoder_layers" in type(spec).model_fields else 2  # it holds three of each
+        attentions = [a for mixer in mixers for a in reachable(mixer, changes, numbers=False)]
         ends = spec.override("positions_from=end") if "positions_from" in type(spec).model_fields else spec
         found += [one.model_copy(update={"attention": a}) for one in (spec, ends) for a in attentions]
     return found
@@ -120,14 +121,15 @@ def check_steps(encoder: Encoder) -> None:
         alone, grown = encoder.step(new[:, 0, m : m + 1], cache)
         assert close(alone, one[:, m : m + 1]), "a stream alone differs"
         assert close(encoder.step(new[:, 1, m : m + 1], grown)[0], two[:, m : m + 1]), "a stream alone differs"
-    if not encoder.causal:
+    if not encoder.causal and not encoder.continues:
         return  # a full pass would let the history see the new tokens: `fullrank.testing.reasoning` masks them
     at = batch.lengths[:, None] + torch.arange(2, device=x.device)
     places = at[..., None].expand(-1, -1, DIM)
     longer = x.scatter(1, places, entering(encoder, new[:, :, 1], at))
     times = times_of(batch)
     times = times.scatter(1, at, times.gather(1, batch.lengths[:, None] - 1).expand(-1, 2))
-    full = encoder(longer, Grown(batch.items, batch.lengths + 2, times=times)).tokens
+    grown_batch = Grown(batch.items, batch.lengths + 2, times=times, answer=2 if encoder.continues else 0)
+    full = encoder(longer, grown_batch).tokens
     cached = torch.stack([one[:, 1], two[:, 1]], 1)
     assert close(cached, full.gather(1, places)), "cached steps differ from full recomputation"
     assert close(full[batch.valid], states.tokens[batch.valid]), "the history sees the new tokens"
@@ -144,8 +146,10 @@ def check_steps(encoder: Encoder) -> None:
 
 def check_learns(encoder: Encoder) -> None:
     """Every parameter gets a gradient, and the input does."""
-    x, batch = sequences(DIM, module_device(encoder))
+    x, batch = sequences(DIM, module_device(encoder), extra=2)
     x = x.clone().requires_grad_()
+    if encoder.continues:  # a decoder has more to learn behind its first token
+        batch = replace(batch, lengths=batch.lengths + 2, answer=2)
     encoder.train()
     torch.manual_seed(0)
     states = encoder(x, batch)
@@ -200,6 +204,8 @@ def trace(spec: Spec, device: torch.device) -> tuple[Any, ...] | None:
     except UserError:
         return None
     x, batch = sequences(DIM, device)
+    if encoder.continues and not encoder.causal:  # what stands in the answer's places is the decoder's
+        batch = replace(batch, answer=1)
     out = [encoder.eval()(x, batch).tokens[batch.valid]]
     torch.manual_seed(0)
     out.append(encoder.train()(x, batch).tokens[batch.valid])

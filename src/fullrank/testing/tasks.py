@@ -15,6 +15,8 @@ from fullrank.core.spec import Spec
 from fullrank.data.batch import Batch, Queries
 from fullrank.models.sequential.attention.hstu import HSTU
 from fullrank.models.sequential.attention.softmax import Softmax
+from fullrank.models.sequential.encoders import EncoderSpec
+from fullrank.models.sequential.encoders.seq2seq import Seq2Seq
 from fullrank.models.sequential.encoders.transformer import Transformer
 from fullrank.models.sequential.items import ItemIndex
 from fullrank.models.sequential.items.semantic import Semantic
@@ -53,9 +55,9 @@ class Whole(nn.Module):
         self.task = task
         self.items = items_for(task.generates)
         attention = HSTU(causal=bool(task.causal))  # a task of either kind is tried with what sees most
-        encoder = Transformer(attention=attention, positions_from="end")
+        encoder: EncoderSpec = Transformer(attention=attention, positions_from="end")
         if task.code_by_code:  # its rows go on, and without times
-            encoder = Transformer(attention=Softmax(rope=True), positions="none")
+            encoder = Transformer(attention=Softmax(rope=True), positions="none") if task.causal else Seq2Seq()
         self.encoder = shaken(encoder.build(DIM, (LONGEST + 2) * task.tokens_per_event))
         self.device = device
         self.to(device).eval()
@@ -104,7 +106,7 @@ def check_leak(task: Any, device: torch.device | str = "cpu") -> None:
         unknown = (places > t) | (places == batch.lengths[:, None] - 1)
         after, _ = whole.queries(replace(batch, items=other, times=torch.where(unknown, batch.times + 99, batch.times)))
         for a, b in zip(before, after, strict=True):
-            earlier = a.positions < t * task.tokens_per_event
+            earlier = a.positions - task.tokens_before < t * task.tokens_per_event
             assert close(a.vectors[earlier], b.vectors[earlier]), f"{a.name} sees position {t} before it happens"
 
 
@@ -114,7 +116,7 @@ def check_sight(task: Any, device: torch.device | str = "cpu") -> None:
     batch = rows(task).to(device)
     before, inputs = whole.queries(batch)
     seen = inputs.valid if inputs.hidden is None else inputs.valid & ~inputs.hidden
-    seen = seen[:, :: task.tokens_per_event]
+    seen = seen[:, task.tokens_before :: task.tokens_per_event]
     other = batch.items.clone()
     width = seen.shape[1]
     other[:, :width] = torch.where(seen, (other[:, :width] + 1) % ITEMS, other[:, :width])
@@ -146,7 +148,7 @@ def check_targets(task: Any, device: torch.device | str = "cpu") -> None:
     found, inputs = whole.queries(batch)
     for q in found:
         ahead = 0 if inputs.hidden is not None else int(q.name.rpartition("_")[2]) if "ahead_" in q.name else 1
-        at = (q.positions + ahead) // task.tokens_per_event
+        at = (q.positions - task.tokens_before + ahead) // task.tokens_per_event
         assert batch.valid[q.rows, at].all() and inputs.valid[q.rows, q.positions].all()
         assert torch.equal(q.targets if q.items is None else q.items, batch.items[q.rows, at])
         if q.items is not None:  # codes of the item, which stand in its row of the table
@@ -166,6 +168,7 @@ def check_segments(task: Any, device: torch.device | str = "cpu") -> None:
         top = padded([[1] * int(e - s) for s, e in zip(starts, ends, strict=True)])
         _, inputs = task.training_inputs(items_for(task.generates).to(device), top.to(device))
         most = LONGEST if task.tokens_per_event == 1 else (LONGEST + 1) * task.tokens_per_event - 1
+        most += task.tokens_before
         assert int(inputs.lengths.max()) <= most >= inputs.items[:, : int(inputs.lengths.max())].shape[1]
     empty = task.segments(np.array([1, 0]), np.random.default_rng(0))
     assert all(len(part) == 0 for part in empty)

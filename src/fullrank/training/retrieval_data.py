@@ -64,6 +64,7 @@ class RetrievalData:
             shards=training.accumulate * world,
             counts=model.task.counts,
             times=model.reads_times,
+            users=model.reads_users,
         )
 
     def warm_start(self, model: RecommenderModel, source: Run) -> None:

@@ -51,10 +51,11 @@ class Loader:
         shards: int = 1,
         counts: Callable[[Batch], dict[str, int]] | None = None,
         times: bool = False,
+        users: bool = False,
     ):
         self.store, self.segments, self.by, self.size, self.seed = store, segments, by, size, seed
         self.shards, self.counts = shards, counts
-        self.times = store.times if times else None
+        self.times, self.keys = store.times if times else None, store.user_keys if users else None
         self._lengths = np.asarray(store.bounds[:, 0] - store.offsets[:-1])
         self._epoch: tuple[int, _Epoch] | None = None
         _, starts, ends = segments(self._lengths, self._draw(0))
@@ -113,11 +114,13 @@ class Loader:
 
     def _made(self, rows: Jagged, k: int) -> Batch:
         items, times = (rows.padded(), None) if self.times is None else rows.padded_with(self.times)
+        users = np.searchsorted(self.store.offsets, rows.starts, side="right") - 1
         return Batch(
             torch.from_numpy(items.astype(np.int64)),
             torch.from_numpy(rows.lengths),
             rows=torch.from_numpy(rows.ends),  # where a row ends in the store: unique to each prefix of each user
-            users=torch.from_numpy(np.searchsorted(self.store.offsets, rows.starts, side="right") - 1),
+            users=torch.from_numpy(users),
+            user_keys=None if self.keys is None else torch.from_numpy(self.keys[users]),
             times=None if times is None else torch.from_numpy(times),
             seed=self.seed,
             step=k,

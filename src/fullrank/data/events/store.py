@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -21,6 +21,7 @@ from fullrank.data import values
 from fullrank.data.events.catalog import Catalog
 from fullrank.data.frames import unreadable
 from fullrank.data.histories import EvalSet, Histories
+from fullrank.data.user_keys import UserKeys, user_keys
 
 FORMAT = manifests.FORMATS["retrieval"]
 FORMAT_VERSION = 1
@@ -133,6 +134,11 @@ class Store:
         """External user ids, row u."""
         return self.users["user_id"]
 
+    @cached_property
+    def user_keys(self) -> Int64[np.ndarray, "U"]:
+        """A number for each user made of the id alone (`fullrank.data.user_keys`)."""
+        return user_keys(self.user_ids)
+
     def rows_of(self, users: pl.Series) -> Int64[np.ndarray, "n"]:
         """Rows of users by their external ids, of the type of `user_ids`; -1 where the store has none."""
         if isinstance(self._user_index, values.TextIndex):
@@ -144,7 +150,8 @@ class Store:
     @property
     def events(self) -> Histories:
         """All events of all users: row u is user u."""
-        return Histories(Jagged.from_offsets(self.items, self.offsets), self.times)
+        keys = UserKeys(partial(getattr, self, "user_keys"))
+        return Histories(Jagged.from_offsets(self.items, self.offsets), self.times, keys=keys)
 
     def eval_set(self, split: str, *, without_history: bool = False) -> EvalSet:
         """The users that have a target in a split, in order of user: what is known of each, and their targets.
@@ -167,7 +174,9 @@ class Store:
             chosen = chosen & (ends > starts)
         users = np.flatnonzero(chosen)
         known, targets = Jagged(self.items, starts, ends).take(users), Jagged(self.items, ends, target_ends).take(users)
-        return EvalSet(Histories(known, self.times, users), targets)
+        return EvalSet(
+            Histories(known, self.times, users, UserKeys(partial(getattr, self, "user_keys"), users)), targets
+        )
 
     def histories(
         self, split: str, *, without_history: bool = False

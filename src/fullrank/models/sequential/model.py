@@ -96,6 +96,7 @@ class RecommenderModel(nn.Module):
             self.encoder = spec.reasoner.build(self.encoder, spec.dim, spec.max_length)
         self.reads_times = self.encoder.reads_times
         self.task = spec.task.build(spec.dim, spec.max_length, self.items)
+        self.reads_users = self.task.reads_users
         if spec.initial == "width":
             start_by_width(self, spec.dim)  # before penalties read the matrices
         self.loss = spec.loss.build()
@@ -105,6 +106,13 @@ class RecommenderModel(nn.Module):
         # the values of a ModuleDict are typed nn.Module; this tuple keeps Penalty for mypy
         self._penalties = tuple(penalties.values())
         self.cosine, self.temperature = spec.scoring.similarity == "cosine", spec.scoring.temperature
+        if self.encoder.decodes and self.task.causal is not None:
+            raise UserError(
+                f"the encoder {spec.encoder.kind_of()!r} reads a history whole for one answer, and the task "
+                f"{spec.task.kind_of()!r} asks at every position: set model.task.targets=last (of generate), or "
+                "model.task=last_item",
+                code="encoder-answers-once",
+            )
         if self.task.causal is not None and self.encoder.causal != self.task.causal:
             wants = "a causal" if self.task.causal else "a bidirectional"
             raise UserError(
@@ -129,7 +137,7 @@ class RecommenderModel(nn.Module):
         if searching and self.task.generates:
             raise UserError(
                 f"the penalty {searching[0]!r} reads item vectors and the task {spec.task.kind_of()!r} searches codes: "
-                "leave the penalty out (of sprint: set embedding=0), or train next_item on these items",
+                "leave the penalty out, or train next_item on these items",
                 code="penalty-needs-item-vectors",
             )
         for penalty in self._penalties:

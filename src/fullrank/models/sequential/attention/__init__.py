@@ -46,6 +46,14 @@ class AttentionSpec(Spec):
     def build(self, dim: int, max_length: int) -> Attention:
         """The module for vectors of this width, in rows of at most this length."""
 
+    def across(self) -> AttentionSpec:
+        """The same attention from a decoder's tokens to those that an encoder has read (`Attention.across`).
+
+        It sees all of them, and where they stand is in their vectors already.
+        """
+        blind = {"rope": False} if "rope" in type(self).model_fields else {}
+        return self.model_copy(update={"causal": False, **blind})
+
     def head_width(self, dim: int) -> int:
         """The width of a head. Raises `UserError` where the heads do not divide the width."""
         if dim % self.heads:
@@ -69,6 +77,8 @@ class Attention(nn.Module, ABC):
     """`mix` compares where tokens stand: it gets `Places` as a fourth argument, as `attend` does."""
     reads_times: bool = False
     """It needs `Batch.times`: the loader and `recommend` then provide them."""
+    between: bool = False
+    """It is called by `across` alone: it looks from one sequence at another."""
     rows_sum_to_one: bool = False
     """Each row of weights is a distribution over all keys that its query may see."""
     sparse: bool = False
@@ -169,6 +179,28 @@ class Attention(nn.Module, ABC):
         k, v = k[:, :, :, None], v[:, :, :, None]
         grown = (k, v) if own is None else (torch.cat([own[0], k], 3), torch.cat([own[1], v], 3))
         return self.attend_latent(q, prefix, grown, batch), grown
+
+    def remember(self, x: Float[Tensor, "B S D"]) -> Memory:
+        """The keys and values of tokens that others will look at (`across`), [B, H, S, e] each."""
+        return self.project(x, x.new_zeros(x.shape[:2], dtype=torch.long))[1:]
+
+    def across(
+        self, x: Float[Tensor, "B T D"], memory: Memory, valid: Bool[Tensor, "B S"], captures: Captures | None = None
+    ) -> Float[Tensor, "B T D"]:
+        """The output of tokens that look at others, which `remember` read: a decoder's at a history's.
+
+        Of a row without valid keys the first is seen, so that none is empty.
+        """
+        q = self.project(x, x.new_zeros(x.shape[:2], dtype=torch.long))[0]
+        seen = valid | ((torch.arange(valid.shape[1], device=valid.device) == 0) & ~valid.any(1, keepdim=True))
+        allowed = seen[:, None, None]
+        if captures is None or captures.columns is None:
+            return self.attend(q, *memory, allowed, Places.nowhere(x, memory[0]))
+        weights = self._mix(q, memory[0], allowed, Places.nowhere(x, memory[0]))
+        kept = F.dropout(weights, self.weight_dropout, self.training)
+        noted = (kept if captures.after_dropout else weights).float().abs() * valid[:, None, None]
+        captures.columns.append(ColumnSums(self, noted.sum(2), valid))
+        return self.close(kept @ memory[1], q)
 
     def weights(self, x: Float[Tensor, "B T D"], batch: Batch) -> Float[Tensor, "B H T T"]:
         """The reference that diagnostics read: rows are queries, columns keys, zero where the mask hides."""

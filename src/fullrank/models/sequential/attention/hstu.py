@@ -83,6 +83,9 @@ class HSTU(AttentionSpec):
             )
         return self
 
+    def across(self) -> AttentionSpec:
+        return super().across().model_copy(update={"rel_bias": "none"})
+
     def build(self, dim: int, max_length: int) -> HSTUAttention:
         if dim % self.heads and None in (self.qk_width, self.value_width):
             raise UserError(
@@ -131,7 +134,7 @@ class HSTUAttention(Attention):
         self, q: Tensor, k: Tensor, allowed: Bool[Tensor, "#B 1 #T S"], places: Places | None = None
     ) -> Float[Tensor, "B H T S"]:
         """May be below zero, down to -0.28 / n, and rows do not sum to one."""
-        q, bias = q[..., : k.shape[-1]], self._bias(places or first_places(q, k))
+        q, bias = q[..., : k.shape[-1]], self._bias(places or Places.ending(q, k))
         added = None if bias is None else bias(slice(0, q.shape[2]), k.shape[2])
         return silu_weights(q, k, self._divisor(q, allowed), allowed, added)
 
@@ -151,7 +154,7 @@ class HSTUAttention(Attention):
         places: Places | None = None,
     ) -> Float[Tensor, "B T D"]:
         """Without `places` the tokens are those of whole rows, at positions 0, 1, ... and without times."""
-        return self._attend(q, k, v, allowed, places or first_places(q, k), None)[0]
+        return self._attend(q, k, v, allowed, places or Places.ending(q, k), None)[0]
 
     def attend_with_columns(
         self, q: Tensor, k: Tensor, v: Tensor, batch: Batch, places: Places | None, *, after_dropout: bool
@@ -227,12 +230,6 @@ class HSTUAttention(Attention):
             # in 0.4 of the time of by_time[at], forward and backward
             added = added + self.by_time.index_select(0, at.flatten()).view(at.shape)
         return added[:, None]
-
-
-def first_places(q: Tensor, k: Tensor) -> Places:
-    """Those of rows of as many tokens as there are keys, of which the last are the queries; without times."""
-    at = torch.arange(k.shape[2], device=k.device)[None]
-    return Places(at[:, k.shape[2] - q.shape[2] :], at)
 
 
 def buckets(seconds: Int[Tensor, "*n"]) -> Int[Tensor, "*n"]:

@@ -33,6 +33,18 @@ class Places:
         return Places(at[None], at[None], batch.times.gather(1, following), batch.times)
 
     @staticmethod
+    def ending(q: Float[Tensor, "B H T e"], k: Float[Tensor, "B H S e"]) -> Places:
+        """Those of rows of as many tokens as there are keys, of which the last are the queries; without times."""
+        at = torch.arange(k.shape[2], device=k.device)[None]
+        return Places(at[:, k.shape[2] - q.shape[2] :], at)
+
+    @staticmethod
+    def nowhere(asking: Tensor, seen: Tensor) -> Places:
+        """Queries and keys of different sequences, which have no distance: [B, T, D] tokens, [B, H, S, e] keys."""
+        at = torch.zeros(1, max(asking.shape[1], seen.shape[2]), dtype=torch.long, device=seen.device)
+        return Places(at[:, : asking.shape[1]], at[:, : seen.shape[2]])
+
+    @staticmethod
     def behind(batch: Batch, earlier: int, new: int) -> Places:
         """`new` latent tokens as queries, after `earlier` others, behind each row's last event.
 

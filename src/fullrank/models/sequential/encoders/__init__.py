@@ -40,6 +40,17 @@ class Cache:
         return replace(self, layers=tuple(tuple(x[rows] for x in kept) for kept in self.layers),
                        batch=self.batch.select(rows))  # fmt: skip
 
+    def branched(self, parents: Int[Tensor, "B P"], shared: int) -> Cache:
+        """With other streams: stream p of a row goes on from ``parents[row, p]``. The first tensors of each layer, as
+        many as are shared, are the row's; those of streams are [B, H, Q, S, e]."""
+
+        def taken(own: Float[Tensor, "B H Q S e"]) -> Float[Tensor, "B H P S e"]:
+            at = parents[:, None, :, None, None].expand(-1, own.shape[1], -1, *own.shape[3:])
+            return own.gather(2, at)
+
+        layers = tuple((*one[:shared], *(taken(own) for own in one[shared:])) for one in self.layers)
+        return replace(self, layers=layers)
+
 
 class EncoderSpec(Spec):
     """Settings of an encoder."""
@@ -60,8 +71,11 @@ class Encoder(nn.Module, ABC):
     reads_times: bool = False
     """It needs `Batch.times`: the loader and `recommend` then provide them."""
     continues: bool = False
-    """`step` gives a token the state that `forward` gives it as the next position of its row, so that a task may go on
-    with a history token by token. An encoder that adds position vectors to its input does not."""
+    """`step` gives a token the state that `forward` gives it as the next position of its row (where it is part of the
+    answer, `Batch.answer`), so that a task may go on with a history token by token. An encoder that adds position
+    vectors to its input does not."""
+    decodes: bool = False
+    """It reads a history from both sides and answers behind it with a decoder, so that a row has one answer."""
     uncounted: str = ""
     """Why its FLOPs cannot be counted on shapes; empty where they can."""
     flop_parts: ClassVar[Mapping[str, str]] = {"": "encoder"}

@@ -181,11 +181,7 @@ class TransformerEncoder(Encoder):
         return self.norm_output(x), cache.grown(tuple(layers))
 
     def branch(self, cache: Cache, parents: Int[Tensor, "B P"]) -> Cache:
-        def taken(own: Float[Tensor, "B H Q S e"]) -> Float[Tensor, "B H P S e"]:
-            at = parents[:, None, :, None, None].expand(-1, own.shape[1], -1, *own.shape[3:])
-            return own.gather(2, at)
-
-        return replace(cache, layers=tuple((*one[:2], *(taken(own) for own in one[2:])) for one in cache.layers))
+        return cache.branched(parents, 2)
 
     def flops(self, length: int) -> dict[str, int | None]:
         """Those of one block times their number, since all are alike; None for the parts of an uncounted attention."""

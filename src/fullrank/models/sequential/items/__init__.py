@@ -56,6 +56,10 @@ class Items(nn.Module, ABC):
         """The width of a padding vector: of one part where items are made of parts, else of an item's vector."""
         return self.embed(torch.zeros(1, dtype=torch.long, device=self.popularity.device)).shape[-1]
 
+    def code_vectors(self, ids: Int[Tensor, "*n"]) -> Float[Tensor, "*n K D"]:
+        """The vectors of each item's codes, for items that are made of such (`semantic.py`)."""
+        raise TypeError(f"{type(self).__name__} has no codes")
+
     def for_one_step(self) -> Items:
         """The items as one step (or one answer) reads them: each vector is computed once where that costs something."""
         return CachedItems(self) if self.computed else self

@@ -120,6 +120,15 @@ class SemanticItems(Items):
         joined = F.embedding_bag(flat, self.table, mode="sum", per_sample_weights=weights).view(*ids.shape, -1)
         return joined if noise.pad is None else joined + (~kept).sum(-1, keepdim=True) * share * noise.pad
 
+    def code_vectors(self, ids: Int[Tensor, "*n"]) -> Float[Tensor, "*n K D"]:
+        """The vector of each code of these items, where they are of the whole width."""
+        return self.table[self.codes[ids] + self.offsets]
+
+    def perturbed_codes(self, ids: Int[Tensor, "B T"], noise: Noise) -> Float[Tensor, "B T K D"]:
+        """`code_vectors` with noise on the digits."""
+        digits, kept = perturb(self.codes[ids], self.sizes, noise)
+        return noise.masked(self.table[digits + self.offsets], kept)
+
     def part_width(self) -> int:
         return self.table.shape[1]
 

@@ -71,7 +71,7 @@ class Reasoner(nn.Module, ABC):
                 code="not-an-encoder",
             )
         self.encoder = encoder
-        self.causal, self.reads_times = encoder.causal, encoder.reads_times
+        self.causal, self.reads_times, self.decodes = encoder.causal, encoder.reads_times, encoder.decodes
         self.steps, self.streams, self.residual = steps, streams, residual
         self.step_vectors = small(steps, dim)
         self.input_noise = 0.0

@@ -13,6 +13,7 @@ With one row the term is 0.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Literal
 
 import torch
@@ -67,5 +68,6 @@ class MutualInformationPenalty(Penalty):
         assert inputs is not None
         if self.spec.source == "last":
             return last(tokens, inputs)
-        held = tokens.masked_fill(~inputs.valid[..., None], 0.0)
-        return held.sum(1) / inputs.lengths.clamp_min(1)[:, None]
+        before = replace(inputs, lengths=inputs.history, answer=0)  # what follows is made of the target
+        held = tokens.masked_fill(~before.valid[..., None], 0.0)
+        return held.sum(1) / before.lengths.clamp_min(1)[:, None]

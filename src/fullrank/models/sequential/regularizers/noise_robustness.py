@@ -30,6 +30,7 @@ from fullrank.data.batch import Batch, States, Step, last
 from fullrank.models.initial import small
 from fullrank.models.sequential.items import Items
 from fullrank.models.sequential.items.perturb import Noise
+from fullrank.models.sequential.items.semantic import SemanticItems
 from fullrank.models.sequential.regularizers import Penalty, PenaltySpec
 from fullrank.ops.in_batch_triplet import in_batch_triplet
 
@@ -101,6 +102,10 @@ class Noisy(Items):
 
     def embed(self, ids: Int[Tensor, "B T"]) -> Float[Tensor, "B T D"]:
         return self.items.perturbed(ids, self.noise)
+
+    def code_vectors(self, ids: Int[Tensor, "B T"]) -> Float[Tensor, "B T K D"]:
+        assert isinstance(self.items, SemanticItems)
+        return self.items.perturbed_codes(ids, self.noise)
 
     def all(self) -> Float[Tensor, "V D"]:
         return self.items.all()

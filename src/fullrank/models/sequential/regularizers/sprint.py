@@ -5,7 +5,8 @@ most 1 + C (A.45, A.57). The penalty is the sum of three terms, each a function 
 - attention, per layer: f(sqrt(sum_h n_h sigma(W_V,h)^2) sigma(W_O)), with n_h the smoothed largest column sum of head
   h, n_h = (1/t) log sum_{b,j} exp(t c_hbj) over all valid keys j of the batch (Eqs. 4.2-4.3, A.56);
 - feed-forward, per layer: f(sigma(W_up) sigma(W_down)) (Eq. 4.4);
-- embedding: f(sigma(E)) of the item table that the queries search.
+- embedding: f(sigma(E)) of the table that the queries search: of items, or of the codes of all levels, one below the
+  other, where a task predicts codes.
 
 `outer` says which f. log1p is the residual form, of the proof (A.57) and of the authors' code, which takes the mean
 over layers: a factor that is small already is hardly pulled. log is what Eq. 4.5 prints, for blocks without residual:
@@ -19,7 +20,9 @@ term; its text puts W_O under the feed-forward's weight; Eq. 4.4 puts both there
 Differs: A.56 prints sigma(W_V,h) without the square that its derivation needs (`value_norms`); the columns are those
 of the weights before dropout, whose rows sum to one as the bound assumes (`dropped_weights`). The log-sum-exp runs over
 the batch at hand: it is not gathered over processes or micro-batches, of which each counts its own. Around a reasoner
-the columns are those of the histories: its latent tokens are queries behind them and note nothing.
+the columns are those of the histories: its latent tokens are queries behind them and note nothing. Of an encoder with a
+decoder both are penalised, each attention a layer; what the decoder looks at the history with is not, since no key
+there can receive more than one for each token of an answer (`between` adds it; docs/decisions/0016-seq2seq.md).
 
 Ours: `column_mean`, since among causal weights whose rows sum to one the identity alone has columns that sum to one,
 and it is where the column term is least; `final_gain`, since a model with a final norm is the same function when E, W_O
@@ -41,6 +44,7 @@ from fullrank.core.errors import UserError
 from fullrank.core.spec import later
 from fullrank.data.batch import ColumnSums, Step
 from fullrank.models.sequential.attention import Attention
+from fullrank.models.sequential.items.semantic import CodeLevel
 from fullrank.models.sequential.regularizers import Needs, Penalty, PenaltySpec
 from fullrank.ops.power_iteration import PowerIteration
 
@@ -79,6 +83,8 @@ class Sprint(PenaltySpec):
     final_gain: bool = later(False)
     """Multiply sigma(W_O), sigma(W_down) and sigma(E) by the largest gain of the final norm (ours): scaling those three
     down and the gain up then leaves the penalty as it is."""
+    between: bool = later(False)
+    """Penalise the attention from a decoder to the history that it answers too (of `seq2seq`)."""
     exact_bound: bool = False
     """Multiply n_h by the smoothed largest row sum, where rows do not sum to one (HSTU): |A|^2 <= |A|_1 |A|_inf."""
     normalise_count: bool = False
@@ -96,8 +102,8 @@ class Sprint(PenaltySpec):
                 code="weights-all-zero",
             )
         if not self.attention:
-            named = ("temperature", "head_reduction", "value_norms", "projections", "column_mean", "exact_bound",
-                     "normalise_count", "dropped_weights")  # fmt: skip
+            named = ("temperature", "head_reduction", "value_norms", "projections", "column_mean", "between",
+                     "exact_bound", "normalise_count", "dropped_weights")  # fmt: skip
             idle = [n for n in named if getattr(self, n) != type(self).model_fields[n].default]
             if idle:
                 raise UserError(
@@ -142,7 +148,7 @@ class SprintPenalty(Penalty):
 
     def __init__(self, spec: Sprint):
         super().__init__()
-        self.spec, self.searches_items = spec, bool(spec.item_table)
+        self.spec = spec
         reads, dropped = bool(spec.attention), spec.dropped_weights
         self.needs = Needs(columns=reads and not dropped, columns_after_dropout=reads and dropped)
         self.sigmas = nn.ModuleDict()
@@ -151,7 +157,14 @@ class SprintPenalty(Penalty):
 
     def attach(self, model: Any) -> None:
         readable = [m for m in model.encoder.modules() if hasattr(m, "matrices")]
-        mixers = tuple(m for m in readable if isinstance(m, Attention)) if self.spec.attention else ()
+        mixers = tuple(m for m in readable if isinstance(m, Attention) and (self.spec.between or not m.between))
+        mixers = mixers if self.spec.attention else ()
+        if self.spec.between and not any(m.between for m in mixers):
+            raise UserError(
+                f"sprint: between has no effect on {type(model.encoder).__name__}, which has no attention between "
+                "sequences; remove it, or set model.encoder.kind=seq2seq",
+                code="setting-without-effect",
+            )
         feeds = tuple(m for m in readable if not isinstance(m, Attention)) if self.spec.feed_forward else ()
         encoder = type(model.encoder).__name__
         if self.spec.attention and not mixers:
@@ -189,7 +202,8 @@ class SprintPenalty(Penalty):
         if self.spec.item_table:
             with torch.no_grad():
                 every = torch.arange(model.num_items, device=next(model.parameters()).device)
-                self.sigmas["table"] = PowerIteration(model.items.embed(every), self.spec.warmup)
+                table = model.items.table if model.task.generates else model.items.embed(every)
+                self.sigmas["table"] = PowerIteration(table, self.spec.warmup)
 
     def _check_columns(self, module: Attention) -> None:
         name = type(module).__name__
@@ -220,7 +234,7 @@ class SprintPenalty(Penalty):
             terms = [self._feed_forward(i, m, values, outputs) for i, m in enumerate(feeds)]
             total = total + spec.feed_forward * self._over_layers(terms)
         if spec.item_table:
-            sigma = self._gained(self.sigmas["table"](step.queries[0].table.all()))
+            sigma = self._gained(self.sigmas["table"](_searched(step)))
             bound = spec.bound if spec.table_bound is None else spec.table_bound
             total = total + spec.item_table * self._outer(sigma, bound)
         assert isinstance(total, Tensor)
@@ -286,6 +300,13 @@ class SprintPenalty(Penalty):
 
     def _over_layers(self, terms: list[Tensor]) -> Tensor:
         return torch.stack(terms).mean() if self.spec.layer_reduction == "mean" else torch.stack(terms).sum()
+
+
+def _searched(step: Step) -> Float[Tensor, "n D"]:
+    """The vectors that the task's queries search: of all items, or of the codes of all levels."""
+    tables = [q.table for q in step.queries]
+    levels = [table.all() for table in tables if isinstance(table, CodeLevel)]
+    return torch.cat(levels) if levels else tables[0].all()
 
 
 def _floored(norm: Tensor) -> Tensor:

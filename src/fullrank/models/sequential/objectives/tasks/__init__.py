@@ -32,6 +32,10 @@ class Task(nn.Module, ABC):
     """Whether its readout scores codes, which decoders may search (`inference/search.py`)."""
     tokens_per_event = 1
     """Positions of the encoder that an event takes."""
+    tokens_before = 0
+    """Positions of the encoder before the first event."""
+    reads_users = False
+    """It needs `Batch.user_keys` to know who a row is of."""
     code_by_code = False
     """Whether a code is predicted from those before it, so that answers are generated (`codes.py` of the models)."""
 

@@ -6,12 +6,17 @@ An event is K tokens, the codes of its item, and a history is one row of them, r
     p(c_k | history, c_1 .. c_{k-1}) = softmax over level k of s(h, e_{k,c}) / temperature
 
 where h is the state of the token before. All items of a history but the first are targets at once (teacher forcing), so
-a row of T events trains (T - 1) K predictions; TIGER's encoder and decoder read a history anew for each of them. The
-loss is that of any recommender, level by level (`code_1` ..): `label_smoothing` is the loss's own, and the temperature
-of `scoring` is LETTER's of the ranking-guided loss (arXiv:2405.07314, Eq. 7).
+a row of T events trains (T - 1) K predictions. An encoder and a decoder (TIGER's T5, `encoder: seq2seq`) read a history
+anew for each target: `targets: last` makes every prefix of a history a row, of which the last item is the target.
 
-Differs: a decoder alone instead of TIGER's encoder and decoder; no user token; the codes that are searched have the
-vectors of those that are read.
+The loss is that of any recommender, level by level (`code_1` ..): `label_smoothing` is the loss's own, and the
+temperature of `scoring` is LETTER's of the ranking-guided loss (arXiv:2405.07314, Eq. 7).
+
+`user_tokens` puts one token more before the history, the user's: row (key modulo rows) of a table, where the key is a
+hash of the id (TIGER has 2,000 rows). A user without an id, or of no id that was trained on, reads as any other of that
+row; without any id the token is zeros.
+
+Differs: the codes that are searched have the vectors of those that are read.
 """
 
 from __future__ import annotations
@@ -19,14 +24,21 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Literal
 
+import numpy as np
+import torch
 from jaxtyping import Float, Int
+from pydantic import model_validator
 from torch import Tensor
 
+from fullrank.core.bounds import MOST_COUNT, MOST_LENGTH
+from fullrank.core.errors import UserError
+from fullrank.core.spec import later
 from fullrank.data.batch import Batch, ItemVectors, Queries, States, last
 from fullrank.models.initial import small
 from fullrank.models.sequential.items import ItemIndex, Items
 from fullrank.models.sequential.items.semantic import SemanticItems, code_items, levels_of
-from fullrank.models.sequential.objectives.tasks import TaskSpec
+from fullrank.models.sequential.objectives.tasks import Segments, Task, TaskSpec
+from fullrank.models.sequential.objectives.tasks.last_item import LastItem, LastItemTask
 from fullrank.models.sequential.objectives.tasks.next_item import NextItem, NextItemTask
 
 
@@ -36,47 +48,81 @@ class Generate(TaskSpec):
     kind: Literal["generate"] = "generate"
     reduction: Literal["mean", "sum"] = "mean"
     """Of the levels' losses."""
+    targets: Literal["all", "last"] = later("all")
+    """Items of a row that are predicted: all but the first, in one pass of a causal encoder, or the last."""
+    per_user: int | None = later(None, ge=1, le=MOST_LENGTH)
+    """Of `targets=last`: prefixes per user and epoch, drawn without replacement; null takes all of them."""
+    user_tokens: int = later(0, ge=0, le=MOST_COUNT)
+    """Rows of the table of users, which are told apart by a hash of their ids (TIGER: 2,000); 0 reads no users."""
     window: Literal["last", "random"] = "last"
-    """Which stretch of a history longer than max_length an epoch reads."""
+    """Of `targets=all`: which stretch of a history longer than max_length an epoch reads."""
+
+    @model_validator(mode="after")
+    def _every_setting_has_effect(self) -> Generate:
+        idle = "per_user" if self.targets == "all" and self.per_user is not None else None
+        idle = "window" if self.targets == "last" and self.window != "last" else idle
+        if idle:
+            raise UserError(
+                f"generate: {idle} has no effect with targets={self.targets}; remove it", code="setting-without-effect"
+            )
+        return self
 
     def positions(self, max_length: int, items: Items) -> int:
-        return (max_length + 1) * len(code_items(items, self.kind).sizes)
+        return (self.user_tokens > 0) + (max_length + 1) * len(code_items(items, self.kind).sizes)
 
     def build(self, dim: int, max_length: int, items: Items | None = None) -> GenerateTask:
         return GenerateTask(dim, max_length, len(code_items(items, self.kind).sizes), self)
 
 
-class GenerateTask(NextItemTask):
-    """`NextItem`'s rows, K tokens an event."""
+class GenerateTask(Task):
+    """Rows of `NextItem` or `LastItem`, K tokens an event."""
 
     generates = True
     code_by_code = True
 
     def __init__(self, dim: int, max_length: int, levels: int, spec: Generate):
-        super().__init__(dim, max_length, NextItem(window=spec.window))
+        super().__init__()
+        self.all_items = spec.targets == "all"
+        self.causal = True if self.all_items else None
+        self.rows: Task = (
+            NextItemTask(dim, max_length, NextItem(window=spec.window))
+            if self.all_items
+            else LastItemTask(max_length, LastItem(per_user=spec.per_user))
+        )
         self.share = 1 / levels if spec.reduction == "mean" else 1.0
         self.levels = self.tokens_per_event = levels
         self.level_vectors = small(levels, dim)
+        self.users = small(spec.user_tokens, dim) if spec.user_tokens else None
+        self.reads_users, self.tokens_before = self.users is not None, int(self.users is not None)
+
+    def segments(self, lengths: np.ndarray, draw: np.random.Generator) -> Segments:
+        return self.rows.segments(lengths, draw)
 
     def counts(self, batch: Batch) -> dict[str, int]:
-        known = int((batch.lengths - 1).clamp_min(0).sum())
+        known = int((batch.lengths - 1).clamp_min(0).sum()) if self.all_items else len(batch.lengths)
         return {f"code_{k}": known for k in range(1, self.levels + 1)}
 
     def training_inputs(self, items: Items, batch: Batch) -> tuple[Float[Tensor, "B T D"], Batch]:
         x, inputs = self.inference_inputs(items, batch)
         # nothing follows the last code of a row: it is a target alone
-        return x[:, :-1], replace(inputs, items=inputs.items[:, :-1], lengths=inputs.lengths - 1)
+        answer = self.levels - 1
+        return x[:, :-1], replace(inputs, items=inputs.items[:, :-1], lengths=inputs.lengths - 1, answer=answer)
 
     def inference_inputs(self, items: Items, batch: Batch) -> tuple[Float[Tensor, "B T D"], Batch]:
-        own = code_items(items, "generate")
         repeated = batch.items.repeat_interleave(self.levels, 1)
         # codes that are generated happen at no time, so nothing here has one
         inputs = replace(batch, items=repeated, lengths=batch.lengths * self.levels, times=None)
-        return self.tokens(own, own.codes[batch.items]).flatten(1, 2), inputs
+        x = (items.code_vectors(batch.items) + self.level_vectors).flatten(1, 2)
+        if self.users is None:
+            return x, inputs
+        before = torch.zeros_like(repeated[:, :1])
+        inputs = replace(inputs, items=torch.cat([before, repeated], 1), lengths=inputs.lengths + 1)
+        return torch.cat([self._user(batch, self.users)[:, None].to(x.dtype), x], 1), inputs
 
-    def tokens(self, items: SemanticItems, codes: Int[Tensor, "*n K"]) -> Float[Tensor, "*n K D"]:
-        """What the encoder reads of these codes, one of each level."""
-        return items.table[codes + items.offsets] + self.level_vectors
+    def _user(self, batch: Batch, table: Float[Tensor, "n D"]) -> Float[Tensor, "B D"]:
+        if batch.user_keys is None:
+            return table.new_zeros(len(batch.items), table.shape[1])
+        return table[batch.user_keys % len(table)] * (batch.user_keys >= 0)[:, None]
 
     def token(self, items: SemanticItems, codes: Int[Tensor, "*n"], level: int) -> Float[Tensor, "*n D"]:
         """What the encoder reads of codes of one level."""
@@ -84,12 +130,15 @@ class GenerateTask(NextItemTask):
 
     def queries(self, states: States, inputs: Batch, batch: Batch, table: ItemVectors) -> tuple[Queries, ...]:
         assert isinstance(table, ItemIndex)
-        rows, before = batch.valid[:, 1:].nonzero(as_tuple=True)
+        asked = batch.valid[:, 1:]
+        if not self.all_items:
+            asked = asked & (torch.arange(1, batch.items.shape[1], device=asked.device) == batch.lengths[:, None] - 1)
+        rows, before = asked.nonzero(as_tuple=True)
         items = batch.items[rows, before + 1]
         codes: Int[Tensor, "M K"] = code_items(table.items, "generate").codes[items]
         found = []
         for k, level in enumerate(levels_of(table)):
-            at = (before + 1) * self.levels + k - 1
+            at = self.tokens_before + (before + 1) * self.levels + k - 1
             vectors = states.tokens[rows, at]
             name = f"code_{k + 1}"
             found.append(Queries(name, vectors, codes[:, k], level, rows, at, weight=self.share, items=items))

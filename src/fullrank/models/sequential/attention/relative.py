@@ -1,0 +1,124 @@
+"""Softmax attention with T5's relative position bias (Raffel et al. 2020, arXiv:1910.10683, Sec. 2.1).
+
+A_ij = softmax_j(q_i . k_j / sqrt(e) + b_h(i - j)): a learned number for each head and bucket of distances. Half of the
+buckets are for distances of their own, 0, 1, 2, ..; the others grow like logarithms up to `FURTHEST`, and the last
+takes all beyond. An attention that sees both sides shares its buckets between them.
+
+Differs: T5 shares one table among all layers and has no 1 / sqrt(e), which its starting values make up for.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+
+from fullrank.core.bounds import MOST_WIDTH
+from fullrank.core.errors import UserError
+from fullrank.data.batch import Batch
+from fullrank.models.initial import small, start_small
+from fullrank.models.sequential.attention import Attention, AttentionSpec, Memory, latent_mask
+from fullrank.models.sequential.attention.positions import Places
+from fullrank.ops.shared_prefix import stream_mix, stream_scores
+
+FURTHEST = 128
+"""The distance from which on all are one class (T5's)."""
+
+
+class Relative(AttentionSpec):
+    """Softmax attention with a bias by distance (T5)."""
+
+    kind: Literal["relative"] = "relative"
+    buckets: int = Field(32, ge=0, le=FURTHEST)
+    """Classes of distances, of both sides together where the attention is not causal: a multiple of 4; 0 is no bias."""
+    width: int | None = Field(None, ge=1, le=MOST_WIDTH)
+    """Width of queries, keys and values per head; default the model's width over the heads, which must divide it."""
+    bias: bool = False
+    """Biases on the four projections."""
+    dropout: float = Field(0.0, ge=0, lt=1)
+    """Dropout on the attention weights."""
+
+    @model_validator(mode="after")
+    def _buckets_divide(self) -> Relative:
+        if self.buckets % 4:
+            raise UserError(
+                f"relative attention: buckets={self.buckets} must be a multiple of 4 (0 is no bias)",
+                code="invalid-buckets",
+            )
+        return self
+
+    def across(self) -> AttentionSpec:
+        return super().across().model_copy(update={"buckets": 0})
+
+    def head_width(self, dim: int) -> int:
+        return self.width or super().head_width(dim)
+
+    def build(self, dim: int, max_length: int) -> RelativeAttention:
+        return RelativeAttention(dim, max_length, self)
+
+
+class RelativeAttention(Attention):
+    """A = softmax(Q K^T / sqrt e + B)."""
+
+    rows_sum_to_one = True
+
+    def __init__(self, dim: int, max_length: int, spec: Relative):
+        super().__init__(dim, max_length, spec, projections=False)
+        inner = spec.heads * spec.head_width(dim)
+        self.qkv, self.output = nn.Linear(dim, 3 * inner, bias=spec.bias), nn.Linear(inner, dim, bias=spec.bias)
+        start_small(self)
+        self.weight_dropout, self.buckets, self.positional = spec.dropout, spec.buckets, spec.buckets > 0
+        self.by_bucket = small(spec.buckets, spec.heads) if spec.buckets else None
+
+    def mix(
+        self, q: Tensor, k: Tensor, allowed: Bool[Tensor, "#B 1 #T S"], places: Places | None = None
+    ) -> Float[Tensor, "B H T S"]:
+        scores = (q @ k.mT).float() / q.shape[-1] ** 0.5 + self._bias(places or Places.ending(q, k))
+        return scores.masked_fill(~allowed, float("-inf")).softmax(-1).to(q.dtype)
+
+    def attend(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        allowed: Bool[Tensor, "#B 1 #T S"] | None,
+        places: Places | None = None,
+    ) -> Float[Tensor, "B T D"]:
+        """Without `places` the tokens are those of whole rows, at positions 0, 1, ..."""
+        if allowed is None:
+            allowed = torch.ones(1, 1, q.shape[2], k.shape[2], dtype=torch.bool, device=q.device).tril()
+        added = self._bias(places or Places.ending(q, k)).to(q.dtype).masked_fill(~allowed, float("-inf"))
+        drop = self.weight_dropout if self.training else 0.0
+        return self.close(F.scaled_dot_product_attention(q, k, v, attn_mask=added, dropout_p=drop), q)
+
+    def attend_latent(
+        self, q: Float[Tensor, "B H P e"], prefix: Memory, own: Memory, batch: Batch
+    ) -> Float[Tensor, "B P D"]:
+        steps = own[0].shape[3]
+        scores = stream_scores(q, prefix[0], own[0]).float() / q.shape[-1] ** 0.5
+        scores = scores + self._bias(Places.behind(batch, steps - 1, 1))
+        shares = scores.masked_fill(~latent_mask(batch, steps), float("-inf")).softmax(-1).to(q.dtype)
+        kept = F.dropout(shares, self.weight_dropout, self.training)
+        return self.close(stream_mix(kept, prefix[1], own[1]), q)
+
+    def _bias(self, places: Places) -> Float[Tensor, "#B #H T S"]:
+        if self.by_bucket is None:
+            return torch.zeros(1, 1, places.queries.shape[1], places.keys.shape[1], device=places.keys.device)
+        apart = places.queries[:, :, None] - places.keys[:, None]
+        at = buckets(apart, self.buckets, both_sides=not self.causal)
+        # in a third of the time of by_bucket[at], forward and backward
+        return self.by_bucket.index_select(0, at.flatten()).view(*at.shape, self.heads).permute(0, 3, 1, 2).float()
+
+
+def buckets(apart: Int[Tensor, "*n"], count: int, *, both_sides: bool) -> Int[Tensor, "*n"]:
+    """The class of each distance from a key to the query behind it; keys ahead have the upper half."""
+    ahead = (apart < 0) & both_sides
+    count = count // 2 if both_sides else count
+    far, exact = (apart.abs() if both_sides else apart.clamp_min(0)), count // 2
+    grown = (far.clamp_min(exact).float() / exact).log() / math.log(FURTHEST / exact) * (count - exact)
+    return torch.where(far < exact, far, (exact + grown.long()).clamp_max(count - 1)) + ahead * count

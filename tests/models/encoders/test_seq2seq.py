@@ -1,0 +1,157 @@
+"""Encoder and decoder in a whole model: generation, penalties on both, and what is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import polars as pl
+import pytest
+import torch
+
+from fullrank.data.user_keys import user_keys
+from fullrank.inference.batches import batches
+from fullrank.inference.exact import top_k
+from fullrank.inference.requests import read_histories
+from fullrank.inference.trie_beam import TrieBeam
+from fullrank.models.sequential.attention.focused import Focused
+from fullrank.models.sequential.attention.hstu import HSTU
+from fullrank.models.sequential.attention.softmax import Softmax
+from fullrank.models.sequential.codes import GeneratedScorer
+from fullrank.models.sequential.encoders.seq2seq import Seq2Seq
+from fullrank.models.sequential.encoders.transformer import Transformer
+from fullrank.models.sequential.items.semantic import Semantic
+from fullrank.models.sequential.items.table import Table
+from fullrank.models.sequential.model import Recommender, RecommenderModel
+from fullrank.models.sequential.objectives.tasks.cloze import Cloze
+from fullrank.models.sequential.objectives.tasks.generate import Generate
+from fullrank.models.sequential.objectives.tasks.last_item import LastItem
+from fullrank.models.sequential.objectives.tasks.next_item import NextItem
+from fullrank.models.sequential.regularizers.mutual_information import MutualInformation
+from fullrank.models.sequential.regularizers.noise_robustness import NoiseRobustness
+from fullrank.models.sequential.regularizers.sprint import Sprint
+from fullrank.testing.inputs import ITEMS
+from refusals import refused
+from tiny import catalog, close, histories, padded, shaken
+
+LAST = Generate(targets="last")
+ROTARY = Transformer(attention=Softmax(rope=True), positions="none")
+ATTENTIONS = [
+    pytest.param(Seq2Seq(layers=2, decoder_layers=1), id="relative"),
+    pytest.param(Seq2Seq(layers=1, attention=Focused(norm="softmax", rope=True)), id="focused"),
+    pytest.param(Seq2Seq(layers=1, attention=Softmax(rope=True), feed_forward="swiglu"), id="rotary"),
+]
+
+
+def model(**settings: Any) -> RecommenderModel:
+    chosen = {"dim": 8, "max_length": 9, "items": Semantic(), "encoder": Seq2Seq(dropout=0.0), "task": LAST, **settings}
+    made = Recommender(**chosen).build(catalog())
+    return shaken(made).eval()  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize("encoder", ATTENTIONS)
+def test_what_is_generated_is_what_was_trained(encoder: Seq2Seq) -> None:
+    """An item's score is what training says of it behind the same history, and a wide beam finds the best."""
+    made, rows = model(encoder=encoder), histories([3, 1, 5])
+    with torch.inference_mode():
+        answer = made.answer(padded(rows))
+        scores = answer.block(0, ITEMS)
+        for item in (0, 7, ITEMS - 1):
+            records = made.step(padded([[*row, item] for row in rows])).records
+            assert close(scores[:, item], -sum(record.losses for record in records.values()))
+        assert isinstance(answer, GeneratedScorer)
+        found = TrieBeam(made.items, beams=ITEMS)(answer, 7, None)  # type: ignore[arg-type]
+        wanted = top_k(answer, 7, filters=None)
+    assert torch.equal(found[1], wanted[1]) and close(found[0], wanted[0])
+
+
+def test_it_ranks_items_too() -> None:
+    """Its decoder's first token answers a task that asks once for each row."""
+    made = model(items=Table(), task=LastItem())
+    rows = histories([3, 1, 5])
+    with torch.inference_mode():
+        scores = made.answer(padded(rows)).block(0, ITEMS)
+        alone = made.answer(padded(rows[:1])).block(0, ITEMS)
+    assert scores.isfinite().all() and close(scores[:1], alone)
+
+
+def test_penalties_of_fair_and_sprint() -> None:
+    """All of them reach encoder and decoder."""
+    penalties = (NoiseRobustness(), MutualInformation(weight=0.1), Sprint(between=True))
+    made = model(encoder=Seq2Seq(layers=1, attention=Focused(norm="softmax", rope=True)), penalties=penalties).train()
+    terms = made(padded(histories([3, 4, 5, 6])))
+    assert set(terms) == {"code_1", "code_2", "code_3", "noise_robustness", "mutual_information", "sprint"}
+    sum(value for name, value in terms.items() if "code" not in name).backward()
+    encoder = made.encoder
+    reached = {name.split(".")[0] for name, p in encoder.named_parameters() if p.grad is not None and p.grad.any()}
+    assert {"source", "decoder", "first"} <= reached
+    cross = [p.grad for name, p in encoder.named_parameters() if ".cross.qkv" in name]
+    assert cross and all(grad is not None and grad.any() for grad in cross)
+
+
+def test_sprint_leaves_out_what_looks_at_the_history_unless_told() -> None:
+    encoder = Seq2Seq(layers=2, decoder_layers=1)
+    terms = []
+    for penalty in (Sprint(feed_forward=0.0), Sprint(feed_forward=0.0, between=True)):
+        made = model(encoder=encoder, penalties=(penalty,)).train()
+        terms.append(made(padded(histories([3, 4, 5])))["sprint"])
+        terms[-1].backward()
+        cross = next(p.grad for name, p in made.named_parameters() if "cross.qkv" in name)
+        assert (cross is not None and bool(cross.any())) == penalty.between
+    assert terms[0] != terms[1]
+
+
+def test_mutual_information_does_not_see_the_target() -> None:
+    """The contrast reads the history's states; those of the decoder behind its first token are made of the target."""
+    made = model(penalties=(MutualInformation(source="mean"),))
+    (penalty,) = made.penalties.values()
+    rows = histories([4, 5, 6])
+    sources = []
+    for last in (3, 8):
+        step = made.step(padded([[*row, last + i] for i, row in enumerate(rows)]))
+        sources.append(penalty._sources(step))  # type: ignore[operator]
+    assert close(*sources)
+
+
+@pytest.mark.parametrize("settings", [{"task": Generate(targets="last", user_tokens=7)},
+                                      {"task": Generate(user_tokens=7), "encoder": ROTARY}])  # fmt: skip
+def test_user_tokens(settings: dict[str, Any]) -> None:
+    """Users of one row of the table are answered alike, others not; a request's users by their ids, strangers as nobody."""
+    made, rows = model(**settings), histories([3, 3, 3, 3])
+    rows[1:] = [rows[0]] * 3
+    with torch.inference_mode():
+        scores = made.answer(replace(padded(rows), user_keys=torch.tensor([5, 12, 6, -1]))).block(0, ITEMS)
+        nobody = made.answer(padded(rows)).block(0, ITEMS)
+        assert close(scores[0], scores[1]) and close(scores[3], nobody[3]) and close(nobody[0], nobody[1])
+        assert not close(scores[0], scores[2]) and not close(scores[0], scores[3])
+        named = read_histories({"me": ["i1", "i2"], "you": ["i1", "i2"]}, catalog())
+        listed = read_histories([["i1", "i2"]], catalog())
+        (_, asked), (_, unnamed) = (next(batches(made, one.histories, block=64)) for one in (named, listed))
+    assert unnamed.user_keys is None and asked.user_keys is not None
+    assert asked.user_keys.tolist() == user_keys(pl.Series(["me", "you"])).tolist()
+
+
+@pytest.mark.parametrize(
+    ("settings", "code"),
+    [
+        ({"task": Generate()}, "encoder-answers-once"),
+        ({"items": Table(), "task": NextItem()}, "encoder-answers-once"),
+        ({"items": Table(), "task": Cloze()}, "encoder-answers-once"),
+        ({"encoder": Seq2Seq(attention=HSTU())}, "generated-codes-have-no-times"),
+    ],
+)
+def test_refusals(settings: dict[str, Any], code: str) -> None:
+    with refused(code):
+        model(**settings)
+
+
+def test_settings_without_effect_are_refused() -> None:
+    with refused("setting-without-effect", "activation"):
+        Seq2Seq().override("feed_forward=swiglu", "activation=relu")
+    with refused("setting-without-effect", "per_user"):
+        Generate().override("per_user=2")
+    with refused("setting-without-effect", "window"):
+        Generate().override("targets=last", "window=random")
+    with refused("setting-without-effect", "between"):
+        model(encoder=Seq2Seq().stack(1, causal=True).override("attention=softmax", "attention.rope=true"),
+              penalties=(Sprint(between=True),))  # fmt: skip
