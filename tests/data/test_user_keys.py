@@ -1,4 +1,4 @@
-"""User keys: of the id alone, spread over all rows of a table, the same in a store, in a request and of a number's text."""
+"""User keys: of the id alone, spread over all rows of a table, the same of a number and of its text."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def sprint() -> Experiment:
 
 
 def paper() -> Experiment:
-    """The paper's size: encoder and decoder of four blocks, six heads of 64, inner width 1024; a row for each prefix."""
+    """The paper's size: encoder and decoder of four blocks, six heads of 64, inner width 1024; a row a prefix."""
     encoder = Seq2Seq(layers=4, attention=Relative(heads=6, width=64, dropout=0.1), inner=1024, dropout=0.1)
     model = Recommender(
         dim=128, max_length=20, items=Semantic(parts="sum"), encoder=encoder,

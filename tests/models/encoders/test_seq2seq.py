@@ -116,7 +116,7 @@ def test_mutual_information_does_not_see_the_target() -> None:
 @pytest.mark.parametrize("settings", [{"task": Generate(targets="last", user_tokens=7)},
                                       {"task": Generate(user_tokens=7), "encoder": ROTARY}])  # fmt: skip
 def test_user_tokens(settings: dict[str, Any]) -> None:
-    """Users of one row of the table are answered alike, others not; a request's users by their ids, strangers as nobody."""
+    """Users of one row of the table are answered alike, others not; a request's users are known by their ids."""
     made, rows = model(**settings), histories([3, 3, 3, 3])
     rows[1:] = [rows[0]] * 3
     with torch.inference_mode():
