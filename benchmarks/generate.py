@@ -1,6 +1,6 @@
 """Generating semantic ids code by code (`tiger`'s model): the beam with caches against one that reads everything anew.
 
-``beam_3_levels_users_per_s``, ``beam_4_levels_...``: histories of 20 events to lists of 10, 64 users at once, 50 beams,
+``beam_users_per_s`` and ``.._4_levels``: histories of 20 events to lists of 10, 64 users at once, 50 beams,
 12 thousand items. ``cached_over_naive``: the same search whose scorer reads history and codes again for each beam
 at each level (all beams of a batch in one batch) over the one that goes on from keys and values, 8 users.
 ``answer_1m_over_10k``: a batch's answer at 1 million items over that at 10 thousand. ``trie_mb_1m``: MiB of the trie of
@@ -187,8 +187,8 @@ def measure(options: argparse.Namespace, say: Say) -> Figures:
     taken = _by_turns(actions, options.rounds, say)
     ratio = lambda a, b: median(x / y for x, y in zip(taken[a], taken[b], strict=True))  # noqa: E731
     return rounded({
-        "beam_3_levels_users_per_s": USERS / median(taken["3_levels"]),
-        "beam_4_levels_users_per_s": USERS / median(taken["4_levels"]),
+        "beam_users_per_s": USERS / median(taken["3_levels"]),
+        "beam_users_per_s_4_levels": USERS / median(taken["4_levels"]),
         "cached_over_naive": ratio("naive", "cached"),
         "cached_and_naive_same_places": float(agreement),
         "answer_1m_over_10k": ratio("1m", "10k"),
