@@ -87,7 +87,7 @@ def search_of(model: Any, decoding: Decoding, block: int) -> Search:
     if not isinstance(items, SemanticItems) or not (generates or decoding.kind == "pruned"):
         raise UserError(
             f"decoding.kind={decoding.kind} searches semantic ids and this model scores items by vectors: leave it "
-            "out, or train a recipe that generates them (rpg, fair)",
+            "out, or train a recipe that generates them (rpg, fair, tiger)",
             code="decoding-needs-codes",
         )
     if getattr(model.task, "code_by_code", False):
