@@ -155,18 +155,17 @@ def _codes(found: Diagnosis) -> tuple[str, tuple[str, ...], list[list[Any]]]:
     title = (
         "Behind the history and the true codes before, right: users whose code is the most likely; open: most likely "
         "of those that some item has there; log p, and by counting codes alone; head: users whose most likely code is "
-        "one of the most used 20 %, and of targets; used: codes in use, and of targets; kept: targets that the beam "
-        "has not lost yet, and if it lost none before."
+        "one of the most used 20 %, and of targets; kept: targets that the beam has not lost yet, and if it lost none "
+        "before."
     )
     headers = (
-        "code", "of", "right", "open", "log p", "counted", "head", "target's", "used", "target's", "kept", "of all"
+        "code", "of", "right", "open", "log p", "counted", "head", "target", "kept", "of all"
     )  # fmt: skip
     beams = found.value("beam_loss", "beams")
     cells = (
         ("code_levels", "codes", None), ("code_levels", "top_1", None), ("code_levels", "top_1_open", None),
         ("code_levels", "log_p", None), ("code_levels", "log_p_counts", None),
         ("code_popularity", "head_predicted", None), ("code_popularity", "head_targets", None),
-        ("code_popularity", "effective", None), ("code_popularity", "effective_targets", None),
         ("beam_loss", "kept", f"{beams or 0:.0f} beams"), ("beam_loss", "kept", "exhaustive"),
     )  # fmt: skip
     columns = [
