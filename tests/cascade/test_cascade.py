@@ -10,10 +10,19 @@ import polars as pl
 import pytest
 
 import fullrank as fr
-from fullrank.cascade import Cascade, rerank
+from fullrank.cascade import Cascade, RetrievalStage, rerank
+from fullrank.data.events.catalog import Catalog
+from fullrank.evaluation import Evaluation
 from fullrank.inference.predict import predict
 from fullrank.inference.predictor import Predictor
+from fullrank.inference.search import Decoding
+from fullrank.models.sequential.attention.softmax import Softmax
+from fullrank.models.sequential.encoders.transformer import Transformer
+from fullrank.models.sequential.items.semantic import Semantic
+from fullrank.models.sequential.model import Recommender
+from fullrank.models.sequential.objectives.tasks.generate import Generate
 from tests.cascade.pieces import BEGIN, ITEMS, USERS, goods, people, ranker, retriever, stores
+from tiny import shaken
 
 HISTORIES = {f"u{u}": [int(i) for i in np.random.default_rng(u).integers(ITEMS, size=1 + u % 5)] for u in range(USERS)}
 
@@ -52,6 +61,24 @@ def test_it_equals_the_joined_table(cascade: Cascade, context: dict[str, Any]) -
     assert found["score"].n_unique() > 200 and found.columns == ["user", "item", "score", "rank", "source"]
     top = cascade.recommend(HISTORIES, k=3, candidates=12, context=context).sort("user", maintain_order=True)
     assert top.equals(found.filter(pl.col("rank") <= 3))
+
+
+def test_a_retriever_may_generate_semantic_ids(both: tuple[fr.Store, fr.ImpressionStore]) -> None:
+    codes = np.stack([np.arange(ITEMS) // 4, np.arange(ITEMS) % 4], 1).astype(np.uint16)
+    catalog = Catalog(
+        both[0].catalog.frame.with_columns(
+            codes=pl.Series(codes, dtype=pl.Array(pl.UInt16, 2)),
+            code_sizes=pl.Series([[10, 4]] * ITEMS, dtype=pl.Array(pl.Int32, 2)),
+        )
+    )
+    encoder = Transformer(layers=1, attention=Softmax(heads=2, rope=True), positions="none")
+    spec = Recommender(dim=8, max_length=5, items=Semantic(), task=Generate(), encoder=encoder)
+    beam = Evaluation(decoding=Decoding(kind="beam", beams=ITEMS))
+    stage = RetrievalStage(shaken(spec.build(catalog)).eval(), catalog, both[0], beam)
+    made = Cascade(stage, ranker(both[1]), users=people(), items=goods())
+    expected = reference(made, HISTORIES, 12, {"hour": 3}, people(), goods())
+    found = made.recommend(HISTORIES, k=12, candidates=12, context={"hour": 3}).sort("user", maintain_order=True)
+    assert found["item"].to_list() == expected["item"].to_list()
 
 
 def test_blocks_and_batches_change_nothing(cascade: Cascade, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,7 @@ from fullrank.models.sequential.encoders.transformer import Transformer
 from fullrank.models.sequential.items.semantic import Semantic
 from fullrank.models.sequential.model import Recommender
 from fullrank.models.sequential.objectives.tasks.cloze import Cloze
+from fullrank.models.sequential.objectives.tasks.generate import Generate
 from fullrank.models.sequential.objectives.tasks.last_item import LastItem
 from fullrank.models.sequential.objectives.tasks.semantic_tokens import SemanticTokens
 from fullrank.models.sequential.reasoning.plr import PLR
@@ -28,16 +29,18 @@ from tiny import ITEMS, catalog, shaken, store
 
 TWO = Transformer(layers=2, attention=Softmax(heads=2))
 MASKED = Transformer(layers=2, attention=Softmax(heads=2, causal=False))
+ROTARY = Transformer(layers=2, attention=Softmax(heads=2, rope=True), positions="none")
 SPECS: dict[str, Any] = {
     "sasrec": Recommender(dim=8, max_length=6, encoder=TWO),
     "bert4rec": Recommender(dim=8, max_length=6, encoder=MASKED, task=Cloze()),
     "plr": Recommender(dim=8, max_length=6, encoder=TWO, reasoner=PLR(steps=2, streams=2), task=LastItem()),
     "codes": Recommender(dim=8, max_length=6, items=Semantic(), encoder=TWO, task=SemanticTokens()),
+    "generate": Recommender(dim=8, max_length=6, items=Semantic(), encoder=ROTARY, task=Generate()),
     "gru4rec": Recommender(dim=8, max_length=6, encoder=GRU()),
     "item_to_item": ItemToItem(),
     "popularity": Popularity(),
 }
-ATTENTIVE = ["sasrec", "bert4rec", "plr", "codes"]
+ATTENTIVE = ["sasrec", "bert4rec", "plr", "codes", "generate"]
 ROWS = [[3, 1, 4], [], [5], [9, 2, 6, 5, 3, 8, 7, 11]]
 ANSWERS = [[2, 7], [1], [5, 4, 3], [0]]
 

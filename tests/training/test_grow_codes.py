@@ -47,7 +47,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def run(place: Path) -> Run:
+def store(place: Path) -> fr.Store:
     rng = np.random.default_rng(0)
     kinds = np.arange(USERS) % KINDS
     items = np.concatenate([kind * EACH + rng.permutation(EACH)[:8] for kind in kinds])
@@ -57,14 +57,22 @@ def run(place: Path) -> Run:
     table = pl.DataFrame(
         {"item_id": range(KINDS * EACH), "title": [title(i // EACH, f"item{i}") for i in range(KINDS * EACH)]}
     )
-    store = fr.prepare(events, place / "store", items=table)
-    fr.encode(store, place / "codes", set=CODES, cache=place / "cache")
-    settings = (
+    made = fr.prepare(events, place / "store", items=table)
+    fr.encode(made, place / "codes", set=CODES, cache=place / "cache")
+    return made
+
+
+@pytest.fixture(scope="module", params=["rpg", "tiger"])
+def run(store: fr.Store, place: Path, request: pytest.FixtureRequest) -> Run:
+    """All codes at once, and code by code."""
+    settings = [
         f"model.items.codes={place / 'codes'}", "model.dim=16", "model.encoder.inner=16",
         "model.encoder.attention.heads=2", "training.max_epochs=15", "training.batch_size=256",
         "training.patience=null",
-    )  # fmt: skip
-    return fr.train(fr.recipe("rpg", *settings), store, place / "run", progress=False)
+    ]  # fmt: skip
+    if request.param == "tiger":
+        settings += ["model.encoder.layers=1", "training.lr=0.01", "training.evaluate_every=15"]
+    return fr.train(fr.recipe(request.param, *settings), store, place / request.param, progress=False)
 
 
 def test_by_its_text_alone(run: Run, place: Path, tmp_path: Path) -> None:

@@ -83,11 +83,12 @@ def sample_users(store: Store, split: str, users: int, *, seed: int = 0) -> Samp
 
 
 def sample_protocol(spec: Evaluation) -> Evaluation:
-    """A run's own protocol over the full catalogue, with its selection metric and `FAIRNESS` alone."""
+    """A run's own protocol over the full catalogue, with its selection metric, `FAIRNESS` and its decoding alone."""
     names = (spec.selection, FAIRNESS)
     return Evaluation(
-        metrics=names, selection=spec.selection, seen=spec.seen, popularity=spec.popularity, slices=False, bootstrap=0
-    )
+        metrics=names, selection=spec.selection, seen=spec.seen, popularity=spec.popularity, slices=False, bootstrap=0,
+        decoding=spec.decoding,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -128,7 +129,7 @@ class RetrievalContext:
     split: str
     sample: Sample
     evaluation: Evaluation = field(default_factory=lambda: sample_protocol(Evaluation()))
-    """The run's protocol over the full catalogue, with its selection metric and `FAIRNESS` alone."""
+    """What `sample_protocol` makes of the run's protocol."""
     vectors: Float[np.ndarray, "V D"] | None = None
     """Of the items (of their texts, say): they help to tell relevant events from noise."""
 

@@ -23,6 +23,7 @@ from fullrank.data.batch import Model
 from fullrank.data.events.store import Store
 from fullrank.data.impressions.store import AnyStore, ImpressionStore
 from fullrank.evaluation import Evaluation
+from fullrank.inference.search import Decoding
 from fullrank.models.ranking.model import RankingModule
 from fullrank.problem import Problem
 from fullrank.run import Run, weights_hash
@@ -36,8 +37,8 @@ IMPRESSIONS = 4096
 ORDER: Mapping[Problem, Sequence[str]] = {
     "retrieval": (
         "spectrum", "layers", "attention_share", "alignment", "bound", "diversity", "streams", "ensemble", "focus",
-        "norms", "ablation", "robustness", "shortcut", "latent_attention", "case", "step_curve", "oracle_step",
-        "gate_gain",
+        "norms", "ablation", "robustness", "shortcut", "code_levels", "code_popularity", "beam_loss",
+        "latent_attention", "case", "step_curve", "oracle_step", "gate_gain",
     ),
     "ranking": ("token_ranks", "rank_theorems", "jacobian"),
 }  # fmt: skip
@@ -48,7 +49,10 @@ PASS = 0.4
 
 def protocol_of(spec: Evaluation) -> dict[str, str]:
     """What decides the accuracy and fairness of the rows, by name."""
-    return {"accuracy": spec.selection, "seen": spec.seen, "popularity": spec.popularity}
+    found = {"accuracy": spec.selection, "seen": spec.seen, "popularity": spec.popularity}
+    if spec.decoding != Decoding():
+        found["decoding"] = ", ".join(f"{name} {value}" for name, value in spec.decoding.described().items())
+    return found
 
 
 def diagnose_retrieval(

@@ -58,8 +58,9 @@ def diagnose(
     How much of all scores lies in one direction and how close that is to popularity; what each layer does to it; who
     is attended to; the norms of all matrices; and what becomes of accuracy and fairness without each block. What a
     model does not have is left out. Of a run that reasons: whether its streams differ, what gate and steps are worth,
-    where it looks. Of a ranking model: how many directions an impression's tokens use behind each layer (effective
-    rank). The rows go into the run folder, where `fullrank report` finds them.
+    where it looks. Of one that predicts semantic ids: at which code it goes wrong, and where its search loses items. Of
+    a ranking model: how many directions an impression's tokens use behind each layer (effective rank). The rows go into
+    the run folder, where `fullrank report` finds them.
 
     \b
     fullrank diagnose runs/sasrec
@@ -109,7 +110,7 @@ def _print_retrieval(output: Output, found: Diagnosis) -> None:
     if steps := _reasoning(found):
         output.table(("reasoning", "value", "what it says"), steps)
         output.say()
-    for title, headers, rows in (_layers(found), _norms(found), _ablation(found)):
+    for title, headers, rows in (_codes(found), _layers(found), _norms(found), _ablation(found)):
         if rows:
             output.table(headers, rows)
             output.say(title)
@@ -147,6 +148,32 @@ def _reasoning(found: Diagnosis) -> list[tuple[str, float | None, str]]:
     )
     rows = [(name, found.of(diagnostic, name), text) for diagnostic, name, text in said]
     return [(name.replace("_", " "), some[0]["value"], text) for name, some, text in rows if some]
+
+
+def _codes(found: Diagnosis) -> tuple[str, tuple[str, ...], list[list[Any]]]:
+    """A row per level of the semantic ids that a model predicts; none for other models."""
+    title = (
+        "Behind the history and the true codes before, right: users whose code is the most likely; open: most likely "
+        "of those that some item has there; log p, and by counting codes alone; head: users whose most likely code is "
+        "one of the most used 20 %, and of targets; kept: targets that the beam has not lost yet, and if it lost none "
+        "before."
+    )
+    headers = (
+        "code", "of", "right", "open", "log p", "counted", "head", "target", "kept", "of all"
+    )  # fmt: skip
+    beams = found.value("beam_loss", "beams")
+    cells = (
+        ("code_levels", "codes", None), ("code_levels", "top_1", None), ("code_levels", "top_1_open", None),
+        ("code_levels", "log_p", None), ("code_levels", "log_p_counts", None),
+        ("code_popularity", "head_predicted", None), ("code_popularity", "head_targets", None),
+        ("beam_loss", "kept", f"{beams or 0:.0f} beams"), ("beam_loss", "kept", "exhaustive"),
+    )  # fmt: skip
+    columns = [
+        {one["index"]: one["value"] for one in found.of(kind, name) if one["label"] == label}
+        for kind, name, label in cells
+    ]
+    rows = [[level, int(columns[0][level]), *(one.get(level) for one in columns[1:])] for level in columns[0]]
+    return title, headers, rows
 
 
 def _layers(found: Diagnosis) -> tuple[str, tuple[str, ...], list[list[Any]]]:

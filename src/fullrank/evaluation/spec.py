@@ -108,8 +108,8 @@ class Evaluation(Spec):
         scores_all = self.protocol == "full" and self.sampled is None and self.decoding.kind == "exact"
         if self.popularity_discount and not (scores_all and self.reasoning.adaptive is None):
             raise UserError(
-                "popularity_discount needs the score of every item: use it with protocol 'full' and without sampled, "
-                "decoding and reasoning.adaptive",
+                "popularity_discount needs the score of every item: use it with protocol 'full', with "
+                "decoding.kind=exact, and without sampled and reasoning.adaptive",
                 code="discount-needs-all-scores",
             )
         if self.sampled is not None and self.metrics is not None:
@@ -122,7 +122,10 @@ class Evaluation(Spec):
         if self.diversity_by is not None and self.protocol == "sampled":
             raise _idle("diversity_by has no effect when protocol is 'sampled', which makes no lists: leave it out")
         if self.decoding.kind != "exact" and self.protocol == "sampled":
-            raise _idle("decoding has no effect when protocol is 'sampled': candidates are scored one by one")
+            raise _idle(
+                "decoding has no effect when protocol is 'sampled', whose candidates are scored one by one: set "
+                "decoding.kind=exact"
+            )
         if self.bootstrap == 0 and self._changed("level"):
             raise _idle(f"level={self.level:g} has no effect when bootstrap is 0: leave it out or resample")
         self._check_names()

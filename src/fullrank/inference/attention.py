@@ -80,6 +80,11 @@ def last_shares(weights: Float[Tensor, "B H T T"], batch: Batch, window: Bool[Te
     return own / own.abs().sum(-1, keepdim=True).clamp_min(1e-30)
 
 
+def tokens_per_event(model: Model) -> int:
+    """Positions that an event takes in a model's encoder: one, or one for each code of its item."""
+    return int(getattr(getattr(model, "task", None), "tokens_per_event", 1))
+
+
 def note_attentions(model: Model, found: list[AttentionInput]) -> list[Any]:
     """Hooks that append to `found` what each attention is given from now on; call `remove()` of each when done.
 

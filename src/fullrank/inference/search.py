@@ -25,6 +25,7 @@ from fullrank.inference.exact import top_k
 from fullrank.inference.filters import BatchFilter
 from fullrank.inference.pruned import PrunedSearch
 from fullrank.inference.trie_beam import TrieBeam
+from fullrank.inference.wrapped_model import WrappedModel
 from fullrank.models.sequential.codes import GeneratedScorer
 from fullrank.models.sequential.items.semantic import CodeScorer, SemanticItems, score_by_parts
 
@@ -79,12 +80,14 @@ def search_of(model: Any, decoding: Decoding, block: int) -> Search:
     """
     if decoding.kind == "exact":
         return lambda scorer, k, filters: top_k(scorer, k, filters=filters, block=block)
+    while isinstance(model, WrappedModel):  # what it changes is what is read or scored, not the items
+        model = model.model
     items, settings = getattr(model, "items", None), decoding.settings()
     generates = getattr(getattr(model, "task", None), "generates", False)
     if not isinstance(items, SemanticItems) or not (generates or decoding.kind == "pruned"):
         raise UserError(
             f"decoding.kind={decoding.kind} searches semantic ids and this model scores items by vectors: leave it "
-            "out, or train a recipe that generates them (rpg, fair)",
+            "out, or train a recipe that generates them (rpg, fair, tiger)",
             code="decoding-needs-codes",
         )
     if getattr(model.task, "code_by_code", False):

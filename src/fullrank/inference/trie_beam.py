@@ -11,6 +11,7 @@ Items of one tuple have one score; they stand in order of their ids, like equal 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -38,8 +39,18 @@ class TrieBeam:
         self, scorer: GeneratedScorer, k: int, filters: BatchFilter | None
     ) -> tuple[Float[Tensor, "B k"], Int[Tensor, "B k"]]:
         """The k best items of the tuples that the beam ends with."""
+        *_, (nodes, sums) = self.walk(scorer, max(self.beams, k), filters)
+        return self._items(nodes, sums, k, filters)
+
+    def walk(
+        self, scorer: GeneratedScorer, width: int, filters: BatchFilter | None
+    ) -> Iterator[tuple[Int[Tensor, "B P"], Float[Tensor, "B P"]]]:
+        """The `width` best beginnings of each user after each level, best first: nodes of the trie and their log p.
+
+        Empty places hold -1 and -inf. Call it in inference mode.
+        """
         users, device = len(scorer.start), scorer.start.device
-        width, opened = max(self.beams, k), OpenNodes.of(self.trie, filters, users, self.counts)
+        opened = OpenNodes.of(self.trie, filters, users, self.counts)
         nodes = torch.zeros(users, 1, dtype=torch.long, device=device)
         sums, cache = scorer.start.new_zeros(users, 1, dtype=torch.float32), scorer.cache
         log_p = scorer.first()[:, None]
@@ -53,9 +64,9 @@ class TrieBeam:
             scores = opened.close(scores.masked_fill_(~there, -torch.inf), nodes, first, number).flatten(1)
             sums, at = scores.topk(min(width, scores.shape[1]), dim=1)
             nodes = children.flatten(1).gather(1, at).masked_fill(sums == -torch.inf, -1)
+            yield nodes, sums
             if 0 < number < len(self.trie.levels) - 1:
                 cache = scorer.encoder.branch(cache, at // there.shape[2])
-        return self._items(nodes, sums, k, filters)
 
     def _items(
         self, tuples: Int[Tensor, "B P"], sums: Float[Tensor, "B P"], k: int, filters: BatchFilter | None

@@ -23,6 +23,7 @@ from fullrank.inference.attention import (
     blocks_of,
     last_shares,
     noted_attentions,
+    tokens_per_event,
     weights_of,
 )
 from fullrank.inference.batches import BLOCK, batches, scorer_of
@@ -77,10 +78,10 @@ def attention_shares(predictor: Predictor, histories: Histories) -> list[Float[n
             scorer_of(model, batch, predictor.index, budget)
             layers = {one.layer: one for one in reversed(noted)}  # the first of each layer: the history itself
             noted.clear()
-            made = [_layer_shares(layers[layer]) for layer in sorted(layers)]
+            made = [_layer_shares(layers[layer], tokens_per_event(model)) for layer in sorted(layers)]
             for place, (row, length) in enumerate(zip(rows[at], batch.lengths.tolist(), strict=True)):
                 events = made[0][place][0]
-                # a model whose places are not its last events (several for each, say) has no share of an event
+                # a model whose places are not its last events has no share of an event
                 if len(events) and np.array_equal(events, batch.items[place, :length].cpu().numpy()[-len(events) :]):
                     found[row] = np.stack([layer[place][1] for layer in made])
     return found
@@ -116,14 +117,18 @@ def vectors_of(predictor: Predictor) -> Float[Tensor, "V D"] | None:
     return found.detach() if isinstance(found, Tensor) and found.ndim == 2 else None
 
 
-def _layer_shares(given: AttentionInput) -> list[tuple[Int[np.ndarray, "n"], Float[np.ndarray, "n"]]]:
-    """Of each row, the items of its events and their shares; a covered place is no event."""
+def _layer_shares(
+    given: AttentionInput, tokens: int
+) -> list[tuple[Int[np.ndarray, "n"], Float[np.ndarray, "n"]]]:  # fmt: skip
+    """Of each row, the items of its events and the shares of all their tokens; a covered place is no event."""
     found = []
     for _, part, weights in weights_of(given):
         window = part.valid if part.hidden is None else part.valid & ~part.hidden
         shares = last_shares(weights, part, window).mean(1)
         for items, row, kept in zip(part.items, shares, window, strict=True):
-            found.append((items[kept].cpu().numpy(), row[kept].cpu().numpy().astype(np.float64)))
+            own = row[kept].cpu().numpy().astype(np.float64)
+            whole = len(own) % tokens == 0
+            found.append((items[kept].cpu().numpy()[::tokens], own.reshape(-1, tokens).sum(1) if whole else own))
     return found
 
 

@@ -1,7 +1,8 @@
 """Checks of every diagnostic and of every figure: sound rows, the same each time, an unchanged model, and drawings.
 
-They run on models with drawn weights on generated data: transformers of two depths, one of them with a reasoner, and a
-baseline; or, for a diagnostic of ranking models, one with token mixings and one without any vectors.
+They run on models with drawn weights on generated data: transformers of two depths, one of them with a reasoner, one
+that generates semantic ids, and a baseline; or, for a diagnostic of ranking models, one with token mixings and one
+without any vectors.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from fullrank.analysis.report import Drawn, Examples, Figure, Missing, OpenTable
 from fullrank.analysis.report.collect import collect
 from fullrank.analysis.report.results import RunResult
 from fullrank.core.files import jsonable
+from fullrank.data.events.catalog import Catalog
 from fullrank.data.events.prepare import prepare
 from fullrank.data.impressions.prepare import prepare_impressions
 from fullrank.data.sources.planted import Planted
@@ -38,6 +40,7 @@ from fullrank.models.sequential.model import Recommender
 from fullrank.problem import Problem
 from fullrank.run import Run, write_run, write_weights
 from fullrank.run_manifest import seal_run
+from fullrank.semantic_ids.reader import CODES, SIZES
 
 SAMPLE = 24
 """Users or impressions."""
@@ -229,11 +232,26 @@ def _retrieval() -> list[Example]:
     plain = Recommender(dim=8, max_length=10, encoder=encoder).override("encoder.attention.heads=2")
     specs = (
         plain, plain.override("encoder.layers=1"), plain.override("task=last_item", "reasoner=plr"), Popularity(),
+        plain.override("items=semantic", "task=generate", "encoder.positions=none"),
     )  # fmt: skip
     with _folder() as folder:
         tables = Planted(users=60, items=40, events_per_user=8).read()
         store = prepare(tables.events, folder / "store", items=tables.items)
-        return _collected(folder, store, [Experiment(model=spec) for spec in specs], store.catalog, store.catalog)
+        catalog = _coded(store.catalog)
+        return _collected(folder, store, [Experiment(model=spec) for spec in specs], catalog, catalog)
+
+
+def _coded(catalog: Catalog) -> Catalog:
+    """The items with semantic ids, three levels of four codes."""
+    codes = np.stack(
+        [np.arange(catalog.size) // 16 % 4, np.arange(catalog.size) // 4 % 4, np.arange(catalog.size) % 4], 1
+    )
+    return Catalog(
+        catalog.frame.with_columns(
+            pl.Series(CODES, codes.astype(np.uint16), dtype=pl.Array(pl.UInt16, 3)),
+            pl.Series(SIZES, [[4, 4, 4]] * catalog.size, dtype=pl.Array(pl.Int32, 3)),
+        )
+    )
 
 
 @functools.cache

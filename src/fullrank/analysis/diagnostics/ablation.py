@@ -31,6 +31,7 @@ from fullrank.analysis.report.results import RunResult
 from fullrank.data.batch import Batch, DenseScorer, Model
 from fullrank.evaluation import evaluate
 from fullrank.inference.attention import attention_of, blocks_of
+from fullrank.inference.search import Decoding
 from fullrank.models.sequential.attention import Attention
 from fullrank.ops.effective_rank import collapse_share
 
@@ -69,7 +70,8 @@ class Ablation(Diagnostic):
         if spectrum is None:
             return dict(evaluate(model, store, split, spec, device=device_of(model)).metrics)
         # The spectrum has every user's vector: ranking these runs no layer a second time.
-        measured = evaluate(RecordedScores(model, scores, sample.users), store, split, spec)
+        exact = spec.model_copy(update={"decoding": Decoding()})
+        measured = evaluate(RecordedScores(model, scores, sample.users), store, split, exact)
         figures = {
             "collapse_share": float(collapse_share(spectrum.sigma)),
             "popularity_spearman": popularity_likeness(spectrum, sample.popularity).spearman,

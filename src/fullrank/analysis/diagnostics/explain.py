@@ -27,7 +27,7 @@ from fullrank.analysis.report.results import RunResult, item_title, legend_label
 from fullrank.core.errors import UserError
 from fullrank.data.batch import Model
 from fullrank.data.events.store import Store
-from fullrank.inference.attention import last_shares, weights_of
+from fullrank.inference.attention import last_shares, tokens_per_event, weights_of
 
 WIDE = 30
 """Characters of a title in the picture; the table has all of it."""
@@ -67,18 +67,19 @@ def explain_user(
             f"user number {user} of {store.path} has no history with a target in the split {split!r}",
             code="no-target",
         )
-    target = int(one.next_items[0])
+    target, tokens = int(one.next_items[0]), tokens_per_event(model)
     for batch in activations(model, Sample(one, store.catalog.popularity)):
         if not batch.attentions:
             break
-        window = recent_events(batch.attentions[0].batch)
-        items = batch.attentions[0].batch.items[window].cpu().numpy().astype(np.int64)
+        window = recent_events(batch.attentions[0].batch, tokens)
+        items = batch.attentions[0].batch.items[window].cpu().numpy().astype(np.int64)[::tokens]
         layers = []
         with torch.no_grad():
             for given in batch.attentions:
                 ((_, part, weights),) = weights_of(given)
                 shown = window[:, : weights.shape[-1]]
-                layers.append(last_shares(weights, part, shown).mean(1)[shown].cpu().numpy())
+                shares = last_shares(weights, part, shown).mean(1)[shown].cpu().numpy()
+                layers.append(shares.reshape(-1, tokens).sum(1))
         marks = (relevance or Relevance(store))(items, np.full(len(items), target))
         return Explanation(user, target, items, marks, np.stack(layers).astype(np.float64))
     raise UserError(

@@ -9,7 +9,9 @@ Weights enter by their absolute value over the sum of them, so that rows of any 
 `signed` adds the weights with their sign over the same sum, once for relevant events and once for noise: focused
 attention may subtract noise. Figures are means over users, by layer and head; with `head` null over a layer's heads.
 
-Differs: one token an item, not one a code, so no mean over codes is needed.
+Where an item is one token for each of its codes, an event is all of its tokens, and the query is the last of them.
+
+Differs: the paper's model has one token a code and takes the mean over codes; here their shares are added up.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ from fullrank.analysis.report import Figure, Missing
 from fullrank.analysis.report.draw import GREY, from_zero, integer_ticks, legend, look, panel
 from fullrank.analysis.report.results import RunResult, legend_label
 from fullrank.data.batch import Batch
-from fullrank.inference.attention import last_shares, weights_of
+from fullrank.inference.attention import last_shares, tokens_per_event, weights_of
 
 KINDS = ("relevant", "noise")
 
@@ -43,7 +45,7 @@ class Focus(Diagnostic):
 
     def __init__(self, context: RetrievalContext):
         super().__init__(context)
-        self.targets, self.relevance = context.targets, context.relevance
+        self.targets, self.relevance, self.tokens = context.targets, context.relevance, tokens_per_event(context.model)
         self.seen: dict[int, Tensor] = {}
         """Layer -> sums over users [3, H]: share of relevant events, signed of relevant events, signed of noise."""
         self.even, self.users, self.read, self.attentive = 0.0, 0, 0, False
@@ -86,7 +88,7 @@ class Focus(Diagnostic):
 
     def _marked(self, batch: Batch, targets: Int[np.ndarray, "B"]) -> tuple[Bool[Tensor, "B T"], Bool[Tensor, "B T"]]:
         """Which places hold a relevant event, and which are looked at."""
-        window = recent_events(batch)
+        window = recent_events(batch, self.tokens)
         rows, places = (x.cpu().numpy() for x in window.nonzero(as_tuple=True))
         items = batch.items.cpu().numpy()[rows, places]
         relevant = torch.zeros_like(window)
@@ -145,10 +147,10 @@ class Focus(Diagnostic):
         return Figure(name, title, caption, (drawn,), headers, rows, absent)
 
 
-def recent_events(batch: Batch) -> Bool[Tensor, "B T"]:
-    """The last 20 events of each row; a covered place is no event."""
+def recent_events(batch: Batch, tokens: int = 1) -> Bool[Tensor, "B T"]:
+    """The last 20 events of each row, each of this many tokens; a covered place is no event."""
     real = batch.valid if batch.hidden is None else batch.valid & ~batch.hidden
-    return real & (real.flip(1).cumsum(1).flip(1) <= LAST)
+    return real & (real.flip(1).cumsum(1).flip(1) <= LAST * tokens)
 
 
 def _over_heads(one: RunResult, name: str, label: str | None = None) -> dict[int, float]:

@@ -29,6 +29,7 @@ from fullrank.analysis.report.results import RunResult, legend_label, measured
 from fullrank.data.batch import Model
 from fullrank.data.events.store import Store
 from fullrank.evaluation import evaluate
+from fullrank.inference.search import Decoding
 from fullrank.inference.wrapped_model import WrappedModel
 from fullrank.models.sequential.baselines.item_features import cosines, feature_vectors
 from fullrank.models.sequential.baselines.transition_graph import TransitionGraph, transitions
@@ -62,7 +63,8 @@ class Shortcut(Diagnostic):
         found, accuracy = [], {}
         for place, (label, model) in enumerate(models.items()):
             device = device_of(fitted if model is fitted else context.model)
-            metrics = evaluate(model, users, context.split, spec, device=device).metrics
+            own = spec.model_copy(update={"decoding": Decoding()}) if model is fitted else spec  # it has no codes
+            metrics = evaluate(model, users, context.split, own, device=device).metrics
             found += [row(self.name, name, value, label=label) for name, value in metrics.items()]
             accuracy[label] = metrics[spec.selection]
             if self.progress is not None:

@@ -20,6 +20,7 @@ from fullrank.data.events.store import Store
 from fullrank.data.impressions.store import AnyStore, ImpressionStore
 from fullrank.evaluation import EVALUATE, EvaluationResult
 from fullrank.evaluation.spec import Evaluation
+from fullrank.inference.search import Decoding
 from fullrank.problem import Problem
 from fullrank.run import Run, store_of, weights_hash
 
@@ -151,7 +152,8 @@ class _Retrieval:
     ) -> _Measure:
         # The protocol of the evaluation, for the model without its parts too: both stand on one page.
         popularity = str(found.protocol.get("popularity")).removesuffix(" events")
-        as_evaluated = {"seen": found.protocol["seen"], "popularity": popularity, "selection": accuracy}
+        as_evaluated: dict[str, Any] = {"seen": found.protocol["seen"], "popularity": popularity, "selection": accuracy}
+        as_evaluated["decoding"] = Decoding.parse(found.protocol.get("decoding", {}))
         spec = run.spec.lists.model_copy(update=as_evaluated)
         weights = weights_hash(run.path)
         about: dict[str, Any] = {"weights": weights, "split": split, "fingerprint": store.fingerprint}

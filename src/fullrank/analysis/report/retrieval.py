@@ -17,10 +17,10 @@ from fullrank.metrics.names import history_words
 MORE = ("recall@10", FAIRNESS, "coverage@10", "lift@10")
 """Metrics of the table of runs beside the accuracy."""
 ORDER = (
-    "differences", "recall_bands", "examples", "pareto", "bands", "robustness", "shortcut", "curves", "depth", "size",
-    "step_curve",
-    "spectrum", "bound", "focus", "case", "layers", "oracle_step", "diversity", "attention_share", "ablation",
-    "streams", "latent_attention", "alignment", "norms",
+    "differences", "recall_bands", "cold_items", "examples", "pareto", "bands", "robustness", "shortcut", "curves",
+    "depth", "size", "step_curve",
+    "code_levels", "beam_loss", "code_popularity", "spectrum", "bound", "focus", "case", "layers", "oracle_step",
+    "diversity", "attention_share", "ablation", "streams", "latent_attention", "alignment", "norms",
 )  # fmt: skip
 """Order of the sections on the page: these first, then those that are not named here, by name; internals are folded."""
 WORDS = (

@@ -136,8 +136,8 @@ def recommender_graph(model: Any, k: int, *, hide_seen: bool, budget: Budget) ->
         )
     if model.task.code_by_code:
         raise UserError(
-            "this recommender generates semantic ids code by code, in a search that no graph holds; serve the run "
-            "itself",
+            "this recommender generates semantic ids code by code, in a search that no graph holds: serve the run "
+            "itself (`fullrank serve RUN`), or export a recipe that predicts all codes at once (rpg, fair)",
             code="not-exportable",
         )
     fixed = budget.model_copy(update={"adaptive": None, "patience": None})

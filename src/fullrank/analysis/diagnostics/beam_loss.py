@@ -1,0 +1,160 @@
+"""At which level a beam search loses what people chose next (models that generate semantic ids code by code).
+
+The search goes down the trie of existing tuples and keeps the best beginnings (`inference/trie_beam.py`). Rows, over at
+most `USERS` users of the sample whose target may be shown, of level `index` (from 1), by `label`:
+
+    kept    share of users the beginning of whose target is still kept after the level: by a beam of so many
+            beginnings, and (`exhaustive`) among as many best ones of a search that loses none before
+    beams   the width that the run is evaluated with
+    users   who were asked
+
+A quarter of the width and four times the width stand beside it, which say what another would give. What an exhaustive
+search keeps and the beam does not is the beam's loss; what both lose, the model's. It is left out where a catalogue is
+large, since it scores every tuple for every user.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from fullrank.analysis.activations import RetrievalContext, Sample, device_of
+from fullrank.analysis.diagnosis import Row, not_measured, row
+from fullrank.analysis.diagnostics import Diagnostic
+from fullrank.analysis.diagnostics.code_levels import level_values
+from fullrank.analysis.report import Figure, Missing
+from fullrank.analysis.report.draw import GREY, from_zero, integer_ticks, legend, look, panel
+from fullrank.analysis.report.results import RunResult, legend_label
+from fullrank.evaluation.retrieval import longest_list
+from fullrank.inference.batches import BLOCK, score_batches
+from fullrank.inference.filters import Filters
+from fullrank.inference.search import Decoding
+from fullrank.inference.trie_beam import TrieBeam
+from fullrank.metrics import match
+from fullrank.models.sequential.codes import STREAMS, GeneratedScorer
+
+USERS = 256
+"""Most users measured: the first of the sample. Shares to about three percent."""
+EXHAUSTIVE = 1 << 18
+"""Most pairs of a user and a tuple for which the exhaustive search is done too: a few seconds."""
+WIDER = (0.25, 1, 4)
+"""Widths that are measured, over the run's own."""
+
+
+class BeamLoss(Diagnostic):
+    """Targets that are still reachable after each level of the search. Without a search it has nothing to say."""
+
+    name = "beam_loss"
+    internal = True
+    runs_model = True
+
+    def __init__(self, context: RetrievalContext):
+        super().__init__(context)
+        self.searches = getattr(getattr(context.model, "task", None), "code_by_code", False)
+
+    def rows(self) -> list[Row]:
+        if not self.searches:
+            return []
+        context, name = self.context, self.name
+        spec = context.evaluation
+        asked = context.sample.first(USERS)
+        hidden = match(asked.next_items[:, None], asked.histories.items)[:, 0] if spec.seen == "exclude" else None
+        if hidden is not None:
+            asked = Sample(asked.eval_set.take(~hidden), asked.popularity)
+        if not len(asked):
+            return [not_measured(name, "the targets of all users are in their histories, which are not shown")]
+        decoding = spec.decoding if spec.decoding.kind == "beam" else Decoding(kind="beam")
+        own = max(decoding.settings()["beams"], longest_list(spec))
+        search = TrieBeam(context.model.items, beams=own)
+        tuples = len(search.trie)
+        found = [row(name, "beams", own), row(name, "users", len(asked))]
+        for width in dict.fromkeys(min(max(int(own * factor), 1), tuples) for factor in WIDER):
+            places = self._places(search, width, asked)
+            found += _shares(places > 0, f"{width} beams")
+        if len(asked) * tuples <= EXHAUSTIVE:
+            places = self._places(search, tuples, asked)
+            found += _shares((places > 0) & (places <= own), "exhaustive")
+        return found
+
+    @torch.inference_mode()
+    def _places(self, search: TrieBeam, width: int, asked: Sample) -> Int[np.ndarray, "U K"]:
+        """The place of each target's beginning among those kept after each level, from 1; 0 where it is not kept."""
+        model, device = self.context.model, device_of(self.context.model)
+        targets, trie = torch.from_numpy(asked.next_items).long(), search.trie
+        levels = range(len(trie.levels))
+        wanted = torch.stack([trie.nodes_of(targets, level) for level in levels], 1).to(device)
+        found = np.zeros((len(asked), len(levels)), np.int64)
+        seen = asked.histories.items if self.context.evaluation.seen == "exclude" else None
+        for at, scorer in score_batches(
+            model, asked.histories, block=BLOCK, batch_size=max(STREAMS // width, 1), device=device
+        ):
+            assert isinstance(scorer, GeneratedScorer)
+            filters = None if seen is None else Filters().of_batch(seen.take(at), device)
+            for level, (nodes, _) in enumerate(search.walk(scorer, width, filters)):
+                found[at, level] = _place(nodes, wanted[torch.from_numpy(at).to(device), level]).cpu().numpy()
+        return found
+
+    @classmethod
+    def figure(cls, results: Sequence[RunResult]) -> Figure | Missing | None:
+        """The share of people whose next item the search can still reach, level by level."""
+        there = [one for one in results if one.diagnosis.of(cls.name, "kept")]
+        if not there:
+            return None
+        own = {one.key: f"{one.diagnosis.value(cls.name, 'beams'):.0f} beams" for one in there}
+        values = {one.key: level_values(one, cls.name, "kept", _own_label(one)) for one in there}
+
+        def paint(axes: Any) -> None:
+            for one in there:
+                style = look(results.index(one))
+                mine, all_ = values[one.key], level_values(one, cls.name, "kept", "exhaustive")
+                axes.plot(list(mine), [100 * v for v in mine.values()], label=legend_label(one, results), **style)
+                axes.plot(list(all_), [100 * v for v in all_.values()], color=style["color"], ls=":", lw=1)
+            axes.plot([], [], color=GREY, ls=":", lw=1, label="if none were lost before")
+            from_zero(axes)
+            integer_ticks(axes)
+            legend(axes)
+
+        caption = (
+            "Items are found code by code, and after each code only the best beginnings are kept. The line says for "
+            "how many people what they chose next can still be found after each level; the dotted one how many it "
+            "would be if no beginning had been given up before. Where the two part, more beams help; where both fall, "
+            "the model does not know better. The table has other widths too."
+        )
+        alt = "Share of targets that are still kept, by level: " + "; ".join(
+            f"{key} ({own[key]}) " + ", ".join(f"{value:.3f}" for value in mine.values())
+            for key, mine in values.items()
+        )
+        rows = tuple(
+            (one.label, label, level, value)
+            for one in there for label in _labels(one)
+            for level, value in level_values(one, cls.name, "kept", label).items()
+        )  # fmt: skip
+        drawn = panel(cls.name, paint, alt, x="level of the semantic id", y="people whose item is kept (%)")
+        headers = ("run", "search", "level", "share kept")
+        return Figure(cls.name, "What the beam search loses, by level", caption, (drawn,), headers, rows)
+
+
+def _place(nodes: Int[Tensor, "B P"], wanted: Int[Tensor, "B"]) -> Int[Tensor, "B"]:
+    """From 1; 0 where it is not among them."""
+    same = nodes == wanted[:, None]
+    return (same.long().argmax(1) + 1) * same.any(1)
+
+
+def _shares(kept: np.ndarray, label: str) -> list[Row]:
+    return [row(BeamLoss.name, "kept", float(v), index=n, label=label) for n, v in enumerate(kept.mean(0), 1)]
+
+
+def _labels(one: RunResult) -> list[str]:
+    return list(dict.fromkeys(str(found["label"]) for found in one.diagnosis.of(BeamLoss.name, "kept")))
+
+
+def _own_label(one: RunResult) -> str:
+    """The run's own width, or all tuples where these are fewer."""
+    labels, beams = _labels(one), one.diagnosis.value(BeamLoss.name, "beams")
+    own = f"{beams:.0f} beams"
+    return own if own in labels else [label for label in labels if label != "exhaustive"][-1]

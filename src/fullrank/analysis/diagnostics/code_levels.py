@@ -1,0 +1,196 @@
+"""How well a model that predicts semantic ids knows each code of what people chose next (TIGER, RPG).
+
+By teacher forcing: behind the history and the true codes before it, log p of every code of a level. Of models that
+predict all codes at once, behind the history alone. Rows, of level `index` (from 1), over the users of the sample:
+
+    codes, open         codes of the level; mean number of those that some item has behind the true codes before
+    top_1, top_10       share of users whose true code is the most likely one, or among the ten most likely
+    top_1_open          share of users whose true code is the most likely of the open ones, which a search looks at
+    open_mass           mean probability of the open codes together; the rest goes to items that do not exist
+    log_p               mean of log p of the true code
+    log_p_counts        the same of n(code) / n: training events of the items that begin so (one more for each code),
+                        over those of the codes before; a model that knows nothing of the user has this
+    median_rank         of the true code among all of the level, 1 for the most likely
+
+Log p of an item is the sum over levels, so a level with a low `log_p` is where items are lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from fullrank.analysis.activations import Activations, RetrievalContext
+from fullrank.analysis.diagnosis import Row, not_measured, row
+from fullrank.analysis.diagnostics import Diagnostic
+from fullrank.analysis.report import Figure, Missing
+from fullrank.analysis.report.draw import GREY, from_zero, integer_ticks, legend, look, panel
+from fullrank.analysis.report.results import RunResult, legend_label
+from fullrank.data.batch import Scorer
+from fullrank.models.sequential.codes import GeneratedScorer
+from fullrank.models.sequential.items.semantic import CodeScorer, SemanticItems
+from fullrank.semantic_ids.reader import Tuples
+from fullrank.semantic_ids.trie import Trie
+
+NO_TARGETS = "the training split has no targets"
+
+
+class CodeLevels(Diagnostic):
+    """Accuracy and log-probability of the targets' codes, level by level. Without codes it has nothing to say."""
+
+    name = "code_levels"
+    internal = True
+
+    def __init__(self, context: RetrievalContext):
+        super().__init__(context)
+        self.items = predicted_items(context.model)
+        self.parts: list[list[Float[Tensor, "5 B"]]] = []
+        """Of each level and batch: log p, rank, rank among the open codes, their mass, their number."""
+        self.places: list[Tensor] = []
+        """Numbers of the targets."""
+        if self.items is not None:
+            self.trie = trie_of(self.items)
+
+    @torch.no_grad()
+    def observe(self, batch: Activations) -> None:
+        if self.items is None or self.context.targets is None:
+            return
+        targets = torch.from_numpy(self.context.targets[batch.users]).long()
+        codes = self.items.codes[targets.to(self.items.codes.device)]
+        for level, log_p in enumerate(code_predictions(batch.scorer, codes)):
+            if level == len(self.parts):
+                self.parts.append([])
+            self.parts[level].append(self._measured(log_p, codes[:, level], targets, level).cpu())
+        self.places.append(targets)
+
+    def _measured(
+        self, log_p: Float[Tensor, "B C"], codes: Int[Tensor, "B"], targets: Int[Tensor, "B"], level: int
+    ) -> Float[Tensor, "5 B"]:
+        own = log_p.gather(1, codes[:, None])
+        opened = open_codes(self.trie, targets, level, log_p.shape[1]).to(log_p.device)
+        ahead = log_p > own
+        ranks = [1 + ahead.sum(1), 1 + (ahead & opened).sum(1)]
+        return torch.stack([own[:, 0], *ranks, (log_p.exp() * opened).sum(1), opened.sum(1)]).double()
+
+    def rows(self) -> list[Row]:
+        name = self.name
+        if self.items is None:
+            return []
+        if not self.parts:
+            return [not_measured(name, NO_TARGETS)]
+        targets, found = torch.cat(self.places), []
+        counted = counted_log_p(self.trie, torch.as_tensor(self.context.sample.popularity), targets)
+        for level, (size, parts) in enumerate(zip(self.items.sizes, self.parts, strict=True)):
+            log_p, rank, among, mass, number = torch.cat(parts, 1)
+            figures = {
+                "codes": size, "open": number.mean(), "top_1": (rank == 1).double().mean(),
+                "top_10": (rank <= 10).double().mean(), "top_1_open": (among == 1).double().mean(),
+                "open_mass": mass.mean(), "log_p": log_p.mean(), "log_p_counts": counted[level].mean(),
+                "median_rank": rank.median(),
+            }  # fmt: skip
+            found += [row(name, figure, float(value), index=level + 1) for figure, value in figures.items()]
+        return found
+
+    @classmethod
+    def figure(cls, results: Sequence[RunResult]) -> Figure | Missing | None:
+        """The share of targets whose code is the most likely, level by level."""
+        there = [one for one in results if one.diagnosis.of(cls.name)]
+        if not there:
+            return None
+        values = {one.key: level_values(one, cls.name, "top_1") for one in there}
+
+        def paint(axes: Any) -> None:
+            for one in there:
+                mine, style = values[one.key], look(results.index(one))
+                opened = level_values(one, cls.name, "top_1_open")
+                axes.plot(list(mine), [100 * v for v in mine.values()], label=legend_label(one, results), **style)
+                axes.plot(list(opened), [100 * v for v in opened.values()], color=style["color"], ls=":", lw=1)
+            axes.plot([], [], color=GREY, ls=":", lw=1, label="among codes that exist")
+            from_zero(axes)
+            integer_ticks(axes)
+            legend(axes)
+
+        caption = (
+            "An item is a few codes, which these models predict. Given the true codes before it, the line says how "
+            "often the code that really came is the most likely of its level, the dotted one how often it is the most "
+            "likely of those that some item has there. The table has its log-probability too, beside what counting how "
+            "often codes were used would give: a level that is no better than counting was not learned."
+        )
+        alt = "Share of targets whose code is the most likely, by level: " + "; ".join(
+            f"{key} " + ", ".join(f"{value:.3f}" for value in mine.values()) for key, mine in values.items()
+        )
+        names = ("codes", "open", "top_1", "top_1_open", "top_10", "log_p", "log_p_counts", "open_mass", "median_rank")
+        columns = {one.key: [level_values(one, cls.name, name) for name in names] for one in there}
+        rows = tuple(
+            (one.label, level, *(column.get(level) for column in columns[one.key]))
+            for one in there for level in values[one.key]
+        )  # fmt: skip
+        headers = (
+            "run", "level", "codes", "that exist there", "most likely", "of those that exist", "in the first ten",
+            "log p", "log p by counting", "probability of those that exist", "median rank",
+        )  # fmt: skip
+        drawn = panel(cls.name, paint, alt, x="level of the semantic id", y="true code is the most likely (%)")
+        return Figure(cls.name, "Codes predicted right, by level", caption, (drawn,), headers, rows)
+
+
+def predicted_items(model: Any) -> SemanticItems | None:
+    """The items of a model that predicts their codes; None for any other."""
+    items = getattr(model, "items", None)
+    generates = getattr(getattr(model, "task", None), "generates", False)
+    return items if generates and isinstance(items, SemanticItems) else None
+
+
+def code_predictions(scorer: Scorer, codes: Int[Tensor, "B K"]) -> Iterator[Float[Tensor, "B C"]]:
+    """log p of every code of each level, behind the history and (where codes are predicted one by one) these codes."""
+    if isinstance(scorer, GeneratedScorer):
+        log_p, cache = scorer.first(), scorer.cache
+        yield log_p
+        for level in range(codes.shape[1] - 1):
+            after, cache = scorer.after(codes[:, level, None], level, cache)
+            yield after[:, 0]
+    elif isinstance(scorer, CodeScorer):
+        yield from (level.T * len(scorer.sizes) for level in scorer.levels.split(scorer.sizes))
+
+
+def trie_of(items: SemanticItems) -> Trie:
+    """The trie of the tuples of codes that a model's items have."""
+    return Trie(Tuples(items.codes.cpu(), items.popularity.long().cpu().numpy()))
+
+
+def open_codes(trie: Trie, items: Int[Tensor, "B"], level: int, size: int) -> Bool[Tensor, "B C"]:
+    """The codes of a level that some item has behind these items' codes before it."""
+    this = trie.levels[level]
+    node = trie.nodes_of(items, level - 1) if level else torch.zeros_like(items)
+    first, count = this.children[node].long(), this.children[node + 1].long() - this.children[node].long()
+    rows = torch.arange(len(items)).repeat_interleave(count)
+    place = torch.arange(len(rows)) - (count.cumsum(0) - count)[rows] + first[rows]
+    found = torch.zeros(len(items), size, dtype=torch.bool)
+    found[rows, this.codes[place].long()] = True
+    return found
+
+
+def counted_log_p(trie: Trie, events: Int[Tensor, "V"], items: Int[Tensor, "N"]) -> list[Float[Tensor, "N"]]:
+    """log of the share of these items' codes in the training events behind the codes before, level by level."""
+    every, found = torch.arange(len(events)), []
+    before = events.sum()[None].double()
+    own = torch.zeros_like(items)
+    for level, this in enumerate(trie.levels):
+        of = trie.nodes_of(every, level)
+        counts = torch.zeros(len(this.codes), dtype=torch.float64).index_add_(0, of, events.double())
+        parents, own = own, trie.nodes_of(items, level)
+        siblings = this.children[parents + 1].long() - this.children[parents].long()
+        found.append(((counts[own] + 1) / (before[parents] + siblings)).log())
+        before = counts
+    return found
+
+
+def level_values(one: RunResult, diagnostic: str, name: str, label: str | None = None) -> dict[int, float]:
+    """Level of the codes -> value, where it exists."""
+    return {
+        found["index"]: found["value"] for found in one.diagnosis.of(diagnostic, name)
+        if found["index"] is not None and found["value"] is not None and found["label"] == label
+    }  # fmt: skip
