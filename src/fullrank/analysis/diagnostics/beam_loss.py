@@ -87,7 +87,7 @@ class BeamLoss(Diagnostic):
         model, device = self.context.model, device_of(self.context.model)
         targets, trie = torch.from_numpy(asked.next_items).long(), search.trie
         levels = range(len(trie.levels))
-        wanted = torch.stack([trie.nodes_of(targets, level) for level in levels], 1).to(device)
+        wanted = torch.stack([trie.nodes_of(trie.place[targets], level) for level in levels], 1).to(device)
         found = np.zeros((len(asked), len(levels)), np.int64)
         seen = asked.histories.items if self.context.evaluation.seen == "exclude" else None
         for at, scorer in score_batches(

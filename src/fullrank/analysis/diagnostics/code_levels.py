@@ -164,7 +164,7 @@ def trie_of(items: SemanticItems) -> Trie:
 def open_codes(trie: Trie, items: Int[Tensor, "B"], level: int, size: int) -> Bool[Tensor, "B C"]:
     """The codes of a level that some item has behind these items' codes before it."""
     this = trie.levels[level]
-    node = trie.nodes_of(items, level - 1) if level else torch.zeros_like(items)
+    node = trie.nodes_of(trie.place[items], level - 1) if level else torch.zeros_like(items)
     first, count = this.children[node].long(), this.children[node + 1].long() - this.children[node].long()
     rows = torch.arange(len(items)).repeat_interleave(count)
     place = torch.arange(len(rows)) - (count.cumsum(0) - count)[rows] + first[rows]
@@ -175,13 +175,13 @@ def open_codes(trie: Trie, items: Int[Tensor, "B"], level: int, size: int) -> Bo
 
 def counted_log_p(trie: Trie, events: Int[Tensor, "V"], items: Int[Tensor, "N"]) -> list[Float[Tensor, "N"]]:
     """log of the share of these items' codes in the training events behind the codes before, level by level."""
-    every, found = torch.arange(len(events)), []
+    found = []
     before = events.sum()[None].double()
     own = torch.zeros_like(items)
     for level, this in enumerate(trie.levels):
-        of = trie.nodes_of(every, level)
+        of = trie.nodes_of(trie.place, level)
         counts = torch.zeros(len(this.codes), dtype=torch.float64).index_add_(0, of, events.double())
-        parents, own = own, trie.nodes_of(items, level)
+        parents, own = own, trie.nodes_of(trie.place[items], level)
         siblings = this.children[parents + 1].long() - this.children[parents].long()
         found.append(((counts[own] + 1) / (before[parents] + siblings)).log())
         before = counts
