@@ -26,12 +26,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import fullrank as fr
+from benchmarks.generated_lists import FILTERS, filters_of, invalid, of_run
 from benchmarks.harness import Benchmark, Figures, Say, main, repeat, require, rounded
-from fullrank.core.jagged import Jagged
 from fullrank.data.batch import Batch, States, last
 from fullrank.data.events.catalog import Catalog
 from fullrank.inference.exact import top_k
-from fullrank.inference.filters import BatchFilter, Filters
 from fullrank.inference.trie_beam import TrieBeam
 from fullrank.models.sequential.codes import GeneratedScorer
 from fullrank.models.sequential.encoders import Cache, Encoder
@@ -111,39 +110,6 @@ def naive(
     return replace(answer, encoder=encoder, start=last(states.tokens, inputs), cache=cache)
 
 
-def filters_of(batch: Batch, items: int, kind: str) -> BatchFilter | None:
-    """What the users have seen; 20 items that each is not shown; 5 to 200 that alone may be; or all of these."""
-    if kind == "none":
-        return None
-    draw = np.random.default_rng(0)
-    some = lambda most: Jagged.from_lists(  # noqa: E731
-        [draw.choice(items, draw.integers(5, most), replace=False).tolist() for _ in batch.lengths]
-    )
-    seen = Jagged.from_lists(
-        [row[:n].tolist() for row, n in zip(batch.items.numpy(), batch.lengths.tolist(), strict=True)]
-    )
-    excluded = some(21) if kind in ("exclude", "all") else None
-    allowed = some(min(200, items // 2)) if kind in ("allow", "all") else None
-    barred = draw.random(items) < 0.1 if kind == "all" else None
-    return Filters(excluded=excluded, allowed=allowed, barred=barred).of_batch(
-        seen if kind in ("seen", "all") else None
-    )
-
-
-FILTERS = ("none", "seen", "exclude", "allow", "all")
-
-
-def invalid(ids: Tensor, items: int, filters: BatchFilter | None) -> int:
-    """Places of the lists that hold no item that the user may be shown, or one a second time, where there was one."""
-    every = torch.arange(items).expand(len(ids), -1)
-    refused = torch.zeros(every.shape, dtype=torch.bool) if filters is None else filters.refuses(every)
-    there = (ids >= 0) & (ids < items)
-    there &= ~refused.gather(1, ids.clamp(0, items - 1))
-    again = (ids[:, :, None] == ids[:, None]).tril(-1).any(2)
-    wanted = (~refused).sum(1).clamp_max(ids.shape[1])
-    return int((wanted - (there & ~again).sum(1)).sum() + ((ids >= 0) & ~there).sum())
-
-
 def check(search: Callable[..., Any] = TrieBeam, twin: type[Rereading] = Rereading) -> None:
     """Caches change no list; a beam as wide as the catalogue gives the full sort's lists, under every filter; no id is
     invalid."""
@@ -169,6 +135,8 @@ def check(search: Callable[..., Any] = TrieBeam, twin: type[Rereading] = Rereadi
 
 @torch.inference_mode()
 def measure(options: argparse.Namespace, say: Say) -> Figures:
+    if options.run is not None:
+        return of_run(options, say)
     models = {"3_levels": model_of(FEW, 3), "4_levels": model_of(FEW, 4), "10k": model_of(SMALL, 3)}
     beams = {name: TrieBeam(_items(model), beams=BEAMS) for name, model in models.items()}
     wrong = _invalid_rate(models, beams)
@@ -253,6 +221,9 @@ def _shake(model: RecommenderModel) -> None:
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rounds", type=int, default=5, help="timed rounds after the warm-up (default 5)")
+    parser.add_argument("--run", help="a trained run: measure its lists instead (what is invalid, what a beam loses)")
+    parser.add_argument("--data", help="of --run: its store, where that is not where it was trained on")
+    parser.add_argument("--users", type=int, default=128, help="of --run: users of exhaustive lists (default 128)")
 
 
 BENCHMARK = Benchmark("generate", __doc__ or "", arguments, check, measure)

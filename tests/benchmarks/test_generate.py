@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from benchmarks import generate
+from benchmarks import generate, generated_lists
 from benchmarks.harness import Wrong
+from fullrank.core.jagged import Jagged
+from fullrank.data.histories import Histories
 from fullrank.inference.trie_beam import TrieBeam
 from fullrank.models.sequential.encoders import Cache
 
@@ -58,6 +61,16 @@ def test_small_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in small.items():
         monkeypatch.setattr(generate, name, value)
     monkeypatch.setattr(generate.model_of, "__defaults__", (16,))
-    found = generate.measure(generate.argparse.Namespace(rounds=1), lambda text: None)
+    found = generate.measure(generate.argparse.Namespace(rounds=1, run=None), lambda text: None)
     assert found["invalid_rate"] == 0 and found["cached_and_naive_same_places"] > 0.9
     assert found["cached_over_naive"] > 0 and found["trie_mb_1m_4_levels"] > found["trie_mb_1m"] > 0
+
+
+def test_lists_of_a_run() -> None:
+    """A beam as wide as the catalogue keeps everything, and nothing is invalid."""
+    model = generate.model_of(40, 3, 8, dim=16)
+    rng = np.random.default_rng(0)
+    users = Histories(Jagged.from_lists([rng.integers(0, 40, n).tolist() for n in (1, 5, 20, 3, 9)]))
+    found = generated_lists.lists_of(model, users, 3, lambda _: None)
+    assert found["invalid_rate"] == 0 and found["places"] == 50 and found["kept_users"] == 3
+    assert found["kept_of_exhaustive_50"] == found["kept_of_exhaustive_100"] == 1.0
