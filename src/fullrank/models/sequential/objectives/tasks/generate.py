@@ -13,8 +13,8 @@ The loss is that of any recommender, level by level (`code_1` ..): `label_smooth
 temperature of `scoring` is LETTER's of the ranking-guided loss (arXiv:2405.07314, Eq. 7).
 
 `user_tokens` puts one token more before the history, the user's: row (key modulo rows) of a table, where the key is a
-hash of the id (TIGER has 2,000 rows). A user without an id, or of no id that was trained on, reads as any other of that
-row; without any id the token is zeros.
+hash of the id (TIGER has 2,000 rows). Who was not trained on reads what the users of that row have taught it; a user
+without an id reads zeros.
 
 Differs: the codes that are searched have the vectors of those that are read.
 """
