@@ -16,9 +16,10 @@ attention under FAIR's penalties.
 
 Differs: a causal decoder reads the history as one row of codes and trains on all of its items in one pass, where
 TIGER's encoder and decoder (T5) read it anew for each prefix; rotary positions; no user token. `paper` has none of
-that, and differs in what `encoders/seq2seq.py` says. Of both: codes by residual k-means, which public measurements find
-as good as RQ-VAE; lists from a beam over the trie of existing tuples, so that no answer is an item that does not exist;
-the history is excluded, where TIGER ranks it (``fullrank evaluate RUN --set seen=keep``).
+that, but batches of 2,048 events, about the 256 rows of the paper with hardly any padding, and what
+`encoders/seq2seq.py` says. Of both: codes by residual k-means, which public measurements find as good as RQ-VAE; lists
+from a beam over the trie of existing tuples, so that no answer is an item that does not exist; the history is excluded,
+where TIGER ranks it (``fullrank evaluate RUN --set seen=keep``).
 """
 
 from __future__ import annotations
@@ -72,8 +73,8 @@ def paper() -> Experiment:
         task=Generate(targets="last", user_tokens=2000),
     )  # fmt: skip
     training = Training(
-        max_epochs=200, lr=5e-4, batch_by="rows", batch_size=256, warmup=0.05, schedule="cosine", clip_norm=1.0,
-        evaluate_every=10, patience=5,
+        max_epochs=200, lr=5e-4, batch_size=2048, warmup=0.05, schedule="cosine", clip_norm=1.0, evaluate_every=10,
+        patience=5,
     )  # fmt: skip
     return Experiment(recipe="tiger-paper", model=model, training=training, evaluation=EVALUATION)
 
@@ -88,7 +89,7 @@ def focused() -> Experiment:
         task=Generate(targets="last", per_user=4), loss=CrossEntropy(label_smoothing=0.1),
         penalties=(NoiseRobustness(weight=0.1), MutualInformation(weight=0.01)),
     )  # fmt: skip
-    training = TRAINING.model_copy(update={"batch_by": "rows", "batch_size": 256, "lr": 1e-3})
+    training = TRAINING.model_copy(update={"batch_size": 2048, "lr": 1e-3})
     return Experiment(recipe="tiger-focused", model=model, training=training, evaluation=EVALUATION)
 
 
