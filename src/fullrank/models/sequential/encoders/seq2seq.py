@@ -137,9 +137,10 @@ class Seq2SeqEncoder(Encoder):
 
     def start(self, x: Float[Tensor, "B T D"], batch: Batch) -> tuple[States, Cache]:
         source, memory = self.source(x, batch), dict[nn.Module, Memory]()
-        decoded = self._decoded(x[:, :0], source.tokens, batch, Captures(memory=memory))
+        captures = replace(batch.captures or Captures(), memory=memory)
+        decoded = self._decoded(x[:, :0], source.tokens, batch, captures)
         places = (batch.lengths - 1).clamp_min(0)[:, None, None].expand(-1, -1, x.shape[2])
-        states = replace(source, tokens=source.tokens.scatter(1, places, decoded))
+        states = replace(source, tokens=source.tokens.scatter(1, places, decoded.to(source.tokens.dtype)))
         layers = tuple(
             (*memory[block.attention], *block.cross.remember(source.tokens)) for block in self._blocks()
         )  # fmt: skip
