@@ -174,6 +174,8 @@ def test_refusals(settings: dict[str, Any], code: str, to_do: str) -> None:
 def test_settings_without_effect_are_refused() -> None:
     with refused("setting-without-effect", "activation"):
         Seq2Seq().override("feed_forward=swiglu", "activation=relu")
+    with refused("setting-without-effect", "attention.causal"):
+        Seq2Seq().override("attention.causal=false")
     with refused("setting-without-effect", "per_user"):
         Generate().override("per_user=2")
     with refused("setting-without-effect", "window"):

@@ -63,6 +63,12 @@ class Seq2Seq(EncoderSpec):
                 f"activation has no effect with feed_forward={self.feed_forward!r}; remove it",
                 code="setting-without-effect",
             )
+        if not self.attention.causal:
+            raise UserError(
+                "seq2seq: attention.causal has no effect, since its encoder sees both sides and its decoder what came "
+                "before; remove it",
+                code="setting-without-effect",
+            )
         return self
 
     def build(self, dim: int, max_length: int) -> Seq2SeqEncoder:
@@ -118,7 +124,7 @@ class Seq2SeqEncoder(Encoder):
         self.source: TransformerEncoder = spec.stack(spec.layers, causal=False).build(dim, max_length)
         if self.source.reads_times:
             raise UserError(
-                f"seq2seq: the attention {spec.attention.kind!r} reads times, and codes that are generated have none: "
+                f"seq2seq: the attention {spec.attention.kind!r} reads times, and the decoder's tokens have none: "
                 "set model.encoder.attention.rel_bias=positions, or choose another attention",
                 code="generated-codes-have-no-times",
             )
