@@ -19,6 +19,7 @@ from fullrank.analysis.diagnostics.beam_loss import BeamLoss
 from fullrank.analysis.diagnostics.code_levels import CodeLevels
 from fullrank.analysis.diagnostics.code_popularity import CodePopularity
 from fullrank.analysis.diagnostics.cold_items import ColdItems, target_groups
+from fullrank.analysis.diagnostics.explain import explain_user
 from fullrank.analysis.diagnostics.focus import Focus
 from fullrank.analysis.report import OpenTable
 from fullrank.analysis.report.collect import collect
@@ -38,7 +39,7 @@ from tiny import shaken
 
 SIZES = (3, 4, 5)
 ROTARY = Transformer(layers=2, attention=Softmax(heads=2, rope=True), positions="none", feed_forward="mlp")
-TASKS = {"generate": Generate(), "semantic_tokens": SemanticTokens()}
+TASKS = {"generate": Generate(), "semantic_tokens": SemanticTokens(), "with_users": Generate(user_tokens=3)}
 
 
 def model_of(on: Store, task: str = "generate") -> Any:
@@ -196,10 +197,24 @@ def test_other_models_have_no_rows_and_training_has_no_targets() -> None:
 
 def test_attention_to_an_event_is_that_to_all_its_tokens() -> None:
     on = shop()
+    vars(on)["user_keys"] = np.arange(on.num_users)  # it has no table of users
     (rows,) = observed(model_of(on), everyone(on), Focus, on=on)
+    (with_users,) = observed(model_of(on, "with_users"), everyone(on), Focus, on=on)
     (other,) = observed(plain_model(recommender(), on), everyone(on), Focus, on=on)
     assert values(rows, "even") == pytest.approx(values(other, "even")), "the same events, whatever they are made of"
-    assert values(rows, "users") == values(other, "users")
+    assert values(with_users, "even") == pytest.approx(values(other, "even")), "the user's token is no event"
+    assert values(rows, "users") == values(with_users, "users") == values(other, "users")
+
+
+@pytest.mark.parametrize("task", ["generate", "with_users"])
+def test_the_example_user_s_events_are_those_of_the_history(task: str) -> None:
+    on = shop()
+    vars(on)["user_keys"] = np.arange(on.num_users)
+    model = model_of(on, task)
+    asked = on.eval_set("test")
+    for user, history in zip(asked.users[:3], asked.histories.items, strict=False):
+        found = explain_user(model, on, int(user))
+        assert found.items.tolist() == history[-10:].tolist() and found.shares.shape == (2, len(found.items))
 
 
 def test_cold_items(tmp_path: Path) -> None:

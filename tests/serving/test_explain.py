@@ -16,6 +16,7 @@ from fullrank.models.sequential.attention.softmax import Softmax
 from fullrank.models.sequential.baselines.item_to_item import ItemToItem
 from fullrank.models.sequential.baselines.popularity import Popularity
 from fullrank.models.sequential.encoders.gru import GRU
+from fullrank.models.sequential.encoders.seq2seq import Seq2Seq
 from fullrank.models.sequential.encoders.transformer import Transformer
 from fullrank.models.sequential.items.semantic import Semantic
 from fullrank.models.sequential.model import Recommender
@@ -30,17 +31,19 @@ from tiny import ITEMS, catalog, shaken, store
 TWO = Transformer(layers=2, attention=Softmax(heads=2))
 MASKED = Transformer(layers=2, attention=Softmax(heads=2, causal=False))
 ROTARY = Transformer(layers=2, attention=Softmax(heads=2, rope=True), positions="none")
+LAST = Generate(targets="last", user_tokens=5)
 SPECS: dict[str, Any] = {
     "sasrec": Recommender(dim=8, max_length=6, encoder=TWO),
     "bert4rec": Recommender(dim=8, max_length=6, encoder=MASKED, task=Cloze()),
     "plr": Recommender(dim=8, max_length=6, encoder=TWO, reasoner=PLR(steps=2, streams=2), task=LastItem()),
     "codes": Recommender(dim=8, max_length=6, items=Semantic(), encoder=TWO, task=SemanticTokens()),
     "generate": Recommender(dim=8, max_length=6, items=Semantic(), encoder=ROTARY, task=Generate()),
+    "seq2seq": Recommender(dim=8, max_length=6, items=Semantic(), encoder=Seq2Seq(), task=LAST),
     "gru4rec": Recommender(dim=8, max_length=6, encoder=GRU()),
     "item_to_item": ItemToItem(),
     "popularity": Popularity(),
 }
-ATTENTIVE = ["sasrec", "bert4rec", "plr", "codes", "generate"]
+ATTENTIVE = ["sasrec", "bert4rec", "plr", "codes", "generate", "seq2seq"]
 ROWS = [[3, 1, 4], [], [5], [9, 2, 6, 5, 3, 8, 7, 11]]
 ANSWERS = [[2, 7], [1], [5, 4, 3], [0]]
 

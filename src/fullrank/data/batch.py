@@ -38,6 +38,8 @@ class ColumnSums:
     valid: Bool[Tensor, "B T"]
     rows: Float[Tensor, "B H T"] | None = None
     """The same summed over the keys, zero at padded queries; None where rows sum to one."""
+    queries: int | None = None
+    """How many queries look at every key, where these are of another sequence; None where they are the keys' own."""
 
 
 @dataclass(frozen=True)

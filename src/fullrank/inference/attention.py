@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
+import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
@@ -83,6 +84,13 @@ def last_shares(weights: Float[Tensor, "B H T T"], batch: Batch, window: Bool[Te
 def tokens_per_event(model: Model) -> int:
     """Positions that an event takes in a model's encoder: one, or one for each code of its item."""
     return int(getattr(getattr(model, "task", None), "tokens_per_event", 1))
+
+
+def event_places(model: Model, batch: Batch) -> Bool[Tensor, "B T"]:
+    """Where an encoder's rows hold events: no padding, nothing covered, and none of what a task puts before them."""
+    real = batch.valid if batch.hidden is None else batch.valid & ~batch.hidden
+    before = int(getattr(getattr(model, "task", None), "tokens_before", 0))
+    return real & (torch.arange(real.shape[1], device=real.device) >= before)
 
 
 def note_attentions(model: Model, found: list[AttentionInput]) -> list[Any]:

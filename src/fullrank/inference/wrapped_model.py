@@ -21,6 +21,7 @@ class WrappedModel(nn.Module):
         self.max_length = model.max_length if max_length is None else max_length
         self.allows_empty: bool = getattr(model, "allows_empty", False)
         self.reads_times: bool = getattr(model, "reads_times", True)
+        self.reads_users: bool = getattr(model, "reads_users", False)
         self.reasoner: Any = getattr(model, "reasoner", None)
         self.train(getattr(model, "training", False))
 

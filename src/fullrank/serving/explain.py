@@ -16,11 +16,13 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from fullrank.data.batch import Model
 from fullrank.data.histories import Histories
 from fullrank.inference.attention import (
     AttentionInput,
     attention_of,
     blocks_of,
+    event_places,
     last_shares,
     noted_attentions,
     tokens_per_event,
@@ -78,7 +80,7 @@ def attention_shares(predictor: Predictor, histories: Histories) -> list[Float[n
             scorer_of(model, batch, predictor.index, budget)
             layers = {one.layer: one for one in reversed(noted)}  # the first of each layer: the history itself
             noted.clear()
-            made = [_layer_shares(layers[layer], tokens_per_event(model)) for layer in sorted(layers)]
+            made = [_layer_shares(model, layers[layer]) for layer in sorted(layers)]
             for place, (row, length) in enumerate(zip(rows[at], batch.lengths.tolist(), strict=True)):
                 events = made[0][place][0]
                 # a model whose places are not its last events has no share of an event
@@ -118,12 +120,12 @@ def vectors_of(predictor: Predictor) -> Float[Tensor, "V D"] | None:
 
 
 def _layer_shares(
-    given: AttentionInput, tokens: int
+    model: Model, given: AttentionInput
 ) -> list[tuple[Int[np.ndarray, "n"], Float[np.ndarray, "n"]]]:  # fmt: skip
-    """Of each row, the items of its events and the shares of all their tokens; a covered place is no event."""
-    found = []
+    """Of each row, the items of its events and the shares of all their tokens (`event_places`)."""
+    found, tokens = [], tokens_per_event(model)
     for _, part, weights in weights_of(given):
-        window = part.valid if part.hidden is None else part.valid & ~part.hidden
+        window = event_places(model, part)
         shares = last_shares(weights, part, window).mean(1)
         for items, row, kept in zip(part.items, shares, window, strict=True):
             own = row[kept].cpu().numpy().astype(np.float64)

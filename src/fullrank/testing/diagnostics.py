@@ -232,7 +232,7 @@ def _retrieval() -> list[Example]:
     plain = Recommender(dim=8, max_length=10, encoder=encoder).override("encoder.attention.heads=2")
     specs = (
         plain, plain.override("encoder.layers=1"), plain.override("task=last_item", "reasoner=plr"), Popularity(),
-        plain.override("items=semantic", "task=generate", "encoder.positions=none"),
+        plain.override("items=semantic", "task=generate", "encoder.positions=none", "task.user_tokens=5"),
     )  # fmt: skip
     with _folder() as folder:
         tables = Planted(users=60, items=40, events_per_user=8).read()

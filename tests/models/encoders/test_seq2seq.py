@@ -14,6 +14,8 @@ from fullrank.inference.batches import batches
 from fullrank.inference.exact import top_k
 from fullrank.inference.requests import read_histories
 from fullrank.inference.trie_beam import TrieBeam
+from fullrank.inference.wrapped_model import WrappedModel
+from fullrank.models.sequential.attention import Attention
 from fullrank.models.sequential.attention.focused import Focused
 from fullrank.models.sequential.attention.hstu import HSTU
 from fullrank.models.sequential.attention.softmax import Softmax
@@ -27,15 +29,18 @@ from fullrank.models.sequential.objectives.tasks.cloze import Cloze
 from fullrank.models.sequential.objectives.tasks.generate import Generate
 from fullrank.models.sequential.objectives.tasks.last_item import LastItem
 from fullrank.models.sequential.objectives.tasks.next_item import NextItem
+from fullrank.models.sequential.reasoning.plr import PLR
 from fullrank.models.sequential.regularizers.mutual_information import MutualInformation
 from fullrank.models.sequential.regularizers.noise_robustness import NoiseRobustness
-from fullrank.models.sequential.regularizers.sprint import Sprint
+from fullrank.models.sequential.regularizers.sprint import Sprint, _received
 from fullrank.testing.inputs import ITEMS
 from refusals import refused
 from tiny import catalog, close, histories, padded, shaken
 
 LAST = Generate(targets="last")
 ROTARY = Transformer(attention=Softmax(rope=True), positions="none")
+SEEING_BOTH_SIDES = Transformer(attention=Softmax(rope=True, causal=False), positions="none")
+TIMED = Transformer(attention=HSTU(), positions="none")
 ATTENTIONS = [
     pytest.param(Seq2Seq(layers=2, decoder_layers=1), id="relative"),
     pytest.param(Seq2Seq(layers=1, attention=Focused(norm="softmax", rope=True)), id="focused"),
@@ -101,6 +106,23 @@ def test_sprint_leaves_out_what_looks_at_the_history_unless_told() -> None:
     assert terms[0] != terms[1]
 
 
+def test_sprint_s_mean_of_columns_counts_the_queries_of_the_decoder() -> None:
+    """Each of the three codes of an answer is a query, so a mean is a third of the sum, however long the history."""
+    made = model(encoder=Seq2Seq(layers=1, dropout=0.0), penalties=(Sprint(between=True),)).train()
+    columns = made.step(padded(histories([3, 7]))).captures.columns  # type: ignore[union-attr]
+    (between,) = [one for one in columns or () if getattr(one.module, "between", False)]
+    assert between.valid.sum(1).tolist() == [6, 18], "the tokens of all items but the last"
+    assert close(between.sums.sum(2), torch.full_like(between.sums[..., 0], 3)), "each query gives one to all keys"
+    assert close(_received(between, mean=True) * 3, between.sums)
+
+
+def test_around_a_reasoner_sprint_reads_the_decoder_too() -> None:
+    made = model(items=Table(), task=LastItem(), reasoner=PLR(steps=1, streams=2), penalties=(Sprint(between=True),))
+    step = made.train().step(padded(histories([3, 4])))
+    noted = {one.module for one in step.captures.columns or ()}  # type: ignore[union-attr]
+    assert noted == {module for module in made.encoder.modules() if isinstance(module, Attention)}
+
+
 def test_mutual_information_does_not_see_the_target() -> None:
     """The contrast reads the history's states; those of the decoder behind its first token are made of the target."""
     made = model(penalties=(MutualInformation(source="mean"),))
@@ -127,31 +149,39 @@ def test_user_tokens(settings: dict[str, Any]) -> None:
         named = read_histories({"me": ["i1", "i2"], "you": ["i1", "i2"]}, catalog())
         listed = read_histories([["i1", "i2"]], catalog())
         (_, asked), (_, unnamed) = (next(batches(made, one.histories, block=64)) for one in (named, listed))
-    assert unnamed.user_keys is None and asked.user_keys is not None
+        ((_, inside),) = batches(WrappedModel(made), named.histories, block=64)
+    assert unnamed.user_keys is None and asked.user_keys is not None and inside.user_keys is not None
+    assert inside.user_keys.tolist() == asked.user_keys.tolist(), "an evaluation that changes histories knows them too"
     assert asked.user_keys.tolist() == user_keys(pl.Series(["me", "you"])).tolist()
 
 
 @pytest.mark.parametrize(
-    ("settings", "code"),
+    ("settings", "code", "to_do"),
     [
-        ({"task": Generate()}, "encoder-answers-once"),
-        ({"items": Table(), "task": NextItem()}, "encoder-answers-once"),
-        ({"items": Table(), "task": Cloze()}, "encoder-answers-once"),
-        ({"encoder": Seq2Seq(attention=HSTU())}, "generated-codes-have-no-times"),
+        ({"task": Generate()}, "encoder-answers-once", "targets=last"),
+        ({"items": Table(), "task": NextItem()}, "encoder-answers-once", "last_item"),
+        ({"items": Table(), "task": Cloze()}, "encoder-answers-once", "last_item"),
+        ({"encoder": Seq2Seq(attention=HSTU())}, "generated-codes-have-no-times", "rel_bias=positions"),
+        ({"encoder": SEEING_BOTH_SIDES}, "encoder-does-not-continue", "attention.causal=true"),
+        ({"encoder": TIMED}, "encoder-does-not-continue", "rel_bias=positions"),
     ],
 )
-def test_refusals(settings: dict[str, Any], code: str) -> None:
-    with refused(code):
+def test_refusals(settings: dict[str, Any], code: str, to_do: str) -> None:
+    with refused(code, to_do):
         model(**settings)
 
 
 def test_settings_without_effect_are_refused() -> None:
     with refused("setting-without-effect", "activation"):
         Seq2Seq().override("feed_forward=swiglu", "activation=relu")
+    with refused("setting-without-effect", "attention.causal"):
+        Seq2Seq().override("attention.causal=false")
     with refused("setting-without-effect", "per_user"):
         Generate().override("per_user=2")
     with refused("setting-without-effect", "window"):
         Generate().override("targets=last", "window=random")
+    with refused("columns-not-captured", "exact_bound"):
+        Sprint(between=True).override("exact_bound=true")
     with refused("setting-without-effect", "between"):
         model(encoder=Seq2Seq().stack(1, causal=True).override("attention=softmax", "attention.rope=true"),
               penalties=(Sprint(between=True),))  # fmt: skip

@@ -71,7 +71,7 @@ def explain_user(
     for batch in activations(model, Sample(one, store.catalog.popularity)):
         if not batch.attentions:
             break
-        window = recent_events(batch.attentions[0].batch, tokens)
+        window = recent_events(model, batch.attentions[0].batch)
         items = batch.attentions[0].batch.items[window].cpu().numpy().astype(np.int64)[::tokens]
         layers = []
         with torch.no_grad():

@@ -31,8 +31,8 @@ from fullrank.analysis.relevance import LAST
 from fullrank.analysis.report import Figure, Missing
 from fullrank.analysis.report.draw import GREY, from_zero, integer_ticks, legend, look, panel
 from fullrank.analysis.report.results import RunResult, legend_label
-from fullrank.data.batch import Batch
-from fullrank.inference.attention import last_shares, tokens_per_event, weights_of
+from fullrank.data.batch import Batch, Model
+from fullrank.inference.attention import event_places, last_shares, tokens_per_event, weights_of
 
 KINDS = ("relevant", "noise")
 
@@ -45,7 +45,7 @@ class Focus(Diagnostic):
 
     def __init__(self, context: RetrievalContext):
         super().__init__(context)
-        self.targets, self.relevance, self.tokens = context.targets, context.relevance, tokens_per_event(context.model)
+        self.targets, self.relevance = context.targets, context.relevance
         self.seen: dict[int, Tensor] = {}
         """Layer -> sums over users [3, H]: share of relevant events, signed of relevant events, signed of noise."""
         self.even, self.users, self.read, self.attentive = 0.0, 0, 0, False
@@ -88,7 +88,7 @@ class Focus(Diagnostic):
 
     def _marked(self, batch: Batch, targets: Int[np.ndarray, "B"]) -> tuple[Bool[Tensor, "B T"], Bool[Tensor, "B T"]]:
         """Which places hold a relevant event, and which are looked at."""
-        window = recent_events(batch, self.tokens)
+        window = recent_events(self.context.model, batch)
         rows, places = (x.cpu().numpy() for x in window.nonzero(as_tuple=True))
         items = batch.items.cpu().numpy()[rows, places]
         relevant = torch.zeros_like(window)
@@ -147,10 +147,10 @@ class Focus(Diagnostic):
         return Figure(name, title, caption, (drawn,), headers, rows, absent)
 
 
-def recent_events(batch: Batch, tokens: int = 1) -> Bool[Tensor, "B T"]:
-    """The last 20 events of each row, each of this many tokens; a covered place is no event."""
-    real = batch.valid if batch.hidden is None else batch.valid & ~batch.hidden
-    return real & (real.flip(1).cumsum(1).flip(1) <= LAST * tokens)
+def recent_events(model: Model, batch: Batch) -> Bool[Tensor, "B T"]:
+    """The places of the last 20 events of each row; a covered place is no event, nor is what stands before them all."""
+    real = event_places(model, batch)
+    return real & (real.flip(1).cumsum(1).flip(1) <= LAST * tokens_per_event(model))
 
 
 def _over_heads(one: RunResult, name: str, label: str | None = None) -> dict[int, float]:

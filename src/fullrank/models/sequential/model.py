@@ -127,12 +127,7 @@ class RecommenderModel(nn.Module):
                 code="task-ignores-reasoner",
             )
         if self.task.code_by_code and not self.encoder.continues:
-            raise UserError(
-                f"the task {spec.task.kind_of()!r} goes on with a history token by token, and positions that are added "
-                "to the input end with it: set model.encoder.positions=none and model.encoder.attention.rope=true, "
-                "without scale_input",
-                code="encoder-does-not-continue",
-            )
+            raise _does_not_continue(spec.task.kind_of(), self.encoder)
         searching = [kind for kind, p in penalties.items() if p.searches_items]
         if searching and self.task.generates:
             raise UserError(
@@ -236,3 +231,24 @@ class RecommenderModel(nn.Module):
     def _scaled(self, q: Queries) -> Queries:
         vectors = unit(q.vectors) if self.cosine else q.vectors
         return replace(q, vectors=vectors, temperature=self.temperature * q.temperature)
+
+
+def _does_not_continue(task: str, encoder: Encoder | Reasoner) -> UserError:
+    """The first reason why a task cannot go on behind the histories that an encoder reads."""
+    if not encoder.causal:
+        return UserError(
+            f"the task {task!r} goes on with a history token by token, and an encoder that sees both sides does not: "
+            "set model.encoder.attention.causal=true, or model.encoder.kind=seq2seq",
+            code="encoder-does-not-continue",
+        )
+    if encoder.reads_times:
+        return UserError(
+            f"the task {task!r} goes on with a history token by token, and the encoder reads times, which codes that "
+            "are generated do not have: set model.encoder.attention.rel_bias=positions, or choose another attention",
+            code="encoder-does-not-continue",
+        )
+    return UserError(
+        f"the task {task!r} goes on with a history token by token, and positions that are added to the input end with "
+        "it: set model.encoder.positions=none and model.encoder.attention.rope=true, without scale_input",
+        code="encoder-does-not-continue",
+    )

@@ -199,7 +199,7 @@ class Attention(nn.Module, ABC):
         weights = self._mix(q, memory[0], allowed, Places.nowhere(x, memory[0]))
         kept = F.dropout(weights, self.weight_dropout, self.training)
         noted = (kept if captures.after_dropout else weights).float().abs() * valid[:, None, None]
-        captures.columns.append(ColumnSums(self, noted.sum(2), valid))
+        captures.columns.append(ColumnSums(self, noted.sum(2), valid, queries=x.shape[1]))
         return self.close(kept @ memory[1], q)
 
     def weights(self, x: Float[Tensor, "B T D"], batch: Batch) -> Float[Tensor, "B H T T"]:

@@ -103,8 +103,8 @@ class Encoder(nn.Module, ABC):
         An encoder that `continues` overrides it.
         """
         raise UserError(
-            f"{type(self).__name__} has no streams that branch, so nothing can be generated with it: use transformer "
-            "or gru",
+            f"{type(self).__name__} has no streams that branch, so nothing can be generated with it: use "
+            "transformer, gru or seq2seq",
             code="encoder-does-not-continue",
         )
 

@@ -63,6 +63,12 @@ class Seq2Seq(EncoderSpec):
                 f"activation has no effect with feed_forward={self.feed_forward!r}; remove it",
                 code="setting-without-effect",
             )
+        if not self.attention.causal:
+            raise UserError(
+                "seq2seq: attention.causal has no effect, since its encoder sees both sides and its decoder what came "
+                "before; remove it",
+                code="setting-without-effect",
+            )
         return self
 
     def build(self, dim: int, max_length: int) -> Seq2SeqEncoder:
@@ -118,7 +124,7 @@ class Seq2SeqEncoder(Encoder):
         self.source: TransformerEncoder = spec.stack(spec.layers, causal=False).build(dim, max_length)
         if self.source.reads_times:
             raise UserError(
-                f"seq2seq: the attention {spec.attention.kind!r} reads times, and codes that are generated have none: "
+                f"seq2seq: the attention {spec.attention.kind!r} reads times, and the decoder's tokens have none: "
                 "set model.encoder.attention.rel_bias=positions, or choose another attention",
                 code="generated-codes-have-no-times",
             )
@@ -137,9 +143,10 @@ class Seq2SeqEncoder(Encoder):
 
     def start(self, x: Float[Tensor, "B T D"], batch: Batch) -> tuple[States, Cache]:
         source, memory = self.source(x, batch), dict[nn.Module, Memory]()
-        decoded = self._decoded(x[:, :0], source.tokens, batch, Captures(memory=memory))
+        captures = replace(batch.captures or Captures(), memory=memory)
+        decoded = self._decoded(x[:, :0], source.tokens, batch, captures)
         places = (batch.lengths - 1).clamp_min(0)[:, None, None].expand(-1, -1, x.shape[2])
-        states = replace(source, tokens=source.tokens.scatter(1, places, decoded))
+        states = replace(source, tokens=source.tokens.scatter(1, places, decoded.to(source.tokens.dtype)))
         layers = tuple(
             (*memory[block.attention], *block.cross.remember(source.tokens)) for block in self._blocks()
         )  # fmt: skip

@@ -110,6 +110,12 @@ class Sprint(PenaltySpec):
                     f"sprint: attention=0 leaves {', '.join(idle)} without effect; remove them",
                     code="setting-without-effect",
                 )
+        if self.between and self.exact_bound:
+            raise UserError(
+                "sprint: exact_bound reads how much each query gives, which attention between sequences does not note; "
+                "remove exact_bound or between",
+                code="columns-not-captured",
+            )
         if self.outer != "hinge" and (self.bound, self.table_bound) != (1.0, None):
             raise UserError(
                 f"sprint: bound and table_bound have no effect with outer={self.outer}; remove them",
@@ -318,6 +324,8 @@ def _received(noted: ColumnSums, *, mean: bool) -> Float[Tensor, "B H T"]:
     """The column sums, or what each key received on average of the valid queries that may see it."""
     if not mean:
         return noted.sums
+    if noted.queries is not None:
+        return noted.sums / noted.queries
     valid = noted.valid.float()
     total = valid.sum(1, keepdim=True)
     seen_by = total - valid.cumsum(1) + 1 if getattr(noted.module, "causal", False) else total.expand_as(valid)
