@@ -21,6 +21,7 @@ from fullrank.scaling.read import read_ladder
 from fullrank.scaling.sequence_size import batch_flops, published_epoch, published_flops, sequence_size
 from fullrank.sweeps.sweep import sweep
 from fullrank.training.data_module import data_module_of
+from tiny import catalog, histories, padded
 
 SAMPLED = "model.loss={kind: bce, negatives: {count: 5, share: query}}"
 BRAND = "model.items.fields=[{column: title}, {column: brand, empty: unknown}]"
@@ -131,3 +132,13 @@ def test_rows_of_a_sweep_are_a_ladder(tiny: Any, store: Store, out: Path) -> Non
         n * rows[0]["size"]["flops_per_epoch"] for n in (1, 2, 3)
     ]
     assert trace.metric.max() == rows[0]["validation_best"]["value"] and trace.parameters == rows[0]["parameters"]
+
+
+def test_a_model_that_generates_scores_the_codes_of_each_level() -> None:
+    model = find_experiment("tiger").override("model.dim=8", "model.encoder.layers=2").model.build(catalog()).eval()  # type: ignore[attr-defined]
+    batch = padded(histories([4, 6, 2]))
+    parts = batch_flops(model, batch)
+    asked, dim = (3 + 5 + 1), 8
+    assert parts["scores"] == 2 * asked * sum(model.items.sizes) * dim and parts["items"] == 0
+    with torch.no_grad():
+        assert sum(parts.values()) == counted(lambda: model(batch))  # type: ignore[arg-type]

@@ -108,12 +108,22 @@ def batch_flops(model: RecommenderModel, batch: Any, count: Callable[[int], Part
     parts: Parts = {"items": _items(model, noted, x, inputs, batch)}
     row = (count or _encoder_flops(model))(length)
     parts |= {part: None if one is None else rows * one for part, one in row.items()}
-    asked = sum(model.task.counts(batch).values())
+    asked = model.task.counts(batch)
     sampled = _sampled(model)
-    against = model.num_items if isinstance(model.loss, CrossEntropyLoss) else None
-    against = sampled.count if sampled is not None else against
-    parts["scores"] = None if against is None or _more(model) else 2 * asked * against * dim
+    scored: int | None = None
+    if sampled is not None:
+        scored = sum(asked.values()) * sampled.count
+    elif isinstance(model.loss, CrossEntropyLoss):
+        scored = sum(count * size for count, size in zip(asked.values(), _searched(model, len(asked)), strict=True))
+    parts["scores"] = None if scored is None or _more(model) else 2 * scored * dim
     return parts
+
+
+def _searched(model: RecommenderModel, groups: int) -> tuple[int, ...]:
+    """How many vectors each group of queries searches: all items, or the codes of its level."""
+    if model.task.generates and isinstance(model.items, SemanticItems):
+        return model.items.sizes
+    return (model.num_items,) * groups
 
 
 def _encoder_flops(model: RecommenderModel) -> Callable[[int], Parts]:
@@ -132,10 +142,14 @@ class _Noted(Items):
             self.none = torch.zeros_like(items.embed(torch.zeros(1, dtype=torch.long))[0])
         self.seen = torch.zeros(items.size, dtype=torch.bool)
         self.computed_whole = 0
+        self.levels = len(items.sizes) if isinstance(items, SemanticItems) else 0
 
     def embed(self, ids: Int[Tensor, "*n"]) -> Float[Tensor, "*n D"]:
         self.seen[ids] = True
         return self.none.expand(*ids.shape, -1)
+
+    def code_vectors(self, ids: Int[Tensor, "*n"]) -> Float[Tensor, "*n K D"]:
+        return self.embed(ids)[..., None, :].expand(*ids.shape, self.levels, -1)
 
     def all(self) -> Float[Tensor, "V D"]:
         self.computed_whole += self.size
@@ -171,7 +185,7 @@ def _sampled(model: RecommenderModel) -> Negatives | None:
 def _more(model: RecommenderModel) -> bool:
     """Whether a step computes more from its states than the scores of its queries."""
     layers = any(isinstance(m, nn.Linear) for m in model.task.modules())
-    return layers or model.task.generates or len(model.penalties) > 0
+    return layers or len(model.penalties) > 0
 
 
 def published_flops(layers: int, heads: int, dim: int, negatives: int, *, batch: int = 128, length: int = 50) -> int:

@@ -258,7 +258,7 @@ def _asked(model: Model, canaries: Sequence[Canary], k: int) -> list[Asked]:
         asks.append(
             Ask(
                 numbers, k, times=times if timed else None, excluded=excluded, budget=budget, ranked=ranked,
-                user=f"canary-{place}",
+                user=None,
             )
         )  # fmt: skip
         out = barred.copy()

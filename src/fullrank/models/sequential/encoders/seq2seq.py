@@ -142,14 +142,10 @@ class Seq2SeqEncoder(Encoder):
         return replace(source, tokens=source.tokens.scatter(1, places, decoded.to(source.tokens.dtype)))
 
     def start(self, x: Float[Tensor, "B T D"], batch: Batch) -> tuple[States, Cache]:
-        source, memory = self.source(x, batch), dict[nn.Module, Memory]()
+        memory: dict[nn.Module, Memory] = {}
         captures = replace(batch.captures or Captures(), memory=memory)
-        decoded = self._decoded(x[:, :0], source.tokens, batch, captures)
-        places = (batch.lengths - 1).clamp_min(0)[:, None, None].expand(-1, -1, x.shape[2])
-        states = replace(source, tokens=source.tokens.scatter(1, places, decoded.to(source.tokens.dtype)))
-        layers = tuple(
-            (*memory[block.attention], *block.cross.remember(source.tokens)) for block in self._blocks()
-        )  # fmt: skip
+        states: States = self(x, replace(batch, captures=captures, answer=0))
+        layers = tuple((*memory[block.attention], *memory[block.cross]) for block in self._blocks())
         return states, Cache(layers, batch)
 
     def step(self, x: Float[Tensor, "B P D"], cache: Cache) -> tuple[Float[Tensor, "B P D"], Cache]:
@@ -170,7 +166,10 @@ class Seq2SeqEncoder(Encoder):
         inputs = replace(_answers(len(x), x.shape[1], batch), captures=captures)
         valid = torch.arange(history.shape[1], device=x.device) < batch.history[:, None]
         for block in self._blocks():
-            x = block.decode(x, inputs, block.cross.remember(history), valid)
+            seen = block.cross.remember(history)
+            if captures is not None and captures.memory is not None:
+                captures.memory[block.cross] = seen
+            x = block.decode(x, inputs, seen, valid)
         return self.norm_output(x)
 
     def _blocks(self) -> list[DecoderBlock]:

@@ -311,8 +311,8 @@ class SprintPenalty(Penalty):
 def _searched(step: Step) -> Float[Tensor, "n D"]:
     """The vectors that the task's queries search: of all items, or of the codes of all levels."""
     tables = [q.table for q in step.queries]
-    levels = [table.all() for table in tables if isinstance(table, CodeLevel)]
-    return torch.cat(levels) if levels else tables[0].all()
+    levels = {table.number: table for table in tables if isinstance(table, CodeLevel)}  # of more queries once
+    return torch.cat([level.all() for level in levels.values()]) if levels else tables[0].all()
 
 
 def _floored(norm: Tensor) -> Tensor:

@@ -133,6 +133,7 @@ class GenerateTask(Task):
         asked = batch.valid[:, 1:]
         if not self.all_items:
             asked = asked & (torch.arange(1, batch.items.shape[1], device=asked.device) == batch.lengths[:, None] - 1)
+            assert bool(asked.any(1).all()), "a row of one item has no history"  # `counts` has every row
         rows, before = asked.nonzero(as_tuple=True)
         items = batch.items[rows, before + 1]
         codes: Int[Tensor, "M K"] = code_items(table.items, "generate").codes[items]
