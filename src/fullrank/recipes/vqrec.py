@@ -16,8 +16,7 @@ Commands::
 
 Differs: trained on one data set from nothing; VQ-Rec pre-trains on several, with negatives of other shops and of
 exchanged digits, and then aligns the code vectors of the new shop by permutation. Around the items is our `sasrec`, so
-that the three differ in their items alone; `vqrec` has the paper's temperature.
-Numbers: `results/generative/`.
+that the three differ in their items alone; `vqrec` has the paper's temperature. No run is recorded yet.
 """
 
 from __future__ import annotations
