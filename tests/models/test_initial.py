@@ -75,7 +75,7 @@ def test_in_every_room(pair: Pair) -> None:
     room, spec = pair[0], plain(pair)
     settings: dict[str, Any] = {
         "items": {"items": spec},
-        "encoders": {"encoder": spec},
+        "encoders": {"encoder": spec, "task": LastItem() if spec.kind_of() == "seq2seq" else NextItem()},
         "attention": {"encoder": Transformer(attention=spec) if room == "attention" else None},
         "reasoning": {"reasoner": spec, "task": LastItem()},
     }[room]

@@ -14,6 +14,7 @@ from torch import Tensor
 from fullrank.core.spec import Spec
 from fullrank.data.batch import Step
 from fullrank.models.sequential.attention.hstu import HSTU
+from fullrank.models.sequential.encoders.seq2seq import Seq2Seq
 from fullrank.models.sequential.encoders.transformer import Transformer
 from fullrank.models.sequential.model import Recommender, RecommenderModel
 from fullrank.models.sequential.objectives.losses.bce import BCE
@@ -57,6 +58,8 @@ def small_recommender(kind: str = "", *penalties: Any, device: torch.device | st
     parts = MODELS.get(kind, {})
     if any(getattr(p, "exact_bound", False) for p in penalties):
         parts = parts | {"encoder": Transformer(attention=HSTU(rel_bias="none"))}
+    if any(getattr(p, "between", False) for p in penalties):
+        parts = parts | {"encoder": Seq2Seq(), "task": LastItem()}
     built = Recommender(dim=DIM, max_length=12, penalties=penalties, **parts).build(catalog())
     return shaken(built).to(device)
 

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from fullrank.models.sequential.attention.relative import Relative, RelativeAttention, buckets
+from fullrank.models.sequential.attention.relative import Relative, RelativeAttention, distance_classes
 from refusals import refused
 from tiny import close, histories, padded, shaken
 
@@ -29,7 +29,7 @@ def bucket(apart: int, count: int, both_sides: bool) -> int:
 @pytest.mark.parametrize("count", [4, 8, 32])
 def test_classes_of_distances(count: int, both_sides: bool) -> None:
     apart = torch.arange(-300, 301)
-    found = buckets(apart, count, both_sides=both_sides)
+    found = distance_classes(apart, count, both_sides=both_sides)
     assert found.tolist() == [bucket(int(d), count, both_sides) for d in apart]
     idle = {count // 2} if both_sides else set()  # no key ahead is at distance 0; T5 has this row too
     assert set(found.tolist()) == set(range(count)) - idle
@@ -38,9 +38,9 @@ def test_classes_of_distances(count: int, both_sides: bool) -> None:
 def test_a_table_of_t5() -> None:
     """Of 32 classes on both sides, distances below 8 have their own; the known edges of the others."""
     edges = {8: 8, 11: 8, 12: 9, 16: 10, 23: 11, 32: 12, 46: 13, 64: 14, 91: 15, 128: 15, 500: 15}
-    found = buckets(torch.tensor(list(edges)), 32, both_sides=True)
+    found = distance_classes(torch.tensor(list(edges)), 32, both_sides=True)
     assert found.tolist() == list(edges.values())
-    assert (buckets(-torch.tensor(list(edges)), 32, both_sides=True) - found == 16).all()
+    assert (distance_classes(-torch.tensor(list(edges)), 32, both_sides=True) - found == 16).all()
 
 
 @pytest.mark.parametrize("causal", [True, False])

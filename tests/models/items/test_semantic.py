@@ -123,7 +123,7 @@ def test_refusals() -> None:
             spec.build(catalog())
 
 
-@pytest.mark.parametrize("kind", ["logdet", "resn", "sprint"])
+@pytest.mark.parametrize("kind", ["logdet", "resn"])
 def test_penalties_on_item_vectors_are_refused_where_codes_are_searched(kind: str) -> None:
     parts = {"dim": 6, "items": {"kind": "semantic"}, "penalties": [{"kind": kind}]}
     Recommender.parse(parts).build(catalog())

@@ -33,7 +33,7 @@ class Places:
         return Places(at[None], at[None], batch.times.gather(1, following), batch.times)
 
     @staticmethod
-    def ending(q: Float[Tensor, "B H T e"], k: Float[Tensor, "B H S e"]) -> Places:
+    def ending(q: Float[Tensor, "B H T e"], k: Float[Tensor, "B H S f"]) -> Places:
         """Those of rows of as many tokens as there are keys, of which the last are the queries; without times."""
         at = torch.arange(k.shape[2], device=k.device)[None]
         return Places(at[:, k.shape[2] - q.shape[2] :], at)

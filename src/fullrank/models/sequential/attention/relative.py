@@ -110,12 +110,12 @@ class RelativeAttention(Attention):
         if self.by_bucket is None:
             return torch.zeros(1, 1, places.queries.shape[1], places.keys.shape[1], device=places.keys.device)
         apart = places.queries[:, :, None] - places.keys[:, None]
-        at = buckets(apart, self.buckets, both_sides=not self.causal)
+        at = distance_classes(apart, self.buckets, both_sides=not self.causal)
         # in a third of the time of by_bucket[at], forward and backward
         return self.by_bucket.index_select(0, at.flatten()).view(*at.shape, self.heads).permute(0, 3, 1, 2).float()
 
 
-def buckets(apart: Int[Tensor, "*n"], count: int, *, both_sides: bool) -> Int[Tensor, "*n"]:
+def distance_classes(apart: Int[Tensor, "*n"], count: int, *, both_sides: bool) -> Int[Tensor, "*n"]:
     """The class of each distance from a key to the query behind it; keys ahead have the upper half."""
     ahead = (apart < 0) & both_sides
     count = count // 2 if both_sides else count
