@@ -18,6 +18,7 @@ from fullrank.models.sequential.attention.softmax import Softmax
 from fullrank.models.sequential.encoders.transformer import Transformer
 from fullrank.models.sequential.model import Recommender
 from fullrank.models.sequential.objectives.tasks.cloze import Cloze
+from fullrank.models.sequential.objectives.tasks.last_item import LastItem
 from fullrank.models.sequential.regularizers.sprint import Sprint
 from refusals import refused
 from tests.analysis.conftest import model_of, recommender, shop
@@ -27,7 +28,7 @@ from tiny import plain
 def specs() -> dict[str, Spec]:
     found: dict[str, Spec] = {name(pair): plain(pair) for pair in everything("baselines")}
     found |= {name(pair): recommender(plain(pair)) for pair in everything("encoders")}
-    del found["encoders.seq2seq"]  # under last_item its decoder's rows are shorter than the history: not diagnosed yet
+    found["encoders.seq2seq"] = found["encoders.seq2seq"].model_copy(update={"task": LastItem()})
     for pair in everything("attention"):
         found[name(pair)] = recommender(Transformer(layers=2, attention=plain(pair)))
     for pair in everything("items"):

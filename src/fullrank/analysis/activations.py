@@ -24,7 +24,7 @@ from fullrank.data.events.store import Store
 from fullrank.data.histories import EvalSet, Histories
 from fullrank.evaluation import Evaluation
 from fullrank.evaluation.retrieval import Split
-from fullrank.inference.attention import AttentionInput, blocks_of, note_attentions
+from fullrank.inference.attention import AttentionInput, blocks_of, note_attentions, stack_of
 from fullrank.inference.batches import score_batches
 
 BLOCK = 8192
@@ -163,7 +163,7 @@ class Activations:
     attentions: tuple[AttentionInput, ...] = ()
     """Of each block whose attention shows its weights, in order of depth."""
     module_inputs: dict[nn.Module, Tensor] = field(default_factory=dict)
-    """The input of each norm and each feed-forward of the encoder."""
+    """The input of each norm and each feed-forward of what reads the history."""
 
 
 def activations(
@@ -216,9 +216,10 @@ def _recording(model: Model) -> Iterator[_Record]:
 
     if isinstance(encoder, nn.Module):
         hooks.append(encoder.register_forward_hook(on_encoder))
-        blocks = blocks_of(model)
-        hooked: list[nn.Module] = [m for m in encoder.modules() if isinstance(m, nn.LayerNorm | nn.RMSNorm)]
-        hooked += [m for m in (getattr(block, "feed_forward", None) for block in blocks) if isinstance(m, nn.Module)]
+        stack = stack_of(model) or encoder  # norms beside it, a decoder's, read other places than the history's
+        hooked: list[nn.Module] = [m for m in stack.modules() if isinstance(m, nn.LayerNorm | nn.RMSNorm)]
+        feeds = (getattr(block, "feed_forward", None) for block in blocks_of(model))
+        hooked += [m for m in feeds if isinstance(m, nn.Module)]
         hooks += [module.register_forward_pre_hook(on_given) for module in hooked]
         hooks += note_attentions(model, record.attentions)
     try:

@@ -87,7 +87,8 @@ class Bound(Diagnostic):
             return
         if not self.rows_seen:
             self.blocks = tuple(block for block in states.blocks if isinstance(block, Block))
-            self.why = _why_not(self.blocks, batch)
+            decodes = getattr(self.context.model.encoder, "decodes", False)
+            self.why = "a decoder answers, behind its blocks" if decodes else _why_not(self.blocks, batch)
             self.closing = next((module for module, x in batch.module_inputs.items() if x is states.layers[-1]), None)
         if self.why is not None:
             return
