@@ -149,7 +149,7 @@ def test_sigkill_of_the_server_loses_no_acknowledged_event(server: Callable[...,
 
 
 def test_a_call_cut_by_a_loss_of_power_is_not_there_in_part(server: Callable[..., Server]) -> None:
-    """The end of the log is gone; two restarts later nothing of the cut call has come back, and it can be sent again."""
+    """The end of the log is gone; two restarts later nothing of the cut call is back, and it can be sent again."""
     one = server(appendfsync="always")
 
     async def work(store: HistoryStore) -> None:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from fullrank.analysis.diagnosis import Diagnosis
 
 
+CODES = 8
+"""Most levels of a semantic id that are printed."""
 TRAJECTORY = (
     "stable: stable rank, the mean over impressions, with its 5 % and 95 % quantiles; of: the largest it could be; "
     "rose: share of impressions in which it is higher than a line above; entropy: entropy rank."
@@ -172,8 +174,10 @@ def _codes(found: Diagnosis) -> tuple[str, tuple[str, ...], list[list[Any]]]:
         {one["index"]: one["value"] for one in found.of(kind, name) if one["label"] == label}
         for kind, name, label in cells
     ]
-    rows = [[level, int(columns[0][level]), *(one.get(level) for one in columns[1:])] for level in columns[0]]
-    return title, headers, rows
+    shown = list(columns[0])[:CODES]
+    if len(shown) < len(columns[0]):
+        title += f" The first {CODES} of {len(columns[0])} codes; the page has all."
+    return title, headers, [[n, int(columns[0][n]), *(one.get(n) for one in columns[1:])] for n in shown]
 
 
 def _layers(found: Diagnosis) -> tuple[str, tuple[str, ...], list[list[Any]]]:

@@ -31,7 +31,7 @@ class TrieBeam:
     """The `beams` best beginnings of tuples of each user, level by level; then their items."""
 
     def __init__(self, items: SemanticItems, *, beams: int):
-        self.trie = Trie(Tuples(items.codes.cpu(), items.popularity.long().cpu().numpy())).to(items.codes.device)
+        self.trie = trie_of(items).to(items.codes.device)
         self.beams, self.counts = beams, MaskCounts()
 
     @torch.inference_mode()
@@ -82,6 +82,11 @@ class TrieBeam:
         ids = items.gather(1, found).masked_fill(values == -torch.inf, -1)
         missing = k - values.shape[1]
         return F.pad(values, (0, missing), value=-torch.inf), F.pad(ids, (0, missing), value=-1)
+
+
+def trie_of(items: SemanticItems) -> Trie:
+    """The trie of the tuples that a model's items have, on the CPU."""
+    return Trie(Tuples(items.codes.cpu(), items.popularity.long().cpu().numpy()))
 
 
 def _stretches(starts: Int[Tensor, "n"], nodes: Int[Tensor, "B P"]) -> tuple[Int[Tensor, "B P"], Bool[Tensor, "B P m"]]:

@@ -16,7 +16,6 @@ large, since it scores every tuple for every user.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -26,10 +25,9 @@ from torch import Tensor
 from fullrank.analysis.activations import RetrievalContext, Sample, device_of
 from fullrank.analysis.diagnosis import Row, not_measured, row
 from fullrank.analysis.diagnostics import Diagnostic
-from fullrank.analysis.diagnostics.code_levels import level_values
 from fullrank.analysis.report import Figure, Missing
-from fullrank.analysis.report.draw import GREY, from_zero, integer_ticks, legend, look, panel
-from fullrank.analysis.report.results import RunResult, legend_label
+from fullrank.analysis.report.levels import level_panel, level_values
+from fullrank.analysis.report.results import RunResult
 from fullrank.evaluation.retrieval import longest_list
 from fullrank.inference.batches import BLOCK, score_batches
 from fullrank.inference.filters import Filters
@@ -105,36 +103,26 @@ class BeamLoss(Diagnostic):
         there = [one for one in results if one.diagnosis.of(cls.name, "kept")]
         if not there:
             return None
-        own = {one.key: f"{one.diagnosis.value(cls.name, 'beams'):.0f} beams" for one in there}
-        values = {one.key: level_values(one, cls.name, "kept", _own_label(one)) for one in there}
-
-        def paint(axes: Any) -> None:
-            for one in there:
-                style = look(results.index(one))
-                mine, all_ = values[one.key], level_values(one, cls.name, "kept", "exhaustive")
-                axes.plot(list(mine), [100 * v for v in mine.values()], label=legend_label(one, results), **style)
-                axes.plot(list(all_), [100 * v for v in all_.values()], color=style["color"], ls=":", lw=1)
-            axes.plot([], [], color=GREY, ls=":", lw=1, label="if none were lost before")
-            from_zero(axes)
-            integer_ticks(axes)
-            legend(axes)
-
         caption = (
             "Items are found code by code, and after each code only the best beginnings are kept. The line says for "
             "how many people what they chose next can still be found after each level; the dotted one how many it "
             "would be if no beginning had been given up before. Where the two part, more beams help; where both fall, "
             "the model does not know better. The table has other widths too."
         )
-        alt = "Share of targets that are still kept, by level: " + "; ".join(
-            f"{key} ({own[key]}) " + ", ".join(f"{value:.3f}" for value in mine.values())
-            for key, mine in values.items()
+        drawn = level_panel(
+            cls.name,
+            results,
+            {one.key: level_values(one, cls.name, "kept", _own_label(one)) for one in there},
+            {one.key: level_values(one, cls.name, "kept", "exhaustive") for one in there},
+            means="if none were lost before",
+            alt="Share of targets that are still kept",
+            y="people whose item is kept (%)",
         )
         rows = tuple(
             (one.label, label, level, value)
             for one in there for label in _labels(one)
             for level, value in level_values(one, cls.name, "kept", label).items()
         )  # fmt: skip
-        drawn = panel(cls.name, paint, alt, x="level of the semantic id", y="people whose item is kept (%)")
         headers = ("run", "search", "level", "share kept")
         return Figure(cls.name, "What the beam search loses, by level", caption, (drawn,), headers, rows)
 

@@ -28,12 +28,12 @@ from fullrank.analysis.activations import Activations, RetrievalContext
 from fullrank.analysis.diagnosis import Row, not_measured, row
 from fullrank.analysis.diagnostics import Diagnostic
 from fullrank.analysis.report import Figure, Missing
-from fullrank.analysis.report.draw import GREY, from_zero, integer_ticks, legend, look, panel
-from fullrank.analysis.report.results import RunResult, legend_label
+from fullrank.analysis.report.levels import level_panel, level_table, level_values
+from fullrank.analysis.report.results import RunResult
 from fullrank.data.batch import Scorer
+from fullrank.inference.trie_beam import trie_of
 from fullrank.models.sequential.codes import GeneratedScorer
 from fullrank.models.sequential.items.semantic import CodeScorer, SemanticItems
-from fullrank.semantic_ids.reader import Tuples
 from fullrank.semantic_ids.trie import Trie
 
 NO_TARGETS = "the training split has no targets"
@@ -101,39 +101,23 @@ class CodeLevels(Diagnostic):
         there = [one for one in results if one.diagnosis.of(cls.name)]
         if not there:
             return None
-        values = {one.key: level_values(one, cls.name, "top_1") for one in there}
-
-        def paint(axes: Any) -> None:
-            for one in there:
-                mine, style = values[one.key], look(results.index(one))
-                opened = level_values(one, cls.name, "top_1_open")
-                axes.plot(list(mine), [100 * v for v in mine.values()], label=legend_label(one, results), **style)
-                axes.plot(list(opened), [100 * v for v in opened.values()], color=style["color"], ls=":", lw=1)
-            axes.plot([], [], color=GREY, ls=":", lw=1, label="among codes that exist")
-            from_zero(axes)
-            integer_ticks(axes)
-            legend(axes)
-
         caption = (
             "An item is a few codes, which these models predict. Given the true codes before it, the line says how "
             "often the code that really came is the most likely of its level, the dotted one how often it is the most "
             "likely of those that some item has there. The table has its log-probability too, beside what counting how "
             "often codes were used would give: a level that is no better than counting was not learned."
         )
-        alt = "Share of targets whose code is the most likely, by level: " + "; ".join(
-            f"{key} " + ", ".join(f"{value:.3f}" for value in mine.values()) for key, mine in values.items()
-        )
-        names = ("codes", "open", "top_1", "top_1_open", "top_10", "log_p", "log_p_counts", "open_mass", "median_rank")
-        columns = {one.key: [level_values(one, cls.name, name) for name in names] for one in there}
-        rows = tuple(
-            (one.label, level, *(column.get(level) for column in columns[one.key]))
-            for one in there for level in values[one.key]
+        lines, dotted = ({one.key: level_values(one, cls.name, n) for one in there} for n in ("top_1", "top_1_open"))
+        drawn = level_panel(
+            cls.name, results, lines, dotted, means="among codes that exist",
+            alt="Share of targets whose code is the most likely", y="true code is the most likely (%)",
         )  # fmt: skip
+        names = ("codes", "open", "top_1", "top_1_open", "top_10", "log_p", "log_p_counts", "open_mass", "median_rank")
+        rows = level_table(there, cls.name, [(name, None) for name in names])
         headers = (
             "run", "level", "codes", "that exist there", "most likely", "of those that exist", "in the first ten",
             "log p", "log p by counting", "probability of those that exist", "median rank",
         )  # fmt: skip
-        drawn = panel(cls.name, paint, alt, x="level of the semantic id", y="true code is the most likely (%)")
         return Figure(cls.name, "Codes predicted right, by level", caption, (drawn,), headers, rows)
 
 
@@ -154,11 +138,6 @@ def code_predictions(scorer: Scorer, codes: Int[Tensor, "B K"]) -> Iterator[Floa
             yield after[:, 0]
     elif isinstance(scorer, CodeScorer):
         yield from (level.T * len(scorer.sizes) for level in scorer.levels.split(scorer.sizes))
-
-
-def trie_of(items: SemanticItems) -> Trie:
-    """The trie of the tuples of codes that a model's items have."""
-    return Trie(Tuples(items.codes.cpu(), items.popularity.long().cpu().numpy()))
 
 
 def open_codes(trie: Trie, items: Int[Tensor, "B"], level: int, size: int) -> Bool[Tensor, "B C"]:
@@ -186,11 +165,3 @@ def counted_log_p(trie: Trie, events: Int[Tensor, "V"], items: Int[Tensor, "N"])
         found.append(((counts[own] + 1) / (before[parents] + siblings)).log())
         before = counts
     return found
-
-
-def level_values(one: RunResult, diagnostic: str, name: str, label: str | None = None) -> dict[int, float]:
-    """Level of the codes -> value, where it exists."""
-    return {
-        found["index"]: found["value"] for found in one.diagnosis.of(diagnostic, name)
-        if found["index"] is not None and found["value"] is not None and found["label"] == label
-    }  # fmt: skip

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import ceil
-from typing import Any
 
 import numpy as np
 import torch
@@ -30,11 +29,11 @@ from torch import Tensor
 from fullrank.analysis.activations import Activations, RetrievalContext
 from fullrank.analysis.diagnosis import Row, not_measured, row
 from fullrank.analysis.diagnostics import Diagnostic
-from fullrank.analysis.diagnostics.code_levels import NO_TARGETS, code_predictions, level_values, predicted_items
+from fullrank.analysis.diagnostics.code_levels import NO_TARGETS, code_predictions, predicted_items
 from fullrank.analysis.diagnostics.spectrum import popularity_likeness, score_spectrum, spearman, triangle
 from fullrank.analysis.report import Figure, Missing
-from fullrank.analysis.report.draw import GREY, from_zero, integer_ticks, legend, look, panel
-from fullrank.analysis.report.results import RunResult, legend_label
+from fullrank.analysis.report.levels import level_panel, level_table, level_values
+from fullrank.analysis.report.results import RunResult
 from fullrank.models.sequential.codes import GeneratedScorer
 from fullrank.models.sequential.items import ItemIndex, unit
 from fullrank.models.sequential.items.semantic import levels_of
@@ -114,19 +113,6 @@ class CodePopularity(Diagnostic):
         there = [one for one in results if one.diagnosis.of(cls.name)]
         if not there:
             return None
-        values = {one.key: level_values(one, cls.name, "head_predicted") for one in there}
-        truth = {one.key: level_values(one, cls.name, "head_targets") for one in there}
-
-        def paint(axes: Any) -> None:
-            for one in there:
-                mine, true, style = values[one.key], truth[one.key], look(results.index(one))
-                axes.plot(list(mine), [100 * v for v in mine.values()], label=legend_label(one, results), **style)
-                axes.plot(list(true), [100 * v for v in true.values()], color=style["color"], ls=":", lw=1)
-            axes.plot([], [], color=GREY, ls=":", lw=1, label="what was chosen")
-            from_zero(axes)
-            integer_ticks(axes)
-            legend(axes)
-
         caption = (
             "Of the codes of each level, those of the most used items make a head of 20 %. The line says for how many "
             "people the most likely code is in it, the dotted one for how many the code that really came is. A line "
@@ -134,25 +120,23 @@ class CodePopularity(Diagnostic):
             "in use (of predictions and of what was chosen), how the order of mean probabilities goes with the order "
             "of use (1: the same), and how many directions the code vectors have."
         )
-        alt = "Share of popular codes among the most likely, and among what was chosen, by level: " + "; ".join(
-            f"{key} " + ", ".join(f"{value:.3f} of {truth[key][level]:.3f}" for level, value in mine.items())
-            for key, mine in values.items()
+        lines, dotted = (
+            {one.key: level_values(one, cls.name, name) for one in there} for name in ("head_predicted", "head_targets")
         )
+        drawn = level_panel(
+            cls.name, results, lines, dotted, means="what was chosen",
+            alt="Share of popular codes among the most likely", y="codes of the head (%)",
+        )  # fmt: skip
         names = (
             ("codes", None), ("head_predicted", None), ("head_targets", None), ("head_mass", None), ("spearman", None),
             ("effective", None), ("effective_targets", None), ("entropy_rank", "table"), ("stable_rank", "table"),
             ("collapse_share", "table"), ("collapse_share", "scores"), ("popularity_spearman", "scores"),
         )  # fmt: skip
-        columns = {one.key: [level_values(one, cls.name, *name) for name in names] for one in there}
-        rows = tuple(
-            (one.label, level, *(column.get(level) for column in columns[one.key]))
-            for one in there for level in values[one.key]
-        )  # fmt: skip
+        rows = level_table(there, cls.name, names)
         headers = (
             "run", "level", "codes", "most likely in the head", "chosen in the head", "probability of the head",
             "Spearman correlation with use", "codes in use", "of what was chosen", "effective rank of the table",
             "stable rank of the table", "collapse share of the table", "collapse share of the scores",
             "their correlation with use",
         )  # fmt: skip
-        drawn = panel(cls.name, paint, alt, x="level of the semantic id", y="codes of the head (%)")
         return Figure(cls.name, "Popularity of predicted codes", caption, (drawn,), headers, rows)
