@@ -16,6 +16,7 @@ from fullrank.models.sequential.attention.hstu import HSTU, HSTUAttention
 from fullrank.models.sequential.attention.softmax import Softmax, SoftmaxAttention
 from fullrank.testing.attention import (
     DIM,
+    check_across,
     check_apply,
     check_causal,
     check_columns,
@@ -94,6 +95,13 @@ class Around(SoftmaxAttention):
         return super().apply_weights(weights, x) + 0.1 * x
 
 
+class Peeping(SoftmaxAttention):
+    """Planted: a token that looks at another sequence sees its padding."""
+
+    def across(self, x: Tensor, memory: Any, valid: Tensor, captures: Any = None) -> Tensor:
+        return super().across(x, memory, torch.ones_like(valid), captures)
+
+
 class Deaf(Softmax):
     """Planted: a setting that nothing reads."""
 
@@ -168,6 +176,7 @@ def test_a_setting_without_effect_is_caught() -> None:
         (Leaky, True, check_project),
         (Idle, True, check_learns),
         (Overlooking, True, check_latent),
+        (Peeping, False, check_across),
         (Open, True, check_weights),
     ],
 )

@@ -191,6 +191,29 @@ def check_latent(attention: Attention) -> None:
         assert close(y, Attention.attend_latent(attention, q, prefix, own, batch)), f"step {s} differs from a full copy"
 
 
+def check_across(attention: Attention) -> None:
+    """Tokens that look at others see the valid ones alone, and `attend` gives them what `mix` does."""
+    if attention.reads_times:  # a decoder's tokens have none
+        return
+    x, batch = sequences(DIM, module_device(attention), extra=2)
+    asking, memory, kept = x[:, :3].flip(1), attention.remember(x), list[ColumnSums]()
+    y = attention.across(asking, memory, batch.valid)
+    assert y.shape == asking.shape
+    other = attention.remember(torch.where(batch.valid[..., None], x, 7.0))
+    assert close(attention.across(asking, other, batch.valid), y), "padding is seen"
+    for row, length in enumerate(LENGTHS):
+        keys, values = (part[row : row + 1, :, :length] for part in memory)
+        alone = attention.across(asking[row : row + 1], (keys, values), batch.valid[row : row + 1, :length])
+        assert close(alone[0], y[row]), f"row {row} differs when alone"
+    assert close(attention.across(asking, memory, batch.valid, Captures(columns=kept)), y), "noted columns change it"
+    (noted,) = kept
+    assert noted.module is attention and noted.queries == 3
+    assert not noted.sums.masked_select(~batch.valid[:, None]).any(), "a padded key has received attention"
+    if attention.rows_sum_to_one:
+        assert close(noted.sums.sum(-1), torch.full_like(noted.sums[..., 0], 3.0))
+    assert attention.across(asking, memory, torch.zeros_like(batch.valid)).isfinite().all(), "rows without keys"
+
+
 def check_short_rows(attention: Attention) -> None:
     """Rows of length one are read."""
     x = torch.randn(2, 1, DIM).to(module_device(attention))
@@ -256,6 +279,6 @@ def _of_modules(check: Callable[[Attention], None]) -> Check:
 
 OF_MODULES = (
     check_causal, check_padding, check_weights, check_apply, check_matrices, check_linear, check_project,
-    check_learns, check_columns, check_latent, check_short_rows,
+    check_learns, check_columns, check_latent, check_across, check_short_rows,
 )  # fmt: skip
 CHECKS: tuple[Check, ...] = (*map(_of_modules, OF_MODULES), check_flops, check_effects)
