@@ -19,6 +19,7 @@ from fullrank.core.registry import Room, discover, find, kinds
 from fullrank.core.spec import Spec
 from fullrank.experiment import Experiment
 from fullrank.models.sequential.encoders.transformer import Transformer
+from fullrank.semantic_ids.spec import Encode
 from refusals import refused
 
 
@@ -158,6 +159,15 @@ def test_settings_that_belong_together_come_in_either_order() -> None:
             Whole().override(*settings)
     with refused("invalid-setting", "part.width: ", "equal to 1", "given: 0"):
         Whole().override("part.width=0", "limit=1")
+
+
+def test_a_kind_that_needs_a_setting_gets_it_by_its_name() -> None:
+    made = Encode().override("vectors.kind=file", "vectors.path=mine.parquet", "vectors.item=id")
+    assert made == Encode().override("vectors={kind: file, path: mine.parquet, item: id}")
+    with refused("invalid-setting", "vectors.path: Field required"):
+        Encode().override("vectors.kind=file", "pca=8")
+    with refused("unknown-setting", "vectors", "pth", "path"):
+        Encode().override("vectors.kind=file", "vectors.pth=mine.parquet")
 
 
 @pytest.mark.parametrize(

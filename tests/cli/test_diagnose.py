@@ -31,7 +31,8 @@ def test_rows_are_printed_and_kept(run: Path, call: Call) -> None:
     assert Run.open(run).spec.recipe == "sasrec", "the run stays a run"
 
 
-def test_a_person_reads_tables_with_explanations(run: Path, call: Call) -> None:
+def test_a_person_reads_tables_with_explanations(run: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
     said = call("diagnose", run, "--users", 40)
     assert said.code == 0 and said.err == ""
     for word in ("collapse share", "what it says", "attn", "bound", "attention 1", "fair0.8@1", "fullrank report"):

@@ -12,6 +12,7 @@ import torch
 
 from fullrank.data.batch import Batch
 from fullrank.data.events.loader import Loader
+from fullrank.data.events.store import Store
 from fullrank.models.sequential.objectives.tasks.last_item import LastItem
 from fullrank.models.sequential.objectives.tasks.next_item import NextItem
 from refusals import refused
@@ -75,6 +76,20 @@ def test_batch_k_is_a_function_of_seed_and_k() -> None:
     assert not all(same(loader(seed=6).batch(k), replace(straight[k], seed=6)) for k in range(steps))
     first, second = straight[:steps], straight[steps : 2 * steps]
     assert any(events(a) != events(b) for a, b in zip(first, second, strict=True)), "epochs differ in their order"
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+def test_the_keys_of_users_stand_beside_their_rows(shards: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Store, "user_keys", keys := np.arange(len(ROWS)) * 7)  # it has no table of users
+        load = loader(users=True, shards=shards)
+    for k in range(load.steps_per_epoch):
+        for shard in range(shards):
+            batch = load.batch(k, shard)
+            assert batch.user_keys is not None and batch.users is not None
+            assert batch.user_keys.tolist() == keys[batch.users.numpy()].tolist()
+            assert all(tuple(row) == tuple(ROWS[u][:-2][-11:]) for u, row in zip(batch.users, events(batch), strict=True))
+    assert loader().batch(0).user_keys is None
 
 
 def test_rows_of_like_length_share_a_batch() -> None:

@@ -21,6 +21,10 @@ def read_setting(setting: str) -> tuple[str, Any]:
         ) from None
 
 
+class _Started(dict[str, Any]):
+    """A component of which the kind alone is known: what else it has, and lacks, shows when it is read."""
+
+
 def put_setting(tree: dict[str, Any], path: str, value: Any) -> None:
     """Put a value at a dotted path, in place. Raises `UserError` with the nearest name where there is no such path."""
     _put(tree, path.strip().split("."), value, path)
@@ -42,7 +46,7 @@ def _put(tree: Any, keys: list[str], value: Any, whole: str) -> None:
         raise UserError(
             f"{middle_cut(whole)}: nothing can be set below this value; it is {brief(tree)}", code="unknown-setting"
         )
-    if key not in tree:
+    if key not in tree and not isinstance(tree, _Started):
         names = [n for n in tree if n != "kind"]
         raise UserError(
             f"{middle_cut(whole)}: there is no setting {brief(key)}{did_you_mean(key, names)} "
@@ -50,7 +54,7 @@ def _put(tree: Any, keys: list[str], value: Any, whole: str) -> None:
             code="unknown-setting",
         )
     if rest == ["kind"]:
-        tree[key] = {"kind": value}
+        tree[key] = _Started(kind=value)
     elif rest:
         _put(tree[key], rest, value, whole)
     else:
