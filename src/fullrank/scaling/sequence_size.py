@@ -97,16 +97,16 @@ def non_embedding(model: RecommenderModel) -> int:
     return sum(p.numel() for p in model.parameters()) - tables
 
 
-def batch_flops(model: RecommenderModel, batch: Any, count: Callable[[int], Parts] | None = None) -> Parts:
+def batch_flops(model: RecommenderModel, batch: Any, count: Callable[[int, int], Parts] | None = None) -> Parts:
     """The forward pass of one training batch, by part; None for one that does not say.
 
-    `count` gives the encoder's of a row by length; by default the encoder is asked.
+    `count` gives the encoder's of a row by its length and its answer's; by default the encoder is asked.
     """
     noted = _Noted(model.items)
     x, inputs = model.task.training_inputs(noted, batch)
     rows, length, dim = x.shape
     parts: Parts = {"items": _items(model, noted, x, inputs, batch)}
-    row = (count or _encoder_flops(model))(length)
+    row = (count or _encoder_flops(model))(length, inputs.answer)
     parts |= {part: None if one is None else rows * one for part, one in row.items()}
     asked = model.task.counts(batch)
     sampled = _sampled(model)
@@ -126,9 +126,9 @@ def _searched(model: RecommenderModel, groups: int) -> tuple[int, ...]:
     return (model.num_items,) * groups
 
 
-def _encoder_flops(model: RecommenderModel) -> Callable[[int], Parts]:
-    """FLOPs of a row by its length, each length counted once; None of an encoder that does not say."""
-    count: Callable[[int], Parts] = getattr(model.encoder, "flops", lambda length: {"encoder": None})
+def _encoder_flops(model: RecommenderModel) -> Callable[[int, int], Parts]:
+    """FLOPs of a row by its length and its answer's, each counted once; None of an encoder that does not say."""
+    count: Callable[[int, int], Parts] = getattr(model.encoder, "flops", lambda length, answer: {"encoder": None})
     return cache(count)
 
 

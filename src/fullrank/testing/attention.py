@@ -230,16 +230,16 @@ def check_flops(spec: Spec, device: torch.device) -> None:
                 counts_as_said(attention, (x, batch), length)
 
 
-def counts_as_said(module: Any, inputs: tuple[Any, ...], length: int) -> None:
-    """What a module says that rows of a length cost is what torch counts while it runs."""
+def counts_as_said(module: Any, inputs: tuple[Any, ...], *length: int) -> None:
+    """What a module says that rows of a length (and of an answer's) cost is what torch counts while it runs."""
     uncounted = getattr(module, "uncounted", "")
     if uncounted or not hasattr(module, "flops"):
         assert len(uncounted) > 20, "neither flops(length) nor a sentence `uncounted`"
         return
-    parts, rows = module.flops(length), len(inputs[0])
+    parts, rows = module.flops(*length), len(inputs[0])
     assert None not in parts.values(), f"{parts}: say why in `uncounted`"
     said, found = rows * sum(parts.values()), counted(lambda: module(*inputs))
-    assert said == found, f"{rows} rows of length {length} are said to cost {said} and cost {found}"
+    assert said == found, f"{rows} rows of length {length[0]} are said to cost {said} and cost {found}"
 
 
 @cache

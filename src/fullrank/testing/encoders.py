@@ -193,6 +193,8 @@ def check_flops(spec: Spec, device: torch.device) -> None:
         for other, encoder in built(reachable(spec, 1, numbers=length < 100), DIM, max(COUNTED), device=device):
             with naming(other), torch.no_grad():
                 counts_as_said(encoder, (x, batch), length)
+                if encoder.decodes and length > 1:
+                    counts_as_said(encoder, (x, replace(batch, answer=2)), length, 2)
 
 
 @cache

@@ -108,16 +108,20 @@ class Encoder(nn.Module, ABC):
             code="encoder-does-not-continue",
         )
 
-    def flops(self, length: int) -> dict[str, int | None]:
-        """FLOPs of one row of that many positions, forward, by part; None for all where they cannot be counted."""
+    def flops(self, length: int, answer: int = 0) -> dict[str, int | None]:
+        """FLOPs of one row of that many positions, of which the last are its answer (`Batch.answer`), forward, by part;
+        None for all where they cannot be counted."""
         if self.uncounted or not self.dim:
             return dict.fromkeys(self.flop_parts.values())
-        return row_flops(self, self.dim, length, self.flop_parts)
+        return row_flops(self, self.dim, length, self.flop_parts, answer)
 
 
-def row_flops(module: nn.Module, dim: int, length: int, parts: Mapping[str, str]) -> dict[str, int | None]:
+def row_flops(
+    module: nn.Module, dim: int, length: int, parts: Mapping[str, str], answer: int = 0
+) -> dict[str, int | None]:
     """FLOPs of a module (an encoder, or a block of one) on one row, counted on shapes; None where that fails."""
-    found = forward_flops(module, torch.empty(1, length, dim, device="meta"), Batch.shapes(1, length))
+    batch = replace(Batch.shapes(1, length), answer=answer)
+    found = forward_flops(module, torch.empty(1, length, dim, device="meta"), batch)
     if found is None:
         return dict.fromkeys(parts.values())
     return {**dict.fromkeys(parts.values(), 0), **by_part(found, parts)}

@@ -73,6 +73,6 @@ class GRUEncoder(Encoder):
         at = parents[:, :, None, None].expand(-1, -1, *state.shape[2:])
         return replace(cache, layers=((state.gather(1, at),),))
 
-    def flops(self, length: int) -> dict[str, int | None]:
+    def flops(self, length: int, answer: int = 0) -> dict[str, int | None]:
         # one position times their number, which is the same: torch counts a recurrence step by step, slowly
         return {part: None if one is None else length * one for part, one in super().flops(1).items()}

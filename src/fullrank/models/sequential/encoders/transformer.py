@@ -183,7 +183,7 @@ class TransformerEncoder(Encoder):
     def branch(self, cache: Cache, parents: Int[Tensor, "B P"]) -> Cache:
         return cache.branched(parents, 2)
 
-    def flops(self, length: int) -> dict[str, int | None]:
+    def flops(self, length: int, answer: int = 0) -> dict[str, int | None]:
         """Those of one block times their number, since all are alike; None for the parts of an uncounted attention."""
         blocks = self._stack()
         found = row_flops(blocks[0], self.dim, length, self.flop_parts)
