@@ -255,12 +255,7 @@ def _asked(model: Model, canaries: Sequence[Canary], k: int) -> list[Asked]:
             excluded = free[[place % len(free)]]
             if catalog.ids[int(excluded[0])] == canary.target:
                 excluded = excluded[:0]
-        asks.append(
-            Ask(
-                numbers, k, times=times if timed else None, excluded=excluded, budget=budget, ranked=ranked,
-                user=None,
-            )
-        )  # fmt: skip
+        asks.append(Ask(numbers, k, times=times if timed else None, excluded=excluded, budget=budget, ranked=ranked))
         out = barred.copy()
         out[numbers] = out[excluded] = True
         refused.append(out)
