@@ -24,7 +24,7 @@ from fullrank.data.events.store import Store
 from fullrank.data.histories import EvalSet, Histories
 from fullrank.evaluation import Evaluation
 from fullrank.evaluation.retrieval import Split
-from fullrank.inference.attention import AttentionInput, blocks_of, note_attentions, stack_of
+from fullrank.inference.attention import AttentionInput, blocks_of, note_attentions, reader_of
 from fullrank.inference.batches import score_batches
 
 BLOCK = 8192
@@ -216,8 +216,8 @@ def _recording(model: Model) -> Iterator[_Record]:
 
     if isinstance(encoder, nn.Module):
         hooks.append(encoder.register_forward_hook(on_encoder))
-        stack = stack_of(model) or encoder  # norms beside it, a decoder's, read other places than the history's
-        hooked: list[nn.Module] = [m for m in stack.modules() if isinstance(m, nn.LayerNorm | nn.RMSNorm)]
+        reader = reader_of(model) or encoder  # norms beside it, a decoder's, read other places than the history's
+        hooked: list[nn.Module] = [m for m in reader.modules() if isinstance(m, nn.LayerNorm | nn.RMSNorm)]
         feeds = (getattr(block, "feed_forward", None) for block in blocks_of(model))
         hooked += [m for m in feeds if isinstance(m, nn.Module)]
         hooks += [module.register_forward_pre_hook(on_given) for module in hooked]

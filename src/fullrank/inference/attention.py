@@ -34,16 +34,16 @@ class AttentionInput:
     batch: Batch
 
 
-def stack_of(model: Model) -> nn.Module | None:
+def reader_of(model: Model) -> nn.Module | None:
     """What holds the blocks that read a history (an encoder, or the one within it); None for other models."""
     modules = model.modules() if isinstance(model, nn.Module) else ()
     return next((module for module in modules if isinstance(getattr(module, "blocks", None), nn.ModuleList)), None)
 
 
 def blocks_of(model: Model) -> list[nn.Module]:
-    """The blocks of `stack_of`; none for other models."""
-    stack = stack_of(model)
-    return [] if stack is None else list(cast(nn.ModuleList, stack.blocks))
+    """The blocks of `reader_of`; none for other models."""
+    reader = reader_of(model)
+    return [] if reader is None else list(cast(nn.ModuleList, reader.blocks))
 
 
 def attention_of(block: nn.Module) -> Any | None:
