@@ -13,11 +13,17 @@ os.environ.setdefault("POLARS_MAX_THREADS", "2")
 import pytest
 from hypothesis import settings
 
+import typechecker
+
 ROOT = Path(__file__).resolve().parent.parent
 
 # Derandomized: a run of the tests is repeatable, and a failure is the change's, not the draw's.
 settings.register_profile("fullrank", deadline=None, derandomize=True, max_examples=40)
 settings.load_profile("fullrank")
+
+
+def pytest_runtest_setup() -> None:
+    typechecker.begin_test()
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fullrank.core.jagged import Jagged
 from fullrank.ops.power_iteration import PowerIteration, _times, largest_singular_value
-from typechecker import checked
+from typechecker import CALLS, begin_test, checked
 
 typed = jaxtyping.jaxtyped(typechecker=checked)
 
@@ -52,6 +52,16 @@ def test_results_are_checked_and_letters_are_forgotten_between_calls() -> None:
     with pytest.raises(TypeCheckError):
         doubled(torch.ones(3), short=True)
     assert len(doubled(torch.ones(2))) == 2 and len(doubled(torch.ones(5))) == 5
+
+
+def test_the_first_calls_of_each_test_are_checked() -> None:
+    for _ in range(CALLS):
+        with pytest.raises(TypeCheckError):
+            doubled(torch.ones(3), short=True)
+    assert len(doubled(torch.ones(3), short=True)) == 2, "one of many calls alike"
+    begin_test()
+    with pytest.raises(TypeCheckError):
+        doubled(torch.ones(3), short=True)
 
 
 def test_generators_dataclasses_and_names_stay_what_they_are() -> None:
