@@ -115,6 +115,7 @@ def test_resume_gives_the_same_bits(store: ImpressionStore, tmp_path: Path, upda
     assert rows(unbroken) == rows(again)
 
 
+@pytest.mark.slow  # what goes on in this process: test_resume_gives_the_same_bits
 def test_killed_equals_unbroken(store: ImpressionStore, tmp_path: Path) -> None:
     settings = ("training.checkpoint_minutes=0", "training.max_epochs=12", "model.embedding.update=lazy_adam")
     settings += ("training.batch_size=512",)

@@ -38,7 +38,11 @@ def test_micro_batches_add_up(case: str, market: Store, tmp_path: Path) -> None:
     assert curve(parts) == pytest.approx(curve(whole), rel=1e-5)
 
 
-@pytest.mark.parametrize("case", CASES)
+# Of the others the sums are the same (test_micro_batches_add_up), and two processes are slow to begin.
+OFTEN = ("next_item", "accumulated")
+
+
+@pytest.mark.parametrize("case", [pytest.param(c, marks=() if c in OFTEN else pytest.mark.slow) for c in CASES])
 def test_two_processes_equal_one(case: str, market: Store, tmp_path: Path, worker: Path) -> None:
     spec = tiny(*CASES[case], "training.max_epochs=2", dropout=0.0)
     one = train(spec, market, tmp_path / "one", progress=False)
