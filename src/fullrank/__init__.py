@@ -26,6 +26,7 @@ _WHERE = {
     "Prepare": "fullrank.data.events.prepare",
     "Store": "fullrank.data.events.store",
     "subset": "fullrank.data.events.subset",
+    "join_stores": "fullrank.data.events.join",
     "prepare_impressions": "fullrank.data.impressions.prepare",
     "Schema": "fullrank.data.impressions.fields",
     "ImpressionStore": "fullrank.data.impressions.store",
@@ -73,6 +74,8 @@ _WHERE = {
     "Run": "fullrank.run",
     "fill_unseen": "fullrank.training.cold_start.fill",
     "grow_catalog": "fullrank.training.cold_start.grow",
+    "finetune": "fullrank.training.cold_start.finetune",
+    "fisher_information": "fullrank.training.cold_start.fisher",
     "verify": "fullrank.verification",
     "Spec": "fullrank.core.spec",
     "UserError": "fullrank.core.errors",
@@ -86,9 +89,9 @@ __all__ = [
     "Predictor", "Prepare", "RankingEvaluation", "RankingModel", "Recommender", "Run", "Schema", "Search", "Spec",
     "Store", "Training", "UserError", "Watch", "WatchRanks", "attended", "catalogue_growth", "compare", "diagnose",
     "download", "encode", "evaluate", "evaluate_lists", "evaluate_log", "explain", "export", "fill_unseen",
-    "grow_catalog", "grow_codes", "item_vectors", "load", "oracle_step", "predict", "predict_file", "prepare",
-    "prepare_impressions", "recipe", "recommend", "report", "similar_items", "step_curve", "subset", "sweep",
-    "train", "tune", "user_vectors", "verify",
+    "finetune", "fisher_information", "grow_catalog", "grow_codes", "item_vectors", "join_stores", "load",
+    "oracle_step", "predict", "predict_file", "prepare", "prepare_impressions", "recipe", "recommend", "report",
+    "similar_items", "step_curve", "subset", "sweep", "train", "tune", "user_vectors", "verify",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
@@ -118,6 +121,7 @@ if TYPE_CHECKING:
     from fullrank.core.errors import UserError
     from fullrank.core.spec import Spec
     from fullrank.data.download import download
+    from fullrank.data.events.join import join_stores
     from fullrank.data.events.prepare import Prepare, prepare
     from fullrank.data.events.store import Store
     from fullrank.data.events.subset import subset
@@ -144,6 +148,8 @@ if TYPE_CHECKING:
     from fullrank.sweeps.sweep import sweep
     from fullrank.sweeps.tune import tune
     from fullrank.training.cold_start.fill import fill_unseen
+    from fullrank.training.cold_start.finetune import finetune
+    from fullrank.training.cold_start.fisher import fisher_information
     from fullrank.training.cold_start.grow import grow_catalog
     from fullrank.verification import verify
 

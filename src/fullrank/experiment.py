@@ -12,7 +12,7 @@ from fullrank.core.bounds import MOST_COUNT, MOST_EPOCHS, MOST_FACTOR, MOST_PART
 from fullrank.core.errors import UserError, did_you_mean, unknown
 from fullrank.core.readers import read_text
 from fullrank.core.registry import Room, find, kinds
-from fullrank.core.spec import Spec
+from fullrank.core.spec import Spec, later
 from fullrank.evaluation.spec import AnyEvaluation, Evaluation, RankingEvaluation
 from fullrank.models.sequential.model import Recommender
 from fullrank.problem import Problem
@@ -23,8 +23,8 @@ Beta = Annotated[float, Field(ge=0, lt=1)]
 class Training(Spec):
     """How a model is fitted by gradient descent (AdamW)."""
 
-    max_epochs: int = Field(30, ge=1, le=MOST_EPOCHS)
-    """Passes over the training rows."""
+    max_epochs: int = Field(30, ge=0, le=MOST_EPOCHS)
+    """Passes over the training rows; 0 takes the weights that training starts from as they are (zero-shot)."""
     batch_by: Literal["tokens", "rows"] = "tokens"
     """A batch is a number of events (rows of like length together) or a number of rows (drawn at random); an impression
     is one of either."""
@@ -51,6 +51,11 @@ class Training(Spec):
     """Epochs between evaluations on the validation split; the best weights by `evaluation.selection` are kept."""
     patience: int | None = Field(None, ge=1, le=MOST_EPOCHS)
     """Evaluations without improvement of `evaluation.selection` before training stops; null runs all epochs."""
+    keep: Literal["best", "last"] = later("best")
+    """The weights that the run ends with: those of the best evaluation, or those of the last step."""
+    top_blocks: int | None = later(None, ge=0, le=MOST_PARTS)
+    """Blocks of the encoder that are trained, from the top, where training starts from a run; the lower ones and the
+    tables of items and positions stay as they are. Null trains everything."""
     checkpoint_minutes: float = Field(5.0, ge=0, le=1e6)
     """Minutes between checkpoints inside an epoch (each epoch's end writes one too); 0 writes one every step."""
 

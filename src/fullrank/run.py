@@ -257,10 +257,13 @@ def store_path(run: Run, *, how: str = "by data=") -> Path:
 
 
 def store_of(run: Run, data: AnyStore | str | Path | None = None, *, how: str = "by data=") -> AnyStore:
-    """The store that a run was trained on, wherever it is now (`data`). Raises `UserError` where it is another one."""
+    """The store that a run was trained on, wherever it is now (`data`), or the whole that this was a part of with the
+    same items. Raises `UserError` where it is another one.
+    """
     found = store_path(run, how=how) if data is None else data
     store = open_store(found) if isinstance(found, str | Path) else check_store("data", found)
-    if store.fingerprint != run.manifest["data"]["split_fingerprint"]:
+    trained = run.manifest["data"]
+    if store.fingerprint not in (trained["split_fingerprint"], trained.get("part_of")):
         raise UserError(
             f"{store.path} is not the split that {run.path} was trained on (the fingerprints differ)",
             code="store-differs",

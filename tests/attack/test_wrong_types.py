@@ -23,7 +23,7 @@ FUNCTIONS = [
     "predict_file", "evaluate", "diagnose", "explain", "compare", "prepare", "prepare_impressions", "subset", "recipe",
     "encode", "train", "oracle_step", "step_curve", "grow_codes", "sweep", "tune", "verify", "grow_catalog",
     "fill_unseen", "catalogue_growth", "evaluate_log", "export", "similar_items", "item_vectors", "user_vectors",
-    "Predictor.recommend to users",
+    "Predictor.recommend to users", "evaluate_lists", "join_stores", "fisher_information", "finetune",
 ]  # fmt: skip
 LEFT = {"download", "report"}
 """Not called: what needs a network, or some seconds a call."""

@@ -111,6 +111,7 @@ def _make(home: Path) -> None:
     (home / "space.yaml").write_text(SPACE)
     (home / "scaling.csv").write_text(scaling_rows())
     _run(home, "prepare @events.csv --items @items.csv --users @people.csv --out @store")
+    _run(home, "subset @store --share 0.5 --out @store2")
     _run(home, "prepare-impressions @impressions.parquet --schema @schema.yaml --out @clicks")
     for name, settings in RUNS.items():
         data = "clicks" if name in RANKERS else "store"

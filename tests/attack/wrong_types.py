@@ -77,7 +77,7 @@ def worlds(home: Path) -> dict[str, Any]:
     taken = pl.DataFrame({"user_id": ["u1", "u2"], "item_id": ["i2", "i9"], "timestamp": [2000, 3000]})
     return {"answers": home / "answers", "taken": taken, "events": events,
             "items": items, "clicks": clicks, "store": store, "shown": shown, "run": run,
-            "ranker": ranker, "home": home, "cold": cold, "thinker": thinker, "codes": codes,
+            "ranker": ranker, "home": home, "cold": cold, "part": part, "thinker": thinker, "codes": codes,
             "more": store.catalog.extended(more[-1:]), "more_vectors": home / "more_vectors.parquet"}  # fmt: skip
 
 
@@ -131,6 +131,15 @@ def calls(w: dict[str, Any]) -> dict[str, tuple[Callable[..., Any], dict[str, An
         "prepare": (fr.prepare, {"events": w["events"], "out": "new"}),
         "prepare_impressions": (fr.prepare_impressions, {"impressions": w["clicks"], "out": "new", "schema": SCHEMA}),
         "subset": (fr.subset, {"store": w["store"], "out": "new", "share": 0.5}),
+        "join_stores": (fr.join_stores, {"stores": [w["store"], w["part"]], "out": "new"}),
+        "fisher_information": (
+            fr.fisher_information, {"run": w["run"], "out": "new.safetensors", "batches": 2, "device": "cpu"},
+        ),
+        "finetune": (
+            fr.finetune,
+            {"run": w["run"], "data": w["store"], "out": "new", "stages": 0, "set": TINY, "device": "cpu",
+             "progress": False},
+        ),
         "verify": (fr.verify, {"folder": w["store"].path}),
         "recipe": (fr.recipe, {"name": "sasrec"}),
         "encode": ( fr.encode, {"items": w["store"], "out": "new", "set": encoding(w["home"])},

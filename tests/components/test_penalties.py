@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from discover import Pair, everything, name
 from fullrank.data.batch import Record, Step
@@ -57,7 +58,27 @@ def at_even_odds() -> tuple[Callable[[Tensor], Step], Tensor]:
     return scored, torch.zeros(len(step.queries[0].targets))
 
 
-OPTIMA: dict[str, Optimum] = {"logdet": at_orthonormal_items, "resn": at_zero_scores, "dros": at_even_odds}
+class OneWeight(nn.Module):
+    """A model with a single parameter."""
+
+    def __init__(self, weight: Tensor):
+        super().__init__()
+        self._weight = weight
+
+    def named_parameters(self, *_: Any, **__: Any) -> Iterator[Any]:
+        yield "weight", self._weight
+
+
+def at_the_start() -> tuple[Callable[[Tensor], Step], Tensor]:
+    """The weights that training starts from."""
+    step = small_recommender().step(padded(histories([5, 7])))
+    start = torch.randn(4, 3, generator=torch.Generator().manual_seed(2))
+    return lambda moved: replace(step, model=OneWeight(moved)), start
+
+
+OPTIMA: dict[str, Optimum] = {
+    "logdet": at_orthonormal_items, "resn": at_zero_scores, "dros": at_even_odds, "ewc": at_the_start,
+}  # fmt: skip
 """Where each kind is least; a new penalty states its own here."""
 BOTTOMLESS = {
     "sprint": "logarithms of norms fall without end as the weights shrink",

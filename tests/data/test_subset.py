@@ -9,6 +9,7 @@ import numpy as np
 import polars as pl
 import pytest
 
+import fullrank as fr
 from fullrank.data.events import splits
 from fullrank.data.events.prepare import Prepare, prepare
 from fullrank.data.events.store import Store
@@ -157,3 +158,34 @@ def test_refusals(whole: Store, tmp_path: Path) -> None:
     with refused("folder-not-empty"):
         subset(whole, out, share=0.5)
     assert (out / "thesis.txt").exists()
+
+
+def test_without_the_users_of_another_store(whole: Store, tmp_path: Path) -> None:
+    few = subset(whole, tmp_path / "few", share=0.25)
+    rest = subset(whole, tmp_path / "rest", without=few)
+    assert set(histories(rest)) == set(histories(whole)) - set(histories(few))
+    assert rest.manifest["subset"]["without"] == {
+        "store": "few", "fingerprint": few.fingerprint, "users": few.num_users,
+    }  # fmt: skip
+    with refused("no-users-left", few.num_users, str(whole.path)):
+        subset(few, tmp_path / "none", without=whole)
+
+
+def test_a_whole_number_and_its_text_are_the_same_user(tmp_path: Path) -> None:
+    rows = [(u, t, t) for u in range(6) for t in range(5)]
+    numbers = prepare(pl.DataFrame(rows, schema=["user_id", "item_id", "timestamp"], orient="row"), tmp_path / "a")
+    text = [(f"{u}", t, t) for u in range(3) for t in range(5)]
+    named = prepare(pl.DataFrame(text, schema=["user_id", "item_id", "timestamp"], orient="row"), tmp_path / "b")
+    assert subset(numbers, tmp_path / "c", without=named).user_ids.to_list() == [3, 4, 5]
+
+
+def test_a_model_of_a_share_is_evaluated_on_the_whole(whole: Store, tmp_path: Path) -> None:
+    """With the same items the store of all users is the same split; with fewer it is another one."""
+    few, fewer = (subset(whole, tmp_path / str(keep), share=0.02, keep_items=keep) for keep in (True, False))
+    settings = ["training.max_epochs=1", "model.dim=8", "model.encoder.layers=1", "evaluation.bootstrap=0"]
+    run = fr.train("sasrec", few, tmp_path / "run", set=settings, progress=False)
+    everyone = fr.evaluate(run, data=whole)
+    assert len(everyone.per_user.users) == len(whole.eval_set("test")) > len(fr.evaluate(run).per_user.users)
+    other = fr.train("sasrec", fewer, tmp_path / "other", set=settings, progress=False)
+    with refused("store-differs", str(whole.path)):
+        fr.evaluate(other, data=whole)

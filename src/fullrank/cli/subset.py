@@ -1,4 +1,6 @@
-"""`fullrank subset`: a share of a store's users, or all with some items hidden from training. Loads no torch."""
+"""`fullrank subset`: a share of a store's users, or all but some, or with some items hidden from training. Loads no
+torch.
+"""
 
 from __future__ import annotations
 
@@ -27,31 +29,42 @@ def subset(
     keep_items: Annotated[
         bool, typer.Option("--keep-items", help="Keep items without events, so that all shares rank the same ones.")
     ] = False,
+    without: Annotated[
+        Path | None,
+        typer.Option("--without", metavar="STORE", help="Leave out the users of this store, by their ids."),
+    ] = None,
     overwrite: Overwrite = False,
     as_json: AsJson = False,
 ) -> None:
     """Take a share of a store's users with their events.
 
     A smaller share is inside every larger one of the same seed. Items without an event that is left are dropped, unless
-    --keep-items is given; ids that you know stay. --hide-items takes the training events of some items away: they stay
-    in the catalogue, and in validation and test, so that `fullrank evaluate` shows how a model treats items
-    without training events (slice `cold`).
+    --keep-items is given; ids that you know stay. A model of a store with --keep-items can be evaluated on the whole
+    one (`fullrank evaluate RUN --data STORE`). --without leaves out who is a user of another store. --hide-items takes
+    the training events of some items away: they stay in the catalogue, and in validation and test, so that `fullrank
+    evaluate` shows how a model treats items without training events (slice `cold`).
 
     \b
     fullrank subset data/shop --share 0.25 --out data/shop-25
     fullrank subset data/shop --hide-items 0.1 --seed 1 --out data/shop-cold
+    fullrank subset data/all --without data/shop --out data/others
     """
     from fullrank.data.events.subset import subset as make
 
     output = Output(as_json)
     begun = time.perf_counter()
-    store = make(data, out, share=share, seed=seed, hide_items=hide_items, keep_items=keep_items, overwrite=overwrite)
+    store = make(
+        data, out, share=share, seed=seed, hide_items=hide_items, keep_items=keep_items, without=without,
+        overwrite=overwrite,
+    )  # fmt: skip
     spent = time.perf_counter() - begun
     facts = store.manifest["subset"]
     output.say(
         f"{store.path}: {store.num_events:,} events of {store.num_users:,} users on {store.num_items:,} items, "
         f"in {seconds(spent)}"
     )
+    if "without" in facts:
+        output.say(f"{facts['without']['users']:,} users left out, who are users of {without}")
     if facts["hide_items"]:
         output.say(f"{facts['hidden_items']:,} items hidden, {facts['hidden_events']:,} training events taken out")
     drift = facts["drift"]

@@ -64,8 +64,8 @@ def small_recommender(kind: str = "", *penalties: Any, device: torch.device | st
     return shaken(built).to(device)
 
 
-HINGED = {"noise_robustness"}
-"""Kinds that are 0, and flat, where what they ask for is reached."""
+HINGED = {"noise_robustness", "ewc"}
+"""Kinds that are 0, and flat, where what they ask for is reached (of `ewc`, where it begins)."""
 
 
 def added(penalty: Any, step: Step) -> Tensor:

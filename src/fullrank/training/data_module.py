@@ -114,4 +114,5 @@ def data_manifest(data: DataModule) -> dict[str, Any]:
     """The data in a run's manifest."""
     store = data.store
     location = {"path": str(Path(store.path).resolve()), "split_fingerprint": store.fingerprint}
-    return {**location, **data.sizes()}
+    whole = getattr(store, "part_of", None)
+    return {**location, **({} if whole is None else {"part_of": whole}), **data.sizes()}

@@ -36,6 +36,7 @@ from fullrank.training.checkpoint import (
 )
 from fullrank.training.data_module import AnyBatch, Batches, DataModule, data_manifest, data_module_of
 from fullrank.training.distributed import join_processes, launched, sum_over_ranks, told_of_peers
+from fullrank.training.freezing import freeze_below
 from fullrank.training.log import MetricsLog, TrainingProgress, make_loggers
 from fullrank.training.loop import FitModule, TrainingLoop
 from fullrank.training.optim import make_optimizer
@@ -110,11 +111,17 @@ def _fit_locked(
         if callable(getattr(callback, "check", None)):
             callback.check(model, store)  # type: ignore[attr-defined]
     kept = read_checkpoint(folder) if resume else None
-    if source is not None and kept is None:
+    penalties: list[Any] = [*model.penalties.values()] if isinstance(model, RecommenderModel) else []
+    if source is not None and (kept is None or any(penalty.reads_start for penalty in penalties)):
         data.warm_start(model, source)
-    loader = data.loader(model, launched().world) if gradient else None
     if gradient:
+        _require_start(experiment.training, source, [p for p in penalties if p.reads_start])
+        for penalty in penalties:
+            penalty.begin(model)
+        freeze_below(model, experiment.training.top_blocks)
         make_optimizer(model, experiment.training)  # for what it refuses
+    untrained = gradient and experiment.training.max_epochs == 0
+    loader = data.loader(model, launched().world) if gradient and not untrained else None
     tools = make_loggers(loggers, folder) if launched().rank == 0 else ()
     first_rank = launched().rank == 0
     run = RunFolder(folder, replaces=first_rank and overwrite and not resume and bool(foreign_files(folder)))
@@ -127,7 +134,8 @@ def _fit_locked(
             reopen_run(run.path)
         if loader is None:
             begun = time.perf_counter()
-            model.fit(store)
+            if not untrained:
+                model.fit(store)
             write_weights(run.path, model)
             MetricsLog(run.path).add("fit", 0, 0, {"seconds": round(time.perf_counter() - begun, 3)})
             seal_run(run.path)
@@ -278,6 +286,19 @@ def _trainer(
         enable_model_summary=False,
         limit_val_batches=0,
     )
+
+
+def _require_start(training: Training, source: Run | None, penalties: list[Any]) -> None:
+    """Raise `UserError` for settings that are about the weights of an earlier run, where none is given."""
+    given = ["training.max_epochs=0"] * (training.max_epochs == 0)
+    given += ["training.top_blocks"] * (training.top_blocks is not None)
+    given += ["the penalty ewc"] * bool(penalties)
+    if given and source is None:
+        raise UserError(
+            f"{given[0]} is about the weights that training starts from, and it starts from none: name a run "
+            "(--from RUN, init_from=RUN)",
+            code="no-run-to-start-from",
+        )
 
 
 def _without_validation(training: Training) -> None:

@@ -206,7 +206,7 @@ class TrainingLoop(lightning.Callback):
             shown += "".join(_headline(callback, figures) for callback in self.callbacks)
             told = f"epoch {epoch}/{training.max_epochs}  {_loss_text(loss, penalty, module.penalties)}"
             self.progress.epoch(step, f"{told}{shown}  {rate}")
-            if final and self.best is None:
+            if (final or trainer.should_stop) and (self.best is None or training.keep == "last"):
                 self._write_weights(module.model)
         self._save(trainer, module, step, finished=final or trainer.should_stop)
 
@@ -220,13 +220,13 @@ class TrainingLoop(lightning.Callback):
                 self.resumed_at = time.perf_counter()  # watching is not training
 
     def _validate(self, module: FitModule, step: int, epoch: int) -> dict[str, float]:
-        """Validation metrics; the best weights so far are written as the run's weights."""
+        """Validation metrics; the best weights so far are written as the run's weights, unless the last are kept."""
         spec, begun = self.experiment.evaluation, time.perf_counter()
         rank = ProcessRank(module.global_rank, module.trainer.world_size)
         score = self.data.score(module.model, module.device, rank)
         if self.best is None or selection_sign(spec) * score > selection_sign(spec) * self.best:
             self.best, self.best_epoch, self.validations_without_gain = score, epoch, 0
-            if module.global_rank == 0:
+            if module.global_rank == 0 and self.experiment.training.keep == "best":
                 self._write_weights(module.model)
         else:
             self.validations_without_gain += 1

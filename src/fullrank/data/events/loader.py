@@ -58,14 +58,16 @@ class Loader:
         self.times, self.keys = store.times if times else None, store.user_keys if users else None
         self._lengths = np.asarray(store.bounds[:, 0] - store.offsets[:-1])
         self._epoch: tuple[int, _Epoch] | None = None
-        _, starts, ends = segments(self._lengths, self._draw(0))
+        self._weights = store.row_weights
+        owners, starts, ends = segments(self._lengths, self._draw(0))
         if len(ends) == 0:
             raise UserError(
                 "no user has enough training events for this task; at least two per user are needed",
                 code="too-few-events",
             )
-        total = int((ends - starts).sum()) if by == "tokens" else len(ends)
-        self.steps_per_epoch = min(-(-total // size), len(ends))
+        sizes = ends - starts if by == "tokens" else np.ones(len(ends), dtype=np.int64)
+        total = int(sizes.sum() if self._weights is None else np.ceil((sizes * self._weights[owners]).sum()))
+        self.steps_per_epoch = max(1, min(-(-total // size), len(ends)))
 
     def batch(self, k: int, shard: int = 0) -> Batch:
         """One shard of global batch k (from 0, over all epochs)."""
@@ -99,6 +101,9 @@ class Loader:
     def _make_plan(self, epoch: int) -> _Epoch:
         draw = self._draw(epoch)
         users, starts, ends = self.segments(self._lengths, draw)
+        if self._weights is not None:
+            counts = _counts(self._weights[users], draw)
+            users, starts, ends = (np.repeat(one, counts) for one in (users, starts, ends))
         first = np.asarray(self.store.offsets)[users]
         lengths = ends - starts
         tie = draw.random(len(users))
@@ -125,3 +130,11 @@ class Loader:
             seed=self.seed,
             step=k,
         )
+
+
+def _counts(weights: np.ndarray, draw: np.random.Generator) -> np.ndarray:
+    """How often each row stands in an epoch: its weight, a part of a time by chance; one row at least in all."""
+    counts: np.ndarray = (np.floor(weights) + (draw.random(len(weights)) < weights % 1)).astype(np.int64)
+    if not counts.any():
+        counts[draw.integers(len(counts))] = 1
+    return counts

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 import polars as pl
-from jaxtyping import Float32, Int32, Int64
+from jaxtyping import Float32, Float64, Int32, Int64
 
 from fullrank.core.checks import check_path
 from fullrank.core.errors import unknown
@@ -35,6 +35,8 @@ ARRAYS: Mapping[str, tuple[str, bool]] = {
 }
 """Name -> (dtype, whether every store has it); the file is ``NAME.npy``."""
 TABLES = ("items.parquet", "users.parquet")
+MOST_WEIGHT = 1000.0
+"""Most that the rows of a part of a joined store may count in an epoch."""
 _BLOCK = 1 << 22  # events checked at once: bounds the memory of opening a store to a few megabytes
 
 
@@ -111,6 +113,24 @@ class Store:
         External ids and order alone decide it: not the engine, the file format or the integer width.
         """
         return str(self.manifest["fingerprint"])
+
+    @property
+    def part_of(self) -> str | None:
+        """The fingerprint of the store that this one is a part of, with the same items (`subset`, keep_items)."""
+        facts = self.manifest.get("subset")
+        if not isinstance(facts, dict) or facts.get("keep_items") is not True:
+            return None
+        source = facts.get("source")
+        found = source.get("fingerprint") if isinstance(source, dict) else None
+        return found if isinstance(found, str) else None
+
+    @cached_property
+    def row_weights(self) -> Float64[np.ndarray, "U"] | None:
+        """How often each user's rows count in an epoch, in a store joined of several; None where all count once."""
+        parts = self.manifest.get("joined")
+        if parts is None:
+            return None
+        return np.repeat([float(part["weight"]) for part in parts], [part["counts"]["users"] for part in parts])
 
     @property
     def type_names(self) -> tuple[str, ...]:
@@ -261,10 +281,22 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
             raise manifests.incomplete_manifest(folder, f"lacks {key!r}")
     if not isinstance(manifest["split"].get("kind"), str):
         raise manifests.incomplete_manifest(folder, "lacks the kind of its 'split'")
+    if "joined" in manifest and not _are_parts(manifest["joined"], counts["users"]):
+        raise manifests.incomplete_manifest(folder, "does not say of which stores it was 'joined'")
     if not all(isinstance(name, str) for name in manifest["type_names"]):
         raise manifests.incomplete_manifest(folder, "has 'type_names' that are no text")
     manifests.check_files(folder, manifest["files"], {*TABLES, *(f"{name}.npy" for name in ARRAYS)}, set(TABLES))
     return manifest
+
+
+def _are_parts(given: Any, users: int) -> bool:
+    """Whether these are the parts of a joined store: users that add up to its own, and weights above 0."""
+    if not isinstance(given, list) or not all(isinstance(part, dict) for part in given):
+        return False
+    sizes: list[Any] = [part["counts"].get("users") if isinstance(part.get("counts"), dict) else None for part in given]
+    weights = [part.get("weight") for part in given]
+    sound = all(type(weight) in (int, float) and 0 < weight <= MOST_WEIGHT for weight in weights)
+    return sound and all(manifests.is_count(size) for size in sizes) and sum(sizes) == users
 
 
 def _array(folder: Path, manifest: Mapping[str, Any], name: str, shape: tuple[int, ...]) -> np.ndarray | None:

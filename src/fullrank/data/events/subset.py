@@ -1,10 +1,12 @@
-"""A part of a store: a share of its users with all of their events, and items without training events.
+"""A part of a store: a share of its users with all of their events, without some users, and items without training
+events.
 
 A ladder of data sizes (SRT, SIGIR 2024, Sec. 4.1): users are drawn at random and bring their histories along, so the
 smaller sets have the distribution of the large one, and fewer items. Each user has a place in one order that the seed
 decides, so a smaller share is inside every larger one. Items that are hidden keep their rows in the catalogue and their
 events in validation and test. They are no training targets and in no history; a loss that scores the whole catalogue,
-or draws from it, still meets them as negatives, which an item that is truly new is spared (`grow_catalog`).
+or draws from it, still meets them as negatives, which an item that is truly new is spared (`grow_catalog`). Users of
+another store are left out by their external ids, so that what is trained here has seen none of them (SRT, Sec. 4.5).
 """
 
 from __future__ import annotations
@@ -38,6 +40,7 @@ def subset(
     seed: int = 0,
     hide_items: float = 0.0,
     keep_items: bool = False,
+    without: Store | str | Path | None = None,
     overwrite: bool = False,
 ) -> Store:
     """Write a store at `out` with a share of the users of `store`, and return it; with `overwrite`, a store that is
@@ -45,31 +48,44 @@ def subset(
 
     Users keep their events, times and split; the catalogue is that of the items that these users have events with, in
     the order of the large one, under their own external ids. With `keep_items` it is the whole of the large one, so
-    that models of several shares rank the same items. `hide_items` is the share of the large catalogue's items whose
-    training events are taken out; which ones depends on the seed alone, not on `share`. Users without any event that
-    is left are left out. The manifest says where it is from and how its distributions differ (`subset`).
+    that models of several shares rank the same items, and a model of a share can be evaluated on the whole store.
+    `without` is a store whose users are left out: whoever has an external id that it has too. `hide_items` is the share
+    of the large catalogue's items whose training events are taken out; which ones depends on the seed alone, not on
+    `share`. Users without any event that is left are left out. The manifest says where it is from and how its
+    distributions differ (`subset`).
 
     Raises `UserError` for shares that are none, and where no users or training events would be left.
     """
     source = store if isinstance(store, Store) else Store.open(store)
     place = without_dots(check_path("out", out))
-    _check(check_number("share", share), check_number("hide_items", hide_items))
+    _check(check_number("share", share), check_number("hide_items", hide_items), without is not None)
     check_whole("seed", seed, 0)
     keep_items = check_flag("keep_items", keep_items)
     if os.path.realpath(place) == os.path.realpath(source.path):
         raise UserError(f"{str(place)!r} is the store that is read; name another folder", code="same-folder")
+    other = without if without is None or isinstance(without, Store) else Store.open(without)
     overwrite = check_flag("overwrite", overwrite)
     with folder_lock(place, "subset"):
         require_replaceable_store(place, overwrite=overwrite)
-        return _subset_locked(source, place, share, seed, hide_items, keep_items)
+        return _subset_locked(source, place, share, seed, hide_items, keep_items, other)
 
 
-def _subset_locked(source: Store, place: Path, share: float, seed: int, hide_items: float, keep_items: bool) -> Store:
+def _subset_locked(
+    source: Store, place: Path, share: float, seed: int, hide_items: float, keep_items: bool, other: Store | None
+) -> Store:
     chosen = _first(source.num_users, share, seed)
     if not chosen.any():
         raise UserError(
             f"a share of {share:g} leaves none of {source.num_users:,} users; give a larger one", code="no-users-left"
         )
+    strangers = np.zeros(source.num_users, bool) if other is None else _users_of(other, source)
+    if other is not None and not (chosen & ~strangers).any():
+        raise UserError(
+            f"all {int(chosen.sum()):,} users are users of {other.path} too, so none would be left; are the ids of "
+            "both stores those of the same people?",
+            code="no-users-left",
+        )
+    left_out, chosen = int((chosen & strangers).sum()), chosen & ~strangers
     hidden = _first(source.num_items, hide_items, seed, kind=1)
     owner = source.events.items.row_of()
     items, part = np.asarray(source.items), splits.event_parts(source.offsets, source.bounds)
@@ -96,8 +112,16 @@ def _subset_locked(source: Store, place: Path, share: float, seed: int, hide_ite
         "hidden_items": int((hidden & alive).sum()),
         "hidden_events": int((mine & ~remains).sum()),
     }
+    if other is not None:
+        facts["without"] = {"store": other.path.name, "fingerprint": other.fingerprint, "users": left_out}
     _write(place, source, owner, part, remains, alive, facts)
     return Store.open(place, verify=False)  # the hashes were taken just now
+
+
+def _users_of(other: Store, store: Store) -> Bool[np.ndarray, "U"]:
+    """Which users of `store` have an id that `other` has; a whole number and its text are the same id."""
+    there, here = (one.user_ids.cast(pl.String) for one in (other, store))
+    return here.is_in(there.implode()).to_numpy()
 
 
 def _write(
@@ -190,13 +214,13 @@ def _first(size: int, share: float, seed: int, kind: int = 0) -> Bool[np.ndarray
     return found
 
 
-def _check(share: float, hide_items: float) -> None:
+def _check(share: float, hide_items: float, without: bool) -> None:
     if not 0 < share <= 1:
         raise UserError(f"share={share:g} must be above 0 and at most 1", code="setting-out-of-range")
     if not 0 <= hide_items < 1:
         raise UserError(f"hide_items={hide_items:g} must be at least 0 and below 1", code="setting-out-of-range")
-    if share == 1 and hide_items == 0:
+    if share == 1 and hide_items == 0 and not without:
         raise UserError(
-            "a share of 1 without hidden items is the whole store: give a smaller share or hide_items",
+            "a share of 1 without hidden items is the whole store: give a smaller share, hide_items, or without",
             code="nothing-left-out",
         )

@@ -70,10 +70,20 @@ class Penalty(nn.Module, ABC):
     searches_items: bool = False
     """Whether it reads item vectors as what the first queries search; refused for a task whose queries search codes."""
 
+    reads_start: bool = False
+    """Whether it reads the weights that training starts from, which a run that was cut off then reads again."""
+
     def attach(self, model: nn.Module) -> None:
         """See the model once, when that is built: find the blocks to read and make the buffers that belong to them.
 
         Raises `UserError` where there is nothing to read.
+        """
+
+    def begin(self, model: nn.Module) -> None:
+        """See the model once, when training begins or goes on, and read what inference does not need.
+
+        With `reads_start` its weights are then those that training started from. Raises `UserError` where what is
+        named cannot be read or belongs to another model.
         """
 
     def extra_queries(self, queries: tuple[Queries, ...], states: States) -> tuple[Queries, ...]:

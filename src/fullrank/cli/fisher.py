@@ -1,0 +1,47 @@
+"""`fullrank fisher`: how much each weight of a run matters to it, for fine-tuning that keeps what was learned."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fullrank.cli.options import AsJson, Device, RunFolder
+from fullrank.cli.output import Output
+
+
+def add(app: typer.Typer) -> None:
+    app.command("fisher")(fisher)
+
+
+def fisher(
+    run: RunFolder,
+    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="Write it there (.safetensors).")],
+    data: Annotated[
+        Path | None, typer.Option("--data", metavar="STORE", help="The store of the run, where it was moved.")
+    ] = None,
+    batches: Annotated[int, typer.Option("--batches", metavar="N", min=1, help="Training batches to read.")] = 3000,
+    batch_size: Annotated[
+        int | None,
+        typer.Option("--batch-size", metavar="N", min=1, help="Events or rows in a batch; by default as in training."),
+    ] = None,
+    device: Device = "auto",
+    as_json: AsJson = False,
+) -> None:
+    """Write how much each weight of a run matters to it (the diagonal of its Fisher information).
+
+    `fullrank finetune --ewc FILE`, or the penalty ewc of any training that starts from the run, then holds on to the
+    weights that matter (elastic weight consolidation).
+
+    \b
+    fullrank fisher runs/toys --batches 500 --out runs/toys-fisher.safetensors
+    fullrank finetune runs/toys --data data/shop --out runs/shop --ewc runs/toys-fisher.safetensors
+    """
+    from fullrank.training.cold_start.fisher import fisher_information as make
+
+    output = Output(as_json)
+    with output.progress(f"fisher {run}") as progress:
+        made = make(run, out, data=data, batches=batches, batch_size=batch_size, device=device, progress=progress)
+    output.say(f"{made}: of {batches:,} batches, {made.stat().st_size / 2**20:.1f} MiB")
+    output.finish({"run": run, "out": made, "batches": batches, "batch_size": batch_size})

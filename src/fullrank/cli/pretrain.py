@@ -1,0 +1,76 @@
+"""`fullrank pretrain`: one model of several stores, for others to start from."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fullrank.cli.options import AsJson, Device, Settings
+from fullrank.cli.output import Output
+from fullrank.cli.train import report
+from fullrank.core.errors import UserError
+
+
+def add(app: typer.Typer) -> None:
+    app.command("pretrain")(pretrain)
+
+
+def pretrain(
+    recipe: Annotated[
+        str, typer.Argument(metavar="RECIPE", help="A recipe whose items are made of text or vectors, such as srt.")
+    ],
+    data: Annotated[list[Path], typer.Option("--data", metavar="STORE", help="A store; give two or more.")],
+    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="The run folder to write.")],
+    weights: Annotated[
+        str | None,
+        typer.Option(
+            "--weights",
+            metavar="X,X,...",
+            help="How often the rows of each store count in an epoch.  [default: 1 each]",
+        ),
+    ] = None,
+    joined: Annotated[
+        Path | None,
+        typer.Option("--joined", metavar="FOLDER", help="Where the joined store is written.  [default: OUT-data]"),
+    ] = None,
+    settings: Settings = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run and the joined store.")] = False,
+    device: Device = "auto",
+    as_json: AsJson = False,
+) -> None:
+    """Train one model on several stores at once, for others to start from.
+
+    The stores are joined into one, ids with the name of their store in front. Go on with it on a store of its own:
+    `fullrank finetune`, or `fullrank train --from`; without a step of training by --set training.max_epochs=0.
+
+    \b
+    fullrank pretrain srt --data data/toys --data data/films --weights 1,0.25 --out runs/general
+    fullrank train --from runs/general --data data/shop --out runs/zero-shot --set training.max_epochs=0
+    fullrank finetune runs/general --data data/shop --out runs/shop
+    """
+    from fullrank import api
+    from fullrank.data.events.join import join_stores
+
+    output = Output(as_json)
+    begun = time.perf_counter()
+    place = joined if joined is not None else out.parent / f"{out.name}-data"
+    store = join_stores(data, place, weights=_numbers(weights), overwrite=overwrite)
+    output.say(f"{store.path}: {store.num_events:,} events of {store.num_users:,} users on {store.num_items:,} items")
+    run = api.train(
+        recipe, store, out, set=settings or (), overwrite=overwrite, device=device, progress=not output.silent
+    )
+    report(output, run, time.perf_counter() - begun)
+
+
+def _numbers(text: str | None) -> list[float] | None:
+    if text is None:
+        return None
+    try:
+        return [float(one) for one in text.split(",")]
+    except ValueError:
+        raise UserError(
+            f"--weights {text!r} must be numbers with commas between them, such as 1,0.5", code="not-a-number"
+        ) from None

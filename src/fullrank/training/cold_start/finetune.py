@@ -1,0 +1,113 @@
+"""Fine-tune a run on another store in stages: the top block first, then one more each time, at last everything.
+
+SRT (SIGIR 2024, Sec. 4.5; the steps as in the authors' code): with L blocks, stage i = 1 .. L trains the top i of them
+and the map behind the tables of tokens, some epochs each; the tables of tokens and of positions stay as they are. Then
+all is trained. Each stage begins at the last weights of the one before, with a fresh optimizer and schedule. Beside it
+the penalty `ewc` holds on to what mattered where training started (`fullrank fisher`).
+
+Differs: the last stage keeps the best weights on validation (`training.keep=last` for the last ones), and batches are
+not accumulated without scaling.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from fullrank.core.bounds import MOST_EPOCHS, MOST_PARTS
+from fullrank.core.checks import check_flag, check_number, check_overrides, check_path, check_whole
+from fullrank.core.errors import UserError
+from fullrank.core.log import logger
+from fullrank.core.spec import Spec
+from fullrank.data.events.store import Store
+from fullrank.experiment import Experiment
+from fullrank.inference.attention import blocks_of
+from fullrank.models.sequential.model import Recommender, RecommenderModel
+from fullrank.models.sequential.regularizers.ewc import EWC
+from fullrank.run import Run, is_run
+from fullrank.training.fit import fit
+
+log = logger(__name__)
+
+
+def finetune(
+    run: Run | str | Path,
+    data: Store | str | Path,
+    out: str | Path,
+    *,
+    stages: int | None = None,
+    stage_epochs: int = 10,
+    ewc: str | Path | None = None,
+    ewc_weight: float = 100.0,
+    set: Sequence[str] = (),
+    resume: bool = False,
+    overwrite: bool = False,
+    device: str = "auto",
+    progress: bool = True,
+) -> Run:
+    """Fine-tune `run` on the store `data` and return the run folder `out`, opened.
+
+    `stages` is how many blocks are freed one by one (from the top), each for `stage_epochs` epochs, before all is
+    trained; None is every block of the encoder, 0 trains all at once. Their runs stand beside `out`, in the folder
+    OUT.stages. `ewc` is a file of `fisher_information`, with its weight. `set` changes settings of every
+    stage, and the epochs of the last (`training.max_epochs`); what is not set is as in `run`. `resume` goes on where it
+    was cut off.
+
+    Raises `UserError` for a run that has no blocks to free, and for whatever `train` refuses.
+    """
+    source = run if isinstance(run, Run) else Run.open(run)
+    folder, store = check_path("out", out), data if isinstance(data, Store) else Store.open(data)
+    check_whole("stage_epochs", stage_epochs, 1, MOST_EPOCHS)
+    last = _with_ewc(source.spec.override(*check_overrides(set)), ewc, check_number("ewc_weight", ewc_weight))
+    resume, overwrite = check_flag("resume", resume), check_flag("overwrite", overwrite)
+    blocks = _blocks(source) if stages is None else check_whole("stages", stages, 0, MOST_PARTS)
+    jobs = [
+        (
+            folder.parent / f"{folder.name}.stages" / f"top-{top}",
+            last.override(
+                f"training.max_epochs={stage_epochs}", f"training.top_blocks={top}", "training.keep=last",
+                "training.patience=null",
+            ),
+        )
+        for top in range(1, blocks + 1)
+    ]  # fmt: skip
+    for stage, (place, spec) in enumerate((*jobs, (folder, last)), 1):
+        if jobs and progress:
+            trained = "everything" if place == folder else f"the top {stage} of {blocks} blocks"
+            log.info(f"stage {stage} of {len(jobs) + 1}: {trained}")
+        done = resume and is_run(place)
+        if not (done and Run.open(place).manifest.get("finished") is True):
+            fit(
+                spec, store, place, resume=done, overwrite=overwrite, init_from=None if done else source,
+                device=device, progress=progress,
+            )  # fmt: skip
+        source = Run.open(place)
+    return source
+
+
+def _blocks(run: Run) -> int:
+    model = run.model()
+    found = len(blocks_of(model)) if isinstance(model, RecommenderModel) else 0
+    if not found:
+        raise UserError(
+            f"{run.path} has no blocks to free one by one: set stages=0 (--stages 0), which trains all at once",
+            code="encoder-without-blocks",
+        )
+    return found
+
+
+def _with_ewc(spec: Experiment, file: str | Path | None, weight: float) -> Experiment:
+    """The experiment with the penalty, in the place of one that the run had."""
+    if file is None:
+        return spec
+    model: Spec = spec.model
+    if not isinstance(model, Recommender):
+        raise UserError(
+            f"ewc is of recommenders that are trained by gradient descent, and this is {model.kind_of()!r}: leave it "
+            "out",
+            code="not-a-recommender",
+        )
+    penalty = EWC.parse({"fisher": str(check_path("ewc", file)), "weight": weight})
+    others = tuple(p for p in model.penalties if p.kind_of() != penalty.kind_of())
+    changed = model.model_copy(update={"penalties": (*others, penalty)})
+    return spec.model_copy(update={"model": changed})
