@@ -117,7 +117,7 @@ class RecommenderModel(nn.Module):
             wants = "a causal" if self.task.causal else "a bidirectional"
             raise UserError(
                 f"the task {spec.task.kind_of()!r} needs {wants} encoder; "
-                f"set model.encoder.attention.causal={str(self.task.causal).lower()} or choose another encoder",
+                f"set {_mask_of(spec.encoder)}={str(self.task.causal).lower()} or choose another encoder",
                 code="task-needs-other-mask",
             )
         if spec.reasoner is not None and not self.task.reads_outputs:
@@ -127,7 +127,7 @@ class RecommenderModel(nn.Module):
                 code="task-ignores-reasoner",
             )
         if self.task.code_by_code and not self.encoder.continues:
-            raise _does_not_continue(spec.task.kind_of(), self.encoder)
+            raise _does_not_continue(spec.task.kind_of(), spec.encoder, self.encoder)
         searching = [kind for kind, p in penalties.items() if p.searches_items]
         if searching and self.task.generates:
             raise UserError(
@@ -233,12 +233,17 @@ class RecommenderModel(nn.Module):
         return replace(q, vectors=vectors, temperature=self.temperature * q.temperature)
 
 
-def _does_not_continue(task: str, encoder: Encoder | Reasoner) -> UserError:
+def _mask_of(encoder: EncoderSpec) -> str:
+    """The setting that says whether an encoder sees what comes later."""
+    return "model.encoder.causal" if "causal" in type(encoder).model_fields else "model.encoder.attention.causal"
+
+
+def _does_not_continue(task: str, spec: EncoderSpec, encoder: Encoder | Reasoner) -> UserError:
     """The first reason why a task cannot go on behind the histories that an encoder reads."""
     if not encoder.causal:
         return UserError(
             f"the task {task!r} goes on with a history token by token, and an encoder that sees both sides does not: "
-            "set model.encoder.attention.causal=true, or model.encoder.kind=seq2seq",
+            f"set {_mask_of(spec)}=true, or model.encoder.kind=seq2seq",
             code="encoder-does-not-continue",
         )
     if encoder.reads_times:
@@ -247,8 +252,9 @@ def _does_not_continue(task: str, encoder: Encoder | Reasoner) -> UserError:
             "are generated do not have: set model.encoder.attention.rel_bias=positions, or choose another attention",
             code="encoder-does-not-continue",
         )
+    rotary = " and model.encoder.attention.rope=true" if "attention" in type(spec).model_fields else ""
     return UserError(
         f"the task {task!r} goes on with a history token by token, and positions that are added to the input end with "
-        "it: set model.encoder.positions=none and model.encoder.attention.rope=true, without scale_input",
+        f"it: set model.encoder.positions=none{rotary}, without scale_input",
         code="encoder-does-not-continue",
     )
