@@ -1,8 +1,8 @@
 """Caser: convolutions over the last events (Tang & Wang, WSDM 2018, arXiv:1809.07426).
 
-`caser` has the exact softmax and the cosine scores of the recipe `sasrec`; the function `published`, as ``fullrank train
-fullrank.recipes.caser:published ...``, what the authors' code starts from: width 50, 16 horizontal filters of each
-height and 4 vertical ones, binary cross-entropy with 3 negatives.
+`caser` has the exact softmax and the cosine scores of the recipe `sasrec`; the function `published`, as ``fullrank
+train fullrank.recipes.caser:published ...``, what the authors' code starts from: width 50, 16 horizontal filters of
+each height and 4 vertical ones, binary cross-entropy with 3 negatives.
 
 Command: ``fullrank train caser --data data/beauty --out runs/caser``.
 

@@ -87,7 +87,7 @@ class RecommenderModel(nn.Module):
 
     def __init__(self, catalog: Catalog, spec: Recommender):
         super().__init__()
-        self.num_items, self.max_length = catalog.size, spec.max_length
+        self.num_items, self.max_length, self.dim = catalog.size, spec.max_length, spec.dim
         self.items = spec.items.build(spec.dim, catalog)
         self.encoder: Encoder | Reasoner = spec.encoder.build(
             spec.dim, spec.task.positions(spec.max_length, self.items)
@@ -136,6 +136,7 @@ class RecommenderModel(nn.Module):
                 code="penalty-needs-item-vectors",
             )
         for penalty in self._penalties:
+            penalty.read_items(catalog)
             penalty.attach(self)
         if spec.initial == "width":
             start_by_width(self.penalties, spec.dim)  # what they have made meanwhile
@@ -235,6 +236,9 @@ class RecommenderModel(nn.Module):
 
 def _mask_of(encoder: EncoderSpec) -> str:
     """The setting that says whether an encoder sees what comes later."""
+    within = [name for name, part in encoder if isinstance(part, EncoderSpec)]
+    if within:
+        return " and ".join(f"model.encoder.{name}.attention.causal" for name in within)
     return "model.encoder.causal" if "causal" in type(encoder).model_fields else "model.encoder.attention.causal"
 
 

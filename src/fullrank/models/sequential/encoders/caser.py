@@ -2,7 +2,7 @@
 
 With E [window, D] the vectors of the last events, z = phi(W [o; v] + b) is made of two kinds of filters (Eqs. 3 to 8):
 
-    horizontal   o: of each height h = 1 .. window, `horizontal` filters [h, D] at all places, phi_c, the largest of each
+    horizontal   o: `horizontal` filters [h, D] of each height h = 1 .. window at all places, phi_c, the largest of each
     vertical     v: `vertical` weighted sums of the window's rows, the same weights in every dimension
 
 Differs: every position of a history is a window of its own, read in one pass, so that all of its items are trained on

@@ -83,8 +83,7 @@ class CL4SRecPenalty(Penalty):
 
     def attach(self, model: Any) -> None:
         if self.spec.mask:
-            one = torch.zeros(1, dtype=torch.long, device=model.items.popularity.device)
-            self.masked = small(model.items.embed(one).shape[-1])
+            self.masked = small(model.dim)
 
     def forward(self, step: Step) -> Float[Tensor, ""]:
         model: Any = step.model
