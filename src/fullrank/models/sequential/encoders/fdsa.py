@@ -1,4 +1,4 @@
-"""FDSA: two streams, of ids and of features, joined by a linear layer (Zhang et al., IJCAI 2019, Sec. 3).
+"""FDSA: two streams, of ids and of features, joined by a linear layer (Zhang et al., IJCAI 2019).
 
 The vectors that are read hold the item's id in their first half and its features in the second
 (``model.items={kind: features, combine: beside}``). Each half has an encoder of its own, self-attention in the paper,
@@ -45,8 +45,8 @@ class FDSAEncoder(Encoder):
         super().__init__()
         if dim < 2:
             raise UserError("fdsa: a vector has two halves; set model.dim to 2 or more", code="width-not-divisible")
-        self.dim, self.half = dim, dim - dim // 2
-        self.ids: Encoder = spec.ids.build(self.half, max_length)
+        self.dim, self.cut = dim, dim - dim // 2
+        self.ids: Encoder = spec.ids.build(self.cut, max_length)
         self.features: Encoder = spec.features.build(dim // 2, max_length)
         for name, one in (("ids", self.ids), ("features", self.features)):
             if isinstance(one, FDSAEncoder):
@@ -73,18 +73,18 @@ class FDSAEncoder(Encoder):
         start_small(self)
 
     def forward(self, x: Float[Tensor, "B T D"], batch: Batch) -> States:
-        ids, features = self.ids(x[..., : self.half], batch), self.features(x[..., self.half :], batch)
+        ids, features = self.ids(x[..., : self.cut], batch), self.features(x[..., self.cut :], batch)
         return self._joined(x, ids, features)
 
     def start(self, x: Float[Tensor, "B T D"], batch: Batch) -> tuple[States, Cache]:
-        ids, first = self.ids.start(x[..., : self.half], batch)
-        features, second = self.features.start(x[..., self.half :], batch)
+        ids, first = self.ids.start(x[..., : self.cut], batch)
+        features, second = self.features.start(x[..., self.cut :], batch)
         return self._joined(x, ids, features), Cache((*first.layers, *second.layers), batch)
 
     def step(self, x: Float[Tensor, "B P D"], cache: Cache) -> tuple[Float[Tensor, "B P D"], Cache]:
         first, second = self._apart(cache)
-        ids, first = self.ids.step(x[..., : self.half], first)
-        features, second = self.features.step(x[..., self.half :], second)
+        ids, first = self.ids.step(x[..., : self.cut], first)
+        features, second = self.features.step(x[..., self.cut :], second)
         return self.join(torch.cat([ids, features], -1)), cache.grown((*first.layers, *second.layers))
 
     def branch(self, cache: Cache, parents: Int[Tensor, "B P"]) -> Cache:
@@ -94,7 +94,7 @@ class FDSAEncoder(Encoder):
 
     def streams(self) -> tuple[tuple[Encoder, slice], ...]:
         """Each encoder with the places of a vector that it reads."""
-        return (self.ids, slice(self.half)), (self.features, slice(self.half, None))
+        return (self.ids, slice(self.cut)), (self.features, slice(self.cut, None))
 
     def _joined(self, x: Tensor, ids: States, features: States) -> States:
         y = self.join(torch.cat([ids.tokens, features.tokens], -1))

@@ -1,8 +1,8 @@
 """FMLP-Rec: learnable filters in the frequency domain for self-attention (Zhou et al., WWW 2022, arXiv:2202.13556).
 
-A block is a filter and a feed-forward, each with dropout, a residual and LayerNorm behind it (Eqs. 5 to 9). The filter
-multiplies the Fourier transform of a history along its N = `max_length` places by W, complex, [N / 2 + 1, D] (Eq. 6).
-That is a circular convolution with the kernel w = F^-1(W) in each dimension on its own:
+A block is a filter and a feed-forward, each with dropout, a residual and LayerNorm behind it. The filter
+multiplies the Fourier transform of a history along its N = `max_length` places by W, complex, [N / 2 + 1, D], and
+transforms back. That is a circular convolution with the kernel w = F^-1(W) in each dimension on its own:
 
     y_t = sum_s w_[(t - s) mod N] x_s
 

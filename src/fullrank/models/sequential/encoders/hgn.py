@@ -1,6 +1,6 @@
 """HGN: gates on features and on events, and products of items with items (Ma, Kang & Liu, KDD 2019, arXiv:1906.09217).
 
-With x_k the vectors of the last `window` events (Eqs. 1 to 7):
+With x_k the vectors of the last `window` events:
 
     feature gate    g_k = x_k * sigmoid(W x_k + b)
     instance gate   a_k = sigmoid(w . g_k + c_k)

@@ -5,7 +5,7 @@ share a table, so a value has one vector wherever in a list it stands. Numbers a
 an indicator of its own. Without the id vector, an item is known by its features alone, so a new item has a useful
 vector on its first day.
 
-`combine: beside` is FDSA's (Zhang et al., IJCAI 2019, Eqs. 1 to 3): the vector's first half is the id's, its second the
+`combine: beside` is FDSA's (Zhang et al., IJCAI 2019): the vector's first half is the id's, its second the
 mean of the values' vectors a_k (numbers are one of them), weighed by softmax(w . a_k). Differs: there an item is
 searched by its id alone; a bias, which the softmax would cancel, is left out.
 """

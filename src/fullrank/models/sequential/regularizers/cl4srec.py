@@ -1,13 +1,13 @@
 """CL4SRec: two augmented views of a history know each other among the batch (Xie et al., ICDE 2022, arXiv:2010.14395).
 
-Of each history two views are made, each by one of three operators that is drawn at random (Sec. III-B):
+Of each history two views are made, each by one of three operators that is drawn at random:
 
     crop       the floor(crop n) events from a random place on, at least one
     mask       floor(mask n) events become one learned vector
     reorder    floor(reorder n) events from a random place on are shuffled
 
 With z the answers to the 2B views of a batch and s_ij = z_i . z_j / temperature, the term is the mean over all views of
--log softmax_j(s_ij) at the other view of i's history, j over the views but i itself (Eq. 3).
+-log softmax_j(s_ij) at the other view of i's history, j over the views but i itself.
 
 Differs: other histories of the same user are no negatives. What is contrasted is the vector that the model would search
 with, for any task and encoder. `normalise` takes cosines for the paper's inner products. The time of a masked event

@@ -4,10 +4,10 @@ Four objectives of mutual information. The second, prediction of masked items, i
 penalty adds the others. With h the states of a history with covered places, a the vectors of all attributes and
 s(x, y) = x . W y:
 
-    AAP  attributes of the items that are seen:      -sum_a log sigmoid(+-s(h_t, a)), + where item t has a      (Eq. 7)
-    MAP  attributes of the items that are covered:   the same at the covered places, with a W of its own        (Eq. 9)
+    AAP  attributes of the items that are seen:      -sum_a log sigmoid(+-s(h_t, a)), + where item t has a
+    MAP  attributes of the items that are covered:   the same at the covered places, with a W of its own
     SP   segments:  -log sigmoid(s(c, g) - s(c, g-)), c the last state of a history whose segment is covered,
-         g that of the segment with all other events covered, g- that of another history's segment             (Eq. 11)
+         g that of the segment with all other events covered, g- that of another history's segment
 
 An attribute is a value of one of the columns `attributes`; an item without any has none of them. A segment is of 1 to
 n // 2 events, its length and place drawn at random. Afterwards a causal model starts from the run (``--from``).
@@ -34,7 +34,6 @@ from fullrank.core.random import uniform_draws
 from fullrank.data.batch import Batch, Step, last
 from fullrank.data.events.catalog import Catalog
 from fullrank.models.initial import small, start_small
-from fullrank.models.sequential.objectives.tasks.cloze import ClozeTask, known_times
 from fullrank.models.sequential.regularizers import Penalty, PenaltySpec
 
 APART = 0x53EC
@@ -100,7 +99,7 @@ class S3RecPenalty(Penalty):
         self.register_buffer("codes", torch.cat(found, 1), persistent=False)
 
     def attach(self, model: Any) -> None:
-        if not isinstance(model.task, ClozeTask):
+        if not hasattr(model.task, "covered_inputs"):
             raise UserError(
                 "the penalty s3rec is pre-training on covered histories; set model.task=cloze and "
                 "model.encoder.attention.causal=false, and start the model that recommends from that run (--from)",
@@ -128,7 +127,7 @@ class S3RecPenalty(Penalty):
 
     def _attributes(self, states: Float[Tensor, "n D"], items: Int[Tensor, "n"]) -> Float[Tensor, ""]:
         """The binary cross-entropies of all attributes, summed, in the mean over places."""
-        assert self.table is not None
+        assert isinstance(self.table, Tensor)
         scores, own = (states @ self.table.T).float(), self.codes[items]
         # -log sigmoid(-s) of every attribute, less s of those that the item has
         had = (scores.gather(1, own.clamp_min(0)) * (own >= 0)).sum(1)
@@ -139,12 +138,9 @@ class S3RecPenalty(Penalty):
         rows = len(step.batch.items) // step.batch.views
         batch = step.batch.select(torch.arange(rows, device=step.batch.items.device))
         within = segments(batch)
-        both = replace(batch.repeated(2), views=1, hidden=torch.cat([within, ~within & batch.valid]))
-        assert both.hidden is not None
-        if both.times is not None:
-            both = replace(both, times=known_times(both.times, both.hidden))
-        x = torch.where(both.hidden[..., None], model.task.cover, model.items.embed(both.items))
-        context, segment = last(model.encoder(x, both).tokens, both).float().chunk(2)
+        both = replace(batch.repeated(2), views=1)
+        x, inputs = model.task.covered_inputs(model.items, both, torch.cat([within, ~within & batch.valid]))
+        context, segment = last(model.encoder(x, inputs).tokens, inputs).float().chunk(2)
         context = side(context).float()
         nearer = (context * (segment - segment.roll(1, 0))).sum(1)
         # alone a row is its own other, and there is nothing to tell apart
