@@ -87,6 +87,8 @@ BOTTOMLESS = {
     "progressive": "inner products grow without end",
     "stream_loss": "a cross-entropy falls without end as the target's score grows",
     "noise_robustness": "it runs the encoder itself, so no one tensor of the step decides its value",
+    "cl4srec": "it runs the encoder itself, so no one tensor of the step decides its value",
+    "s3rec": "logarithms of probabilities fall without end as scores grow",
     "mutual_information": "cosines among a batch have no common optimum that is known in closed form",
 }
 """Kinds without a least value to name, and why; of these a step against the gradient must lower the value."""

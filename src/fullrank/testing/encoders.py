@@ -100,6 +100,8 @@ class Grown(Batch):
 
 def entering(encoder: Any, new: Tensor, at: Tensor) -> Tensor:
     """What enters as `new` where it stands in the history: without the position and the scale that it gets there."""
+    if hasattr(encoder, "streams"):
+        return torch.cat([entering(one, new[..., where], at) for one, where in encoder.streams()], -1)
     if getattr(encoder, "position", None) is not None:
         new = new - encoder.position(torch.zeros_like(at) if encoder.from_end else at.clamp_max(LONGEST - 1))
     return new / getattr(encoder, "scale", 1.0)

@@ -27,14 +27,18 @@ M = TypeVar("M", bound=nn.Module)
 ITEMS = 23
 LENGTHS = (1, 2, 5, 9, 3)
 """Lengths of the histories of `sequences`."""
-EXAMPLES: dict[str, dict[str, Any]] = {"features": {"categorical": ("brand",), "numeric": ("price",)}}
+EXAMPLES: dict[str, dict[str, Any]] = {
+    "features": {"categorical": ("brand",), "numeric": ("price",)},
+    "s3rec": {"attributes": ("tags",)},
+}
 """Settings for the kinds that have to be told something."""
 
 
 def example(found: type[Spec]) -> Spec:
     """The spec at its defaults; where a setting has no default, the plainest value of its type."""
-    if found.kind_of() in EXAMPLES:
-        return found.model_validate(EXAMPLES[found.kind_of()])
+    told = EXAMPLES.get(found.kind_of(), {})
+    if told and told.keys() <= found.model_fields.keys():  # a recipe may have the same name
+        return found.model_validate(told)
     required = {n: _plainest(field.annotation) for n, field in found.model_fields.items() if field.is_required()}
     return found.model_validate(required)
 

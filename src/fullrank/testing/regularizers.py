@@ -14,11 +14,13 @@ from torch import Tensor
 from fullrank.core.spec import Spec
 from fullrank.data.batch import Step
 from fullrank.models.sequential.attention.hstu import HSTU
+from fullrank.models.sequential.attention.softmax import Softmax
 from fullrank.models.sequential.encoders.seq2seq import Seq2Seq
 from fullrank.models.sequential.encoders.transformer import Transformer
 from fullrank.models.sequential.model import Recommender, RecommenderModel
 from fullrank.models.sequential.objectives.losses.bce import BCE
 from fullrank.models.sequential.objectives.negatives import Negatives
+from fullrank.models.sequential.objectives.tasks.cloze import Cloze
 from fullrank.models.sequential.objectives.tasks.last_item import LastItem
 from fullrank.models.sequential.reasoning.plr import PLR
 from fullrank.models.sequential.regularizers import PenaltySpec
@@ -49,6 +51,7 @@ MODELS: dict[str, dict[str, Spec]] = {
     "reasoning_contrast": REASONING,
     "progressive": REASONING,
     "stream_loss": REASONING,
+    "s3rec": {"task": Cloze(), "encoder": Transformer(attention=Softmax(causal=False))},
 }
 """The parts of a model that a kind cannot do without."""
 

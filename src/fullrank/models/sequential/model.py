@@ -87,7 +87,7 @@ class RecommenderModel(nn.Module):
 
     def __init__(self, catalog: Catalog, spec: Recommender):
         super().__init__()
-        self.num_items, self.max_length = catalog.size, spec.max_length
+        self.num_items, self.max_length, self.dim = catalog.size, spec.max_length, spec.dim
         self.items = spec.items.build(spec.dim, catalog)
         self.encoder: Encoder | Reasoner = spec.encoder.build(
             spec.dim, spec.task.positions(spec.max_length, self.items)
@@ -117,7 +117,7 @@ class RecommenderModel(nn.Module):
             wants = "a causal" if self.task.causal else "a bidirectional"
             raise UserError(
                 f"the task {spec.task.kind_of()!r} needs {wants} encoder; "
-                f"set model.encoder.attention.causal={str(self.task.causal).lower()} or choose another encoder",
+                f"set {_mask_of(spec.encoder)}={str(self.task.causal).lower()} or choose another encoder",
                 code="task-needs-other-mask",
             )
         if spec.reasoner is not None and not self.task.reads_outputs:
@@ -127,7 +127,7 @@ class RecommenderModel(nn.Module):
                 code="task-ignores-reasoner",
             )
         if self.task.code_by_code and not self.encoder.continues:
-            raise _does_not_continue(spec.task.kind_of(), self.encoder)
+            raise _does_not_continue(spec.task.kind_of(), spec.encoder, self.encoder)
         searching = [kind for kind, p in penalties.items() if p.searches_items]
         if searching and self.task.generates:
             raise UserError(
@@ -136,6 +136,7 @@ class RecommenderModel(nn.Module):
                 code="penalty-needs-item-vectors",
             )
         for penalty in self._penalties:
+            penalty.read_items(catalog)
             penalty.attach(self)
         if spec.initial == "width":
             start_by_width(self.penalties, spec.dim)  # what they have made meanwhile
@@ -233,12 +234,20 @@ class RecommenderModel(nn.Module):
         return replace(q, vectors=vectors, temperature=self.temperature * q.temperature)
 
 
-def _does_not_continue(task: str, encoder: Encoder | Reasoner) -> UserError:
+def _mask_of(encoder: EncoderSpec) -> str:
+    """The setting that says whether an encoder sees what comes later."""
+    within = [name for name, part in encoder if isinstance(part, EncoderSpec)]
+    if within:
+        return " and ".join(f"model.encoder.{name}.attention.causal" for name in within)
+    return "model.encoder.causal" if "causal" in type(encoder).model_fields else "model.encoder.attention.causal"
+
+
+def _does_not_continue(task: str, spec: EncoderSpec, encoder: Encoder | Reasoner) -> UserError:
     """The first reason why a task cannot go on behind the histories that an encoder reads."""
     if not encoder.causal:
         return UserError(
             f"the task {task!r} goes on with a history token by token, and an encoder that sees both sides does not: "
-            "set model.encoder.attention.causal=true, or model.encoder.kind=seq2seq",
+            f"set {_mask_of(spec)}=true, or model.encoder.kind=seq2seq",
             code="encoder-does-not-continue",
         )
     if encoder.reads_times:
@@ -247,8 +256,9 @@ def _does_not_continue(task: str, encoder: Encoder | Reasoner) -> UserError:
             "are generated do not have: set model.encoder.attention.rel_bias=positions, or choose another attention",
             code="encoder-does-not-continue",
         )
+    rotary = " and model.encoder.attention.rope=true" if "attention" in type(spec).model_fields else ""
     return UserError(
         f"the task {task!r} goes on with a history token by token, and positions that are added to the input end with "
-        "it: set model.encoder.positions=none and model.encoder.attention.rope=true, without scale_input",
+        f"it: set model.encoder.positions=none{rotary}, without scale_input",
         code="encoder-does-not-continue",
     )

@@ -104,7 +104,7 @@ class Encoder(nn.Module, ABC):
         """
         raise UserError(
             f"{type(self).__name__} has no streams that branch, so nothing can be generated with it: use "
-            "transformer, gru or seq2seq",
+            "transformer, gru, seq2seq, caser, hgn or fmlp",
             code="encoder-does-not-continue",
         )
 

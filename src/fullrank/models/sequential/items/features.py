@@ -4,6 +4,10 @@ A column of lists (the category levels of an item with its brand, tags) adds the
 share a table, so a value has one vector wherever in a list it stands. Numbers are standardised, a missing one is 0 with
 an indicator of its own. Without the id vector, an item is known by its features alone, so a new item has a useful
 vector on its first day.
+
+`combine: beside` is FDSA's (Zhang et al., IJCAI 2019): the vector's first half is the id's, its second the
+mean of the values' vectors a_k (numbers are one of them), weighed by softmax(w . a_k). Differs: there an item is
+searched by its id alone; a bias, which the softmax would cancel, is left out.
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from fullrank.core.errors import UserError
+from fullrank.core.spec import later
 from fullrank.data.events.catalog import Catalog
 from fullrank.data.events.item_features import CategoricalFeature, CategoryLists
 from fullrank.models.initial import start_small
@@ -35,7 +40,9 @@ class Features(ItemsSpec):
     ids: bool = True
     """Add a vector of the item's own."""
     dropout: float = Field(0.0, ge=0, lt=1)
-    """Dropout on the summed vector."""
+    """Dropout on the whole vector."""
+    combine: Literal["sum", "beside"] = later("sum")
+    """Add everything up, or id and features side by side, half of the width each, for the encoder `fdsa`."""
 
     @model_validator(mode="after")
     def _some_source(self) -> Features:
@@ -43,6 +50,12 @@ class Features(ItemsSpec):
             raise UserError(
                 "features needs columns in categorical or numeric; without any, use items kind 'table'",
                 code="no-feature-columns",
+            )
+        if self.combine == "beside" and not self.ids:
+            raise UserError(
+                "features: combine=beside puts features beside an id vector, and ids=false leaves that out; use "
+                "combine=sum, or ids=true",
+                code="setting-without-effect",
             )
         return self
 
@@ -67,8 +80,16 @@ class FeatureItems(Items):
         for i in self.lists:
             self.register_buffer(f"codes_{i}", torch.as_tensor(columns[i].codes))
         self.register_buffer("popularity", torch.as_tensor(catalog.popularity, dtype=torch.float32))
+        whole, self.beside = dim, spec.combine == "beside"
+        if self.beside:
+            if dim < 2:
+                raise UserError("features: combine=beside needs model.dim of at least 2", code="width-not-divisible")
+            dim = dim // 2
         self.tables = nn.ModuleList(nn.Embedding(c.cardinality, dim) for c in columns)
-        self.embedding = nn.Embedding(self.size, dim) if spec.ids else None
+        self.embedding = nn.Embedding(self.size, whole - dim if self.beside else dim) if spec.ids else None
+        # a single value is its own mean
+        several = len(self.lists) > 0 or len(columns) + bool(spec.numeric) > 1
+        self.attend = nn.Linear(dim, 1, bias=False) if self.beside and several else None
         self.linear: nn.Linear | None = None
         if spec.numeric:
             numbers = torch.as_tensor(catalog.numeric(spec.numeric).matrix)
@@ -79,6 +100,8 @@ class FeatureItems(Items):
         start_small(self.tables)
 
     def embed(self, ids: Int[Tensor, "*n"]) -> Float[Tensor, "*n D"]:
+        if self.beside and self.embedding is not None:
+            return self.drop(torch.cat([self.embedding(ids), self._attended(ids)], -1))
         own = self.codes[ids]
         parts = [self.tables[i](own[..., place]) for place, i in enumerate(self.single)]
         for i in self.lists:
@@ -90,6 +113,24 @@ class FeatureItems(Items):
         if self.linear is not None:
             parts.append(self.linear(self.numbers[ids]))
         return self.drop(torch.stack(parts).sum(0))
+
+    def _attended(self, ids: Int[Tensor, "*n"]) -> Float[Tensor, "*n e"]:
+        """The mean of the values' vectors, each weighed by what it is."""
+        own = self.codes[ids]
+        vectors = [self.tables[i](own[..., place])[..., None, :] for place, i in enumerate(self.single)]
+        there = [torch.ones_like(own, dtype=torch.bool)]
+        for i in self.lists:
+            several = getattr(self, f"codes_{i}")[ids]
+            vectors.append(self.tables[i](several.clamp_min(0)))
+            there.append(several >= 0)
+        if self.linear is not None:
+            vectors.append(self.linear(self.numbers[ids])[..., None, :])
+            there.append(torch.ones_like(ids, dtype=torch.bool)[..., None])
+        values = torch.cat(vectors, -2)
+        if self.attend is None:
+            return values[..., 0, :]
+        scores = self.attend(values)[..., 0].masked_fill(~torch.cat(there, -1), float("-inf"))
+        return (scores.softmax(-1)[..., None] * values).sum(-2)
 
     def all(self) -> Float[Tensor, "V D"]:
         return self.embed(torch.arange(self.size, device=self.codes.device))

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from fullrank.core.errors import UserError
 from fullrank.core.spec import Spec
 from fullrank.data.batch import Captures, Model, Queries, States, Step
+from fullrank.data.events.catalog import Catalog
 
 
 @dataclass(frozen=True)
@@ -70,8 +71,16 @@ class Penalty(nn.Module, ABC):
     searches_items: bool = False
     """Whether it reads item vectors as what the first queries search; refused for a task whose queries search codes."""
 
+<<<<<<< HEAD
     reads_start: bool = False
     """Whether it reads the weights that training starts from, which a run that was cut off then reads again."""
+=======
+    def read_items(self, catalog: Catalog) -> None:
+        """See the item table once, before `attach`: keep the columns that the penalty is about.
+
+        Raises `UserError` where they are not there.
+        """
+>>>>>>> classics
 
     def attach(self, model: nn.Module) -> None:
         """See the model once, when that is built: find the blocks to read and make the buffers that belong to them.

@@ -62,7 +62,12 @@ class ClozeTask(Task):
         return {"cloze": int(self.covered(batch).sum())}
 
     def training_inputs(self, items: Items, batch: Batch) -> tuple[Float[Tensor, "B T D"], Batch]:
-        hidden = self.covered(batch)
+        return self.covered_inputs(items, batch, self.covered(batch))
+
+    def covered_inputs(
+        self, items: Items, batch: Batch, hidden: Bool[Tensor, "B T"]
+    ) -> tuple[Float[Tensor, "B T D"], Batch]:
+        """What the encoder reads of rows with these positions covered."""
         times = None if batch.times is None else known_times(batch.times, hidden)
         inputs = replace(batch, hidden=hidden, times=times)
         return self._view(items, inputs), inputs

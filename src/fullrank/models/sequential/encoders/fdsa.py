@@ -1,0 +1,106 @@
+"""FDSA: two streams, of ids and of features, joined by a linear layer (Zhang et al., IJCAI 2019).
+
+The vectors that are read hold the item's id in their first half and its features in the second
+(``model.items={kind: features, combine: beside}``). Each half has an encoder of its own, self-attention in the paper,
+and the state is W [ids; features] + b.
+
+Differs: any two encoders, of which both are causal or neither. An item is searched by both halves, in the paper by its
+id alone. No norm or dropout behind W.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Annotated, Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from fullrank.core.errors import UserError
+from fullrank.core.registry import Room
+from fullrank.data.batch import Batch, States
+from fullrank.models.initial import start_small
+from fullrank.models.sequential.encoders import Cache, Encoder, EncoderSpec
+from fullrank.models.sequential.encoders.transformer import Transformer
+
+
+class FDSA(EncoderSpec):
+    """An encoder of ids and one of features."""
+
+    kind: Literal["fdsa"] = "fdsa"
+    ids: Annotated[EncoderSpec, Room("encoders")] = Transformer()
+    """Reads the first half of the vectors."""
+    features: Annotated[EncoderSpec, Room("encoders")] = Transformer()
+    """Reads the second half."""
+
+    def build(self, dim: int, max_length: int) -> FDSAEncoder:
+        return FDSAEncoder(dim, max_length, self)
+
+
+class FDSAEncoder(Encoder):
+    flop_parts = {"ids": "ids", "features": "features", "join": "projections"}
+
+    def __init__(self, dim: int, max_length: int, spec: FDSA):
+        super().__init__()
+        if dim < 2:
+            raise UserError("fdsa: a vector has two halves; set model.dim to 2 or more", code="width-not-divisible")
+        self.dim, self.cut = dim, dim - dim // 2
+        self.ids: Encoder = spec.ids.build(self.cut, max_length)
+        self.features: Encoder = spec.features.build(dim // 2, max_length)
+        for name, one in (("ids", self.ids), ("features", self.features)):
+            if isinstance(one, FDSAEncoder):
+                raise UserError(
+                    f"fdsa: its two encoders are no fdsa themselves; set model.encoder.{name}=transformer",
+                    code="encoder-in-itself",
+                )
+            if one.decodes:
+                raise UserError(
+                    f"fdsa: the encoder {getattr(spec, name).kind_of()!r} answers a row once, and two of them have no "
+                    f"joint answer: set model.encoder.{name}=transformer",
+                    code="encoder-answers-once",
+                )
+        if self.ids.causal != self.features.causal:
+            raise UserError(
+                "fdsa: one of the encoders sees what comes later and the other does not; set both alike, as in "
+                "model.encoder.ids.attention.causal=true and model.encoder.features.attention.causal=true",
+                code="encoders-disagree",
+            )
+        self.join = nn.Linear(dim, dim)
+        self.causal, self.continues = self.ids.causal, self.ids.continues and self.features.continues
+        self.reads_times = self.ids.reads_times or self.features.reads_times
+        self.uncounted = self.ids.uncounted or self.features.uncounted
+        start_small(self)
+
+    def forward(self, x: Float[Tensor, "B T D"], batch: Batch) -> States:
+        ids, features = self.ids(x[..., : self.cut], batch), self.features(x[..., self.cut :], batch)
+        return self._joined(x, ids, features)
+
+    def start(self, x: Float[Tensor, "B T D"], batch: Batch) -> tuple[States, Cache]:
+        ids, first = self.ids.start(x[..., : self.cut], batch)
+        features, second = self.features.start(x[..., self.cut :], batch)
+        return self._joined(x, ids, features), Cache((*first.layers, *second.layers), batch)
+
+    def step(self, x: Float[Tensor, "B P D"], cache: Cache) -> tuple[Float[Tensor, "B P D"], Cache]:
+        first, second = self._apart(cache)
+        ids, first = self.ids.step(x[..., : self.cut], first)
+        features, second = self.features.step(x[..., self.cut :], second)
+        return self.join(torch.cat([ids, features], -1)), cache.grown((*first.layers, *second.layers))
+
+    def branch(self, cache: Cache, parents: Int[Tensor, "B P"]) -> Cache:
+        first, second = self._apart(cache)
+        layers = (*self.ids.branch(first, parents).layers, *self.features.branch(second, parents).layers)
+        return replace(cache, layers=layers)
+
+    def streams(self) -> tuple[tuple[Encoder, slice], ...]:
+        """Each encoder with the places of a vector that it reads."""
+        return (self.ids, slice(self.cut)), (self.features, slice(self.cut, None))
+
+    def _joined(self, x: Tensor, ids: States, features: States) -> States:
+        y = self.join(torch.cat([ids.tokens, features.tokens], -1))
+        return States(y, (x, y), (self,))
+
+    def _apart(self, cache: Cache) -> tuple[Cache, Cache]:
+        """What each encoder remembers: a layer of the cache for each of its blocks, or one."""
+        depth = len(getattr(self.ids, "blocks", (self.ids,)))
+        return replace(cache, layers=cache.layers[:depth]), replace(cache, layers=cache.layers[depth:])

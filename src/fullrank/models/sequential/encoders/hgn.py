@@ -1,0 +1,64 @@
+"""HGN: gates on features and on events, and products of items with items (Ma, Kang & Liu, KDD 2019, arXiv:1906.09217).
+
+With x_k the vectors of the last `window` events:
+
+    feature gate    g_k = x_k * sigmoid(W x_k + b)
+    instance gate   a_k = sigmoid(w . g_k + c_k)
+    state           sum_k a_k g_k / sum_k a_k  +  sum_k x_k
+
+The second sum scores an item by its products with the events themselves.
+
+Differs: no vector of the user. In the paper it adds to both gates, of which b and c stay, and to the state. Items are
+scored with the vectors that are read, not with those of a second table. Every position of a history is a window of its
+own and predicts the next item, where a window of the authors predicts T. What lies before the first event adds nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from jaxtyping import Bool, Float
+from pydantic import Field
+from torch import Tensor, nn
+
+from fullrank.core.bounds import MOST_PARTS
+from fullrank.models.initial import small, start_small
+from fullrank.models.sequential.encoders import EncoderSpec
+from fullrank.models.sequential.encoders.windows import WindowEncoder
+
+
+class HGN(EncoderSpec):
+    """Gates on features and events of the last few events."""
+
+    kind: Literal["hgn"] = "hgn"
+    window: int = Field(5, ge=1, le=MOST_PARTS)
+    """L: events that are read."""
+    products: bool = True
+    """Add the sum of the events' own vectors, which scores an item by its products with them."""
+    dropout: float = Field(0.0, ge=0, lt=1)
+    """Dropout on the vectors that are read (none in the paper)."""
+
+    def build(self, dim: int, max_length: int) -> HGNEncoder:
+        return HGNEncoder(dim, self)
+
+
+class HGNEncoder(WindowEncoder):
+    flop_parts = {"features": "gates", "events": "gates"}
+
+    def __init__(self, dim: int, spec: HGN):
+        super().__init__(dim, spec.window)
+        self.features, self.events = nn.Linear(dim, dim), nn.Linear(dim, 1, bias=False)
+        self.places = small(spec.window)
+        self.products, self.drop = spec.products, nn.Dropout(spec.dropout)
+        start_small(self)
+
+    def read(self, x: Float[Tensor, "B n D"], known: Bool[Tensor, "B n"]) -> Float[Tensor, "B T D"]:
+        x = self.drop(x)
+        gated = x * self.features(x).sigmoid()
+        score = self.events(gated)[..., 0].unfold(1, self.window, 1)
+        score = (score + self.places).sigmoid() * known.unfold(1, self.window, 1)
+        weighted = (gated.unfold(1, self.window, 1) * score[:, :, None]).sum(-1)
+        # a window holds its own event at least, and a sigmoid that underflows must not divide by zero
+        state = weighted / score.sum(-1, keepdim=True).clamp_min(torch.finfo(score.dtype).tiny)
+        return state + x.unfold(1, self.window, 1).sum(-1) if self.products else state

@@ -1,0 +1,73 @@
+"""FDSA: what each stream reads, items with features beside their ids, and what it refuses."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fullrank.models.sequential.attention.softmax import Softmax
+from fullrank.models.sequential.encoders import EncoderSpec
+from fullrank.models.sequential.encoders.caser import Caser
+from fullrank.models.sequential.encoders.fdsa import FDSA
+from fullrank.models.sequential.encoders.fmlp import FMLP
+from fullrank.models.sequential.encoders.gru import GRU
+from fullrank.models.sequential.encoders.seq2seq import Seq2Seq
+from fullrank.models.sequential.encoders.transformer import Transformer
+from fullrank.models.sequential.items.features import Features
+from fullrank.models.sequential.model import Recommender
+from fullrank.testing import checks
+from refusals import refused
+from tiny import ITEMS, catalog, close, histories, padded, shaken
+
+OPEN = Transformer(attention=Softmax(causal=False))
+
+
+def test_each_stream_reads_its_half() -> None:
+    model = shaken(FDSA(features=GRU()).build(7, 10)).eval()
+    x, batch = torch.randn(2, 6, 7), padded(histories([6, 4]))
+    ids, features = model.ids(x[..., :4], batch).tokens, model.features(x[..., 4:], batch).tokens
+    assert close(model(x, batch).tokens, model.join(torch.cat([ids, features], -1)))
+
+
+@pytest.mark.parametrize("ids", [GRU(), FMLP(positions="none"), Caser()], ids=lambda one: one.kind)
+def test_any_two_encoders_go_on_with_a_history(ids: EncoderSpec) -> None:
+    positions = Transformer(positions="none", attention=Softmax(heads=1, rope=True))
+    found = dict(checks(FDSA(ids=ids, features=positions), room="encoders"))
+    for name in ("steps", "causal", "padding", "learns", "odd_batches"):
+        found[name]("cpu")
+
+
+def test_features_beside_ids() -> None:
+    """The id's vector, then the mean of the values' vectors, each weighed by what it is."""
+    spec = Features(categorical=("brand", "tags"), numeric=("price",), combine="beside")
+    items = shaken(spec.build(7, catalog())).eval()
+    brand, tags, price = (catalog().categorical("brand"), catalog().categories("tags"), catalog().numeric(["price"]))
+    for i in range(ITEMS):
+        numbers = torch.tensor([price.values[i, 0], price.missing[i, 0]])
+        values = [items.tables[0].weight[brand.codes[i]]]
+        values += [items.tables[1].weight[code] for code in tags.codes[i] if code >= 0]
+        values.append(items.linear(numbers))
+        weights = torch.stack([items.attend.weight[0] @ value for value in values]).softmax(0)
+        mean = sum(weight * value for weight, value in zip(weights, values, strict=True))
+        assert close(items.embed(torch.tensor(i)), torch.cat([items.embedding.weight[i], mean]))
+
+
+@pytest.mark.parametrize("columns", [("brand", "tags"), ("brand",), ("tags",)], ids=str)
+def test_items_with_features_beside_pass_every_check(columns: tuple[str, ...]) -> None:
+    for _, check in checks(Features(categorical=columns, combine="beside"), room="items"):
+        check("cpu")
+
+
+def test_refusals() -> None:
+    with refused("setting-without-effect", "combine=beside", "ids=false"):
+        Features.parse({"categorical": ["brand"], "combine": "beside", "ids": False})
+    with refused("encoders-disagree", "model.encoder.ids.attention.causal"):
+        FDSA(ids=OPEN).build(8, 10)
+    with refused("encoder-answers-once", "seq2seq", "model.encoder.features"):
+        FDSA(features=Seq2Seq()).build(8, 10)
+    with refused("encoder-in-itself", "model.encoder.ids"):
+        FDSA(ids=FDSA()).build(8, 10)
+    with refused("width-not-divisible", "model.dim"):
+        FDSA().build(1, 10)
+    with refused("task-needs-other-mask", "next_item", "model.encoder.ids.attention.causal"):
+        Recommender(encoder=FDSA(ids=OPEN, features=OPEN)).build(catalog())
