@@ -16,6 +16,7 @@ from fullrank.data.batch import Step
 from fullrank.models.sequential.attention.hstu import HSTU
 from fullrank.models.sequential.encoders.seq2seq import Seq2Seq
 from fullrank.models.sequential.encoders.transformer import Transformer
+from fullrank.models.sequential.items.tpab import TPAB
 from fullrank.models.sequential.model import Recommender, RecommenderModel
 from fullrank.models.sequential.objectives.losses.bce import BCE
 from fullrank.models.sequential.objectives.negatives import Negatives
@@ -49,6 +50,7 @@ MODELS: dict[str, dict[str, Spec]] = {
     "reasoning_contrast": REASONING,
     "progressive": REASONING,
     "stream_loss": REASONING,
+    "tpab": {"items": TPAB(), "loss": BCE(negatives=Negatives(count=3, share="row"))},
 }
 """The parts of a model that a kind cannot do without."""
 
