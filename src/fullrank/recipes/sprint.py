@@ -64,7 +64,7 @@ class MojitoRecipe(RecipeSpec):
     """MOJITO: SASRec++ of 4 layers whose attention mixes items with calendar time (SIGIR 2023; needs times)."""
 
     kind: Literal["mojito"] = "mojito"
-    needs: ClassVar[str] = "events"
+    needs: ClassVar[str] = "events, times"
 
     def build(self) -> Experiment:
         return mojito()
@@ -74,7 +74,7 @@ class TPABRecipe(RecipeSpec):
     """TPAB: SASRec++ of 4 layers with vectors for popularity at the time of an event (KDD 2025; needs times)."""
 
     kind: Literal["tpab"] = "tpab"
-    needs: ClassVar[str] = "events"
+    needs: ClassVar[str] = "events, times"
 
     def build(self) -> Experiment:
         return tpab()

@@ -136,7 +136,7 @@ class TPABItems(Items):
 def bucket_of(counts: Any, most: int, buckets: int) -> np.ndarray:
     """The bucket of each number of events: the first whose upper bound most^((i + 1) / buckets) it does not exceed."""
     edges = float(max(most, 1)) ** (np.arange(1, buckets) / buckets)  # the last bucket takes all beyond
-    return np.searchsorted(edges, counts, side="left")
+    return np.asarray(np.searchsorted(edges, counts, side="left"))
 
 
 def _stages(catalog: Catalog, stages: int) -> tuple[np.ndarray, np.ndarray]:
