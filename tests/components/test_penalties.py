@@ -86,6 +86,7 @@ BOTTOMLESS = {
     "reasoning_contrast": "cosines among a batch have no common optimum that is known in closed form",
     "progressive": "inner products grow without end",
     "stream_loss": "a cross-entropy falls without end as the target's score grows",
+    "tpab": "a loss of further queries, like stream_loss",
     "noise_robustness": "it runs the encoder itself, so no one tensor of the step decides its value",
     "cl4srec": "it runs the encoder itself, so no one tensor of the step decides its value",
     "s3rec": "logarithms of probabilities fall without end as scores grow",

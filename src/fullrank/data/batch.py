@@ -235,14 +235,16 @@ class Queries:
     """The task's group that has as many queries, where this one is not the task's own."""
     items: Int[Tensor, "M"] | None = None
     """The items that are sought, where the targets are parts of them (codes); None where the targets are the items."""
+    times: Int[Tensor, "M"] | None = None
+    """When the event happened that each query is to find, where the batch has times; of training alone."""
 
     def first(self, rows: int) -> Queries:
         """Those of the first rows; queries stand in order of their rows."""
         n = int((self.rows < rows).sum())
-        items = None if self.items is None else self.items[:n]
+        items, times = (None if of is None else of[:n] for of in (self.items, self.times))
         return replace(
             self, vectors=self.vectors[:n], targets=self.targets[:n], rows=self.rows[:n],
-            positions=self.positions[:n], items=items,
+            positions=self.positions[:n], items=items, times=times,
         )  # fmt: skip
 
 

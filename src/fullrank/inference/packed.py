@@ -158,6 +158,8 @@ def pack_encoder(encoder: nn.Module) -> nn.Module | None:
         return PackedGRU(encoder)
     if type(encoder) is not TransformerEncoder:
         return None
+    if encoder.calendar is not None:
+        return None
     for block in encoder.blocks:
         if type(block) is not Block or type(block.attention) not in (SoftmaxAttention, HSTUAttention):
             return None

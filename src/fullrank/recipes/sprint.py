@@ -4,9 +4,10 @@ Claim: with depth, scores collapse onto the direction of popularity; bounded col
 and accuracy (Tables 1 and 6: Beauty NDCG@5 .0248 -> .0355, fair0.8@1 .269 -> .413 at the paper's size).
 
 Commands: ``fullrank train sprint --data data/beauty --out runs/sprint``, or any function below as
-``fullrank train fullrank.recipes.sprint:plain``. `plain`, `sprint` and the baselines are of CPU size: 4 layers of width
-64, 50 epochs. `beauty`, `toys` and `ml1m` fix the paper's size and training, `ml20m_xxs` to `ml20m_xxl` its ladder
-(Table 5); they want a GPU and have not been run. Grids and numbers: ``results/sprint/`` (`paper.yaml`: the paper's).
+``fullrank train fullrank.recipes.sprint:plain``; `mojito` and `tpab` are names like `sprint`, for stores with times.
+`plain`, `sprint` and the baselines are of CPU size: 4 layers of width 64, 50 epochs. `beauty`, `toys` and `ml1m` fix
+the paper's size and training, `ml20m_xxs` to `ml20m_xxl` its ladder (Table 5); they want a GPU and have not been run.
+Grids and numbers: ``results/sprint/`` (`paper.yaml`: the paper's).
 
 What to expect: `sprint` has the residual form of the proof and of the authors' code, `printed` Eq. 4.5's logarithm,
 which has no least value, so that a large weight drives the projections towards zero until attention does nothing. It is
@@ -26,12 +27,15 @@ from __future__ import annotations
 from typing import Any, ClassVar, Literal
 
 from fullrank.experiment import Experiment
+from fullrank.models.sequential.items.tpab import TPAB
+from fullrank.models.sequential.objectives.tasks.mojito import Mojito
 from fullrank.models.sequential.objectives.weightings.inverse_propensity import D2LR
 from fullrank.models.sequential.objectives.weightings.r2rec import R2Rec
 from fullrank.models.sequential.regularizers.dros import DROS
 from fullrank.models.sequential.regularizers.logdet import LogDet
 from fullrank.models.sequential.regularizers.resn import ReSN
 from fullrank.models.sequential.regularizers.sprint import Sprint
+from fullrank.models.sequential.regularizers.tpab import TPABBootstrap
 from fullrank.recipes import RecipeSpec
 from fullrank.recipes.hstu import HSTUPlusRecipe
 from fullrank.recipes.sasrec import SASRecPlusRecipe
@@ -54,6 +58,26 @@ class SprintRecipe(RecipeSpec):
 
     def build(self) -> Experiment:
         return sprint()
+
+
+class MojitoRecipe(RecipeSpec):
+    """MOJITO: SASRec++ of 4 layers whose attention mixes items with calendar time (SIGIR 2023; needs times)."""
+
+    kind: Literal["mojito"] = "mojito"
+    needs: ClassVar[str] = "events, times"
+
+    def build(self) -> Experiment:
+        return mojito()
+
+
+class TPABRecipe(RecipeSpec):
+    """TPAB: SASRec++ of 4 layers with vectors for popularity at the time of an event (KDD 2025; needs times)."""
+
+    kind: Literal["tpab"] = "tpab"
+    needs: ClassVar[str] = "events, times"
+
+    def build(self) -> Experiment:
+        return tpab()
 
 
 def plain() -> Experiment:
@@ -95,6 +119,18 @@ def r2rec() -> Experiment:
 def d2lr() -> Experiment:
     """Inverse propensity of the targets (a reconstruction)."""
     return _small("d2lr", weighting=D2LR())
+
+
+def mojito() -> Experiment:
+    """Maps mixed of items and moments in every layer, moments in the input, and a long-term part beside the state."""
+    made = _small("mojito", task=Mojito())
+    attention = "{kind: mojito, heads: 2, rope: true, dropout: 0.2}"
+    return made.override(f"model.encoder.attention={attention}", "model.encoder.context=calendar")
+
+
+def tpab() -> Experiment:
+    """Intrinsic and popularity vectors, with bootstrapping; answers with the popularity that is forecast."""
+    return _small("tpab", items=TPAB(), penalties=(TPABBootstrap(),))
 
 
 def hstu_plain() -> Experiment:

@@ -98,10 +98,12 @@ class Grown(Batch):
         return (self.lengths[:, None] - 3 - at).clamp_min(0) if from_end else at
 
 
-def entering(encoder: Any, new: Tensor, at: Tensor) -> Tensor:
-    """What enters as `new` where it stands in the history: without the position and the scale that it gets there."""
+def entering(encoder: Any, new: Tensor, at: Tensor, times: Tensor) -> Tensor:
+    """What enters as `new` where it stands in the history: without the position, scale and moment that it has there."""
     if hasattr(encoder, "streams"):
-        return torch.cat([entering(one, new[..., where], at) for one, where in encoder.streams()], -1)
+        return torch.cat([entering(one, new[..., where], at, times) for one, where in encoder.streams()], -1)
+    if getattr(encoder, "calendar", None) is not None:
+        new = new - encoder.calendar(times)
     if getattr(encoder, "position", None) is not None:
         new = new - encoder.position(torch.zeros_like(at) if encoder.from_end else at.clamp_max(LONGEST - 1))
     return new / getattr(encoder, "scale", 1.0)
@@ -127,16 +129,19 @@ def check_steps(encoder: Encoder) -> None:
         return  # a full pass would let the history see the new tokens: `fullrank.testing.reasoning` masks them
     at = batch.lengths[:, None] + torch.arange(2, device=x.device)
     places = at[..., None].expand(-1, -1, DIM)
-    longer = x.scatter(1, places, entering(encoder, new[:, :, 1], at))
     times = times_of(batch)
-    times = times.scatter(1, at, times.gather(1, batch.lengths[:, None] - 1).expand(-1, 2))
+    ended = times.gather(1, batch.lengths[:, None] - 1).expand(-1, 2)
+    times = times.scatter(1, at, ended)
+    longer = x.scatter(1, places, entering(encoder, new[:, :, 1], at, ended))
     grown_batch = Grown(batch.items, batch.lengths + 2, times=times, answer=2 if encoder.continues else 0)
     full = encoder(longer, grown_batch).tokens
     cached = torch.stack([one[:, 1], two[:, 1]], 1)
     assert close(cached, full.gather(1, places)), "cached steps differ from full recomputation"
     assert close(full[batch.valid], states.tokens[batch.valid]), "the history sees the new tokens"
     if encoder.continues:  # a task goes on with a row, and its streams branch
-        assert torch.equal(entering(encoder, new[:, :, 1], at), new[:, :, 1]), "the input of a position is another one"
+        assert torch.equal(entering(encoder, new[:, :, 1], at, ended), new[:, :, 1]), (
+            "the input of a position is another one"
+        )
         parents = torch.tensor([2, 0, 0, 1], device=x.device).expand(len(x), -1)
         tokens = torch.cat([new[:, 1], new[:, 1, :1]], 1)
         branched = encoder.step(tokens, encoder.branch(first, parents))[0]

@@ -25,6 +25,7 @@ Check = Callable[[Spec, torch.device], None]
 M = TypeVar("M", bound=nn.Module)
 
 ITEMS = 23
+STAGES = 8
 LENGTHS = (1, 2, 5, 9, 3)
 """Lengths of the histories of `sequences`."""
 EXAMPLES: dict[str, dict[str, Any]] = {
@@ -153,7 +154,8 @@ def histories(lengths: Iterable[int], items: int = ITEMS, seed: int = 0) -> list
 def catalog(size: int = ITEMS) -> Catalog:
     """Popularity falls like a power law and ends in items without events; brands, prices and tags are missing at times.
 
-    Up to 25 items have different semantic ids of three levels, and all have tokens of a title and a brand.
+    Up to 25 items have different semantic ids of three levels, and all have tokens of a title and a brand. Events by
+    stage follow the items, over the times of `padded`.
     """
     counts = [int(40 / (1 + i)) if i < size - 2 else 0 for i in range(size)]
     brand = [None if i % 5 == 4 else f"brand-{i % 3}" for i in range(size)]
@@ -163,7 +165,12 @@ def catalog(size: int = ITEMS) -> Catalog:
     semantic = {"codes": pl.Series(codes.astype(np.uint16), dtype=pl.Array(pl.UInt16, 3))}
     semantic["code_sizes"] = pl.Series([[5, 5, 3]] * size, dtype=pl.Array(pl.Int32, 3))
     tags = [[f"tag-{n}" for n in range(i % 4)] if i % 6 else None for i in range(size)]
+    stages = [[(i * 7 + 5 * s) % 13 * (s > i % 3) for s in range(STAGES)] for i in range(size)]
+    begun = [10**9 + 3 * 10**6 * s for s in range(STAGES)]
+    of_stages = pl.Array(pl.Int64, STAGES)
     given = {"brand": brand, "price": price, "tags": tags}
+    given |= {"stage_counts": pl.Series(stages, dtype=of_stages)}
+    given |= {"stage_starts": pl.Series([begun] * size, dtype=of_stages)}
     return Catalog(pl.DataFrame(columns | given | semantic | _tokens(size)))
 
 

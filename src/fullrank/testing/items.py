@@ -45,9 +45,20 @@ def check_state(items: Any, again: Any) -> None:
     assert "popularity" in items.state_dict()
 
 
+def asked(index: ItemIndex, device: torch.device) -> Any:
+    """What scores of three queries for five items each have beside the inner product; None for nothing."""
+    generator = torch.Generator().manual_seed(4)
+    vectors = torch.randn(3, DIM, generator=generator).to(device)
+    ids = torch.randint(ITEMS, (3, 5), generator=generator).to(device)
+    return index.added(vectors, ids, torch.tensor([10**9, 10**9 + 10**7, 2 * 10**9], device=device))
+
+
 def check_gradients(items: Any) -> None:
+    """Every parameter learns, of the vectors or of what scores have beside them."""
     items.train()
-    items.all().pow(3).sum().backward()
+    term = asked(ItemIndex(items, normalise=False), module_device(items))
+    assert (term is not None) == items.needs_times, "what scores have beside the vectors is not announced"
+    (items.all().pow(3).sum() + (0 if term is None else term.pow(3).sum())).backward()
     for label, parameter in items.named_parameters():
         assert parameter.grad is not None and parameter.grad.isfinite().all() and parameter.grad.any(), label
     items.eval()
@@ -65,7 +76,9 @@ def check_index(items: Any) -> None:
         assert close(index.embed(ids), before) and close(before, table[ids])
         assert close(table, unit(items.all()) if cosine else items.all())
         assert not cosine or close(table.norm(dim=1), torch.ones(ITEMS, device=table.device))
-        (table * torch.randn(table.shape, device=table.device)).sum().backward()
+        term = asked(index, table.device)
+        found = (table * torch.randn(table.shape, device=table.device)).sum()
+        (found if term is None else found + term.pow(3).sum()).backward()
         assert all(p.grad is not None and p.grad.any() for p in items.parameters()), "a parameter gets no gradient"
 
 
@@ -74,6 +87,32 @@ def check_shares(items: Any) -> None:
     log_q = ItemIndex(items, normalise=False).log_q(torch.arange(ITEMS, device=module_device(items)))
     counts = catalog().popularity.clip(1)
     assert close(log_q.exp().cpu(), torch.as_tensor(counts / counts.sum()).float())
+
+
+def check_read(items: Any) -> None:
+    """What an encoder reads is what is searched, or it is announced that it is not."""
+    ids = torch.tensor([[1, 2], [2, 7]], device=module_device(items))
+    same = close(items.read(ids), items.embed(ids))
+    assert same != items.reads_apart, "vectors that are read and searched differ, and `reads_apart` says otherwise"
+
+
+def check_exchange(items: Any) -> None:
+    """What scores have beside the vectors follows an order of the queries, and stays without one."""
+    if not items.needs_times:
+        return
+    index, device = ItemIndex(items, normalise=False), module_device(items)
+    vectors = torch.randn(1, DIM, generator=torch.Generator().manual_seed(4)).to(device).expand(3, -1)
+    ids = torch.tensor([[1, 2], [3, 0], [7, 5]], device=device)
+    times = torch.tensor([10**9, 10**9 + 10**7, 2 * 10**9], device=device)
+
+    def added(*order: int) -> torch.Tensor:
+        term = index.exchanging(torch.tensor(order, device=device)).added(vectors, ids, times)
+        assert term is not None and term.shape == ids.shape
+        return term
+
+    whole = index.added(vectors, ids, times)
+    assert whole is not None and torch.equal(added(0, 1, 2), whole), "an order that moves nothing changes something"
+    assert not close(added(2, 0, 1), whole), "an order of the queries changes nothing"
 
 
 def check_one_step(items: Any) -> None:
@@ -107,5 +146,7 @@ def _state(spec: Spec, device: torch.device) -> None:
 
 _state.__name__ = "check_state"
 BASE = ItemsSpec
-OF_MODULES = (check_vectors, check_gradients, check_index, check_shares, check_one_step)
+OF_MODULES = (
+    check_vectors, check_gradients, check_index, check_shares, check_read, check_exchange, check_one_step,
+)  # fmt: skip
 CHECKS: tuple[Check, ...] = (*map(_of_modules, OF_MODULES), _state)

@@ -96,7 +96,7 @@ class Recomputed(Encoder):
 
     def _whole(self, x: Tensor, tokens: Tensor, batch: Batch) -> Tensor:
         t, s = x.shape[1], tokens.shape[1]
-        history = self.inner._entered(x, batch.positions(from_end=self.inner.from_end))
+        history = self.inner._entered(x, batch)
         y = torch.cat([history, self.inner.norm_input(tokens)], 1)
         allowed = x.new_zeros(len(x), 1, t + s, t + s, dtype=torch.bool)
         allowed[:, :, :t, :t] = mask(batch, causal=self.causal)

@@ -17,6 +17,7 @@ from fullrank.models.sequential.attention.hstu import HSTU
 from fullrank.models.sequential.attention.softmax import Softmax
 from fullrank.models.sequential.encoders.seq2seq import Seq2Seq
 from fullrank.models.sequential.encoders.transformer import Transformer
+from fullrank.models.sequential.items.tpab import TPAB
 from fullrank.models.sequential.model import Recommender, RecommenderModel
 from fullrank.models.sequential.objectives.losses.bce import BCE
 from fullrank.models.sequential.objectives.negatives import Negatives
@@ -52,6 +53,7 @@ MODELS: dict[str, dict[str, Spec]] = {
     "progressive": REASONING,
     "stream_loss": REASONING,
     "s3rec": {"task": Cloze(), "encoder": Transformer(attention=Softmax(causal=False))},
+    "tpab": {"items": TPAB(), "loss": BCE(negatives=Negatives(count=3, share="row"))},
 }
 """The parts of a model that a kind cannot do without."""
 

@@ -38,16 +38,17 @@ class RetrievalData:
         items = getattr(experiment.model, "items", None)
         if not isinstance(items, ItemsSpec):
             return cls(experiment, store, store.catalog)
+        known = items.add_columns_of_events(store.catalog, store.trained)
         if earlier is None:
-            return cls(experiment, store, items.add_columns(store.catalog))
-        return cls(experiment, store, items.add_columns_of_run(store.catalog, earlier.catalog))
+            return cls(experiment, store, items.add_columns(known))
+        return cls(experiment, store, items.add_columns_of_run(known, earlier.catalog))
 
     @property
     def validates(self) -> bool:
         return len(self.store.eval_set("validation")) > 0
 
     def loader(self, model: RecommenderModel, world: int = 1) -> Loader:
-        if model.reads_times and self.store.times is None:
+        if model.trains_on_times and self.store.times is None:
             raise UserError(
                 f"this model reads when events happened and the store {self.store.path} was prepared without a time "
                 "column: prepare it with one, or choose a model that reads none (hstu: "
@@ -63,7 +64,7 @@ class RetrievalData:
             seed=self.experiment.seed,
             shards=training.accumulate * world,
             counts=model.task.counts,
-            times=model.reads_times,
+            times=model.trains_on_times,
             users=model.reads_users,
         )
 

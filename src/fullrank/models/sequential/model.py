@@ -95,6 +95,7 @@ class RecommenderModel(nn.Module):
         if spec.reasoner is not None:
             self.encoder = spec.reasoner.build(self.encoder, spec.dim, spec.max_length)
         self.reads_times = self.encoder.reads_times
+        self.trains_on_times = self.reads_times or self.items.needs_times
         self.task = spec.task.build(spec.dim, spec.max_length, self.items)
         self.reads_users = self.task.reads_users
         if spec.initial == "width":
@@ -119,6 +120,13 @@ class RecommenderModel(nn.Module):
                 f"the task {spec.task.kind_of()!r} needs {wants} encoder; "
                 f"set {_mask_of(spec.encoder)}={str(self.task.causal).lower()} or choose another encoder",
                 code="task-needs-other-mask",
+            )
+        if self.items.needs_times and (self.cosine or not self.loss.sampled):
+            wants = "model.scoring.similarity=dot" if self.cosine else "model.loss=bce, gbce or sampled_softmax"
+            raise UserError(
+                f"items of the kind {spec.items.kind_of()!r} add to the inner product what an item's popularity at the "
+                f"time of a target says, of the target and sampled negatives: set {wants}, or choose other items",
+                code="items-need-sampled-dots",
             )
         if spec.reasoner is not None and not self.task.reads_outputs:
             raise UserError(

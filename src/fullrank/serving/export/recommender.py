@@ -34,10 +34,14 @@ class FrozenItems(Items):
 
     table: Tensor
     norms: Tensor
+    events: Tensor
 
-    def __init__(self, vectors: Float[Tensor, "V D"], *, normalise: bool):
+    def __init__(self, vectors: Float[Tensor, "V D"], *, normalise: bool, read: Float[Tensor, "V D"] | None = None):
+        """`read` are the vectors that the encoder reads, where they are others."""
         super().__init__()
-        self.size = len(vectors)
+        self.size, self.reads_apart = len(vectors), read is not None
+        if read is not None:
+            self.register_buffer("events", read.contiguous())
         self.register_buffer("table", (unit(vectors) if normalise else vectors).contiguous())
         self.norms_kept = normalise
         if normalise:
@@ -46,6 +50,9 @@ class FrozenItems(Items):
     def embed(self, ids: Int[Tensor, "*n"]) -> Float[Tensor, "*n D"]:
         vectors = nn.functional.embedding(ids, self.table)
         return vectors * nn.functional.embedding(ids, self.norms) if self.norms_kept else vectors
+
+    def read(self, ids: Int[Tensor, "*n"]) -> Float[Tensor, "*n D"]:
+        return nn.functional.embedding(ids, self.events) if self.reads_apart else self.embed(ids)
 
     def all(self) -> Float[Tensor, "V D"]:
         return self.table
@@ -96,7 +103,9 @@ class RecommenderGraph(nn.Module):
             if isinstance(part, HSTUAttention) and part.by_time is not None:
                 part.bucket_edges = bucket_edges()
         with torch.no_grad():
-            self.items = FrozenItems(model.items.all().detach(), normalise=model.cosine and not model.task.generates)
+            read = model.items.read(torch.arange(model.num_items)) if model.items.reads_apart else None
+            normalise = model.cosine and not model.task.generates
+            self.items = FrozenItems(model.items.all().detach(), normalise=normalise, read=read)
         how: dict[str, Any] = {"temperature": model.temperature, "cosine": model.cosine}
         if model.task.generates:
             assert isinstance(model.items, SemanticItems)

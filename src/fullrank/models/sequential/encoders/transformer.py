@@ -2,6 +2,7 @@
 
 Sources: post-norm of Vaswani et al. (arXiv:1706.03762), pre-norm with RMSNorm and SwiGLU as in Llama
 (arXiv:2302.13971). Positions are learned here or rotated in the attention (`rope`), counted from the start or the end.
+With ``context: calendar`` an event is its item and its moment (MOJITO, arXiv:2304.08158); latent tokens have none.
 """
 
 from __future__ import annotations
@@ -16,10 +17,12 @@ from torch import Tensor, nn
 from fullrank.core.bounds import MOST_PARTS, MOST_WIDTH
 from fullrank.core.errors import UserError
 from fullrank.core.registry import Room
+from fullrank.core.spec import later
 from fullrank.data.batch import Batch, Captures, States
 from fullrank.models.initial import start_small
 from fullrank.models.sequential.attention import Attention, AttentionSpec, Memory
 from fullrank.models.sequential.attention.softmax import Softmax
+from fullrank.models.sequential.calendar import CalendarCodes
 from fullrank.models.sequential.encoders import Cache, Encoder, EncoderSpec, row_flops
 from fullrank.models.sequential.encoders.feed_forward import MLP, SwiGLU
 
@@ -58,6 +61,8 @@ class Transformer(EncoderSpec):
     """Learned positions count from the row's first event or back from its last; default from the start."""
     scale_input: bool = False
     """Multiply the embedded history by the square root of the width."""
+    context: Literal["none", "calendar"] = later("none")
+    """Added to each event: nothing, or a vector of its moment in the calendar (MOJITO; needs times)."""
     dropout: float = Field(0.1, ge=0, lt=1)
     """Dropout on each sublayer's output and inside the feed-forward."""
     input_dropout: float | None = Field(None, ge=0, lt=1)
@@ -150,7 +155,9 @@ class TransformerEncoder(Encoder):
         self.dim = dim
         self.causal = spec.attention.causal
         self.blocks = nn.ModuleList(Block(dim, max_length, spec) for _ in range(spec.layers))
-        self.reads_times = any(block.attention.reads_times for block in self._stack())
+        self.calendar = CalendarCodes().build(dim) if spec.context == "calendar" else None
+        attends = any(block.attention.reads_times for block in self._stack())
+        self.reads_times = attends or self.calendar is not None
         self.position = nn.Embedding(max_length, dim) if spec.positions == "learned" else None
         self.from_end, self.max_length = spec.positions_from == "end", max_length
         self.scale = dim**0.5 if spec.scale_input else 1.0
@@ -163,7 +170,7 @@ class TransformerEncoder(Encoder):
         start_small(self)
 
     def forward(self, x: Float[Tensor, "B T D"], batch: Batch) -> States:
-        layers = [self._entered(x, batch.positions(from_end=self.from_end))]
+        layers = [self._entered(x, batch)]
         for block in self.blocks:
             layers.append(block(layers[-1], batch))
         return States(self.norm_output(layers[-1]), tuple(layers), tuple(self.blocks))
@@ -194,7 +201,8 @@ class TransformerEncoder(Encoder):
     def _stack(self) -> list[Block]:
         return cast(list[Block], list(self.blocks))
 
-    def _entered(self, x: Tensor, positions: Int[Tensor, "B T"]) -> Tensor:
+    def _entered(self, x: Tensor, batch: Batch) -> Tensor:
+        positions = batch.positions(from_end=self.from_end)
         if self.position is not None:
             if positions.shape[1] > self.max_length:
                 raise UserError(
@@ -204,4 +212,12 @@ class TransformerEncoder(Encoder):
             x = x * self.scale + self.position(positions.clamp_max(self.max_length - 1))
         else:
             x = x * self.scale
+        if self.calendar is not None:
+            if batch.times is None:
+                raise UserError(
+                    "this model reads when events happened and the batch has no times: give them, or train a model "
+                    "with model.encoder.context=none",
+                    code="missing-times",
+                )
+            x = x + self.calendar(batch.times)
         return self.drop(self.norm_input(x))

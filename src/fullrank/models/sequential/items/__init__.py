@@ -10,8 +10,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from copy import copy
 from typing import Any, ClassVar, TypeVar
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
@@ -24,6 +26,8 @@ from fullrank.models.sequential.items.perturb import Noise, perturb
 from fullrank.ops.distinct import distinct_and_places
 
 Made = TypeVar("Made")
+TrainingEvents = tuple[Int[np.ndarray, "n"], Int[np.ndarray, "n"], Int[np.ndarray, "n"] | None]
+"""Users, items and times of the events that are trained on, as `Store.trained` gives them."""
 
 
 class Items(nn.Module, ABC):
@@ -34,6 +38,10 @@ class Items(nn.Module, ABC):
     """[V] training events of each item; saved with the weights."""
     computed = False
     """Whether a vector costs more than a look-up, so that a step should compute each of them once (`for_one_step`)."""
+    needs_times = False
+    """Whether a score in training depends on when the target happened (`added`), so that batches need times then."""
+    reads_apart = False
+    """Whether `read` gives other vectors than are searched."""
 
     @abstractmethod
     def embed(self, ids: Int[Tensor, "*n"]) -> Float[Tensor, "*n D"]:
@@ -43,14 +51,32 @@ class Items(nn.Module, ABC):
     def all(self) -> Float[Tensor, "V D"]:
         """The vectors of all items, in the order of their ids."""
 
+    def read(self, ids: Int[Tensor, "*n"]) -> Float[Tensor, "*n D"]:
+        """The vectors of some items as events of a history: what an encoder reads."""
+        return self.embed(ids)
+
+    def added(
+        self,
+        vectors: Float[Tensor, "M D"],
+        ids: Int[Tensor, "M n"],
+        times: Int[Tensor, "M"] | None,
+        order: Int[Tensor, "M"] | None,
+    ) -> Float[Tensor, "M n"] | None:
+        """What the scores of these items have in training beside the inner product with `embed`; None for nothing.
+
+        `vectors` are of queries for events at `times`. With an `order`, each query's term is made with what depends on
+        the items and times of query ``order[m]``.
+        """
+        return None
+
     def perturbed(self, ids: Int[Tensor, "B T"], noise: Noise) -> Float[Tensor, "B T D"]:
-        """`embed` of items that are masked, to the padding vector (`Noise.pad`), or replaced by another item.
+        """`read` of items that are masked, to the padding vector (`Noise.pad`), or replaced by another item.
 
         Of items made of parts each part is masked or replaced by itself. A masked part is the padding vector and still
         counts: of K parts with one masked, the mean divides by K.
         """
         others, kept = perturb(ids[..., None], (self.size,), noise)
-        return noise.masked(self.embed(others[..., 0]), kept[..., 0])
+        return noise.masked(self.read(others[..., 0]), kept[..., 0])
 
     def part_width(self) -> int:
         """The width of a padding vector: of one part where items are made of parts, else of an item's vector."""
@@ -81,6 +107,13 @@ class ItemsSpec(Spec):
 
     @abstractmethod
     def build(self, dim: int, catalog: Catalog) -> Items: ...
+
+    def add_columns_of_events(self, catalog: Catalog, events: Callable[[], TrainingEvents]) -> Catalog:
+        """The catalogue with what these items read of the training events, which `events` gives; before `add_columns`.
+
+        Raises `UserError` where it cannot be had.
+        """
+        return catalog
 
     def add_columns(self, catalog: Catalog) -> Catalog:
         """The catalogue with what these items read of an item beyond the store; a run keeps it in its item table.
@@ -143,6 +176,7 @@ class ItemIndex:
     def __init__(self, items: Items, *, normalise: bool):
         self.items, self.normalise = items, normalise
         self._made: dict[str, Any] = {}
+        self._order: Int[Tensor, "M"] | None = None
 
     @property
     def size(self) -> int:
@@ -155,6 +189,18 @@ class ItemIndex:
 
     def all(self) -> Float[Tensor, "V D"]:
         return self.once("all", lambda: unit(self.items.all()) if self.normalise else self.items.all())
+
+    def added(
+        self, vectors: Float[Tensor, "M D"], ids: Int[Tensor, "M n"], times: Int[Tensor, "M"] | None
+    ) -> Float[Tensor, "M n"] | None:
+        """What the scores of these items have beside the inner product (`Items.added`)."""
+        return self.items.added(vectors, ids, times, self._order)
+
+    def exchanging(self, order: Int[Tensor, "M"]) -> ItemIndex:
+        """The same index, of which `added` gives each query the term of the items of query ``order[m]``."""
+        other = copy(self)
+        other._order = order
+        return other
 
     def once(self, name: str, make: Callable[[], Made]) -> Made:
         """What `make` gives, made the first time that it is asked for under this name."""

@@ -87,18 +87,28 @@ def per_query(spec: Negatives, drawn: Tensor, q: Queries) -> Tensor:
 
 def scores(spec: Negatives, drawn: Int[Tensor, "R N"], q: Queries) -> Float[Tensor, "M N"]:
     """Score of every query's negatives, in fp32."""
+    products, term = _products(spec, drawn, q), added_scores(q, per_query(spec, drawn, q))
+    return (products if term is None else products + term) / q.temperature
+
+
+def added_scores(q: Queries, ids: Int[Tensor, "M n"]) -> Float[Tensor, "M n"] | None:
+    """What scores of these items have beside the inner product, where the table's items add something."""
+    return q.table.added(q.vectors, ids, q.times) if isinstance(q.table, ItemIndex) else None
+
+
+def _products(spec: Negatives, drawn: Int[Tensor, "R N"], q: Queries) -> Float[Tensor, "M N"]:
     if spec.share == "query":
         ids, index = distinct_and_places(drawn, q.table.size)
-        return picked_dots(q.vectors, q.table.embed(ids), index) / q.temperature
+        return picked_dots(q.vectors, q.table.embed(ids), index)
     vectors = q.table.embed(drawn)
     if spec.share == "batch":
-        return (q.vectors @ vectors[0].T).float() / q.temperature
+        return (q.vectors @ vectors[0].T).float()
     # queries of one row share its negatives: one product per row, on rows padded to the longest
     starts = torch.searchsorted(q.rows, q.rows)
     column = torch.arange(len(q.rows), device=q.rows.device) - starts
     empty = q.vectors.new_zeros(len(drawn), int(column.max()) + 1 if len(column) else 0, q.vectors.shape[1])
     padded = empty.index_put((q.rows, column), q.vectors)
-    return (padded @ vectors.mT)[q.rows, column].float() / q.temperature
+    return (padded @ vectors.mT)[q.rows, column].float()
 
 
 def counted_negatives(spec: Negatives, ids: Int[Tensor, "M N"], q: Queries, batch: Batch) -> Bool[Tensor, "M N"]:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fullrank.core.spec import Spec
 from fullrank.data.batch import Batch, Queries, Record
+from fullrank.models.sequential.objectives.negatives import added_scores
 
 
 class Loss(ABC):
@@ -34,4 +35,6 @@ class LossSpec(Spec):
 
 def positive_scores(q: Queries) -> Float[Tensor, "M"]:
     """Score of each query's own target, in fp32."""
-    return (q.vectors * q.table.embed(q.targets)).sum(-1).float() / q.temperature
+    products = (q.vectors * q.table.embed(q.targets)).sum(-1).float()
+    term = added_scores(q, q.targets[:, None])
+    return (products if term is None else products + term[:, 0]) / q.temperature

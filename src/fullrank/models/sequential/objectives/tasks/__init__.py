@@ -36,6 +36,9 @@ class Task(nn.Module, ABC):
     """Positions of the encoder before the first event."""
     reads_users = False
     """It needs `Batch.user_keys` to know who a row is of."""
+    adds_groups = False
+    """Whether inference reads out the sum of what its groups of queries ask with, each times its weight; else the first
+    group alone is answered with."""
     code_by_code = False
     """Whether a code is predicted from those before it, so that answers are generated (`codes.py` of the models)."""
 

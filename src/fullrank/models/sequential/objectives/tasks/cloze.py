@@ -76,7 +76,8 @@ class ClozeTask(Task):
         assert inputs.hidden is not None
         rows, positions = inputs.hidden.nonzero(as_tuple=True)
         targets = batch.items[rows, positions]
-        return (Queries("cloze", states.tokens[rows, positions], targets, table, rows, positions),)
+        times = None if batch.times is None else batch.times[rows, positions]
+        return (Queries("cloze", states.tokens[rows, positions], targets, table, rows, positions, times=times),)
 
     def inference_inputs(self, items: Items, batch: Batch) -> tuple[Float[Tensor, "B T D"], Batch]:
         # the history's oldest event makes way for the covered place where the row is full
@@ -97,7 +98,7 @@ class ClozeTask(Task):
 
     def _view(self, items: Items, inputs: Batch) -> Tensor:
         assert inputs.hidden is not None
-        return torch.where(inputs.hidden[..., None], self.cover, items.embed(inputs.items))
+        return torch.where(inputs.hidden[..., None], self.cover, items.read(inputs.items))
 
 
 def known_times(times: Int[Tensor, "B T"], hidden: Bool[Tensor, "B T"]) -> Int[Tensor, "B T"]:

@@ -56,16 +56,18 @@ class LastItemTask(Task):
     def training_inputs(self, items: Items, batch: Batch) -> tuple[Float[Tensor, "B T D"], Batch]:
         times = None if batch.times is None else batch.times[:, :-1]
         inputs = replace(batch, items=batch.items[:, :-1], lengths=batch.lengths - 1, times=times)
-        return items.embed(inputs.items), inputs
+        return items.read(inputs.items), inputs
 
     def queries(self, states: States, inputs: Batch, batch: Batch, table: ItemVectors) -> tuple[Queries, ...]:
-        targets = batch.items.gather(1, batch.lengths[:, None] - 1)[:, 0]
+        end = batch.lengths[:, None] - 1
+        targets = batch.items.gather(1, end)[:, 0]
+        times = None if batch.times is None else batch.times.gather(1, end)[:, 0]
         rows = torch.arange(len(targets), device=targets.device)
         vectors = states.outputs.get("trained", last(states.tokens, inputs))
-        return (Queries("last", vectors, targets, table, rows, inputs.lengths - 1),)
+        return (Queries("last", vectors, targets, table, rows, inputs.lengths - 1, times=times),)
 
     def inference_inputs(self, items: Items, batch: Batch) -> tuple[Float[Tensor, "B T D"], Batch]:
-        return items.embed(batch.items), batch
+        return items.read(batch.items), batch
 
     def readout(self, states: States, inputs: Batch) -> Float[Tensor, "B D"]:
         return states.outputs.get("answer", last(states.tokens, inputs))

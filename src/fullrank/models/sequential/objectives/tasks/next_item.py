@@ -52,7 +52,7 @@ class NextItemTask(Task):
     def training_inputs(self, items: Items, batch: Batch) -> tuple[Float[Tensor, "B T D"], Batch]:
         times = None if batch.times is None else batch.times[:, :-1]
         inputs = replace(batch, items=batch.items[:, :-1], lengths=batch.lengths - 1, times=times)
-        return items.embed(inputs.items), inputs
+        return items.read(inputs.items), inputs
 
     def queries(self, states: States, inputs: Batch, batch: Batch, table: ItemVectors) -> tuple[Queries, ...]:
         found = []
@@ -63,11 +63,12 @@ class NextItemTask(Task):
             if h > 1:
                 vectors = self.heads[h - 2](vectors)
             targets = batch.items[rows, positions + h]
-            found.append(Queries(f"ahead_{h}", vectors, targets, table, rows, positions))
+            times = None if batch.times is None else batch.times[rows, positions + h]
+            found.append(Queries(f"ahead_{h}", vectors, targets, table, rows, positions, times=times))
         return tuple(found)
 
     def inference_inputs(self, items: Items, batch: Batch) -> tuple[Float[Tensor, "B T D"], Batch]:
-        return items.embed(batch.items), batch
+        return items.read(batch.items), batch
 
     def readout(self, states: States, inputs: Batch) -> Float[Tensor, "B D"]:
         return last(states.tokens, inputs)

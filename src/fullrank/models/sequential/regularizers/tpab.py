@@ -1,0 +1,67 @@
+"""TPAB's bootstrapping: the loss once more, with the popularity of other items (Yoo et al., KDD 2025).
+
+Every query is asked a second time, and its target and negatives get the popularity of another query's target and
+negatives, by a permutation of the batch. What popularity explained is then wrong, and the intrinsic vectors have to
+find the target alone. The term is weight times that loss. For items of the kind `tpab`.
+
+Differs: the second loss draws negatives of its own. The permutation is of this process's micro-batch: nothing is
+gathered, so shards give the mean of their own terms. The code of SPRINT's authors has the weight and no such term.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float
+from pydantic import Field
+from torch import Tensor
+
+from fullrank.core.bounds import MOST_FACTOR
+from fullrank.core.errors import UserError
+from fullrank.data.batch import Queries, States, Step
+from fullrank.models.sequential.items import ItemIndex
+from fullrank.models.sequential.regularizers import Penalty, PenaltySpec
+
+
+class TPABBootstrap(PenaltySpec):
+    """The loss under exchanged popularity, for items of the kind tpab."""
+
+    kind: Literal["tpab"] = "tpab"
+    weight: float = Field(1.0, gt=0, le=MOST_FACTOR)
+    """Factor of the term (lambda)."""
+
+    def build(self) -> TPABBootstrapPenalty:
+        return TPABBootstrapPenalty(self)
+
+
+class TPABBootstrapPenalty(Penalty):
+    def __init__(self, spec: TPABBootstrap):
+        super().__init__()
+        self.weight = spec.weight
+
+    def attach(self, model: Any) -> None:
+        if not model.items.needs_times:
+            raise UserError(
+                "the penalty tpab exchanges the popularity of items, and these have no part for it: set "
+                "model.items=tpab, or drop the penalty",
+                code="penalty-needs-popularity",
+            )
+
+    def extra_queries(self, queries: tuple[Queries, ...], states: States) -> tuple[Queries, ...]:
+        return tuple(
+            replace(q, name=f"{q.name}_bootstrapped", table=exchanged(q), weight=self.weight * q.weight,
+                    counted_as=q.name)
+            for q in queries
+        )  # fmt: skip
+
+    def forward(self, step: Step) -> Float[Tensor, ""]:
+        """Nothing more: the term is in the model's loss of the queries above."""
+        return torch.zeros((), device=step.batch.items.device)
+
+
+def exchanged(q: Queries) -> ItemIndex:
+    """The table of some queries, with the popularity of others of them."""
+    assert isinstance(q.table, ItemIndex)
+    return q.table.exchanging(torch.randperm(len(q.targets), device=q.targets.device))
