@@ -16,12 +16,14 @@ from fullrank.data.batch import Step
 from fullrank.models.sequential.attention.hstu import HSTU
 from fullrank.models.sequential.encoders.seq2seq import Seq2Seq
 from fullrank.models.sequential.encoders.transformer import Transformer
+from fullrank.models.sequential.items.unisrec import UniSRec
 from fullrank.models.sequential.model import Recommender, RecommenderModel
 from fullrank.models.sequential.objectives.losses.bce import BCE
 from fullrank.models.sequential.objectives.negatives import Negatives
 from fullrank.models.sequential.objectives.tasks.last_item import LastItem
 from fullrank.models.sequential.reasoning.plr import PLR
 from fullrank.models.sequential.regularizers import PenaltySpec
+from fullrank.semantic_ids.vectors.text import TextVectors
 from fullrank.testing.inputs import (
     Check,
     catalog,
@@ -46,8 +48,10 @@ REASONING = {"task": LastItem(), "reasoner": PLR()}
 MODELS: dict[str, dict[str, Spec]] = {
     "dros": {"loss": BCE(negatives=Negatives(count=3, share="row"))},
     "kl_diversity": REASONING,
+    "reasoning_alignment": REASONING,
     "reasoning_contrast": REASONING,
     "progressive": REASONING,
+    "sequence_contrast": {"items": UniSRec(augmented=TextVectors(word_drop=0.2))},
     "stream_loss": REASONING,
 }
 """The parts of a model that a kind cannot do without."""
