@@ -309,6 +309,22 @@ def test_a_reasoner_has_a_whole_diagnosis() -> None:
     assert isinstance(found, Diagnosis)
 
 
+@pytest.mark.parametrize(
+    "reasoner", ["lares", "{kind: rearec, answer: mean}", "{kind: rearec, answer: last}"], ids=["lares", "erl", "prl"]
+)
+def test_one_stream_has_a_ceiling_and_a_curve_in_its_diagnosis(reasoner: str) -> None:
+    model = thinker(reasoner=reasoner)
+    found = diagnose_retrieval(model, STORE, users=40, evaluation=SPEC)
+    rows = found.of("oracle_step", "best")
+    assert [one["label"] for one in rows] == ["ndcg@10"]
+    assert rows[0]["value"] >= found.of("oracle_step", "fixed")[0]["value"]
+    assert len(found.of("oracle_step", "step")) == model.reasoner.steps + 1
+    assert len(found.of("step_curve", "seconds")) == model.reasoner.steps + 4
+    looked = bool(found.of("latent_attention", "mass"))
+    assert looked == (reasoner != "lares")
+    assert looked or "refine the states of all events" in found.left_out()["latent_attention"]
+
+
 def test_an_attention_without_softmax_says_so() -> None:
     encoder = Transformer(layers=1, attention=HSTU(heads=2))
     model = model_of(recommender(encoder, "reasoner=plr", "task=last_item"), STORE)

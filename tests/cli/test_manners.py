@@ -122,4 +122,4 @@ def test_what_a_recipe_says_that_it_needs_is_what_it_needs(recipe: str) -> None:
     times = getattr(attention, "rel_bias", None) == "times" or model.kind_of() == "recency"
     assert ("times" in needs) == times
     items = model.items.kind_of() if hasattr(model, "items") else ""
-    assert ("codes" in needs, needs.endswith(", titles")) == (items == "semantic", items == "text")
+    assert ("codes" in needs, needs.endswith(", titles")) == (items == "semantic", items in ("text", "unisrec"))

@@ -83,10 +83,12 @@ OPTIMA: dict[str, Optimum] = {
 BOTTOMLESS = {
     "sprint": "logarithms of norms fall without end as the weights shrink",
     "kl_diversity": "states may differ more and more; what counts is cut where the gradient ends",
+    "reasoning_alignment": "cosines among a batch have no common optimum that is known in closed form",
     "reasoning_contrast": "cosines among a batch have no common optimum that is known in closed form",
     "progressive": "inner products grow without end",
     "stream_loss": "a cross-entropy falls without end as the target's score grows",
     "tpab": "a loss of further queries, like stream_loss",
+    "sequence_contrast": "it runs the encoder itself, so no one tensor of the step decides its value",
     "noise_robustness": "it runs the encoder itself, so no one tensor of the step decides its value",
     "cl4srec": "it runs the encoder itself, so no one tensor of the step decides its value",
     "s3rec": "logarithms of probabilities fall without end as scores grow",

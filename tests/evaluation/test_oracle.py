@@ -4,10 +4,20 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
 from fakes import Kept, Whole
+from fullrank.core.registry import kinds
 from fullrank.evaluation import Evaluation, accuracy_by_steps, evaluate, oracle_ceilings
 from fullrank.evaluation.reasoning_steps import LABEL
+from fullrank.models.sequential.encoders.transformer import Transformer
+from fullrank.models.sequential.model import Recommender
+from fullrank.models.sequential.objectives.tasks.last_item import LastItem
+from fullrank.models.sequential.reasoning import ReasonerSpec
+from fullrank.models.sequential.reasoning.lares import LARES
+from fullrank.models.sequential.reasoning.plr import PLR
+from fullrank.models.sequential.reasoning.rearec import ReaRec
+from fullrank.testing.inputs import catalog, histories, padded, shaken, store
 from refusals import refused
 from thinker import Thinker
 
@@ -33,6 +43,42 @@ def test_the_ceiling_is_each_users_best_step_by_each_metric() -> None:
         first = [next(s for s in range(6) if table[s, u] == max(table[:, u])) for u in range(80)]
         assert one.chosen == pytest.approx([first.count(s) / 80 for s in range(6)])
         assert one.dump()["label"] == LABEL and "truth" in LABEL
+
+
+REASONERS: dict[str, ReasonerSpec] = {
+    "plr": PLR(steps=3), "erl": ReaRec(steps=3, answer="mean"), "prl": ReaRec(steps=3, answer="last"),
+    "lares": LARES(steps=3), "lares_drawn": LARES(steps=3, start_at_inference="drawn"),
+}  # fmt: skip
+
+
+def test_every_reasoner_has_a_ceiling_here() -> None:
+    assert {spec.kind_of() for spec in REASONERS.values()} == set(kinds("reasoning"))
+
+
+@pytest.mark.parametrize("name", REASONERS)
+def test_the_ceiling_of_a_model_is_that_of_its_states(name: str) -> None:
+    """Against lists that are made user by user of the states behind every step, and counted by hand."""
+    rows = [[*one, *(10 + np.arange(3 + i % 4)).tolist()] for i, one in enumerate(histories([4] * 60, 9))]
+    torch.manual_seed(0)
+    spec = Recommender(
+        dim=8, max_length=12, task=LastItem(), reasoner=REASONERS[name], encoder=Transformer(positions_from="end")
+    )
+    model, kept = shaken(spec.build(catalog()), 0.6).eval(), store(rows)
+    setting = Evaluation(ks=(5,), bootstrap=50, seen="keep", metrics=("hit@5", "mrr@5"))
+    hits, reciprocal = np.zeros((4, 60)), np.zeros((4, 60))
+    for u, row in enumerate(rows):
+        alone = padded([row[:-1]])
+        with torch.no_grad():
+            outputs = model.encoder(model.items.embed(alone.items), alone).outputs
+            for s in range(4):
+                scores = (model.items.all() @ outputs[f"step_{s}"][0]).tolist()
+                place = 1 + sum(score > scores[row[-1]] for score in scores)
+                hits[s, u], reciprocal[s, u] = place <= 5, (1 / place) * (place <= 5)
+    for one in oracle_ceilings(model, kept, "test", setting):
+        table = {"hit@5": hits, "mrr@5": reciprocal}[one.metric]
+        assert one.steps == pytest.approx(table.mean(1)) and one.fixed == pytest.approx(table[-1].mean())
+        assert one.best == pytest.approx(table.max(0).mean()) and one.gap > 0
+        assert one.chosen == pytest.approx(np.bincount(table.argmax(0), minlength=4) / 60)
 
 
 def test_fewer_steps_lower_the_ceiling() -> None:

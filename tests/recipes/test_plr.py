@@ -13,6 +13,7 @@ from fullrank.data.events.store import Store
 from fullrank.data.sources.planted import Planted
 from fullrank.experiment import Experiment, find_experiment
 from fullrank.models.sequential.attention.hstu import HSTU
+from fullrank.models.sequential.items.unisrec import UniSRec
 from fullrank.models.sequential.model import Recommender
 from fullrank.models.sequential.reasoning.plr import PLR
 from fullrank.recipes import plr
@@ -20,7 +21,8 @@ from tiny import catalog
 
 SMALL = (plr.base, plr.erl, plr.prl, plr.plr, plr.no_gate, plr.no_contrast, plr.no_kl)
 COSINE = (plr.cosine, plr.cosine_base)
-VARIANTS = (*COSINE, plr.bidirectional, plr.hstu, plr.features, plr.cds, plr.movies, plr.games)
+TEXTS = (plr.unisrec_base, plr.unisrec, plr.unisrec_erl, plr.unisrec_prl)
+VARIANTS = (*COSINE, *TEXTS, plr.bidirectional, plr.hstu, plr.features, plr.cds, plr.movies, plr.games)
 
 
 def model(made: Experiment) -> Any:
@@ -31,7 +33,7 @@ def model(made: Experiment) -> Any:
 def test_every_function_round_trips_and_builds(recipe: Any) -> None:
     made = find_experiment(f"fullrank.recipes.plr:{recipe.__name__}")
     assert Experiment.from_text(made.to_yaml()) == made
-    if model(made).items.kind == "table":
+    if model(made).items.kind in ("table", "unisrec"):
         model(made).build(catalog())
 
 
@@ -54,6 +56,14 @@ def test_the_cosine_ones_differ_in_scoring_alone() -> None:
         scoring = model(recipe()).scoring
         assert model(recipe()) == model(plain()).model_copy(update={"scoring": scoring})
         assert scoring == model(find_experiment("sasrec")).scoring != model(plain()).scoring
+
+
+def test_the_ones_on_text_differ_in_reasoner_and_penalties_alone() -> None:
+    base = model(plr.unisrec_base())
+    assert base.items == UniSRec() and base.encoder == model(plr.base()).encoder and base.reasoner is None
+    for recipe, like in zip(TEXTS[1:], (find_experiment("plr"), plr.erl(), plr.prl()), strict=True):
+        assert model(recipe()).model_copy(update={"reasoner": None, "penalties": ()}) == base
+        assert (model(recipe()).reasoner, model(recipe()).penalties) == (model(like).reasoner, model(like).penalties)
 
 
 @pytest.mark.parametrize("recipe", [plr.base, plr.plr, *COSINE])

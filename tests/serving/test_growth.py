@@ -103,6 +103,18 @@ def test_like_is_the_mean() -> None:
     assert live.origin("i3") == {"from": "trained", "neighbours": []}
 
 
+@pytest.mark.parametrize("transductive", ["false", "true"])
+def test_items_of_text_vectors_copy_the_nearest(transductive: str) -> None:
+    """No sentence encoder is loaded: x is that of an item which it is like, a vector of its own the mean of those."""
+    before, after, live = grown("unisrec", f"model.items.transductive={transductive}")
+    (new,) = (one for one in live._content.origins if one.item == "n0")
+    items: Any = after.model.items
+    assert new.copied in (4, 7) and torch.equal(items.x[ITEMS], before.model.items.x[new.copied])
+    if transductive == "true":
+        own = items.embedding.weight
+        torch.testing.assert_close(own[ITEMS], (own[4] + own[7]) / 2)
+
+
 def test_an_added_item_stands_for_its_neighbours() -> None:
     documents = {"b": {"like": ["a", "i0"]}, "a": {"like": ["i1", "i2"]}}
     before, after, live = grown("sasrec", **documents)

@@ -157,7 +157,9 @@ def test_every_recipe_trains_and_is_read_back(market: Store, tmp_path: Path) -> 
         small = ["training.max_epochs=1", "training.batch_size=512"] if spec.model.kind_of() == "recommender" else []
         if "kind: semantic" in spec.to_yaml():
             small.append(f"model.items.codes={codes.path}")
-        if "kind: text" in spec.to_yaml():
+        if name == "unisrec":
+            small.append(f"model.items.vectors={{kind: file, path: '{tmp_path / 'vectors.parquet'}'}}")
+        elif "kind: text" in spec.to_yaml():
             small.append("model.items.fields=[{column: title}, {column: brand, tokens: 8, empty: unknown}]")
         run = fr.train(spec.override(*small, "seed=3"), market, tmp_path / name, progress=False)
         found = fr.evaluate(run, "validation", data=market)

@@ -11,7 +11,9 @@ temperature .06. The recipe `plr` is `cosine` with triggers of size 1 and the re
 apart: chosen on validation (results/plr/look.yaml). The function `plr` has triggers of .02 and no residual; its streams
 end as one (docs/log.md).
 `bidirectional`, `hstu` and `features` are PLR on other parts (on s3rec-beauty ``--set
-model.items.categorical=[attributes]``, a list of the brand and the category levels). `cds`, `movies` and `games` fix
+model.items.categorical=[attributes]``, a list of the brand and the category levels). `unisrec`, `unisrec_erl`,
+`unisrec_prl` and `unisrec_base` are PLR, ReaRec and the base on items made of text vectors, the paper's third backbone,
+at its scoring (`recipes/unisrec.py`); ``--set model.items.transductive=true`` adds ids. `cds`, `movies` and `games` fix
 the paper's size and data, want a GPU and have not been run::
 
     fullrank download amazon --set year=2023 --set category=CDs_and_Vinyl --set subset=ratings --out downloads/cds
@@ -42,6 +44,7 @@ from fullrank.models.sequential.attention.hstu import HSTU
 from fullrank.models.sequential.attention.softmax import Softmax
 from fullrank.models.sequential.encoders.transformer import Transformer
 from fullrank.models.sequential.items.features import Features
+from fullrank.models.sequential.items.unisrec import UniSRec
 from fullrank.models.sequential.model import Recommender, Scoring
 from fullrank.models.sequential.objectives.tasks.last_item import LastItem
 from fullrank.models.sequential.reasoning.plr import PLR
@@ -51,6 +54,8 @@ from fullrank.models.sequential.regularizers.progressive import Progressive
 from fullrank.models.sequential.regularizers.reasoning_contrast import ReasoningContrast
 from fullrank.recipes import RecipeSpec
 
+UNISREC = Scoring(similarity="cosine", temperature=0.07)
+"""Those of UniSRec."""
 AMAZON = ("category", "categories", "brand")
 """Columns of Amazon's items: the most specific category, the path to it, the store."""
 SCORING = Scoring(temperature=0.2)
@@ -130,6 +135,29 @@ def hstu() -> Experiment:
         dropout=0.0, input_dropout=DROPOUT,
     )  # fmt: skip
     return _small("hstu", encoder=encoder, **_plr())
+
+
+def unisrec() -> Experiment:
+    """PLR around UniSRec, its streams kept apart as in the recipe."""
+    found = _small("unisrec", items=UniSRec(), scoring=UNISREC, **_plr())
+    return found.override("model.reasoner.trigger_std=1.0", "model.reasoner.residual=true")
+
+
+def unisrec_erl() -> Experiment:
+    """ReaRec-ERL around UniSRec."""
+    penalties = (KLDiversity(weight=0.05, start=True),)
+    return _small("unisrec_erl", items=UniSRec(), scoring=UNISREC, reasoner=ReaRec(answer="mean"), penalties=penalties)
+
+
+def unisrec_prl() -> Experiment:
+    """ReaRec-PRL around UniSRec."""
+    penalties = (Progressive(after_steps=250),)
+    return _small("unisrec_prl", items=UniSRec(), scoring=UNISREC, reasoner=ReaRec(answer="last"), penalties=penalties)
+
+
+def unisrec_base() -> Experiment:
+    """UniSRec alone, of the same size."""
+    return _small("unisrec_base", items=UniSRec(), scoring=UNISREC)
 
 
 def features(categorical: tuple[str, ...] = AMAZON, reasoning: bool = True) -> Experiment:

@@ -35,6 +35,7 @@ from fullrank.models.sequential.items.features import Features
 from fullrank.models.sequential.items.semantic import Semantic
 from fullrank.models.sequential.items.table import ItemTable
 from fullrank.models.sequential.items.text import Text
+from fullrank.models.sequential.items.unisrec import AUGMENTED, VECTORS, UniSRec
 from fullrank.models.sequential.items.tokeniser import TOKENISER, TOKENISER_SIZE
 from fullrank.semantic_ids.reader import CODES, SIZES
 from fullrank.serving.growing_tables import GrowingTables
@@ -64,9 +65,10 @@ class ItemGrowth:
 
     @property
     def own_columns(self) -> frozenset[str]:
-        """Columns of the item table that the library filled in for its own use (codes, tokens)."""
+        """Columns of the item table that the library filled in for its own use (codes, tokens, vectors)."""
         of_text = [one.kept for one in self.items.fields] if isinstance(self.items, Text) else []
-        return frozenset([CODES, SIZES, TOKENISER, TOKENISER_SIZE, *of_text]) & set(self.catalog.columns)
+        own = [CODES, SIZES, TOKENISER, TOKENISER_SIZE, VECTORS, AUGMENTED, *of_text]
+        return frozenset(own) & set(self.catalog.columns)
 
     @cached_property
     def reads(self) -> tuple[str, ...]:
@@ -158,7 +160,7 @@ class ItemGrowth:
             return Origin(one.id, "features", *near, read=read)
         rule: Rule = "like" if one.like else "title"
         near = _like(one, found, known) if one.like else self._similar(one)
-        if isinstance(self.items, Semantic | Text):
+        if isinstance(self.items, Semantic | Text | UniSRec):
             return Origin(one.id, rule, *near, copied=self._nearest(*near))
         return Origin(one.id, rule, *near)
 
@@ -247,6 +249,8 @@ class ItemGrowth:
             copied = [*(one.kept for one in self.items.fields), TOKENISER_SIZE]
         else:
             copied = [CODES, SIZES] if isinstance(self.items, Semantic) else []
+            if isinstance(self.items, UniSRec):  # no sentence encoder is loaded while it serves
+                copied = [name for name in (VECTORS, AUGMENTED) if name in grown.frame.columns]
         place = np.arange(grown.size)
         source = np.array([-1 if one.copied is None else one.copied for one in origins])
         place[old.size :][source >= 0] = source[source >= 0]

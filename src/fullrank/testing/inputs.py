@@ -154,8 +154,8 @@ def histories(lengths: Iterable[int], items: int = ITEMS, seed: int = 0) -> list
 def catalog(size: int = ITEMS) -> Catalog:
     """Popularity falls like a power law and ends in items without events; brands, prices and tags are missing at times.
 
-    Up to 25 items have different semantic ids of three levels, and all have tokens of a title and a brand. Events by
-    stage follow the items, over the times of `padded`.
+    Up to 25 items have different semantic ids of three levels, and all have tokens of a title and a brand and two
+    vectors. Events by stage follow the items, over the times of `padded`.
     """
     counts = [int(40 / (1 + i)) if i < size - 2 else 0 for i in range(size)]
     brand = [None if i % 5 == 4 else f"brand-{i % 3}" for i in range(size)]
@@ -171,7 +171,7 @@ def catalog(size: int = ITEMS) -> Catalog:
     given = {"brand": brand, "price": price, "tags": tags}
     given |= {"stage_counts": pl.Series(stages, dtype=of_stages)}
     given |= {"stage_starts": pl.Series([begun] * size, dtype=of_stages)}
-    return Catalog(pl.DataFrame(columns | given | semantic | _tokens(size)))
+    return Catalog(pl.DataFrame(columns | given | semantic | _tokens(size) | _vectors(size)))
 
 
 def store(rows: Sequence[Sequence[int]], items: int = ITEMS, *, times: Sequence[Sequence[int]] | None = None) -> Store:
@@ -229,6 +229,14 @@ def questions(
     return Queries(
         "ahead_1", vectors, batch.items[rows, positions + 1], Flat(table, counts), rows, positions, temperature
     )
+
+
+def _vectors(size: int) -> dict[str, pl.Series]:
+    """Two vectors of width 5 for each item; of the last item nothing is known."""
+    drawn = np.random.default_rng(7).standard_normal((2, size, 5)).astype(np.float32)
+    drawn[:, -1] = 0
+    names = ("item_vectors", "item_vectors_augmented")
+    return {n: pl.Series(n, x, dtype=pl.Array(pl.Float32, 5)) for n, x in zip(names, drawn, strict=True)}
 
 
 def _tokens(size: int) -> dict[str, pl.Series]:

@@ -76,10 +76,12 @@ def check_index(items: Any) -> None:
         assert close(index.embed(ids), before) and close(before, table[ids])
         assert close(table, unit(items.all()) if cosine else items.all())
         assert not cosine or close(table.norm(dim=1), torch.ones(ITEMS, device=table.device))
+        table = ItemIndex(items.train(), normalise=cosine).all()  # some parameters are of training alone
         term = asked(index, table.device)
         found = (table * torch.randn(table.shape, device=table.device)).sum()
         (found if term is None else found + term.pow(3).sum()).backward()
         assert all(p.grad is not None and p.grad.any() for p in items.parameters()), "a parameter gets no gradient"
+        items.eval()
 
 
 def check_shares(items: Any) -> None:

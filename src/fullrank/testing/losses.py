@@ -56,10 +56,10 @@ def few_queries(device: torch.device | str = "cpu") -> tuple[Queries, Batch]:
     return questions(batch, device=device), batch.to(device)
 
 
-def couples(spec: Spec) -> bool:
-    """Does a query's loss depend on the other queries, as the spec says?"""
+def couples(spec: Spec, loss: Any) -> bool:
+    """Does a query's loss depend on the other queries, as spec and loss say?"""
     negatives = getattr(spec, "negatives", None)
-    return negatives is not None and negatives.in_batch > 0
+    return loss.couples or (negatives is not None and negatives.in_batch > 0)
 
 
 def check_record(spec: Spec, loss: Any, device: torch.device | str = "cpu") -> None:
@@ -110,7 +110,7 @@ def check_temperature(spec: Spec, loss: Any, device: torch.device | str = "cpu")
 
 def check_place(spec: Spec, loss: Any, device: torch.device | str = "cpu") -> None:
     """A query's loss does not depend on which rows share its batch, nor on their order or padding."""
-    if couples(spec):
+    if couples(spec, loss):
         return
     rows = histories(LENGTHS)
     q, batch = few_queries(device)

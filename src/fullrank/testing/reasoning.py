@@ -232,13 +232,17 @@ def check_odd_batches(spec: Spec, device: torch.device) -> None:
 
 @cache
 def trace(spec: Spec, device: torch.device) -> tuple[Any, ...]:
-    """What can be seen of a spec: what its own parameters start as, and its outputs once they are shaken."""
+    """What can be seen of a spec: what its own parameters start as, and its outputs once they are shaken, in evaluation
+    and in training."""
     torch.manual_seed(0)
     fresh = spec.build(ENCODERS["causal"].build(DIM, LONGEST), DIM, LONGEST)  # type: ignore[attr-defined]
     own = [p for label, p in fresh.named_parameters() if not label.startswith("encoder.")]
     torch.manual_seed(0)
-    states = made(spec, device=device)(*sequences(DIM, device, extra=2))
-    seen = [*own, *(states.outputs[key] for key in ("trained", "answer"))]
+    reasoner, given = made(spec, device=device), sequences(DIM, device, extra=2)
+    states = reasoner(*given)
+    torch.manual_seed(0)
+    training = reasoner.train()(*given)
+    seen = [*own, *(states.outputs[key] for key in ("trained", "answer")), training.outputs["trained"]]
     return tuple(tuple(one.flatten().tolist()) for one in seen)
 
 

@@ -18,6 +18,7 @@ from fullrank.models.sequential.attention.softmax import Softmax
 from fullrank.models.sequential.encoders.seq2seq import Seq2Seq
 from fullrank.models.sequential.encoders.transformer import Transformer
 from fullrank.models.sequential.items.tpab import TPAB
+from fullrank.models.sequential.items.unisrec import UniSRec
 from fullrank.models.sequential.model import Recommender, RecommenderModel
 from fullrank.models.sequential.objectives.losses.bce import BCE
 from fullrank.models.sequential.objectives.negatives import Negatives
@@ -25,6 +26,7 @@ from fullrank.models.sequential.objectives.tasks.cloze import Cloze
 from fullrank.models.sequential.objectives.tasks.last_item import LastItem
 from fullrank.models.sequential.reasoning.plr import PLR
 from fullrank.models.sequential.regularizers import PenaltySpec
+from fullrank.semantic_ids.vectors.text import TextVectors
 from fullrank.testing.inputs import (
     Check,
     catalog,
@@ -49,8 +51,10 @@ REASONING = {"task": LastItem(), "reasoner": PLR()}
 MODELS: dict[str, dict[str, Spec]] = {
     "dros": {"loss": BCE(negatives=Negatives(count=3, share="row"))},
     "kl_diversity": REASONING,
+    "reasoning_alignment": REASONING,
     "reasoning_contrast": REASONING,
     "progressive": REASONING,
+    "sequence_contrast": {"items": UniSRec(augmented=TextVectors(word_drop=0.2))},
     "stream_loss": REASONING,
     "s3rec": {"task": Cloze(), "encoder": Transformer(attention=Softmax(causal=False))},
     "tpab": {"items": TPAB(), "loss": BCE(negatives=Negatives(count=3, share="row"))},

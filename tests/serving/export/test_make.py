@@ -27,6 +27,8 @@ RECIPES = (
     "hstu",
     "srt",
     "plr",
+    "lares",
+    "unisrec",
     "bert4rec",
     "sprint",
     "hstu_plus",

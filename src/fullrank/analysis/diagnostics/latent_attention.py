@@ -29,6 +29,7 @@ from fullrank.data.batch import Batch
 from fullrank.inference.attention import attention_of, blocks_of
 from fullrank.inference.batches import batches
 from fullrank.models.sequential.attention.softmax import SoftmaxAttention
+from fullrank.models.sequential.reasoning.stepwise import StepwiseReasoner
 
 USERS = 512
 """Most users looked at: the first of the sample."""
@@ -61,6 +62,8 @@ class LatentAttention(Diagnostic):
         model = self.context.model
         if not has_reasoner(model):
             return []
+        if not isinstance(model.reasoner, StepwiseReasoner):  # type: ignore[union-attr]
+            return [not_measured(self.name, "its steps refine the states of all events and put no token behind them")]
         found = [attention_of(block) for block in blocks_of(model)]
         attentions = [one for one in found if isinstance(one, SoftmaxAttention)]
         if not attentions or len(attentions) < len(found):

@@ -19,6 +19,9 @@ from fullrank.core.progress import Tell
 from fullrank.core.spec import Spec
 from fullrank.data.events.catalog import Catalog
 
+CACHE = Path(".cache") / "vectors"
+"""Where vectors that take long to make are kept, below the working folder."""
+
 
 @dataclass(frozen=True)
 class Vectors:

@@ -6,14 +6,18 @@ by the text, the hash of the model's weights and the options below, and a run th
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from pydantic import Field
 
 from fullrank.core.bounds import MOST_COUNT, MOST_LENGTH
 from fullrank.core.progress import Tell
+from fullrank.core.random import uniform_at
+from fullrank.core.spec import later
 from fullrank.data.events.catalog import Catalog
 from fullrank.semantic_ids.vectors import Vectors, VectorsSpec, sentences
 from fullrank.semantic_ids.vectors.cache import cached_vectors, texts_fingerprint
@@ -42,11 +46,13 @@ class TextVectors(VectorsSpec):
     """Texts at once; decides speed and memory alone."""
     device: Literal["cpu", "cuda"] = "cpu"
     """Where the model runs."""
+    word_drop: float = later(0.0, ge=0, lt=1)
+    """Chance that a word of the text is left out, drawn from the text itself: a second view of an item (UniSRec)."""
 
     def read(self, catalog: Catalog, cache: Path, tell: Tell) -> Vectors:
         columns = self.columns or text_columns(catalog)
         written = texts(catalog, columns, names=self.names, ignore=self.ignore)
-        given = [self.prompt + text for text in written if text is not None]
+        given = [self.prompt + without_words(text, self.word_drop) for text in written if text is not None]
         options: dict[str, Any] = {
             "model": sentences.model_identity(self.model), "unit": self.unit, "max_tokens": self.max_tokens,
         }  # fmt: skip
@@ -64,3 +70,11 @@ class TextVectors(VectorsSpec):
         return sentences.load_encoder(
             self.model, device=self.device, batch=self.batch, max_tokens=self.max_tokens, unit=self.unit
         )
+
+
+def without_words(text: str, chance: float) -> str:
+    """The text without some of its words, the same ones every time; its first word stays where all would go."""
+    words = text.split(" ")
+    seed = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little")
+    kept = uniform_at(seed, np.arange(len(words))) >= chance
+    return " ".join(word for word, keep in zip(words, kept, strict=True) if keep) or words[0]

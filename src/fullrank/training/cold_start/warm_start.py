@@ -1,9 +1,9 @@
 """Start from an earlier run's weights: same spec; items go by external id, or by what they are made of.
 
-Items that are made of what is known of them (text) need no id: the tables of tokens, the map behind them and the
-encoder are taken over, and any catalogue may be the new one. Rows of a table go by external id, so the ids have to name
-the same items. Two catalogues that were each numbered 1, 2, 3, ... share ids and no items; where both have a column
-that tells items apart, such as a title, that is found out. Where they have none it cannot be.
+Items that are made of what is known of them (text, text vectors) need no id: the tables of tokens, the maps of vectors
+and the encoder are taken over, and any catalogue may be the new one. Rows of a table go by external id, so the ids have
+to name the same items. Two catalogues that were each numbered 1, 2, 3, ... share ids and no items; where both have a
+column that tells items apart, such as a title, that is found out. Where they have none it cannot be.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ def copy_weights(model: nn.Module, catalog: Catalog, source: Run) -> int:
     tensors = source.tensors()
     old = source.catalog
     own, learned = model.state_dict(), {name for name, _ in model.named_parameters()}
-    absent = sorted(set(own) - set(tensors))
+    carried = _transferred(model, tensors, old, catalog)
+    absent = sorted(set(own) - set(tensors) - set(carried))
     if absent:
         raise UserError(
             f"{source.path} has no {absent[0]!r}; going on needs the same model spec", code="weights-differ-from-spec"
         )
-    carried = _transferred(model, tensors, old, catalog)
     by_value = bool(carried) and all(name in carried for name in learned if name.startswith(ITEMS))
     place = np.arange(0) if by_value else _places(catalog, old, source)
     known, rows = torch.from_numpy(np.flatnonzero(place >= 0)), torch.from_numpy(place[place >= 0])
@@ -56,7 +56,7 @@ def copy_weights(model: nn.Module, catalog: Catalog, source: Run) -> int:
         of_items = name.startswith(ITEMS)
         if of_items and name not in learned:
             continue  # counts, codes and standardised numbers of the new data
-        given = carried.get(name, tensors[name])
+        given = carried[name] if name in carried else tensors[name]
         per_item = of_items and name not in carried and _per_item(given, old) and _per_item(tensor, catalog)
         if given.shape[1:] == tensor.shape[1:] and per_item:
             tensor[known] = given[rows]

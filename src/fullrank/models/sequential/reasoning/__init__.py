@@ -1,16 +1,15 @@
 """Latent reasoning: steps after the history, before the answer (ReaRec, arXiv:2503.22675; PLR).
 
 The room's contract: a `ReasonerSpec` that builds a `Reasoner` around an encoder. Called on a history, it reads that
-once, takes its steps after the last event (the history never sees them), and returns States with the states of its
-steps (`States.reasoning`) and named `outputs`. The loss may read another output than the one that answers.
+once, takes its steps, and returns States with the states of its steps (`States.reasoning`) and named `outputs`; the
+tokens of these States are the encoder's own. The loss may read another output than the one that answers.
 
 Steps and streams are an argument: under a `Budget` a trained reasoner answers with fewer or more, and nothing of it
 changes. `begin`, `advance` and `answered` take one step at a time, so that a caller may stop for some rows (early exit,
 `select`) and go on with others.
 
-Every reasoner here refines the state of the last event alone. One that refines every position (LARES) fits into the
-same contract: its `encoder.start` is the pre-block, its `advance` returns a `ReasoningCache` of all positions, and
-`states` shows the last of them.
+A step is a token behind the last event (`stepwise.py`: ReaRec, PLR), or it refines the states of all events
+(`lares.py`), of which `ReasoningStates` shows the last one's.
 """
 
 from __future__ import annotations
@@ -18,14 +17,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 
-import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from fullrank.core.errors import UserError
 from fullrank.core.spec import Spec
-from fullrank.data.batch import Batch, ReasoningStates, States, last
-from fullrank.models.initial import small
+from fullrank.data.batch import Batch, ReasoningStates, States
 from fullrank.models.sequential.encoders import Cache, Encoder
 from fullrank.models.sequential.reasoning.budget import AS_TRAINED, Budget
 
@@ -46,23 +43,17 @@ class ReasoningCache:
 
     states: ReasoningStates
     cache: Cache
-    """What the encoder remembers of the rows' histories and of the latent tokens after them."""
+    """What the next step needs of the rows' histories and of the steps so far."""
     taken: int = 0
     """Steps so far."""
 
 
 class Reasoner(nn.Module, ABC):
-    """Streams of latent tokens after a history. A subclass says where they start, their gate, and what is read.
-
-    Step t of stream p puts one token after the row's last event, the stream's state before it plus the vector of step
-    t, and its state is what the encoder makes of that token; with `residual` plus the state before it. The token sees
-    the history, the stream's own earlier tokens and itself; the history sees none of them (`Encoder.start` and `step`,
-    which keep keys and values).
-    """
+    """Steps of one or more streams. A subclass says how they begin, what a step is, and what is read."""
 
     uncounted = "a latent token's cost depends on how far each row is read after it; its steps are not counted yet"
 
-    def __init__(self, encoder: nn.Module, dim: int, *, steps: int, streams: int, residual: bool = False):
+    def __init__(self, encoder: nn.Module, *, steps: int, streams: int):
         super().__init__()
         if not isinstance(encoder, Encoder):
             raise UserError(
@@ -72,18 +63,15 @@ class Reasoner(nn.Module, ABC):
             )
         self.encoder = encoder
         self.causal, self.reads_times, self.decodes = encoder.causal, encoder.reads_times, encoder.decodes
-        self.steps, self.streams, self.residual = steps, streams, residual
-        self.step_vectors = small(steps, dim)
-        self.input_noise = 0.0
-        """Standard deviation of what a second view's tokens get in training; set by the penalty that reads it."""
+        self.steps, self.streams = steps, streams
 
     @abstractmethod
-    def openings(self, start: Float[Tensor, "B D"]) -> Float[Tensor, "B P D"]:
-        """The state of each stream before its first step."""
+    def opened(self, x: Float[Tensor, "B T D"], batch: Batch, streams: int) -> tuple[States, ReasoningCache]:
+        """Read the history, once: the encoder's states, and the rows before the first step of that many streams."""
 
     @abstractmethod
-    def weigh(self, start: Float[Tensor, "B D"], streams: int) -> Float[Tensor, "B P"]:
-        """The gate of the first `streams` streams."""
+    def advance(self, reasoning: ReasoningCache) -> ReasoningCache:
+        """One step further, for all of its rows."""
 
     @abstractmethod
     def trained(self, states: ReasoningStates) -> Float[Tensor, "B D"]:
@@ -93,6 +81,10 @@ class Reasoner(nn.Module, ABC):
     def answer(self, states: ReasoningStates) -> Float[Tensor, "B D"]:
         """What is searched with, after one step or more."""
 
+    def steps_in_training(self, batch: Batch) -> int:
+        """Steps of a training pass; a function of the batch's seed and step, so that all shards take as many."""
+        return self.steps
+
     def forward(self, x: Float[Tensor, "B T D"], batch: Batch, budget: Budget | None = None) -> States:
         """With the budget's steps in its first streams, whose gate then sums to one; as trained without one.
 
@@ -100,26 +92,14 @@ class Reasoner(nn.Module, ABC):
         more streams than were trained.
         """
         history, reasoning = self._begun(x, batch, budget)
-        for _ in range((budget or AS_TRAINED).steps_of(self)):
+        drawn = self.training and budget is None
+        for _ in range(self.steps_in_training(batch) if drawn else (budget or AS_TRAINED).steps_of(self)):
             reasoning = self.advance(reasoning)
         return replace(history, outputs=self._outputs(reasoning.states), reasoning=reasoning.states)
 
     def begin(self, x: Float[Tensor, "B T D"], batch: Batch, budget: Budget | None = None) -> ReasoningCache:
         """Read the history, once."""
         return self._begun(x, batch, budget)[1]
-
-    def advance(self, reasoning: ReasoningCache) -> ReasoningCache:
-        """One step further, for all of its rows."""
-        states, taken = reasoning.states, reasoning.taken
-        before = states.steps[:, -1] if taken else self.openings(states.start)[:, : states.gate.shape[1]]
-        token = before + self.step_vectors[min(taken, self.steps - 1)]
-        if self.training and self.input_noise and reasoning.cache.batch.views > 1:
-            token = token + self._noise(token, reasoning.cache.batch.views)
-        state, cache = self.encoder.step(token, reasoning.cache)
-        if self.residual:
-            state = state + before
-        grown = torch.cat([states.steps, state[:, None]], 1)
-        return ReasoningCache(replace(states, steps=grown), cache, taken + 1)
 
     def select(self, reasoning: ReasoningCache, rows: Int[Tensor, "b"]) -> ReasoningCache:
         """Some of the rows."""
@@ -132,11 +112,7 @@ class Reasoner(nn.Module, ABC):
         return self.answer(reasoning.states) if reasoning.taken else reasoning.states.start
 
     def _begun(self, x: Tensor, batch: Batch, budget: Budget | None) -> tuple[States, ReasoningCache]:
-        streams = (budget or AS_TRAINED).streams_of(self)
-        history, cache = self.encoder.start(x, batch)
-        start = last(history.tokens, batch)
-        steps = start.new_zeros(start.shape[0], 0, streams, start.shape[1])
-        return history, ReasoningCache(ReasoningStates(start, steps, self.weigh(start, streams)), cache)
+        return self.opened(x, batch, (budget or AS_TRAINED).streams_of(self))
 
     def _outputs(self, states: ReasoningStates) -> dict[str, Tensor]:
         found = {"step_0": states.start}
@@ -144,9 +120,3 @@ class Reasoner(nn.Module, ABC):
             found[f"step_{s}"] = self.answer(replace(states, steps=states.steps[:, :s]))
         trained = self.trained(states) if states.steps.shape[1] else states.start
         return {**found, "trained": trained, "answer": found[f"step_{states.steps.shape[1]}"]}
-
-    def _noise(self, token: Float[Tensor, "B P D"], views: int) -> Float[Tensor, "B P D"]:
-        """Of all views but the first."""
-        noise = self.input_noise * torch.randn_like(token)
-        noise[: len(token) // views] = 0.0
-        return noise

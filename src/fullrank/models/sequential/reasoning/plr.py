@@ -26,7 +26,8 @@ from fullrank.core.errors import UserError
 from fullrank.core.spec import later
 from fullrank.data.batch import ReasoningStates
 from fullrank.models.initial import STD, small, start_small
-from fullrank.models.sequential.reasoning import Reasoner, ReasonerSpec
+from fullrank.models.sequential.reasoning import ReasonerSpec
+from fullrank.models.sequential.reasoning.stepwise import StepwiseReasoner
 
 
 class PLR(ReasonerSpec):
@@ -59,7 +60,7 @@ class PLR(ReasonerSpec):
         return PLRReasoner(encoder, dim, self)
 
 
-class PLRReasoner(Reasoner):
+class PLRReasoner(StepwiseReasoner):
     def __init__(self, encoder: nn.Module, dim: int, spec: PLR):
         super().__init__(encoder, dim, steps=spec.steps, streams=spec.streams, residual=spec.residual)
         # not 0: streams that start equal get equal gradients and never part

@@ -19,7 +19,8 @@ from torch import Tensor, nn
 
 from fullrank.core.bounds import MOST_PARTS
 from fullrank.data.batch import ReasoningStates
-from fullrank.models.sequential.reasoning import Reasoner, ReasonerSpec
+from fullrank.models.sequential.reasoning import ReasonerSpec
+from fullrank.models.sequential.reasoning.stepwise import StepwiseReasoner
 
 
 class ReaRec(ReasonerSpec):
@@ -35,7 +36,7 @@ class ReaRec(ReasonerSpec):
         return ReaRecReasoner(encoder, dim, self)
 
 
-class ReaRecReasoner(Reasoner):
+class ReaRecReasoner(StepwiseReasoner):
     def __init__(self, encoder: nn.Module, dim: int, spec: ReaRec):
         super().__init__(encoder, dim, steps=spec.steps, streams=1)
         self.mean = spec.answer == "mean"

@@ -18,7 +18,7 @@ def require_reasoner(model: Any, penalty: str) -> Any:
     if reasoner is None:
         raise UserError(
             f"the penalty {penalty} reads the steps of a reasoner, and this model has none: "
-            "set model.reasoner=plr (or rearec), or drop the penalty",
+            "set model.reasoner=plr (or rearec, lares), or drop the penalty",
             code="no-reasoner",
         )
     return reasoner

@@ -20,6 +20,8 @@ class Loss(ABC):
 
     sampled: bool = True
     """Whether its records hold the scores of sampled negatives."""
+    couples: bool = False
+    """Whether a query is always compared with the targets of the batch's other queries."""
 
     @abstractmethod
     def __call__(self, queries: Queries, batch: Batch) -> Record:

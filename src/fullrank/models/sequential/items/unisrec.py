@@ -1,0 +1,230 @@
+"""UniSRec: items made of text vectors by parametric whitening and a mixture of experts (Hou et al., KDD 2022).
+
+An item's vector is v = sum_k g_k (x - b_k) W_k, with x the vector of its text, which is not trained (Eqs. 2 to 4 of
+"Towards Universal Sequence Representation Learning for Recommender Systems", arXiv:2206.05941). Each of the experts k
+whitens x by parameters of its own, and g = softmax(x W_g + noise) with noise of training alone, of the standard
+deviation softplus(x W_n) + 0.01. `transductive` adds a vector of the item's own. Nothing else is per item: a run on
+another catalogue starts from these weights (``fullrank train --from``) without a common id, and a new item has a vector
+from its text.
+
+Pre-training is the loss `in_batch` with the penalty `sequence_contrast`, which reads `augmented` too.
+
+A run keeps the vectors in its own item table, in the columns `item_vectors` and `item_vectors_augmented`.
+
+Differs: x is scaled to the length sqrt(width), so that its numbers are of size 1 whatever made them; sentence encoders
+give vectors of length 1, of which maps that start at N(0, 0.02) make next to nothing, and the authors take BERT's as
+they are. Dropout hides the same numbers of x from all experts, so that their maps are one product; the authors have a
+mask for each. An item without a vector is read as zeros. The authors freeze the encoder in the second stage; here it is
+trained.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Literal
+
+import numpy as np
+import polars as pl
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from pydantic import Field
+from torch import Tensor, nn
+
+from fullrank.core.bounds import MOST_PARTS
+from fullrank.core.errors import UserError
+from fullrank.core.log import logger
+from fullrank.core.progress import Progress
+from fullrank.core.registry import Room
+from fullrank.data.events.catalog import Catalog
+from fullrank.models.initial import small, start_small
+from fullrank.models.sequential.items import Items, ItemsSpec, unit
+from fullrank.semantic_ids.vectors import CACHE, VectorsSpec
+from fullrank.semantic_ids.vectors.text import TextVectors
+
+log = logger(__name__)
+VECTORS, AUGMENTED = "item_vectors", "item_vectors_augmented"
+"""Columns of a run's item table: arrays of float32, zeros where nothing is known of an item."""
+AT_ONCE = 1 << 14
+"""Items that are made together where all are: bounds the memory of the experts' vectors."""
+LEAST_NOISE = 0.01
+"""Of the gate, as in the authors' code."""
+
+
+class UniSRec(ItemsSpec):
+    """Item vectors from text vectors, by whitening experts."""
+
+    kind: Literal["unisrec"] = "unisrec"
+    reads_new_items: ClassVar[bool] = True
+    vectors: Annotated[VectorsSpec, Room("items.vectors")] = TextVectors()
+    """Where an item's x comes from."""
+    augmented: Annotated[VectorsSpec, Room("items.vectors")] | None = None
+    """A second x of each item for `sequence_contrast` with words dropped, such as {kind: text, word_drop: 0.2}."""
+    transductive: bool = False
+    """Add a vector of the item's own, for a catalogue that stays."""
+    experts: int = Field(8, ge=1, le=MOST_PARTS)
+    """Experts."""
+    noise: bool = True
+    """Noise on the gate in training."""
+    dropout: float = Field(0.2, ge=0, lt=1)
+    """Dropout on x."""
+
+    def add_columns(self, catalog: Catalog) -> Catalog:
+        """The catalogue with each item's x. Raises `UserError` where there is none, or the columns' names are taken."""
+        for name in (VECTORS, AUGMENTED):
+            if name in catalog.frame.columns:
+                raise UserError(
+                    f"the items have a column {name!r}, a name that unisrec items use themselves; rename it",
+                    code="column-name-taken",
+                )
+        return Catalog(catalog.frame.with_columns(**self._read(catalog)))
+
+    def add_new_columns(self, catalog: Catalog, old: int) -> Catalog:
+        """The grown catalogue with the x of new items."""
+        frame = catalog.frame
+        own = frame[old:].drop(VECTORS, AUGMENTED, strict=False)
+        found = self._read(Catalog(own.with_columns(item=pl.Series(np.arange(len(own))), map_version=pl.lit(0))))
+        width = _matrix(Catalog(frame[:old]), VECTORS).shape[1]
+        for name, column in found.items():
+            if column.dtype != frame.schema[name]:
+                raise UserError(
+                    f"the new items' vectors are {column.dtype.shape[0]} wide and the run's {width}: "  # type: ignore[attr-defined]
+                    "make them by the same model",
+                    code="vectors-of-other-width",
+                )
+        return Catalog(frame.with_columns(**{name: pl.concat([frame[name][:old], new]) for name, new in found.items()}))
+
+    def build(self, dim: int, catalog: Catalog) -> UniSRecItems:
+        x = _matrix(catalog, VECTORS)
+        other = _matrix(catalog, AUGMENTED) if self.augmented is not None else None
+        if other is not None and other.shape != x.shape:
+            raise UserError(
+                f"model.items.augmented gives vectors {other.shape[1]} wide and model.items.vectors {x.shape[1]}: take "
+                "the same model for both",
+                code="vectors-of-other-width",
+            )
+        return UniSRecItems(dim, catalog, x, other, self)
+
+    def _read(self, catalog: Catalog) -> dict[str, pl.Series]:
+        sources = {VECTORS: self.vectors} | ({AUGMENTED: self.augmented} if self.augmented is not None else {})
+        found = {}
+        for name, source in sources.items():
+            matrix = source.read(catalog, CACHE, _tell).matrix.numpy()
+            found[name] = pl.Series(name, matrix, dtype=pl.Array(pl.Float32, matrix.shape[1]))
+        return found
+
+
+class UniSRecItems(Items):
+    """Whitening experts and their gate."""
+
+    computed = True
+    x: Tensor
+    other: Tensor | None
+
+    def __init__(
+        self, dim: int, catalog: Catalog, x: Float[Tensor, "V W"], other: Float[Tensor, "V W"] | None, spec: UniSRec
+    ):
+        super().__init__()
+        self.size, self.dim, width = catalog.size, dim, x.shape[1]
+        self.register_buffer("popularity", torch.as_tensor(catalog.popularity, dtype=torch.float32))
+        self.register_buffer("x", _scaled(x), persistent=False)
+        self.register_buffer("other", None if other is None else _scaled(other), persistent=False)
+        self.maps = small(spec.experts, width, dim)
+        self.means = nn.Parameter(torch.zeros(spec.experts, width))
+        self.gate = nn.Parameter(torch.zeros(width, spec.experts))
+        self.gate_noise = nn.Parameter(torch.zeros(width, spec.experts)) if spec.noise else None
+        self.drop = nn.Dropout(spec.dropout)
+        self.embedding = nn.Embedding(catalog.size, dim) if spec.transductive else None
+        start_small(self)
+
+    def flops(self, count: int) -> int:
+        """Of so many vectors: the experts' maps and their means', the gate, the gated sum."""
+        parts = -(-count // AT_ONCE) if count == self.size else 1
+        experts, width, dim = self.maps.shape
+        return 2 * experts * (count * (width * dim + width + dim) + parts * width * dim)
+
+    def embed(self, ids: Int[Tensor, "*n"]) -> Float[Tensor, "*n D"]:
+        rows = ids.reshape(-1)
+        return self._made(self.x[rows], rows).view(*ids.shape, self.dim)
+
+    def embed_augmented(self, ids: Int[Tensor, "*n"], changed: Bool[Tensor, "*n"]) -> Float[Tensor, "*n D"]:
+        """`embed`, with the second x where `changed` says so."""
+        assert self.other is not None
+        rows = ids.reshape(-1)
+        x = torch.where(changed.reshape(-1, 1), self.other[rows], self.x[rows])
+        return self._made(x, rows).view(*ids.shape, self.dim)
+
+    def all(self) -> Float[Tensor, "V D"]:
+        every = torch.arange(self.size, device=self.popularity.device)
+        return torch.cat([self.embed(some) for some in every.split(AT_ONCE)])
+
+    def transferred(self, given: Mapping[str, Tensor], old: Catalog, new: Catalog) -> dict[str, Tensor]:
+        """The experts and the gate as they are, for any catalogue whose vectors are as wide.
+
+        Vectors of items, where both have some, go by external id like those of every table; a run without any leaves
+        those of the new model where they start. Raises `UserError` where the run's items have other parts.
+        """
+        found = {}
+        for name, parameter in self.named_parameters():
+            learned = given.get(name)
+            if name == "embedding.weight":
+                if learned is None:
+                    found[name] = parameter.detach().clone()
+                continue
+            if learned is None or learned.shape != parameter.shape:
+                has = "none" if learned is None else f"one of shape {tuple(learned.shape)}"
+                raise UserError(
+                    f"the run's items have another {name} ({has}, needed {tuple(parameter.shape)}): text vectors of "
+                    "the same model, and the same experts and width, are needed to go on",
+                    code="other-model-spec",
+                )
+            found[name] = learned
+        return found
+
+    def _made(self, x: Float[Tensor, "n W"], rows: Int[Tensor, "n"]) -> Float[Tensor, "n D"]:
+        experts, width, _ = self.maps.shape
+        logits = x @ self.gate
+        if self.gate_noise is not None and self.training:
+            spread = F.softplus(x @ self.gate_noise) + LEAST_NOISE
+            logits = logits + spread * torch.randn_like(logits)
+        # (x - b) W = x W - b W: the maps of all experts are one product, and no [n, K, W] is made
+        whitened = (self.drop(x) @ self.maps.transpose(0, 1).reshape(width, -1)).unflatten(1, (experts, self.dim))
+        whitened = whitened - torch.bmm(self.means[:, None], self.maps)[:, 0]
+        made = torch.bmm(logits.softmax(1)[:, None], whitened)[:, 0]
+        return made if self.embedding is None else made + self.embedding(rows)
+
+
+def _matrix(catalog: Catalog, name: str) -> Float[Tensor, "V W"]:
+    """A column of vectors. Raises `UserError` where it is missing or is none."""
+    if name not in catalog.frame.columns:
+        raise UserError(
+            f"the item table has no column {name!r}: vectors are read when a model is trained on a store (or: catalog "
+            "= model.items.add_columns(catalog))",
+            code="items-without-vectors",
+        )
+    column = catalog.frame[name]
+    if not isinstance(column.dtype, pl.Array) or column.dtype.inner != pl.Float32 or column.null_count():
+        raise UserError(
+            f"the column {name!r} must hold the vector of every item, as arrays of float32", code="vectors-damaged"
+        )
+    found = torch.from_numpy(column.to_numpy().reshape(catalog.size, -1).copy())
+    if not bool(found.isfinite().all()):
+        raise UserError(f"the column {name!r} holds numbers that are not finite", code="vectors-damaged")
+    return found
+
+
+def _scaled(x: Float[Tensor, "V W"]) -> Float[Tensor, "V W"]:
+    """Of length sqrt(W); zeros stay."""
+    return unit(x) * x.shape[1] ** 0.5
+
+
+def _tell(what: str) -> Progress:
+    """A line at the start of what has to be made."""
+    said: list[bool] = []
+
+    def tick(done: int, total: int) -> None:
+        if done < total and not said:
+            said.append(True)
+            log.info(f"note: {what}: {total - done:,} of {total:,} are made now and kept in {str(CACHE)!r}")
+
+    return tick

@@ -1,0 +1,154 @@
+"""Sequence-sequence contrast: a history finds its own augmented copy among the batch (UniSRec, Eq. 8; InfoNCE).
+
+The copy lacks each item but the first with the chance `drop` (item drop). In a share `words` of the steps it has all
+items and reads each with that chance by the text vector with words dropped (word drop, `model.items.augmented`). With
+s_ij the cosine of the state of history i and of copy j, the term is the mean over rows of -log softmax_j(s_ij /
+temperature) at j = i. The encoder runs once more.
+
+Differs: rows with the same target are left out of the softmax, where the authors' code gives them the score 0. Rows
+without a query are left out. Negatives are those of this process's micro-batch: nothing is gathered, so shards give the
+mean of their own terms. With one row the term is 0.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Bool, Float, Int
+from pydantic import Field
+from torch import Tensor
+
+from fullrank.core.bounds import MOST_FACTOR
+from fullrank.core.errors import UserError
+from fullrank.core.random import uniform_draws
+from fullrank.data.batch import Batch, States, Step, last
+from fullrank.models.sequential.items import Items, unit
+from fullrank.models.sequential.regularizers import Penalty, PenaltySpec
+from fullrank.ops.in_batch_contrast import in_batch_contrast
+
+APART = 0x5E9_C0_417
+"""Added to the seed: sets these draws apart from those of negatives and of noise."""
+
+
+class SequenceContrast(PenaltySpec):
+    """In-batch contrast of histories and their augmented copies."""
+
+    kind: Literal["sequence_contrast"] = "sequence_contrast"
+    weight: float = Field(1e-3, gt=0, le=MOST_FACTOR)
+    """Factor of the term (lambda)."""
+    drop: float = Field(0.2, gt=0, le=1)
+    """Chance that an item is dropped, or read without some of its words."""
+    words: float = Field(0.0, ge=0, le=1)
+    """Share of the steps that drop words in place of items; UniSRec has 0.1."""
+    temperature: float = Field(0.07, ge=0.03, le=MOST_FACTOR)
+    """Divides the cosines."""
+
+    def build(self) -> SequenceContrastPenalty:
+        return SequenceContrastPenalty(self)
+
+
+class SequenceContrastPenalty(Penalty):
+    """It runs the encoder once more, inside the model's own forward pass."""
+
+    def __init__(self, spec: SequenceContrast):
+        super().__init__()
+        self.spec = spec
+
+    def attach(self, model: Any) -> None:
+        if model.task.tokens_per_event != 1 or model.task.tokens_before:
+            raise UserError(
+                "sequence_contrast drops items, and this task reads other tokens than one for each item: set "
+                "model.task to next_item, last_item or cloze, or leave the penalty out",
+                code="tokens-are-not-items",
+            )
+        if self.spec.words and getattr(model.items, "other", None) is None:
+            raise UserError(
+                f"sequence_contrast: words={self.spec.words:g} needs items with a second text vector: set "
+                "model.items.augmented={kind: text, word_drop: 0.2} (of unisrec), or words=0",
+                code="items-without-vectors",
+            )
+
+    def forward(self, step: Step) -> Float[Tensor, ""]:
+        spec, model = self.spec, step.model
+        assert isinstance(model, torch.nn.Module) and step.inputs is not None
+        batch = step.batch if step.batch.views == 1 else _first_view(step.batch)
+        rows = len(batch.items)
+        ended, targets = _targets(step, rows)
+        original = _state(step.states, step.inputs)[:rows][ended]
+        copy = _state(*self._copied(model, batch))[ended]
+        pair = unit(original.float())[None], unit(copy.float())[None]
+        return spec.weight * in_batch_contrast(*pair, targets, temperature=spec.temperature, both=False)
+
+    def _copied(self, model: Any, batch: Batch) -> tuple[States, Batch]:
+        """The states of the copies, and what the encoder was given of them."""
+        if self._of_words(batch):
+            x, inputs = model.task.training_inputs(_Augmented(model.items, batch, self.spec.drop), batch)
+        else:
+            x, inputs = model.task.training_inputs(model.items.for_one_step(), batch)
+            changed = changed_places(batch, x.shape[1], self.spec.drop)
+            changed[:, 0] = False
+            x, inputs = dropped(x, inputs, changed)
+        return model.encoder(x, inputs), inputs
+
+    def _of_words(self, batch: Batch) -> bool:
+        place = torch.zeros(1, dtype=torch.long)
+        return bool(uniform_draws(batch.seed + APART + 1, batch.step, place, 1)[0, 0] < self.spec.words)
+
+
+def changed_places(batch: Batch, width: int, chance: float) -> Bool[Tensor, "B T"]:
+    """Which events of a batch are dropped or changed: a function of seed, step, row and place."""
+    rows = torch.arange(len(batch.items), device=batch.items.device) if batch.rows is None else batch.rows
+    return uniform_draws(batch.seed + APART, batch.step, rows, width) < chance
+
+
+def dropped(
+    x: Float[Tensor, "B T D"], inputs: Batch, changed: Bool[Tensor, "B T"]
+) -> tuple[Float[Tensor, "B t D"], Batch]:
+    """The rows without these events; the others close up."""
+    kept = inputs.valid & ~changed
+    lengths = kept.sum(1)
+    order = (~kept).to(torch.int8).sort(dim=1, stable=True).indices[:, : max(1, int(lengths.max()))]
+    moved = {
+        name: value.gather(1, order)
+        for name in ("items", "times", "hidden")
+        if (value := getattr(inputs, name)) is not None
+    }
+    closer = x.gather(1, order[..., None].expand(-1, -1, x.shape[2]))
+    return closer, replace(inputs, lengths=lengths, captures=None, **moved)
+
+
+class _Augmented(Items):
+    """Items of which some places of the histories read the second x."""
+
+    def __init__(self, items: Any, batch: Batch, chance: float):
+        super().__init__()
+        self.items, self.batch, self.chance = items, batch, chance
+        self.size, self.popularity = items.size, items.popularity
+
+    def embed(self, ids: Int[Tensor, "B T"]) -> Float[Tensor, "B T D"]:
+        found: Tensor = self.items.embed_augmented(ids, changed_places(self.batch, ids.shape[1], self.chance))
+        return found
+
+    def all(self) -> Float[Tensor, "V D"]:
+        found: Tensor = self.items.all()
+        return found
+
+
+def _targets(step: Step, rows: int) -> tuple[Int[Tensor, "n"], Int[Tensor, "n"]]:
+    """Rows of the first view that have a query, and the target of the last of each."""
+    q = step.queries[0]
+    ends = torch.ones_like(q.rows, dtype=torch.bool)
+    ends[:-1] = q.rows[1:] != q.rows[:-1]  # queries stand in order of their rows, a row's in order of time
+    ends &= q.rows < rows
+    return q.rows[ends], (q.targets if q.items is None else q.items)[ends]
+
+
+def _state(states: States, inputs: Batch) -> Float[Tensor, "B D"]:
+    return states.outputs.get("trained", last(states.tokens, inputs))
+
+
+def _first_view(batch: Batch) -> Batch:
+    rows = len(batch.items) // batch.views
+    return batch.select(torch.arange(rows, device=batch.items.device))
