@@ -71,16 +71,14 @@ class Penalty(nn.Module, ABC):
     searches_items: bool = False
     """Whether it reads item vectors as what the first queries search; refused for a task whose queries search codes."""
 
-<<<<<<< HEAD
     reads_start: bool = False
     """Whether it reads the weights that training starts from, which a run that was cut off then reads again."""
-=======
+
     def read_items(self, catalog: Catalog) -> None:
         """See the item table once, before `attach`: keep the columns that the penalty is about.
 
         Raises `UserError` where they are not there.
         """
->>>>>>> classics
 
     def attach(self, model: nn.Module) -> None:
         """See the model once, when that is built: find the blocks to read and make the buffers that belong to them.
