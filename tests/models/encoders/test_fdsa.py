@@ -6,12 +6,7 @@ import pytest
 import torch
 
 from fullrank.models.sequential.attention.softmax import Softmax
-from fullrank.models.sequential.encoders import EncoderSpec
-from fullrank.models.sequential.encoders.caser import Caser
 from fullrank.models.sequential.encoders.fdsa import FDSA
-from fullrank.models.sequential.encoders.fmlp import FMLP
-from fullrank.models.sequential.encoders.gru import GRU
-from fullrank.models.sequential.encoders.seq2seq import Seq2Seq
 from fullrank.models.sequential.encoders.transformer import Transformer
 from fullrank.models.sequential.items.features import Features
 from fullrank.models.sequential.model import Recommender
@@ -19,20 +14,21 @@ from fullrank.testing import checks
 from refusals import refused
 from tiny import ITEMS, catalog, close, histories, padded, shaken
 
+NARROW = Transformer(attention=Softmax(heads=1))
 OPEN = Transformer(attention=Softmax(causal=False))
 
 
 def test_each_stream_reads_its_half() -> None:
-    model = shaken(FDSA(features=GRU()).build(7, 10)).eval()
+    model = shaken(FDSA(features=NARROW).build(7, 10)).eval()
     x, batch = torch.randn(2, 6, 7), padded(histories([6, 4]))
     ids, features = model.ids(x[..., :4], batch).tokens, model.features(x[..., 4:], batch).tokens
     assert close(model(x, batch).tokens, model.join(torch.cat([ids, features], -1)))
 
 
-@pytest.mark.parametrize("ids", [GRU(), FMLP(positions="none"), Caser()], ids=lambda one: one.kind)
-def test_any_two_encoders_go_on_with_a_history(ids: EncoderSpec) -> None:
-    positions = Transformer(positions="none", attention=Softmax(heads=1, rope=True))
-    found = dict(checks(FDSA(ids=ids, features=positions), room="encoders"))
+def test_goes_on_with_a_history_where_both_streams_do() -> None:
+    stream = Transformer(positions="none", attention=Softmax(heads=1, rope=True))
+    assert FDSA(ids=stream, features=stream).build(12, 16).continues and not FDSA(ids=stream).build(12, 16).continues
+    found = dict(checks(FDSA(ids=stream, features=stream.override("layers=3")), room="encoders"))
     for name in ("steps", "causal", "padding", "learns", "odd_batches"):
         found[name]("cpu")
 
@@ -63,10 +59,6 @@ def test_refusals() -> None:
         Features.parse({"categorical": ["brand"], "combine": "beside", "ids": False})
     with refused("encoders-disagree", "model.encoder.ids.attention.causal"):
         FDSA(ids=OPEN).build(8, 10)
-    with refused("encoder-answers-once", "seq2seq", "model.encoder.features"):
-        FDSA(features=Seq2Seq()).build(8, 10)
-    with refused("encoder-in-itself", "model.encoder.ids"):
-        FDSA(ids=FDSA()).build(8, 10)
     with refused("width-not-divisible", "model.dim"):
         FDSA().build(1, 10)
     with refused("task-needs-other-mask", "next_item", "model.encoder.ids.attention.causal"):

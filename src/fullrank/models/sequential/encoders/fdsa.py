@@ -1,37 +1,36 @@
 """FDSA: two streams, of ids and of features, joined by a linear layer (Zhang et al., IJCAI 2019).
 
 The vectors that are read hold the item's id in their first half and its features in the second
-(``model.items={kind: features, combine: beside}``). Each half has an encoder of its own, self-attention in the paper,
-and the state is W [ids; features] + b.
+(``model.items={kind: features, combine: beside}``). Each half has a transformer of its own, and the state is
+W [ids; features] + b.
 
-Differs: any two encoders, of which both are causal or neither. An item is searched by both halves, in the paper by its
-id alone. No norm or dropout behind W.
+Differs: the blocks are those of `transformer`, in any setting, both causal or neither. An item is searched by both
+halves, in the paper by its id alone. No norm or dropout behind W.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated, Literal
+from typing import Literal, cast
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from fullrank.core.errors import UserError
-from fullrank.core.registry import Room
 from fullrank.data.batch import Batch, States
 from fullrank.models.initial import start_small
 from fullrank.models.sequential.encoders import Cache, Encoder, EncoderSpec
-from fullrank.models.sequential.encoders.transformer import Transformer
+from fullrank.models.sequential.encoders.transformer import Block, Transformer
 
 
 class FDSA(EncoderSpec):
-    """An encoder of ids and one of features."""
+    """A transformer of ids and one of features."""
 
     kind: Literal["fdsa"] = "fdsa"
-    ids: Annotated[EncoderSpec, Room("encoders")] = Transformer()
+    ids: Transformer = Transformer()
     """Reads the first half of the vectors."""
-    features: Annotated[EncoderSpec, Room("encoders")] = Transformer()
+    features: Transformer = Transformer()
     """Reads the second half."""
 
     def build(self, dim: int, max_length: int) -> FDSAEncoder:
@@ -46,20 +45,8 @@ class FDSAEncoder(Encoder):
         if dim < 2:
             raise UserError("fdsa: a vector has two halves; set model.dim to 2 or more", code="width-not-divisible")
         self.dim, self.cut = dim, dim - dim // 2
-        self.ids: Encoder = spec.ids.build(self.cut, max_length)
-        self.features: Encoder = spec.features.build(dim // 2, max_length)
-        for name, one in (("ids", self.ids), ("features", self.features)):
-            if isinstance(one, FDSAEncoder):
-                raise UserError(
-                    f"fdsa: its two encoders are no fdsa themselves; set model.encoder.{name}=transformer",
-                    code="encoder-in-itself",
-                )
-            if one.decodes:
-                raise UserError(
-                    f"fdsa: the encoder {getattr(spec, name).kind_of()!r} answers a row once, and two of them have no "
-                    f"joint answer: set model.encoder.{name}=transformer",
-                    code="encoder-answers-once",
-                )
+        self.ids = spec.ids.build(self.cut, max_length)
+        self.features = spec.features.build(dim // 2, max_length)
         if self.ids.causal != self.features.causal:
             raise UserError(
                 "fdsa: one of the encoders sees what comes later and the other does not; set both alike, as in "
@@ -69,7 +56,8 @@ class FDSAEncoder(Encoder):
         self.join = nn.Linear(dim, dim)
         self.causal, self.continues = self.ids.causal, self.ids.continues and self.features.continues
         self.reads_times = self.ids.reads_times or self.features.reads_times
-        self.uncounted = self.ids.uncounted or self.features.uncounted
+        mixers = [cast(Block, one.blocks[0]).attention for one in (self.ids, self.features)]
+        self.uncounted = mixers[0].uncounted or mixers[1].uncounted
         start_small(self)
 
     def forward(self, x: Float[Tensor, "B T D"], batch: Batch) -> States:
@@ -101,6 +89,6 @@ class FDSAEncoder(Encoder):
         return States(y, (x, y), (self,))
 
     def _apart(self, cache: Cache) -> tuple[Cache, Cache]:
-        """What each encoder remembers: a layer of the cache for each of its blocks, or one."""
-        depth = len(getattr(self.ids, "blocks", (self.ids,)))
+        """What each encoder remembers: a layer of the cache for each of its blocks."""
+        depth = len(self.ids.blocks)
         return replace(cache, layers=cache.layers[:depth]), replace(cache, layers=cache.layers[depth:])
