@@ -35,8 +35,8 @@ from fullrank.models.sequential.items.features import Features
 from fullrank.models.sequential.items.semantic import Semantic
 from fullrank.models.sequential.items.table import ItemTable
 from fullrank.models.sequential.items.text import Text
-from fullrank.models.sequential.items.unisrec import AUGMENTED, VECTORS, UniSRec
 from fullrank.models.sequential.items.tokeniser import TOKENISER, TOKENISER_SIZE
+from fullrank.models.sequential.items.unisrec import AUGMENTED, VECTORS, UniSRec
 from fullrank.semantic_ids.reader import CODES, SIZES
 from fullrank.serving.growing_tables import GrowingTables
 from fullrank.serving.origins import Near, Newcomer, Origin, Rule

@@ -62,7 +62,7 @@ class LatentAttention(Diagnostic):
         model = self.context.model
         if not has_reasoner(model):
             return []
-        if not isinstance(model.reasoner, StepwiseReasoner):  # type: ignore[union-attr]
+        if not isinstance(model.reasoner, StepwiseReasoner):
             return [not_measured(self.name, "its steps refine the states of all events and put no token behind them")]
         found = [attention_of(block) for block in blocks_of(model)]
         attentions = [one for one in found if isinstance(one, SoftmaxAttention)]
