@@ -82,6 +82,7 @@ class LARES(ReasonerSpec):
 
 class LARESReasoner(Reasoner):
     start_draw: Tensor
+    """[max_length, D]; None where an answer begins at zeros."""
 
     def __init__(self, encoder: nn.Module, dim: int, max_length: int, spec: LARES):
         super().__init__(encoder, steps=spec.steps, streams=1)
@@ -100,8 +101,8 @@ class LARESReasoner(Reasoner):
         self.both = nn.Linear(2 * dim, dim) if spec.join == "concat" else None
         self.share = nn.Parameter(torch.zeros(())) if spec.join == "gate" else None
         fixed = torch.randn(max_length, dim, generator=torch.Generator().manual_seed(PLACE)).clamp(-CUT, CUT)
-        drawn = spec.start_at_inference == "drawn"
-        self.register_buffer("start_draw", spec.start_std * drawn * fixed, persistent=False)
+        self.drawn = spec.start_at_inference == "drawn"
+        self.register_buffer("start_draw", spec.start_std * fixed if self.drawn else None, persistent=False)
         start_small(self)
 
     def steps_in_training(self, batch: Batch) -> int:
@@ -118,9 +119,9 @@ class LARESReasoner(Reasoner):
         hidden = history.tokens
         start = last(hidden, batch)
         states = ReasoningStates(
-            start, start.new_zeros(len(start), 0, 1, start.shape[1]), torch.ones_like(start[:, :1])
+            start, start.new_zeros(start.shape[0], 0, 1, start.shape[1]), torch.ones_like(start[:, :1])
         )
-        return history, ReasoningCache(states, Cache(((hidden, self._first(hidden)),), batch))
+        return history, ReasoningCache(states, Cache(((hidden, self._first(hidden, batch)),), batch))
 
     def advance(self, reasoning: ReasoningCache) -> ReasoningCache:
         (hidden, thought), states = reasoning.cache.layers[0], reasoning.states
@@ -136,11 +137,14 @@ class LARESReasoner(Reasoner):
     def answer(self, states: ReasoningStates) -> Float[Tensor, "B D"]:
         return states.steps[:, -1, 0]
 
-    def _first(self, hidden: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
+    def _first(self, hidden: Float[Tensor, "B T D"], batch: Batch) -> Float[Tensor, "B T D"]:
         """T_0."""
         if self.training:
             return self.start_std * torch.randn_like(hidden).clamp(-CUT, CUT)
-        return self.start_draw[: hidden.shape[1]].to(hidden.dtype).expand_as(hidden)
+        if not self.drawn:
+            return torch.zeros_like(hidden)
+        places = batch.positions(from_end=False).clamp_max(len(self.start_draw) - 1)
+        return self.start_draw[places].to(hidden.dtype)
 
     def _joined(self, thought: Float[Tensor, "B T D"], hidden: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
         """f(T, H)."""
