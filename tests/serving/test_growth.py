@@ -34,7 +34,11 @@ NEW = {
 
 def settings(recipe: str) -> list[str]:
     """A small model of a recipe."""
-    return {"srt": ["model.items={kind: text, fields: [{column: title}], vocabulary: 60}"]}.get(recipe, [])
+    return {
+        "srt": ["model.items={kind: text, fields: [{column: title}], vocabulary: 60}"],
+        "fdsa": ["model.items.categorical=[brand]"],
+        "s3rec_pretrain": ["model.penalties=[{kind: s3rec, attributes: [brand]}]"],
+    }.get(recipe, [])
 
 
 def known(recipe: str) -> Catalog:

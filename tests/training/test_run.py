@@ -161,6 +161,10 @@ def test_every_recipe_trains_and_is_read_back(market: Store, tmp_path: Path) -> 
             small.append(f"model.items.vectors={{kind: file, path: '{tmp_path / 'vectors.parquet'}'}}")
         elif "kind: text" in spec.to_yaml():
             small.append("model.items.fields=[{column: title}, {column: brand, tokens: 8, empty: unknown}]")
+        if "kind: features" in spec.to_yaml():
+            small.append("model.items.categorical=[category, brand]")
+        if "kind: s3rec" in spec.to_yaml():
+            small.append("model.penalties=[{kind: s3rec, attributes: [category, brand]}]")
         run = fr.train(spec.override(*small, "seed=3"), market, tmp_path / name, progress=False)
         found = fr.evaluate(run, "validation", data=market)
         assert found.metrics["ndcg@10"] > 0, name

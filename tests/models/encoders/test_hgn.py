@@ -10,9 +10,10 @@ from tiny import close, histories, padded, shaken
 
 
 @pytest.mark.parametrize("products", [True, False])
-def test_equals_its_equations(products: bool) -> None:
+@pytest.mark.parametrize("projection", [True, False])
+def test_equals_its_equations(products: bool, projection: bool) -> None:
     """Both gates, their mean, and the sum of the events; what lies before a row adds nothing and is not counted."""
-    model = shaken(HGN(window=3, products=products).build(4, 10)).eval()
+    model = shaken(HGN(window=3, products=products, projection=projection).build(4, 10)).eval()
     x = torch.randn(2, 6, 4, requires_grad=True)
     tokens = model(x, padded(histories([6, 2]))).tokens
     for row, length in enumerate((6, 2)):
@@ -24,7 +25,7 @@ def test_equals_its_equations(products: bool) -> None:
                     gated = x[row, k] * (model.features.weight @ x[row, k] + model.features.bias).sigmoid()
                     score = (model.events.weight[0] @ gated + model.places[place]).sigmoid()
                     top, below, plain = top + score * gated, below + score, plain + x[row, k]
-            found.append(top / below + products * plain)
+            found.append(model.projection(top / below + products * plain))
         slow = torch.stack(found)
         assert close(tokens[row, :length], slow)
         fast = torch.autograd.grad(tokens[row, :length].pow(2).sum(), x, retain_graph=True)[0]

@@ -8,9 +8,11 @@ With x_k the vectors of the last `window` events:
 
 The second sum scores an item by its products with the events themselves.
 
-Differs: no vector of the user. In the paper it adds to both gates, of which b and c stay, and to the state. Items are
-scored with the vectors that are read, not with those of a second table. Every position of a history is a window of its
-own and predicts the next item, where a window of the authors predicts T. What lies before the first event adds nothing.
+Differs: no vector of the user. In the paper it adds to both gates, of which b and c stay, and to the state. In
+place of the second table of items that the paper scores with there is a linear map of the state (`projection`), which
+begins as the identity: with one table and no map an item would score others as they score it, in either order. Every
+position of a history is a window of its own and predicts the next item, where a window of the authors predicts T. What
+lies before the first event adds nothing.
 """
 
 from __future__ import annotations
@@ -36,6 +38,8 @@ class HGN(EncoderSpec):
     """L: events that are read."""
     products: bool = True
     """Add the sum of the events' own vectors, which scores an item by its products with them."""
+    projection: bool = True
+    """Map the state linearly before items are scored with it."""
     dropout: float = Field(0.0, ge=0, lt=1)
     """Dropout on the vectors that are read (none in the paper)."""
 
@@ -44,7 +48,7 @@ class HGN(EncoderSpec):
 
 
 class HGNEncoder(WindowEncoder):
-    flop_parts = {"features": "gates", "events": "gates"}
+    flop_parts = {"features": "gates", "events": "gates", "projection": "projections"}
 
     def __init__(self, dim: int, spec: HGN):
         super().__init__(dim, spec.window)
@@ -52,6 +56,9 @@ class HGNEncoder(WindowEncoder):
         self.places = small(spec.window)
         self.products, self.drop = spec.products, nn.Dropout(spec.dropout)
         start_small(self)
+        self.projection = nn.Linear(dim, dim, bias=False) if spec.projection else nn.Identity()
+        if isinstance(self.projection, nn.Linear):
+            nn.init.eye_(self.projection.weight)
 
     def read(self, x: Float[Tensor, "B n D"], known: Bool[Tensor, "B n"]) -> Float[Tensor, "B T D"]:
         x = self.drop(x)
@@ -61,4 +68,4 @@ class HGNEncoder(WindowEncoder):
         weighted = (gated.unfold(1, self.window, 1) * score[:, :, None]).sum(-1)
         # a window holds its own event at least, and a sigmoid that underflows must not divide by zero
         state = weighted / score.sum(-1, keepdim=True).clamp_min(torch.finfo(score.dtype).tiny)
-        return state + x.unfold(1, self.window, 1).sum(-1) if self.products else state
+        return self.projection(state + x.unfold(1, self.window, 1).sum(-1) if self.products else state)
