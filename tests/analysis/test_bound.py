@@ -81,6 +81,7 @@ def kinds() -> list[Transformer]:
 @pytest.mark.parametrize("settings", [(), ("scoring.similarity=cosine", "scoring.temperature=0.07")])
 def test_no_transformer_exceeds_it(settings: tuple[str, ...]) -> None:
     store = shop(15)
+    store.times = np.arange(store.num_events) * 86_400
     some, checked = everyone(store), 0
     for encoder in kinds():
         try:

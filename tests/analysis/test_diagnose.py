@@ -17,6 +17,7 @@ from fullrank.core.spec import Spec
 from fullrank.models.sequential.attention.softmax import Softmax
 from fullrank.models.sequential.encoders.transformer import Transformer
 from fullrank.models.sequential.model import Recommender
+from fullrank.models.sequential.objectives.losses.bce import BCE
 from fullrank.models.sequential.objectives.tasks.cloze import Cloze
 from fullrank.models.sequential.objectives.tasks.last_item import LastItem
 from fullrank.models.sequential.regularizers.sprint import Sprint
@@ -32,7 +33,8 @@ def specs() -> dict[str, Spec]:
     for pair in everything("attention"):
         found[name(pair)] = recommender(Transformer(layers=2, attention=plain(pair)))
     for pair in everything("items"):
-        found[name(pair)] = recommender().model_copy(update={"items": plain(pair)})
+        loss = {"loss": BCE()} if pair[1] == "tpab" else {}
+        found[name(pair)] = recommender().model_copy(update={"items": plain(pair), **loss})
     found["cloze"] = recommender(Transformer(attention=Softmax(causal=False))).model_copy(update={"task": Cloze()})
     found["sprint"] = recommender().model_copy(update={"penalties": (Sprint(),)})
     found["cosine"] = recommender(None, "scoring.similarity=cosine", "scoring.temperature=0.1")

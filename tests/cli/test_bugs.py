@@ -28,8 +28,11 @@ WORK: dict[str, tuple[str, str]] = {
     "keys list": ("keys list EVENTS", "fullrank.serving.keys.read_keys"),
     "keys remove": ("keys remove EVENTS --name shop", "fullrank.serving.keys.read_keys"),
     "export": ("export SASREC --to faiss --out OUT", "fullrank.run.Run.model"),
+    "finetune": ("finetune SASREC --data DATA --out OUT", "fullrank.run.Run.model"),
+    "fisher": ("fisher SASREC --out OUT", "fullrank.run.Run.model"),
     "grow": ("grow SASREC --items EVENTS --start mean --out OUT", "fullrank.training.cold_start.grow.grow_catalog"),
     "list": ("list recipes", "fullrank.core.registry.kinds"),
+    "pretrain": ("pretrain sasrec --data DATA --data DATA --out OUT", "fullrank.data.events.join.join_stores"),
     "predict": ("predict SASREC EVENTS", "fullrank.run.Run.open"),
     "prepare": ("prepare planted --out OUT", "fullrank.data.sources.planted.Planted.read"),
     "prepare-impressions": (

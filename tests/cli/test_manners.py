@@ -119,7 +119,8 @@ def test_what_a_recipe_says_that_it_needs_is_what_it_needs(recipe: str) -> None:
     assert needs.startswith("impressions" if spec.problem == "ranking" else "events")
     model = spec.model
     attention = getattr(getattr(model, "encoder", None), "attention", None)
-    times = getattr(attention, "rel_bias", None) == "times" or model.kind_of() == "recency"
-    assert ("times" in needs) == times
     items = model.items.kind_of() if hasattr(model, "items") else ""
+    times = getattr(attention, "rel_bias", None) == "times" or model.kind_of() == "recency"
+    times = times or getattr(attention, "kind", None) == "mojito" or items == "tpab"
+    assert ("times" in needs) == times
     assert ("codes" in needs, needs.endswith(", titles")) == (items == "semantic", items in ("text", "unisrec"))

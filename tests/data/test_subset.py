@@ -167,7 +167,7 @@ def test_without_the_users_of_another_store(whole: Store, tmp_path: Path) -> Non
     assert rest.manifest["subset"]["without"] == {
         "store": "few", "fingerprint": few.fingerprint, "users": few.num_users,
     }  # fmt: skip
-    with refused("no-users-left", few.num_users, str(whole.path)):
+    with refused("no-users-left", few.num_users, "without"):
         subset(few, tmp_path / "none", without=whole)
 
 

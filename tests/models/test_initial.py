@@ -16,6 +16,7 @@ from fullrank.models.sequential.attention.softmax import Softmax
 from fullrank.models.sequential.encoders.transformer import Transformer
 from fullrank.models.sequential.items.semantic import Semantic
 from fullrank.models.sequential.model import Recommender
+from fullrank.models.sequential.objectives.losses.bce import BCE
 from fullrank.models.sequential.objectives.tasks.cloze import Cloze
 from fullrank.models.sequential.objectives.tasks.last_item import LastItem
 from fullrank.models.sequential.objectives.tasks.next_item import NextItem
@@ -74,7 +75,7 @@ def test_in_every_room(pair: Pair) -> None:
     """A component that draws N(0, 0.02) by itself, without the mark, is found here."""
     room, spec = pair[0], plain(pair)
     settings: dict[str, Any] = {
-        "items": {"items": spec},
+        "items": {"items": spec, **({"loss": BCE()} if spec.kind_of() == "tpab" else {})},
         "encoders": {"encoder": spec, "task": LastItem() if spec.kind_of() == "seq2seq" else NextItem()},
         "attention": {"encoder": Transformer(attention=spec) if room == "attention" else None},
         "reasoning": {"reasoner": spec, "task": LastItem()},

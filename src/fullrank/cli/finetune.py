@@ -42,11 +42,12 @@ def finetune(
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
-    """Fine-tune a run on another store in stages: the top block first, at last everything.
+    """Fine-tune a run on another store, in stages.
 
-    Each stage starts with a fresh optimizer and schedule; its run stands in FOLDER.stages. Settings are those of RUN
-    but for --set, such as training.max_epochs=20 (epochs of the last stage). Items made of text or of vectors may be
-    any; of items that have a vector each, those that RUN knows start from theirs.
+    The top block is trained first, then the top two, at last everything. Each stage starts with a fresh optimizer and
+    schedule; its run stands in FOLDER.stages. Settings are those of RUN but for --set, such as training.max_epochs=20
+    (epochs of the last stage). Items made of text or of vectors may be any; of items that have a vector each, those
+    that RUN knows start from theirs.
 
     \b
     fullrank finetune runs/toys --data data/shop --out runs/shop

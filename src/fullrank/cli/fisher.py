@@ -29,7 +29,9 @@ def fisher(
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
-    """Write how much each weight of a run matters to it (the diagonal of its Fisher information).
+    """Measure how much each weight of a run matters.
+
+    That is the diagonal of the Fisher information, estimated on training batches.
 
     `fullrank finetune --ewc FILE`, or the penalty ewc of any training that starts from the run, then holds on to the
     weights that matter (elastic weight consolidation).

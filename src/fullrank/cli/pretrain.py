@@ -41,7 +41,7 @@ def pretrain(
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
-    """Train one model on several stores at once, for others to start from.
+    """Train one model on several stores at once.
 
     The stores are joined into one, ids with the name of their store in front. Go on with it on a store of its own:
     `fullrank finetune`, or `fullrank train --from`; without a step of training by --set training.max_epochs=0.

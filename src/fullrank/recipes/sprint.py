@@ -28,7 +28,7 @@ from typing import Any, ClassVar, Literal
 
 from fullrank.experiment import Experiment
 from fullrank.models.sequential.items.tpab import TPAB
-from fullrank.models.sequential.objectives.tasks.mojito import Mojito
+from fullrank.models.sequential.objectives.tasks.mojito import MojitoNextItem
 from fullrank.models.sequential.objectives.weightings.inverse_propensity import D2LR
 from fullrank.models.sequential.objectives.weightings.r2rec import R2Rec
 from fullrank.models.sequential.regularizers.dros import DROS
@@ -123,7 +123,7 @@ def d2lr() -> Experiment:
 
 def mojito() -> Experiment:
     """Maps mixed of items and moments in every layer, moments in the input, and a long-term part beside the state."""
-    made = _small("mojito", task=Mojito())
+    made = _small("mojito", task=MojitoNextItem())
     attention = "{kind: mojito, heads: 2, rope: true, dropout: 0.2}"
     return made.override(f"model.encoder.attention={attention}", "model.encoder.context=calendar")
 

@@ -36,6 +36,7 @@ from fullrank.models.sequential.items.semantic import Semantic
 from fullrank.models.sequential.items.table import ItemTable
 from fullrank.models.sequential.items.text import Text
 from fullrank.models.sequential.items.tokeniser import TOKENISER, TOKENISER_SIZE
+from fullrank.models.sequential.items.tpab import COUNTS, STARTS
 from fullrank.models.sequential.items.unisrec import AUGMENTED, VECTORS, UniSRec
 from fullrank.semantic_ids.reader import CODES, SIZES
 from fullrank.serving.growing_tables import GrowingTables
@@ -67,7 +68,7 @@ class ItemGrowth:
     def own_columns(self) -> frozenset[str]:
         """Columns of the item table that the library filled in for its own use (codes, tokens, vectors)."""
         of_text = [one.kept for one in self.items.fields] if isinstance(self.items, Text) else []
-        own = [CODES, SIZES, TOKENISER, TOKENISER_SIZE, VECTORS, AUGMENTED, *of_text]
+        own = [CODES, SIZES, TOKENISER, TOKENISER_SIZE, VECTORS, AUGMENTED, COUNTS, STARTS, *of_text]
         return frozenset(own) & set(self.catalog.columns)
 
     @cached_property

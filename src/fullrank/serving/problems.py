@@ -49,16 +49,16 @@ RETRY_AFTER = {BUSY: 1, AWAY: 1}
 """Status -> seconds after which it makes sense to try again, where the error has no `retry_after` of its own."""
 HIDDEN = frozenset(
     """
-    already-there data-not-needed export-of-other-run file-damaged file-error file-unreadable folder-locked
-    folder-not-empty folder-not-writable folder-of-others foreign-files history-store-damaged id-types-differ
-    index-of-other-vectors inside-a-store items-without-codes keys-writable manifest-incomplete manifest-invalid-spec
-    missing-file missing-folder missing-package missing-store network-disk newer-history-store no-logged-answers
-    no-new-items not-a-folder not-a-history-store other-evaluation-there not-a-keys-file not-a-ranking-model
+    already-there data-not-needed export-of-other-run file-damaged file-error file-unreadable fisher-of-other-model
+    folder-locked folder-not-empty folder-not-writable folder-of-others foreign-files history-store-damaged
+    id-types-differ index-of-other-vectors inside-a-store items-without-codes keys-writable manifest-incomplete
+    manifest-invalid-spec missing-file missing-folder missing-package missing-store network-disk newer-history-store
+    no-logged-answers no-new-items not-a-folder not-a-history-store not-a-keys-file not-a-ranking-model
     not-a-recommender not-a-run not-an-answer-log not-an-evaluation not-an-onnx-export not-text not-written
-    other-vectors option-of-other-problem out-of-memory recipe-not-importable run-not-finished same-folder
-    spec-cannot-be-built store-differs store-not-opened store-of-other-problem tokeniser-damaged tokeniser-unknown-token
-    unfit-store-server unknown-format version-name-taken weights-differ-from-spec weights-not-finite wrong-folder
-    wrong-format-version
+    option-of-other-problem other-evaluation-there other-vectors out-of-memory recipe-not-importable
+    run-not-finished same-folder spec-cannot-be-built store-differs store-not-opened store-of-other-problem
+    tokeniser-damaged tokeniser-unknown-token unfit-store-server unknown-format version-name-taken
+    weights-differ-from-spec weights-not-finite wrong-folder wrong-format-version
     """.split()
 )
 """Codes whose sentences name files or folders: matters of who runs the service (a 500), told by the log alone."""

@@ -9,7 +9,7 @@ from torch import Tensor
 from fullrank.data.batch import Batch, States, last
 from fullrank.models.sequential.model import Recommender, RecommenderModel
 from fullrank.models.sequential.objectives.losses.bce import BCE
-from fullrank.models.sequential.objectives.tasks.mojito import Mojito, MojitoTask
+from fullrank.models.sequential.objectives.tasks.mojito import MojitoNextItem, MojitoTask
 from fullrank.testing.tasks import DIM, LONGEST, check_inference
 from tiny import catalog, close, histories, padded, shaken
 
@@ -17,7 +17,7 @@ from tiny import catalog, close, histories, padded, shaken
 def test_the_long_term_part_is_the_definition() -> None:
     """Values and gradients, row by row, at odd lengths."""
     x = torch.randn(3, 7, 6, generator=torch.Generator().manual_seed(0)).requires_grad_()
-    task = Mojito(blend=0.3).build(6, 12)
+    task = MojitoNextItem(blend=0.3).build(6, 12)
     found = task.long_term(States(x, (x,)))
     wanted = torch.zeros_like(x)
     for b in range(3):
@@ -31,7 +31,7 @@ def test_the_long_term_part_is_the_definition() -> None:
 
 
 def model(**settings: float) -> RecommenderModel:
-    spec = Recommender(dim=DIM, max_length=LONGEST, task=Mojito.parse(settings), loss=BCE())
+    spec = Recommender(dim=DIM, max_length=LONGEST, task=MojitoNextItem.parse(settings), loss=BCE())
     return shaken(spec.build(catalog())).eval()
 
 
@@ -57,7 +57,7 @@ class Forgetful(MojitoTask):
 
 
 def test_an_answer_without_the_long_term_part_is_caught() -> None:
-    spec = Mojito()
+    spec = MojitoNextItem()
     check_inference(MojitoTask(DIM, LONGEST, spec))
     with pytest.raises(AssertionError, match="answered otherwise"):
         check_inference(Forgetful(DIM, LONGEST, spec))

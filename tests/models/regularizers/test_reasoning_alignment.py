@@ -17,7 +17,7 @@ from fullrank.models.sequential.objectives.tasks.last_item import LastItem
 from fullrank.models.sequential.reasoning.lares import LARES
 from fullrank.models.sequential.reasoning.plr import PLR
 from fullrank.models.sequential.reasoning.rearec import ReaRec
-from fullrank.models.sequential.regularizers.reasoning_alignment import ReasoningAlignment, _draws, partners
+from fullrank.models.sequential.regularizers.reasoning_alignment import ReasoningAlignment, _draws, same_target
 from refusals import refused
 from tiny import catalog, padded, shaken
 
@@ -55,7 +55,7 @@ def test_the_terms_as_they_read(reasoner: Any, weights: tuple[float, float]) -> 
     steps, targets = (reasoned.gate[:, None, :, None] * reasoned.steps).sum(2), [row[-1] for row in ROWS]
     first, second, wanted = steps[:5], steps[5:], torch.zeros(())
     if weights[0]:
-        mates = partners(torch.tensor(targets), step.batch).tolist()
+        mates = same_target(torch.tensor(targets), step.batch).tolist()
         other = torch.stack([second[mate, -1] for mate in mates])
         both = contrast(first[:, -1], other, targets, 0.2) + contrast(other, first[:, -1], targets, 0.2)
         wanted = wanted + weights[0] * both / 2
@@ -76,7 +76,7 @@ def test_a_partner_has_the_same_target_and_is_another_row_where_there_is_one() -
     batch = Batch(targets[:, None], torch.ones(6, dtype=torch.long), rows=torch.arange(40, 46), seed=1)
     seen = set()
     for step in range(60):
-        found = partners(targets, replace(batch, step=step))
+        found = same_target(targets, replace(batch, step=step))
         assert torch.equal(targets[found], targets) and found[5] == 5
         assert (found[:5] != torch.arange(5)).all()
         seen |= set(enumerate(found.tolist()))

@@ -81,8 +81,8 @@ def _subset_locked(
     strangers = np.zeros(source.num_users, bool) if other is None else _users_of(other, source)
     if other is not None and not (chosen & ~strangers).any():
         raise UserError(
-            f"all {int(chosen.sum()):,} users are users of {other.path} too, so none would be left; are the ids of "
-            "both stores those of the same people?",
+            f"all {int(chosen.sum()):,} users are users of the store in without= too, so none would be left; are the "
+            "ids of both stores those of the same people?",
             code="no-users-left",
         )
     left_out, chosen = int((chosen & strangers).sum()), chosen & ~strangers

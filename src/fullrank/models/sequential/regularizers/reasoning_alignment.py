@@ -77,7 +77,7 @@ class ReasoningAlignmentPenalty(Penalty):
         first, final = steps[:rows], steps[:rows, -1]
         total = torch.zeros((), device=steps.device)
         if spec.trajectory_weight:
-            partner = steps[rows:, -1][partners(targets, step.batch)]
+            partner = steps[rows:, -1][same_target(targets, step.batch)]
             total = total + spec.trajectory_weight * self._contrast(final, partner, targets)
         if spec.step_weight and steps.shape[1] > 1:
             drawn = int(_draws(step.batch, torch.zeros(1, dtype=torch.long))[0] * steps.shape[1])
@@ -96,7 +96,7 @@ def _targets(step: Step) -> Int[Tensor, "B"]:
     return items[:rows]
 
 
-def partners(targets: Int[Tensor, "B"], batch: Batch) -> Int[Tensor, "B"]:
+def same_target(targets: Int[Tensor, "B"], batch: Batch) -> Int[Tensor, "B"]:
     """For each row another one with the same target, drawn; the row itself where there is none."""
     order = targets.sort(stable=True).indices
     sorted_targets = targets[order]

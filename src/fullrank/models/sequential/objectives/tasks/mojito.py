@@ -31,7 +31,7 @@ from fullrank.models.sequential.objectives.tasks import Segments, Task, TaskSpec
 from fullrank.models.sequential.objectives.tasks.next_item import NextItem, NextItemTask
 
 
-class Mojito(TaskSpec):
+class MojitoNextItem(TaskSpec):
     """Next-item prediction by short-term and long-term parts."""
 
     kind: Literal["mojito"] = "mojito"
@@ -52,7 +52,7 @@ class MojitoTask(Task):
     causal = True
     adds_groups = True
 
-    def __init__(self, dim: int, max_length: int, spec: Mojito):
+    def __init__(self, dim: int, max_length: int, spec: MojitoNextItem):
         super().__init__()
         self.rows = NextItemTask(dim, max_length, NextItem(window=spec.window))
         self.weight, self.blend = spec.weight, spec.blend
