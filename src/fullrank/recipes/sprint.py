@@ -122,10 +122,12 @@ def d2lr() -> Experiment:
 
 
 def mojito() -> Experiment:
-    """Maps mixed of items and moments in every layer, moments in the input, and a long-term part beside the state."""
-    made = _small("mojito", task=MojitoNextItem())
+    """Maps mixed of items and moments in every layer, and a long-term part beside the state.
+
+    Moments in the input too, as in the paper's tokens, are ``--set model.encoder.context=calendar``.
+    """
     attention = "{kind: mojito, heads: 2, rope: true, dropout: 0.2}"
-    return made.override(f"model.encoder.attention={attention}", "model.encoder.context=calendar")
+    return _small("mojito", task=MojitoNextItem()).override(f"model.encoder.attention={attention}")
 
 
 def tpab() -> Experiment:

@@ -52,9 +52,9 @@ def test_moments_are_fourier_series_of_their_fields() -> None:
         codes = []
         for field, x in enumerate(numbers):
             for k in range(3):
-                turns = [n * x / 10 ** float(calendar.periods[field, k]) for n in (1, 2)]
+                turns = [n * x / 10 ** calendar.periods[field, k].item() for n in (1, 2)]
                 waves = [math.sin(t) for t in turns] + [math.cos(t) for t in turns]
-                codes.append(sum(w * float(a) for w, a in zip(waves, calendar.waves[field, k], strict=True)))
+                codes.append(sum(w * a.item() for w, a in zip(waves, calendar.waves[field, k], strict=True)))
         assert close(row, calendar.joined(torch.tensor(codes)), 1e-3)
 
 

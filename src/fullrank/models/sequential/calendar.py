@@ -36,8 +36,9 @@ class CalendarCodes(Spec):
     decades: float = Field(8.0, ge=0, le=30)
     """The longest of a field's first periods is 10 to this power; they start evenly spread between 1 and that."""
 
-    def build(self, dim: int) -> Calendar:
-        return Calendar(dim, self)
+    def build(self, dim: int, *, short: bool = False) -> Calendar:
+        """`short` vectors start as long as those of items, to which they are added, and not several times as long."""
+        return Calendar(dim, self, short)
 
 
 class Calendar(nn.Module):
@@ -46,7 +47,7 @@ class Calendar(nn.Module):
     numbers: Tensor
     offsets: Tensor
 
-    def __init__(self, dim: int, spec: CalendarCodes):
+    def __init__(self, dim: int, spec: CalendarCodes, short: bool):
         super().__init__()
         sizes = list(FIELDS.values())
         self.sizes = sizes
@@ -59,6 +60,8 @@ class Calendar(nn.Module):
             nn.init.xavier_uniform_(one.data)
         self.joined = nn.Linear(len(sizes) * spec.width, dim)
         start_small(self)
+        if short:  # a sum over all codes, of about one each
+            self.joined.weight.data /= self.joined.in_features**0.5
 
     def forward(self, times: Int[Tensor, "*n"]) -> Float[Tensor, "*n D"]:
         rows = calendar_fields(times) + self.offsets

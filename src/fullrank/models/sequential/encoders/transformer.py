@@ -155,7 +155,7 @@ class TransformerEncoder(Encoder):
         self.dim = dim
         self.causal = spec.attention.causal
         self.blocks = nn.ModuleList(Block(dim, max_length, spec) for _ in range(spec.layers))
-        self.calendar = CalendarCodes().build(dim) if spec.context == "calendar" else None
+        self.calendar = CalendarCodes().build(dim, short=True) if spec.context == "calendar" else None
         attends = any(block.attention.reads_times for block in self._stack())
         self.reads_times = attends or self.calendar is not None
         self.position = nn.Embedding(max_length, dim) if spec.positions == "learned" else None
