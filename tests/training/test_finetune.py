@@ -226,6 +226,19 @@ def test_a_run_answers_without_the_file(run: Run, importance: Path, market: Stor
     assert len(fr.recommend(after, histories={"me": market.catalog.ids[:3].to_list()}, k=5)) == 5
 
 
+def test_settings_without_effect(run: Run, market: Store, tmp_path: Path) -> None:
+    with refused("setting-without-effect", "stage_epochs", "stages=0"):
+        fr.finetune(run, market, tmp_path / "a", stages=0, stage_epochs=3, **QUIET)
+    with refused("setting-without-effect", "ewc_weight"):
+        fr.finetune(run, market, tmp_path / "a", ewc_weight=3.0, **QUIET)
+    gru = fr.train("gru4rec", market, tmp_path / "gru", set=["training.max_epochs=1", "model.dim=8"], **QUIET)
+    with refused("encoder-without-blocks", "stages=0"):
+        fr.finetune(gru, market, tmp_path / "a", **QUIET)
+    popular = fr.train("popularity", market, tmp_path / "popular", **QUIET)
+    with refused("baseline-without-training", "popular"):
+        fr.fisher_information(popular, tmp_path / "f", batches=2)
+
+
 @pytest.mark.slow
 def test_stages_free_one_block_after_another(run: Run, market: Store, importance: Path, tmp_path: Path) -> None:
     settings = ["training.max_epochs=2", "training.lr=1e-3"]

@@ -30,12 +30,17 @@ def finetune(
             help="Blocks to free one by one before all is trained; 0 trains all at once.  [default: every block]",
         ),
     ] = None,
-    stage_epochs: Annotated[int, typer.Option("--stage-epochs", metavar="N", min=1, help="Epochs of each stage.")] = 10,
+    stage_epochs: Annotated[
+        int | None,
+        typer.Option("--stage-epochs", metavar="N", min=1, help="Epochs of each stage.  [default: 10]"),
+    ] = None,
     ewc: Annotated[
         Path | None,
         typer.Option("--ewc", metavar="FILE", help="Hold on to the weights that matter: a file of `fullrank fisher`."),
     ] = None,
-    ewc_weight: Annotated[float, typer.Option("--ewc-weight", metavar="X", help="How much.")] = 100.0,
+    ewc_weight: Annotated[
+        float | None, typer.Option("--ewc-weight", metavar="X", help="How much.  [default: 100]")
+    ] = None,
     settings: Settings = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on where it was cut off.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the runs that are there.")] = False,

@@ -5,6 +5,7 @@ A folder is checked before anything is written, and an old run is cleared only w
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,7 @@ def check_folder(
         raise UserError(f"{folder} is a file; give a folder for the run", code="not-a-folder")
     if is_store(folder):
         raise UserError(f"{folder} is a prepared store; give another folder for the run", code="folder-of-others")
-    if init_from is not None and init_from.path.resolve() == folder.resolve() and not resume:
+    if init_from is not None and os.path.realpath(init_from.path) == os.path.realpath(folder) and not resume:
         raise UserError(f"{folder} is the run to go on from; give another folder for the new run", code="same-folder")
     if not is_run(folder):
         strange = foreign_files(folder, RUN_FILES.__contains__)

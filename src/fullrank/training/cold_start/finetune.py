@@ -36,9 +36,9 @@ def finetune(
     out: str | Path,
     *,
     stages: int | None = None,
-    stage_epochs: int = 10,
+    stage_epochs: int | None = None,
     ewc: str | Path | None = None,
-    ewc_weight: float = 100.0,
+    ewc_weight: float | None = None,
     set: Sequence[str] = (),
     resume: bool = False,
     overwrite: bool = False,
@@ -47,9 +47,9 @@ def finetune(
 ) -> Run:
     """Fine-tune `run` on the store `data` and return the run folder `out`, opened.
 
-    `stages` is how many blocks are freed one by one (from the top), each for `stage_epochs` epochs, before all is
-    trained; None is every block of the encoder, 0 trains all at once. Their runs stand beside `out`, in the folder
-    OUT.stages. `ewc` is a file of `fisher_information`, with its weight. `set` changes settings of every
+    `stages` is how many blocks are freed one by one (from the top), each for `stage_epochs` (10) epochs, before all
+    is trained; None is every block of the encoder, 0 trains all at once. Their runs stand beside `out`, in the folder
+    OUT.stages. `ewc` is a file of `fisher_information`, with its weight (100). `set` changes settings of every
     stage, and the epochs of the last (`training.max_epochs`); what is not set is as in `run`. `resume` goes on where it
     was cut off.
 
@@ -57,15 +57,22 @@ def finetune(
     """
     source = run if isinstance(run, Run) else Run.open(run)
     folder, store = check_path("out", out), data if isinstance(data, Store) else Store.open(data)
-    check_whole("stage_epochs", stage_epochs, 1, MOST_EPOCHS)
-    last = _with_ewc(source.spec.override(*check_overrides(set)), ewc, check_number("ewc_weight", ewc_weight))
+    for name, given, without, why in (
+        ("stage_epochs", stage_epochs, stages == 0, "stages=0 has no stages"),
+        ("ewc_weight", ewc_weight, ewc is None, "ewc names no file"),
+    ):
+        if given is not None and without:
+            raise UserError(f"{name} has no effect where {why}; leave it out", code="setting-without-effect")
+    epochs = 10 if stage_epochs is None else check_whole("stage_epochs", stage_epochs, 1, MOST_EPOCHS)
+    weight = 100.0 if ewc_weight is None else check_number("ewc_weight", ewc_weight)
+    last = _with_ewc(source.spec.override(*check_overrides(set)), ewc, weight)
     resume, overwrite = check_flag("resume", resume), check_flag("overwrite", overwrite)
     blocks = _blocks(source) if stages is None else check_whole("stages", stages, 0, MOST_PARTS)
     jobs = [
         (
             folder.parent / f"{folder.name}.stages" / f"top-{top}",
             last.override(
-                f"training.max_epochs={stage_epochs}", f"training.top_blocks={top}", "training.keep=last",
+                f"training.max_epochs={epochs}", f"training.top_blocks={top}", "training.keep=last",
                 "training.patience=null",
             ),
         )

@@ -23,7 +23,7 @@ from fullrank.models.sequential.regularizers.ewc import FISHER, START
 from fullrank.run import Run, event_store_of
 from fullrank.training.retrieval_data import RetrievalData
 
-MOST_BATCHES = 10**7
+MOST_BATCHES = 10**5
 
 
 def fisher_information(
