@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -13,7 +15,9 @@ from fullrank.evaluation import Evaluation, evaluate
 from fullrank.inference.attention import blocks_of
 from fullrank.models.sequential.attention.focused import Focused
 from fullrank.models.sequential.baselines.popularity import Popularity
+from fullrank.models.sequential.encoders.seq2seq import Seq2Seq
 from fullrank.models.sequential.encoders.transformer import Transformer
+from fullrank.models.sequential.objectives.tasks.last_item import LastItem
 from tests.analysis.conftest import context_of, everyone, model_of, recommender, shop, values
 from tiny import histories, padded
 
@@ -37,6 +41,34 @@ def test_without_a_part_is_as_with_a_zero_output(label: str, settings: tuple[str
             found = model.answer(batch).vectors
         assert torch.equal(found, twin.answer(batch).vectors)
     assert not any(m._forward_hooks or "attend_latent" in vars(m) for m in model.modules())
+
+
+@pytest.mark.parametrize(
+    ("label", "outputs"),
+    [("decoder_attention", ("attention", "output")), ("cross_attention", ("cross", "output")),
+     ("decoder_feed_forward", ("feed_forward", "down"))],
+)  # fmt: skip
+def test_parts_of_a_decoder_are_left_out_together(label: str, outputs: tuple[str, str]) -> None:
+    """As with zeros for the last matrix of each; a search, token by token, sees the same."""
+    store = shop()
+    spec = recommender(Seq2Seq(layers=1, decoder_layers=2)).model_copy(update={"task": LastItem()})
+    model, twin = model_of(spec, store), model_of(spec, store)
+    batch = padded(histories((3, 9, 5), items=30))
+    for block in twin.encoder.decoder:
+        torch.nn.init.zeros_(getattr(getattr(block, outputs[0]), outputs[1]).weight)
+    (part,) = (part for part in parts_of(model) if part.label == label)
+    token = torch.randn(3, 2, 8, generator=torch.Generator().manual_seed(1))
+
+    def answers(one: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        x = one.items.embed(batch.items)
+        return one.answer(batch).vectors, one.encoder.step(token, one.encoder.start(x, batch)[1])[0]
+
+    with torch.no_grad():
+        with silenced(part.modules):
+            found = answers(model)
+        for with_hooks, expected in zip(found, answers(twin), strict=True):
+            torch.testing.assert_close(with_hooks, expected)
+        assert all(not torch.allclose(a, b) for a, b in zip(answers(model), found, strict=True))
 
 
 def test_a_pre_norm_block_without_both_is_the_identity() -> None:

@@ -12,6 +12,8 @@ from fullrank.analysis.diagnosis import LEFT_OUT, Row
 from fullrank.analysis.diagnostics.norms import Norms, spectral_norm
 from fullrank.models.sequential.baselines.popularity import Popularity
 from fullrank.models.sequential.encoders.gru import GRU
+from fullrank.models.sequential.encoders.seq2seq import Seq2Seq
+from fullrank.models.sequential.objectives.tasks.last_item import LastItem
 from tests.analysis.conftest import DIM, context_of, everyone, model_of, recommender, shop, values
 
 
@@ -60,6 +62,28 @@ def test_an_encoder_without_blocks_shows_all_its_matrices() -> None:
         "gru.weight_ih_l0",
         "gru.weight_hh_l0",
     }
+
+
+def test_a_decoder_has_rows_of_its_own() -> None:
+    """Its attention, its look at the history and its feed-forward, beside the encoder's blocks, and in the total."""
+    store = shop()
+    spec = recommender(Seq2Seq(layers=1, decoder_layers=2)).model_copy(update={"task": LastItem()})
+    model = model_of(spec, store)
+    rows = norm_rows(model)
+    for layer, block in enumerate(model.encoder.decoder):
+        for name, attention in (("decoder", block.attention), ("cross", block.cross)):
+            value, output = attention.matrices()
+            heads = [largest(head) for head in value]
+            assert values(rows, "sigma", layer=layer, label=f"{name}_value") == pytest.approx(heads)
+            assert values(rows, "sigma", layer=layer, label=f"{name}_output") == [pytest.approx(largest(output))]
+            expected = np.log(np.linalg.norm(heads) * largest(output))
+            assert values(rows, "log_product", layer=layer, label=f"{name}_attention") == [pytest.approx(expected)]
+        up, down = block.feed_forward.matrices()
+        expected = np.log(largest(up) * largest(down))
+        assert values(rows, "log_product", layer=layer, label="decoder_feed_forward") == [pytest.approx(expected)]
+    parts = [one["value"] for one in rows if one["name"] == "log_product" and one["label"] != "total"]
+    assert values(rows, "log_product", label="total") == [pytest.approx(sum(parts))]
+    assert len([one for one in rows if one["name"] == "log_product"]) == 1 + 2 + 3 * 2 + 1
 
 
 def test_a_baseline_has_none() -> None:

@@ -203,10 +203,13 @@ def _norms(found: Diagnosis) -> tuple[str, tuple[str, ...], list[list[Any]]]:
     headers = ("layer", "value", "output", "up", "down", "attention", "feed-forward")
     title = "Largest singular value of each matrix (value: of the largest head); then the log of each block's product."
     rows: list[list[Any]] = []
-    for layer in sorted({one["layer"] for one in found.of("norms") if one["layer"] is not None}):
-        cells = [_largest(found, layer, "sigma", label) for label in ("value", "output", "up", "down")]
-        logs = [_largest(found, layer, "log_product", label) for label in ("attention", "feed_forward")]
-        rows.append([layer + 1, *cells, *logs])
+    for kind in ("", "decoder_", "cross_"):
+        own = {one["layer"] for one in found.of("norms") if one["label"] == f"{kind}value"}
+        own |= {one["layer"] for one in found.of("norms") if one["label"] == f"{kind}up"}
+        for layer in sorted(own):
+            cells = [_largest(found, layer, "sigma", kind + label) for label in ("value", "output", "up", "down")]
+            logs = [_largest(found, layer, "log_product", kind + label) for label in ("attention", "feed_forward")]
+            rows.append([f"{kind.rstrip('_')} {layer + 1}".strip(), *cells, *logs])
     return title, headers, rows
 
 

@@ -46,6 +46,16 @@ def blocks_of(model: Model) -> list[nn.Module]:
     return [] if reader is None else list(cast(nn.ModuleList, reader.blocks))
 
 
+def decoder_blocks_of(model: Model) -> list[nn.Module]:
+    """The blocks that write an answer behind a history, with their attention to it in `cross`; none for other models.
+
+    Their attentions read no history, so no diagnostic of events sees them.
+    """
+    modules = model.modules() if isinstance(model, nn.Module) else ()
+    found = next((m.decoder for m in modules if isinstance(getattr(m, "decoder", None), nn.ModuleList)), None)
+    return [] if found is None else list(cast(nn.ModuleList, found))
+
+
 def attention_of(block: nn.Module) -> Any | None:
     """A block's attention, where it has one that shows its weights and names its matrices."""
     found = getattr(block, "attention", None)

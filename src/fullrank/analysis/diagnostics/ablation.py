@@ -30,7 +30,7 @@ from fullrank.analysis.report.draw import COLOURS, GREY, panel
 from fullrank.analysis.report.results import RunResult
 from fullrank.data.batch import Batch, DenseScorer, Model
 from fullrank.evaluation import evaluate
-from fullrank.inference.attention import attention_of, blocks_of
+from fullrank.inference.attention import attention_of, blocks_of, decoder_blocks_of
 from fullrank.inference.search import Decoding
 from fullrank.models.sequential.attention import Attention
 from fullrank.ops.effective_rank import collapse_share
@@ -132,7 +132,7 @@ class Part:
 
 
 def parts_of(model: Model) -> list[Part]:
-    """Each attention, each feed-forward, then all of each kind where there are several."""
+    """Each attention, each feed-forward, then all of each kind where there are several; of a decoder all at once."""
     found: list[Part] = []
     for label in ("attention", "feed_forward"):
         of_kind = []
@@ -143,6 +143,16 @@ def parts_of(model: Model) -> list[Part]:
         found += of_kind
         if len(of_kind) > 1:
             found.append(Part(label, None, tuple(module for part in of_kind for module in part.modules)))
+    answering = decoder_blocks_of(model)
+    for label, name in (
+        ("decoder_attention", "attention"),
+        ("cross_attention", "cross"),
+        ("decoder_feed_forward", "feed_forward"),
+    ):
+        parts = [getattr(block, name, None) for block in answering]
+        modules = tuple(module for module in parts if isinstance(module, nn.Module))
+        if modules:
+            found.append(Part(label, None, modules))
     mixers = [m for block in blocks_of(model) if isinstance(m := attention_of(block), Attention)]
     if mixers and all(m.rows_sum_to_one for m in mixers):  # else the identity is no weights of theirs
         found.append(Part("mixing", None, tuple(mixers)))
@@ -159,9 +169,10 @@ def silenced(modules: tuple[nn.Module, ...]) -> Iterator[None]:
     with ExitStack() as stack:
         for module in modules:
             stack.callback(module.register_forward_hook(zero).remove)
-            if isinstance(module, Attention):  # a reasoner's own tokens do not pass through forward
-                vars(module)["attend_latent"] = _zeros_of(module.attend_latent)
-                stack.callback(delattr, module, "attend_latent")
+            if isinstance(module, Attention):  # a reasoner's tokens, and a decoder's look, do not pass through forward
+                for name in ("attend_latent", "across"):
+                    vars(module)[name] = _zeros_of(getattr(module, name))
+                    stack.callback(delattr, module, name)
         yield
 
 
@@ -220,4 +231,4 @@ def _word(label: str, layer: int | None) -> str:
 
 
 def _colour(label: str) -> str:
-    return {"whole": GREY, "attention": COLOURS[0], "mixing": COLOURS[0]}.get(label, COLOURS[1])
+    return GREY if label == "whole" else COLOURS[1] if label.endswith("feed_forward") else COLOURS[0]

@@ -20,7 +20,7 @@ from fullrank.analysis.diagnostics import Diagnostic
 from fullrank.analysis.diagnostics.spectrum import triangle
 from fullrank.analysis.report import RunTable
 from fullrank.analysis.report.results import RunResult, readable
-from fullrank.inference.attention import attention_of, blocks_of
+from fullrank.inference.attention import attention_of, blocks_of, decoder_blocks_of
 
 
 def spectral_norm(matrix: Tensor) -> float:
@@ -57,6 +57,7 @@ class Norms(Diagnostic):
             found.append(row("norms", "sigma", spectral_norm(items.all()), label="embedding"))
             found.append(row("norms", "log_product", _log(found[-1]["value"]), label="embedding"))
         blocks = [list(_block(layer, block)) for layer, block in enumerate(blocks_of(model))]
+        blocks += [list(_decoder_block(layer, block)) for layer, block in enumerate(decoder_blocks_of(model))]
         if any(blocks):
             found += [one for rows in blocks for one in rows]
             logs = [one["value"] for one in found if one["name"] == "log_product"]
@@ -84,20 +85,32 @@ class Norms(Diagnostic):
         )
 
 
-def _block(layer: int, block: nn.Module) -> Iterator[Row]:
+def _block(layer: int, block: nn.Module, kind: str = "") -> Iterator[Row]:
     attention, feed = attention_of(block), getattr(block, "feed_forward", None)
     if attention is not None:
-        value, output = attention.matrices()
-        for head, matrix in enumerate(value):
-            yield row("norms", "sigma", spectral_norm(matrix), layer=layer, head=head, label="value")
-        yield row("norms", "sigma", spectral_norm(output), layer=layer, label="output")
-        product = attention_norm((value, output))
-        yield row("norms", "log_product", _log(product), layer=layer, label="attention")
+        yield from _attention(layer, attention, kind)
     if feed is not None and callable(getattr(feed, "matrices", None)):
         up, down = feed.matrices()
-        yield row("norms", "sigma", spectral_norm(up), layer=layer, label="up")
-        yield row("norms", "sigma", spectral_norm(down), layer=layer, label="down")
-        yield row("norms", "log_product", _log(feed_forward_norm((up, down))), layer=layer, label="feed_forward")
+        yield row("norms", "sigma", spectral_norm(up), layer=layer, label=f"{kind}up")
+        yield row("norms", "sigma", spectral_norm(down), layer=layer, label=f"{kind}down")
+        yield row("norms", "log_product", _log(feed_forward_norm((up, down))), layer=layer, label=f"{kind}feed_forward")
+
+
+def _decoder_block(layer: int, block: nn.Module) -> Iterator[Row]:
+    """A decoder's own attention and feed-forward, and its attention to the history."""
+    yield from _block(layer, block, "decoder_")
+    cross = getattr(block, "cross", None)
+    if cross is not None:
+        yield from _attention(layer, cross, "cross_")
+
+
+def _attention(layer: int, attention: Any, kind: str) -> Iterator[Row]:
+    value, output = attention.matrices()
+    for head, matrix in enumerate(value):
+        yield row("norms", "sigma", spectral_norm(matrix), layer=layer, head=head, label=f"{kind}value")
+    yield row("norms", "sigma", spectral_norm(output), layer=layer, label=f"{kind}output")
+    product = attention_norm((value, output))
+    yield row("norms", "log_product", _log(product), layer=layer, label=f"{kind}attention")
 
 
 def _log(value: float) -> float | None:
