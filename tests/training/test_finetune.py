@@ -234,6 +234,9 @@ def test_settings_without_effect(run: Run, market: Store, tmp_path: Path) -> Non
     gru = fr.train("gru4rec", market, tmp_path / "gru", set=["training.max_epochs=1", "model.dim=8"], **QUIET)
     with refused("encoder-without-blocks", "stages=0"):
         fr.finetune(gru, market, tmp_path / "a", **QUIET)
+    zero = fr.train("same", market, tmp_path / "zero", init_from=run, set=["training.max_epochs=0"], **QUIET)
+    with refused("no-epochs", str(zero.path)):
+        fr.finetune(zero, market, tmp_path / "a", **QUIET)
     popular = fr.train("popularity", market, tmp_path / "popular", **QUIET)
     with refused("baseline-without-training", "popular"):
         fr.fisher_information(popular, tmp_path / "f", batches=2)
@@ -261,6 +264,11 @@ def test_stages_free_one_block_after_another(run: Run, market: Store, importance
         run, market, tmp_path / "run", stage_epochs=1, ewc=importance, set=settings, resume=True, **QUIET
     )
     assert all(torch.equal(tensor, weights(again)[name]) for name, tensor in unbroken.items())
+    with refused("other-spec", "lr"):
+        others = [*settings[:1], "training.lr=2e-3"]
+        fr.finetune(run, market, tmp_path / "run", stage_epochs=1, ewc=importance, set=others, resume=True, **QUIET)
+    onward = fr.finetune(stages[0], market, tmp_path / "on", stages=0, set=["training.max_epochs=1"], **QUIET)
+    assert onward.spec.training.top_blocks is None and onward.spec.training.keep == "best"
 
 
 def test_text_items_start_on_another_shop(tmp_path: Path) -> None:

@@ -65,7 +65,14 @@ def finetune(
             raise UserError(f"{name} has no effect where {why}; leave it out", code="setting-without-effect")
     epochs = 10 if stage_epochs is None else check_whole("stage_epochs", stage_epochs, 1, MOST_EPOCHS)
     weight = 100.0 if ewc_weight is None else check_number("ewc_weight", ewc_weight)
-    last = _with_ewc(source.spec.override(*check_overrides(set)), ewc, weight)
+    # a run may itself be a stage of fine-tuning, or zero-shot
+    last = source.spec.override("training.top_blocks=null", "training.keep=best", *check_overrides(set))
+    if last.training.max_epochs == 0:
+        raise UserError(
+            f"training.max_epochs=0, as in {source.path}, would train nothing: set it to the epochs of the last stage",
+            code="no-epochs",
+        )
+    last = _with_ewc(last, ewc, weight)
     resume, overwrite = check_flag("resume", resume), check_flag("overwrite", overwrite)
     blocks = _blocks(source) if stages is None else check_whole("stages", stages, 0, MOST_PARTS)
     jobs = [
@@ -82,13 +89,11 @@ def finetune(
         if jobs and progress:
             trained = "everything" if place == folder else f"the top {stage} of {blocks} blocks"
             log.info(f"stage {stage} of {len(jobs) + 1}: {trained}")
-        done = resume and is_run(place)
-        if not (done and Run.open(place).manifest.get("finished") is True):
-            fit(
-                spec, store, place, resume=done, overwrite=overwrite, init_from=None if done else source,
-                device=device, progress=progress,
-            )  # fmt: skip
-        source = Run.open(place)
+        done = resume and is_run(place)  # one that has ended is compared with its settings, and taken
+        source = fit(
+            spec, store, place, resume=done, overwrite=overwrite, init_from=None if done else source, device=device,
+            progress=progress,
+        )  # fmt: skip
     return source
 
 
