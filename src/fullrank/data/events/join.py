@@ -16,7 +16,7 @@ import numpy as np
 import polars as pl
 
 from fullrank import __version__
-from fullrank.core.checks import check_flag, check_number, check_path, check_type
+from fullrank.core.checks import check_flag, check_number, check_path, check_texts, check_type
 from fullrank.core.errors import UserError
 from fullrank.core.files import without_dots
 from fullrank.core.locks import folder_lock
@@ -45,8 +45,13 @@ def join_stores(
     """
     check_type("stores", stores, (list, tuple), "stores, in a list")
     parts = [one if isinstance(one, Store) else Store.open(one) for one in stores]
+    if weights is not None:
+        check_type("weights", weights, (list, tuple), "a number for each store, in a list")
     given = [check_number("weights", one) for one in ([1.0] * len(parts) if weights is None else weights)]
-    called = [one.path.name for one in parts] if names is None else [str(name) for name in names]
+    if names is not None:
+        check_type("names", names, (list, tuple), "a name for each store, in a list")
+        check_texts("names", names, '"toys"')
+    called = [one.path.name for one in parts] if names is None else list(names)
     _check(parts, given, called)
     place = without_dots(check_path("out", out))
     if any(os.path.realpath(place) == os.path.realpath(one.path) for one in parts):
