@@ -113,6 +113,12 @@ class Batch:
         """Some of the rows, as one view."""
         return replace(self._moved(lambda x: x[rows]), views=1)
 
+    def first_view(self) -> Batch:
+        """The rows as they were loaded, where they are read several times."""
+        if self.views == 1:
+            return self
+        return self.select(torch.arange(len(self.items) // self.views, device=self.items.device))
+
     def repeated(self, views: int) -> Batch:
         """The rows as several views, one view after the other."""
         return replace(self._moved(lambda x: x.repeat(views, *[1] * (x.ndim - 1))), views=views)
@@ -237,6 +243,11 @@ class Queries:
     """The items that are sought, where the targets are parts of them (codes); None where the targets are the items."""
     times: Int[Tensor, "M"] | None = None
     """When the event happened that each query is to find, where the batch has times; of training alone."""
+
+    @property
+    def sought(self) -> Int[Tensor, "M"]:
+        """The item that each query is to find, whole where the targets are parts of it."""
+        return self.targets if self.items is None else self.items
 
     def first(self, rows: int) -> Queries:
         """Those of the first rows; queries stand in order of their rows."""

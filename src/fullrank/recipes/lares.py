@@ -8,7 +8,7 @@ fullrank.recipes.lares:base``. `lares` and `no_alignment` differ in the penalty 
 `base` has the pre-block and the core as two ordinary layers, read once. `paper` has all prefixes and batches of 2,048
 rows; it wants a GPU and has not been run.
 
-Cost: an epoch of amazon-beauty took about 75 s of one core's time. Numbers: none is recorded yet.
+Numbers: none is recorded yet.
 
 Differs: reconstructed (`models/sequential/reasoning/lares.py`), and without the reinforcement post-training. Widths,
 layers, dropout, depth, temperature and weights are defaults of the authors' code, which they search. At CPU size four

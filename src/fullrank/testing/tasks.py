@@ -151,7 +151,7 @@ def check_targets(task: Any, device: torch.device | str = "cpu") -> None:
         ahead = 0 if inputs.hidden is not None else int(q.name.rpartition("_")[2]) if "ahead_" in q.name else 1
         at = (q.positions - task.tokens_before + ahead) // task.tokens_per_event
         assert batch.valid[q.rows, at].all() and inputs.valid[q.rows, q.positions].all()
-        assert torch.equal(q.targets if q.items is None else q.items, batch.items[q.rows, at])
+        assert torch.equal(q.sought, batch.items[q.rows, at])
         assert q.times is None or torch.equal(q.times, times_of(batch)[q.rows, at]), "the time of another event"
         if q.items is not None:  # codes of the item, which stand in its row of the table
             assert torch.equal(q.targets, whole.items.codes[q.items, int(q.name.rpartition("_")[2]) - 1])

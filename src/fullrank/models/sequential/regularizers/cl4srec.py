@@ -87,8 +87,7 @@ class CL4SRecPenalty(Penalty):
 
     def forward(self, step: Step) -> Float[Tensor, ""]:
         model: Any = step.model
-        rows = len(step.batch.items) // step.batch.views
-        histories = known(step.batch.select(torch.arange(rows, device=step.batch.items.device)))
+        histories = known(step.batch.first_view())
         views = augmented(histories, self.spec)
         x, inputs = model.task.inference_inputs(Masked(model.items, self.masked), views)
         z = model.task.readout(model.encoder(x, inputs), inputs).flatten(1).float()

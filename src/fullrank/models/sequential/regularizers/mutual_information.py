@@ -54,7 +54,7 @@ class MutualInformationPenalty(Penalty):
         spec, q = self.spec, step.queries[0]
         ends = torch.ones_like(q.rows, dtype=torch.bool)
         ends[:-1] = q.rows[1:] != q.rows[:-1]  # queries stand in order of their rows, a row's in order of time
-        rows, targets = q.rows[ends], (q.targets if q.items is None else q.items)[ends]
+        rows, targets = q.rows[ends], q.sought[ends]
         sequences = unit(self._sources(step)[rows].float())[None]
         model: Any = step.model
         vectors = q.table.embed(targets) if q.items is None else model.items.embed(targets)

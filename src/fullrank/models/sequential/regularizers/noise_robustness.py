@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-import torch
 from jaxtyping import Float, Int
 from pydantic import Field, model_validator
 from torch import Tensor, nn
@@ -84,11 +83,10 @@ class NoiseRobustnessPenalty(Penalty):
 
     def forward(self, step: Step) -> Float[Tensor, ""]:
         model: Any = step.model
-        rows = len(step.batch.items) // step.batch.views
-        batch = step.batch if step.batch.views == 1 else step.batch.select(_first(rows, step.batch))
+        batch = step.batch.first_view()
         noise = Noise.on(batch, self.spec.mask, self.spec.substitute, self.pad)
         x, inputs = model.task.training_inputs(Noisy(model.items, noise), batch)
-        clean = _state(step.states, _inputs(step))[:rows]
+        clean = _state(step.states, _inputs(step))[: len(batch.items)]
         return self.spec.weight * in_batch_triplet(clean, _state(model.encoder(x, inputs), inputs), self.spec.margin)
 
 
@@ -118,7 +116,3 @@ def _state(states: States, inputs: Batch) -> Float[Tensor, "B D"]:
 def _inputs(step: Step) -> Batch:
     assert step.inputs is not None
     return step.inputs
-
-
-def _first(rows: int, batch: Batch) -> Int[Tensor, "b"]:
-    return torch.arange(rows, device=batch.items.device)

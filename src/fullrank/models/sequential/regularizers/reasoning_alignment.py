@@ -90,10 +90,7 @@ class ReasoningAlignmentPenalty(Penalty):
 
 def _targets(step: Step) -> Int[Tensor, "B"]:
     """The target of each row's one query, of one view."""
-    q = step.queries[0]
-    items = q.targets if q.items is None else q.items
-    rows = len(step.batch.items) // step.batch.views
-    return items[:rows]
+    return step.queries[0].sought[: len(step.batch.items) // step.batch.views]
 
 
 def same_target(targets: Int[Tensor, "B"], batch: Batch) -> Int[Tensor, "B"]:

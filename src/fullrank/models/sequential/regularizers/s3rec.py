@@ -135,8 +135,7 @@ class S3RecPenalty(Penalty):
 
     def _segments(self, step: Step, side: nn.Module) -> Float[Tensor, ""]:
         model: Any = step.model
-        rows = len(step.batch.items) // step.batch.views
-        batch = step.batch.select(torch.arange(rows, device=step.batch.items.device))
+        batch = step.batch.first_view()
         within = segments(batch)
         both = replace(batch.repeated(2), views=1)
         x, inputs = model.task.covered_inputs(model.items, both, torch.cat([within, ~within & batch.valid]))
@@ -144,7 +143,7 @@ class S3RecPenalty(Penalty):
         context = side(context).float()
         nearer = (context * (segment - segment.roll(1, 0))).sum(1)
         # alone a row is its own other, and there is nothing to tell apart
-        return F.softplus(-nearer).mean() if rows > 1 else 0.0 * nearer.sum()
+        return F.softplus(-nearer).mean() if len(nearer) > 1 else 0.0 * nearer.sum()
 
 
 def segments(batch: Batch) -> Bool[Tensor, "B T"]:

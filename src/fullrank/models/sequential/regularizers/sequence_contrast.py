@@ -73,7 +73,7 @@ class SequenceContrastPenalty(Penalty):
     def forward(self, step: Step) -> Float[Tensor, ""]:
         spec, model = self.spec, step.model
         assert isinstance(model, torch.nn.Module) and step.inputs is not None
-        batch = step.batch if step.batch.views == 1 else _first_view(step.batch)
+        batch = step.batch.first_view()
         rows = len(batch.items)
         ended, targets = _targets(step, rows)
         original = _state(step.states, step.inputs)[:rows][ended]
@@ -142,13 +142,8 @@ def _targets(step: Step, rows: int) -> tuple[Int[Tensor, "n"], Int[Tensor, "n"]]
     ends = torch.ones_like(q.rows, dtype=torch.bool)
     ends[:-1] = q.rows[1:] != q.rows[:-1]  # queries stand in order of their rows, a row's in order of time
     ends &= q.rows < rows
-    return q.rows[ends], (q.targets if q.items is None else q.items)[ends]
+    return q.rows[ends], q.sought[ends]
 
 
 def _state(states: States, inputs: Batch) -> Float[Tensor, "B D"]:
     return states.outputs.get("trained", last(states.tokens, inputs))
-
-
-def _first_view(batch: Batch) -> Batch:
-    rows = len(batch.items) // batch.views
-    return batch.select(torch.arange(rows, device=batch.items.device))
