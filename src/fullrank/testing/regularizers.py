@@ -94,7 +94,7 @@ def check_finite(whole: RecommenderModel, penalty: Any, *, hinged: bool = False)
         whole.zero_grad()
         with torch.autocast(device.type, torch.bfloat16, enabled=cast):
             value = added(penalty, whole.step(padded(histories([5, 7, 2]), step=9).to(device)))
-        assert value.shape == () and value.isfinite() and value.dtype == torch.float32
+        assert value.shape == () and value.isfinite() and value.dtype == torch.float32 and value.requires_grad
         value.backward()
         gradients = [p.grad for p in whole.parameters() if p.grad is not None]
         assert gradients and all(g.isfinite().all() for g in gradients)

@@ -89,12 +89,12 @@ def _summary(results: Sequence[RunResult]) -> SummaryTable:
     more = [name for name in MORE if name not in accuracies and any(name in one.evaluation.metrics for one in results)]
     rows = tuple(
         SummaryRow(one.key, one.name, look(place)["color"], (
-            *(metric_cell(one, name) for name in [*accuracies, *more]), one.run.manifest["parameters"],
-            None if one.seconds is None else duration(one.seconds),
+            *(metric_cell(one, name) for name in [*accuracies, *more]), _collapse(one),
+            one.run.manifest["parameters"], None if one.seconds is None else duration(one.seconds),
         ), _kind(one))
         for place, one in enumerate(results)
     )  # fmt: skip
-    headers = (*(metric_header(name) for name in [*accuracies, *more]), "parameters", "training")
+    headers = (*(metric_header(name) for name in [*accuracies, *more]), "collapse share", "parameters", "training")
     users = join_words(sorted({f"{one.evaluation.protocol['users']:,}" for one in results}))
     history = join_words(sorted({history_words(one.evaluation.protocol) for one in results}))
     note = (
@@ -110,6 +110,12 @@ def _summary(results: Sequence[RunResult]) -> SummaryTable:
             + "."
         )
     return SummaryTable(headers, rows, note)
+
+
+def _collapse(one: RunResult) -> str | None:
+    """The share of the variance of its scores that is one direction."""
+    share = one.diagnosis.value("spectrum", "collapse_share")
+    return None if share is None else f"{share:.0%}"
 
 
 def _kind(one: RunResult) -> str:
