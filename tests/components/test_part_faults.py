@@ -90,7 +90,7 @@ FAULTS: list[tuple[Pair, type, str, Plant, str]] = [
     (("encoders", "caser"), CaserEncoder, "read", ahead, "causal"),
     (("encoders", "hgn"), HGNEncoder, "read", ahead, "causal"),
     (("encoders", "fmlp"), Filter, "forward", circular, "causal"),
-    (("encoders", "fmlp"), Filter, "step", lambda step: lambda self, x, own, batch: step(self, x, own, batch) * 2, "steps"),
+    (("encoders", "fmlp"), Filter, "step", doubled, "steps"),
     (("encoders", "fdsa"), FDSAEncoder, "_joined", next_features, "causal"),
     (("attention", "mojito"), MojitoAttention, "mix", unmasked, "causal"),
     (("attention", "mojito"), MojitoAttention, "mix", doubled, "weights"),
