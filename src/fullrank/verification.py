@@ -6,7 +6,7 @@ Hashes find damage and mix-ups, not malice: whoever can write the folder can wri
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,6 +14,7 @@ from fullrank.core.checks import check_path
 from fullrank.core.errors import UserError
 from fullrank.core.files import foreign_files
 from fullrank.data import manifest as manifests
+from fullrank.data.events import parts
 from fullrank.data.impressions.store import open_store
 from fullrank.run import Run
 from fullrank.run_manifest import ENCODER, FORMAT, SEALED
@@ -25,7 +26,8 @@ from fullrank.training.state import RUN_FILES
 State = Literal["ok", "differs", "missing", "unreadable", "not hashed"]
 SOUND = ("ok", "not hashed")
 KINDS = {
-    manifests.FORMATS["retrieval"]: "store", manifests.FORMATS["ranking"]: "store of impressions", CODES: "codes",
+    manifests.FORMATS["retrieval"]: "store", manifests.PARTS: "store",
+    manifests.FORMATS["ranking"]: "store of impressions", CODES: "codes",
     "fullrank.export": "export",
 }  # fmt: skip
 """What the manifest calls a folder -> what we call it; a run's manifest names no format."""
@@ -101,13 +103,13 @@ def verify(folder: str | Path) -> Verification:
             code="wrong-folder",
         )
     notes = []
-    files = [_manifest_check(path, manifest), *_listed(path, manifest)]
+    files = [_manifest_check(path, manifest), *_listed(path, manifest), *_of_parts(path, manifest)]
     if files[0].state == "not hashed":
         notes.append(f"{manifests.NAME} has no seal, an older version wrote it: damage to it may stay unnoticed")
     if kind == "run":
         notes += _notes_of_run(manifest)
         files += [*_unlisted(path, {file.name for file in files}), *_checkpoint(path)]
-    known = {file.name for file in files}.union(RUN_FILES if kind == "run" else ())
+    known = {file.name.partition("/")[0] for file in files}.union(RUN_FILES if kind == "run" else ())
     if others := foreign_files(path, known.__contains__):
         notes.append(f"not of the {kind}, and not checked: {', '.join(others[:5])}{' ...' * (len(others) > 5)}")
     sound = all(file.state in SOUND for file in files)
@@ -138,6 +140,19 @@ def _listed(path: Path, manifest: Mapping[str, Any]) -> Iterator[FileCheck]:
             yield _compared(path, name, expected)
         else:
             yield FileCheck(name, "differs")
+
+
+def _of_parts(path: Path, manifest: Mapping[str, Any]) -> Iterator[FileCheck]:
+    """The files of each part of a store in parts."""
+    if not parts.is_parts(manifest):
+        return
+    for folder in parts.part_folders(path, manifest):
+        if not (folder / manifests.NAME).is_file():
+            yield FileCheck(f"{folder.name}/{manifests.NAME}", "missing")
+            continue
+        own = manifests.load_manifest(folder)
+        for file in (_manifest_check(folder, own), *_listed(folder, own)):
+            yield replace(file, name=f"{folder.name}/{file.name}")
 
 
 def _compared(path: Path, name: str, expected: Any) -> FileCheck:

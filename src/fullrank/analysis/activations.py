@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from fullrank.analysis.relevance import Relevance
 from fullrank.core.errors import UserError, unknown
+from fullrank.core.parted import Flat
 from fullrank.core.progress import Progress
 from fullrank.data.batch import Batch, Model, Scorer, States
 from fullrank.data.events.store import Store
@@ -99,7 +100,7 @@ class SampleStore:
     users: Int[np.ndarray, "U"]
 
     @property
-    def items(self) -> Int[np.ndarray, "E"]:
+    def items(self) -> Int[Flat, "E"]:
         return self.store.items
 
     @property

@@ -57,6 +57,15 @@ def prepare(
         Path | None,
         typer.Option("--from", metavar="FOLDER", help="Where a source's files lie.  [default: downloads/SOURCE]"),
     ] = None,
+    parts: Annotated[
+        int | None,
+        typer.Option(
+            "--parts",
+            metavar="N",
+            help="Write a store in so many parts, out of core: the table is read in pieces, and a preparation that was "
+            "killed goes on.  [default: in one, in memory]",
+        ),
+    ] = None,
     separator: Separator = None,
     overwrite: Overwrite = False,
     settings: Settings = None,
@@ -72,10 +81,11 @@ def prepare(
     fullrank prepare events.parquet --items items.parquet --out data/shop
     fullrank prepare log.csv --user-col customer --item-col sku --time-col none --out data/shop
     fullrank prepare movielens --k-core 5 --set source.variant=1m --out data/ml-1m
+    fullrank prepare logs/ --parts 64 --out data/large
     fullrank prepare planted --set source.users=500 --out data/toy
     """
     output, begun = Output(as_json), time.perf_counter()
-    how = {"separator": separator, "overwrite": overwrite, "progress": True}
+    how = {"separator": separator, "parts": parts, "overwrite": overwrite, "progress": True}
     store = _prepare(events, out, items, users, folder, shortcuts(given(context), settings), how)
     _report(output, store, time.perf_counter() - begun)
 

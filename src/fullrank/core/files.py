@@ -279,6 +279,16 @@ def reason_of(error: Exception) -> str:
     return getattr(error, "strerror", None) or (str(error).splitlines() or [""])[0] or type(error).__name__
 
 
+def take_place(folder: Path, out: Path) -> None:
+    """Give a finished folder the place `out`, in exchange for an older one, which goes. Raises `OSError`."""
+    for file in folder.iterdir():
+        flush(file)
+    flush(folder)
+    old = _swap(folder, out)
+    if old is not None:
+        shutil.rmtree(old)
+
+
 def _swap(new: Path, out: Path) -> Path | None:
     """Give `new` the place `out`; where the older folder is now, None where there was none."""
     aside: Path | None = None

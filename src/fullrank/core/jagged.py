@@ -18,6 +18,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Int, Shaped
 
+from fullrank.core.parted import Flat
+
 Rows = Int[np.ndarray, "r"] | Bool[np.ndarray, "R"] | slice
 """Which rows: their numbers in any order, a mask, or a slice."""
 
@@ -26,17 +28,17 @@ Rows = Int[np.ndarray, "r"] | Bool[np.ndarray, "R"] | slice
 class Jagged:
     """Row r is ``values[starts[r]:ends[r]]``."""
 
-    values: Shaped[np.ndarray, "E *d"]
+    values: Shaped[Flat, "E *d"]
     starts: Int[np.ndarray, "R"]
     ends: Int[np.ndarray, "R"]
 
     @classmethod
-    def from_offsets(cls, values: Shaped[np.ndarray, "E *d"], offsets: Int[np.ndarray, "O"]) -> Jagged:
+    def from_offsets(cls, values: Shaped[Flat, "E *d"], offsets: Int[np.ndarray, "O"]) -> Jagged:
         """Rows behind each other; O = R + 1."""
         return cls(values, offsets[:-1], offsets[1:])
 
     @classmethod
-    def from_lengths(cls, values: Shaped[np.ndarray, "E *d"], lengths: Int[np.ndarray, "R"]) -> Jagged:
+    def from_lengths(cls, values: Shaped[Flat, "E *d"], lengths: Int[np.ndarray, "R"]) -> Jagged:
         """Rows behind each other, from the first value on."""
         ends = np.cumsum(lengths, dtype=np.int64)
         return cls(values, ends - lengths, ends)
@@ -79,7 +81,7 @@ class Jagged:
         """At most the last `count` values of each row."""
         return Jagged(self.values, np.maximum(self.ends - count, self.starts), self.ends)
 
-    def over(self, values: Shaped[np.ndarray, "E *d"]) -> Jagged:
+    def over(self, values: Shaped[Flat, "E *d"]) -> Jagged:
         """The same rows of another array that lies beside `values`, such as the times of events."""
         return Jagged(values, self.starts, self.ends)
 
@@ -116,7 +118,7 @@ class Jagged:
         """Right-padded with `fill`; W is the longest row, at least 1, or `width`, which longer rows are cut to."""
         return _padded(self.values, *self._grid(width), fill)
 
-    def padded_with(self, beside: Shaped[np.ndarray, "E *d"]) -> tuple[np.ndarray, np.ndarray]:
+    def padded_with(self, beside: Shaped[Flat, "E *d"]) -> tuple[np.ndarray, np.ndarray]:
         """`padded()`, and that of the same rows of another array: the places are worked out once."""
         at, padding = self._grid()
         return _padded(self.values, at, padding), _padded(beside, at, padding)
@@ -128,11 +130,13 @@ class Jagged:
         return self.starts[:, None] + steps, steps >= lengths[:, None]
 
 
-def _padded(values: np.ndarray, at: np.ndarray, padding: np.ndarray, fill: Any = 0) -> np.ndarray:
+def _padded(values: Flat, at: np.ndarray, padding: np.ndarray, fill: Any = 0) -> np.ndarray:
     if len(values) == 0:
         return np.full((*at.shape, *values.shape[1:]), fill, dtype=values.dtype)
     # One gather of the whole table, padding included, since rows that are padded together have like lengths. Places
     # behind the last value are clipped to it.
-    found = np.asarray(values).take(at, axis=0, mode="clip")  # of a mapped file the array, not the map
+    # of a mapped file the array, not the map
+    whole = np.asarray(values) if isinstance(values, np.ndarray) else values
+    found = whole.take(at, axis=0, mode="clip")
     found[padding] = fill
     return found

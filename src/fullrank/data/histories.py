@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Int
 
 from fullrank.core.jagged import Jagged, Rows
+from fullrank.core.parted import Flat
 from fullrank.data.user_keys import UserKeys
 
 
@@ -18,7 +19,7 @@ class Histories:
 
     items: Jagged
     """[U rows] item ids."""
-    times: Int[np.ndarray, "E"] | None = None
+    times: Int[Flat, "E"] | None = None
     """Seconds since 1970 beside `items.values`; None where nobody knows them."""
     users: Int[np.ndarray, "U"] | None = None
     """Rows of the store's users, which a model sees as `Batch.rows`; None numbers them 0, 1, ..."""

@@ -25,6 +25,8 @@ from fullrank.problem import PROBLEMS, Problem
 
 FORMATS: Mapping[Problem, str] = {"retrieval": "fullrank.store", "ranking": "fullrank.impressions"}
 """What a manifest calls the stores of each problem."""
+PARTS = "fullrank.parts"
+"""What a manifest calls a store of events in parts (`data/events/parts.py`)."""
 NAME = "manifest.json"
 SEAL = "seal"
 """The key of a manifest that holds the hash of all its others."""
@@ -103,7 +105,9 @@ def _seal_of(own: Mapping[str, Any]) -> str:
 def is_store(folder: Path, *problems: Problem) -> bool:
     """Whether a folder says that it is a store (of any version): for one of `problems` where any are named."""
     try:
-        return load_manifest(folder).get("format") in [FORMATS[one] for one in problems or PROBLEMS]
+        wanted = problems or PROBLEMS
+        known = [FORMATS[one] for one in wanted] + [PARTS] * ("retrieval" in wanted)
+        return load_manifest(folder).get("format") in known
     except UserError:
         return False
 

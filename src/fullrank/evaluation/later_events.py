@@ -215,7 +215,7 @@ def _of_store(store: Store, catalog: Catalog) -> _Events:
     number = TextIndex(catalog.ids.cast(pl.String)).find(store.catalog.ids.cast(pl.String))
     owner = np.repeat(np.arange(store.num_users), np.diff(store.offsets))
     times = None if store.times is None else np.asarray(store.times)
-    return _Events(str(store.path), store.user_ids.cast(pl.String), owner, number[store.items], times)
+    return _Events(str(store.path), store.user_ids.cast(pl.String), owner, number[np.asarray(store.items)], times)
 
 
 def _of_type(users: pl.Series, ids: pl.Series) -> pl.Series:

@@ -16,6 +16,7 @@ from jaxtyping import Int
 
 from fullrank.core.errors import UserError, unknown
 from fullrank.core.memory import require_memory
+from fullrank.core.parted import Flat, occurrences
 from fullrank.core.progress import Progress
 from fullrank.data.batch import Model
 from fullrank.data.histories import EvalSet, Histories
@@ -53,7 +54,7 @@ class EvalStore(Protocol):
     """What evaluation reads of a prepared store (`fullrank.data.events.store.Store`)."""
 
     @property
-    def items(self) -> Int[np.ndarray, "E"]: ...
+    def items(self) -> Int[Flat, "E"]: ...
     @property
     def bounds(self) -> Int[np.ndarray, "users 2"]: ...
     @property
@@ -181,7 +182,7 @@ def rows_of_lists(
     """The rows of users whose ranked item ids are given (-1: an empty place), whoever ranked them."""
     counts = store.catalog.popularity
     if spec.popularity == "all":
-        counts = np.bincount(store.items, minlength=len(counts))
+        counts = occurrences(store.items, len(counts))
     chosen = None
     if any(n.needs_histories for n in spec.names()):
         chosen = history_popularity(users.histories.items, counts)

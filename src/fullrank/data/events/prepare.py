@@ -9,84 +9,26 @@ from collections.abc import Sequence
 from dataclasses import replace
 from logging import INFO
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any
 
-import numpy as np
-import polars as pl
-from pydantic import Field, field_validator, model_validator
-
-from fullrank.core.bounds import MOST_COUNT, MOST_VALUE
-from fullrank.core.checks import check_flag, check_path, check_texts, check_type
-from fullrank.core.errors import UserError, brief, unknown
+from fullrank.core.checks import check_flag, check_path, check_texts, check_type, check_whole
+from fullrank.core.errors import UserError
 from fullrank.core.files import without_dots
 from fullrank.core.locks import folder_lock
 from fullrank.core.log import logger, shown_at
-from fullrank.core.spec import Spec, later
 from fullrank.data.column_names import TimeColumn, check_column, check_time_column, check_unit, with_keywords
-from fullrank.data.events import splits, write
+from fullrank.data.events import splits, stream, write
+from fullrank.data.events.filters import Missing, Prepare, k_core, of_types, rated, without_duplicates
+from fullrank.data.events.parts import MOST_PARTS
 from fullrank.data.events.store import Store, require_replaceable_store
-from fullrank.data.events.table import Columns, Events, join_table, read_events
+from fullrank.data.events.table import Columns, Events, join_table, read_events, require_columns
+from fullrank.data.events.write_parts import Told
+from fullrank.data.frames import InputTable
 from fullrank.data.values import Unit
 
 log = logger(__name__)
 
-Missing = Literal["error", "drop"]
-Duplicates = Literal["keep", "first", "last"]
-Fewest = Annotated[int, Field(ge=0, le=MOST_COUNT)]
-
 __all__ = ["Columns", "Prepare", "Store", "prepare"]
-
-
-class Prepare(Spec):
-    """How events become a store. Filters run in the order of the fields."""
-
-    columns: Columns = Columns()
-    """Names of the event table's columns."""
-    missing: Missing = later("error")
-    """Rows without a user, an item or a time: an error, or dropped."""
-    event_types: tuple[str, ...] | None = None
-    """Keep events of these types (needs `columns.type`); None keeps all."""
-    min_rating: float | None = Field(None, ge=-MOST_VALUE, le=MOST_VALUE)
-    """Keep events rated at least this (needs `columns.rating`); None keeps all."""
-    duplicates: Duplicates = "keep"
-    """Which of several events of one user and item are kept: all (keep), the earliest, or the latest."""
-    k_core: Fewest | tuple[Fewest, Fewest] = 0
-    """Minimum events per user and per item, to a fixed point; a pair sets them apart; 0 keeps all."""
-    split: splits.Split = Field(default_factory=splits.LeaveOneOut)
-    """Which events are targets: leave_one_out, global_time or rolling_time (no leak)."""
-
-    @field_validator("event_types", mode="before")
-    @classmethod
-    def _names(cls, given: Any) -> Any:
-        given = [given] if isinstance(given, (str, int)) else given
-        return tuple(str(name) for name in given) if isinstance(given, (list, tuple)) else given
-
-    @field_validator("k_core", mode="before")
-    @classmethod
-    def _counts(cls, given: Any) -> Any:
-        numbers = [k for k in (given if isinstance(given, list | tuple) else [given]) if type(k) is int]
-        if any(not 0 <= k <= MOST_COUNT for k in numbers):
-            raise UserError(f"k_core must be 0 to {MOST_COUNT:,}, not {brief(given)}", code="setting-out-of-range")
-        return given
-
-    @model_validator(mode="after")
-    def _effects(self) -> Prepare:
-        if self.event_types is not None and self.columns.type is None:
-            raise UserError(
-                "event_types needs columns.type, the name of the column that says what was done", code="missing-setting"
-            )
-        if self.event_types == ():
-            raise UserError("event_types names no type; leave it out to keep all", code="empty-setting")
-        if self.min_rating is not None and self.columns.rating is None:
-            raise UserError("min_rating needs columns.rating, the name of the rating column", code="missing-setting")
-        if self.columns.time is None and self.columns.time_unit != "s":
-            raise UserError("time_unit has no effect without a time column", code="setting-without-effect")
-        return self
-
-    @property
-    def per_user_and_item(self) -> tuple[int, int]:
-        """Fewest events of a user, fewest events of an item."""
-        return (self.k_core, self.k_core) if isinstance(self.k_core, int) else self.k_core
 
 
 def prepare(
@@ -106,6 +48,7 @@ def prepare(
     missing: Missing | None = None,
     separator: str | None = None,
     set: Sequence[str] = (),
+    parts: int | None = None,
     overwrite: bool = False,
     progress: bool = False,
     notes: Sequence[str] = (),
@@ -121,12 +64,16 @@ def prepare(
     first line. An item or user table is joined on its column of the name that
     the event table uses, else on `item_id` or `user_id`. `progress` prints one line per step to stderr; `notes` (what
     a source has to say about its data) are kept in the manifest.
+    With `parts` the store is written in so many parts (`data/events/parts.py`), and the table is read in pieces, so
+    that neither has to fit into memory; a preparation in parts that was killed goes on when it is called again.
     Equal times keep input order, which is the engine's: Spark promises none, so add a column that decides ties there.
     Raises `UserError` with one sentence for anything that cannot be read or would be empty.
     """
     place = without_dots(check_path("out", out))
     check_type("spec", spec, Prepare, "fr.Prepare(...)")
     check_texts("notes", notes, '["what is known of the data"]')
+    if parts is not None:
+        check_whole("parts", parts, 1, MOST_PARTS)
     named = {
         "user_col": ("columns.user", check_column("user_col", user_col)),
         "item_col": ("columns.item", check_column("item_col", item_col)),
@@ -139,7 +86,10 @@ def prepare(
     spec = _with_keywords(spec, named, missing, set)
     with folder_lock(place, "prepare"):
         require_replaceable_store(place, overwrite=check_flag("overwrite", overwrite))
-        return _prepare_locked(events, place, items, users, spec, separator, shown_at(progress), notes)
+        level = shown_at(progress)
+        if parts is not None:
+            return _prepare_parts(events, place, items, users, spec, separator, level, notes, parts)
+        return _prepare_locked(events, place, items, users, spec, separator, level, notes)
 
 
 def _with_keywords(spec: Prepare, named: dict[str, tuple[str, Any]], missing: Any, settings: Any) -> Prepare:
@@ -171,8 +121,7 @@ def _prepare_locked(
 ) -> Store:
 
     def say(step: str, facts: dict[str, Any]) -> None:
-        counts = ", ".join(f"{facts[k]:,} {k}" for k in ("events", "users", "items") if k in facts)
-        log.log(level, f"{step}: {counts}" if counts else step)
+        log.log(level, _step(step, facts))
 
     table = read_events(
         events, spec.columns, with_rating=spec.min_rating is not None, missing=spec.missing, separator=separator
@@ -198,6 +147,31 @@ def _prepare_locked(
     store = Store.open(place, verify=False)  # the hashes were taken just now
     say(f"wrote {str(place)!r}", store.manifest["counts"])
     return store
+
+
+def _prepare_parts(
+    events: Any, place: Path, items: Any, users: Any, spec: Prepare, separator: str | None, level: int,
+    notes: Sequence[str], count: int,
+) -> Store:  # fmt: skip
+    def say(step: str, facts: dict[str, Any]) -> None:
+        log.log(level, _step(step, facts))
+
+    if users is not None:
+        raise UserError(
+            "a store in parts keeps no table of users yet: leave out users, or parts", code="setting-without-effect"
+        )
+    source = InputTable(events, "events", separator=separator)
+    require_columns(source, spec.columns, with_rating=spec.min_rating is not None)
+    told = Told(items, spec.columns.item, source.typed, tuple(notes), _names(events, items, None))
+    stream.prepare_parts(source, place, spec, count, told, say)
+    store = Store.open(place, verify=False)
+    say(f"wrote {str(place)!r}", store.manifest["counts"])
+    return store
+
+
+def _step(step: str, facts: dict[str, Any]) -> str:
+    counts = ", ".join(f"{facts[k]:,} {k}" for k in ("events", "users", "items") if k in facts)
+    return f"{step}: {counts}" if counts else step
 
 
 def _filter(
@@ -244,51 +218,3 @@ def _names(*tables: Any) -> dict[str, str]:
         elif table is not None:
             result[role] = f"{type(table).__module__.split('.')[0]}.{type(table).__name__}"
     return result
-
-
-def of_types(events: Events, types: Sequence[str]) -> Events:
-    """Events of these types. Raises `UserError` for a type that no event has. Needs `events.type`."""
-    assert events.type is not None
-    for name in types:
-        if name not in events.type_names:
-            raise unknown("event type", name, events.type_names)
-    wanted = np.isin(np.array(events.type_names), np.array(types))
-    return events.take(wanted[events.type])
-
-
-def rated(events: Events, least: float) -> Events:
-    """Events with a rating of at least `least`. Needs `events.rating`."""
-    assert events.rating is not None
-    return events.take(events.rating >= least)
-
-
-def without_duplicates(events: Events, keep: Duplicates) -> Events:
-    """One event for each pair of user and item: the earliest (`first`) or the latest (`last`); `keep` keeps all.
-
-    Of pairs at equal times the first (or last) in input order is kept.
-    """
-    if keep == "keep":
-        return events
-    # One number for each pair: users x items fit 63 bits, since both are codes of 31.
-    pair = pl.Series(events.user.astype(np.int64) * len(events.item_ids) + events.item)
-    mask = pair.is_first_distinct() if keep == "first" else pair.is_last_distinct()
-    return events.take(mask.to_numpy())
-
-
-def k_core(events: Events, per_user: int, per_item: int) -> tuple[Events, int]:
-    """The largest set of events where each user has at least `per_user` and each item at least `per_item`.
-
-    Users and items below are dropped in turn until none is: the result does not depend on the order. Returns the
-    events and the number of rounds that dropped some.
-    """
-    rounds, alive = 0, np.ones(len(events), bool)
-    user, item = events.user, events.item
-    while len(user):
-        users = np.bincount(user, minlength=len(events.user_ids)) >= per_user
-        items = np.bincount(item, minlength=len(events.item_ids)) >= per_item
-        keep = users[user] & items[item]
-        if keep.all():
-            break
-        user, item, rounds = user[keep], item[keep], rounds + 1
-        alive[alive] = keep
-    return (events.take(alive) if rounds else events), rounds

@@ -8,7 +8,8 @@ targets at bounds[u, 1], test targets at the end of the history. Histories are s
 from __future__ import annotations
 
 import datetime
-from typing import Annotated, Any, Literal
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from jaxtyping import Int64
@@ -72,6 +73,11 @@ class GlobalTime(Spec):
         self, offsets: Int64[np.ndarray, "U1"], times: Int64[np.ndarray, "E"] | None
     ) -> tuple[Int64[np.ndarray, "U 2"], dict[str, Any]]:
         """Bounds, and facts for the manifest. Raises `UserError` without times or where a part would be empty."""
+        return self.at(times).bounds(offsets, times)
+
+    def at(self, times: Int64[np.ndarray, "E"] | None) -> GlobalMoments:
+        """The two moments in seconds. Raises `UserError` as `bounds`. A writable file of times is put in another
+        order."""
         if times is None:
             raise UserError(
                 "the global_time split needs times; name a column with columns.time or use leave_one_out",
@@ -84,7 +90,6 @@ class GlobalTime(Spec):
                 f"{with_date(second)}; the test must begin later than validation",
                 code="moments-out-of-order",
             )
-        bounds = np.stack([offsets[:-1] + _before(offsets, times, moment) for moment in (first, second)], axis=1)
         sizes = {"training": int((times < first).sum()), "test": int((times >= second).sum())}
         for part, size in sizes.items():
             if size == 0:
@@ -94,7 +99,24 @@ class GlobalTime(Spec):
                     f"and the test {with_date(second)}",
                     code="empty-split",
                 )
-        return bounds, {"validation_from_seconds": int(first), "test_from_seconds": int(second), "leak": None}
+        return GlobalMoments(int(first), int(second))
+
+
+@dataclass(frozen=True)
+class GlobalMoments:
+    """`global_time` in seconds: some users may well have no training event, or no other."""
+
+    first: int
+    second: int
+    kind: ClassVar[str] = "global_time"
+
+    def bounds(
+        self, offsets: Int64[np.ndarray, "U1"], times: Int64[np.ndarray, "E"] | None
+    ) -> tuple[Int64[np.ndarray, "U 2"], dict[str, Any]]:
+        """Bounds, and facts for the manifest."""
+        assert times is not None
+        bounds = np.stack([offsets[:-1] + _before(offsets, times, one) for one in (self.first, self.second)], axis=1)
+        return bounds, {"validation_from_seconds": self.first, "test_from_seconds": self.second, "leak": None}
 
 
 class RollingTime(Spec):
@@ -149,6 +171,10 @@ Split = Annotated[
 """A split rule: a spec, a mapping with `kind`, or the bare kind."""
 
 
+Rule = LeaveOneOut | GlobalTime | GlobalMoments
+"""A rule that gives bounds."""
+
+
 def split_counts(
     offsets: Int64[np.ndarray, "U1"], bounds: Int64[np.ndarray, "U 2"], items: np.ndarray, num_items: int
 ) -> dict[str, Any]:
@@ -188,7 +214,9 @@ def _resolve(moment: float | int | str, times: np.ndarray) -> int:
         return iso_seconds(moment)
     if isinstance(moment, float):
         at = min(int(moment * len(times)), len(times) - 1)
-        return int(np.partition(times, at)[at])
+        own = times if isinstance(times, np.memmap) and times.flags.writeable else np.array(times)
+        own.partition(at)
+        return int(own[at])
     return moment
 
 

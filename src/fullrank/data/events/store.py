@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Mapping
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, cast
 
 import numpy as np
 import polars as pl
@@ -14,10 +14,12 @@ from jaxtyping import Float32, Float64, Int32, Int64
 
 from fullrank.core.checks import check_path
 from fullrank.core.errors import unknown
-from fullrank.core.files import require_replaceable
+from fullrank.core.files import foreign_files, require_replaceable
 from fullrank.core.jagged import Jagged
+from fullrank.core.parted import Flat, PartedArray, stretches
 from fullrank.data import manifest as manifests
 from fullrank.data import values
+from fullrank.data.events import parts
 from fullrank.data.events.catalog import Catalog
 from fullrank.data.frames import unreadable
 from fullrank.data.histories import EvalSet, Histories
@@ -37,14 +39,14 @@ ARRAYS: Mapping[str, tuple[str, bool]] = {
 TABLES = ("items.parquet", "users.parquet")
 MOST_WEIGHT = 1000.0
 """Most that the rows of a part of a joined store may count in an epoch."""
-_BLOCK = 1 << 22  # events checked at once: bounds the memory of opening a store to a few megabytes
 
 
 class Store:
     """Prepared events of U users on V items. Open one with `Store.open`; `fullrank.data.events.prepare` makes it.
 
     User u's events are ``items[offsets[u]:offsets[u+1]]``, oldest first (equal times in input order): those before
-    ``bounds[u, 0]`` are trained on, those before ``bounds[u, 1]`` are validation targets, the rest test targets.
+    ``bounds[u, 0]`` are trained on, those before ``bounds[u, 1]`` are validation targets, the rest test targets. Of a
+    store in parts (`data/events/parts.py`) the arrays of events lie in several files and are read as one.
     """
 
     problem: ClassVar[Literal["retrieval"]] = "retrieval"
@@ -61,7 +63,7 @@ class Store:
     """Positions in `type_names`."""
     catalog: Catalog
 
-    def __init__(self, path: Path, manifest: dict[str, Any], arrays: dict[str, np.ndarray | None], catalog: Catalog):
+    def __init__(self, path: Path, manifest: dict[str, Any], arrays: Mapping[str, Flat | None], catalog: Catalog):
         self.path, self.manifest, self.catalog = path, manifest, catalog
         items, offsets, bounds = arrays["items"], arrays["offsets"], arrays["bounds"]
         assert items is not None and offsets is not None and bounds is not None
@@ -78,16 +80,15 @@ class Store:
         Raises `UserError` for a folder that is no store, is of another format version, or is damaged.
         """
         folder = check_path("the store", path)
-        manifest = _read_manifest(folder)
-        manifests.verify_hashes(folder, manifest, verify=verify)
-        counts = manifest["counts"]
-        users, events = counts["users"], counts["events"]
-        shapes: dict[str, tuple[int, ...]] = {name: (events,) for name in ARRAYS}
-        shapes |= {"offsets": (users + 1,), "bounds": (users, 2)}
-        arrays = {name: _array(folder, manifest, name, shape) for name, shape in shapes.items()}
+        manifest, arrays = _opened(folder, verify)
         store = cls(folder, manifest, arrays, Catalog.open(folder / "items.parquet"))
         store._check()
         return store
+
+    @property
+    def folders(self) -> list[Path]:
+        """The folders of its arrays and users: its own, or those of its parts in order."""
+        return parts.part_folders(self.path, self.manifest) if parts.is_parts(self.manifest) else [self.path]
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -140,14 +141,14 @@ class Store:
     @cached_property
     def users(self) -> pl.DataFrame:
         """users.parquet: `user` (0 .. U-1), `user_id` (external), then the columns of the user table."""
-        path = self.path / "users.parquet"
-        try:
-            frame = pl.read_parquet(path, glob=False)
-        except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
-            raise unreadable(f"the user table {str(path)!r}", error) from None
-        if not {"user", "user_id"} <= set(frame.columns) or len(frame) != self.num_users:
-            raise manifests.damaged_file(path, f"it needs the columns user and user_id and {self.num_users:,} rows")
-        return frame
+        found = [_read_users(folder / "users.parquet") for folder in self.folders]
+        frame = found[0] if len(found) == 1 else pl.concat(found)
+        if len(frame) != self.num_users:
+            raise manifests.damaged_file(
+                self.folders[0] / "users.parquet",
+                f"the user tables have {len(frame):,} rows, not {self.num_users:,}",
+            )
+        return frame if len(found) == 1 else frame.with_columns(user=pl.Series(np.arange(len(frame))))
 
     @property
     def user_ids(self) -> pl.Series:
@@ -248,11 +249,55 @@ class Store:
             _in_range(self.types, len(self.type_names), self.path / "types.npy")
 
 
-def _in_range(codes: np.ndarray, size: int, path: Path) -> None:
-    for start in range(0, len(codes), _BLOCK):
-        block = codes[start : start + _BLOCK]
+def _in_range(codes: Flat, size: int, path: Path) -> None:
+    for block in stretches(codes):
         if int(block.min()) < 0 or int(block.max()) >= size:
             raise manifests.damaged_file(path, f"it holds {block.min()} .. {block.max()}, allowed are 0 .. {size - 1}")
+
+
+def _opened(folder: Path, verify: bool | None) -> tuple[dict[str, Any], dict[str, Flat | None]]:
+    """The manifest of a store and its arrays, those of parts behind each other."""
+    manifest = _read_manifest(folder)
+    manifests.verify_hashes(folder, manifest, verify=verify)
+    if not parts.is_parts(manifest):
+        counts = manifest["counts"]
+        users, events = counts["users"], counts["events"]
+        shapes: dict[str, tuple[int, ...]] = {name: (events,) for name in ARRAYS}
+        shapes |= {"offsets": (users + 1,), "bounds": (users, 2)}
+        return manifest, {name: _array(folder, manifest, name, shape) for name, shape in shapes.items()}
+    folders = parts.part_folders(folder, manifest)
+    parts.require_no_parts(folders)
+    found = [_opened(one, verify) for one in folders]
+    parts.require_own(folder, manifest, [own for own, _ in found])
+    return manifest, _behind_each_other([arrays for _, arrays in found], folder)
+
+
+def _behind_each_other(found: list[dict[str, Flat | None]], folder: Path) -> dict[str, Flat | None]:
+    """The arrays of parts as those of one store: events stay where they are, offsets and bounds move up."""
+    joined: dict[str, Flat | None] = {}
+    for name in ARRAYS:
+        own = [one[name] for one in found]
+        there = [one for one in own if one is not None]
+        if 0 < len(there) < len(own):
+            raise manifests.incomplete_manifest(folder, f"has parts with and without {name}")
+        if name not in ("offsets", "bounds"):
+            joined[name] = cast(Flat, PartedArray(there)) if there else None
+    before = np.cumsum([0, *(len(np.asarray(one["items"])) for one in found)])
+    offsets, bounds = ([np.asarray(one[name]) for one in found] for name in ("offsets", "bounds"))
+    moved = [one[1:] + start for one, start in zip(offsets, before, strict=False)]
+    joined["offsets"] = np.concatenate([np.zeros(1, np.int64), *moved])
+    joined["bounds"] = np.concatenate([one + start for one, start in zip(bounds, before, strict=False)])
+    return joined
+
+
+def _read_users(path: Path) -> pl.DataFrame:
+    try:
+        frame = pl.read_parquet(path, glob=False)
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
+        raise unreadable(f"the user table {str(path)!r}", error) from None
+    if not {"user", "user_id"} <= set(frame.columns):
+        raise manifests.damaged_file(path, "it needs the columns user and user_id")
+    return frame
 
 
 def require_replaceable_store(out: Path, *, overwrite: bool) -> None:
@@ -263,14 +308,22 @@ def require_replaceable_store(out: Path, *, overwrite: bool) -> None:
     """
     manifests.require_outside_stores(out)
     own = {manifests.NAME, *TABLES, *(f"{name}.npy" for name in ARRAYS)}
+
+    def is_own(name: str) -> bool:
+        return name in own or (parts.is_part_name(name) and not foreign_files(out / name, own.__contains__))
+
     require_replaceable(
-        out, "store", lambda folder: manifests.is_store(folder, "retrieval"), own.__contains__, overwrite=overwrite
+        out, "store", lambda folder: manifests.is_store(folder, "retrieval"), is_own, overwrite=overwrite
     )
 
 
 def _read_manifest(folder: Path) -> dict[str, Any]:
     """The manifest, its structure checked. Raises `UserError` for a folder that is no store or a newer one."""
-    form = manifests.FolderFormat("store", "make one with fullrank prepare", FORMAT, FORMAT_VERSION)
+    make = "make one with fullrank prepare"
+    form = manifests.FolderFormat("store", make, FORMAT, FORMAT_VERSION)
+    in_parts = (folder / manifests.NAME).is_file() and parts.is_parts(manifests.load_manifest(folder))
+    if in_parts:
+        form = manifests.FolderFormat("store", make, parts.FORMAT, parts.FORMAT_VERSION)
     manifest = manifests.read_header(folder, form)
     counts = manifest.get("counts")
     if not (isinstance(counts, dict) and all(manifests.is_count(counts.get(k)) for k in ("users", "items", "events"))):
@@ -285,6 +338,9 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
         raise manifests.incomplete_manifest(folder, "does not say of which stores it was 'joined'")
     if not all(isinstance(name, str) for name in manifest["type_names"]):
         raise manifests.incomplete_manifest(folder, "has 'type_names' that are no text")
+    if in_parts:
+        manifests.check_files(folder, manifest["files"], {"items.parquet"}, {"items.parquet"})
+        return manifest
     manifests.check_files(folder, manifest["files"], {*TABLES, *(f"{name}.npy" for name in ARRAYS)}, set(TABLES))
     return manifest
 

@@ -106,12 +106,7 @@ def read_events(
     Raises `UserError` for a missing column, missing ids, unreadable times or numbers, and for an empty table.
     """
     source = InputTable(table, "events", separator=separator)
-    roles = {"user": columns.user, "item": columns.item, "time": columns.time, "type": columns.type}
-    roles |= {"weight": columns.weight, "rating": columns.rating if with_rating else None}
-    for role, name in roles.items():
-        if name is not None:
-            also = ", or say time_col=None where the rows are in order" if role == "time" else ""
-            source.require(name, f"name it with {role}_col={also}")
+    roles = require_columns(source, columns, with_rating=with_rating)
     waiting = [name for name in roles.values() if name is not None]
     frame = source.read(waiting)
     if frame.is_empty():
@@ -125,6 +120,17 @@ def read_events(
         if error.code not in ("missing-ids", "empty-ids", "missing-times", "unreadable-times"):
             raise
         raise UserError(f"{error}; missing='drop' drops those without a value", code=error.code) from None
+
+
+def require_columns(source: InputTable, columns: Columns, *, with_rating: bool) -> dict[str, str | None]:
+    """The columns that are read, by what they are. Raises `UserError` where the table has no such column."""
+    roles = {"user": columns.user, "item": columns.item, "time": columns.time, "type": columns.type}
+    roles |= {"weight": columns.weight, "rating": columns.rating if with_rating else None}
+    for role, name in roles.items():
+        if name is not None:
+            also = ", or say time_col=None where the rows are in order" if role == "time" else ""
+            source.require(name, f"name it with {role}_col={also}")
+    return roles
 
 
 def _coded(
@@ -159,7 +165,7 @@ def _coded(
     given, what = column(columns.time)
     numbers = given.dtype not in (pl.Date, pl.Datetime)
     time, order = values.in_time(given, what, columns.time_unit, typed=source.typed)
-    events = replace(events, time=time, notes=(*notes, *_unit_notes(time, columns, numbers)))
+    events = replace(events, time=time, notes=(*notes, *unit_notes(int(time.min()), int(time.max()), columns, numbers)))
     return events if order is None else events.take(order)
 
 
@@ -169,11 +175,8 @@ def _compact(code: np.ndarray, ids: pl.Series) -> tuple[np.ndarray, pl.Series]:
     return new[code], ids.filter(pl.Series(used))
 
 
-def _without_missing(frame: pl.DataFrame, columns: Columns, name: str) -> tuple[pl.DataFrame, tuple[str, ...]]:
-    """The rows that have a user, an item and a time, and a note that says how many were left out.
-
-    A null, NaN or empty text is missing; what is there and cannot be read stays, and is refused.
-    """
+def missing_rows(frame: pl.DataFrame, columns: Columns) -> pl.Series:
+    """Which rows have no user, item or time: a null, NaN or empty text."""
     bad = pl.Series(np.zeros(len(frame), bool))
     for series in (frame[one] for one in dict.fromkeys((columns.user, columns.item, columns.time)) if one is not None):
         bad |= series.is_null()
@@ -181,6 +184,15 @@ def _without_missing(frame: pl.DataFrame, columns: Columns, name: str) -> tuple[
             bad |= series.is_nan().fill_null(True)
         elif series.dtype == pl.String:
             bad |= (series.str.strip_chars() == "").fill_null(True)
+    return bad
+
+
+def _without_missing(frame: pl.DataFrame, columns: Columns, name: str) -> tuple[pl.DataFrame, tuple[str, ...]]:
+    """The rows that have a user, an item and a time, and a note that says how many were left out.
+
+    A null, NaN or empty text is missing; what is there and cannot be read stays, and is refused.
+    """
+    bad = missing_rows(frame, columns)
     count = int(bad.sum())
     if not count:
         return frame, ()
@@ -192,14 +204,15 @@ def _without_missing(frame: pl.DataFrame, columns: Columns, name: str) -> tuple[
     return frame.filter(~bad), (f"{count:,} of {len(frame):,} rows without a user, an item or a time were left out",)
 
 
-def _unit_notes(time: np.ndarray, columns: Columns, numbers: bool) -> tuple[str, ...]:
-    """A note where numbers taken as times can hardly be such: they reach past the year 5000, as milliseconds taken as
-    seconds do, or all lie within a day of 1970, as ranks and ratings do.
+def unit_notes(low: int, high: int, columns: Columns, numbers: bool) -> tuple[str, ...]:
+    """A note where numbers taken as times, of which these are the first and the last, can hardly be such.
+
+    They reach past the year 5000, as milliseconds taken as seconds do, or all lie within a day of 1970, as ranks and
+    ratings do.
     """
-    if columns.time_unit == "s" and int(time.max()) > values.YEAR_5000:
+    if columns.time_unit == "s" and high > values.YEAR_5000:
         return (f"times in column {columns.time!r} lie after the year 5000 as seconds; are they milliseconds? "
                 "then say time_unit='ms'",)  # fmt: skip
-    low, high = int(time.min()), int(time.max())
     if numbers and -DAY < low and high < DAY:
         return (f"times in column {columns.time!r} are {low} to {high} in seconds since 1970, all within a day of it; "
                 "is it a column of times? one that only has an order will do where nothing reads times",)  # fmt: skip

@@ -9,11 +9,13 @@ from typing import Any
 
 import numpy as np
 import polars as pl
+from jaxtyping import Int64
 
 from fullrank import __version__
 from fullrank.core.files import whole_folder, write_array, write_json
 from fullrank.core.tables import write_table
 from fullrank.data import manifest as manifests
+from fullrank.data.events import parts as parts_of
 from fullrank.data.events import splits
 from fullrank.data.events.store import ARRAYS, FORMAT, FORMAT_VERSION
 from fullrank.data.events.table import Events, JoinedTable
@@ -25,10 +27,15 @@ def write_store(
     items: JoinedTable,
     users: JoinedTable,
     spec: dict[str, Any],
-    split: splits.LeaveOneOut | splits.GlobalTime,
+    split: splits.Rule,
     facts: dict[str, Any],
+    *,
+    keys: Int64[np.ndarray, "U"] | None = None,
 ) -> None:
-    """Sort compacted events by user, split them, and write the store at `out`. `facts` go into the manifest."""
+    """Sort compacted events by user, split them, and write the store at `out`. `facts` go into the manifest.
+
+    `keys` of the users, in rising order, make it a part of a store in parts: it gets the hashes of its buckets.
+    """
     order = np.argsort(events.user, kind="stable")  # events are chronological: users' histories stay so
     offsets = np.concatenate([[0], np.cumsum(np.bincount(events.user, minlength=len(users.ids)))]).astype(np.int64)
     events = events.take(order)
@@ -40,12 +47,14 @@ def write_store(
             notes.append(f"the split leaves no {part} events: nothing can be evaluated there")
     train = splits.event_parts(offsets, bounds) == 0  # counts of later events would leak what is to be predicted
     popularity = np.bincount(events.item[train], minlength=len(items.ids))
+    if keys is not None:
+        facts = facts | {"buckets": parts_of.bucket_hashes(keys, users.ids, events.item, offsets, bounds)}
     manifest = {
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
         "library_version": __version__,
         "spec": spec,
-        "counts": events.counts(),
+        "counts": {"users": len(users.ids), "items": len(items.ids), "events": len(events)},
         **facts,
         "item_table": items.facts,
         "user_table": users.facts,
@@ -59,8 +68,8 @@ def write_store(
         n: a for n, a in (("times", events.time), ("weights", events.weight), ("types", events.type)) if a is not None
     }
     tables = {
-        "items": _whole(items, "item", {"train_count": popularity.astype(np.int64)}),
-        "users": _whole(users, "user", {}),
+        "items": whole_table(items, "item", {"train_count": popularity.astype(np.int64)}),
+        "users": whole_table(users, "user", {}),
     }
     save_store(out, arrays, tables, manifest)
 
@@ -96,6 +105,7 @@ def store_fingerprint(
     return state.hexdigest()
 
 
-def _whole(rows: JoinedTable, kind: str, extra: dict[str, np.ndarray]) -> pl.DataFrame:
+def whole_table(rows: JoinedTable, kind: str, extra: dict[str, np.ndarray]) -> pl.DataFrame:
+    """The table of a store: internal and external ids, `extra` columns, and what is known of each."""
     own = pl.DataFrame({kind: np.arange(len(rows.ids), dtype=np.int64), f"{kind}_id": rows.ids, **extra})
     return own.hstack(rows.frame.get_columns()) if rows.frame.width else own

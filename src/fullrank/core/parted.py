@@ -1,0 +1,113 @@
+"""Arrays in parts: several arrays that are read as if they lay behind each other, such as the files of a large store.
+
+Nothing is copied until values are asked for: `array[places]` and `take` gather from the parts that hold the places.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jaxtyping import Int, Shaped
+
+BLOCK = 1 << 22
+"""Values that `stretches` gives at once."""
+
+
+class PartedArray:
+    """One array [E] of parts [E_1], [E_2], ... of one dtype."""
+
+    ndim = 1
+
+    def __init__(self, parts: Sequence[Shaped[np.ndarray, "_"]]):
+        kinds = {part.dtype for part in parts}
+        assert len(kinds) == 1, "parts of one array have one dtype"
+        self.parts = tuple(parts)
+        self.dtype = kinds.pop()
+        self.edges: Int[np.ndarray, "parts_1"] = np.concatenate([[0], np.cumsum([len(one) for one in parts])])
+
+    @property
+    def shape(self) -> tuple[int]:
+        return (len(self),)
+
+    def __len__(self) -> int:
+        return int(self.edges[-1])
+
+    def __getitem__(self, places: Any) -> Any:
+        """A value, a stretch, or the values at an array of places (or where a mask is true), as numpy gives them."""
+        if isinstance(places, slice):
+            start, stop, step = places.indices(len(self))
+            if step != 1:
+                return self.take(np.arange(start, stop, step))
+            return self._stretch(start, max(start, stop))
+        if isinstance(places, (int, np.integer)):
+            return self.take(np.array([places]))[0]
+        found = np.asarray(places)
+        if found.dtype == bool:
+            if len(found) != len(self):
+                raise IndexError(f"a mask of {len(found)} for {len(self)} values")
+            return np.concatenate([
+                part[found[low:high]] for part, low, high in zip(self.parts, self.edges, self.edges[1:], strict=False)
+            ])  # fmt: skip
+        return self.take(found)
+
+    def take(self, places: Int[np.ndarray, "*n"], axis: int = 0, mode: str = "raise") -> Shaped[np.ndarray, "*n"]:
+        """The values at some places; with ``mode="clip"`` a place outside is the nearest inside, as in numpy."""
+        if mode == "clip":
+            flat = np.clip(places.reshape(-1), 0, len(self) - 1)
+        else:
+            flat = np.where(places < 0, places + len(self), places).reshape(-1)
+            if len(flat) and not 0 <= int(flat.min()) <= int(flat.max()) < len(self):
+                raise IndexError(f"places {flat.min()} .. {flat.max()} of {len(self)} values")
+        found = np.empty(len(flat), self.dtype)
+        owner = np.searchsorted(self.edges, flat, side="right") - 1
+        order = np.argsort(owner, kind="stable")
+        at = np.searchsorted(owner[order], np.arange(len(self.parts) + 1))
+        for number in np.flatnonzero(np.diff(at)):
+            mine = order[at[number] : at[number + 1]]
+            found[mine] = self.parts[number][flat[mine] - self.edges[number]]
+        return found.reshape(places.shape)
+
+    def max(self) -> Any:
+        return self._over(np.max)
+
+    def min(self) -> Any:
+        return self._over(np.min)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        """All of it in memory."""
+        return np.concatenate(self.parts).astype(dtype or self.dtype, copy=False)
+
+    def _over(self, reduce: Callable[[Any], Any]) -> Any:
+        return reduce(np.array([reduce(part) for part in self.parts if len(part)]))
+
+    def _stretch(self, start: int, stop: int) -> np.ndarray:
+        found = [
+            part[max(start - low, 0) : max(stop - low, 0)]
+            for part, low, high in zip(self.parts, self.edges, self.edges[1:], strict=False)
+            if low < stop and start < high
+        ]
+        return found[0] if len(found) == 1 else np.concatenate([self.parts[0][:0], *found])
+
+
+if TYPE_CHECKING:
+    Flat = np.ndarray
+else:
+    Flat = np.ndarray | PartedArray
+"""An array, in one part or in several. To a type checker both are arrays: whoever asks for values need not know."""
+
+
+def stretches(array: Flat) -> Iterator[np.ndarray]:
+    """An array in stretches of one part and at most `BLOCK` values, in order; nothing is copied."""
+    for part in getattr(array, "parts", (array,)):
+        for start in range(0, len(part), BLOCK):
+            yield part[start : start + BLOCK]
+
+
+def occurrences(array: Flat, size: int) -> Int[np.ndarray, "size"]:
+    """How often each of 0 .. size - 1 stands in an array, a block at a time."""
+    found = np.zeros(size, np.int64)
+    for block in stretches(array):
+        found += np.bincount(block, minlength=size)
+    return found

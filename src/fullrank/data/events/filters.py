@@ -1,0 +1,120 @@
+"""How events become a store: the settings, and the filters that they name, pure functions from events to fewer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import polars as pl
+from pydantic import Field, field_validator, model_validator
+
+from fullrank.core.bounds import MOST_COUNT, MOST_VALUE
+from fullrank.core.errors import UserError, brief, unknown
+from fullrank.core.spec import Spec, later
+from fullrank.data.events import splits
+from fullrank.data.events.table import Columns, Events
+
+Missing = Literal["error", "drop"]
+Fewest = Annotated[int, Field(ge=0, le=MOST_COUNT)]
+Duplicates = Literal["keep", "first", "last"]
+
+
+class Prepare(Spec):
+    """How events become a store. Filters run in the order of the fields."""
+
+    columns: Columns = Columns()
+    """Names of the event table's columns."""
+    missing: Missing = later("error")
+    """Rows without a user, an item or a time: an error, or dropped."""
+    event_types: tuple[str, ...] | None = None
+    """Keep events of these types (needs `columns.type`); None keeps all."""
+    min_rating: float | None = Field(None, ge=-MOST_VALUE, le=MOST_VALUE)
+    """Keep events rated at least this (needs `columns.rating`); None keeps all."""
+    duplicates: Duplicates = "keep"
+    """Which of several events of one user and item are kept: all (keep), the earliest, or the latest."""
+    k_core: Fewest | tuple[Fewest, Fewest] = 0
+    """Minimum events per user and per item, to a fixed point; a pair sets them apart; 0 keeps all."""
+    split: splits.Split = Field(default_factory=splits.LeaveOneOut)
+    """Which events are targets: leave_one_out, global_time or rolling_time (no leak)."""
+
+    @field_validator("event_types", mode="before")
+    @classmethod
+    def _names(cls, given: Any) -> Any:
+        given = [given] if isinstance(given, (str, int)) else given
+        return tuple(str(name) for name in given) if isinstance(given, (list, tuple)) else given
+
+    @field_validator("k_core", mode="before")
+    @classmethod
+    def _counts(cls, given: Any) -> Any:
+        numbers = [k for k in (given if isinstance(given, list | tuple) else [given]) if type(k) is int]
+        if any(not 0 <= k <= MOST_COUNT for k in numbers):
+            raise UserError(f"k_core must be 0 to {MOST_COUNT:,}, not {brief(given)}", code="setting-out-of-range")
+        return given
+
+    @model_validator(mode="after")
+    def _effects(self) -> Prepare:
+        if self.event_types is not None and self.columns.type is None:
+            raise UserError(
+                "event_types needs columns.type, the name of the column that says what was done", code="missing-setting"
+            )
+        if self.event_types == ():
+            raise UserError("event_types names no type; leave it out to keep all", code="empty-setting")
+        if self.min_rating is not None and self.columns.rating is None:
+            raise UserError("min_rating needs columns.rating, the name of the rating column", code="missing-setting")
+        if self.columns.time is None and self.columns.time_unit != "s":
+            raise UserError("time_unit has no effect without a time column", code="setting-without-effect")
+        return self
+
+    @property
+    def per_user_and_item(self) -> tuple[int, int]:
+        """Fewest events of a user, fewest events of an item."""
+        return (self.k_core, self.k_core) if isinstance(self.k_core, int) else self.k_core
+
+
+def of_types(events: Events, types: Sequence[str]) -> Events:
+    """Events of these types. Raises `UserError` for a type that no event has. Needs `events.type`."""
+    assert events.type is not None
+    for name in types:
+        if name not in events.type_names:
+            raise unknown("event type", name, events.type_names)
+    wanted = np.isin(np.array(events.type_names), np.array(types))
+    return events.take(wanted[events.type])
+
+
+def rated(events: Events, least: float) -> Events:
+    """Events with a rating of at least `least`. Needs `events.rating`."""
+    assert events.rating is not None
+    return events.take(events.rating >= least)
+
+
+def without_duplicates(events: Events, keep: Duplicates) -> Events:
+    """One event for each pair of user and item: the earliest (`first`) or the latest (`last`); `keep` keeps all.
+
+    Of pairs at equal times the first (or last) in input order is kept.
+    """
+    if keep == "keep":
+        return events
+    # One number for each pair: users x items fit 63 bits, since both are codes of 31.
+    pair = pl.Series(events.user.astype(np.int64) * len(events.item_ids) + events.item)
+    mask = pair.is_first_distinct() if keep == "first" else pair.is_last_distinct()
+    return events.take(mask.to_numpy())
+
+
+def k_core(events: Events, per_user: int, per_item: int) -> tuple[Events, int]:
+    """The largest set of events where each user has at least `per_user` and each item at least `per_item`.
+
+    Users and items below are dropped in turn until none is: the result does not depend on the order. Returns the
+    events and the number of rounds that dropped some.
+    """
+    rounds, alive = 0, np.ones(len(events), bool)
+    user, item = events.user, events.item
+    while len(user):
+        users = np.bincount(user, minlength=len(events.user_ids)) >= per_user
+        items = np.bincount(item, minlength=len(events.item_ids)) >= per_item
+        keep = users[user] & items[item]
+        if keep.all():
+            break
+        user, item, rounds = user[keep], item[keep], rounds + 1
+        alive[alive] = keep
+    return (events.take(alive) if rounds else events), rounds

@@ -1,0 +1,135 @@
+"""Stores in parts: users by the hash of their id, each part a whole store, one manifest and one fingerprint for all.
+
+A user's key is a number made of the id alone (`data/user_keys.py`); its highest bits are one of `BUCKETS` buckets, and
+a part holds some buckets in a row. Users stand in order of key, then id. So the parts behind each other are the same
+users in the same order whatever their number, and whoever reads places sees one store: batch k, evaluation, shares of
+users. The fingerprint is made of a hash for each bucket, which whoever writes a part makes alone.
+
+    manifest.json, items.parquet      of all; the table of items has what is known of them
+    part-00000/ ...                   a store of its own each: all items by their ids, its users, their events
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+from jaxtyping import Int32, Int64
+
+from fullrank.core.errors import UserError
+from fullrank.data import manifest as manifests
+
+FORMAT = manifests.PARTS
+FORMAT_VERSION = 1
+BUCKETS = 4096
+_KEY_BITS = 62
+_SHIFT = np.int64(_KEY_BITS - (BUCKETS - 1).bit_length())
+MOST_PARTS = BUCKETS
+
+
+def user_buckets(keys: Int64[np.ndarray, "U"]) -> Int64[np.ndarray, "U"]:
+    """The bucket of each user by `user_keys`: 0 .. BUCKETS - 1, rising with the key."""
+    return np.asarray(keys >> _SHIFT)
+
+
+def part_of(buckets: Int64[np.ndarray, "n"], parts: int) -> Int64[np.ndarray, "n"]:
+    """The part that a bucket belongs to, of so many parts: 0 .. parts - 1, rising with the bucket."""
+    return np.asarray(buckets * parts // BUCKETS)
+
+
+def part_folder(number: int) -> str:
+    return f"part-{number:05}"
+
+
+def is_part_name(name: str) -> bool:
+    """Whether a folder is called as a part is."""
+    return re.fullmatch(r"part-\d{5}", name) is not None
+
+
+def bucket_hashes(
+    keys: Int64[np.ndarray, "U"],
+    user_ids: pl.Series,
+    items: Int32[np.ndarray, "E"],
+    offsets: Int64[np.ndarray, "U1"],
+    bounds: Int64[np.ndarray, "U 2"],
+) -> dict[int, str]:
+    """SHA-256 of who did what, for each bucket that has users: ids, events by user, training and validation events.
+
+    Users stand in order of key and id. Item ids are those of the whole catalogue.
+    """
+    buckets, starts = user_buckets(keys), offsets[:-1]
+    text = user_ids.cast(pl.String)
+    numbers = np.column_stack([np.diff(offsets), bounds - starts[:, None]]).astype("<i8")
+    found = {}
+    edges = np.searchsorted(buckets, np.arange(BUCKETS + 1))
+    for bucket in np.flatnonzero(np.diff(edges)).tolist():
+        low, high = int(edges[bucket]), int(edges[bucket + 1])
+        own = text[low:high]
+        state = hashlib.sha256(own.str.len_bytes().cast(pl.Int64).to_numpy().astype("<i8").tobytes())
+        state.update(own.str.join("").item().encode())
+        state.update(np.ascontiguousarray(numbers[low:high]).data)
+        state.update(np.ascontiguousarray(items[offsets[low] : offsets[high]], dtype="<i4").data)
+        found[bucket] = state.hexdigest()
+    return found
+
+
+def whole_fingerprint(user_type: Any, item_ids: pl.Series, hashes: Mapping[int, str]) -> str:
+    """The fingerprint of a store in parts: of the item ids, and of the buckets in order."""
+    text = item_ids.cast(pl.String)
+    state = hashlib.sha256()
+    for kind in (user_type, item_ids.dtype):
+        state.update(b"text" if kind == pl.String else b"whole")
+    state.update(text.str.len_bytes().cast(pl.Int64).to_numpy().astype("<i8").tobytes())
+    for start in range(0, len(text), 1 << 20):  # ids of a large catalogue are not joined at once
+        state.update(text[start : start + (1 << 20)].str.join("").item().encode())
+    for bucket in sorted(hashes):
+        state.update(f"{bucket}:{hashes[bucket]}\n".encode())
+    return state.hexdigest()
+
+
+def is_parts(manifest: Mapping[str, Any]) -> bool:
+    """Whether a manifest is that of a store in parts."""
+    return manifest.get("format") == FORMAT
+
+
+def part_folders(folder: Path, manifest: Mapping[str, Any]) -> list[Path]:
+    """The folders of the parts, in order. Raises `UserError` where the manifest does not name them as they are."""
+    parts = manifest.get("parts")
+    if not isinstance(parts, list) or not 1 <= len(parts) <= MOST_PARTS or not all(map(_is_part, parts)):
+        raise manifests.incomplete_manifest(folder, "does not say of which 'parts' it is")
+    names = [part["folder"] for part in parts]
+    if names != [part_folder(number) for number in range(len(parts))]:
+        raise manifests.incomplete_manifest(folder, "names folders that are not those of parts")
+    return [folder / name for name in names]
+
+
+def require_no_parts(folders: Iterable[Path]) -> None:
+    """Raise `UserError` where a part is in parts itself, as in a loop of links."""
+    for folder in folders:
+        if (folder / manifests.NAME).is_file() and is_parts(manifests.load_manifest(folder)):
+            raise UserError(
+                f"{str(folder)!r} is a part of a store and in parts itself; {manifests.AGAIN}", code="file-damaged"
+            )
+
+
+def require_own(folder: Path, manifest: Mapping[str, Any], found: Iterable[Mapping[str, Any]]) -> None:
+    """Raise `UserError` unless the parts' manifests are those that the manifest of all was written for."""
+    for told, part in zip(manifest["parts"], found, strict=True):
+        if told["content"] != part["content"] or told["counts"] != part["counts"]:
+            raise UserError(
+                f"{str(folder / told['folder'])!r} is not the part that {manifests.NAME} of {str(folder)!r} was "
+                f"written for; {manifests.AGAIN}",
+                code="file-damaged",
+            )
+
+
+def _is_part(given: Any) -> bool:
+    return (
+        isinstance(given, dict) and isinstance(given.get("folder"), str) and isinstance(given.get("content"), str)
+        and isinstance(given.get("counts"), dict)
+    )  # fmt: skip

@@ -1,0 +1,144 @@
+"""A table of events in pieces, in the memory of one: checked and coded as `table.read_events` does with a whole one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+from fullrank.core.errors import UserError
+from fullrank.data import values
+from fullrank.data.events import parts
+from fullrank.data.events.filters import Prepare
+from fullrank.data.events.spill import Spill
+from fullrank.data.events.table import missing_rows
+from fullrank.data.frames import Chunks, InputTable
+from fullrank.data.user_keys import user_keys
+from fullrank.data.values import IntIndex, TextIndex
+
+
+class EventPieces:
+    """A table in pieces: user ids, item ids and arrays."""
+
+    def __init__(self, source: InputTable, spec: Prepare, scratch: Path):
+        columns = spec.columns
+        self.source, self.spec = source if source.typed else _typed(source, spec), spec
+        rating = columns.rating if spec.min_rating is not None else None
+        roles = (columns.user, columns.item, columns.time, columns.type, columns.weight, rating)
+        self.chunks = Chunks(self.source, [name for name in dict.fromkeys(roles) if name is not None], scratch)
+        if self.chunks.rows == 0:
+            raise UserError(f"{source.name} has no rows", code="empty-table")
+        self.left_out, self.numbers, self.text_users = 0, False, False
+
+    def __iter__(self) -> Iterator[tuple[str, pl.DataFrame]]:
+        """(the rows, as errors name them; frame) of each piece, without rows that `missing` drops."""
+        self.left_out = 0
+        for start, frame in self.chunks:
+            what = self.source.name
+            if self.chunks.rows > len(frame):
+                what += f", rows {start:,} to {start + len(frame) - 1:,},"
+            if self.spec.missing == "drop":
+                missing = missing_rows(frame, self.spec.columns)
+                self.left_out += int(missing.sum())
+                frame = frame.filter(~missing)
+            if len(frame):
+                yield what, frame
+
+    def look(self) -> tuple[pl.Series, tuple[str, ...]]:
+        """The sorted ids of items, and the sorted types of events."""
+        columns, items, types = self.spec.columns, _Distinct(), _Distinct()
+        for what, frame in self:
+            items.add(values.ids(frame[columns.item], f"column {columns.item!r} of {what}"))
+            if columns.type is not None:
+                types.add(values.names(frame[columns.type], f"column {columns.type!r} of {what}"))
+        found = items.sorted("item_id")
+        if not len(found):
+            raise UserError(
+                f"none of the {self.chunks.rows:,} rows of {self.source.name} has a user, an item and a time, so "
+                "missing='drop' leaves none",
+                code="no-events-left",
+            )
+        return found, tuple(types.sorted("type"))
+
+    def spill(
+        self, item_ids: pl.Series, type_names: tuple[str, ...], spill: Spill
+    ) -> tuple[tuple[int, int] | None, int]:
+        """Every event to the part of its user. Returns the first and the last second, and the number of events."""
+        columns, index = self.spec.columns, _index(item_ids)
+        named = TextIndex(pl.Series("type", type_names, dtype=pl.String))
+        spans, events = [], 0
+        for what, frame in self:
+            users = values.ids(frame[columns.user], f"column {columns.user!r} of {what}")
+            self.text_users = users.dtype == pl.String
+            items = values.ids(frame[columns.item], f"column {columns.item!r} of {what}")
+            own: dict[str, np.ndarray] = {"item": _places(index, items).astype(np.int32)}
+            if columns.time is not None:
+                given = frame[columns.time]
+                self.numbers = given.dtype.is_numeric()
+                name = f"column {columns.time!r} of {what}"
+                own["time"], own["key"] = values.seconds(given, name, columns.time_unit)
+                spans.append((int(own["time"].min()), int(own["time"].max())))
+            if columns.weight is not None:
+                name = f"column {columns.weight!r} of {what}"
+                own["weight"] = values.finite_numbers(frame[columns.weight], name, least=0.0).astype(np.float32)
+            if self.spec.min_rating is not None and columns.rating is not None:
+                own["rating"] = values.finite_numbers(frame[columns.rating], f"column {columns.rating!r} of {what}")
+            if columns.type is not None:
+                own["type"] = named.find(values.names(frame[columns.type], columns.type)).astype(np.int32)
+            spill.add(parts.part_of(parts.user_buckets(user_keys(users)), spill.parts), users, own)
+            events += len(frame)
+        spill.flush()
+        return (min(one for one, _ in spans), max(one for _, one in spans)) if spans else None, events
+
+
+def _typed(source: InputTable, spec: Prepare) -> InputTable:
+    """A text file with the types that all of its rows decide: ids that are whole numbers, times that are numbers."""
+    columns, lazy = spec.columns, source.frame.to_native()
+    assert isinstance(lazy, pl.LazyFrame)
+    whole = pl.Int64
+    asked = {
+        name: pl.col(name).cast(whole, strict=False).cast(pl.String).eq_missing(pl.col(name)).all()
+        for name in (columns.user, columns.item)
+    }
+    ask = [expression.alias(f"{place}") for place, expression in enumerate(asked.values())]
+    if columns.time is not None:
+        known = pl.col(columns.time).is_not_null()
+        fits = [pl.col(columns.time).cast(kind, strict=False).is_not_null() for kind in (pl.Float64, whole)]
+        ask += [known.sum().alias("times"), fits[0].sum().alias("numbers"), fits[1].sum().alias("whole")]
+    found = source.attempt(lambda: lazy.select(ask).collect(engine="streaming")).row(0, named=True)
+    casts = [pl.col(name).cast(whole) for place, name in enumerate(asked) if found[f"{place}"]]
+    if columns.time is not None and 2 * found["numbers"] >= found["times"]:
+        kind = whole if found["whole"] == found["numbers"] else pl.Float64
+        casts.append(pl.col(columns.time).cast(kind, strict=False))
+    typed = InputTable(lazy.with_columns(casts), source.what)
+    typed.name = source.name
+    return typed
+
+
+def _index(ids: pl.Series) -> IntIndex | TextIndex:
+    return TextIndex(ids) if ids.dtype == pl.String else IntIndex(ids)
+
+
+def _places(index: IntIndex | TextIndex, ids: pl.Series) -> np.ndarray:
+    return index.find(ids) if isinstance(index, TextIndex) else index.find(ids.to_numpy())
+
+
+class _Distinct:
+    """The different values of a column that comes in pieces."""
+
+    def __init__(self) -> None:
+        self._found: list[pl.Series] = []
+        self._held = self._merged = 0
+
+    def add(self, some: pl.Series) -> None:
+        self._found.append(some.unique())
+        self._held += len(self._found[-1])
+        if self._held > 2 * self._merged + (1 << 20):
+            self._found = [pl.concat(self._found).unique()]
+            self._held = self._merged = len(self._found[0])
+
+    def sorted(self, name: str) -> pl.Series:
+        whole = pl.concat(self._found).unique().sort() if self._found else pl.Series([], dtype=pl.String)
+        return whole.alias(name)
