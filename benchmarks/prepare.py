@@ -1,0 +1,134 @@
+"""Preparing a store in parts from a table ten times as large: memory, pace, and what three killed processes cost.
+
+Planted events in Parquet files of ten million rows: a million users and a hundred thousand items for a hundred million
+events, popular ones as in shops. Each preparation is a process of its own, of parts of two million events, with a 5-core
+and leave-one-out. `memory_over_10x_data` is its peak of anonymous memory over that of a tenth of the events; the arrays
+of the open store are not asked for. `equal_after_crashes`: a preparation of the tenth, killed at three random moments and
+called again, has the fingerprint of an unbroken one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from benchmarks.harness import CACHE, ROOT, Benchmark, Figures, Say, main, require, rounded
+from benchmarks.memory import in_a_process, peak_above
+from fullrank.data.events.prepare import Prepare, prepare
+from fullrank.data.events.store import Store
+
+PER_FILE = 10_000_000
+PER_PART = 2_000_000
+SPEC = Prepare(k_core=5)
+
+
+def write_events(folder: Path, events: int, per_file: int = PER_FILE) -> None:
+    """A folder of planted events: who, what, when, in no order."""
+    folder.mkdir(parents=True)
+    for number, start in enumerate(range(0, events, per_file)):
+        draw, rows = np.random.default_rng(number), min(per_file, events - start)
+        users, items = max(events // 100, 20), max(events // 1000, 50)
+        pl.DataFrame({
+            "user_id": (users * draw.random(rows, np.float32) ** 1.5).astype(np.int64) * 7 + 3,
+            "item_id": (items * draw.random(rows, np.float32) ** 2).astype(np.int64),
+            "timestamp": draw.integers(1_600_000_000, 1_700_000_000, rows),
+        }).write_parquet(folder / f"{number:04}.parquet")  # fmt: skip
+
+
+def prepared(folder: Path, out: Path, parts: int) -> Store:
+    return prepare(folder, out, spec=SPEC, parts=parts, overwrite=True)
+
+
+def check(make: Any = prepared) -> None:
+    """The same fingerprint for other numbers of parts, and the events of a store in one."""
+    folder = CACHE / "prepare-check"
+    shutil.rmtree(folder, ignore_errors=True)
+    try:
+        write_events(folder / "events", 20_000, 7_000)
+        found = [make(folder / "events", folder / f"in-{count}", count) for count in (1, 4)]
+        whole = prepare(folder / "events", folder / "whole", spec=SPEC)
+        require(len({store.fingerprint for store in found}) == 1, "the number of parts changes the fingerprint")
+        for store in found:
+            rows = store.rows_of(whole.user_ids)
+            same = np.array_equal(store.events.items.take(rows).flat(), whole.events.items.flat())
+            require(same, "a store in parts does not hold the events of a store in one")
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def measure(options: argparse.Namespace, say: Say) -> Figures:
+    folder = CACHE / "prepare"
+    shutil.rmtree(folder, ignore_errors=True)
+    try:
+        found = {}
+        for name, events in (("tenth", options.events // 10), ("whole", options.events)):
+            say(f"write {events:,} events")
+            write_events(folder / name, events)
+            say(f"prepare {events:,} events")
+            parts = max(round(events / PER_PART), 1)
+            found[name] = in_a_process("benchmarks.prepare", "--one", folder / name, folder / f"{name}-store", parts)
+        say("three crashes")
+        seconds = found["tenth"]["seconds"]
+        print_of, crashes = _after_crashes(folder, max(round(options.events / 10 / PER_PART), 1), seconds)
+        whole, tenth = found["whole"], found["tenth"]
+        return rounded({
+            "events": whole["events"],
+            "events_per_s": options.events / whole["seconds"],
+            "memory_mb": whole["memory_mb"],
+            "memory_mb_tenth": tenth["memory_mb"],
+            "memory_over_10x_data": whole["memory_mb"] / tenth["memory_mb"],
+            "seconds": whole["seconds"],
+            "seconds_tenth": tenth["seconds"],
+            "crashes": crashes,
+            "equal_after_crashes": print_of == tenth["fingerprint"],
+            "fingerprint": whole["fingerprint"],
+        })  # fmt: skip
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _after_crashes(folder: Path, parts: int, seconds: float) -> tuple[str, int]:
+    """The fingerprint of a preparation that was killed three times, each a random while behind its start."""
+    out, draw, crashes = folder / "crashed-store", random.Random(0), 0
+    command = [sys.executable, "-m", "benchmarks.prepare", "--one", folder / "tenth", out, parts]
+    for _ in range(3):
+        process = subprocess.Popen([str(word) for word in command], cwd=ROOT, stdout=subprocess.DEVNULL)
+        time.sleep(draw.uniform(0.2, 0.8) * seconds)
+        crashes += process.poll() is None
+        process.kill()
+        process.wait()
+    return in_a_process("benchmarks.prepare", "--one", folder / "tenth", out, parts)["fingerprint"], crashes
+
+
+def _one(events: str, out: str, parts: str) -> None:
+    """One preparation, in this process: its seconds, its peak memory and what came of it, as JSON."""
+    begun, kept = time.perf_counter(), []
+    before, peak = peak_above(lambda: kept.append(prepared(Path(events), Path(out), int(parts))))
+    store = kept[0]
+    print(json.dumps({
+        "seconds": time.perf_counter() - begun, "memory_mb": before + peak, "fingerprint": store.fingerprint,
+        "events": store.num_events,
+    }))  # fmt: skip
+
+
+def _arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--events", type=int, default=100_000_000, help="planted events (default 100,000,000)")
+
+
+BENCHMARK = Benchmark("prepare", "preparing a store in parts: memory and pace", _arguments, check, measure)
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--one"]:
+        _one(*sys.argv[2:])
+    else:
+        sys.exit(main(BENCHMARK))
