@@ -14,7 +14,9 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -101,6 +103,28 @@ def _status() -> dict[str, int]:
     except OSError as error:
         raise UserError(f"peak memory needs Linux's /proc/self/status: {error}") from None
     return {name: int(rest.split()[0]) for name, _, rest in (x.partition(":") for x in lines) if rest.endswith("kB")}
+
+
+@contextmanager
+def most_anonymous(every: float = 0.01) -> Iterator[list[float]]:
+    """The most anonymous megabytes at any of many moments of the block, as the list's one number.
+
+    The high-water mark has the mapped pages of files in it, which the system takes back when it needs them.
+    """
+    most, done = [0.0], threading.Event()
+
+    def look() -> None:
+        while not done.is_set():
+            most[0] = max(most[0], _status()["RssAnon"] / 1024)
+            done.wait(every)
+
+    watcher = threading.Thread(target=look, daemon=True)
+    watcher.start()
+    try:
+        yield most
+    finally:
+        done.set()
+        watcher.join()
 
 
 def _main() -> None:

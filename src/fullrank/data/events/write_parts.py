@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,16 +40,21 @@ def write_whole(
     folder: Path, count: int, ids: pl.Series, told: Told, spec: dict[str, Any], filters: list[dict[str, Any]]
 ) -> None:
     """Finish a folder that holds `count` parts: their items `ids`, with what is known of them, and the manifest."""
-    opened = [Store.open(folder / parts.part_folder(number), verify=False) for number in range(count)]
-    seen = np.zeros((3, len(ids)), np.int64)
-    for store in opened:
+    seen, manifests_of = np.zeros((3, len(ids)), np.int64), []
+    hashes: dict[int, str] = {}
+    user_type: Any = None
+    for store in _parts(folder, count):
         segment = splits.event_parts(store.offsets, store.bounds)
         for number in range(3):
             seen[number] += np.bincount(np.asarray(store.items)[segment == number], minlength=len(ids))
+        hashes |= {int(bucket): value for bucket, value in store.manifest["buckets"].items()}
+        manifests_of.append(store.manifest)
+        user_type = store.user_ids.dtype
     catalogue = join_table(told.items, "items", told.column, "item_id", ids, told.typed)
     write_table(whole_table(catalogue, "item", {"train_count": seen[0]}), folder / "items.parquet")
-    hashes = {int(bucket): value for store in opened for bucket, value in store.manifest["buckets"].items()}
-    split, notes = _split(opened, seen), [*told.notes, *catalogue.notes]
+    split, notes = _split([one["split"] for one in manifests_of], seen), [*told.notes, *catalogue.notes]
+    if split["kind"] == "leave_one_out" and spec["columns"]["time"] is not None:
+        split["train_share_after_test"] = _later_share(folder, count)
     for part in ("validation", "test"):
         if split[part]["users"] == 0:
             notes.append(f"the split leaves no {part} events: nothing can be evaluated there")
@@ -59,20 +65,20 @@ def write_whole(
         "library_version": __version__,
         "spec": spec,
         "counts": {
-            "users": sum(one.num_users for one in opened), "items": len(ids),
-            "events": sum(one.num_events for one in opened),
+            "users": sum(one["counts"]["users"] for one in manifests_of), "items": len(ids),
+            "events": sum(one["counts"]["events"] for one in manifests_of),
         },
         "filters": filters,
         "inputs": told.inputs,
         "item_table": catalogue.facts,
         "user_table": None,
         "split": split,
-        "fingerprint": parts.whole_fingerprint(opened[0].user_ids.dtype, ids, hashes),
-        "type_names": list(opened[0].type_names),
+        "fingerprint": parts.whole_fingerprint(user_type, ids, hashes),
+        "type_names": manifests_of[0]["type_names"],
         "notes": notes,
         "parts": [
-            {"folder": one.path.name, "content": one.manifest["content"], "counts": one.manifest["counts"]}
-            for one in opened
+            {"folder": parts.part_folder(number), "content": one["content"], "counts": one["counts"]}
+            for number, one in enumerate(manifests_of)
         ],
         "content": manifests.content(files),
         "files": files,
@@ -80,9 +86,14 @@ def write_whole(
     write_json(folder / manifests.NAME, manifests.sealed(tree), indent=1, ensure_ascii=False)
 
 
-def _split(opened: list[Store], seen: Int64[np.ndarray, "3 V"]) -> dict[str, Any]:
-    """The split of all parts: their counts together, and what no part knows alone."""
-    own = [store.manifest["split"] for store in opened]
+def _parts(folder: Path, count: int) -> Iterator[Store]:
+    """The parts one after the other: what is mapped of one goes with it."""
+    for number in range(count):
+        yield Store.open(folder / parts.part_folder(number), verify=False)
+
+
+def _split(own: list[dict[str, Any]], seen: Int64[np.ndarray, "3 V"]) -> dict[str, Any]:
+    """The split of all parts: their counts together, and those of items that no part knows alone."""
     summed = ("train", "validation", "test", "users_train_only", "train_share_after_test")
     whole = {key: value for key, value in own[0].items() if key not in summed}
     whole["users_train_only"] = sum(one["users_train_only"] for one in own)
@@ -90,21 +101,20 @@ def _split(opened: list[Store], seen: Int64[np.ndarray, "3 V"]) -> dict[str, Any
         whole[name] = {key: sum(one[name][key] for one in own) for key in own[0][name]}
         if number:
             whole[name]["events_of_items_not_in_train"] = int(seen[number][seen[0] == 0].sum())
-    if whole["kind"] == "leave_one_out" and opened[0].times is not None:
-        whole["train_share_after_test"] = _later_share(opened)
     return whole
 
 
-def _later_share(opened: list[Store]) -> float:
+def _later_share(folder: Path, count: int) -> float:
     """The share of all training events that are later than a test event, averaged over test events (by bins)."""
-    low = min(int(store.times.min()) for store in opened if store.num_events)  # type: ignore[union-attr]
-    high = max(int(store.times.max()) for store in opened if store.num_events)  # type: ignore[union-attr]
+    times = (one.times for one in _parts(folder, count) if one.times is not None and one.num_events)
+    spans = [(int(one.min()), int(one.max())) for one in times]
+    low, high = min(one for one, _ in spans), max(one for _, one in spans)
     width = max((high - low) // BINS, 1)
     counts = np.zeros((3, (high - low) // width + 1), np.int64)
-    for store in opened:
-        part = splits.event_parts(store.offsets, store.bounds)
+    for store in _parts(folder, count):
+        segment = splits.event_parts(store.offsets, store.bounds)
         for number in (0, 2):
-            mine = (np.asarray(store.times)[part == number] - low) // width
+            mine = (np.asarray(store.times)[segment == number] - low) // width
             counts[number] += np.bincount(mine, minlength=counts.shape[1])
     until = np.cumsum(counts[0])  # training events up to the bin of a test event
     tests = max(int(counts[2].sum()), 1)
