@@ -15,7 +15,7 @@ TESTS ?= tests
 CODE := $(wildcard src tests benchmarks docs examples)
 PYTEST = OMP_NUM_THREADS=1 POLARS_MAX_THREADS=2 $(BIN)/python -m pytest -q -n $(WORKERS)
 
-.PHONY: help install demo test test-slow test-attack test-page test-redis lowest wheel check golden bench docs clean
+.PHONY: help install demo test test-slow test-attack test-page test-redis test-cluster lowest wheel check golden bench docs clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -50,7 +50,7 @@ test: $(STAMP)  ## every test but the slow ones (one folder or file: make test T
 	$(PYTEST) -m "not slow" $(TESTS)
 
 test-slow: $(STAMP)  ## the slow tests alone, without those of the attack and of the page
-	$(PYTEST) -m "slow and not attack and not page" $(TESTS)
+	$(PYTEST) -m "slow and not attack and not page and not cluster" $(TESTS)
 
 test-attack: $(STAMP)  ## every case of tests/attack (under 30 minutes), a table of what came of them, and its record
 	$(BIN)/python -m tests.attack -n $(WORKERS) --out results/attack
@@ -61,6 +61,11 @@ test-page: $(STAMP)  ## the page of the service, driven in a Chromium that is th
 test-redis: $(STAMP)  ## the history store on Redis and Valkey servers of its own (skipped, with the reason, without their binaries)
 	@OMP_NUM_THREADS=1 POLARS_MAX_THREADS=2 $(BIN)/python -m pytest -q -rs -k "redis-server or valkey-server" \
 	  tests/components/test_stores.py tests/serving/test_redis_store.py
+
+test-cluster: $(STAMP)  ## Spark on this machine: installs pyspark (450 MB); skipped, with the reason, without Java
+	@if command -v java >/dev/null; then $(BIN)/python -m pip install -q -c constraints.txt -e '.[spark]'; \
+	 else echo "no Java on this machine: the tests of Spark are skipped"; fi
+	@OMP_NUM_THREADS=1 POLARS_MAX_THREADS=2 $(BIN)/python -m pytest -q -rs -m cluster tests
 
 wheel: $(STAMP)  ## builds the wheel, installs it in an empty environment and runs the demo there
 	@OMP_NUM_THREADS=1 POLARS_MAX_THREADS=2 $(BIN)/python -m pytest -q -m slow tests/test_packaging.py

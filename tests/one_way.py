@@ -31,7 +31,6 @@ ALLOWED: dict[tuple[str, str], str] = {
     ("data/impressions/write.py", "open"): "arrays that grow at three places, in a folder that whole_folder replaces",
     ("data/impressions/splits.py", "open"): "scratch of the borders, in that folder",
     ("data/events/spill.py", "open"): "columns that grow with each piece of a table, in the folder of work in progress",
-    ("data/events/stream.py", "open"): "scratch of the moments of a split, in that folder",
     ("data/frames.py", "sink_parquet"): "scratch of an input that cannot be read from the middle",
     ("data/download.py", "open"): "a transfer that stops and goes on: half a file is its state",
     ("data/download.py", "os.replace"): "the complete and checked transfer gets its final name",

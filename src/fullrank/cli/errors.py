@@ -38,6 +38,7 @@ EXTRAS = {
     "httptools": "serve",
     "orjson": "serve",
     "prometheus_client": "serve",
+    "pyspark": "spark",
     "redis": "redis",
     "hiredis": "redis",
     "onnx": "export",

@@ -13,7 +13,7 @@ import typer
 
 from fullrank.cli.download import DOWNLOADS, named_source
 from fullrank.cli.in_shell import in_shell
-from fullrank.cli.options import AsJson, Overwrite, Separator, Settings, given, shortcuts, spec_options
+from fullrank.cli.options import AsJson, Overwrite, Separator, Settings, chosen, given, shortcuts, spec_options
 from fullrank.cli.output import Output, seconds
 from fullrank.core.errors import UserError, brief, did_you_mean
 
@@ -66,6 +66,13 @@ def prepare(
             "killed goes on.  [default: in one, in memory]",
         ),
     ] = None,
+    engine: Annotated[
+        str, typer.Option("--engine", metavar="embedded|spark", help="What prepares parts: this process, or Spark.")
+    ] = "embedded",
+    master: Annotated[
+        str | None,
+        typer.Option("--master", metavar="URL", help="Spark's address, such as local[2] or spark://host:7077."),
+    ] = None,
     separator: Separator = None,
     overwrite: Overwrite = False,
     settings: Settings = None,
@@ -82,10 +89,20 @@ def prepare(
     fullrank prepare log.csv --user-col customer --item-col sku --time-col none --out data/shop
     fullrank prepare movielens --k-core 5 --set source.variant=1m --out data/ml-1m
     fullrank prepare logs/ --parts 64 --out data/large
+    fullrank prepare logs/ --parts 64 --engine spark --master spark://host:7077 --out data/large
     fullrank prepare planted --set source.users=500 --out data/toy
     """
+    from fullrank.data.events.prepare import ENGINES
+
     output, begun = Output(as_json), time.perf_counter()
-    how = {"separator": separator, "parts": parts, "overwrite": overwrite, "progress": True}
+    how = {
+        "separator": separator,
+        "parts": parts,
+        "engine": chosen("--engine", engine, ENGINES),
+        "master": master,
+        "overwrite": overwrite,
+        "progress": True,
+    }
     store = _prepare(events, out, items, users, folder, shortcuts(given(context), settings), how)
     _report(output, store, time.perf_counter() - begun)
 

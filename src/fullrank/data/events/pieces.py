@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
 import polars as pl
+from jaxtyping import Int64
 
 from fullrank.core.errors import UserError
 from fullrank.data import values
@@ -66,31 +68,42 @@ class EventPieces:
         self, item_ids: pl.Series, type_names: tuple[str, ...], spill: Spill
     ) -> tuple[tuple[int, int] | None, int]:
         """Every event to the part of its user. Returns the first and the last second, and the number of events."""
-        columns, index = self.spec.columns, _index(item_ids)
-        named = TextIndex(pl.Series("type", type_names, dtype=pl.String))
         spans, events = [], 0
         for what, frame in self:
-            users = values.ids(frame[columns.user], f"column {columns.user!r} of {what}")
+            part, users, own = coded_piece(frame, what, self.spec, item_ids, type_names, spill.parts)
             self.text_users = users.dtype == pl.String
-            items = values.ids(frame[columns.item], f"column {columns.item!r} of {what}")
-            own: dict[str, np.ndarray] = {"item": _places(index, items).astype(np.int32)}
-            if columns.time is not None:
-                given = frame[columns.time]
-                self.numbers = given.dtype.is_numeric()
-                name = f"column {columns.time!r} of {what}"
-                own["time"], own["key"] = values.seconds(given, name, columns.time_unit)
+            if self.spec.columns.time is not None:
+                self.numbers = frame[self.spec.columns.time].dtype.is_numeric()
                 spans.append((int(own["time"].min()), int(own["time"].max())))
-            if columns.weight is not None:
-                name = f"column {columns.weight!r} of {what}"
-                own["weight"] = values.finite_numbers(frame[columns.weight], name, least=0.0).astype(np.float32)
-            if self.spec.min_rating is not None and columns.rating is not None:
-                own["rating"] = values.finite_numbers(frame[columns.rating], f"column {columns.rating!r} of {what}")
-            if columns.type is not None:
-                own["type"] = named.find(values.names(frame[columns.type], columns.type)).astype(np.int32)
-            spill.add(parts.part_of(parts.user_buckets(user_keys(users)), spill.parts), users, own)
+            spill.add(part, users, own)
             events += len(frame)
         spill.flush()
         return (min(one for one, _ in spans), max(one for _, one in spans)) if spans else None, events
+
+
+def coded_piece(
+    frame: pl.DataFrame, what: str, spec: Prepare, item_ids: pl.Series, type_names: tuple[str, ...], count: int
+) -> tuple[Int64[np.ndarray, "n"], pl.Series, dict[str, np.ndarray]]:
+    """Some rows of a table: the part of each of `count`, its user's id, and its other columns as arrays.
+
+    Items and types are their places in the sorted ids. Raises `UserError` for what `table.read_events` refuses.
+    """
+    columns = spec.columns
+    users = values.ids(frame[columns.user], f"column {columns.user!r} of {what}")
+    items = values.ids(frame[columns.item], f"column {columns.item!r} of {what}")
+    own: dict[str, np.ndarray] = {"item": _places(item_ids, items).astype(np.int32)}
+    if columns.time is not None:
+        name = f"column {columns.time!r} of {what}"
+        own["time"], own["key"] = values.seconds(frame[columns.time], name, columns.time_unit)
+    if columns.weight is not None:
+        name = f"column {columns.weight!r} of {what}"
+        own["weight"] = values.finite_numbers(frame[columns.weight], name, least=0.0).astype(np.float32)
+    if spec.min_rating is not None and columns.rating is not None:
+        own["rating"] = values.finite_numbers(frame[columns.rating], f"column {columns.rating!r} of {what}")
+    if columns.type is not None:
+        named = values.names(frame[columns.type], f"column {columns.type!r} of {what}")
+        own["type"] = TextIndex(pl.Series("type", type_names, dtype=pl.String)).find(named).astype(np.int32)
+    return parts.part_of(parts.user_buckets(user_keys(users)), count), users, own
 
 
 def _typed(source: InputTable, spec: Prepare) -> InputTable:
@@ -117,12 +130,28 @@ def _typed(source: InputTable, spec: Prepare) -> InputTable:
     return typed
 
 
-def _index(ids: pl.Series) -> IntIndex | TextIndex:
-    return TextIndex(ids) if ids.dtype == pl.String else IntIndex(ids)
+def _places(ids: pl.Series, some: pl.Series) -> np.ndarray:
+    """The place of each id in the sorted ids, which are looked up once for all pieces."""
+    index = _index(_Held(ids))
+    return index.find(some) if isinstance(index, TextIndex) else index.find(some.to_numpy())
 
 
-def _places(index: IntIndex | TextIndex, ids: pl.Series) -> np.ndarray:
-    return index.find(ids) if isinstance(index, TextIndex) else index.find(ids.to_numpy())
+class _Held:
+    """A column as a key: the very same one, not one that is equal."""
+
+    def __init__(self, ids: pl.Series):
+        self.ids = ids
+
+    def __hash__(self) -> int:
+        return id(self.ids)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Held) and other.ids is self.ids
+
+
+@lru_cache(maxsize=1)
+def _index(held: _Held) -> IntIndex | TextIndex:
+    return TextIndex(held.ids) if held.ids.dtype == pl.String else IntIndex(held.ids)
 
 
 class _Distinct:

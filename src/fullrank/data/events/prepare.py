@@ -7,18 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from logging import INFO
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 from fullrank.core.checks import check_flag, check_path, check_texts, check_type, check_whole
-from fullrank.core.errors import UserError
+from fullrank.core.errors import UserError, unknown
 from fullrank.core.files import without_dots
 from fullrank.core.locks import folder_lock
 from fullrank.core.log import logger, shown_at
 from fullrank.data.column_names import TimeColumn, check_column, check_time_column, check_unit, with_keywords
-from fullrank.data.events import splits, stream, write
+from fullrank.data.events import spark, splits, stream, write
 from fullrank.data.events.filters import Missing, Prepare, k_core, of_types, rated, without_duplicates
+from fullrank.data.events.part_work import PartRunner
 from fullrank.data.events.parts import MOST_PARTS
 from fullrank.data.events.store import Store, require_replaceable_store
 from fullrank.data.events.table import Columns, Events, join_table, read_events, require_columns
@@ -27,6 +29,10 @@ from fullrank.data.frames import InputTable
 from fullrank.data.values import Unit
 
 log = logger(__name__)
+
+Engine = Literal["embedded", "spark"]
+"""What prepares a store in parts: this process, or Spark."""
+ENGINES: tuple[str, ...] = get_args(Engine)
 
 __all__ = ["Columns", "Prepare", "Store", "prepare"]
 
@@ -49,6 +55,8 @@ def prepare(
     separator: str | None = None,
     set: Sequence[str] = (),
     parts: int | None = None,
+    engine: Engine = "embedded",
+    master: str | None = None,
     overwrite: bool = False,
     progress: bool = False,
     notes: Sequence[str] = (),
@@ -66,6 +74,8 @@ def prepare(
     a source has to say about its data) are kept in the manifest.
     With `parts` the store is written in so many parts (`data/events/parts.py`), and the table is read in pieces, so
     that neither has to fit into memory; a preparation in parts that was killed goes on when it is called again.
+    ``engine="spark"`` (extra `spark`) does it on the Spark session that is there, or on one of `master`, such as
+    ``local[2]`` or ``spark://host:7077``; `events` are Parquet or a Spark DataFrame, and the store is the same.
     Equal times keep input order, which is the engine's: Spark promises none, so add a column that decides ties there.
     Raises `UserError` with one sentence for anything that cannot be read or would be empty.
     """
@@ -74,6 +84,12 @@ def prepare(
     check_texts("notes", notes, '["what is known of the data"]')
     if parts is not None:
         check_whole("parts", parts, 1, MOST_PARTS)
+    if engine not in ENGINES:
+        raise unknown("engine", str(engine), ENGINES)
+    if engine == "spark" and parts is None:
+        raise UserError("the engine spark writes stores in parts: say parts=, in how many", code="missing-setting")
+    if master is not None and engine != "spark":
+        raise UserError("master is the address of Spark: say engine='spark' too", code="setting-without-effect")
     named = {
         "user_col": ("columns.user", check_column("user_col", user_col)),
         "item_col": ("columns.item", check_column("item_col", item_col)),
@@ -88,7 +104,7 @@ def prepare(
         require_replaceable_store(place, overwrite=check_flag("overwrite", overwrite))
         level = shown_at(progress)
         if parts is not None:
-            return _prepare_parts(events, place, items, users, spec, separator, level, notes, parts)
+            return _prepare_parts(events, place, items, users, spec, separator, level, notes, parts, engine, master)
         return _prepare_locked(events, place, items, users, spec, separator, level, notes)
 
 
@@ -151,7 +167,7 @@ def _prepare_locked(
 
 def _prepare_parts(
     events: Any, place: Path, items: Any, users: Any, spec: Prepare, separator: str | None, level: int,
-    notes: Sequence[str], count: int,
+    notes: Sequence[str], count: int, engine: Engine, master: str | None,
 ) -> Store:  # fmt: skip
     def say(step: str, facts: dict[str, Any]) -> None:
         log.log(level, _step(step, facts))
@@ -162,8 +178,15 @@ def _prepare_parts(
         )
     source = InputTable(events, "events", separator=separator)
     require_columns(source, spec.columns, with_rating=spec.min_rating is not None)
+    runner: PartRunner = stream.Here()
+    if engine == "spark":
+        spark.require_readable(source)
+        session = spark.session_of(master)
+        read, runner = partial(spark.read_on_spark, session, events, spec, count), spark.OnSpark(session)
+    else:
+        read = partial(stream.read_pieces, source, spec, count)
     told = Told(items, spec.columns.item, source.typed, tuple(notes), _names(events, items, None))
-    stream.prepare_parts(source, place, spec, count, told, say)
+    stream.prepare_parts(read, runner, place, spec, count, told, stream.identity_of(events), say)
     store = Store.open(place, verify=False)
     say(f"wrote {str(place)!r}", store.manifest["counts"])
     return store

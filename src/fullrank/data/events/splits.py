@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import datetime
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Int64
@@ -75,31 +75,63 @@ class GlobalTime(Spec):
         """Bounds, and facts for the manifest. Raises `UserError` without times or where a part would be empty."""
         return self.at(times).bounds(offsets, times)
 
-    def at(self, times: Int64[np.ndarray, "E"] | None) -> GlobalMoments:
-        """The two moments in seconds. Raises `UserError` as `bounds`. A writable file of times is put in another
-        order."""
+    def at(self, times: Int64[np.ndarray, "E"] | EventTimes | None) -> GlobalMoments:
+        """The two moments in seconds. Raises `UserError` as `bounds`."""
         if times is None:
             raise UserError(
                 "the global_time split needs times; name a column with columns.time or use leave_one_out",
                 code="split-needs-times",
             )
-        first, second = _resolve(self.validation_from, times), _resolve(self.test_from, times)
+        known = ArrayTimes(times) if isinstance(times, np.ndarray) else times
+        first, second = _resolve(self.validation_from, known), _resolve(self.test_from, known)
         if first >= second:
             raise UserError(
                 f"validation_from={self.validation_from!r} is {with_date(first)} and test_from={self.test_from!r} is "
                 f"{with_date(second)}; the test must begin later than validation",
                 code="moments-out-of-order",
             )
-        sizes = {"training": int((times < first).sum()), "test": int((times >= second).sum())}
+        sizes = {"training": known.before(first), "test": known.count - known.before(second)}
         for part, size in sizes.items():
             if size == 0:
                 raise UserError(
-                    f"global_time leaves no {part} events: they span {with_date(int(times.min()))} to "
-                    f"{with_date(int(times.max()))}, validation begins {with_date(first)} "
+                    f"global_time leaves no {part} events: they span {with_date(known.kth(0))} to "
+                    f"{with_date(known.kth(known.count - 1))}, validation begins {with_date(first)} "
                     f"and the test {with_date(second)}",
                     code="empty-split",
                 )
         return GlobalMoments(int(first), int(second))
+
+
+@runtime_checkable
+class EventTimes(Protocol):
+    """What a split in time asks of the times of all events, in seconds."""
+
+    @property
+    def count(self) -> int: ...
+    def before(self, moment: int) -> int:
+        """How many events lie before a moment."""
+        ...
+
+    def kth(self, place: int) -> int:
+        """The time of the event that so many others precede."""
+        ...
+
+
+@dataclass(frozen=True)
+class ArrayTimes:
+    """Those in an array."""
+
+    times: Int64[np.ndarray, "E"]
+
+    @property
+    def count(self) -> int:
+        return len(self.times)
+
+    def before(self, moment: int) -> int:
+        return int((self.times < moment).sum())
+
+    def kth(self, place: int) -> int:
+        return int(np.partition(self.times, place)[place])
 
 
 @dataclass(frozen=True)
@@ -209,14 +241,11 @@ def _before(offsets: np.ndarray, times: np.ndarray, moment: int) -> np.ndarray:
     return total[offsets[1:]] - total[offsets[:-1]]
 
 
-def _resolve(moment: float | int | str, times: np.ndarray) -> int:
+def _resolve(moment: float | int | str, times: EventTimes) -> int:
     if isinstance(moment, str):
         return iso_seconds(moment)
     if isinstance(moment, float):
-        at = min(int(moment * len(times)), len(times) - 1)
-        own = times if isinstance(times, np.memmap) and times.flags.writeable else np.array(times)
-        own.partition(at)
-        return int(own[at])
+        return times.kth(min(int(moment * times.count), times.count - 1))
     return moment
 
 

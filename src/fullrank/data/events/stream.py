@@ -10,11 +10,14 @@ that are written.
 
 from __future__ import annotations
 
+import operator
+import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial, reduce
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import polars as pl
@@ -23,50 +26,61 @@ from fullrank.core.errors import UserError
 from fullrank.core.files import NotWritten, jsonable, reason_of, take_place, write_json
 from fullrank.core.readers import read_json
 from fullrank.core.tables import write_table
-from fullrank.data import manifest as manifests
-from fullrank.data import values
-from fullrank.data.events import parts, splits, write
-from fullrank.data.events.filters import Prepare, of_types, rated, without_duplicates
+from fullrank.data.events import splits
+from fullrank.data.events.filters import Prepare
+from fullrank.data.events.part_work import ITEM_IDS, SPILL, PartRunner, PartTimes, PartWork
 from fullrank.data.events.pieces import EventPieces
-from fullrank.data.events.spill import Spill, load_events, save_events
-from fullrank.data.events.table import Events, JoinedTable, unit_notes
+from fullrank.data.events.spill import Spill
+from fullrank.data.events.table import unit_notes
 from fullrank.data.events.write_parts import Told, write_whole
 from fullrank.data.frames import InputTable
-from fullrank.data.user_keys import user_keys
 
 Say = Callable[[str, dict[str, Any]], None]
 WORK = ".preparing"
 """Behind the name of the store: the folder of a preparation that is under way."""
-_ITEMS, _SPILL, _STATE = "item_ids.parquet", "spill", "state.json"
+_STATE = "state.json"
+T = TypeVar("T")
 
 
-def prepare_parts(source: InputTable, place: Path, spec: Prepare, count: int, told: Told, say: Say) -> None:
-    """Write a store of so many parts at `place`. The caller holds its lock, and has found that it may be written."""
+def prepare_parts(
+    read: Callable[[Path], dict[str, Any]],
+    runner: PartRunner,
+    place: Path,
+    spec: Prepare,
+    count: int,
+    told: Told,
+    identity: Any,
+    say: Say,
+) -> None:
+    """Write a store of so many parts at `place`. The caller holds its lock, and has found that it may be written.
+
+    `read` puts the events into a folder and says what it found; `identity` is what the table is known by again.
+    """
     work = place.with_name(place.name + WORK)
-    asked = {"spec": spec.dump(), "parts": count, "input": _identity(source)}
+    asked = {"spec": spec.dump(), "parts": count, "input": identity}
     try:
         state = _state(work, asked)
         if state is None:
             shutil.rmtree(work, ignore_errors=True)
             work.mkdir(parents=True)
-            state = _read(source, spec, count, work) | asked
+            state = read(work) | asked
             write_json(work / _STATE, state)
         else:
             say("go on with what was read before", {"events": state["events"]})
-        _Making(work, spec, count, told, state, say).make()
-        shutil.rmtree(work / _SPILL)
+        make_parts(work, spec, count, told, state, say, runner)
+        shutil.rmtree(work / SPILL)
         (work / _STATE).unlink()
-        (work / _ITEMS).unlink()
+        (work / ITEM_IDS).unlink()
         take_place(work, place)
     except OSError as error:
         raise NotWritten(place, reason_of(error), folder=True) from error
 
 
-def _identity(source: InputTable) -> Any:
+def identity_of(table: Any) -> Any:
     """What a table on disk is known by again: names, sizes and times of its files; None for a frame."""
-    path = source.path
-    if path is None:
+    if not isinstance(table, (str, os.PathLike)):
         return None
+    path = Path(table)
     files = sorted(path.rglob("*.parquet")) if path.is_dir() else [path]
     return [[str(file), file.stat().st_size, file.stat().st_mtime_ns] for file in files]
 
@@ -83,12 +97,12 @@ def _state(work: Path, asked: dict[str, Any]) -> dict[str, Any] | None:
     return found if same else None
 
 
-def _read(source: InputTable, spec: Prepare, count: int, work: Path) -> dict[str, Any]:
+def read_pieces(source: InputTable, spec: Prepare, count: int, work: Path) -> dict[str, Any]:
     """Both passes over the table: the ids of items, then every event to the part of its user."""
     reading = EventPieces(source, spec, work)
     item_ids, type_names = reading.look()
-    write_table(pl.DataFrame({"item_id": item_ids}), work / _ITEMS)
-    spill = Spill(work / _SPILL, count)
+    write_table(pl.DataFrame({"item_id": item_ids}), work / ITEM_IDS)
+    spill = Spill(work / SPILL, count)
     span, events = reading.spill(item_ids, type_names, spill)
     (work / "input.parquet").unlink(missing_ok=True)
     notes = []
@@ -102,148 +116,50 @@ def _read(source: InputTable, spec: Prepare, count: int, work: Path) -> dict[str
     return told | {"text_users": reading.text_users, "columns": spill.columns}
 
 
-class _Making:
-    """The parts from what was read: filters, k-core, split, and the folders."""
+class Here:
+    """Tasks on parts one after the other, in this process."""
 
-    def __init__(self, work: Path, spec: Prepare, count: int, told: Told, state: dict[str, Any], say: Say):
-        self.work, self.spec, self.told, self.state, self.say = work, spec, told, state, say
-        self.spill = Spill(work / _SPILL, count)
-        self.numbers = range(count)
-        self.item_ids = pl.read_parquet(work / _ITEMS)["item_id"]
-        self.steps: list[dict[str, Any]] = []
-        self.split: Any = spec.split
-        self.until: int | None = None
-        if isinstance(spec.split, splits.RollingTime):
-            self.split, self.until = spec.split.at(None if state["span"] is None else np.array(state["span"]))
+    def total(self, task: Callable[[int], T], numbers: Iterable[int]) -> T:
+        return reduce(operator.add, map(task, numbers))
 
-    def make(self) -> None:
-        self._filter()
-        self._core()
-        there = np.zeros(len(self.item_ids), bool)
-        for number in self.numbers:
-            there[self._load(number).item] = True
-        ids, codes = self.item_ids.filter(pl.Series(there)), (np.cumsum(there) - 1).astype(np.int32)
-        split = self.split
-        if isinstance(split, splits.GlobalTime):
-            split = self._moments(split)
-        self.say("split and write", {})
-        for number in self.numbers:
-            events = self._load(number)
-            self._write(number, replace(events, item=codes[events.item], item_ids=ids), split)
-        told = replace(self.told, notes=(*self.told.notes, *self.state["notes"]))
-        write_whole(self.work, len(self.numbers), ids, told, self.spec.dump(), self.steps)
 
-    def _filter(self) -> None:
-        """The filters that look at a row, or at one user; what is left of each part goes to its folder."""
-        spec = self.spec
-        filters: list[tuple[str, dict[str, Any], Callable[[Events], Events]]] = [("read", {}, lambda e: e)]
-        if isinstance(spec.split, splits.RollingTime) and self.until is not None:
-            until, facts = self.until, {"days": spec.split.days, "fold": spec.split.fold, "until": self.until}
-            filters.append(("rolling_time", facts, lambda e: e.take(np.asarray(e.time) < until)))
-        if (types := spec.event_types) is not None:
-            filters.append(("event_types", {"types": list(types)}, lambda e: of_types(e, types)))
-        if (least := spec.min_rating) is not None:
-            filters.append(("min_rating", {"least": least}, lambda e: rated(e, least)))
-        if spec.duplicates != "keep":
-            filters.append(("duplicates", {"keep": spec.duplicates}, lambda e: without_duplicates(e, spec.duplicates)))
-        counted = [_Counted(len(self.item_ids)) for _ in filters]
-        for number in self.numbers:
-            events = self._events(number)
-            for (_, _, keep), counts in zip(filters, counted, strict=True):
-                events = keep(events)
-                counts.add(events)
-            save_events(self._folder(number), replace(events, rating=None))
-        for (name, facts, _), counts in zip(filters, counted, strict=True):
-            self._done(name, facts, counts.facts())
+def make_parts(
+    work: Path, spec: Prepare, count: int, told: Told, state: dict[str, Any], say: Say, runner: PartRunner
+) -> None:
+    """The parts and the manifest of all from what was read: filters, k-core, split."""
+    split: Any = spec.split
+    until, numbers = None, range(count)
+    steps: list[dict[str, Any]] = []
+    if isinstance(split, splits.RollingTime):
+        split, until = split.at(None if state["span"] is None else np.array(state["span"]))
+    tasks = PartWork(work, spec, state, until)
 
-    def _core(self) -> None:
-        """Leave the k-core of the filtered events (`filters.k_core`, a round over all parts at a time)."""
-        per_user, per_item = self.spec.per_user_and_item
-        if max(per_user, per_item) <= 1:
-            return
-        rounds, dropped = 0, True
-        while dropped:
-            counts, left = np.zeros(len(self.item_ids), np.int64), _Counted(len(self.item_ids))
-            for number in self.numbers:
-                counts += np.bincount(self._load(number).item, minlength=len(counts))
-            dropped = False
-            for number in self.numbers:
-                events = self._load(number)
-                users = np.bincount(events.user, minlength=len(events.user_ids))
-                keep = (users >= per_user)[events.user] & (counts >= per_item)[events.item]
-                left.add(events.take(keep))
-                if not keep.all():
-                    dropped = True
-                    save_events(self._folder(number), events.take(keep))
-            rounds += dropped
-        self._done("k_core", {"per_user": per_user, "per_item": per_item, "rounds": rounds}, left.facts())
-
-    def _moments(self, split: splits.GlobalTime) -> splits.GlobalMoments:
-        """A split in time with its moments in seconds: a share is that of all events."""
-        if self.spec.columns.time is None:
-            split.at(None)  # which refuses it
-        path = self.work / "times"
-        with open(path, "wb") as file:
-            for number in self.numbers:
-                file.write(np.ascontiguousarray(self._load(number).time).data)
-        times = np.memmap(path, np.int64, mode="r+")  # numpy partitions it in place, on disk
-        found = split.at(times)
-        path.unlink()
-        return found
-
-    def _events(self, number: int) -> Events:
-        """The events of a part as they were read, in order of time; users in order of key and id."""
-        users, columns = self.spill.read(number, self.state["columns"], text=self.state["text_users"])
-        user, user_ids = values.dense(users) if len(users) else (np.zeros(0, np.int32), users)
-        order = np.lexsort((np.arange(len(user_ids)), user_keys(user_ids)))
-        rank = np.empty(len(order), np.int32)
-        rank[order] = np.arange(len(order), dtype=np.int32)
-        events = Events(
-            rank[user], columns["item"], user_ids[order].alias("user_id"), self.item_ids, columns.get("time"),
-            columns.get("rating"), columns.get("weight"), columns.get("type"), tuple(self.state["types"]),
-        )  # fmt: skip
-        return events.take(np.argsort(columns["key"], kind="stable")) if "key" in columns else events
-
-    def _folder(self, number: int) -> Path:
-        return self.spill.folder / f"{number:05}-filtered"
-
-    def _load(self, number: int) -> Events:
-        return load_events(self._folder(number), self.item_ids, tuple(self.state["types"]))
-
-    def _write(self, number: int, events: Events, split: Any) -> None:
-        out = self.work / parts.part_folder(number)
-        if (out / manifests.NAME).is_file():
-            return  # of an earlier preparation that was killed
-        user, user_ids = events.user, events.user_ids
-        used = np.bincount(user, minlength=len(user_ids)) > 0
-        user = (np.cumsum(used) - 1).astype(np.int32)[user]
-        events = replace(events, user=user, user_ids=user_ids.filter(pl.Series(used)))
-        items, users = (JoinedTable(ids, pl.DataFrame(), None) for ids in (events.item_ids, events.user_ids))
-        keys = user_keys(events.user_ids)
-        write.write_store(out, events, items, users, self.spec.dump(), split, {"part": number}, keys=keys)
-
-    def _done(self, name: str, facts: dict[str, Any], counts: dict[str, int]) -> None:
-        self.steps.append({"filter": name, **facts, **counts})
-        self.say(name, self.steps[-1])
+    def done(name: str, facts: dict[str, Any], counts: dict[str, int]) -> None:
+        steps.append({"filter": name, **facts, **counts})
+        say(name, steps[-1])
         if not counts["events"]:
             setting = ", ".join(f"{key}={value}" for key, value in facts.items() if key != "rounds")
             raise UserError(
-                f"{name} ({setting}) leaves none of {self.steps[-2]['events']:,} events; loosen it",
-                code="no-events-left",
+                f"{name} ({setting}) leaves none of {steps[-2]['events']:,} events; loosen it", code="no-events-left"
             )
 
-
-class _Counted:
-    """Distinct users, distinct items and events over parts: no user is in two of them."""
-
-    def __init__(self, items: int):
-        self.users = self.events = 0
-        self.items = np.zeros(items, bool)
-
-    def add(self, events: Events) -> None:
-        self.users += int((np.bincount(events.user, minlength=len(events.user_ids)) > 0).sum())
-        self.items[events.item] = True
-        self.events += len(events)
-
-    def facts(self) -> dict[str, int]:
-        return {"users": self.users, "items": int(self.items.sum()), "events": self.events}
+    left = runner.total(tasks.filter, numbers)
+    for (name, facts, _), counted in zip(tasks.filters, left.each, strict=True):
+        done(name, facts, counted.facts())
+    found, rounds = left.each[-1], 0
+    per_user, per_item = spec.per_user_and_item
+    if max(per_user, per_item) > 1:
+        while True:  # `filters.k_core`, a round over all parts at a time
+            enough = runner.total(tasks.item_counts, numbers) >= per_item
+            before, found = found, runner.total(partial(tasks.core, enough=enough, per_user=per_user), numbers)
+            if found.events == before.events:
+                break
+            rounds += 1
+        done("k_core", {"per_user": per_user, "per_item": per_item, "rounds": rounds}, found.facts())
+    if isinstance(split, splits.GlobalTime):
+        split = split.at(PartTimes(tasks, numbers, runner, found.events) if state["span"] else None)
+    say("split and write", {})
+    segments = runner.total(partial(tasks.write, there=found.items, split=split), numbers)
+    notes = (*told.notes, *state["notes"])
+    ids = tasks.item_ids.filter(pl.Series(found.items))
+    write_whole(work, count, ids, replace(told, notes=notes), spec.dump(), steps, segments)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,13 +14,10 @@ from fullrank import __version__
 from fullrank.core.files import write_json
 from fullrank.core.tables import write_table
 from fullrank.data import manifest as manifests
-from fullrank.data.events import parts, splits
-from fullrank.data.events.store import Store
+from fullrank.data.events import parts
+from fullrank.data.events.part_work import Segments
 from fullrank.data.events.table import join_table
 from fullrank.data.events.write import whole_table
-
-BINS = 1 << 20
-"""Stretches of time in which events are counted where a share of them is asked for that is rounded to four digits."""
 
 
 @dataclass(frozen=True)
@@ -37,24 +33,27 @@ class Told:
 
 
 def write_whole(
-    folder: Path, count: int, ids: pl.Series, told: Told, spec: dict[str, Any], filters: list[dict[str, Any]]
+    folder: Path,
+    count: int,
+    ids: pl.Series,
+    told: Told,
+    spec: dict[str, Any],
+    filters: list[dict[str, Any]],
+    segments: Segments,
 ) -> None:
-    """Finish a folder that holds `count` parts: their items `ids`, with what is known of them, and the manifest."""
-    seen, manifests_of = np.zeros((3, len(ids)), np.int64), []
-    hashes: dict[int, str] = {}
-    user_type: Any = None
-    for store in _parts(folder, count):
-        segment = splits.event_parts(store.offsets, store.bounds)
-        for number in range(3):
-            seen[number] += np.bincount(np.asarray(store.items)[segment == number], minlength=len(ids))
-        hashes |= {int(bucket): value for bucket, value in store.manifest["buckets"].items()}
-        manifests_of.append(store.manifest)
-        user_type = store.user_ids.dtype
+    """Finish a folder that holds `count` parts: their items `ids`, with what is known of them, and the manifest.
+
+    `segments` are those of all parts.
+    """
+    seen = segments.items
+    manifests_of = [manifests.load_manifest(folder / parts.part_folder(number)) for number in range(count)]
+    hashes = {int(bucket): value for one in manifests_of for bucket, value in one["buckets"].items()}
+    user_type = pl.read_parquet_schema(folder / parts.part_folder(0) / "users.parquet")["user_id"]
     catalogue = join_table(told.items, "items", told.column, "item_id", ids, told.typed)
     write_table(whole_table(catalogue, "item", {"train_count": seen[0]}), folder / "items.parquet")
     split, notes = _split([one["split"] for one in manifests_of], seen), [*told.notes, *catalogue.notes]
-    if split["kind"] == "leave_one_out" and spec["columns"]["time"] is not None:
-        split["train_share_after_test"] = _later_share(folder, count)
+    if split["kind"] == "leave_one_out" and (share := segments.later_share()) is not None:
+        split["train_share_after_test"] = share
     for part in ("validation", "test"):
         if split[part]["users"] == 0:
             notes.append(f"the split leaves no {part} events: nothing can be evaluated there")
@@ -86,12 +85,6 @@ def write_whole(
     write_json(folder / manifests.NAME, manifests.sealed(tree), indent=1, ensure_ascii=False)
 
 
-def _parts(folder: Path, count: int) -> Iterator[Store]:
-    """The parts one after the other: what is mapped of one goes with it."""
-    for number in range(count):
-        yield Store.open(folder / parts.part_folder(number), verify=False)
-
-
 def _split(own: list[dict[str, Any]], seen: Int64[np.ndarray, "3 V"]) -> dict[str, Any]:
     """The split of all parts: their counts together, and those of items that no part knows alone."""
     summed = ("train", "validation", "test", "users_train_only", "train_share_after_test")
@@ -102,20 +95,3 @@ def _split(own: list[dict[str, Any]], seen: Int64[np.ndarray, "3 V"]) -> dict[st
         if number:
             whole[name]["events_of_items_not_in_train"] = int(seen[number][seen[0] == 0].sum())
     return whole
-
-
-def _later_share(folder: Path, count: int) -> float:
-    """The share of all training events that are later than a test event, averaged over test events (by bins)."""
-    times = (one.times for one in _parts(folder, count) if one.times is not None and one.num_events)
-    spans = [(int(one.min()), int(one.max())) for one in times]
-    low, high = min(one for one, _ in spans), max(one for _, one in spans)
-    width = max((high - low) // BINS, 1)
-    counts = np.zeros((3, (high - low) // width + 1), np.int64)
-    for store in _parts(folder, count):
-        segment = splits.event_parts(store.offsets, store.bounds)
-        for number in (0, 2):
-            mine = (np.asarray(store.times)[segment == number] - low) // width
-            counts[number] += np.bincount(mine, minlength=counts.shape[1])
-    until = np.cumsum(counts[0])  # training events up to the bin of a test event
-    tests = max(int(counts[2].sum()), 1)
-    return round(float(1 - (until * (counts[2] / tests)).sum() / max(int(until[-1]), 1)), 4)

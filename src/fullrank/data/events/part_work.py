@@ -1,0 +1,226 @@
+"""What is done with one part of a store that is being prepared: filter, count, keep the k-core, split and write.
+
+Each task knows a folder that all processes see and the number of a part, and nothing of the other parts; what they
+know together are sums (`total`). So whoever runs tasks may run them anywhere, in any order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any, Protocol, TypeVar, runtime_checkable
+
+import numpy as np
+import polars as pl
+from jaxtyping import Bool, Int64
+
+from fullrank.data import manifest as manifests
+from fullrank.data import values
+from fullrank.data.events import parts, splits, write
+from fullrank.data.events.filters import Prepare, of_types, rated, without_duplicates
+from fullrank.data.events.spill import Spill, load_events, save_events
+from fullrank.data.events.store import Store
+from fullrank.data.events.table import Events, JoinedTable
+from fullrank.data.user_keys import user_keys
+
+ITEM_IDS, SPILL = "item_ids.parquet", "spill"
+BINS = 1 << 20
+"""Stretches of time in which events are counted where a share of them is asked for that is rounded to four digits."""
+WAYS = 256
+"""Moments that a search for one asks for at once."""
+T = TypeVar("T")
+
+
+@runtime_checkable
+class PartRunner(Protocol):
+    """Whoever runs tasks on parts."""
+
+    def total(self, task: Callable[[int], T], numbers: Iterable[int]) -> T:
+        """The results of the task on all of these parts, added."""
+        ...
+
+
+@dataclass(frozen=True)
+class Counted:
+    """Distinct users, items and events of some parts: no user is in two of them."""
+
+    users: int
+    items: Bool[np.ndarray, "V"]
+    events: int
+
+    @classmethod
+    def of(cls, events: Events) -> Counted:
+        items = np.zeros(len(events.item_ids), bool)
+        items[events.item] = True
+        users = np.bincount(events.user, minlength=len(events.user_ids)) > 0
+        return cls(int(users.sum()), items, len(events))
+
+    def __add__(self, other: Counted) -> Counted:
+        return Counted(self.users + other.users, self.items | other.items, self.events + other.events)
+
+    def facts(self) -> dict[str, int]:
+        return {"users": self.users, "items": int(self.items.sum()), "events": self.events}
+
+
+@dataclass(frozen=True)
+class AllCounted:
+    """What is left behind each of several filters."""
+
+    each: tuple[Counted, ...]
+
+    def __add__(self, other: AllCounted) -> AllCounted:
+        return AllCounted(tuple(a + b for a, b in zip(self.each, other.each, strict=True)))
+
+
+@dataclass(frozen=True)
+class Segments:
+    """Events of training, validation and test: of each item, and in each bin of time."""
+
+    items: Int64[np.ndarray, "3 V"]
+    bins: Int64[np.ndarray, "3 bins"] | None
+
+    @classmethod
+    def of(cls, store: Store, span: Sequence[int] | None) -> Segments:
+        """Those of a part; `span`: the first and the last second of all."""
+        segment, items = splits.event_parts(store.offsets, store.bounds), np.asarray(store.items)
+        counts = np.stack([np.bincount(items[segment == n], minlength=store.num_items) for n in range(3)])
+        if span is None or store.times is None:
+            return cls(counts, None)
+        low, high = span
+        width = max((high - low) // BINS, 1)
+        place, size = (np.asarray(store.times) - low) // width, (high - low) // width + 1
+        return cls(counts, np.stack([np.bincount(place[segment == n], minlength=size) for n in range(3)]))
+
+    def __add__(self, other: Segments) -> Segments:
+        bins = None if self.bins is None or other.bins is None else self.bins + other.bins
+        return Segments(self.items + other.items, bins)
+
+    def later_share(self) -> float | None:
+        """The share of all training events that are later than a test event, averaged over test events (by bins)."""
+        if self.bins is None or not self.bins[2].any():
+            return None
+        until = np.cumsum(self.bins[0])  # training events up to the bin of a test event
+        return round(float(1 - (until * (self.bins[2] / self.bins[2].sum())).sum() / max(int(until[-1]), 1)), 4)
+
+
+@dataclass(frozen=True)
+class PartWork:
+    """The tasks."""
+
+    work: Path
+    spec: Prepare
+    state: dict[str, Any]
+    """What the reading found: `columns` with their dtypes, `text_users`, `types`, `span` of the times."""
+    until: int | None = None
+    """The first second that is left out (`rolling_time`)."""
+
+    @cached_property
+    def item_ids(self) -> pl.Series:
+        return pl.read_parquet(self.work / ITEM_IDS)["item_id"]
+
+    @property
+    def filters(self) -> list[tuple[str, dict[str, Any], Callable[[Events], Events]]]:
+        """The filters that look at a row, or at one user: name, facts for the manifest, function."""
+        spec, until = self.spec, self.until
+        found: list[tuple[str, dict[str, Any], Callable[[Events], Events]]] = [("read", {}, lambda e: e)]
+        if isinstance(spec.split, splits.RollingTime) and until is not None:
+            facts = {"days": spec.split.days, "fold": spec.split.fold, "until": until}
+            found.append(("rolling_time", facts, lambda e: e.take(np.asarray(e.time) < until)))
+        if (types := spec.event_types) is not None:
+            found.append(("event_types", {"types": list(types)}, lambda e: of_types(e, types)))
+        if (least := spec.min_rating) is not None:
+            found.append(("min_rating", {"least": least}, lambda e: rated(e, least)))
+        if spec.duplicates != "keep":
+            found.append(("duplicates", {"keep": spec.duplicates}, lambda e: without_duplicates(e, spec.duplicates)))
+        return found
+
+    def filter(self, number: int) -> AllCounted:
+        """Filter the events of a part; what is left goes to its folder."""
+        events, counted = self._read(number), []
+        for _, _, keep in self.filters:
+            events = keep(events)
+            counted.append(Counted.of(events))
+        save_events(self._folder(number), replace(events, rating=None))
+        return AllCounted(tuple(counted))
+
+    def item_counts(self, number: int) -> Int64[np.ndarray, "V"]:
+        """Events of each item that are left of a part."""
+        return np.bincount(self._left(number).item, minlength=len(self.item_ids))
+
+    def core(self, number: int, enough: Bool[np.ndarray, "V"], per_user: int) -> Counted:
+        """Drop events of items that have not enough, and of users with fewer than `per_user`."""
+        events = self._left(number)
+        users = np.bincount(events.user, minlength=len(events.user_ids))
+        keep = (users >= per_user)[events.user] & enough[events.item]
+        left = events if keep.all() else events.take(keep)
+        if left is not events:
+            save_events(self._folder(number), left)
+        return Counted.of(left)
+
+    def times_before(self, number: int, moments: Int64[np.ndarray, "m"]) -> Int64[np.ndarray, "m"]:
+        """How many of the events that are left of a part lie before each of some moments, which rise."""
+        times = self._left(number).time
+        assert times is not None
+        behind = np.bincount(np.searchsorted(moments, times, side="right"), minlength=len(moments) + 1)
+        return np.cumsum(behind)[:-1]
+
+    def write(self, number: int, there: Bool[np.ndarray, "V"], split: Any) -> Segments:
+        """Write a part with the items that are `there`, and count its segments."""
+        out = self.work / parts.part_folder(number)
+        ids, codes = self.item_ids.filter(pl.Series(there)), (np.cumsum(there) - 1).astype(np.int32)
+        if not (out / manifests.NAME).is_file():  # else of an earlier preparation that was killed
+            events = self._left(number)
+            used = np.bincount(events.user, minlength=len(events.user_ids)) > 0
+            user_ids, user = events.user_ids.filter(pl.Series(used)), (np.cumsum(used) - 1).astype(np.int32)
+            events = replace(events, user=user[events.user], user_ids=user_ids, item=codes[events.item], item_ids=ids)
+            items, users = (JoinedTable(one, pl.DataFrame(), None) for one in (ids, user_ids))
+            spec, told, keys = self.spec.dump(), {"part": number}, user_keys(user_ids)
+            write.write_store(out, events, items, users, spec, split, told, keys=keys)
+        return Segments.of(Store.open(out, verify=False), self.state["span"])
+
+    def _read(self, number: int) -> Events:
+        """The events of a part as they were read, in order of time; users in order of key and id."""
+        spill, state = Spill(self.work / SPILL, 1), self.state
+        users, columns = spill.read(number, state["columns"], text=state["text_users"])
+        user, user_ids = values.dense(users) if len(users) else (np.zeros(0, np.int32), users)
+        order = np.lexsort((np.arange(len(user_ids)), user_keys(user_ids)))
+        rank = np.empty(len(order), np.int32)
+        rank[order] = np.arange(len(order), dtype=np.int32)
+        events = Events(
+            rank[user], columns["item"], user_ids[order].alias("user_id"), self.item_ids, columns.get("time"),
+            columns.get("rating"), columns.get("weight"), columns.get("type"), tuple(state["types"]),
+        )  # fmt: skip
+        return events.take(np.argsort(columns["key"], kind="stable")) if "key" in columns else events
+
+    def _left(self, number: int) -> Events:
+        return load_events(self._folder(number), self.item_ids, tuple(self.state["types"]))
+
+    def _folder(self, number: int) -> Path:
+        return self.work / SPILL / f"{number:05}-filtered"
+
+
+@dataclass(frozen=True)
+class PartTimes:
+    """The times of all events that are left, by counting in every part (`splits.EventTimes`)."""
+
+    tasks: PartWork
+    numbers: range
+    runner: PartRunner
+    count: int
+
+    def before(self, moment: int) -> int:
+        return int(self._before(np.array([moment]))[0])
+
+    def kth(self, place: int) -> int:
+        low, high = self.tasks.state["span"]  # the answer is one of low .. high
+        while low < high:
+            moments = np.unique(np.linspace(low + 1, high, WAYS).astype(np.int64))
+            earlier = self._before(moments) <= place  # at that moment or later
+            low = int(moments[earlier][-1]) if earlier.any() else low
+            high = int(moments[~earlier][0]) - 1 if not earlier.all() else high
+        return int(low)
+
+    def _before(self, moments: Int64[np.ndarray, "m"]) -> Int64[np.ndarray, "m"]:
+        return self.runner.total(partial(self.tasks.times_before, moments=moments), self.numbers)

@@ -1,0 +1,269 @@
+"""Prepare a store in parts on Spark, which reads, codes and sends each event to its part, and runs the tasks on parts.
+
+What happens to a piece of the table and to a part is what happens in one process (`pieces.py`, `part_work.py`), so the
+store is the same, to the fingerprint. The driver gets the ids of items and sums, never events. The workers need this
+library, and ``OUT.preparing`` on a file system that they and the driver share.
+
+Equal times keep the order of the files by name and of the rows in them; of a DataFrame that is none of files, the order
+of its partitions.
+"""
+
+from __future__ import annotations
+
+import operator
+import os
+import re
+import shutil
+import sys
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+import polars as pl
+
+from fullrank.core.errors import UserError
+from fullrank.core.tables import write_table
+from fullrank.data import values
+from fullrank.data.events.filters import Prepare
+from fullrank.data.events.part_work import ITEM_IDS, SPILL
+from fullrank.data.events.pieces import coded_piece
+from fullrank.data.events.spill import Spill
+from fullrank.data.events.table import unit_notes
+from fullrank.data.frames import InputTable
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+T = TypeVar("T")
+ORDER = ("_order_file", "_order_row")
+"""Columns that say where an event stands in the input."""
+
+
+def session_of(master: str | None) -> SparkSession:
+    """The session that is there, or a new one on `master` (local[*]). Raises `UserError` without Spark or Java."""
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError:
+        raise UserError(
+            "the engine spark needs the package pyspark: pip install 'fullrank[spark]'", code="missing-package"
+        ) from None
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    active = SparkSession.getActiveSession()
+    if active is not None:
+        return active
+    builder = SparkSession.builder.appName("fullrank")
+    try:
+        return (builder.master(master) if master is not None else builder).getOrCreate()
+    except Exception as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
+        raise UserError(
+            f"no Spark session could be made on {master or 'the default master'} ({reason}); Spark needs Java 17 or "
+            "later, and an address such as local[2] or spark://host:7077",
+            code="spark-not-started",
+        ) from error
+
+
+def require_readable(source: InputTable) -> None:
+    """Raise `UserError` for a file that is no Parquet."""
+    if source.path is not None and not source.sliced:
+        raise UserError(
+            f"{source.name}: the engine spark reads Parquet files, a folder of them, or a Spark DataFrame",
+            code="unknown-suffix",
+        )
+
+
+@dataclass(frozen=True)
+class OnSpark:
+    """Tasks on parts as a Spark job each, their results added in a tree (`part_work.PartRunner`)."""
+
+    session: SparkSession
+
+    def total(self, task: Callable[[int], T], numbers: Iterable[int]) -> T:
+        places = list(numbers)
+        with _told_as_user_error():
+            found: T = self.session.sparkContext.parallelize(places, len(places)).map(task).treeReduce(operator.add)
+        return found
+
+
+def read_on_spark(session: SparkSession, table: Any, spec: Prepare, count: int, work: Path) -> dict[str, Any]:
+    """What `stream.read_pieces` does in one process: ids of items, and every event in the files of its part."""
+    frame, name = _frame(session, table, spec)
+    with _told_as_user_error():
+        frame, rows, left_out = _without_missing(frame, spec)
+        head = _polars(frame.limit(0))
+        columns = spec.columns
+        text_users = values.ids(head[columns.user], f"column {columns.user!r} of {name}").dtype == pl.String
+        values.ids(head[columns.item], f"column {columns.item!r} of {name}")
+        item_ids = _distinct(frame, columns.item).alias("item_id")
+        types = () if columns.type is None else tuple(_distinct(frame, columns.type).cast(pl.String).sort())
+        write_table(pl.DataFrame({"item_id": item_ids}), work / ITEM_IDS)
+        code = partial(_coded, spec=spec, count=count, name=name, work=work, types=types)
+        coded = frame.mapInArrow(code, _schema(head, spec, text_users))
+        sent = coded.repartition(count, "part").sortWithinPartitions("part", *ORDER)
+        spill = partial(_spilled, folder=work / SPILL, count=count, users=head[columns.user].dtype)
+        found = _polars(sent.mapInArrow(spill, "events long, first long, last long"))
+    dtypes = {"user": "<u4" if text_users else head[columns.user].to_numpy().dtype.str, **_dtypes(head, spec)}
+    span = None if columns.time is None else (int(found["first"].min()), int(found["last"].max()))  # type: ignore[arg-type]
+    notes = []
+    if left_out:
+        notes.append(f"{left_out:,} of {rows:,} rows without a user, an item or a time were left out")
+    if span is not None and columns.time is not None:
+        notes += unit_notes(*span, columns, head[columns.time].dtype.is_numeric())
+    return {
+        "events": int(found["events"].sum()), "span": span, "types": list(types), "notes": notes,
+        "text_users": text_users, "columns": dtypes,
+    }  # fmt: skip
+
+
+def _frame(session: SparkSession, table: Any, spec: Prepare) -> tuple[DataFrame, str]:
+    """The columns that are read, with the two of the order; and the table's name in errors."""
+    from pyspark.sql import functions as F
+
+    columns, place = spec.columns, table if isinstance(table, (str, os.PathLike)) else None
+    roles = [columns.user, columns.item, columns.time, columns.type, columns.weight]
+    roles.append(columns.rating if spec.min_rating is not None else None)
+    names = list(dict.fromkeys(name for name in roles if name is not None))
+    if place is None:
+        where = [F.lit(""), F.monotonically_increasing_id()]
+        whole, name = table, "events"
+    else:
+        with _told_as_user_error():
+            whole, name = session.read.parquet(str(place)), f"events {str(place)!r}"
+        where = [F.col("_metadata.file_path"), F.col("_metadata.row_index")]
+    placed = [column.alias(own) for column, own in zip(where, ORDER, strict=True)]
+    return whole.select(*(F.col(f"`{one}`") for one in names), *placed), name
+
+
+def _without_missing(frame: DataFrame, spec: Prepare) -> tuple[DataFrame, int, int]:
+    """The rows that `missing` leaves, how many there were, and how many are left out (counted where any may be)."""
+    from pyspark.sql import functions as F
+
+    if spec.missing != "drop":
+        return frame, 0, 0
+    bad, kinds = F.lit(False), dict(frame.dtypes)
+    for name in dict.fromkeys((spec.columns.user, spec.columns.item, spec.columns.time)):
+        if name is not None:
+            column = F.col(f"`{name}`")
+            bad = bad | column.isNull()
+            if kinds[name] in ("double", "float"):
+                bad = bad | F.isnan(column)
+            elif kinds[name] == "string":
+                bad = bad | (F.trim(column) == "")
+    rows, kept = frame.count(), frame.filter(~bad)
+    left = kept.count()
+    if left == 0:
+        raise UserError(
+            f"none of the {rows:,} rows of events has a user, an item and a time, so missing='drop' leaves none",
+            code="no-events-left",
+        )
+    return kept, rows, rows - left
+
+
+def _distinct(frame: DataFrame, name: str) -> pl.Series:
+    """The sorted different values of a column, without nulls (which coding refuses)."""
+    from pyspark.sql import functions as F
+
+    found = _polars(frame.select(F.col(f"`{name}`").alias(name)).distinct())[name].drop_nulls()
+    if found.is_empty():
+        raise UserError("events has no rows", code="empty-table")
+    return found.sort()
+
+
+def _polars(frame: DataFrame) -> pl.DataFrame:
+    found = pl.from_arrow(frame.toArrow())
+    assert isinstance(found, pl.DataFrame)
+    return found
+
+
+def _schema(head: pl.DataFrame, spec: Prepare, text_users: bool) -> str:
+    """Of the coded events, as Spark writes schemas."""
+    words = {"<i4": "int", "<i8": "long", "<f8": "double", "<f4": "float"}
+    own = {name: words[dtype] for name, dtype in _dtypes(head, spec).items()}
+    columns = {"part": "int", "user": "string" if text_users else "long", **own, ORDER[0]: "string", ORDER[1]: "long"}
+    return ", ".join(f"{name} {kind}" for name, kind in columns.items())
+
+
+def _dtypes(head: pl.DataFrame, spec: Prepare) -> dict[str, str]:
+    """The dtypes of the coded columns beside users."""
+    columns, found = spec.columns, {"item": "<i4"}
+    if columns.time is not None:
+        found |= {"time": "<i8", "key": "<f8" if head[columns.time].dtype.is_float() else "<i8"}
+    found |= {"weight": "<f4"} if columns.weight is not None else {}
+    found |= {"rating": "<f8"} if spec.min_rating is not None and columns.rating is not None else {}
+    return found | ({"type": "<i4"} if columns.type is not None else {})
+
+
+def _coded(
+    batches: Iterator[pa.RecordBatch], spec: Prepare, count: int, name: str, work: Path, types: tuple[str, ...]
+) -> Iterator[pa.RecordBatch]:
+    """A worker's pieces of the table, coded."""
+    ids = pl.read_parquet(work / ITEM_IDS)["item_id"]
+    for batch in batches:
+        frame = pl.from_arrow(batch)
+        assert isinstance(frame, pl.DataFrame)
+        if len(frame):
+            part, users, own = coded_piece(frame, name, spec, ids, types, count)
+            whole = users if users.dtype == pl.String else users.cast(pl.Int64)
+            columns = {"part": part.astype(np.int32), "user": whole, **own, **{o: frame[o] for o in ORDER}}
+            yield from _batches(pl.DataFrame(columns))
+
+
+def _spilled(batches: Iterator[pa.RecordBatch], folder: Path, count: int, users: Any) -> Iterator[pa.RecordBatch]:
+    """A worker's parts, which come in order, into their folders: all of them, or nothing where the task fails."""
+    own = folder / f"task-{uuid.uuid4().hex}"
+    spill, events, seconds = Spill(own, count), 0, []
+    for batch in batches:
+        frame = pl.from_arrow(batch)
+        assert isinstance(frame, pl.DataFrame)
+        if len(frame):
+            names = [name for name in frame.columns if name not in ("part", "user", *ORDER)]
+            columns = {name: frame[name].to_numpy() for name in names}
+            spill.add(frame["part"].to_numpy(), frame["user"].cast(users), columns)
+            events += len(frame)
+            seconds += [int(one) for one in (columns["time"].min(), columns["time"].max())] if "time" in names else []
+    spill.flush()
+    for part in sorted(own.iterdir()) if own.exists() else ():
+        shutil.rmtree(folder / part.name, ignore_errors=True)  # of an attempt that was given up
+        part.rename(folder / part.name)
+    shutil.rmtree(own, ignore_errors=True)
+    row = {"events": events, "first": min(seconds, default=None), "last": max(seconds, default=None)}
+    yield from _batches(pl.DataFrame([row], schema=dict.fromkeys(row, pl.Int64)))
+
+
+def _batches(frame: pl.DataFrame) -> list[pa.RecordBatch]:
+    """A frame as Arrow that Spark reads: text with offsets of 32 bits."""
+    whole = frame.to_arrow(compat_level=pl.CompatLevel.oldest())
+    import pyarrow as pa
+
+    plain = [
+        pa.field(one.name, pa.string() if pa.types.is_large_string(one.type) else one.type) for one in whole.schema
+    ]
+    return list(whole.cast(pa.schema(plain)).to_batches())
+
+
+@contextmanager
+def _told_as_user_error() -> Iterator[None]:
+    """Raise what a worker said of the data, or one sentence of what Spark says, as `UserError`."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        text = str(error)
+        if (said := re.search(r"UserError: (.+)", text)) is not None:
+            raise UserError(said[1].strip(), code="refused-by-worker") from error
+        if "No module named 'fullrank'" in text:
+            raise UserError(
+                "Spark's workers have no fullrank: install it where they run, and name that Python by PYSPARK_PYTHON "
+                "before the session is made",
+                code="spark-without-library",
+            ) from error
+        told = re.findall(r"^\s*(?:\w+\.)*\w*(?:Error|Exception): .+", text, re.MULTILINE)
+        reason = (told[-1:] or text.strip().splitlines()[:1] or [type(error).__name__])[0].strip()[:300]
+        raise UserError(f"Spark could not do it: {reason}", code="spark-failed") from error

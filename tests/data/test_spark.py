@@ -1,0 +1,92 @@
+"""The engine spark: the store that one process makes, to the fingerprint. `make test-cluster` runs these."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+import fullrank as fr
+from fullrank.core.errors import UserError
+from tests.data.test_parts import SPECS, same_events, table
+
+pytestmark = [pytest.mark.slow, pytest.mark.cluster]
+__all__ = ["table"]
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[Any]:
+    pytest.importorskip("pyspark", reason="pyspark is not installed (pip install 'fullrank[spark]')")
+    if shutil.which("java") is None:
+        pytest.skip("no Java on this machine, which Spark needs")
+    from pyspark.sql import SparkSession
+
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+    session = builder.config("spark.sql.shuffle.partitions", "4").getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def files(table: pl.DataFrame, tmp_path: Path) -> Path:
+    """The table in three files, the rows in order of their names."""
+    folder = tmp_path / "events"
+    folder.mkdir()
+    for number, start in enumerate(range(0, len(table), 1500)):
+        table[start : start + 1500].write_parquet(folder / f"{number}.parquet", row_group_size=400)
+    return folder
+
+
+@pytest.mark.parametrize("settings", SPECS.values(), ids=SPECS.keys())
+def test_the_store_is_that_of_one_process(settings: list[str], files: Path, spark: Any, tmp_path: Path) -> None:
+    here = fr.prepare(files, tmp_path / "here", parts=3, set=settings)
+    there = fr.prepare(files, tmp_path / "there", parts=3, engine="spark", set=settings)
+    assert here.fingerprint == there.fingerprint
+    same_events(here, there)
+    kept = ("filters", "split", "counts", "notes", "parts", "type_names")
+    assert {key: here.manifest[key] for key in kept} == {key: there.manifest[key] for key in kept}
+
+
+def test_a_spark_frame(table: pl.DataFrame, spark: Any, tmp_path: Path) -> None:
+    distinct = table.unique(["user_id", "timestamp"], maintain_order=True)  # no ties: a frame promises no order of rows
+    frame = spark.createDataFrame(distinct.to_pandas())
+    there = fr.prepare(frame, tmp_path / "there", parts=4, engine="spark", set=["k_core=2"])
+    same_events(fr.prepare(distinct, tmp_path / "here", parts=2, set=["k_core=2"]), there)
+
+
+def test_missing_rows_are_dropped_and_counted(table: pl.DataFrame, spark: Any, tmp_path: Path) -> None:
+    path = tmp_path / "events.parquet"
+    table.with_columns(
+        user_id=pl.when(pl.int_range(pl.len()) % 50 == 7).then(pl.lit(" ")).otherwise("user_id"),
+        timestamp=pl.when(pl.int_range(pl.len()) % 70 == 3).then(float("nan")).otherwise("timestamp"),
+    ).write_parquet(path)
+    here = fr.prepare(path, tmp_path / "here", missing="drop", parts=2)
+    same_events(here, fr.prepare(path, tmp_path / "there", missing="drop", parts=2, engine="spark"))
+
+
+def test_mistakes_are_one_sentence(table: pl.DataFrame, files: Path, spark: Any, tmp_path: Path) -> None:
+    def refused(match: str, events: Any = files, **named: Any) -> None:
+        with pytest.raises(UserError, match=match):
+            fr.prepare(events, tmp_path / "out", **{"parts": 2, "engine": "spark"} | named)
+        assert not (tmp_path / "out").exists()
+
+    refused("no column 'user'", user_col="user")
+    refused("say parts=", parts=None)
+    refused("say engine='spark' too", engine="embedded", master="local[2]")
+    refused(r"k_core .* leaves none of 4,000 events", set=["k_core=10000"])
+    broken = tmp_path / "broken.parquet"
+    table.with_columns(item_id=pl.when(pl.int_range(pl.len()) == 2345).then(None).otherwise("item_id")).write_parquet(
+        broken
+    )
+    refused("has 1 missing ids", broken)
+    text = tmp_path / "events.csv"
+    table.write_csv(text)
+    refused("reads Parquet", text)
