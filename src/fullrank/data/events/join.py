@@ -15,13 +15,12 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from fullrank import __version__
 from fullrank.core.checks import check_flag, check_number, check_path, check_texts, check_type
 from fullrank.core.errors import UserError
 from fullrank.core.files import without_dots
 from fullrank.core.locks import folder_lock
 from fullrank.data.events import splits
-from fullrank.data.events.store import FORMAT, FORMAT_VERSION, MOST_WEIGHT, Store, require_replaceable_store
+from fullrank.data.events.store import MOST_WEIGHT, Store, require_replaceable_store
 from fullrank.data.events.write import save_store, store_fingerprint
 
 SEPARATOR = "/"
@@ -83,9 +82,6 @@ def _write(out: Path, parts: list[Store], weights: list[float], names: list[str]
         [f"{', '.join(untimed)}: without times, so the joined store has none"] if 0 < len(untimed) < len(parts) else []
     )
     manifest: dict[str, Any] = {
-        "format": FORMAT,
-        "format_version": FORMAT_VERSION,
-        "library_version": __version__,
         "spec": {},
         "counts": {"users": len(people), "items": len(catalogue), "events": len(items)},
         "joined": [

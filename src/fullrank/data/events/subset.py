@@ -19,14 +19,13 @@ import numpy as np
 import polars as pl
 from jaxtyping import Bool, Int64
 
-from fullrank import __version__
 from fullrank.core.checks import check_flag, check_number, check_path, check_whole
 from fullrank.core.errors import UserError
 from fullrank.core.files import without_dots
 from fullrank.core.locks import folder_lock
 from fullrank.core.random import uniform_at
 from fullrank.data.events import splits
-from fullrank.data.events.store import FORMAT, FORMAT_VERSION, Store, require_replaceable_store
+from fullrank.data.events.store import Store, require_replaceable_store
 from fullrank.data.events.write import save_store, store_fingerprint
 
 _PARTS = ("train", "validation", "test", "users_train_only", "train_share_after_test")
@@ -159,9 +158,6 @@ def _write(
         "events_per_user_gap": ks_statistic(np.diff(source.offsets), np.diff(offsets)),
     }
     manifest = {
-        "format": FORMAT,
-        "format_version": FORMAT_VERSION,
-        "library_version": __version__,
         "spec": source.manifest["spec"],
         "counts": {"users": len(ends), "items": len(trained), "events": len(items)},
         "subset": {**facts, "drift": drift},

@@ -50,9 +50,6 @@ def write_store(
     if keys is not None:
         facts = facts | {"buckets": parts_of.bucket_hashes(keys, users.ids, events.item, offsets, bounds)}
     manifest = {
-        "format": FORMAT,
-        "format_version": FORMAT_VERSION,
-        "library_version": __version__,
         "spec": spec,
         "counts": {"users": len(users.ids), "items": len(items.ids), "events": len(events)},
         **facts,
@@ -77,7 +74,8 @@ def write_store(
 def save_store(
     out: Path, arrays: Mapping[str, np.ndarray], tables: Mapping[str, pl.DataFrame], manifest: dict[str, Any]
 ) -> None:
-    """Write the folder: the arrays of `ARRAYS`, the tables `items` and `users`, the manifest with hashes."""
+    """Write the folder: the arrays of `ARRAYS`, the tables `items` and `users`, the manifest with format and hashes."""
+    header = {"format": FORMAT, "format_version": FORMAT_VERSION, "library_version": __version__}
     with whole_folder(out) as folder:
         for name, array in arrays.items():
             dtype = np.dtype(ARRAYS[name][0])
@@ -85,8 +83,8 @@ def save_store(
         for name, table in tables.items():
             write_table(table, folder / f"{name}.parquet")
         files = manifests.describe_files(folder)
-        manifest |= {"content": manifests.content(files), "files": files}
-        write_json(folder / manifests.NAME, manifests.sealed(manifest), indent=1, ensure_ascii=False)
+        tree = header | manifest | {"content": manifests.content(files), "files": files}
+        write_json(folder / manifests.NAME, manifests.sealed(tree), indent=1, ensure_ascii=False)
 
 
 def store_fingerprint(
