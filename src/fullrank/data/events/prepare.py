@@ -174,14 +174,14 @@ def _prepare_parts(
 
     if users is not None:
         raise UserError(
-            "a store in parts keeps no table of users yet: leave out users, or parts", code="setting-without-effect"
+            "a store in parts keeps no table of users: leave out users, or parts", code="setting-without-effect"
         )
     source = InputTable(events, "events", separator=separator)
     require_columns(source, spec.columns, with_rating=spec.min_rating is not None)
     runner: PartRunner = stream.Here()
     if engine == "spark":
         spark.require_readable(source)
-        session = spark.session_of(master)
+        session = spark.session_of(events, master)
         read, runner = partial(spark.read_on_spark, session, events, spec, count), spark.OnSpark(session)
     else:
         read = partial(stream.read_pieces, source, spec, count)

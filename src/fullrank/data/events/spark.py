@@ -45,8 +45,11 @@ ORDER = ("_order_file", "_order_row")
 """Columns that say where an event stands in the input."""
 
 
-def session_of(master: str | None) -> SparkSession:
-    """The session that is there, or a new one on `master` (local[*]). Raises `UserError` without Spark or Java."""
+def session_of(table: Any, master: str | None) -> SparkSession:
+    """The session of a Spark DataFrame, else the one that is there, else a new one on `master`.
+
+    Raises `UserError` without Spark or Java, and where a session is there already on another master.
+    """
     try:
         from pyspark.sql import SparkSession
     except ImportError:
@@ -54,8 +57,15 @@ def session_of(master: str | None) -> SparkSession:
             "the engine spark needs the package pyspark: pip install 'fullrank[spark]'", code="missing-package"
         ) from None
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    active = SparkSession.getActiveSession()
+    active: SparkSession | None = getattr(table, "sparkSession", None) or SparkSession.getActiveSession()
     if active is not None:
+        used = active.sparkContext.master
+        if master not in (None, used):
+            raise UserError(
+                f"master={master!r} has no effect: a Spark session is there already, on {used!r}; leave it out, or stop "
+                "that session",
+                code="setting-without-effect",
+            )
         return active
     builder = SparkSession.builder.appName("fullrank")
     try:
