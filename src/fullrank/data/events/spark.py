@@ -62,8 +62,8 @@ def session_of(table: Any, master: str | None) -> SparkSession:
         used = active.sparkContext.master
         if master not in (None, used):
             raise UserError(
-                f"master={master!r} has no effect: a Spark session is there already, on {used!r}; leave it out, or stop "
-                "that session",
+                f"master={master!r} has no effect: a Spark session is there already, on {used!r}; leave it out, or "
+                "stop that session",
                 code="setting-without-effect",
             )
         return active
