@@ -16,7 +16,8 @@ Commands::
 
 Differs: trained on one data set from nothing; VQ-Rec pre-trains on several, with negatives of other shops and of
 exchanged digits, and then aligns the code vectors of the new shop by permutation. Around the items is our `sasrec`, so
-that the three differ in their items alone; `vqrec` has the paper's temperature. No run is recorded yet.
+that the three differ in their items alone; `vqrec` has the paper's temperature. NDCG@10 of `vqrec` on s3rec-beauty
+.0567, of `sasrec` .0579, history excluded, one seed (docs/results/generative.md).
 """
 
 from __future__ import annotations
