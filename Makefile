@@ -62,7 +62,8 @@ test-redis: $(STAMP)  ## the history store on Redis and Valkey servers of its ow
 	@OMP_NUM_THREADS=1 POLARS_MAX_THREADS=2 $(BIN)/python -m pytest -q -rs -k "redis-server or valkey-server" \
 	  tests/components/test_stores.py tests/serving/test_redis_store.py
 
-test-cluster: $(STAMP)  ## Spark on this machine: installs pyspark (450 MB); skipped, with the reason, without Java
+test-cluster: $(STAMP)  ## Spark and Ray on this machine: installs pyspark (450 MB) and ray; Spark's part is skipped, with the reason, without Java
+	@$(BIN)/python -m pip install -q -c constraints.txt -e '.[ray]'
 	@if command -v java >/dev/null; then $(BIN)/python -m pip install -q -c constraints.txt -e '.[spark]'; \
 	 else echo "no Java on this machine: the tests of Spark are skipped"; fi
 	@OMP_NUM_THREADS=1 POLARS_MAX_THREADS=2 $(BIN)/python -m pytest -q -rs -m cluster tests
