@@ -5,6 +5,9 @@ events, popular ones as in shops. Each preparation is a process of its own, of p
 5-core and leave-one-out. `memory_mb` is the most it has resident, `anonymous_mb` that without the pages of files, and
 `memory_over_10x_data` the latter over that of a tenth of the events. `equal_after_crashes`: a preparation of the tenth,
 killed at three random moments and called again, has the fingerprint of an unbroken one.
+
+``--spark local[2]`` measures something else: one preparation in this library and one on Spark, of the same events, and
+whether both stores have one fingerprint.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ import polars as pl
 
 from benchmarks.harness import CACHE, ROOT, Benchmark, Figures, Say, main, require, rounded
 from benchmarks.memory import in_a_process, most_anonymous
+from fullrank.data.events import spark
 from fullrank.data.events.prepare import Prepare, prepare
 from fullrank.data.events.store import Store
 
@@ -71,6 +75,8 @@ def measure(options: argparse.Namespace, say: Say) -> Figures:
     folder = CACHE / "prepare"
     shutil.rmtree(folder, ignore_errors=True)
     try:
+        if options.spark is not None:
+            return _beside_spark(options, folder, say)
         found = {}
         for name, events in (("tenth", options.events // 10), ("whole", options.events)):
             say(f"write {events:,} events")
@@ -112,11 +118,37 @@ def _after_crashes(folder: Path, parts: int, seconds: float) -> tuple[str, int]:
     return in_a_process("benchmarks.prepare", "--one", folder / "tenth", out, parts)["fingerprint"], crashes
 
 
-def _one(events: str, out: str, parts: str) -> None:
+def _beside_spark(options: argparse.Namespace, folder: Path, say: Say) -> Figures:
+    """The same events by both engines. Spark's seconds are without the start of its session."""
+    say(f"writing {options.events:,} events")
+    write_events(folder / "events", options.events)
+    parts = max(round(options.events / PER_PART), 1)
+    found = {}
+    for name, master in (("embedded", ()), ("spark", (options.spark,))):
+        say(f"preparing, {name}")
+        found[name] = in_a_process("benchmarks.prepare", "--one", folder / "events", folder / name, parts, *master)
+    ours, theirs = found["embedded"], found["spark"]
+    return rounded({
+        "events": theirs["events"],
+        "equal_on_spark": ours["fingerprint"] == theirs["fingerprint"],
+        "spark_events_per_s": options.events / theirs["seconds"],
+        "embedded_events_per_s": options.events / ours["seconds"],
+        "spark_seconds": theirs["seconds"],
+        "embedded_seconds": ours["seconds"],
+        "fingerprint": theirs["fingerprint"],
+    })  # fmt: skip
+
+
+def _one(events: str, out: str, parts: str, master: str | None = None) -> None:
     """One preparation, in this process: its seconds, its peak memory and what came of it, as JSON."""
+    if master is not None:
+        spark.session_of(None, master).sparkContext.setLogLevel("ERROR")
     begun = time.perf_counter()
     with most_anonymous() as most:
-        store = prepared(Path(events), Path(out), int(parts))
+        if master is None:
+            store = prepared(Path(events), Path(out), int(parts))
+        else:
+            store = prepare(events, out, spec=SPEC, parts=int(parts), engine="spark", overwrite=True)
     print(json.dumps({
         "seconds": time.perf_counter() - begun, "anonymous_mb": most[0], "events": store.num_events,
         "memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, "fingerprint": store.fingerprint,
@@ -125,6 +157,7 @@ def _one(events: str, out: str, parts: str) -> None:
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--events", type=int, default=100_000_000, help="planted events (default 100,000,000)")
+    parser.add_argument("--spark", metavar="MASTER", default=None, help="compare with Spark there, such as local[2]")
 
 
 BENCHMARK = Benchmark("prepare", "preparing a store in parts: memory and pace", _arguments, check, measure)
