@@ -46,8 +46,8 @@ class RowFiles:
         first, stop = part_edges(self.rows, self.count)[number : number + 2].tolist()
         if first == stop:
             return
-        table = InputTable(self.folder / f"{_PART}={number}", "impressions")
-        chunks = Chunks(table, [_ROW, *columns], self.folder)
+        (file,) = (self.folder / f"{_PART}={number}").glob("*.parquet")
+        chunks = Chunks(InputTable(file, "impressions"), [_ROW, *columns], self.folder)
         for start, frame in chunks:
             own = frame[_ROW].to_numpy()
             if chunks.rows != stop - first or not np.array_equal(own, first + start + np.arange(len(frame))):
@@ -99,4 +99,5 @@ def _write(frame: DataFrame, sizes: dict[str, int], rows: int, count: int, folde
     block = f"(({_ROW} + 1) * {BLOCKS}L - 1) div {rows}L"  # the inverse of `block_edges`
     parts = numbered.drop(_FILE, "first").withColumn(_PART, F.expr(f"cast(({block}) * {count}L div {BLOCKS}L as int)"))
     sent = parts.repartition(count, _PART).sortWithinPartitions(_PART, _ROW)
-    sent.write.mode("overwrite").partitionBy(_PART).parquet(folder.resolve().as_uri())
+    one_file = sent.write.mode("overwrite").option("maxRecordsPerFile", 0)  # for each part
+    one_file.partitionBy(_PART).parquet(folder.resolve().as_uri())
