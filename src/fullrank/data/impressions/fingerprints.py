@@ -87,7 +87,8 @@ class BlockHashes:
                 columns[name] = np.ascontiguousarray(plain), None
         first, last = np.searchsorted(self.edges, [start, start + len(part) - 1], side="right") - 1
         for number in range(int(first), int(last) + 1):
-            low, high = np.clip(self.edges[number : number + 2] - start, 0, len(part)).tolist()
+            low = max(int(self.edges[number]) - start, 0)
+            high = min(int(self.edges[number + 1]) - start, len(part))
             if low < high:
                 state = self._states.setdefault(number, {})
                 for name, (values, offsets) in columns.items():
