@@ -163,9 +163,7 @@ class Chunks:
         """The columns without rows."""
         return self._whole.clear() if self._whole is not None else self._read(0, self.rows, self._columns).clear()
 
-    def of(
-        self, columns: Sequence[str], first: int = 0, stop: int | None = None
-    ) -> Iterator[tuple[int, pl.DataFrame]]:
+    def of(self, columns: Sequence[str], first: int = 0, stop: int | None = None) -> Iterator[tuple[int, pl.DataFrame]]:
         """The chunks of rows `first` .. `stop` - 1 (None: of all that follow) with some of the columns."""
         chosen, stop = list(dict.fromkeys(columns)), self.rows if stop is None else stop
         for start in range(first, stop, CHUNK):

@@ -69,8 +69,8 @@ def find_borders(
     before: Callable[[np.ndarray], Int64[np.ndarray, "m"]],
     equal: Callable[[tuple[Any, ...]], Int64[np.ndarray, "borders parts"]],
 ) -> Borders:
-    """The borders of so many rows in so many parts: `before` counts the rows before each of some rising moments, `equal` those of some
-    moments in each part."""
+    """The borders of so many rows in so many parts: `before` counts the rows before each of some rising moments,
+    `equal` those of some moments in each part."""
     places = [int(rows * share + 1e-6) for share in (shares[0], shares[0] + shares[1])]
     inside = [place for place in places if place < rows]
     found = _at_places(inside, span, before) if inside else []

@@ -13,7 +13,7 @@ when a batch reads them.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
@@ -267,9 +267,7 @@ def _read_manifest(folder: Path) -> tuple[dict[str, Any], Schema]:
     return tree, schema
 
 
-def _open_parts(
-    folder: Path, manifest: Mapping[str, Any], verify: bool | None
-) -> dict[Path, Mapping[str, Any]] | None:
+def _open_parts(folder: Path, manifest: Mapping[str, Any], verify: bool | None) -> dict[Path, Mapping[str, Any]] | None:
     """The manifests of the parts by folder, checked; None of a store in one."""
     if not parts.is_parts(manifest):
         return None

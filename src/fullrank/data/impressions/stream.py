@@ -63,9 +63,7 @@ def cut_rows(source: InputTable, schema: Schema, count: int, scratch: Path, *, r
     return CutRows(Chunks(source, schema.columns, scratch, spooled=read), count)
 
 
-def prepare_parts(
-    rows_in: Callable[..., PartRows], runner: PartRunner, place: Path, asked: Asked, say: Say
-) -> None:
+def prepare_parts(rows_in: Callable[..., PartRows], runner: PartRunner, place: Path, asked: Asked, say: Say) -> None:
     """Write a store of so many parts at `place`. The caller holds its lock, and has found that it may be written.
 
     `rows_in(scratch, read=)` gives the rows of the table; `read`: they lie in the folder, an earlier process put them.
