@@ -3,7 +3,7 @@
 Planted clicks (`planted_clicks`, seven fields with a bag and a history) in Parquet files of a million rows, of a
 hundred thousand users and ten thousand items, split by time. Each preparation is a process of its own, in parts of a
 million rows. `memory_mb` is the most it has resident, `anonymous_mb` that without the pages of files, and
-`memory_over_10x_data` the latter over that of a tenth of the rows. `store_bytes_per_row` is what the parts take on disk.
+`memory_over_10x_data` the latter over that of a tenth of the rows. `store_bytes_per_row`: on disk.
 """
 
 from __future__ import annotations
