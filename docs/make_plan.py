@@ -27,6 +27,7 @@ PREPARE = "results/prepare/2026-11-24_2x-amd-epyc.json"
 TRAIN = "results/train_sequence/2026-11-21_2x-amd-epyc.json"
 CATALOGUE = "results/catalogue/2026-11-22_2x-amd-epyc.json"
 RETRIEVE = "results/retrieve/2026-11-21_2x-amd-epyc.json"
+CLICKS = "results/prepare_impressions/2026-11-24_2x-amd-epyc.json"
 SERVE = "results/serve/2026-11-23_2x-amd-epyc.json"
 LARGE, STORE = "docs/guide/large_data.md", "src/fullrank/data/events/store.py"
 WIDTH, NEGATIVES = 64, 4096
@@ -64,6 +65,8 @@ class Measured:
     items: int = _figures(RETRIEVE)["items"]
     users: float = _figures(RETRIEVE)["users_per_s"]
     text_ratio: float = _figures(CATALOGUE)["step_time_10m_over_10k"]
+    impression_bytes: float = _figures(CLICKS)["store_bytes_per_row"]
+    impressions_mb: float = _figures(CLICKS)["anonymous_mb"]
     index_bytes: float = _figures(SERVE)["index_bytes_1m"] / 1e6
     index_seconds: float = _figures(SERVE)["index_seconds_1m"] / 1e6
     index_recall: float = _figures(SERVE)["recall_1m"]
@@ -213,6 +216,8 @@ def measured() -> str:
         ("an event on its way to its part", f"about {SPILL} bytes", f"`{LARGE}`"),
         ("a training row in an epoch", f"{ROW} bytes", f"`{LARGE}`"),
         ("preparing in parts", f"{m.prepare:,.0f} events/s, {m.prepare_mb:,.0f} MB", f"`{PREPARE}`"),
+        ("an impression of seven fields, with a bag and a history", f"{m.impression_bytes:.0f} bytes, prepared in "
+         f"{m.impressions_mb:,.0f} MB", f"`{CLICKS}`"),
         (f"an item of a table of width {WIDTH} in a training step", f"{m.table_bytes:,.0f} bytes",
          f"`{CATALOGUE}`: memory at 1 million less that at 10 thousand"),
         ("the same item, time that it adds to a step", f"{m.table_seconds * 1e6:.2f} µs", f"`{CATALOGUE}`, alike"),
