@@ -130,7 +130,7 @@ class PartTasks:
                 if (self.work / name).is_file():
                     copy_file(self.work / name, folder / name)
             groups = None if self._groups is None else len(self._groups)
-            facts = {"input": None, "notes": [], "part": number, HASHES: hashes.done()}
+            facts: dict[str, Any] = {"input": None, "notes": [], "part": number, HASHES: hashes.done()}
             write_manifest(folder, self.schema, encoder, counted.manifest(groups), facts)
         return 1
 
