@@ -27,7 +27,8 @@ State = Literal["ok", "differs", "missing", "unreadable", "not hashed"]
 SOUND = ("ok", "not hashed")
 KINDS = {
     manifests.FORMATS["retrieval"]: "store", manifests.PARTS: "store",
-    manifests.FORMATS["ranking"]: "store of impressions", CODES: "codes",
+    manifests.FORMATS["ranking"]: "store of impressions", manifests.IMPRESSION_PARTS: "store of impressions",
+    CODES: "codes",
     "fullrank.export": "export",
 }  # fmt: skip
 """What the manifest calls a folder -> what we call it; a run's manifest names no format."""

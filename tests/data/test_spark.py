@@ -14,10 +14,12 @@ import pytest
 
 import fullrank as fr
 from fullrank.core.errors import UserError
+from tests.data.test_impressions_parts import SCHEMAS, same_rows
+from tests.data.test_impressions_parts import table as impressions
 from tests.data.test_parts import SPECS, same_events, table
 
 pytestmark = [pytest.mark.slow, pytest.mark.cluster]
-__all__ = ["table"]
+__all__ = ["impressions", "table"]
 
 
 @pytest.fixture(scope="module")
@@ -91,3 +93,39 @@ def test_mistakes_are_one_sentence(table: pl.DataFrame, files: Path, spark: Any,
     text = tmp_path / "events.csv"
     table.write_csv(text)
     refused("reads Parquet", text)
+
+
+IMPRESSIONS = {name: SCHEMAS[name] for name in ("temporal, with ties", "temporal by date", "random", "given, no group")}
+
+
+@pytest.mark.parametrize("schema", IMPRESSIONS.values(), ids=IMPRESSIONS.keys())
+def test_impressions_are_those_of_one_process(
+    schema: dict[str, Any], impressions: pl.DataFrame, spark: Any, tmp_path: Path
+) -> None:
+    folder = tmp_path / "some impressions"
+    folder.mkdir()
+    for number, start in enumerate(range(0, len(impressions), 700)):
+        impressions[start : start + 700].write_parquet(folder / f"{number}.parquet", row_group_size=200)
+    here = fr.prepare_impressions(folder, tmp_path / "here", parts=2, schema=schema)
+    there = fr.prepare_impressions(folder, tmp_path / "there", parts=4, engine="spark", schema=schema)
+    assert here.fingerprint == there.fingerprint
+    same_rows(here, there)
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["here", "some impressions", "there"]
+
+
+def test_a_spark_frame_of_impressions(impressions: pl.DataFrame, spark: Any, tmp_path: Path) -> None:
+    flat = impressions.select("stars", "price", "user", "item", "age").with_columns(place=pl.int_range(pl.len()))
+    frame = spark.createDataFrame(flat.to_pandas())
+    fields = [{"kind": "numeric", "name": "age"}, "user", "item", {"kind": "numeric", "name": "place"}]
+    schema = {"label": "stars", "label_threshold": 4, "fields": fields}
+    there = fr.prepare_impressions(frame, tmp_path / "there", parts=3, engine="spark", schema=schema)
+    here = fr.prepare_impressions(flat, tmp_path / "here", parts=1, schema=schema)
+    assert here.fingerprint == there.fingerprint
+
+
+def test_mistakes_in_impressions_are_one_sentence(impressions: pl.DataFrame, spark: Any, tmp_path: Path) -> None:
+    path = tmp_path / "broken.parquet"
+    impressions.with_columns(stars=pl.lit(None).cast(pl.Int64)).write_parquet(path)
+    with pytest.raises(UserError, match="'stars'"):
+        fr.prepare_impressions(path, tmp_path / "out", schema=SCHEMAS["random"], parts=2, engine="spark")
+    assert not (tmp_path / "out").exists()

@@ -33,6 +33,23 @@ FLAGS = {
 """Setting of `Prepare` -> its option; an empty one is the setting's own name."""
 
 
+Parts = Annotated[
+    int | None,
+    typer.Option(
+        "--parts",
+        metavar="N",
+        help="Write a store in so many parts, out of core: the table is read in pieces, and a preparation that was "
+        "killed goes on.  [default: in one]",
+    ),
+]
+Engine = Annotated[
+    str, typer.Option("--engine", metavar="embedded|spark", help="What prepares parts: this process, or Spark.")
+]
+Master = Annotated[
+    str | None, typer.Option("--master", metavar="URL", help="Spark's address, such as local[2] or spark://host:7077.")
+]
+
+
 def add(app: typer.Typer) -> None:
     app.command("prepare", cls=spec_options("fullrank.data.events.prepare:Prepare", FLAGS))(prepare)
     app.command("prepare-impressions")(prepare_impressions)
@@ -57,22 +74,9 @@ def prepare(
         Path | None,
         typer.Option("--from", metavar="FOLDER", help="Where a source's files lie.  [default: downloads/SOURCE]"),
     ] = None,
-    parts: Annotated[
-        int | None,
-        typer.Option(
-            "--parts",
-            metavar="N",
-            help="Write a store in so many parts, out of core: the table is read in pieces, and a preparation that was "
-            "killed goes on.  [default: in one, in memory]",
-        ),
-    ] = None,
-    engine: Annotated[
-        str, typer.Option("--engine", metavar="embedded|spark", help="What prepares parts: this process, or Spark.")
-    ] = "embedded",
-    master: Annotated[
-        str | None,
-        typer.Option("--master", metavar="URL", help="Spark's address, such as local[2] or spark://host:7077."),
-    ] = None,
+    parts: Parts = None,
+    engine: Engine = "embedded",
+    master: Master = None,
     separator: Separator = None,
     overwrite: Overwrite = False,
     settings: Settings = None,
@@ -234,6 +238,9 @@ def prepare_impressions(
     time_unit: Annotated[
         str | None, typer.Option("--time-unit", metavar="s|ms|us|ns", help="What a number in it counts.  [default: s]")
     ] = None,
+    parts: Parts = None,
+    engine: Engine = "embedded",
+    master: Master = None,
     separator: Separator = None,
     overwrite: Overwrite = False,
     settings: Settings = None,
@@ -250,13 +257,17 @@ def prepare_impressions(
     fullrank prepare-impressions impressions.parquet --schema schema.yaml --out data/ctr
     fullrank prepare-impressions log.csv --label liked --user-col customer --out data/ctr
     fullrank prepare-impressions criteo downloads/criteo --out data/criteo
+    fullrank prepare-impressions clicks/ --schema schema.yaml --parts 64 --out data/large
     fullrank prepare-impressions planted_clicks --set source.rows=1000000 --out data/toy
     """
     if out is None:
         raise UserError("--out is missing: name the folder of the store to write", code="missing-option")
+    from fullrank.data.events.prepare import ENGINES
+
     output, begun = Output(as_json), time.perf_counter()
-    how = {
+    how: dict[str, Any] = {
         "label": label, "user_col": user_col, "time_unit": time_unit, "separator": separator, "overwrite": overwrite,
+        "parts": parts, "engine": chosen("--engine", engine, ENGINES), "master": master,
     }  # fmt: skip
     if time_col is not None:
         how["time_col"] = None if time_col == "none" else time_col

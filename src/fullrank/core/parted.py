@@ -16,20 +16,22 @@ BLOCK = 1 << 22
 
 
 class PartedArray:
-    """One array [E] of parts [E_1], [E_2], ... of one dtype."""
+    """One array [E, ...] of parts [E_1, ...], [E_2, ...], ... of one dtype and width."""
 
-    ndim = 1
-
-    def __init__(self, parts: Sequence[Shaped[np.ndarray, "_"]]):
-        kinds = {part.dtype for part in parts}
-        assert len(kinds) == 1, "parts of one array have one dtype"
+    def __init__(self, parts: Sequence[Shaped[np.ndarray, "_ *w"]]):
+        kinds = {(part.dtype, part.shape[1:]) for part in parts}
+        assert len(kinds) == 1, "parts of one array have one dtype and width"
         self.parts = tuple(parts)
-        self.dtype = kinds.pop()
+        self.dtype, self._width = kinds.pop()
         self.edges: Int[np.ndarray, "parts_1"] = np.concatenate([[0], np.cumsum([len(one) for one in parts])])
 
     @property
-    def shape(self) -> tuple[int]:
-        return (len(self),)
+    def shape(self) -> tuple[int, ...]:
+        return (len(self), *self._width)
+
+    @property
+    def ndim(self) -> int:
+        return 1 + len(self._width)
 
     def __len__(self) -> int:
         return int(self.edges[-1])
@@ -52,7 +54,11 @@ class PartedArray:
             ])  # fmt: skip
         return self.take(found)
 
-    def take(self, places: Int[np.ndarray, "*n"], axis: int = 0, mode: str = "raise") -> Shaped[np.ndarray, "*n"]:
+    def owners(self, places: Int[np.ndarray, "n"]) -> Int[np.ndarray, "n"]:
+        """The number of the part that holds each place."""
+        return np.searchsorted(self.edges, places, side="right") - 1
+
+    def take(self, places: Int[np.ndarray, "*n"], axis: int = 0, mode: str = "raise") -> Shaped[np.ndarray, "*n_w"]:
         """The values at some places; with ``mode="clip"`` a place outside is the nearest inside, as in numpy."""
         if mode == "clip":
             flat = np.clip(places.reshape(-1), 0, len(self) - 1)
@@ -60,14 +66,16 @@ class PartedArray:
             flat = np.where(places < 0, places + len(self), places).reshape(-1)
             if len(flat) and not 0 <= int(flat.min()) <= int(flat.max()) < len(self):
                 raise IndexError(f"places {flat.min()} .. {flat.max()} of {len(self)} values")
-        found = np.empty(len(flat), self.dtype)
-        owner = np.searchsorted(self.edges, flat, side="right") - 1
+        if len(self.parts) == 1:
+            return np.asarray(self.parts[0][flat]).reshape((*places.shape, *self._width))
+        found = np.empty((len(flat), *self._width), self.dtype)
+        owner = self.owners(flat)
         order = np.argsort(owner, kind="stable")
         at = np.searchsorted(owner[order], np.arange(len(self.parts) + 1))
         for number in np.flatnonzero(np.diff(at)):
             mine = order[at[number] : at[number + 1]]
             found[mine] = self.parts[number][flat[mine] - self.edges[number]]
-        return found.reshape(places.shape)
+        return found.reshape((*places.shape, *self._width))
 
     def max(self) -> Any:
         return self._over(np.max)

@@ -129,9 +129,12 @@ class InputTable:
 
 
 class Chunks:
-    """Some columns of a table; iterate over it for (row number of the first row, frame)."""
+    """Some columns of a table; iterate over it for (row number of the first row, frame).
 
-    def __init__(self, source: InputTable, columns: Sequence[str], scratch: Path):
+    With `spooled`, `scratch` holds the Parquet file of a table that an earlier process could not read from the middle.
+    """
+
+    def __init__(self, source: InputTable, columns: Sequence[str], scratch: Path, *, spooled: bool = False):
         self.name = source.name
         self._source = source
         self._columns = list(columns)
@@ -145,6 +148,8 @@ class Chunks:
             native = source.frame.to_native()
             assert isinstance(native, pl.LazyFrame)
             self._lazy = native.select(self._columns)
+        elif spooled:
+            self._lazy = pl.scan_parquet(scratch / "input.parquet", glob=False)
         else:
             self._lazy = self._spooled(scratch / "input.parquet")
         counted = self._lazy.select(pl.len())
@@ -156,24 +161,24 @@ class Chunks:
     @property
     def empty(self) -> pl.DataFrame:
         """The columns without rows."""
-        return self._whole.clear() if self._whole is not None else self._read(0, self._columns).clear()
+        return self._whole.clear() if self._whole is not None else self._read(0, self.rows, self._columns).clear()
 
-    def of(self, columns: Sequence[str]) -> Iterator[tuple[int, pl.DataFrame]]:
-        """The chunks with some of the columns."""
-        chosen = list(dict.fromkeys(columns))
-        for start in range(0, self.rows, CHUNK):
+    def of(self, columns: Sequence[str], first: int = 0, stop: int | None = None) -> Iterator[tuple[int, pl.DataFrame]]:
+        """The chunks of rows `first` .. `stop` - 1 (None: of all that follow) with some of the columns."""
+        chosen, stop = list(dict.fromkeys(columns)), self.rows if stop is None else stop
+        for start in range(first, stop, CHUNK):
             if self._whole is not None:
-                yield start, self._whole.select(chosen).slice(start, CHUNK)
+                yield start, self._whole.select(chosen).slice(start, min(CHUNK, stop - start))
             else:
-                yield start, self._read(start, chosen)
+                yield start, self._read(start, stop, chosen)
 
-    def _read(self, start: int, columns: list[str]) -> pl.DataFrame:
+    def _read(self, start: int, stop: int, columns: list[str]) -> pl.DataFrame:
         assert self._lazy is not None
-        some = self._lazy.slice(start, CHUNK).select(columns)
+        some = self._lazy.slice(start, min(CHUNK, stop - start)).select(columns)
         frame = self._source.attempt(lambda: some.collect())
         assert isinstance(frame, pl.DataFrame)
         # The table is read twice; a file that grew or shrank between would give a store that fits neither.
-        if len(frame) != min(CHUNK, self.rows - start):
+        if len(frame) != min(CHUNK, stop - start):
             raise UserError(f"{self.name} changed while it was read; run it again", code="table-changed")
         return frame
 

@@ -27,6 +27,8 @@ FORMATS: Mapping[Problem, str] = {"retrieval": "fullrank.store", "ranking": "ful
 """What a manifest calls the stores of each problem."""
 PARTS = "fullrank.parts"
 """What a manifest calls a store of events in parts (`data/events/parts.py`)."""
+IMPRESSION_PARTS = "fullrank.impressions_parts"
+"""What a manifest calls a store of impressions in parts."""
 NAME = "manifest.json"
 SEAL = "seal"
 """The key of a manifest that holds the hash of all its others."""
@@ -107,6 +109,7 @@ def is_store(folder: Path, *problems: Problem) -> bool:
     try:
         wanted = problems or PROBLEMS
         known = [FORMATS[one] for one in wanted] + [PARTS] * ("retrieval" in wanted)
+        known += [IMPRESSION_PARTS] * ("ranking" in wanted)
         return load_manifest(folder).get("format") in known
     except UserError:
         return False

@@ -93,8 +93,8 @@ def whole_fingerprint(user_type: Any, item_ids: pl.Series, hashes: Mapping[int, 
 
 
 def is_parts(manifest: Mapping[str, Any]) -> bool:
-    """Whether a manifest is that of a store in parts."""
-    return manifest.get("format") == FORMAT
+    """Whether a manifest is that of a store in parts, of events or of impressions."""
+    return manifest.get("format") in (FORMAT, manifests.IMPRESSION_PARTS)
 
 
 def part_folders(folder: Path, manifest: Mapping[str, Any]) -> list[Path]:

@@ -82,14 +82,7 @@ def prepare(
     place = without_dots(check_path("out", out))
     check_type("spec", spec, Prepare, "fr.Prepare(...)")
     check_texts("notes", notes, '["what is known of the data"]')
-    if parts is not None:
-        check_whole("parts", parts, 1, MOST_PARTS)
-    if engine not in ENGINES:
-        raise unknown("engine", str(engine), ENGINES)
-    if engine == "spark" and parts is None:
-        raise UserError("the engine spark writes stores in parts: say parts=, in how many", code="missing-setting")
-    if master is not None and engine != "spark":
-        raise UserError("master is the address of Spark: say engine='spark' too", code="setting-without-effect")
+    check_engine(parts, engine, master)
     named = {
         "user_col": ("columns.user", check_column("user_col", user_col)),
         "item_col": ("columns.item", check_column("item_col", item_col)),
@@ -106,6 +99,18 @@ def prepare(
         if parts is not None:
             return _prepare_parts(events, place, items, users, spec, separator, level, notes, parts, engine, master)
         return _prepare_locked(events, place, items, users, spec, separator, level, notes)
+
+
+def check_engine(parts: int | None, engine: Engine, master: str | None) -> None:
+    """Raise `UserError` unless these say in how many parts, by what and where a store is prepared."""
+    if parts is not None:
+        check_whole("parts", parts, 1, MOST_PARTS)
+    if engine not in ENGINES:
+        raise unknown("engine", str(engine), ENGINES)
+    if engine == "spark" and parts is None:
+        raise UserError("the engine spark writes stores in parts: say parts=, in how many", code="missing-setting")
+    if master is not None and engine != "spark":
+        raise UserError("master is the address of Spark: say engine='spark' too", code="setting-without-effect")
 
 
 def _with_keywords(spec: Prepare, named: dict[str, tuple[str, Any]], missing: Any, settings: Any) -> Prepare:

@@ -96,7 +96,7 @@ class OnSpark:
 
     def total(self, task: Callable[[int], T], numbers: Iterable[int]) -> T:
         places = list(numbers)
-        with _told_as_user_error():
+        with told_as_user_error():
             found: T = self.session.sparkContext.parallelize(places, len(places)).map(task).treeReduce(operator.add)
         return found
 
@@ -104,7 +104,7 @@ class OnSpark:
 def read_on_spark(session: SparkSession, table: Any, spec: Prepare, count: int, work: Path) -> dict[str, Any]:
     """What `stream.read_pieces` does in one process: ids of items, and every event in the files of its part."""
     frame, name = _frame(session, table, spec)
-    with _told_as_user_error():
+    with told_as_user_error():
         frame, rows, left_out = _without_missing(frame, spec)
         head = _polars(frame.limit(0))
         columns = spec.columns
@@ -143,7 +143,7 @@ def _frame(session: SparkSession, table: Any, spec: Prepare) -> tuple[DataFrame,
         where = [F.lit(""), F.monotonically_increasing_id()]
         whole, name = table, "events"
     else:
-        with _told_as_user_error():
+        with told_as_user_error():
             whole, name = session.read.parquet(str(place)), f"events {str(place)!r}"
         where = [F.col("_metadata.file_path"), F.col("_metadata.row_index")]
     placed = [column.alias(own) for column, own in zip(where, ORDER, strict=True)]
@@ -258,7 +258,7 @@ def _batches(frame: pl.DataFrame) -> list[pa.RecordBatch]:
 
 
 @contextmanager
-def _told_as_user_error() -> Iterator[None]:
+def told_as_user_error() -> Iterator[None]:
     """Raise what a worker said of the data, or one sentence of what Spark says, as `UserError`."""
     try:
         yield

@@ -38,7 +38,7 @@ from fullrank.data.frames import InputTable
 Say = Callable[[str, dict[str, Any]], None]
 WORK = ".preparing"
 """Behind the name of the store: the folder of a preparation that is under way."""
-_STATE = "state.json"
+STATE = "state.json"
 T = TypeVar("T")
 
 
@@ -59,17 +59,17 @@ def prepare_parts(
     work = place.with_name(place.name + WORK)
     asked = {"spec": spec.dump(), "parts": count, "input": identity}
     try:
-        state = _state(work, asked)
+        state = known_state(work, asked)
         if state is None:
             shutil.rmtree(work, ignore_errors=True)
             work.mkdir(parents=True)
             state = read(work) | asked
-            write_json(work / _STATE, state)
+            write_json(work / STATE, state)
         else:
             say("go on with what was read before", {"events": state["events"]})
         make_parts(work, spec, count, told, state, say, runner)
         shutil.rmtree(work / SPILL)
-        (work / _STATE).unlink()
+        (work / STATE).unlink()
         (work / ITEM_IDS).unlink()
         take_place(work, place)
     except OSError as error:
@@ -85,12 +85,12 @@ def identity_of(table: Any) -> Any:
     return [[str(file), file.stat().st_size, file.stat().st_mtime_ns] for file in files]
 
 
-def _state(work: Path, asked: dict[str, Any]) -> dict[str, Any] | None:
+def known_state(work: Path, asked: dict[str, Any]) -> dict[str, Any] | None:
     """What an earlier preparation of the same table with the same settings has read; None where there is none."""
-    if asked["input"] is None or not (work / _STATE).is_file():
+    if asked["input"] is None or not (work / STATE).is_file():
         return None
     try:
-        found = read_json(work / _STATE)
+        found = read_json(work / STATE)
     except UserError:
         return None
     same = all(found.get(key) == jsonable(value) for key, value in asked.items())

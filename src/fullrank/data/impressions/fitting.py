@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import polars as pl
-from jaxtyping import Int8
+from jaxtyping import Int8, Int64
 
 from fullrank.core.errors import UserError
 from fullrank.data import values
@@ -17,45 +18,106 @@ from fullrank.data.impressions.splits import PARTS
 from fullrank.data.impressions.vocabulary import Counts, Hashed, Vocabulary, as_whole_numbers, canonical
 
 
+@dataclass
+class RowCounts:
+    """What is counted of rows in train, validation and test."""
+
+    rows: Int64[np.ndarray, "3"]
+    positive: Int64[np.ndarray, "3"]
+    lengths: Int64[np.ndarray, "bags 3"]
+    """Values of each bag."""
+    missing: dict[str, int]
+    """By field."""
+
+    @classmethod
+    def none(cls, schema: Schema) -> RowCounts:
+        bags = len(list(schema.several()))
+        zero = np.zeros(len(PARTS), np.int64)
+        missing = {field.name: 0 for field in schema.fields}
+        return cls(zero, zero.copy(), np.zeros((bags, len(PARTS)), np.int64), missing)
+
+    def __add__(self, other: RowCounts) -> RowCounts:
+        missing = {name: count + other.missing[name] for name, count in self.missing.items()}
+        return RowCounts(
+            self.rows + other.rows, self.positive + other.positive, self.lengths + other.lengths, missing
+        )  # fmt: skip
+
+    def dump(self) -> dict[str, Any]:
+        """Plain data, for JSON."""
+        return {name: getattr(self, name).tolist() for name in ("rows", "positive", "lengths")} | {
+            "missing": self.missing
+        }  # fmt: skip
+
+    @classmethod
+    def restore(cls, tree: dict[str, Any]) -> RowCounts:
+        """What `dump` gave, as JSON has it."""
+        rows, positive, lengths = (np.array(tree[name], np.int64) for name in ("rows", "positive", "lengths"))
+        return cls(rows, positive, lengths.reshape(-1, len(PARTS)), tree["missing"])
+
+    def manifest(self, groups: int | None) -> dict[str, Any]:
+        """What a manifest says about the rows; `groups` are those of the whole table."""
+        return {
+            "rows": int(self.rows.sum()),
+            "parts": {
+                part: {"rows": int(rows), "positive": int(positive)}
+                for part, rows, positive in zip(PARTS, self.rows, self.positive, strict=True)
+            },
+            "missing": self.missing,
+            "bag_values": self.lengths.sum(axis=1).tolist(),
+            "groups": groups,
+        }
+
+
 class Fit:
     """The statistics by which the fields of a schema are encoded, gathered chunk by chunk.
 
-    `typed` is False for files without types (CSV).
+    `typed` is False for files without types (CSV). Those that are `exact` add up in any order, to the last bit.
     """
 
-    def __init__(self, schema: Schema, typed: bool):
+    def __init__(self, schema: Schema, typed: bool, *, exact: bool = False):
         self.schema, self.typed = schema, typed
-        self.rows = np.zeros(len(PARTS), np.int64)
-        self.positive = np.zeros(len(PARTS), np.int64)
+        self.counted = RowCounts.none(schema)
         self.multivalued = list(schema.several())
-        self.lengths = np.zeros((len(self.multivalued), len(PARTS)), np.int64)
-        """Values of each bag in each part."""
-        self.missing = {field.name: 0 for field in schema.fields}
         self._counted = {field.name: Counts() for field in schema.fields if _has_vocabulary(field)}
         self._extending = {field.name: Counts() for field in self.multivalued if field.extends}
-        self._numbers = {
-            field.name: numeric.statistics_of(field) for field in schema.fields if isinstance(field, Numeric)
+        self._numbers: dict[str, Any] = {
+            field.name: numeric.statistics_of(field, exact=exact)
+            for field in schema.fields
+            if isinstance(field, Numeric)
         }
         self._groups = Counts()
         self._tables: dict[str, pl.DataFrame] | None = None
 
+    def __add__(self, other: Fit) -> Fit:
+        """The statistics of the rows of both, which have to be `exact`."""
+        whole = Fit(self.schema, self.typed, exact=True)
+        whole.counted = self.counted + other.counted
+        for name in self._counted:
+            whole._counted[name] = self._counted[name] + other._counted[name]
+        for name in self._extending:
+            whole._extending[name] = self._extending[name] + other._extending[name]
+        for name, own in self._numbers.items():
+            whole._numbers[name] = None if own is None else own + other._numbers[name]
+        whole._groups = self._groups + other._groups
+        return whole
+
     def add(self, start: int, frame: pl.DataFrame, part: Int8[np.ndarray, "R"], what: str) -> None:
         """More rows. Raises `UserError` for whatever cannot be read as the schema says."""
-        schema, train = self.schema, part == 0
+        schema, train, counted = self.schema, part == 0, self.counted
         clicked = read_labels(frame[schema.label], schema.label_threshold, f"column {schema.label!r} of {what}")
-        self.rows += np.bincount(part, minlength=len(PARTS))
-        self.positive += np.bincount(part[clicked == 1], minlength=len(PARTS))
+        counted.rows += np.bincount(part, minlength=len(PARTS))
+        counted.positive += np.bincount(part[clicked == 1], minlength=len(PARTS))
         rows = np.flatnonzero(train) + start
         for field in schema.fields:
             name = f"column {field.name!r} of {what}"
             if isinstance(field, Numeric):
                 numbers = numeric.parse_numbers(frame[field.name], name)
-                self.missing[field.name] += int(np.isnan(numbers).sum())
+                counted.missing[field.name] += int(np.isnan(numbers).sum())
                 if (gatherer := self._numbers[field.name]) is not None:
                     gatherer.add(numbers[train], rows)
             elif isinstance(field, Categorical):
                 found = canonical(frame[field.name], name)
-                self.missing[field.name] += found.null_count()
+                counted.missing[field.name] += found.null_count()
                 if field.name in self._counted:
                     self._counted[field.name].add(found.filter(pl.Series(train)))
         for at, bag in enumerate(self.multivalued):
@@ -66,8 +128,8 @@ class Fit:
                     code="setting-without-effect",
                 )
             found, lengths = bag_values(column, bag, name)
-            self.missing[bag.name] += int((lengths == 0).sum())
-            self.lengths[at] += np.bincount(part, weights=lengths, minlength=len(PARTS)).astype(np.int64)
+            counted.missing[bag.name] += int((lengths == 0).sum())
+            counted.lengths[at] += np.bincount(part, weights=lengths, minlength=len(PARTS)).astype(np.int64)
             counts = self._extending if bag.extends else self._counted
             if bag.name in counts:
                 counts[bag.name].add(found.filter(pl.Series(np.repeat(train, lengths))))
@@ -81,7 +143,8 @@ class Fit:
 
     def check(self, name: str) -> None:
         """Raise `UserError` where nothing can be trained or measured."""
-        for part, rows, positive in zip(PARTS, self.rows.tolist(), self.positive.tolist(), strict=True):
+        both = self.counted.rows, self.counted.positive
+        for part, rows, positive in zip(PARTS, *(each.tolist() for each in both), strict=True):
             if rows == 0 and part == "train":
                 raise UserError(
                     f"the {self.schema.split.kind} split leaves no training rows of {name}", code="empty-split"
@@ -125,16 +188,7 @@ class Fit:
 
     def counts(self) -> dict[str, Any]:
         """What the manifest says about the rows."""
-        return {
-            "rows": int(self.rows.sum()),
-            "parts": {
-                part: {"rows": int(rows), "positive": int(positive)}
-                for part, rows, positive in zip(PARTS, self.rows, self.positive, strict=True)
-            },
-            "missing": self.missing,
-            "bag_values": self.lengths.sum(axis=1).tolist(),
-            "groups": len(groups) if (groups := self.groups()) is not None else None,
-        }
+        return self.counted.manifest(len(groups) if (groups := self.groups()) is not None else None)
 
 
 def _has_vocabulary(field: Any) -> bool:

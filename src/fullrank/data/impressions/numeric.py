@@ -1,16 +1,18 @@
 """Numbers as a ranker reads them: as they are, standardised, logarithms, or the bucket between training quantiles.
 
 Statistics are gathered from one chunk after another, on training rows. Quantiles are exact up to `SAMPLE` rows; beyond
-that they are those of a sample that a hash of the row number picks, the same however the table is cut.
+that they are those of a sample that a hash of the row number picks, the same however the table is cut. `Moments` are
+floats, whose last digits depend on the chunks; `ExactMoments` are whole numbers, the same in any order, and add up.
 """
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
 import polars as pl
-from jaxtyping import Float32, Float64, Int32, Int64
+from jaxtyping import Float32, Float64, Int32, Int64, UInt64
 
 from fullrank.core.errors import UserError
 from fullrank.core.random import bits_of_rows
@@ -53,8 +55,68 @@ class Moments:
 
     def fitted(self) -> dict[str, Any]:
         """`mean` and `scale` (1 / deviation; 0 for a constant column, which says nothing)."""
-        deviation = (self.squares / max(self.count, 1)) ** 0.5
-        return {"mean": self.mean, "scale": 1 / deviation if deviation > 1e-9 * max(abs(self.mean), 1) else 0.0}
+        return _scaling(self.mean, (self.squares / max(self.count, 1)) ** 0.5)
+
+
+class ExactMoments:
+    """Mean and deviation of many chunks without rounding: sums of numbers and of their squares as whole numbers.
+
+    A double is m 2^(e - 53) with a whole m of 53 bits. Mantissas are added by exponent, in halves of 27 bits whose sums
+    a double holds exactly, and each sum is shifted to its place among whole numbers of any size.
+    """
+
+    def __init__(self, count: int = 0, total: int = 0, squares: int = 0):
+        self.count, self.total, self.squares = count, total, squares
+        """The sum of the values in units of 2^-`_LOWEST`, and of their squares in units of 2^-(2 `_LOWEST`)."""
+
+    def add(self, values: Float64[np.ndarray, "R"], rows: Int64[np.ndarray, "R"]) -> None:
+        known = values[~np.isnan(values)]
+        for start in range(0, len(known), _MOST_ADDED):
+            self._add(known[start : start + _MOST_ADDED])
+
+    def _add(self, known: Float64[np.ndarray, "R"]) -> None:
+        fraction, exponent = np.frexp(known)
+        whole = (fraction * 2.0**53).astype(np.int64)
+        place = exponent.astype(np.int64) - 53 + _LOWEST
+        high, low = np.abs(whole) >> 27, np.abs(whole) & _LOW
+        sign = np.sign(whole)
+        self.count += len(known)
+        self.total += _summed(place, sign * high, 27) + _summed(place, sign * low, 0)
+        for product, shift in ((high * high, 54), (high * low, 28), (low * low, 0)):
+            self.squares += _summed(2 * place, product >> 27, shift + 27) + _summed(2 * place, product & _LOW, shift)
+
+    def __add__(self, other: ExactMoments) -> ExactMoments:
+        return ExactMoments(self.count + other.count, self.total + other.total, self.squares + other.squares)
+
+    def fitted(self) -> dict[str, Any]:
+        """`mean` and `scale` (1 / deviation; 0 for a constant column, which says nothing)."""
+        count = max(self.count, 1)
+        spread = Fraction(count * self.squares - self.total**2, count**2 << 2 * _LOWEST)
+        try:
+            deviation = float(spread) ** 0.5
+        except OverflowError:  # of numbers beyond 1e154, whose squares no double holds
+            deviation = np.inf
+        return _scaling(float(Fraction(self.total, count << _LOWEST)), deviation)
+
+
+_LOWEST = 1126
+"""The least double is 2^-1074, of a mantissa of 53 bits that ends 52 places below."""
+_LOW = np.int64((1 << 27) - 1)
+_MOST_ADDED = 1 << 25
+"""Halves of 27 bits whose sum is below 2^53."""
+
+
+def _summed(place: Int64[np.ndarray, "R"], parts: Int64[np.ndarray, "R"], shift: int) -> int:
+    """The sum of whole numbers, each times 2^(place + shift)."""
+    if not len(place):
+        return 0
+    lowest = int(place.min())
+    sums = np.bincount(place - lowest, weights=parts)
+    return sum(int(sums[at]) << (lowest + int(at) + shift) for at in np.flatnonzero(sums))
+
+
+def _scaling(mean: float, deviation: float) -> dict[str, Any]:
+    return {"mean": mean, "scale": 1 / deviation if deviation > 1e-9 * max(abs(mean), 1) else 0.0}
 
 
 class Quantiles:
@@ -67,7 +129,14 @@ class Quantiles:
     def add(self, values: Float64[np.ndarray, "R"], rows: Int64[np.ndarray, "R"]) -> None:
         known = ~np.isnan(values)
         place = np.concatenate([self._place, bits_of_rows(0, rows[known])])
-        values = np.concatenate([self._values, values[known]])
+        self._keep(place, np.concatenate([self._values, values[known]]))
+
+    def __add__(self, other: Quantiles) -> Quantiles:
+        whole = Quantiles(self.buckets, self.sample)
+        whole._keep(np.concatenate([self._place, other._place]), np.concatenate([self._values, other._values]))
+        return whole
+
+    def _keep(self, place: UInt64[np.ndarray, "n"], values: Float64[np.ndarray, "n"]) -> None:
         if len(place) > self.sample:  # the rows of the smallest hashes: the same sample however the table is cut
             kept = np.argpartition(place, self.sample - 1)[: self.sample]
             place, values = place[kept], values[kept]
@@ -81,10 +150,10 @@ class Quantiles:
         return {"edges": np.unique(np.quantile(self._values, shares, method="inverted_cdf")).tolist()}
 
 
-def statistics_of(field: Numeric) -> Moments | Quantiles | None:
-    """What has to be gathered for a field; None where its transform needs nothing."""
+def statistics_of(field: Numeric, *, exact: bool = False) -> Moments | ExactMoments | Quantiles | None:
+    """What has to be gathered for a field, `exact` the same in any order; None where its transform needs nothing."""
     if field.transform == "standard":
-        return Moments()
+        return ExactMoments() if exact else Moments()
     return Quantiles(field.buckets or BUCKETS) if field.transform == "bucket" else None
 
 

@@ -5,7 +5,8 @@ Without a schema one is inferred from the names and types of the columns, for a 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -20,8 +21,15 @@ from fullrank.core.locks import folder_lock
 from fullrank.core.log import logger, shown_at
 from fullrank.core.overrides import read_setting
 from fullrank.data.column_names import TimeColumn, check_column, check_time_column, check_unit
+from fullrank.data.events import spark
+from fullrank.data.events.part_work import PartRunner
+from fullrank.data.events.prepare import Engine, check_engine
+from fullrank.data.events.stream import Here, identity_of
 from fullrank.data.frames import Chunks, InputTable
+from fullrank.data.impressions import stream
 from fullrank.data.impressions.fields import AnyField, BagOf, Categorical, Numeric, Schema, schema_tree
+from fullrank.data.impressions.part_work import PartRows
+from fullrank.data.impressions.spark import rows_on_spark
 from fullrank.data.impressions.splits import GivenSplit, ImpressionSplit, RandomSplit, TemporalSplit
 from fullrank.data.impressions.store import ImpressionStore, is_own
 from fullrank.data.impressions.write import write_impressions
@@ -49,6 +57,9 @@ def prepare_impressions(
     time_unit: Unit | None = None,
     separator: str | None = None,
     set: Sequence[str] = (),
+    parts: int | None = None,
+    engine: Engine = "embedded",
+    master: str | None = None,
     overwrite: bool = False,
     progress: bool = False,
     notes: Sequence[str] = (),
@@ -61,11 +72,16 @@ def prepare_impressions(
     types where it names no fields, and the decisions are printed to stderr; `set` changes any setting of the schema.
     `separator` is that of a text file; without it, it is found in the first line. The table is read in chunks, twice:
     memory depends on the number of distinct values, not of rows. `notes` are kept in the manifest.
+    With `parts` the store is written in so many parts, each of some input rows in a row, and a preparation that was
+    killed goes on when it is called again. ``engine="spark"`` (extra `spark`) does it on the Spark session that is
+    there, or on one of `master`, such as ``local[2]`` or ``spark://host:7077``; `impressions` are Parquet or a Spark
+    DataFrame, and the store is the same.
     Raises `UserError` with one sentence for whatever cannot be read as the schema says; `out` is then as it was.
     """
     place = without_dots(check_path("out", out))
     check_texts("notes", notes, '["what is known of the data"]')
     overwrite = check_flag("overwrite", overwrite)
+    check_engine(parts, engine, master)
     named = {
         "label": ("label", check_column("label", label)),
         "user_col": ("group", check_column("user_col", user_col)),
@@ -77,11 +93,16 @@ def prepare_impressions(
     with folder_lock(place, "prepare-impressions"):
         require_outside_stores(place)
         require_replaceable(
-            place, "store of impressions", lambda folder: is_store(folder, "ranking"), is_own, overwrite=overwrite
-        )
+            place, "store of impressions", lambda folder: is_store(folder, "ranking"), partial(is_own, place),
+            overwrite=overwrite,
+        )  # fmt: skip
         source = InputTable(impressions, "impressions", separator=separator)
         facts = {"input": _name(impressions), "notes": list(notes)}
-        return _prepare_locked(source, place, _completed(source, tree).override(*settings), shown_at(progress), facts)
+        spec, level = _completed(source, tree).override(*settings), shown_at(progress)
+        if parts is None:
+            return _prepare_locked(source, place, spec, level, facts)
+        asked = stream.Asked(spec, source.typed, parts, engine, identity_of(impressions), facts)
+        return _prepare_parts(impressions, source, place, asked, level, master)
 
 
 def _schema_tree(
@@ -129,8 +150,7 @@ def _prepare_locked(
     def say(line: str) -> None:
         log.log(level, line)
 
-    for column in spec.columns:
-        source.require(column, "correct the schema, or name it with label=, user_col= or time_col=")
+    _require_columns(source, spec)
     with whole_folder(place) as folder:
         scratch = folder / "scratch"  # inside, so that a killed process leaves one folder, which the next one removes
         scratch.mkdir()
@@ -141,6 +161,31 @@ def _prepare_locked(
     store = ImpressionStore.open(place, verify=False)  # the hashes were taken just now
     say(f"wrote {str(place)!r}: {len(store):,} rows")
     return store
+
+
+def _prepare_parts(
+    table: Any, source: InputTable, place: Path, asked: stream.Asked, level: int, master: str | None
+) -> ImpressionStore:
+
+    def say(line: str) -> None:
+        log.log(level, line)
+
+    _require_columns(source, asked.schema)
+    rows_in: Callable[..., PartRows] = partial(stream.cut_rows, source, asked.schema, asked.count)
+    runner: PartRunner = Here()
+    if asked.engine == "spark":
+        spark.require_readable(source)
+        session = spark.session_of(table, master)
+        rows_in, runner = partial(rows_on_spark, session, table, asked.schema, asked.count), spark.OnSpark(session)
+    stream.prepare_parts(rows_in, runner, place, asked, say)
+    store = ImpressionStore.open(place, verify=False)
+    say(f"wrote {str(place)!r}: {len(store):,} rows")
+    return store
+
+
+def _require_columns(source: InputTable, spec: Schema) -> None:
+    for column in spec.columns:
+        source.require(column, "correct the schema, or name it with label=, user_col= or time_col=")
 
 
 def _name(table: Any) -> str:

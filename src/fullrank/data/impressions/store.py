@@ -1,6 +1,10 @@
 """The store of impressions, a prepared dataset for rankers: fields as flat arrays, memory-mapped and read-only.
 
-Rows stand in the order train, validation, test.
+Rows stand in the order train, validation, test. A store in parts (`prepare_impressions(..., parts=)`) is a folder of
+such stores, each of some input rows in a row, and is read as if their rows lay behind each other:
+
+    manifest.json, vocabulary.parquet, groups.parquet      of all
+    part-00000/ ...                                        a store of its own each, with all ids and groups
 
 `fullrank.data.impressions.prepare` makes one. Sizes, headers and hashes are checked when it is opened, ids and offsets
 when a batch reads them.
@@ -8,10 +12,8 @@ when a batch reads them.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
@@ -22,12 +24,14 @@ import polars as pl
 
 from fullrank.core.checks import check_path
 from fullrank.core.errors import UserError, brief, unknown
-from fullrank.core.jagged import Jagged
-from fullrank.core.spec import spec_tree
+from fullrank.core.files import foreign_files
+from fullrank.core.parted import BLOCK, Flat
 from fullrank.data import manifest as manifests
+from fullrank.data.events import parts
 from fullrank.data.events.store import Store
 from fullrank.data.frames import InputTable
 from fullrank.data.impressions import encoder_files
+from fullrank.data.impressions.arrays import SPLITS, StoreArrays, array_shapes
 from fullrank.data.impressions.encoding import (
     FieldEncoder,
     known_groups,
@@ -37,15 +41,15 @@ from fullrank.data.impressions.encoding import (
     transform,
 )
 from fullrank.data.impressions.fields import FieldInfo, Numeric, Schema
+from fullrank.data.impressions.fingerprints import TABLES
 from fullrank.data.impressions.vocabulary import Vocabulary
-from fullrank.data.manifest import damaged_file, map_array
+from fullrank.data.manifest import damaged_file
 
 if TYPE_CHECKING:
     from fullrank.data.batch import Impressions
 
 FORMAT = manifests.FORMATS["ranking"]
 FORMAT_VERSION = 1
-TABLES = ("vocabulary.parquet", "groups.parquet")
 MAKE = "make one with fullrank prepare-impressions"
 
 
@@ -57,18 +61,22 @@ class ImpressionStore:
     path: Path
     manifest: dict[str, Any]
     schema: Schema
-    arrays: Mapping[str, np.ndarray]
-    """The mapped files by name (`array_shapes`)."""
+    arrays: Mapping[str, Flat]
+    """The mapped files by name (`array_shapes`); in parts those of the parts behind each other, without offsets."""
 
-    def __init__(self, path: Path, manifest: dict[str, Any], schema: Schema, encoder: FieldEncoder):
+    def __init__(
+        self, path: Path, manifest: dict[str, Any], schema: Schema, encoder: FieldEncoder,
+        parts: Mapping[Path, Mapping[str, Any]] | None = None,
+    ):  # fmt: skip
+        """`parts`: the manifest of each part by its folder, of a store in parts."""
         self.path, self.manifest, self.schema, self.encoder = path, manifest, schema, encoder
-        files = array_shapes(
-            len(self), len(encoder.categorical), len(encoder.numeric), schema, manifest["counts"]["bag_values"]
-        )
-        missing = [name for name in files if f"{name}.npy" not in manifest["files"]]
-        if missing:
-            raise manifests.incomplete_manifest(path, f"does not list {missing[0]}.npy")
-        self.arrays = {name: map_array(path / f"{name}.npy", dtype, shape) for name, (dtype, shape) in files.items()}
+        found = [self._mapped(*one) for one in ({path: manifest} if parts is None else parts).items()]
+        if parts is None:
+            self._stored = found[0]
+        else:
+            splits = [[one["counts"]["parts"][split]["rows"] for split in SPLITS] for one in parts.values()]
+            self._stored = StoreArrays.behind_each_other(found, np.array(splits, np.int64))
+        self.arrays = self._stored.files
         known = {info.name: info.size for info in encoder.fields}
         self._sizes = np.array([known[field.name] for field in encoder.categorical], np.int64)
 
@@ -88,7 +96,18 @@ class ImpressionStore:
             one, other = next((a, b) for a, b in zip(own, said, strict=True) if a != b) if fits else (len(own), said)
             reason = f"its fields say {brief(other, 80)}, the schema and the vocabularies {brief(one, 80)}"
             raise damaged_file(folder / manifests.NAME, reason)
-        return cls(folder, manifest, schema, encoder)
+        return cls(folder, manifest, schema, encoder, _open_parts(folder, manifest, verify))
+
+    def _mapped(self, folder: Path, manifest: Mapping[str, Any]) -> StoreArrays:
+        counts, encoder = manifest["counts"], self.encoder
+        sizes = counts["rows"], len(encoder.categorical), len(encoder.numeric)
+        shapes = array_shapes(*sizes, self.schema, counts["bag_values"])
+        return StoreArrays.of_folder(folder, shapes, manifest["files"])
+
+    @property
+    def folders(self) -> list[Path]:
+        """The folders of its arrays: its own, or those of its parts in order."""
+        return list(self._stored.folders)
 
     def __len__(self) -> int:
         return int(self.manifest["counts"]["rows"])
@@ -127,10 +146,11 @@ class ImpressionStore:
         rows = self.split("train")
         if "times" not in self.arrays or not len(rows):
             return None
-        return int(self.arrays["times"][rows.start : rows.stop].max())
+        times, stop = self.arrays["times"], rows.stop
+        return max(int(times[at : min(at + BLOCK, stop)].max()) for at in range(rows.start, stop, BLOCK))
 
     def labels(self, name: str) -> np.ndarray:
-        """The labels of a split: uint8, mapped."""
+        """The labels of a split: uint8, mapped; those of parts are put together in memory."""
         rows = self.split(name)
         return self.arrays["labels"][rows.start : rows.stop]
 
@@ -145,16 +165,18 @@ class ImpressionStore:
             if wrong.any():
                 column = int(wrong.argmax())
                 reason = f"it holds ids {least[column]} .. {most[column]} of a field of 0 .. {self._sizes[column] - 1}"
-                raise damaged_file(self.path / "categorical.npy", reason)
+                row = at[int(((ids < 0) | (ids >= self._sizes)).any(axis=1).argmax())]
+                raise damaged_file(self._stored.folder_of(int(row)) / "categorical.npy", reason)
         numbers = arrays["numeric"][at] if "numeric" in arrays else np.zeros((len(at), 0), np.float32)
-        bags = [self._bag(number, at) for number in range(len(self.encoder.multivalued))]
+        bags = [self._stored.bag(number, at) for number in range(len(self.encoder.multivalued))]
         groups = arrays["groups"][at] if "groups" in arrays else None
         found = to_tensors(ids, numbers, bags, labels=arrays["labels"][at], groups=groups, rows=at)
         for number, (field, bag) in enumerate(zip(self.encoder.multivalued, found.bags, strict=True)):
             table, size = bag.ids.numpy(), self.encoder.lookup(field).size
             if table.size and not 0 <= int(table.min()) <= int(table.max()) < size:  # padding is 0, which is allowed
                 reason = f"it holds ids {table.min()} .. {table.max()} of a field that has 0 .. {size - 1}"
-                raise damaged_file(self.path / f"bag{number}_ids.npy", reason)
+                row = at[int(((table < 0) | (table >= size)).any(axis=1).argmax())]
+                raise damaged_file(self._stored.folder_of(int(row)) / f"bag{number}_ids.npy", reason)
         return found
 
     def external(self, rows: np.ndarray | slice | range) -> pl.DataFrame:
@@ -219,53 +241,6 @@ class ImpressionStore:
             )
         return at
 
-    def _bag(self, number: int, rows: np.ndarray) -> Jagged:
-        """The ids of some rows, where they lie in the file."""
-        ids, offsets = self.arrays[f"bag{number}_ids"], self.arrays[f"bag{number}_offsets"]
-        starts, ends = offsets[rows], offsets[rows + 1]
-        if len(rows) and bool(((starts < 0) | (ends < starts) | (ends > len(ids))).any()):
-            reason = f"its offsets {starts.min()} .. {ends.max()} must rise from 0 to the {len(ids)} values"
-            raise damaged_file(self.path / f"bag{number}_offsets.npy", reason)
-        return Jagged(ids, starts, ends)
-
-
-def array_shapes(
-    rows: int, categorical: int, numeric: int, schema: Schema, bag_values: Sequence[int]
-) -> dict[str, tuple[str, tuple[int, ...]]]:
-    """Name -> (dtype, shape) of every array of a store; the file is ``NAME.npy``. A schema without it has no file."""
-    found: dict[str, tuple[str, tuple[int, ...]]] = {"labels": ("|u1", (rows,)), "inputs": ("<i8", (rows,))}
-    if categorical:
-        found["categorical"] = ("<i4", (rows, categorical))
-    if numeric:
-        found["numeric"] = ("<f4", (rows, numeric))
-    if schema.group is not None:
-        found["groups"] = ("<i4", (rows,))
-    if schema.time is not None:
-        found["times"] = ("<i8", (rows,))
-    for at, values in enumerate(bag_values):
-        found[f"bag{at}_ids"] = ("<i4", (values,))
-        found[f"bag{at}_offsets"] = ("<i8", (rows + 1,))
-    return found
-
-
-def impressions_fingerprint(folder: Path, files: Mapping[str, Mapping[str, Any]], schema: Schema) -> str:
-    """SHA-256 of what a ranker can see: schema, vocabularies and arrays; neither engine nor file format enter."""
-    fields = (
-        json.dumps(spec_tree(schema), indent=2) + "\n"
-    )  # without later settings: a store is what it was before them
-    state = hashlib.sha256(fields.encode())
-    for name in sorted(files):
-        if name.endswith(".npy"):
-            state.update(f"{name} {files[name]['sha256']}\n".encode())
-    for name in TABLES:
-        if name in files:
-            table = pl.read_parquet(folder / name)
-            for column in table.columns:
-                text = table[column].cast(pl.String)
-                state.update(text.str.len_bytes().cast(pl.Int64).to_numpy().astype("<i8").tobytes())
-                state.update(text.str.join("").item().encode())
-    return state.hexdigest()
-
 
 def _read_manifest(folder: Path) -> tuple[dict[str, Any], Schema]:
     """The manifest, its structure checked, and its schema. Raises `UserError` for anything that is no such store."""
@@ -273,7 +248,9 @@ def _read_manifest(folder: Path) -> tuple[dict[str, Any], Schema]:
         raise UserError(
             f"{str(folder)!r} is a store of events; rankers need one of impressions: {MAKE}", code="wrong-folder"
         )
-    tree = manifests.read_header(folder, manifests.FolderFormat("store of impressions", MAKE, FORMAT, FORMAT_VERSION))
+    in_parts = (folder / manifests.NAME).is_file() and parts.is_parts(manifests.load_manifest(folder))
+    form = (manifests.IMPRESSION_PARTS, parts.FORMAT_VERSION) if in_parts else (FORMAT, FORMAT_VERSION)
+    tree = manifests.read_header(folder, manifests.FolderFormat("store of impressions", MAKE, *form))
     for key, kind in (("fingerprint", str), ("content", str), ("schema", dict), ("files", dict), ("fitted", dict),
                       ("fields", list), ("counts", dict)):  # fmt: skip
         if not isinstance(tree.get(key), kind):
@@ -283,16 +260,37 @@ def _read_manifest(folder: Path) -> tuple[dict[str, Any], Schema]:
     except UserError as error:
         raise UserError(f"the schema in {manifests.NAME} of {str(folder)!r}: {error}", code=error.code) from None
     _check_counts(tree["counts"], len(list(schema.several())), folder)
-    allowed = {
-        *TABLES,
-        *(f"{name}.npy" for name in array_shapes(0, 1, 1, schema, [0] * len(list(schema.several())))),
-    }
+    arrays = array_shapes(0, 1, 1, schema, [0] * len(list(schema.several())))
+    allowed = {*TABLES, *(f"{name}.npy" for name in arrays if not in_parts)}
     needed = {"vocabulary.parquet"} | ({"groups.parquet"} if schema.group is not None else set())
     manifests.check_files(folder, tree["files"], allowed, needed)
     return tree, schema
 
 
-def is_own(name: str) -> bool:
+def _open_parts(folder: Path, manifest: Mapping[str, Any], verify: bool | None) -> dict[Path, Mapping[str, Any]] | None:
+    """The manifests of the parts by folder, checked; None of a store in one."""
+    if not parts.is_parts(manifest):
+        return None
+    folders = parts.part_folders(folder, manifest)
+    parts.require_no_parts(folders)
+    found: dict[Path, Mapping[str, Any]] = {one: _read_manifest(one)[0] for one in folders}
+    parts.require_own(folder, manifest, found.values())
+    counts, own = manifest["counts"], [one["counts"] for one in found.values()]
+    values = [sum(column) for column in zip(*(one["bag_values"] for one in own), strict=True)]
+    sums = {split: sum(one["parts"][split]["rows"] for one in own) for split in SPLITS}
+    if values != counts["bag_values"] or sums != {split: counts["parts"][split]["rows"] for split in SPLITS}:
+        raise manifests.incomplete_manifest(folder, "has counts that are not those of its parts")
+    for one, told in found.items():
+        manifests.verify_hashes(one, told, verify=verify)
+    return found
+
+
+def is_own(out: Path, name: str) -> bool:
+    """Whether a file or folder is called as one that the store of impressions at `out` may have, and is one."""
+    return _is_file_name(name) or (parts.is_part_name(name) and not foreign_files(out / name, _is_file_name))
+
+
+def _is_file_name(name: str) -> bool:
     """Whether a file name is one that some store of impressions has."""
     arrays = {"labels", "inputs", "categorical", "numeric", "groups", "times"}
     return name in (manifests.NAME, *TABLES) or (
@@ -301,16 +299,16 @@ def is_own(name: str) -> bool:
 
 
 def _check_counts(counts: dict[str, Any], bags: int, folder: Path) -> None:
-    parts, values = counts.get("parts"), counts.get("bag_values")
+    splits, values = counts.get("parts"), counts.get("bag_values")
     sound = (
         manifests.is_count(counts.get("rows"))
-        and isinstance(parts, dict)
+        and isinstance(splits, dict)
         and isinstance(values, list)
         and len(values) == bags
         and all(manifests.is_count(value) for value in values)
-        and list(parts) == ["train", "validation", "test"]
-        and all(isinstance(part, dict) and manifests.is_count(part.get("rows")) for part in parts.values())
-        and sum(part["rows"] for part in parts.values()) == counts["rows"]
+        and list(splits) == list(SPLITS)
+        and all(isinstance(part, dict) and manifests.is_count(part.get("rows")) for part in splits.values())
+        and sum(part["rows"] for part in splits.values()) == counts["rows"]
     )
     if not sound:
         raise manifests.incomplete_manifest(folder, "has counts that do not fit together")

@@ -31,8 +31,17 @@ class Counts:
         """Count values that `canonical` gave; nulls are missing and not counted."""
         found = values.alias("value").drop_nulls().value_counts(name="count").cast({"count": pl.Int64})
         if len(found):
-            self._parts.append(found)
-            self._held += len(found)
+            self._hold(found)
+
+    def __add__(self, other: Counts) -> Counts:
+        whole = Counts()
+        for part in (*self._parts, *other._parts):
+            whole._hold(part)
+        return whole
+
+    def _hold(self, counted: pl.DataFrame) -> None:
+        self._parts.append(counted)
+        self._held += len(counted)
         if self._held > 2 * self._merged + _MERGE:
             self._merge()
 

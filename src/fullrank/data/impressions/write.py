@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +22,13 @@ from fullrank.core.tables import write_table
 from fullrank.data import manifest as manifests
 from fullrank.data.frames import Chunks
 from fullrank.data.impressions import encoder_files
+from fullrank.data.impressions.arrays import array_shapes
 from fullrank.data.impressions.encoding import FieldEncoder, read_labels
 from fullrank.data.impressions.fields import Schema
-from fullrank.data.impressions.fitting import Fit
+from fullrank.data.impressions.fingerprints import impressions_fingerprint
+from fullrank.data.impressions.fitting import Fit, RowCounts
 from fullrank.data.impressions.splits import PARTS, Cuts, GivenSplit, RandomSplit, TemporalSplit, TimeParts
-from fullrank.data.impressions.store import FORMAT, FORMAT_VERSION, array_shapes, impressions_fingerprint
+from fullrank.data.impressions.store import FORMAT, FORMAT_VERSION
 from fullrank.data.impressions.vocabulary import Vocabulary, canonical
 from fullrank.data.values import seconds
 
@@ -46,112 +48,121 @@ def write_impressions(
 
     `scratch`, which may lie in it, is removed in the end; `facts` go into the manifest.
     """
-    row_parts = _RowParts(chunks, schema, typed, scratch)
+    split = RowSplit(schema, typed, _borders(chunks, schema, typed, scratch))
     say(f"fit {chunks.rows:,} rows")
     fit = Fit(schema, typed)
     with open(scratch / "parts", "wb") as parts_file:
         for start, frame in chunks:
-            part = row_parts.parts(start, frame)
+            what = name_rows(chunks.name, chunks.rows, start, frame)
+            part = split.parts(start, frame, what)
             parts_file.write(part.tobytes())
-            fit.add(start, frame, part, _where(chunks, start, frame))
+            fit.add(start, frame, part, what)
     fit.check(chunks.name)
     encoder, names = fit.encoder(), fit.groups()
-    groups = None if names is None else Vocabulary(names.cast(pl.String))
+    coder = RowCoder(schema, encoder, None if names is None else Vocabulary(names.cast(pl.String)), typed)
     say("encode and write")
-    store = _Files(folder, encoder, fit)
+    store = StoreFiles(folder, encoder, fit.counted)
     try:
         with open(scratch / "parts", "rb") as parts_file:
             for start, frame in chunks:
                 part = np.frombuffer(parts_file.read(len(frame)), np.int8)
-                store.add(part, _block(start, frame, schema, encoder, groups, typed, _where(chunks, start, frame)))
+                store.add(part, coder.block(start, frame, name_rows(chunks.name, chunks.rows, start, frame)))
     finally:
         store.close()
     shutil.rmtree(scratch)
     _tables(folder, fit, names)
-    _manifest(folder, schema, encoder, fit, facts)
+    write_manifest(folder, schema, encoder, fit.counts(), facts)
 
 
-def _block(
-    start: int,
-    frame: pl.DataFrame,
-    schema: Schema,
-    encoder: FieldEncoder,
-    groups: Vocabulary | None,
-    typed: bool,
-    what: str,
-) -> dict[str, Any]:
-    """The arrays of some rows by file, in input order; those of a bag as a `Jagged`."""
-    encoded = encoder.encode(frame, what)
-    block: dict[str, Any] = {
-        "labels": read_labels(frame[schema.label], schema.label_threshold, f"column {schema.label!r} of {what}"),
-        "inputs": np.arange(start, start + len(frame), dtype=np.int64),
-        "categorical": encoded.categorical,
-        "numeric": encoded.numeric,
-    }
-    if groups is not None and schema.group is not None:
-        block["groups"] = groups.ids(canonical(frame[schema.group], schema.group)) - np.int32(2)
-    if schema.time is not None:
-        block["times"] = seconds(frame[schema.time], schema.time, schema.time_unit, typed=typed)[0]
-    return block | {f"bag{at}": bag for at, bag in enumerate(encoded.bags)}
+@dataclass(frozen=True)
+class RowCoder:
+    """Rows of a table as the arrays of a store."""
+
+    schema: Schema
+    encoder: FieldEncoder
+    groups: Vocabulary | None
+    typed: bool
+
+    def block(self, start: int, frame: pl.DataFrame, what: str) -> dict[str, Any]:
+        """The arrays of some rows by file, in input order; those of a bag as a `Jagged`."""
+        schema, encoded = self.schema, self.encoder.encode(frame, what)
+        block: dict[str, Any] = {
+            "labels": read_labels(frame[schema.label], schema.label_threshold, f"column {schema.label!r} of {what}"),
+            "inputs": np.arange(start, start + len(frame), dtype=np.int64),
+            "categorical": encoded.categorical,
+            "numeric": encoded.numeric,
+        }
+        if self.groups is not None and schema.group is not None:
+            block["groups"] = self.groups.ids(canonical(frame[schema.group], schema.group)) - np.int32(2)
+        if schema.time is not None:
+            block["times"] = seconds(frame[schema.time], schema.time, schema.time_unit, typed=self.typed)[0]
+        return block | {f"bag{at}": bag for at, bag in enumerate(encoded.bags)}
 
 
-class _RowParts:
-    """The part of each row, chunk by chunk in input order, by the schema's rule."""
+@dataclass(frozen=True)
+class RowSplit:
+    """The part of each row by the schema's rule; asked once for every chunk, in input order."""
 
-    def __init__(self, chunks: Chunks, schema: Schema, typed: bool, scratch: Path):
-        self.chunks, self.schema, self.typed = chunks, schema, typed
-        self.cut: TimeParts | None = None
-        self.moments = schema.split.moments if isinstance(schema.split, TemporalSplit) else None
-        if self.moments is not None:
-            self.cut = TimeParts.at(self.moments)
-        elif isinstance(schema.split, TemporalSplit):
-            assert schema.time is not None
-            cuts = Cuts(scratch / "times")
-            for start, frame in chunks.of([schema.time]):
-                cuts.add(self._times(start, frame), f"column {schema.time!r} of {chunks.name}")
-            self.cut = cuts.borders(schema.split.shares)
+    schema: Schema
+    typed: bool
+    cut: TimeParts | None
+    """The borders of the temporal split; None for the others."""
 
-    def parts(self, start: int, frame: pl.DataFrame) -> np.ndarray:
+    def parts(self, start: int, frame: pl.DataFrame, what: str) -> np.ndarray:
+        """int8 [R]."""
         split = self.schema.split
         if isinstance(split, GivenSplit):
-            what = f"column {split.column!r} of {_where(self.chunks, start, frame)}"
-            return split.parts(frame[split.column], what)
+            return split.parts(frame[split.column], f"column {split.column!r} of {what}")
         if isinstance(split, RandomSplit):
             return split.parts(np.arange(start, start + len(frame)))
         assert self.cut is not None
-        return self.cut.parts(self._times(start, frame))
-
-    def _times(self, start: int, frame: pl.DataFrame) -> np.ndarray:
-        name = self.schema.time
-        assert name is not None
-        what = f"column {name!r} of {_where(self.chunks, start, frame)}"
-        whole, exact = seconds(frame[name], what, self.schema.time_unit, typed=self.typed)
-        return exact if self.moments is None else whole
+        return self.cut.parts(split_times(self.schema, self.typed, frame, what))
 
 
-class _Files:
+def split_times(schema: Schema, typed: bool, frame: pl.DataFrame, what: str) -> np.ndarray:
+    """The times of some rows as the temporal split compares them: in full, but with moments in whole seconds."""
+    assert isinstance(schema.split, TemporalSplit) and schema.time is not None
+    name = f"column {schema.time!r} of {what}"
+    whole, exact = seconds(frame[schema.time], name, schema.time_unit, typed=typed)
+    return exact if schema.split.moments is None else whole
+
+
+def _borders(chunks: Chunks, schema: Schema, typed: bool, scratch: Path) -> TimeParts | None:
+    split = schema.split
+    if not isinstance(split, TemporalSplit) or schema.time is None:
+        return None
+    if split.moments is not None:
+        return TimeParts.at(split.moments)
+    cuts = Cuts(scratch / "times")
+    for start, frame in chunks.of([schema.time]):
+        times = split_times(schema, typed, frame, name_rows(chunks.name, chunks.rows, start, frame))
+        cuts.add(times, f"column {schema.time!r} of {chunks.name}")
+    return cuts.borders(split.shares)
+
+
+class StoreFiles:
     """The arrays of a store while they are written."""
 
-    def __init__(self, folder: Path, encoder: FieldEncoder, fit: Fit):
-        rows = fit.rows
+    def __init__(self, folder: Path, encoder: FieldEncoder, counted: RowCounts):
+        rows = counted.rows
         wanted = array_shapes(
             int(rows.sum()),
             len(encoder.categorical),
             len(encoder.numeric),
-            fit.schema,
-            fit.lengths.sum(axis=1).tolist(),
+            encoder.schema,
+            counted.lengths.sum(axis=1).tolist(),
         )
         self.files = {
             name: _Array(folder / f"{name}.npy", dtype, shape, rows)
             for name, (dtype, shape) in wanted.items()
             if not name.startswith("bag")
         }
-        self.ends = np.cumsum(fit.lengths, axis=1) - fit.lengths
+        self.ends = np.cumsum(counted.lengths, axis=1) - counted.lengths
         """Values of each bag before the next row of each part."""
         for at in range(len(encoder.multivalued)):
-            for name, sizes in ((f"bag{at}_ids", fit.lengths[at]), (f"bag{at}_offsets", rows)):
+            for name, sizes in ((f"bag{at}_ids", counted.lengths[at]), (f"bag{at}_offsets", rows)):
                 self.files[name] = _Array(folder / f"{name}.npy", *wanted[name], sizes)
-            self.files[f"bag{at}_offsets"].last(np.array([fit.lengths[at].sum()]))
+            self.files[f"bag{at}_offsets"].last(np.array([counted.lengths[at].sum()]))
 
     def add(self, part: np.ndarray, block: dict[str, Any]) -> None:
         """Some rows: each goes behind the earlier rows of its part."""
@@ -204,7 +215,10 @@ def _tables(folder: Path, fit: Fit, groups: pl.Series | None) -> None:
         write_table(pl.DataFrame({"value": groups}), folder / "groups.parquet")
 
 
-def _manifest(folder: Path, schema: Schema, encoder: FieldEncoder, fit: Fit, facts: dict[str, Any]) -> None:
+def write_manifest(
+    folder: Path, schema: Schema, encoder: FieldEncoder, counts: dict[str, Any], facts: dict[str, Any]
+) -> None:
+    """The manifest of a folder that holds all else."""
     files, state = manifests.describe_files(folder), encoder_files.encoder_state(encoder)
     tree = {
         "format": FORMAT,
@@ -213,7 +227,7 @@ def _manifest(folder: Path, schema: Schema, encoder: FieldEncoder, fit: Fit, fac
         "schema": state["schema"],
         "fields": [asdict(field) for field in encoder.fields],
         "fitted": state["fitted"],
-        "counts": fit.counts(),
+        "counts": counts,
         **facts,
         "fingerprint": impressions_fingerprint(folder, files, schema),
         "content": manifests.content(files),
@@ -222,6 +236,6 @@ def _manifest(folder: Path, schema: Schema, encoder: FieldEncoder, fit: Fit, fac
     write_json(folder / manifests.NAME, manifests.sealed(tree), indent=1, ensure_ascii=False)
 
 
-def _where(chunks: Chunks, start: int, frame: pl.DataFrame) -> str:
-    """The table in errors, with the rows where it is more than one chunk."""
-    return chunks.name if chunks.rows == len(frame) else f"{chunks.name}, rows {start:,} to {start + len(frame) - 1:,},"
+def name_rows(name: str, rows: int, start: int, frame: pl.DataFrame) -> str:
+    """A table in errors, with the rows of a frame where it has more."""
+    return name if rows == len(frame) else f"{name}, rows {start:,} to {start + len(frame) - 1:,},"

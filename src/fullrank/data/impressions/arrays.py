@@ -1,0 +1,123 @@
+"""The arrays of a store of impressions on disk: their shapes, and those of parts read as if they were of one store.
+
+A store holds train, validation and test behind each other. Of a store in parts these are train of the first part,
+train of the second, ..., then validation of each and test of each: rows in input order inside a split, as in one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+from jaxtyping import Int64
+
+from fullrank.core.jagged import Jagged
+from fullrank.core.parted import Flat, PartedArray
+from fullrank.data.impressions.fields import Schema
+from fullrank.data.manifest import damaged_file, incomplete_manifest, map_array
+
+SPLITS = ("train", "validation", "test")
+
+
+def array_shapes(
+    rows: int, categorical: int, numeric: int, schema: Schema, bag_values: Sequence[int]
+) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """Name -> (dtype, shape) of every array of a store; the file is ``NAME.npy``. A schema without it has no file."""
+    found: dict[str, tuple[str, tuple[int, ...]]] = {"labels": ("|u1", (rows,)), "inputs": ("<i8", (rows,))}
+    if categorical:
+        found["categorical"] = ("<i4", (rows, categorical))
+    if numeric:
+        found["numeric"] = ("<f4", (rows, numeric))
+    if schema.group is not None:
+        found["groups"] = ("<i4", (rows,))
+    if schema.time is not None:
+        found["times"] = ("<i8", (rows,))
+    for at, values in enumerate(bag_values):
+        found[f"bag{at}_ids"] = ("<i4", (values,))
+        found[f"bag{at}_offsets"] = ("<i8", (rows + 1,))
+    return found
+
+
+@dataclass(frozen=True)
+class BagRows:
+    """The ids of a bag, and where those of each row lie among those of its folder."""
+
+    ids: Flat
+    starts: PartedArray
+    ends: PartedArray
+    first: Int64[np.ndarray, "stretches"]
+    """Ids before those of the folder, for each stretch of rows."""
+    sizes: Int64[np.ndarray, "stretches"]
+    """Ids of the folder."""
+
+
+@dataclass(frozen=True)
+class StoreArrays:
+    """The mapped files of a store."""
+
+    folders: tuple[Path, ...]
+    """Its own, or those of its parts in order."""
+    files: Mapping[str, Flat]
+    """By name (`array_shapes`)."""
+    bags: tuple[BagRows, ...]
+
+    @classmethod
+    def of_folder(cls, folder: Path, shapes: Mapping[str, tuple[str, tuple[int, ...]]], listed: Any) -> StoreArrays:
+        """Those of a store in one, mapped; `listed` are the files that its manifest names."""
+        missing = [name for name in shapes if f"{name}.npy" not in listed]
+        if missing:
+            raise incomplete_manifest(folder, f"does not list {missing[0]}.npy")
+        files = {name: map_array(folder / f"{name}.npy", dtype, shape) for name, (dtype, shape) in shapes.items()}
+        bags = []
+        for number in range(sum(name.endswith("_offsets") for name in files)):
+            ids, offsets = files[f"bag{number}_ids"], files[f"bag{number}_offsets"]
+            places = PartedArray([offsets[:-1]]), PartedArray([offsets[1:]])
+            bags.append(BagRows(ids, *places, np.zeros(1, np.int64), np.array([len(ids)])))
+        return cls((folder,), files, tuple(bags))
+
+    @classmethod
+    def behind_each_other(cls, parts: Sequence[StoreArrays], rows: Int64[np.ndarray, "parts 3"]) -> StoreArrays:
+        """Those of parts, each with so many rows of train, validation and test."""
+        ends = np.cumsum(rows, axis=1)
+        stretches = [
+            (number, slice(int(ends[number, split] - rows[number, split]), int(ends[number, split])))
+            for split in range(len(SPLITS))
+            for number in range(len(parts))
+        ]
+        files: dict[str, Flat] = {}
+        for name in parts[0].files:
+            if not name.startswith("bag"):
+                files[name] = cast(Flat, PartedArray([parts[number].files[name][at] for number, at in stretches]))
+        bags = []
+        for number in range(len(parts[0].bags)):
+            own = [part.bags[number] for part in parts]
+            files[f"bag{number}_ids"] = ids = cast(Flat, PartedArray([bag.ids for bag in own]))
+            starts, stops = (
+                PartedArray([getattr(own[at], name).parts[0][rows] for at, rows in stretches])
+                for name in ("starts", "ends")
+            )
+            sizes = np.array([len(bag.ids) for bag in own], np.int64)
+            first = np.cumsum(sizes) - sizes
+            bags.append(BagRows(ids, starts, stops, *(np.tile(each, len(SPLITS)) for each in (first, sizes))))
+        return cls(tuple(part.folders[0] for part in parts), files, tuple(bags))
+
+    def folder_of(self, row: int) -> Path:
+        """The folder that holds a row."""
+        if len(self.folders) == 1:
+            return self.folders[0]
+        stretch = int(cast(PartedArray, self.files["labels"]).owners(np.array([row]))[0])
+        return self.folders[stretch % len(self.folders)]
+
+    def bag(self, number: int, rows: Int64[np.ndarray, "n"]) -> Jagged:
+        """The ids of some rows of a bag, where they lie. Raises `UserError` where its offsets are wrong."""
+        bag = self.bags[number]
+        starts, ends, owner = bag.starts.take(rows), bag.ends.take(rows), bag.starts.owners(rows)
+        most = bag.sizes[owner]
+        wrong = (starts < 0) | (ends < starts) | (ends > most)
+        if bool(wrong.any()):
+            reason = f"its offsets {starts.min()} .. {ends.max()} must rise from 0 to the {most.max()} values"
+            raise damaged_file(self.folder_of(int(rows[wrong.argmax()])) / f"bag{number}_offsets.npy", reason)
+        return Jagged(bag.ids, starts + bag.first[owner], ends + bag.first[owner])

@@ -1,0 +1,104 @@
+"""Fingerprints of stores of impressions: what a ranker can see, whichever engine or file format it came from.
+
+That of a store in one is a hash of its files. A store in parts is cut into `BLOCKS` stretches of input rows, the same
+whatever the number of parts; whoever writes a part hashes its blocks, and the fingerprint is made of all of them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+from jaxtyping import Int8, Int64
+
+from fullrank.core.jagged import Jagged
+from fullrank.core.spec import spec_tree
+from fullrank.data.impressions.fields import Schema
+
+TABLES = ("vocabulary.parquet", "groups.parquet")
+BLOCKS = 4096
+
+
+def impressions_fingerprint(folder: Path, files: Mapping[str, Mapping[str, Any]], schema: Schema) -> str:
+    """SHA-256 of what a ranker can see: schema, vocabularies and arrays; neither engine nor file format enter."""
+    state = _of_schema(schema)
+    for name in sorted(files):
+        if name.endswith(".npy"):
+            state.update(f"{name} {files[name]['sha256']}\n".encode())
+    _add_tables(state, folder, files)
+    return state.hexdigest()
+
+
+def whole_fingerprint(folder: Path, files: Iterable[str], schema: Schema, hashes: Mapping[int, str]) -> str:
+    """The fingerprint of a store in parts: of schema, vocabularies and the blocks in order."""
+    state = _of_schema(schema)
+    for block in sorted(hashes):
+        state.update(f"{block}:{hashes[block]}\n".encode())
+    _add_tables(state, folder, files)
+    return state.hexdigest()
+
+
+def _of_schema(schema: Schema) -> Any:
+    # without later settings: a store is what it was before them
+    return hashlib.sha256((json.dumps(spec_tree(schema), indent=2) + "\n").encode())
+
+
+def _add_tables(state: Any, folder: Path, files: Iterable[str]) -> None:
+    for name in TABLES:
+        if name in files:
+            table = pl.read_parquet(folder / name)
+            for column in table.columns:
+                text = table[column].cast(pl.String)
+                state.update(text.str.len_bytes().cast(pl.Int64).to_numpy().astype("<i8").tobytes())
+                state.update(text.str.join("").item().encode())
+
+
+def block_edges(rows: int) -> Int64[np.ndarray, "edges"]:
+    """Where each of the `BLOCKS` stretches of so many rows begins, and where the last ends."""
+    return np.arange(BLOCKS + 1) * rows // BLOCKS
+
+
+def part_edges(rows: int, count: int) -> Int64[np.ndarray, "edges"]:
+    """Where each of `count` parts of so many rows begins, and where the last ends: parts are blocks in a row."""
+    return np.asarray(block_edges(rows)[-(-np.arange(count + 1) * BLOCKS // count)])
+
+
+class BlockHashes:
+    """The SHA-256 of each block, from one chunk of rows after another in input order."""
+
+    def __init__(self, rows: int):
+        self.edges = block_edges(rows)
+        self._states: dict[int, dict[str, Any]] = {}
+
+    def add(self, start: int, part: Int8[np.ndarray, "R"], block: Mapping[str, Any]) -> None:
+        """Some rows from row `start` of the table on: the part of the split of each, and their arrays by file."""
+        columns: dict[str, tuple[np.ndarray, np.ndarray | None]] = {"split": (part, None)}
+        for name, values in block.items():
+            if isinstance(values, Jagged):
+                columns[f"{name}_lengths"] = values.lengths.astype("<i8"), None
+                columns[f"{name}_ids"] = np.ascontiguousarray(values.flat(), "<i4"), values.offsets
+            elif values.size:  # and one form of NaN
+                plain = np.where(np.isnan(values), np.float32(np.nan), values) if values.dtype.kind == "f" else values
+                columns[name] = np.ascontiguousarray(plain), None
+        first, last = np.searchsorted(self.edges, [start, start + len(part) - 1], side="right") - 1
+        for number in range(int(first), int(last) + 1):
+            low = max(int(self.edges[number]) - start, 0)
+            high = min(int(self.edges[number + 1]) - start, len(part))
+            if low < high:
+                state = self._states.setdefault(number, {})
+                for name, (values, offsets) in columns.items():
+                    a, b = (low, high) if offsets is None else (int(offsets[low]), int(offsets[high]))
+                    state.setdefault(name, hashlib.sha256()).update(np.ascontiguousarray(values[a:b]).data)
+
+    def done(self) -> dict[int, str]:
+        """The hash of each block that has rows."""
+        found = {}
+        for number, state in self._states.items():
+            lines = "".join(f"{name} {state[name].hexdigest()}\n" for name in sorted(state))
+            found[number] = hashlib.sha256(lines.encode()).hexdigest()
+        return found
