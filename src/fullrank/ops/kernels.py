@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from importlib.util import find_spec
 from typing import Any
@@ -32,13 +33,26 @@ AMPERE = (8, 0)
 """The oldest compute capability whose tensor cores multiply bf16."""
 
 
-def chosen(name: str, like: Tensor, *widths: int, most: int) -> bool:
-    """Whether the kernel `name` takes tensors like this one, of these widths, of which none is above `most`."""
-    if like.device.type != "cuda" or like.dtype not in DTYPES or not 0 < min(widths) <= max(widths) <= most:
+def chosen(name: str, device: torch.device, dtype: torch.dtype, *widths: int, most: int) -> bool:
+    """Whether the kernel `name` is there for this device, dtype of products and widths (none above `most`)."""
+    if device.type != "cuda" or dtype not in DTYPES or not 0 < min(widths) <= max(widths) <= most:
         return False
-    if torch.compiler.is_exporting() or os.environ.get("FULLRANK_TRITON") == "0" or not _possible(like.device):
+    if torch.compiler.is_exporting() or os.environ.get("FULLRANK_TRITON") == "0" or not _possible(device):
         return False
-    return trusted(name, like.device, like.dtype, tuple(block_of(width) for width in widths))
+    return trusted(name, device, dtype, tuple(block_of(width) for width in widths))
+
+
+@cache
+def kernel(name: str) -> Callable[..., Any]:
+    """The function ``triton_NAME``. torch.compile looks no further into it."""
+    function: Callable[..., Any] = getattr(_module(name), f"triton_{name}")
+    return torch.compiler.disable(function)
+
+
+def product_dtype(x: Tensor) -> torch.dtype:
+    """What matrix products of this tensor are made in: autocast's dtype where it is on, else the tensor's own."""
+    kind = x.device.type
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
 
 
 def block_of(width: int) -> int:
@@ -51,7 +65,7 @@ def interpreting() -> bool:
     return os.environ.get("TRITON_INTERPRET") == "1"
 
 
-def product_dtype(dtype: torch.dtype) -> Any:
+def triton_dtype(dtype: torch.dtype) -> Any:
     """Triton's name of what matrix products read. The interpreter multiplies the bits of bf16 as integers, so there
     they are widened first."""
     import triton.language as tl
@@ -60,22 +74,20 @@ def product_dtype(dtype: torch.dtype) -> Any:
     return tl.float32 if interpreting() else names[dtype]
 
 
+@torch.compiler.disable
 @cache
 def trusted(name: str, device: torch.device, dtype: torch.dtype, blocks: tuple[int, ...]) -> bool:
     """Whether the kernel gives what its reference gives, here and now; a warning says where it does not."""
     try:
-        with torch.enable_grad(), torch.autocast(device.type, enabled=False):
-            found = importlib.import_module(f"fullrank.ops.triton_{name}").errors(device, dtype, blocks)
+        with torch.enable_grad(), torch.autocast(device.type, enabled=False), _full_products():
+            found = _module(name).errors(device, dtype, blocks)
     except Exception as error:  # whatever a compiler or a driver raises: the op has code that needs neither
         log.warning("the Triton kernel %s does not run here, so the op's own code does: %s", name, error)
         return False
-    worst = max(found, key=lambda key: found[key])
-    if not found[worst] <= TOLERANCE[dtype]:  # not above: a NaN has to fail
-        log.warning(
-            "the Triton kernel %s is off by %.2g in %s, so the op's own code takes its place", name, found[worst], worst
-        )
-        return False
-    return True
+    wrong = {what: error for what, error in found.items() if not error <= TOLERANCE[dtype]}  # a NaN is wrong too
+    for what, error in wrong.items():
+        log.warning("the Triton kernel %s is off by %.2g in its %s: the op's own code computes", name, error, what)
+    return not wrong
 
 
 def errors_of(
@@ -107,6 +119,21 @@ def _learned(function: Callable[..., tuple[Tensor, ...]], inputs: Sequence[Tenso
     upstream = [torch.randn(y.shape, generator=generator).to(y.device, y.dtype) for y in outputs]
     loss = torch.stack([(y * g).float().sum() for y, g in zip(outputs, upstream, strict=True)]).sum()
     return [*(y.detach() for y in outputs), *torch.autograd.grad(loss, leaves)]
+
+
+def _module(name: str) -> Any:
+    return importlib.import_module(f"fullrank.ops.triton_{name}")
+
+
+@contextmanager
+def _full_products() -> Iterator[None]:
+    """The reference multiplies in fp32, whatever was allowed to be less."""
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = False
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before
 
 
 @cache

@@ -1,4 +1,4 @@
-"""What the Triton kernels share: a block of rows of a matrix, and the unit that scores are kept in.
+"""What the Triton kernels share: a block of rows of a matrix, its size, and the unit that scores are kept in.
 
 `triton` is imported here, so nothing imports this module but the kernels, and the kernels are imported when they run.
 """
@@ -10,6 +10,9 @@ import math
 import triton
 import triton.language as tl
 
+BLOCK = 64
+"""Queries of a program of attention, and keys that it meets at a time; half as many in fp32, of which more
+would not fit shared memory. Not measured."""
 LOG2_E = tl.constexpr(math.log2(math.e))
 """Scores times this are in bits: GPUs have an instruction for exp2, none for exp."""
 

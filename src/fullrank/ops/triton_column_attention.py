@@ -18,11 +18,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from fullrank.ops.kernels import block_of, errors_of, product_dtype
-from fullrank.ops.triton_blocks import LOG2_E, put_rows, rows_of
+from fullrank.ops.kernels import block_of, errors_of, triton_dtype
+from fullrank.ops.triton_blocks import BLOCK, LOG2_E, put_rows, rows_of
 
-BLOCK = 64
-"""Queries of a program, and keys that it meets at a time. Not measured."""
 BITS = LOG2_E.value
 
 
@@ -201,9 +199,10 @@ class _TritonColumnAttention(torch.autograd.Function):
         out, lse = torch.empty_like(v), torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
         columns = torch.empty_like(lse)
         grid, (t, e, f, heads, scale), fixed = _launch(q, v, causal)
-        _forward[grid](q, k, v, marks, out, lse, t, e, f, heads, scale, **fixed)
         narrow = {name: value for name, value in fixed.items() if name != "BLOCK_F"}
-        _columns[grid](q, k, marks, lse, columns, t, e, heads, scale, **narrow)
+        with torch.cuda.device_of(q):
+            _forward[grid](q, k, v, marks, out, lse, t, e, f, heads, scale, **fixed)
+            _columns[grid](q, k, marks, lse, columns, t, e, heads, scale, **narrow)
         ctx.save_for_backward(q, k, v, marks, out, lse)
         ctx.causal = causal
         natural = lse / BITS
@@ -229,8 +228,9 @@ def _launch(
 ) -> tuple[tuple[int, int], tuple[int, int, int, int, float], dict[str, Any]]:
     """The grid (heads of users, blocks of a row); T, e, f, heads and scale; what is fixed when a kernel is compiled."""
     (b, h, t, e), f = q.shape, v.shape[3]
+    block = BLOCK // 2 if q.dtype == torch.float32 else BLOCK
     fixed = {
-        "CAUSAL": causal, "BLOCK_T": BLOCK, "BLOCK_E": block_of(e), "BLOCK_F": block_of(f),
-        "DTYPE": product_dtype(q.dtype), "num_warps": 4 if max(e, f) <= 64 else 8,
+        "CAUSAL": causal, "BLOCK_T": block, "BLOCK_E": block_of(e), "BLOCK_F": block_of(f),
+        "DTYPE": triton_dtype(q.dtype), "num_warps": 4 if max(e, f) <= 32 else 8,
     }  # fmt: skip
-    return (b * h, triton.cdiv(t, BLOCK)), (t, e, f, h, BITS / e**0.5), fixed
+    return (b * h, triton.cdiv(t, block)), (t, e, f, h, BITS / e**0.5), fixed

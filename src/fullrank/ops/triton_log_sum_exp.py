@@ -19,7 +19,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from fullrank.ops.kernels import block_of, errors_of, product_dtype
+from fullrank.ops.kernels import block_of, errors_of, product_dtype, triton_dtype
 from fullrank.ops.triton_blocks import LOG2_E, put_rows, rows_of
 
 BITS = LOG2_E.value
@@ -100,11 +100,11 @@ def errors(
 class _TritonLogSumExp(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, w: Tensor) -> Tensor:
-        kind = x.device.type
-        dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
+        dtype = product_dtype(x)
         ctx.dtypes = x.dtype, w.dtype
         x, w = x.to(dtype).contiguous(), w.to(dtype).contiguous()
-        bits = _log2_sum_exp(x, w)
+        with torch.cuda.device_of(x):
+            bits = _log2_sum_exp(x, w)
         ctx.save_for_backward(x, w, bits)
         return bits / BITS
 
@@ -125,7 +125,7 @@ def _log2_sum_exp(x: Tensor, w: Tensor) -> Float[Tensor, "M"]:
     out = torch.empty(parts, m, dtype=torch.float32, device=x.device)
     _forward[(triton.cdiv(m, own), parts)](
         x, w, out, m, v, width, part,
-        BLOCK_M=own, BLOCK_V=other, BLOCK_D=block_of(width), DTYPE=product_dtype(x.dtype), num_warps=8,
+        BLOCK_M=own, BLOCK_V=other, BLOCK_D=block_of(width), DTYPE=triton_dtype(x.dtype), num_warps=8,
     )  # fmt: skip
     return out[0] if parts == 1 else (out / BITS).logsumexp(0) * BITS
 
@@ -137,7 +137,7 @@ def _pulled(a: Tensor, b: Tensor, bits: Tensor, upstream: Tensor, *, of_rows: bo
     out = torch.empty(parts, m, width, dtype=torch.float32, device=a.device)
     _pull[(triton.cdiv(m, own), parts)](
         a, b, out, bits, upstream, m, n, width, part, OF_ROWS=of_rows,
-        BLOCK_M=own, BLOCK_N=other, BLOCK_D=block_of(width), DTYPE=product_dtype(a.dtype), num_warps=8,
+        BLOCK_M=own, BLOCK_N=other, BLOCK_D=block_of(width), DTYPE=triton_dtype(a.dtype), num_warps=8,
     )  # fmt: skip
     return out[0] if parts == 1 else out.sum(0)
 

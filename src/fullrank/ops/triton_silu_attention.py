@@ -18,11 +18,8 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from fullrank.ops.kernels import block_of, errors_of, product_dtype
-from fullrank.ops.triton_blocks import LOG2_E, put_rows, rows_of
-
-BLOCK = 64
-"""Queries of a program, and keys that it meets at a time. Not measured."""
+from fullrank.ops.kernels import block_of, errors_of, triton_dtype
+from fullrank.ops.triton_blocks import BLOCK, LOG2_E, put_rows, rows_of
 
 
 @triton.jit
@@ -136,7 +133,8 @@ class _TritonSiluAttention(torch.autograd.Function):
         q, k, v = (x.contiguous() for x in (q, k, v))
         out = torch.empty(v.shape, dtype=torch.float32, device=v.device)
         grid, given = _launch(q, v)
-        _forward[grid](q, k, v, out, *given[:3], **given[3])
+        with torch.cuda.device_of(q):
+            _forward[grid](q, k, v, out, *given[:3], **given[3])
         ctx.save_for_backward(q, k, v)
         return out
 
@@ -155,8 +153,9 @@ class _TritonSiluAttention(torch.autograd.Function):
 def _launch(q: Tensor, v: Tensor) -> tuple[tuple[int, int], tuple[int, int, int, dict[str, Any]]]:
     """The grid (heads of users, blocks of a row), then T, e, f and what is fixed when a kernel is compiled."""
     (b, h, t, e), f = q.shape, v.shape[3]
+    block = BLOCK // 2 if q.dtype == torch.float32 else BLOCK
     fixed = {
-        "BLOCK_T": BLOCK, "BLOCK_E": block_of(e), "BLOCK_F": block_of(f), "DTYPE": product_dtype(q.dtype),
-        "num_warps": 4 if max(e, f) <= 64 else 8,
+        "BLOCK_T": block, "BLOCK_E": block_of(e), "BLOCK_F": block_of(f), "DTYPE": triton_dtype(q.dtype),
+        "num_warps": 4 if max(e, f) <= 32 else 8,
     }  # fmt: skip
-    return (b * h, triton.cdiv(t, BLOCK)), (t, e, f, fixed)
+    return (b * h, triton.cdiv(t, block)), (t, e, f, fixed)
