@@ -107,6 +107,7 @@ def train(
     left out or "same"). `callbacks` add figures to each epoch's row, such as `fullrank.Watch()`.
     """
     from fullrank.training.fit import fit as fit
+    from fullrank.training.precision import usual_precision
 
     set, resume = check_overrides(set), check_flag("resume", resume)
     if out is None:
@@ -125,7 +126,8 @@ def train(
             code="missing-argument",
         )
     else:
-        spec = recipe(what, *set)
+        usual = usual_precision(what, folder, resolve_device(device), resume=resume)
+        spec = recipe(what, *usual, *set)
     if data is None:
         if kept is None:
             raise UserError("data= is missing: name the prepared store to train on", code="missing-argument")
