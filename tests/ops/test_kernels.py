@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
-import re
 import subprocess
 import sys
 from importlib.util import find_spec
-from pathlib import Path
 
 import pytest
 import torch
 
 from fullrank.ops import kernels
 from fullrank.ops.kernels import block_of, chosen, errors_of, product_dtype, trusted
+from unwrapped import run_cases
 
-HERE = Path(__file__).resolve().parent
 CUDA = torch.device("cuda", 0)
 needs_triton = pytest.mark.skipif(
     find_spec("triton") is None, reason="Triton has no wheel for this system (it has one for Linux on x86-64)"
@@ -24,17 +23,8 @@ needs_triton = pytest.mark.skipif(
 
 @needs_triton
 def test_parity_in_the_interpreter() -> None:
-    """In a process of its own: Triton reads TRITON_INTERPRET when it is first imported, and it reads the source of a
-    kernel, which must not be wrapped by a check of its types (addopts)."""
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"]
-    command += ["-o", "addopts=--import-mode=importlib"]
-    done = subprocess.run(
-        [*command, str(HERE / "triton_cases.py")], cwd=HERE.parents[1], env=os.environ | {"TRITON_INTERPRET": "1"},
-        capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
-    passed = re.search(r"(\d+) passed", done.stdout)
-    assert passed and int(passed[1]) >= 25 and "skipped" not in done.stdout, done.stdout[-500:]
+    """In a process of its own also because Triton reads TRITON_INTERPRET when it is first imported."""
+    assert run_cases("tests/ops/triton_cases.py", TRITON_INTERPRET="1") >= 25
 
 
 @pytest.fixture
@@ -144,8 +134,6 @@ print(json.dumps(found))
 @pytest.mark.parametrize(("capability", "shared"), [(80, 163 << 10), (90, 227 << 10)])
 def test_they_compile_for_a_gpu_that_is_not_here(capability: int, shared: int) -> None:
     """To the machine code of Ampere and of Hopper, within the shared memory that a program may have there."""
-    import json
-
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
     done = subprocess.run(
         [sys.executable, "-c", COMPILE, str(capability)], capture_output=True, text=True, timeout=500, env=environment
