@@ -1,7 +1,7 @@
 """Files of tests that run in a process of their own, in which no function is wrapped by a check of its types.
 
-Triton reads the source of a kernel and torch.compile the code of a model; both see the wrapper there. Such files have no
-name that pytest would collect (`..._cases.py`); a test beside them runs them.
+Triton reads the source of a kernel and torch.compile the code of a model; both see the wrapper there. Such files have
+no name that pytest would collect (`..._cases.py`); a test beside them runs them.
 """
 
 from __future__ import annotations

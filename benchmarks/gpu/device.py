@@ -16,8 +16,8 @@ PEAKS = {
     "B200": 2250e12, "H200": 989e12, "H100 PCIe": 756e12, "H100 NVL": 835e12, "H100": 989e12, "A100": 312e12,
     "A10G": 70e12, "A10": 125e12, "L40S": 362e12, "L4": 121e12, "RTX 4090": 165e12, "RTX 3090": 71e12,
 }  # fmt: skip
-"""Part of a device's name -> dense bf16 operations a second with fp32 sums, from its maker's data sheet. The longest name
-that fits counts."""
+"""Part of a device's name -> dense bf16 operations a second with fp32 sums, from its maker's data sheet. The longest
+name that fits counts."""
 
 
 @dataclass(frozen=True)

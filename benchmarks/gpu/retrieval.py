@@ -1,4 +1,4 @@
-"""Exact retrieval over ten million items: vectors of users against all item vectors on the device, the 100 best each."""
+"""Exact retrieval over ten million items: vectors of users against all item vectors on the device, 100 best each."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """Training steps of SASRec, HSTU and DCNv2: milliseconds, and the share of the device's peak that they achieve.
 
 A step is what the training loop does with a batch that lies on the device: forward, backward, clipping, AdamW.
-FLOPs are those of all matrix products, counted by torch in one step of the ops' own code (the Triton kernels are left out
-while it counts; what those compute again does not count). The recipes as they are keep a GPU waiting; `large` has widths
-and histories that do not.
+FLOPs are those of all matrix products, counted by torch in one step of the ops' own code (the Triton kernels are left
+out while it counts; what those compute again does not count). The recipes as they are keep a GPU waiting; `large` has
+widths and histories that do not.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def rows(where: Where) -> Iterator[dict[str, Any]]:
                         compiled.BACKEND = "eager"
                     step = step_of(experiment, stores[ranking], where.device, precision, compiling, row)
                     flops = counted_once(step) if flops is None else flops
-                    row["flops"] = flops
+                    row["flops"], row["loss"] = flops, step()  # compiles
                     row["peak_mb"] = megabytes(peak_memory(step, where.device))
                     row["ms"] = milliseconds(step, where.device, rounds=where.of(20, 1), warm=where.of(3, 1))
                     row["achieved_share"] = achieved_share(flops, row["ms"] / 1e3, where.device)

@@ -1,4 +1,4 @@
-"""The Triton kernels against their references, in the interpreter (`test_kernels.py` runs this file with it) or on CUDA.
+"""The Triton kernels against their references, in the interpreter (`test_kernels.py` runs it so) or on CUDA.
 
 Values and gradients, at sizes that are no multiples of a block, in fp32 and in bf16.
 """
