@@ -3,7 +3,7 @@
 A step is what the training loop does with a batch that lies on the device: forward, backward, clipping, AdamW.
 FLOPs are those of all matrix products, counted by torch in one step of the ops' own code (the Triton kernels are left
 out while it counts; what those compute again does not count). The recipes as they are keep a GPU waiting; `large` has
-widths and histories that do not.
+widths and histories that do not. `bf16_over_fp32` and `compiled_over_bf16` are speed over speed: above 1 the first wins.
 """
 
 from __future__ import annotations
@@ -54,6 +54,7 @@ def rows(where: Where) -> Iterator[dict[str, Any]]:
                 make = impressions if ranking else histories
                 stores[ranking] = make(Path(folder) / experiment.problem, where)
             flops: int | None = None
+            taken: dict[tuple[str, bool], float] = {}
             for precision, compiling in VARIANTS:
                 row: dict[str, Any] = {"step": name, "precision": precision, "compiled": compiling}
                 with refusals(row):
@@ -65,7 +66,11 @@ def rows(where: Where) -> Iterator[dict[str, Any]]:
                     row["peak_mb"] = megabytes(peak_memory(step, where.device))
                     row["ms"] = milliseconds(step, where.device, rounds=where.of(20, 1), warm=where.of(3, 1))
                     row["achieved_share"] = achieved_share(flops, row["ms"] / 1e3, where.device)
+                    taken[precision, compiling] = row["ms"]
                 yield row
+            if len(taken) == len(VARIANTS):
+                plain, half, made = (taken[variant] for variant in VARIANTS)
+                yield {"step": name, "bf16_over_fp32": plain / half, "compiled_over_bf16": half / made}
 
 
 def step_of(

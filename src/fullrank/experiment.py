@@ -46,8 +46,8 @@ class Training(Spec):
     clip_norm: float | None = Field(None, gt=0, le=MOST_FACTOR)
     """Largest gradient norm; null does not clip."""
     precision: Literal["fp32", "bf16", "auto"] = "fp32"
-    """Arithmetic of the forward and backward pass (weights stay fp32); `auto` is bf16 on CUDA devices whose tensor cores
-    multiply it, fp32 elsewhere, and a run says which it was."""
+    """Arithmetic of the forward and backward pass (weights stay fp32); `auto` is bf16 on CUDA devices whose tensor
+    cores multiply it, fp32 elsewhere, and a run says which it was."""
     evaluate_every: int = Field(1, ge=1, le=MOST_EPOCHS)
     """Epochs between evaluations on the validation split; the best weights by `evaluation.selection` are kept."""
     patience: int | None = Field(None, ge=1, le=MOST_EPOCHS)
@@ -58,8 +58,8 @@ class Training(Spec):
     """Blocks of the encoder that are trained, from the top, where training starts from a run; the lower ones and the
     tables of items and positions stay as they are. Null trains everything."""
     compile: bool = later(False)
-    """Let torch.compile make kernels of the encoder (of a ranking model the ranker): minutes at the start, for steps that
-    may be shorter. Needs a compiler on the machine."""
+    """Let torch.compile make kernels of the encoder (of a ranking model the ranker): minutes at the start, for steps
+    that may be shorter. Needs a compiler on the machine."""
     checkpoint_minutes: float = Field(5.0, ge=0, le=1e6)
     """Minutes between checkpoints inside an epoch (each epoch's end writes one too); 0 writes one every step."""
 

@@ -21,7 +21,9 @@ def settled(experiment: Experiment, device: torch.device) -> Experiment:
     """The experiment with `auto` replaced by what it means on this device."""
     if experiment.training.precision != "auto":
         return experiment
-    return experiment.override(f"training.precision={best_precision(device)}")
+    # a baseline is counted and not trained, so it stays the same wherever it is made
+    found = "fp32" if experiment.model.kind_of() in kinds("baselines") else best_precision(device)
+    return experiment.override(f"training.precision={found}")
 
 
 def best_precision(device: torch.device) -> Literal["fp32", "bf16"]:
