@@ -3,7 +3,8 @@
 A step is what the training loop does with a batch that lies on the device: forward, backward, clipping, AdamW.
 FLOPs are those of all matrix products, counted by torch in one step of the ops' own code (the Triton kernels are left
 out while it counts; what those compute again does not count). The recipes as they are keep a GPU waiting; `large` has
-widths and histories that do not. `bf16_over_fp32` and `compiled_over_bf16` are speed over speed: above 1 the first wins.
+widths and histories that do not. `bf16_over_fp32` and `compiled_over_bf16` are speed over speed: above 1 the first
+wins.
 """
 
 from __future__ import annotations

@@ -104,8 +104,9 @@ def train(
     Any Experiment setting can be changed by `set=["training.max_epochs=5", "seed=1"]`. `resume` goes on with a run
     that was cut off: `train(out="runs/mine", resume=True)` takes the experiment and the data from its folder, and what
     is given all the same must agree. `init_from` starts from another run's weights (its spec is taken where `what` is
-    left out or "same"). A recipe by its name trains in bf16 on a CUDA device that multiplies it (`training.precision=auto`),
-    and an experiment that you wrote as it says. `callbacks` add figures to each epoch's row, such as `fullrank.Watch()`.
+    left out or "same"). `callbacks` add figures to each epoch's row, such as `fullrank.Watch()`. A recipe by its name
+    trains in `training.precision=auto` on a CUDA device (bf16 where it multiplies that), an experiment that you wrote
+    as it says.
     """
     from fullrank.training.fit import fit as fit
     from fullrank.training.precision import usual_precision

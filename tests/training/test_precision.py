@@ -31,8 +31,8 @@ def test_auto_is_what_the_device_multiplies_fast(capability: Any) -> None:
     assert best_precision(CUDA) == "bf16" and best_precision(CPU) == "fp32"
     assert settled(AUTO, CUDA).training.precision == "bf16" and settled(AUTO, CPU).training.precision == "fp32"
     assert settled(AUTO, CPU) == find_experiment("sasrec"), "something else has changed"
-    baseline = find_experiment("pop").override("training.precision=auto")
-    assert settled(baseline, CUDA) == find_experiment("pop")
+    baseline = find_experiment("popularity").override("training.precision=auto")
+    assert settled(baseline, CUDA) == find_experiment("popularity")
     capability(7, 5)
     assert best_precision(CUDA) == "fp32"
     assert settled(AUTO.override("training.precision=bf16"), CPU).training.precision == "bf16"
