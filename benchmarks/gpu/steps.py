@@ -83,7 +83,7 @@ def step_of(
     data = data_module_of(experiment, store)
     model = experiment.model.build(getattr(data.known, "fields", data.known)).to(device).train()  # type: ignore[attr-defined]
     batch = data.loader(model).batch(0).to(device)
-    compile_part(model, training)
+    compile_part(model, training, device)
     optimizer = make_optimizer(model, training)
     row["events"] = data.batch_sizes(batch)[0]
     cast = torch.autocast(device.type, torch.bfloat16) if precision == "bf16" else nullcontext()

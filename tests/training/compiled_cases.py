@@ -19,7 +19,10 @@ from fullrank.run import Run, build_model
 from fullrank.training import compiled
 from fullrank.training.compiled import compile_part
 from fullrank.training.fit import fit
+from refusals import refused
 from tests.training.conftest import tiny
+
+CPU = torch.device("cpu")
 
 
 @pytest.fixture
@@ -50,9 +53,20 @@ def test_a_compiled_run_is_the_same_run(market: Store, tmp_path: Path, backend: 
 
 
 def test_it_is_off_unless_asked_for(market: Store, backend: list[int]) -> None:
-    model = build_model(tiny(), market.catalog, torch.device("cpu"))
+    model = build_model(tiny(), market.catalog, CPU)
     assert isinstance(model, RecommenderModel)
-    compile_part(model, Training())
+    compile_part(model, Training(), CPU)
     assert model.encoder._compiled_call_impl is None
-    compile_part(model, Training(compile=True))
+    compile_part(model, Training(compile=True), CPU)
     assert model.encoder._compiled_call_impl is not None
+
+
+def test_without_a_compiler_it_says_so_before_it_trains(
+    market: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none(graph: Any, inputs: Any) -> Any:
+        raise RuntimeError("No working C++ compiler found")
+
+    monkeypatch.setattr(compiled, "BACKEND", none)
+    with refused("compiler-missing", "training.compile"):
+        fit(tiny("training.compile=true"), market, tmp_path / "run", progress=False)

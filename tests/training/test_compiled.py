@@ -9,4 +9,4 @@ from unwrapped import run_cases
 
 @pytest.mark.slow
 def test_a_compiled_run_is_the_same_run() -> None:
-    assert run_cases("tests/training/compiled_cases.py") == 2
+    assert run_cases("tests/training/compiled_cases.py") == 3

@@ -179,7 +179,7 @@ def _fit(
                 check_run_weights(out.path, state.run_weights)
             return
     first = state.step
-    compile_part(model, training)
+    compile_part(model, training, device)
     module = FitModule(model, training, experiment.seed, first=first, total=total, cuts=state.cuts)
     module.kept = kept
     if launched().rank == 0:
@@ -209,7 +209,7 @@ def profile_step(
     in it: validation, log rows and checkpoints.
     """
     experiment = settled(experiment, device)
-    compile_part(model, experiment.training)
+    compile_part(model, experiment.training, device)
     total = loader.steps_per_epoch * experiment.training.max_epochs
     module = FitModule(model, experiment.training, experiment.seed, first=0, total=total)
     timer = _StepTimer(min(WARM, loader.steps_per_epoch), seconds)
