@@ -84,9 +84,9 @@ def trusted(name: str, device: torch.device, dtype: torch.dtype, blocks: tuple[i
     except Exception as error:  # whatever a compiler or a driver raises: the op has code that needs neither
         log.warning("the Triton kernel %s does not run here, so the op's own code does: %s", name, error)
         return False
-    wrong = {what: error for what, error in found.items() if not error <= TOLERANCE[dtype]}  # a NaN is wrong too
-    for what, error in wrong.items():
-        log.warning("the Triton kernel %s is off by %.2g in its %s: the op's own code computes", name, error, what)
+    wrong = {what: apart for what, apart in found.items() if not apart <= TOLERANCE[dtype]}  # a NaN is wrong too
+    for what, apart in wrong.items():
+        log.warning("the Triton kernel %s is off by %.2g in its %s: the op's own code computes", name, apart, what)
     return not wrong
 
 

@@ -178,7 +178,7 @@ def errors(
     given = [torch.randn(b, h, t, width, generator=generator).to(device, dtype) for width in widths]
     lengths = torch.linspace(t, 0, b).long() if b > 1 else torch.tensor([t])
     valid = (torch.arange(t) < lengths[:, None]).to(device)
-    found = {}
+    found: dict[str, float] = {}
     for causal in (True, False):
         one = errors_of(
             lambda q, k, v, causal=causal: triton_column_attention(q, k, v, valid, causal, dtype)[:2],
