@@ -104,9 +104,12 @@ def train(
     Any Experiment setting can be changed by `set=["training.max_epochs=5", "seed=1"]`. `resume` goes on with a run
     that was cut off: `train(out="runs/mine", resume=True)` takes the experiment and the data from its folder, and what
     is given all the same must agree. `init_from` starts from another run's weights (its spec is taken where `what` is
-    left out or "same"). `callbacks` add figures to each epoch's row, such as `fullrank.Watch()`.
+    left out or "same"). `callbacks` add figures to each epoch's row, such as `fullrank.Watch()`. A recipe by its name
+    trains in `training.precision=auto` on a CUDA device (bf16 where it multiplies that), an experiment that you wrote
+    as it says.
     """
     from fullrank.training.fit import fit as fit
+    from fullrank.training.precision import usual_precision
 
     set, resume = check_overrides(set), check_flag("resume", resume)
     if out is None:
@@ -125,7 +128,8 @@ def train(
             code="missing-argument",
         )
     else:
-        spec = recipe(what, *set)
+        usual = usual_precision(what, folder, resolve_device(device), resume=resume)
+        spec = recipe(what, *usual, *set)
     if data is None:
         if kept is None:
             raise UserError("data= is missing: name the prepared store to train on", code="missing-argument")

@@ -45,8 +45,9 @@ class Training(Spec):
     """Share of all steps in which the learning rate rises from 0 (one cycle: from peak/25)."""
     clip_norm: float | None = Field(None, gt=0, le=MOST_FACTOR)
     """Largest gradient norm; null does not clip."""
-    precision: Literal["fp32", "bf16"] = "fp32"
-    """Arithmetic of the forward and backward pass (weights stay fp32)."""
+    precision: Literal["fp32", "bf16", "auto"] = "fp32"
+    """Arithmetic of the forward and backward pass (weights stay fp32); `auto` is bf16 on CUDA devices whose tensor
+    cores multiply it, fp32 elsewhere, and a run says which it was."""
     evaluate_every: int = Field(1, ge=1, le=MOST_EPOCHS)
     """Epochs between evaluations on the validation split; the best weights by `evaluation.selection` are kept."""
     patience: int | None = Field(None, ge=1, le=MOST_EPOCHS)
@@ -56,6 +57,9 @@ class Training(Spec):
     top_blocks: int | None = later(None, ge=0, le=MOST_PARTS)
     """Blocks of the encoder that are trained, from the top, where training starts from a run; the lower ones and the
     tables of items and positions stay as they are. Null trains everything."""
+    compile: bool = later(False)
+    """Let torch.compile make kernels of the encoder (of a ranking model the ranker): minutes at the start, for steps
+    that may be shorter. Needs a compiler on the machine."""
     checkpoint_minutes: float = Field(5.0, ge=0, le=1e6)
     """Minutes between checkpoints inside an epoch (each epoch's end writes one too); 0 writes one every step."""
 

@@ -4,6 +4,8 @@ Column j of the weights A, summed over the valid queries, is c_j. A term f(c) ha
 A_ij, whatever the query i, so its gradient enters attention's own backward pass as d A_ij += g_j: SPRINT's Eq. 4.3
 needs no more than that, and leaves it as future work. Queries are taken in blocks, and the backward pass makes the
 weights of a block again from the log-sum-exp: memory is O(T) per head.
+
+On a CUDA device, without dropout, a Triton kernel takes its place (`ops/triton_column_attention.py`).
 """
 
 from __future__ import annotations
@@ -18,12 +20,16 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from fullrank.ops.kernels import chosen, kernel, product_dtype
+
 BLOCK = 128
 """Queries of a row that are attended at once."""
 BLOCK_ELEMENTS = 1_000_000
 """Weights alive at once on a CPU (4 MB in fp32: they stay in its cache)."""
 GPU_ELEMENTS = 64_000_000
 """The same on an accelerator (256 MB), where a launch costs more than memory. Not measured."""
+MOST_WIDTH = {2: 128, 4: 64}
+"""Widest head that the kernel takes, by the bytes of a number: blocks of them have to fit shared memory."""
 LOG2_E = math.log2(math.e)
 
 
@@ -42,6 +48,24 @@ def column_attention(
     Rows are right-padded; what a padded query gets is unspecified. `dropout` is on the weights that make the output;
     the sums are of the weights before it, or with `dropped_columns` after it.
     """
+    dtype = product_dtype(q)
+    if dropout == 0 and dtype.itemsize in MOST_WIDTH:
+        widths = q.shape[3], v.shape[3]
+        if chosen("column_attention", q.device, dtype, *widths, most=MOST_WIDTH[dtype.itemsize]) and q.numel():
+            return kernel("column_attention")(q, k, v, valid, causal, dtype)
+    return blocked_column_attention(q, k, v, valid, causal, dropout, dropped_columns)
+
+
+def blocked_column_attention(
+    q: Float[Tensor, "B H T e"],
+    k: Float[Tensor, "B H T e"],
+    v: Float[Tensor, "B H T f"],
+    valid: Bool[Tensor, "B T"],
+    causal: bool,
+    dropout: float = 0.0,
+    dropped_columns: bool = False,
+) -> tuple[Float[Tensor, "B H T f"], Float[Tensor, "B H T"], Float[Tensor, "B H T"]]:
+    """The same, always in blocks of queries."""
     seed = int(torch.randint(2**62, ())) if dropout > 0 else 0
     return _ColumnAttention.apply(q, k, v, valid, causal, dropout, seed, dropped_columns)
 

@@ -4,6 +4,9 @@ The derivative of the log-sum-exp is the softmax, which the forward pass has at 
 chunk of scores is still in cache, so an exact softmax costs three matrix products (scores, d x, d w) and one
 exponential. The gradients are made for a weight of one per row; a backward pass whose upstream gradient is the same
 for every row scales them, any other recomputes the chunks with its own weights.
+
+On a CUDA device half precision takes the Triton kernel (`ops/triton_log_sum_exp.py`): no chunk is in memory there. In
+fp32, where a kernel has no tensor cores to win by, chunks stay.
 """
 
 from __future__ import annotations
@@ -16,8 +19,12 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from fullrank.ops.kernels import chosen, kernel, product_dtype
+
 CHUNK_ELEMENTS = 1_500_000
 """Scores alive at once (6 MB in fp32): measured best between 1 and 3 million on CPUs with a few MB of cache."""
+MOST_WIDTH = 256
+"""Widest vectors that the kernel takes: a block of them with its sum has to fit the registers."""
 LOG2_E = math.log2(math.e)
 
 
@@ -25,6 +32,16 @@ def log_sum_exp(
     x: Float[Tensor, "M D"], w: Float[Tensor, "V D"], *, chunk_elements: int = CHUNK_ELEMENTS
 ) -> Float[Tensor, "M"]:
     """log sum_v exp(x @ w.T) for every row, in fp32, in chunks of `chunk_elements` scores."""
+    dtype = product_dtype(x)
+    if dtype.itemsize == 2 and chosen("log_sum_exp", x.device, dtype, x.shape[1], most=MOST_WIDTH) and len(x):
+        return kernel("log_sum_exp")(x, w)
+    return chunked_log_sum_exp(x, w, chunk_elements=chunk_elements)
+
+
+def chunked_log_sum_exp(
+    x: Float[Tensor, "M D"], w: Float[Tensor, "V D"], *, chunk_elements: int = CHUNK_ELEMENTS
+) -> Float[Tensor, "M"]:
+    """The same, always in chunks."""
     rows = max(16, min(4096, chunk_elements // max(1, len(w))))
     return _LogSumExp.apply(x, w, rows, torch.is_grad_enabled())
 
@@ -37,8 +54,7 @@ def log_sum_exp_reference(x: Float[Tensor, "M D"], w: Float[Tensor, "V D"]) -> F
 class _LogSumExp(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, w: Tensor, rows: int, recording: bool) -> Tensor:
-        kind = x.device.type
-        dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
+        kind, dtype = x.device.type, product_dtype(x)
         wanted = recording and any(ctx.needs_input_grad[:2])
         with torch.autocast(kind, enabled=False):
             out, dx, dw = _pass(x.to(dtype), w.to(dtype), None, rows, wanted)

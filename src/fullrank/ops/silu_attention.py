@@ -3,6 +3,9 @@
 With it, on request, the sums of |A| by key (the attention that it received) and by query (what it gave). All are made
 from one block of queries at a time. Where there are several blocks, each is computed again in the backward pass, so
 that no matrix of queries x keys lives longer than its block; a causal block reads the keys up to its own end alone.
+
+On a CUDA device a Triton kernel (`ops/triton_silu_attention.py`) takes the place of causal blocks without bias, sums
+and dropout.
 """
 
 from __future__ import annotations
@@ -14,10 +17,14 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from fullrank.ops.kernels import chosen, kernel, product_dtype
 from fullrank.ops.query_blocks import BLOCK, causal_block, in_blocks, query_rows
 
 Bias = Callable[[slice, int], Tensor]
 """(queries, n) -> what is added to the scores of these queries against the first n keys, broadcast to [B, H, m, n]."""
+
+MOST_WIDTH = {2: 128, 4: 64}
+"""Widest head that the kernel takes, by the bytes of a number: blocks of them have to fit shared memory."""
 
 
 def silu_attention(
@@ -37,6 +44,13 @@ def silu_attention(
     Without `allowed`, query i sees the keys up to i. `dropout` falls on the weights that mix the values; the sums are
     those of the weights as they were.
     """
+    dtype = product_dtype(q)
+    plain = allowed is None and bias is None and counted is None and dropout == 0
+    if plain and dtype.itemsize in MOST_WIDTH:
+        widths = q.shape[3], v.shape[3]
+        there = chosen("silu_attention", q.device, dtype, *widths, most=MOST_WIDTH[dtype.itemsize])
+        if there and q.shape == k.shape and q.numel():
+            return kernel("silu_attention")(q, k, v, divisor, dtype), None, None
 
     def part(low: int, high: int) -> tuple[Tensor, tuple[Tensor, Tensor] | None]:
         keys = k.shape[2] if allowed is not None else high

@@ -154,6 +154,12 @@ def make_jobs(
         raise UserError(
             f"cell {cell.name!r}: 'seed' cannot be set there; list the seeds in 'seeds'", code="seed-in-settings"
         )
+    if experiment.training.precision == "auto":
+        raise UserError(
+            f"cell {cell.name!r}: training.precision=auto is bf16 on one machine and fp32 on another, and rows are "
+            "compared by their settings; name fp32 or bf16",
+            code="precision-differs-by-machine",
+        )
     chosen = list(cell.seeds or seeds)
     if experiment.model.kind_of() in kinds("baselines"):
         chosen = chosen[:1]

@@ -34,12 +34,14 @@ from fullrank.training.checkpoint import (
     forget_other_checkpoints,
     read_checkpoint,
 )
+from fullrank.training.compiled import compile_part
 from fullrank.training.data_module import AnyBatch, Batches, DataModule, data_manifest, data_module_of
 from fullrank.training.distributed import join_processes, launched, sum_over_ranks, told_of_peers
 from fullrank.training.freezing import freeze_below
 from fullrank.training.log import MetricsLog, TrainingProgress, make_loggers
 from fullrank.training.loop import FitModule, TrainingLoop
 from fullrank.training.optim import make_optimizer
+from fullrank.training.precision import settled
 from fullrank.training.run_folder import RunFolder
 from fullrank.training.state import check_folder, initial_run
 
@@ -70,6 +72,7 @@ def fit(
     the new one: until then it stays whole. The folder is locked while it is written.
     """
     folder, where = without_dots(out), resolve_device(device)
+    experiment = settled(experiment, where)
     join_processes(where)
     with folder_lock(folder, "train") if launched().rank == 0 else nullcontext():
         return _fit_locked(
@@ -176,6 +179,7 @@ def _fit(
                 check_run_weights(out.path, state.run_weights)
             return
     first = state.step
+    compile_part(model, training, device)
     module = FitModule(model, training, experiment.seed, first=first, total=total, cuts=state.cuts)
     module.kept = kept
     if launched().rank == 0:
@@ -204,6 +208,8 @@ def profile_step(
     Those are in random order, so they stand for all. Takes about `seconds`; writes nothing, but trains the model. Not
     in it: validation, log rows and checkpoints.
     """
+    experiment = settled(experiment, device)
+    compile_part(model, experiment.training, device)
     total = loader.steps_per_epoch * experiment.training.max_epochs
     module = FitModule(model, experiment.training, experiment.seed, first=0, total=total)
     timer = _StepTimer(min(WARM, loader.steps_per_epoch), seconds)

@@ -1,0 +1,145 @@
+"""When a Triton kernel takes the place of an op's own code: on a CUDA device, and once it has shown that it is right.
+
+A kernel is tried on small generated tensors the first time that a process meets its device, dtype and width: values
+and gradients have to be those of the op's reference. Where they are not, or the kernel does not compile, one warning
+says so and the op's own code goes on computing. The environment variable ``FULLRANK_TRITON=0`` leaves all kernels out.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fullrank.core.log import logger
+
+log = logger(__name__)
+
+NAMES = ("log_sum_exp", "column_attention", "silu_attention")
+"""Ops with a kernel; ``fullrank.ops.triton_NAME`` has it, and its `errors`."""
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 3e-2, torch.float16: 5e-3}
+"""Largest distance from the reference, as a share of the reference's largest entry."""
+LEAST_BLOCK = 16
+"""Rows or columns of the smallest matrix product that a GPU's tensor cores take."""
+AMPERE = (8, 0)
+"""The oldest compute capability whose tensor cores multiply bf16."""
+
+
+def chosen(name: str, device: torch.device, dtype: torch.dtype, *widths: int, most: int) -> bool:
+    """Whether the kernel `name` is there for this device, dtype of products and widths (none above `most`)."""
+    if device.type != "cuda" or dtype not in DTYPES or not 0 < min(widths) <= max(widths) <= most:
+        return False
+    if torch.compiler.is_exporting() or os.environ.get("FULLRANK_TRITON") == "0" or not _possible(device):
+        return False
+    return trusted(name, device, dtype, tuple(block_of(width) for width in widths))
+
+
+@cache
+def kernel(name: str) -> Callable[..., Any]:
+    """The function ``triton_NAME``. torch.compile looks no further into it."""
+    function: Callable[..., Any] = getattr(_module(name), f"triton_{name}")
+    return torch.compiler.disable(function)
+
+
+def product_dtype(x: Tensor) -> torch.dtype:
+    """What matrix products of this tensor are made in: autocast's dtype where it is on, else the tensor's own."""
+    kind = x.device.type
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
+
+
+def block_of(width: int) -> int:
+    """The least power of two that holds this width and that a matrix product takes."""
+    return max(LEAST_BLOCK, 1 << (width - 1).bit_length())
+
+
+def interpreting() -> bool:
+    """Whether Triton runs kernels in its interpreter, on the CPU (``TRITON_INTERPRET=1`` when it was imported)."""
+    return os.environ.get("TRITON_INTERPRET") == "1"
+
+
+def triton_dtype(dtype: torch.dtype) -> Any:
+    """Triton's name of what matrix products read. The interpreter multiplies the bits of bf16 as integers, so there
+    they are widened first."""
+    import triton.language as tl
+
+    names = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
+    return tl.float32 if interpreting() else names[dtype]
+
+
+@torch.compiler.disable
+@cache
+def trusted(name: str, device: torch.device, dtype: torch.dtype, blocks: tuple[int, ...]) -> bool:
+    """Whether the kernel gives what its reference gives, here and now; a warning says where it does not."""
+    try:
+        with torch.enable_grad(), torch.autocast(device.type, enabled=False), _full_products():
+            found = _module(name).errors(device, dtype, blocks)
+    except Exception as error:  # whatever a compiler or a driver raises: the op has code that needs neither
+        log.warning("the Triton kernel %s does not run here, so the op's own code does: %s", name, error)
+        return False
+    wrong = {what: apart for what, apart in found.items() if not apart <= TOLERANCE[dtype]}  # a NaN is wrong too
+    for what, apart in wrong.items():
+        log.warning("the Triton kernel %s is off by %.2g in its %s: the op's own code computes", name, apart, what)
+    return not wrong
+
+
+def errors_of(
+    ours: Callable[..., tuple[Tensor, ...]],
+    reference: Callable[..., tuple[Tensor, ...]],
+    inputs: Sequence[Tensor],
+    seed: int = 0,
+) -> dict[str, float]:
+    """Distance of each output, and of each input's gradient of a weighted sum of the outputs, from the reference's.
+
+    The reference gets the same numbers in fp32. A distance is the largest absolute one, over the largest absolute entry
+    of the reference (or over one, where that is smaller than a thousandth).
+    """
+    found, wanted = ([*_learned(f, x, seed)] for f, x in ((ours, inputs), (reference, [x.float() for x in inputs])))
+    errors = {}
+    for at, (a, b) in enumerate(zip(found, wanted, strict=True)):
+        name = f"output {at}" if at < len(found) - len(inputs) else f"gradient {at - len(found) + len(inputs)}"
+        if b.numel():
+            scale = float(b.abs().max())
+            errors[name] = float((a.float() - b).abs().max()) / (scale if scale > 1e-3 else 1.0)
+    return errors
+
+
+def _learned(function: Callable[..., tuple[Tensor, ...]], inputs: Sequence[Tensor], seed: int) -> list[Tensor]:
+    leaves = [x.detach().clone().requires_grad_() for x in inputs]
+    outputs = function(*leaves)
+    generator = torch.Generator().manual_seed(seed)
+    # drawn on the CPU, so that a seed means the same on every device
+    upstream = [torch.randn(y.shape, generator=generator).to(y.device, y.dtype) for y in outputs]
+    loss = torch.stack([(y * g).float().sum() for y, g in zip(outputs, upstream, strict=True)]).sum()
+    return [*(y.detach() for y in outputs), *torch.autograd.grad(loss, leaves)]
+
+
+def _module(name: str) -> Any:
+    return importlib.import_module(f"fullrank.ops.triton_{name}")
+
+
+@contextmanager
+def _full_products() -> Iterator[None]:
+    """The reference multiplies in fp32, whatever was allowed to be less."""
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = False
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before
+
+
+@cache
+def _possible(device: torch.device) -> bool:
+    return (
+        find_spec("triton") is not None
+        and torch.version.hip is None
+        and torch.cuda.get_device_capability(device) >= AMPERE
+    )

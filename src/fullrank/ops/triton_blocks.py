@@ -1,0 +1,33 @@
+"""What the Triton kernels share: a block of rows of a matrix, its size, and the unit that scores are kept in.
+
+`triton` is imported here, so nothing imports this module but the kernels, and the kernels are imported when they run.
+"""
+
+from __future__ import annotations
+
+import math
+
+import triton
+import triton.language as tl
+
+BLOCK = 64
+"""Queries of a program of attention, and keys that it meets at a time; half as many in fp32, of which more
+would not fit shared memory. Not measured."""
+LOG2_E = tl.constexpr(math.log2(math.e))
+"""Scores times this are in bits: GPUs have an instruction for exp2, none for exp."""
+
+
+@triton.jit
+def rows_of(pointer, at, most, width, BLOCK_D: tl.constexpr, DTYPE: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Rows `at` of a matrix of `most` rows of this width, zero where there are none."""
+    d = tl.arange(0, BLOCK_D)
+    mask = (at < most)[:, None] & (d < width)[None, :]
+    return tl.load(pointer + at.to(tl.int64)[:, None] * width + d[None, :], mask=mask, other=0.0).to(DTYPE)
+
+
+@triton.jit
+def put_rows(pointer, at, most, width, rows, BLOCK_D: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Write rows `at` of such a matrix, those that there are."""
+    d = tl.arange(0, BLOCK_D)
+    mask = (at < most)[:, None] & (d < width)[None, :]
+    tl.store(pointer + at.to(tl.int64)[:, None] * width + d[None, :], rows, mask=mask)
