@@ -40,7 +40,7 @@ from fullrank.evaluation import (
 )
 from fullrank.evaluation.later_events import LaterEvents, evaluate_later, later_events
 from fullrank.experiment import Experiment, find_experiment
-from fullrank.inference.engines import EngineName, EngineSettings, ModelSource, engine_of
+from fullrank.inference.engines import MOST_PARTS, EngineName, EngineSettings, ModelSource, engine_of
 from fullrank.inference.predictor import Predictor
 from fullrank.inference.requests import ColumnFilters, HistoryInput, ItemLists, check_choice, check_columns
 from fullrank.inference.stored_users import Users
@@ -157,6 +157,11 @@ def evaluate(
     time_col: TimeColumn = ...,
     time_unit: Unit = "s",
     set: Sequence[str] = (),
+    parts: int | None = None,
+    engine: EngineName = "embedded",
+    master: str | None = None,
+    ray: str | None = None,
+    workers: int | None = None,
     device: str = "auto",
     progress: Progress | None = None,
 ) -> EvaluationResult:
@@ -170,12 +175,22 @@ def evaluate(
 
     `set` changes the evaluation (`"seen=keep"`, `"ks=[10]"`, `"reasoning.steps=1"`, `"drop=0.2"`); what changed is
     named in the result's protocol. `progress` is called with (users done, users in all); of a ranking model, rows.
+
+    With an `engine`, `workers` or `parts` the users of a recommender are measured in parts, as `recommend_parts` takes
+    these; metrics are those of one process. Workers need the store on a disk that they share.
     """
+    asked = EngineSettings(engine, master, ray, workers).check()
+    in_parts = parts is not None or asked != EngineSettings()
     opened = _run(run)
     spec = opened.spec.evaluation.override(*check_overrides(set))
     _check_split(split)
     check_choice("time_unit", time_unit, get_args(Unit))
     columns = event_columns(USUAL, user_col, item_col, time_col)
+    if in_parts and (events is not None or opened.spec.problem == "ranking"):
+        what = "events=" if events is not None else "a ranking model"
+        raise UserError(
+            f"{what} is measured in one process: leave out engine, workers and parts", code="setting-without-effect"
+        )
     if events is not None:
         later = _later_events(opened, split, data, events, before, columns, time_unit)
         made = load(opened, device=device)
@@ -187,6 +202,8 @@ def evaluate(
             "before, columns and time_unit are about events=: give events, or leave them out",
             code="setting-without-effect",
         )
+    if in_parts:
+        return _evaluated_in_parts(opened, split, data, spec, asked, parts, device, progress)
     store = store_of(opened, data)
     made = load(opened, data=store if opened.needs_store else None, device=device)
     return EVALUATE[made.problem](made.model, store, split, spec, device=made.device, progress=progress)
@@ -473,7 +490,7 @@ def recommend_parts(
     asked = EngineSettings(engine, master, ray, workers).check()
     opened, place = _run(run), without_dots(check_path("out", out))
     if parts is not None:
-        check_whole("parts", parts, 1, list_parts.MOST_PARTS)
+        check_whole("parts", parts, 1, MOST_PARTS)
     if histories is not None and data is not None:
         raise UserError("give histories, or data=, a store of all users: one of the two", code="histories-or-users")
     columns = check_columns(event_columns(USUAL, user_col, item_col, time_col))
@@ -682,6 +699,22 @@ def _later_events(
 def _store_of_users(run: Run, users: Any, data: Store | str | Path | None) -> Store | str | Path | None:
     """The store that users are looked up in: as given, else the run's own."""
     return event_store_of(run) if users is not None and data is None else data
+
+
+def _evaluated_in_parts(
+    run: Run, split: str, data: Any, spec: Any, asked: EngineSettings, parts: int | None, device: str,
+    progress: Progress | None,
+) -> EvaluationResult:  # fmt: skip
+    from fullrank.evaluation.parts import evaluate_parts
+
+    if parts is not None:
+        check_whole("parts", parts, 1, MOST_PARTS)
+    store = event_store_of(run, data)
+    with engine_of(asked, device=device) as runner:
+        return evaluate_parts(
+            _model_source(run, device), store, split, spec, engine=runner, parts=parts,
+            files=partial(_run_files, run), progress=progress,
+        )  # fmt: skip
 
 
 def _events(run: Run, data: Store | str | Path | None) -> Store:

@@ -30,7 +30,7 @@ T = TypeVar("T")
 Task = Callable[[int], T]
 EngineName = Literal["embedded", "spark", "ray"]
 ENGINES: tuple[EngineName, ...] = get_args(EngineName)
-MOST_WORKERS = 1024
+MOST_WORKERS, MOST_PARTS = 1024, 100_000
 
 
 @runtime_checkable

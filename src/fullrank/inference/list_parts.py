@@ -3,9 +3,9 @@
     OUT/manifest.json              which run and histories, the settings, how many parts; at the end that they are whole
     OUT/lists/part-00000.parquet   user, item, score, rank, source, as `recommend` gives them
 
-A file appears whole or not at all. Who calls again with the same run, histories and settings computes the parts that are
-missing; whoever asks for something else is refused. A part's batches are made of its own users, in an order that they
-decide, so its bits depend on the histories, the settings and the number of parts alone, not on the engine.
+A file appears whole or not at all. Who calls again with the same run, histories and settings computes the parts that
+are missing; whoever asks for something else is refused. A part's batches are made of its own users, in an order that
+they decide, so its bits depend on the histories, the settings and the number of parts alone, not on the engine.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import hashlib
 import shutil
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +44,6 @@ from fullrank.models.sequential.reasoning.budget import Budget, check_budget
 FORMAT, FORMAT_VERSION = "fullrank.lists", 1
 LISTS, HISTORIES = "lists", "histories"
 STATE = "state.json"
-MOST_PARTS = 100_000
 
 
 @dataclass(frozen=True)
@@ -214,7 +213,7 @@ def barred_items(
             )
     anybody = read_histories([[catalog.ids[0]]], catalog, untimed="even")
     barred = read_filters(exclude, allow, anybody, catalog, filters, item_table, item).barred
-    return barred, {"filters": None if barred is None else hashlib.sha256(np.packbits(barred)).hexdigest()}
+    return barred, {"filters": None if barred is None else hashlib.sha256(np.packbits(barred).tobytes()).hexdigest()}
 
 
 def _is_list(given: Any) -> bool:
@@ -228,7 +227,7 @@ def _compute(
 ) -> Counts:  # fmt: skip
     if not missing:
         return Counts()
-    sent = ModelSource(model.name, model.identity, model.device, model.load, engine.share(files))
+    sent = replace(model, shared=engine.share(files))
     bits = None if barred is None else np.packbits(barred).tobytes()
     task = ListTask(sent, histories, str(out.absolute()), settings, bits)
     whole, counts = done + len(missing), Counts()
