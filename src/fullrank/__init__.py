@@ -92,7 +92,8 @@ __all__ = [
     "download", "encode", "evaluate", "evaluate_lists", "evaluate_log", "explain", "export", "fill_unseen",
     "finetune", "fisher_information", "grow_catalog", "grow_codes", "item_vectors", "join_stores", "load",
     "oracle_step", "predict", "predict_file", "prepare", "prepare_impressions", "recipe", "recommend",
-    "recommend_parts", "report", "similar_items", "step_curve", "subset", "sweep", "train", "tune", "user_vectors", "verify",
+    "recommend_parts", "report", "similar_items", "step_curve", "subset", "sweep", "train", "tune", "user_vectors",
+    "verify",
 ]  # fmt: skip
 
 if TYPE_CHECKING:

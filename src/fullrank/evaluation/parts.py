@@ -1,8 +1,8 @@
 """Evaluation in parts, on any engine: the rows of neighbouring users by each worker, merged to those of one process.
 
-A worker opens the model and the store once, whatever the number of parts it gets. Metrics are means over the rows of all
-users in one order, so they differ from those of one process only where a list does: scores are equal to float rounding,
-since other users share a batch, and to the bit for one number of parts.
+A worker opens the model and the store once, whatever the number of parts it gets. Metrics are means over the rows of
+all users in one order, so they differ from those of one process only where a list does: scores are equal to float
+rounding, since other users share a batch, and to the bit for one number of parts.
 """
 
 from __future__ import annotations
