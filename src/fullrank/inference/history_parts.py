@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, get_args
+from typing import TYPE_CHECKING, Any, Protocol, get_args, runtime_checkable
 from uuid import uuid4
 
 import numpy as np
@@ -42,6 +42,7 @@ PART_EVENTS = 1 << 20
 ITEMS = "items.parquet"
 
 
+@runtime_checkable
 class HistoryParts(Protocol):
     """Histories in parts."""
 
