@@ -23,7 +23,8 @@ def test_lists_of_all_users_of_a_store(call: Call, shop: Path, tmp_path: Path) -
 
 
 def test_lists_of_a_table(call: Call, shop: Path, tmp_path: Path) -> None:
-    table = pl.DataFrame({"who": [1, 1, 2], "what": [1, 2, 999_999], "at": [1, 2, 3]})
+    one, two = pl.read_parquet(shop / "sasrec" / "items.parquet")["item_id"].head(2)
+    table = pl.DataFrame({"who": [1, 1, 2], "what": [one, two, 999_999], "at": [1, 2, 3]})
     table.write_parquet(tmp_path / "table.parquet")
     said = call(
         "recommend", shop / "sasrec", "--histories", tmp_path / "table.parquet", "--user-col", "who", "--item-col",

@@ -26,7 +26,7 @@ class PartsCall:
     data: Path | None
     out: Path | None
     engine: Mapping[str, Any]
-    policies: Mapping[str, str]
+    policies: Mapping[str, Any]
     reasoning: Mapping[str, Any]
     decoding: Mapping[str, str]
     k: int
@@ -34,7 +34,7 @@ class PartsCall:
     allow: str | None
     filters: list[str] | None
     items: Path | None
-    columns: tuple[str | None, str | None, str | None, str]
+    columns: tuple[str | None, str | None, str | None, Any]
     """Of user, item and time, and the unit of times."""
     device: str
     overwrite: bool
@@ -55,7 +55,7 @@ def recommend_parts(call: PartsCall, single: Mapping[str, object], table: Mappin
     wanted = None
     if call.filters:
         wanted = parse_filters(call.filters, item_columns(catalog, call.items, item or "item_id"))
-    named = {} if when is None else {"time_col": None if when == "none" else when}
+    named: dict[str, Any] = {} if when is None else {"time_col": None if when == "none" else when}
     with warnings.catch_warnings(record=True) as doubts, call.output.progress(f"recommend to {call.out}") as tick:
         warnings.simplefilter("always", UserWarning)
         made = api.recommend_parts(
