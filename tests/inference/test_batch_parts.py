@@ -115,6 +115,14 @@ def test_a_table_in_pieces_keeps_the_order_of_equal_times(
     same_lists(written(made), fr.recommend(folder / "run", table))
 
 
+def test_parts_without_users_are_empty_tables(folder: Path, tmp_path: Path) -> None:
+    table = pl.DataFrame({"user_id": ["a", "b"], "item_id": ["i1", "i2"]})
+    found = [pl.read_parquet(file) for file in recommend(folder, tmp_path / "lists", table, data=None, parts=9).files]
+    assert len({tuple(frame.schema.items()) for frame in found}) == 1
+    assert sorted(map(len, found))[:7] == [0] * 7
+    same_lists(pl.concat(found), fr.recommend(folder / "run", table))
+
+
 class Killed(BaseException):
     """Stands for a kill: nothing catches it."""
 
@@ -163,11 +171,14 @@ def test_lists_of_another_call_are_refused(folder: Path, tmp_path: Path) -> None
     assert written(recommend(folder, out, parts=2)).equals(before)
     assert recommend(folder, out, parts=3, k=4, overwrite=True).resumed == 0
     assert len(list((out / "lists").iterdir())) == 3
-    (out / "mine.txt").touch()
-    refusal("foreign-files", recommend, folder, out, parts=2, overwrite=True)
-    (tmp_path / "full").mkdir()
-    (tmp_path / "full" / "notes.txt").touch()
+    for place in (out / "mine.txt", out / "lists" / "mine.txt"):
+        place.touch()
+        assert "mine.txt" in refusal("foreign-files", recommend, folder, out, parts=2, overwrite=True)
+        place.unlink()
+    (tmp_path / "full" / "lists").mkdir(parents=True)  # of somebody else: it is not ours to delete
+    (tmp_path / "full" / "lists" / "notes.txt").touch()
     refusal("folder-not-empty", recommend, folder, tmp_path / "full")
+    assert (tmp_path / "full" / "lists" / "notes.txt").exists()
 
 
 def test_mistakes_are_told_before_anything_is_written(folder: Path, tmp_path: Path) -> None:

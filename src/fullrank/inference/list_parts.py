@@ -11,6 +11,7 @@ they decide, so its bits depend on the histories, the settings and the number of
 from __future__ import annotations
 
 import hashlib
+import re
 import shutil
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -44,6 +45,7 @@ from fullrank.models.sequential.reasoning.budget import Budget, check_budget
 FORMAT, FORMAT_VERSION = "fullrank.lists", 1
 LISTS, HISTORIES = "lists", "histories"
 STATE = "state.json"
+PART = re.compile(r"part-\d{5}\.parquet")
 
 
 @dataclass(frozen=True)
@@ -170,6 +172,7 @@ def write_list_parts(
     with folder_lock(out, "recommend"):
         try:
             manifest = _begun(out, asked, overwrite)
+            (out / LISTS).mkdir(exist_ok=True)
             ready = _parts_of(histories, out, manifest, parts, model, session)
             numbers = range(ready.parts)
             there = [number for number in numbers if part_file(out, number).is_file()]
@@ -270,36 +273,36 @@ def _begun(out: Path, asked: dict[str, Any], overwrite: bool) -> dict[str, Any]:
         if manifest["asked"] == asked:
             return manifest
         if not overwrite:
-            raise UserError(_difference(out, manifest["asked"], asked), code="other-lists-there")
+            raise _other_lists(out, manifest["asked"], asked)
         others = foreign_files(out, {manifests.NAME, LISTS, HISTORIES}.__contains__)
+        others += foreign_files(out / LISTS, lambda name: PART.fullmatch(name) is not None)
         if others:
             raise UserError(
                 f"{str(out)!r} also holds files that replacing its lists would delete ({', '.join(others[:5])}); move "
                 "them",
                 code="foreign-files",
             )
-        (out / manifests.NAME).unlink()  # first: what is left is then of no call
-    elif foreign_files(out, {LISTS, HISTORIES}.__contains__):
+        for name in (LISTS, HISTORIES):  # a kill in between leaves lists of the other call with parts missing
+            shutil.rmtree(out / name, ignore_errors=True)
+    elif foreign_files(out):
         raise UserError(
             f"{str(out)!r} holds other files and no lists in parts; name a new or an empty folder",
             code="folder-not-empty",
         )
-    for name in (LISTS, HISTORIES):
-        shutil.rmtree(out / name, ignore_errors=True)
-    (out / LISTS).mkdir(parents=True, exist_ok=True)
     manifest = {"format": FORMAT, "format_version": FORMAT_VERSION, "asked": asked, "whole": False}
     write_json(out / manifests.NAME, manifests.sealed(manifest))
     return manifest
 
 
-def _difference(out: Path, there: Mapping[str, Any], asked: Mapping[str, Any]) -> str:
-    """A sentence that names what is asked for otherwise."""
+def _other_lists(out: Path, there: Mapping[str, Any], asked: Mapping[str, Any]) -> UserError:
+    """The error that names what is asked for otherwise."""
     flat = [{**one, **one["settings"]} for one in (there, asked)]
     names = [name for name in flat[1] if name != "settings" and flat[0].get(name) != flat[1][name]]
     shown = ", ".join(f"{name} ({brief(flat[0].get(name), 60)} and {brief(flat[1][name], 60)})" for name in names)
-    return (
+    return UserError(
         f"{str(out)!r} holds lists of another call, with another {shown}: name another folder, or replace them with "
-        "overwrite=True"
+        "overwrite=True",
+        code="other-lists-there",
     )
 
 
