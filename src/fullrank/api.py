@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args, overload
@@ -496,7 +497,7 @@ def recommend_parts(
     columns = check_columns(event_columns(USUAL, user_col, item_col, time_col))
     with engine_of(asked, table=histories, device=device) as runner:
         model = _model_source(opened, device)
-        predictor = model.open()
+        predictor = _opened_here(model, asked)
         barred, known = list_parts.barred_items(exclude, allow, filters, item_table, columns[1], predictor.catalog)
         settings = list_parts.list_settings(
             predictor, k=k, seen=seen, unknown=unknown, empty=empty, untimed=untimed, titles=titles,
@@ -508,7 +509,8 @@ def recommend_parts(
         else:
             source, found = history_parts.table_source(histories, columns, time_unit)
         return list_parts.write_list_parts(
-            place, source, model, settings, barred, engine=runner, identity=known | found, parts=parts,
+            place, source, model, settings, barred, catalog=predictor.catalog, engine=runner,
+            identity=known | found, parts=parts,
             files=partial(_run_files, opened), session=getattr(runner, "session", None),
             overwrite=check_flag("overwrite", overwrite), progress=progress,
         )  # fmt: skip
@@ -711,8 +713,9 @@ def _evaluated_in_parts(
         check_whole("parts", parts, 1, MOST_PARTS)
     store = event_store_of(run, data)
     with engine_of(asked, device=device) as runner:
+        model = _model_source(run, device)
         return evaluate_parts(
-            _model_source(run, device), store, split, spec, engine=runner, parts=parts,
+            model, _opened_here(model, asked).model, store, split, spec, engine=runner, parts=parts,
             files=partial(_run_files, run), progress=progress,
         )  # fmt: skip
 
@@ -727,9 +730,15 @@ def _events(run: Run, data: Store | str | Path | None) -> Store:
 
 def _model_source(run: Run, device: str) -> ModelSource:
     """A recommender for the workers of an engine, known by the hash of its spec, items and weights."""
+    device = device if isinstance(device, str) else str(resolve_device(device))
     _ = run.spec.lists  # refuses a ranking model
     hashes = "".join(file_hash(run.path / name) for name in (SPEC, ITEMS, WEIGHTS))
     return ModelSource(str(run.path.absolute()), hashlib.sha256(hashes.encode()).hexdigest(), device, _loaded_on)
+
+
+def _opened_here(model: ModelSource, asked: EngineSettings) -> Predictor:
+    """The model in the caller's process, which has to have the device only where it works itself."""
+    return (model if asked.engine == "embedded" else replace(model, device="cpu")).open()
 
 
 def _loaded_on(folder: Path, device: str) -> Predictor:

@@ -16,6 +16,7 @@ import numpy as np
 
 from fullrank.core.errors import UserError
 from fullrank.core.progress import Progress
+from fullrank.data.batch import Model
 from fullrank.data.events.store import Store
 from fullrank.data.histories import EvalSet
 from fullrank.evaluation.result import EvaluationResult, PerUser, merge
@@ -50,6 +51,7 @@ class MeasureTask:
 
 def evaluate_parts(
     model: ModelSource,
+    opened: Model,
     store: Store,
     split: str,
     spec: Evaluation,
@@ -61,10 +63,12 @@ def evaluate_parts(
 ) -> EvaluationResult:
     """What `retrieval.evaluate` gives, of a model that workers open. Raises `UserError` as it does, before they begin.
 
+    `opened` is the same model in this process.
+
     `parts` stretches of users, or as many as `PART_USERS` asks for; `files` are those of the run. `progress` is called
     with (users done, users in all).
     """
-    users, _ = users_and_protocol(model.open().model, store, split, spec)
+    users, _ = users_and_protocol(opened, store, split, spec)
     if parts is not None and parts > len(users):
         raise UserError(f"parts={parts} is more than the {len(users):,} users there are", code="setting-out-of-range")
     count, found = parts or -(-len(users) // PART_USERS), []

@@ -210,6 +210,7 @@ def store_source(
     store: Store, parts: int | None, columns: Sequence[str], unit: Any
 ) -> tuple[StoreParts, dict[str, Any]]:
     """The users of a store, and what it is known by again. Raises `UserError` for settings of a table."""
+    check_choice("time_unit", unit, get_args(values.Unit))
     if (columns[0], *columns[2:]) != ("user_id", "timestamp") or unit != "s":
         raise UserError(
             "user_col, time_col and time_unit are about a table of histories: give histories, or leave them out",

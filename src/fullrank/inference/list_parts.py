@@ -154,6 +154,7 @@ def write_list_parts(
     settings: ListSettings,
     barred: np.ndarray | None,
     *,
+    catalog: Catalog,
     engine: Engine,
     identity: Mapping[str, Any],
     parts: int | None,
@@ -173,7 +174,7 @@ def write_list_parts(
         try:
             manifest = _begun(out, asked, overwrite)
             (out / LISTS).mkdir(exist_ok=True)
-            ready = _parts_of(histories, out, manifest, parts, model, session)
+            ready = _parts_of(histories, out, manifest, parts, catalog, session)
             numbers = range(ready.parts)
             there = [number for number in numbers if part_file(out, number).is_file()]
             missing = sorted(set(numbers) - set(there))
@@ -308,7 +309,7 @@ def _other_lists(out: Path, there: Mapping[str, Any], asked: Mapping[str, Any]) 
 
 def _parts_of(
     histories: StoreParts | HistoryTable, out: Path, manifest: Mapping[str, Any], parts: int | None,
-    model: ModelSource, session: Any | None,
+    catalog: Catalog, session: Any | None,
 ) -> HistoryParts:  # fmt: skip
     """The histories in parts: of a store as they are, of a table once its events are in files."""
     if isinstance(histories, StoreParts):
@@ -320,7 +321,7 @@ def _parts_of(
         state = {"parts": manifest["parts"], "columns": {}, "text_users": False}  # nothing is read again
     else:
         shutil.rmtree(folder, ignore_errors=True)
-        state = histories.spill(folder, parts, model.open().catalog, session)
+        state = histories.spill(folder, parts, catalog, session)
         write_json(folder / STATE, state)
     return TableParts(str(folder.absolute()), state["parts"], state["columns"], state["text_users"], histories.columns)
 
