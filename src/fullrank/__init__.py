@@ -51,6 +51,7 @@ _WHERE = {
     "WatchRanks": "fullrank.analysis.watch",
     "recipe": "fullrank.api",
     "recommend": "fullrank.api",
+    "recommend_parts": "fullrank.api",
     "similar_items": "fullrank.api",
     "item_vectors": "fullrank.api",
     "user_vectors": "fullrank.api",
@@ -90,8 +91,9 @@ __all__ = [
     "Store", "Training", "UserError", "Watch", "WatchRanks", "attended", "catalogue_growth", "compare", "diagnose",
     "download", "encode", "evaluate", "evaluate_lists", "evaluate_log", "explain", "export", "fill_unseen",
     "finetune", "fisher_information", "grow_catalog", "grow_codes", "item_vectors", "join_stores", "load",
-    "oracle_step", "predict", "predict_file", "prepare", "prepare_impressions", "recipe", "recommend", "report",
-    "similar_items", "step_curve", "subset", "sweep", "train", "tune", "user_vectors", "verify",
+    "oracle_step", "predict", "predict_file", "prepare", "prepare_impressions", "recipe", "recommend",
+    "recommend_parts", "report", "similar_items", "step_curve", "subset", "sweep", "train", "tune", "user_vectors",
+    "verify",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
@@ -110,6 +112,7 @@ if TYPE_CHECKING:
         predict_file,
         recipe,
         recommend,
+        recommend_parts,
         report,
         similar_items,
         step_curve,

@@ -5,7 +5,10 @@ One file although it is long: every call that takes a run stands in one place, a
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args, overload
 
@@ -19,10 +22,13 @@ from fullrank.core.checks import (
 )
 from fullrank.core.device import resolve_device
 from fullrank.core.errors import UserError, brief
+from fullrank.core.files import without_dots
 from fullrank.core.progress import Progress
 from fullrank.data.column_names import USUAL, TimeColumn, check_column, event_columns
 from fullrank.data.events.store import Store
 from fullrank.data.impressions.store import AnyStore, check_store, open_store
+from fullrank.data.manifest import NAME as MANIFEST
+from fullrank.data.manifest import file_hash
 from fullrank.data.values import Unit
 from fullrank.evaluation import (
     EVALUATE,
@@ -35,10 +41,12 @@ from fullrank.evaluation import (
 )
 from fullrank.evaluation.later_events import LaterEvents, evaluate_later, later_events
 from fullrank.experiment import Experiment, find_experiment
+from fullrank.inference.engines import MOST_PARTS, EngineName, EngineSettings, ModelSource, engine_of
 from fullrank.inference.predictor import Predictor
-from fullrank.inference.requests import ColumnFilters, HistoryInput, ItemLists, check_choice
+from fullrank.inference.requests import ColumnFilters, HistoryInput, ItemLists, check_choice, check_columns
 from fullrank.inference.stored_users import Users
 from fullrank.run import Run, event_store_of, store_of, store_path
+from fullrank.run_manifest import ITEMS, SEALED, SPEC, WEIGHTS
 
 if TYPE_CHECKING:
     import numpy as np
@@ -50,6 +58,7 @@ if TYPE_CHECKING:
     from fullrank.analysis.report.page import Report
     from fullrank.core.progress import Tell
     from fullrank.evaluation.logged import LoggedEvaluation
+    from fullrank.inference.list_parts import ListParts
     from fullrank.inference.predict import PredictionFile
     from fullrank.serving.export.folder import Exported
     from fullrank.training import Callback
@@ -153,6 +162,11 @@ def evaluate(
     time_col: TimeColumn = ...,
     time_unit: Unit = "s",
     set: Sequence[str] = (),
+    parts: int | None = None,
+    engine: EngineName = "embedded",
+    master: str | None = None,
+    ray: str | None = None,
+    workers: int | None = None,
     device: str = "auto",
     progress: Progress | None = None,
 ) -> EvaluationResult:
@@ -166,12 +180,22 @@ def evaluate(
 
     `set` changes the evaluation (`"seen=keep"`, `"ks=[10]"`, `"reasoning.steps=1"`, `"drop=0.2"`); what changed is
     named in the result's protocol. `progress` is called with (users done, users in all); of a ranking model, rows.
+
+    With an `engine`, `workers` or `parts` the users of a recommender are measured in parts, as `recommend_parts` takes
+    these; metrics are those of one process. Workers need the store on a disk that they share.
     """
+    asked = EngineSettings(engine, master, ray, workers).check()
+    in_parts = parts is not None or asked != EngineSettings()
     opened = _run(run)
     spec = opened.spec.evaluation.override(*check_overrides(set))
     _check_split(split)
     check_choice("time_unit", time_unit, get_args(Unit))
     columns = event_columns(USUAL, user_col, item_col, time_col)
+    if in_parts and (events is not None or opened.spec.problem == "ranking"):
+        what = "events=" if events is not None else "a ranking model"
+        raise UserError(
+            f"{what} is measured in one process: leave out engine, workers and parts", code="setting-without-effect"
+        )
     if events is not None:
         later = _later_events(opened, split, data, events, before, columns, time_unit)
         made = load(opened, device=device)
@@ -183,6 +207,8 @@ def evaluate(
             "before, columns and time_unit are about events=: give events, or leave them out",
             code="setting-without-effect",
         )
+    if in_parts:
+        return _evaluated_in_parts(opened, split, data, spec, asked, parts, device, progress)
     store = store_of(opened, data)
     made = load(opened, data=store if opened.needs_store else None, device=device)
     return EVALUATE[made.problem](made.model, store, split, spec, device=made.device, progress=progress)
@@ -421,6 +447,79 @@ def recommend(
     )  # fmt: skip
 
 
+def recommend_parts(
+    run: Run | str | Path,
+    out: str | Path,
+    histories: Any = None,
+    *,
+    data: Store | str | Path | None = None,
+    parts: int | None = None,
+    engine: EngineName = "embedded",
+    master: str | None = None,
+    ray: str | None = None,
+    workers: int | None = None,
+    k: int = 10,
+    seen: str = "exclude",
+    exclude: ItemLists = None,
+    allow: ItemLists = None,
+    filters: ColumnFilters = None,
+    item_table: Any = None,
+    unknown: str = "skip",
+    empty: str = "popular",
+    untimed: str = "error",
+    user_col: str | None = None,
+    item_col: str | None = None,
+    time_col: TimeColumn = ...,
+    time_unit: Unit = "s",
+    titles: bool = False,
+    reasoning: Mapping[str, Any] | None = None,
+    decoding: Mapping[str, Any] | None = None,
+    device: str = "auto",
+    overwrite: bool = False,
+    progress: Progress | None = None,
+) -> ListParts:
+    """The k best items for every user of a store, or of a table of histories, written to the folder `out` in parts.
+
+    Users are those of `data` (the store of the run's training where none is named), or of `histories`: Parquet files or
+    a DataFrame, also of Spark, whose events of a user may lie anywhere. The other arguments of lists are those of
+    `recommend`; `exclude`, `allow` and `filters` are for all users. A call that was cut off goes on with the parts that
+    are missing; lists of another call at `out` are refused, or replaced with `overwrite`.
+
+    `engine` is this process (`embedded`, in `workers` processes), `spark` on the session that is there or on `master`,
+    or `ray` on the cluster at the address `ray` (`auto`, `local`, `HOST:PORT`). Workers need `out` and the store on a
+    disk that they share; the run is sent to each of them once. The lists of one number of `parts` are the same on all
+    engines, to the bit. See `fullrank.inference.list_parts`. `progress` is called with (parts done, parts in all).
+    """
+    from fullrank.inference import history_parts, list_parts
+
+    asked = EngineSettings(engine, master, ray, workers).check()
+    opened, place = _run(run), without_dots(check_path("out", out))
+    if parts is not None:
+        check_whole("parts", parts, 1, MOST_PARTS)
+    if histories is not None and data is not None:
+        raise UserError("give histories, or data=, a store of all users: one of the two", code="histories-or-users")
+    columns = check_columns(event_columns(USUAL, user_col, item_col, time_col))
+    with engine_of(asked, table=histories, device=device) as runner:
+        model = _model_source(opened, device)
+        predictor = _opened_here(model, asked)
+        barred, known = list_parts.barred_items(exclude, allow, filters, item_table, columns[1], predictor.catalog)
+        settings = list_parts.list_settings(
+            predictor, k=k, seen=seen, unknown=unknown, empty=empty, untimed=untimed, titles=titles,
+            reasoning=reasoning, decoding=decoding,
+        )  # fmt: skip
+        source: Any
+        if histories is None:
+            source, found = history_parts.store_source(_events(opened, data), parts, columns, time_unit)
+        else:
+            source, found = history_parts.table_source(histories, columns, time_unit)
+        return list_parts.write_list_parts(
+            place, source, model, settings, barred, catalog=predictor.catalog, engine=runner,
+            identity=known | found, parts=parts,
+            files=partial(_run_files, opened), session=getattr(runner, "session", None),
+            overwrite=check_flag("overwrite", overwrite), progress=progress,
+        )  # fmt: skip
+
+
 def similar_items(
     run: Run | str | Path,
     items: Any,
@@ -606,6 +705,54 @@ def _later_events(
 def _store_of_users(run: Run, users: Any, data: Store | str | Path | None) -> Store | str | Path | None:
     """The store that users are looked up in: as given, else the run's own."""
     return event_store_of(run) if users is not None and data is None else data
+
+
+def _evaluated_in_parts(
+    run: Run, split: str, data: Any, spec: Any, asked: EngineSettings, parts: int | None, device: str,
+    progress: Progress | None,
+) -> EvaluationResult:  # fmt: skip
+    from fullrank.evaluation.parts import evaluate_parts
+
+    if parts is not None:
+        check_whole("parts", parts, 1, MOST_PARTS)
+    store = event_store_of(run, data)
+    with engine_of(asked, device=device) as runner:
+        model = _model_source(run, device)
+        return evaluate_parts(
+            model, _opened_here(model, asked).model, store, split, spec, engine=runner, parts=parts,
+            files=partial(_run_files, run), progress=progress,
+        )  # fmt: skip
+
+
+def _events(run: Run, data: Store | str | Path | None) -> Store:
+    """A store of events, or the run's own. Raises `UserError` for one of impressions."""
+    store = event_store_of(run) if data is None else _store(data)
+    if not isinstance(store, Store):
+        raise UserError("data holds impressions, and lists are for users of events", code="store-of-other-problem")
+    return store
+
+
+def _model_source(run: Run, device: str) -> ModelSource:
+    """A recommender for the workers of an engine, known by the hash of its spec, items and weights."""
+    device = device if isinstance(device, str) else str(resolve_device(device))
+    _ = run.spec.lists  # refuses a ranking model
+    hashes = "".join(file_hash(run.path / name) for name in (SPEC, ITEMS, WEIGHTS))
+    return ModelSource(str(run.path.absolute()), hashlib.sha256(hashes.encode()).hexdigest(), device, _loaded_on)
+
+
+def _opened_here(model: ModelSource, asked: EngineSettings) -> Predictor:
+    """The model in the caller's process, which has to have the device only where it works itself."""
+    return (model if asked.engine == "embedded" else replace(model, device="cpu")).open()
+
+
+def _loaded_on(folder: Path, device: str) -> Predictor:
+    return load(folder, device=device)
+
+
+def _run_files(run: Run) -> dict[str, bytes]:
+    """The files of a run folder that a model is opened from."""
+    names = (name for name in SEALED if (run.path / name).is_file())
+    return {MANIFEST: (run.path / MANIFEST).read_bytes(), **{name: run.file(name).read_bytes() for name in names}}
 
 
 def _check_split(split: Any) -> None:

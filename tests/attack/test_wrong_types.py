@@ -24,6 +24,7 @@ FUNCTIONS = [
     "encode", "train", "oracle_step", "step_curve", "grow_codes", "sweep", "tune", "verify", "grow_catalog",
     "fill_unseen", "catalogue_growth", "evaluate_log", "export", "similar_items", "item_vectors", "user_vectors",
     "Predictor.recommend to users", "evaluate_lists", "join_stores", "fisher_information", "finetune",
+    "recommend_parts",
 ]  # fmt: skip
 LEFT = {"download", "report"}
 """Not called: what needs a network, or some seconds a call."""

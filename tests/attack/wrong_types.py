@@ -107,6 +107,9 @@ def calls(w: dict[str, Any]) -> dict[str, tuple[Callable[..., Any], dict[str, An
         "Cascade": (fr.Cascade, {"retriever": w["run"], "ranker": w["ranker"], "device": "cpu"}),
         "load": (fr.load, {"run": w["run"], "device": "cpu"}),
         "recommend": (fr.recommend, {"run": w["run"], **asked, "device": "cpu"}),
+        "recommend_parts": (
+            fr.recommend_parts, {"run": w["run"], "out": "new", "data": w["store"], "parts": 2, "device": "cpu"},
+        ),
         "similar_items": (fr.similar_items, {"run": w["run"], "items": "i1", "device": "cpu"}),
         "item_vectors": (fr.item_vectors, {"run": w["run"], "device": "cpu"}),
         "user_vectors": (fr.user_vectors, {"run": w["run"], **asked, "device": "cpu"}),

@@ -21,10 +21,16 @@ from fullrank.cli.options import (
     REASONING,
     AsJson,
     Device,
+    EngineOption,
+    Master,
     MovedStore,
+    Parts,
+    RayAddress,
     Settings,
     Split,
+    Workers,
     chosen,
+    engine_settings,
     given,
     shortcuts,
     spec_options,
@@ -123,6 +129,11 @@ def evaluate(
     every: Annotated[
         bool, typer.Option("--all", help="Print every metric; without it the main five (--json has all).")
     ] = False,
+    engine: EngineOption = None,
+    parts: Parts = None,
+    master: Master = None,
+    ray: RayAddress = None,
+    workers: Workers = None,
     settings: Settings = None,
     as_json: AsJson = False,
 ) -> None:
@@ -145,6 +156,8 @@ def evaluate(
     A ranking model always gets auc, logloss, auc-logloss, ece, pcoc and, with a group column, gauc; --metric chooses
     which of auc, logloss and auc-logloss two runs are compared by.
 
+    --engine, --workers or --parts measure the users of a recommender in parts, with the metrics of one process.
+
     --log takes no RUN: it joins logged answers with the events that followed them (hit, ndcg and mrr by version).
 
     \b
@@ -156,19 +169,22 @@ def evaluate(
     fullrank evaluate runs/sasrec --lists recommendations.csv
     fullrank evaluate runs/sasrec runs/plr --drop 0.1,0.2,0.3
     fullrank evaluate runs/plr --oracle-step
+    fullrank evaluate runs/sasrec --engine spark --master spark://host:7077
     fullrank evaluate --log answers --events events.parquet --within 48
     """
     names = {"--user-col": user_col, "--item-col": item_col, "--time-col": time_col}
     of_lists = {"--rank-col": rank_col, "--score-col": score_col}
     of_log = {"--within": within, "--columns": columns}
     studies = {"--drop": drop is not None, "--oracle-step": oracle, "--step-curve": curve, "--dial": every_budget}
+    how = engine_settings(engine, parts, master, ray, workers)
+    in_parts = [f"--{name}" for name in how]
     if log is not None:
         of_run = {
             "RUN": run, "--lists": lists, "--before": before, **of_lists, "--data": data, **studies, "--all": every,
             "--set": settings, **{f"--{path}": 1 for path in given(context)},
             "--split": split != "test", "--device": device != "auto",
         }  # fmt: skip
-        refuse_together([name for name, value in of_run.items() if value], "--log")
+        refuse_together([*(name for name, value in of_run.items() if value), *in_parts], "--log")
         evaluate_log(Output(as_json), log, events, within, columns, _event_columns(names), time_unit, metrics, out)
         return
     refuse_together(_given(of_log), "a run", "only with --log DIR")
@@ -194,7 +210,8 @@ def evaluate(
             "--time-col": time_col,
             "--time-unit": time_unit,
         }
-        refuse_together([*_given(beside), *(flag for flag, asked in studies.items() if asked)], "--lists")
+        studied = [flag for flag, asked in studies.items() if asked]
+        refuse_together([*_given(beside), *studied, *in_parts], "--lists")
     budget = given(context)
     changes = shortcuts(budget, settings)
     from fullrank.data.manifest import require_no_store
@@ -205,10 +222,10 @@ def evaluate(
     runs = [Run.open(path) for path in (run, other) if path is not None]
     later = {}
     if events is not None:
-        refuse_together([flag for flag, asked in studies.items() if asked], "--events")
+        refuse_together([*(flag for flag, asked in studies.items() if asked), *in_parts], "--events")
         unit = chosen("--time-unit", time_unit or "s", ("s", "ms", "us", "ns"))
         later = {"events": events, "before": before, **_event_columns(names), "time_unit": unit}
-    call = Call(Output(as_json), runs, split, data, metrics or [], changes, out, device, later, every)
+    call = Call(Output(as_json), runs, split, data, metrics or [], changes, out, device, later, every, how)
     if lists is not None:
         evaluate_lists(call, lists, _event_columns(names) | {"rank_col": rank_col, "score_col": score_col})
         return
@@ -220,6 +237,7 @@ def evaluate(
             code="option-of-other-problem",
         )
     if any(studies.values()):
+        refuse_together(in_parts, next(flag for flag, asked in studies.items() if asked))
         study(call, [flag for flag, asked in studies.items() if asked], drop)
     else:
         check_out(call)

@@ -35,6 +35,8 @@ class Call:
     """`events`, `before` and the names of their columns, as `api.evaluate` takes them."""
     whole: bool = False
     """Print every metric, not the main ones alone."""
+    engine: dict[str, Any] = field(default_factory=dict)
+    """`engine`, `parts` and so on, as `api.evaluate` takes them."""
 
 
 def _evaluate_retrieval(call: Call) -> None:
@@ -114,8 +116,9 @@ def measured(call: Call, changes: list[str], what: str = "") -> list[EvaluationR
         store = call.data if call.later else find_store(run, call.data)
         with call.output.progress(f"evaluate {run.path}{what}") as tick:
             one = api.evaluate(
-                run, call.split, data=store, set=changes, device=call.device, progress=tick, **call.later
-            )
+                run, call.split, data=store, set=changes, device=call.device, progress=tick, **call.later,
+                **call.engine,
+            )  # fmt: skip
         found.append(one)
     if call.out is not None:
         for one, part in zip(found, ("a", "b") if len(found) > 1 else ("",), strict=True):

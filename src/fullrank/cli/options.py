@@ -84,7 +84,46 @@ UserStore = Annotated[
     Path | None,
     typer.Option("--data", metavar="STORE", help="The store of --users.  [default: that of the run's training]"),
 ]
+Parts = Annotated[
+    int | None,
+    typer.Option("--parts", metavar="N", help="Do it in so many parts of users.  [default: by the number of users]"),
+]
+EngineOption = Annotated[
+    str | None,
+    typer.Option(
+        "--engine", metavar="embedded|spark|ray", help="Do it in parts: in this process, on Spark, or on a Ray cluster."
+    ),
+]
+Master = Annotated[
+    str | None, typer.Option("--master", metavar="URL", help="Spark's address, such as local[2] or spark://host:7077.")
+]
+RayAddress = Annotated[
+    str | None,
+    typer.Option("--ray", metavar="auto|local|HOST:PORT", help="Address of the Ray cluster.  [default: auto]"),
+]
+Workers = Annotated[
+    int | None, typer.Option("--workers", metavar="N", help="Do it in parts, in so many processes of this machine.")
+]
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, as `fullrank train` writes it.")]
+
+
+def engine_settings(
+    engine: str | None, parts: int | None, master: str | None, ray: str | None, workers: int | None
+) -> dict[str, Any]:
+    """The settings of an engine that were typed, as the library takes them; empty where none was.
+
+    Raises `UserError` for an engine that there is not, and for an option of another one.
+    """
+    typed = {"engine": engine, "parts": parts, "master": master, "ray": ray, "workers": workers}
+    named = {name: value for name, value in typed.items() if value is not None}
+    if engine is not None:
+        chosen("--engine", engine, ("embedded", "spark", "ray"))
+    for name, owner in (("master", "spark"), ("ray", "ray"), ("workers", "embedded")):
+        if name in named and (engine or "embedded") != owner:
+            raise UserError(f"--{name} is about --engine {owner}: give that too", code="option-without-effect")
+    return named
+
+
 LAST = ("overwrite", "settings", "device", "as_json")
 """Parameters that stand behind those of a Spec in a verb's help."""
 

@@ -17,13 +17,21 @@ from fullrank.cli.options import (
     AsJson,
     ColumnFilters,
     Device,
+    EngineOption,
     ItemTable,
+    Master,
+    Overwrite,
+    Parts,
+    RayAddress,
     UserStore,
+    Workers,
     chosen,
+    engine_settings,
     given,
     spec_options,
 )
 from fullrank.cli.output import Output
+from fullrank.cli.recommend_parts import PartsCall, recommend_parts
 from fullrank.core.errors import UserError
 from fullrank.core.tables import check_suffix, write_table
 
@@ -74,7 +82,8 @@ def recommend(
     ] = None,
     k: Annotated[int, typer.Option("--k", "-k", metavar="K", help="Items per history.")] = 10,
     out: Annotated[
-        Path | None, typer.Option("--out", metavar="FILE", help="Write them there (.parquet, .csv or .jsonl).")
+        Path | None,
+        typer.Option("--out", metavar="FILE", help="Write them there (.parquet, .csv or .jsonl); in parts, a folder."),
     ] = None,
     unknown: Annotated[
         str, typer.Option("--unknown", metavar="skip|error", help="Items that the model does not know.")
@@ -124,6 +133,12 @@ def recommend(
             help="How a run that generates semantic ids finds its items.  [default: as in its evaluation]",
         ),
     ] = None,
+    engine: EngineOption = None,
+    parts: Parts = None,
+    master: Master = None,
+    ray: RayAddress = None,
+    workers: Workers = None,
+    overwrite: Overwrite = False,
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
@@ -133,12 +148,17 @@ def recommend(
     model knows, the most popular items stand in, which the column `source` says. A run that reasons may take fewer or
     more steps than it was trained with.
 
+    With --engine, --workers or --parts every user of a store (--data) or of a table (--histories) gets a list, in
+    Parquet files below the folder --out. A call that was cut off goes on with the parts that are missing.
+
     \b
     fullrank recommend runs/sasrec --history 2,3,5 --k 5
     fullrank recommend runs/sasrec --history 2,3,5 --history 7 --json
     fullrank recommend runs/sasrec --history 2,3,5 --exclude 11,12
     fullrank recommend runs/sasrec --histories today.parquet --k 20 --out answers.parquet
     fullrank recommend runs/sasrec --users 17,42 --filter genre=Comedy --filter 'year>=2000'
+    fullrank recommend runs/sasrec --data data/shop --workers 8 --out lists
+    fullrank recommend runs/sasrec --histories logs/ --engine spark --master spark://host:7077 --out lists
     fullrank recommend --url http://127.0.0.1:8000 --user 42 --k 5
     """
     if (run is None) == (url is None):
@@ -146,10 +166,11 @@ def recommend(
             "give a RUN folder, or --url of a service: one of the two",
             code="missing-option" if run is None else "options-exclude-each",
         )
+    how = engine_settings(engine, parts, master, ray, workers)
     if url is not None:
         _check_remote(
             context, histories=histories, users=users, data=data, filter=filters or None, items=items, out=out,
-            decoding=decoding, **{"unknown-users": unknown_users},
+            decoding=decoding, overwrite=overwrite or None, **how, **{"unknown-users": unknown_users},
         )  # fmt: skip
         _ask_service(url, key, user_id, history, k, seen, exclude, allow, Output(as_json))
         return
@@ -157,6 +178,30 @@ def recommend(
     for flag, given_too in (("--user", user_id), ("--key", key)):
         if given_too is not None and not (flag == "--key" and "FULLRANK_KEY" in os.environ):
             raise UserError(f"{flag} is of a service, which --url names; leave it out", code="option-without-effect")
+    policies = {
+        "unknown": chosen("--unknown", unknown, ("skip", "error")),
+        "empty": chosen("--empty", empty, ("popular", "error")),
+        "untimed": chosen("--untimed", untimed, ("error", "even")),
+        "seen": chosen("--seen", seen, ("exclude", "keep")),
+    }
+    unit = chosen("--time-unit", time_unit or "s", ("s", "ms", "us", "ns"))
+    budget = {path.removeprefix("reasoning."): value for path, value in given(context).items()}
+    search = {} if decoding is None else {"kind": chosen("--decoding", decoding, ("exact", "graph", "beam", "pruned"))}
+    if items is not None and not filters:
+        raise UserError("--items is about --filter, which is not given", code="option-without-effect")
+    if how:
+        single = {"--history": history, "--users": users, "--unknown-users": unknown_users}
+        table = {"--user-col": user, "--time-col": when, "--time-unit": time_unit}
+        recommend_parts(PartsCall(
+            Output(as_json), run, histories, data, out, how, policies, budget, search, k, exclude, allow, filters,
+            items, (user, item, when, unit), device, overwrite,
+        ), single, table)  # fmt: skip
+        return
+    if overwrite:
+        raise UserError(
+            "--overwrite is about lists in parts (--engine, --workers or --parts); a FILE is replaced in any case",
+            code="option-without-effect",
+        )
     ways = sum(one is not None for one in (history, histories, users))
     if ways != 1:
         raise UserError(
@@ -166,24 +211,13 @@ def recommend(
     for flag, text in (("--data", data), ("--unknown-users", unknown_users)):
         if text is not None and users is None:
             raise UserError(f"{flag} is about --users, which is not given", code="option-without-effect")
-    if items is not None and not filters:
-        raise UserError("--items is about --filter, which is not given", code="option-without-effect")
     named = {"--user-col": user, "--item-col": item, "--time-col": when, "--time-unit": time_unit}
     for flag, name in named.items():
         if name is not None and histories is None and not (users is not None and flag == "--user-col"):
             raise UserError(
                 f"{flag} is about a column of --histories FILE, which is not given", code="option-without-effect"
             )
-    policies = {
-        "unknown": chosen("--unknown", unknown, ("skip", "error")),
-        "empty": chosen("--empty", empty, ("popular", "error")),
-        "untimed": chosen("--untimed", untimed, ("error", "even")),
-        "seen": chosen("--seen", seen, ("exclude", "keep")),
-    }
     strangers = chosen("--unknown-users", unknown_users or "error", ("error", "popular", "skip"))
-    unit = chosen("--time-unit", time_unit or "s", ("s", "ms", "us", "ns"))
-    budget = {path.removeprefix("reasoning."): value for path, value in given(context).items()}
-    search = {} if decoding is None else {"kind": chosen("--decoding", decoding, ("exact", "graph", "beam", "pruned"))}
     if out is not None:
         check_suffix(out, "--out ")
     from fullrank import api

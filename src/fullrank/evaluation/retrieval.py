@@ -97,6 +97,20 @@ def measure(
         raise UserError(f"a shard is (rank, world) with 0 <= rank < world, not {shard}", code="invalid-shard")
     everybody, protocol = users_and_protocol(model, store, split, spec)
     users = everybody.take(slice(shard[0], None, shard[1]))
+    return measure_users(model, store, users, protocol, spec, device=device, progress=progress)
+
+
+def measure_users(
+    model: Model,
+    store: EvalStore,
+    users: EvalSet,
+    protocol: dict[str, Any],
+    spec: Evaluation,
+    *,
+    device: torch.device | str = "cpu",
+    progress: Progress | None = None,
+) -> PerUser:
+    """The rows of some users of what `users_and_protocol` gave."""
     model, longest = evaluated_model(model, store, spec), longest_list(spec)
     require_memory(
         PLACE_BYTES * len(users) * longest,

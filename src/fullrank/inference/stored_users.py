@@ -62,6 +62,17 @@ def read_users(
     )  # fmt: skip
 
 
+def read_rows(
+    rows: Int[np.ndarray, "U"], store: Store, catalog: Catalog, *, unknown: str, untimed: str, timed: bool
+) -> RequestBatch:
+    """The users in these rows of a store with all their events there; policies as in `read_users`."""
+    given = store.user_ids.gather(rows).alias("user")
+    return batch_of(
+        _events(given, rows, store, catalog), ("user_id", "item_id", "timestamp"), unknown=unknown, untimed=untimed,
+        timed=timed, ordered=True,
+    )  # fmt: skip
+
+
 def _ids(users: Users, store: Store) -> pl.Series:
     """The ids as a Series named user, each once. Raises `UserError` for what is no list of ids."""
     if isinstance(users, str | bytes) or not isinstance(users, Sequence | np.ndarray | pl.Series):

@@ -16,7 +16,7 @@ import re
 import shutil
 import sys
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -103,10 +103,10 @@ class OnSpark:
 
 def read_on_spark(session: SparkSession, table: Any, spec: Prepare, count: int, work: Path) -> dict[str, Any]:
     """What `stream.read_pieces` does in one process: ids of items, and every event in the files of its part."""
-    frame, name = _frame(session, table, spec)
+    frame, name = ordered_frame(session, table, _columns(spec))
     with told_as_user_error():
         frame, rows, left_out = _without_missing(frame, spec)
-        head = _polars(frame.limit(0))
+        head = to_polars(frame.limit(0))
         columns = spec.columns
         text_users = values.ids(head[columns.user], f"column {columns.user!r} of {name}").dtype == pl.String
         values.ids(head[columns.item], f"column {columns.item!r} of {name}")
@@ -114,11 +114,9 @@ def read_on_spark(session: SparkSession, table: Any, spec: Prepare, count: int, 
         types = () if columns.type is None else tuple(_distinct(frame, columns.type).cast(pl.String).sort())
         write_table(pl.DataFrame({"item_id": item_ids}), work / ITEM_IDS)
         code = partial(_coded, spec=spec, count=count, name=name, work=work, types=types)
-        coded = frame.mapInArrow(code, _schema(head, spec, text_users))
-        sent = coded.repartition(count, "part").sortWithinPartitions("part", *ORDER)
-        spill = partial(_spilled, folder=work / SPILL, count=count, users=head[columns.user].dtype)
-        found = _polars(sent.mapInArrow(spill, "events long, first long, last long"))
-    dtypes = {"user": "<u4" if text_users else head[columns.user].to_numpy().dtype.str, **_dtypes(head, spec)}
+        own, users = _dtypes(head, spec), head[columns.user].dtype
+        found = send_to_parts(frame, code, own, users, count, work / SPILL)
+    dtypes = {"user": "<u4" if text_users else head[columns.user].to_numpy().dtype.str, **own}
     span = None if columns.time is None else (int(found["first"].min()), int(found["last"].max()))  # type: ignore[arg-type]
     notes = []
     if left_out:
@@ -131,20 +129,41 @@ def read_on_spark(session: SparkSession, table: Any, spec: Prepare, count: int, 
     }  # fmt: skip
 
 
-def _frame(session: SparkSession, table: Any, spec: Prepare) -> tuple[DataFrame, str]:
-    """The columns that are read, with the two of the order; and the table's name in errors."""
-    from pyspark.sql import functions as F
+def send_to_parts(
+    frame: DataFrame, code: Callable[..., Any], own: dict[str, str], users: Any, count: int, folder: Path
+) -> pl.DataFrame:
+    """Every event to the files of its part below `folder` (`spill.Spill`); events and times of each task's.
 
-    columns, place = spec.columns, table if isinstance(table, (str, os.PathLike)) else None
+    `code` makes Arrow batches of columns part, user, `own` (name -> dtype) and `ORDER` of those of `frame`. `users` is
+    the polars type of their ids.
+    """
+    coded = frame.mapInArrow(code, _schema(own, users == pl.String))
+    sent = coded.repartition(count, "part").sortWithinPartitions("part", *ORDER)
+    spill = partial(_spilled, folder=folder, count=count, users=users)
+    return to_polars(sent.mapInArrow(spill, "events long, first long, last long"))
+
+
+def _columns(spec: Prepare) -> list[str]:
+    """The columns that are read."""
+    columns = spec.columns
     roles = [columns.user, columns.item, columns.time, columns.type, columns.weight]
     roles.append(columns.rating if spec.min_rating is not None else None)
-    names = list(dict.fromkeys(name for name in roles if name is not None))
+    return list(dict.fromkeys(name for name in roles if name is not None))
+
+
+def ordered_frame(
+    session: SparkSession, table: Any, names: Sequence[str], what: str = "events"
+) -> tuple[DataFrame, str]:
+    """Some columns of a table, with the two of the order; and the table's name in errors."""
+    from pyspark.sql import functions as F
+
+    place = table if isinstance(table, (str, os.PathLike)) else None
     if place is None:
         where = [F.lit(""), F.monotonically_increasing_id()]
-        whole, name = table, "events"
+        whole, name = table, what
     else:
         with told_as_user_error():
-            whole, name = session.read.parquet(str(place)), f"events {str(place)!r}"
+            whole, name = session.read.parquet(str(place)), f"{what} {str(place)!r}"
         where = [F.col("_metadata.file_path"), F.col("_metadata.row_index")]
     placed = [column.alias(own) for column, own in zip(where, ORDER, strict=True)]
     return whole.select(*(F.col(f"`{one}`") for one in names), *placed), name
@@ -179,23 +198,24 @@ def _distinct(frame: DataFrame, name: str) -> pl.Series:
     """The sorted different values of a column, without nulls (which coding refuses)."""
     from pyspark.sql import functions as F
 
-    found = _polars(frame.select(F.col(f"`{name}`").alias(name)).distinct())[name].drop_nulls()
+    found = to_polars(frame.select(F.col(f"`{name}`").alias(name)).distinct())[name].drop_nulls()
     if found.is_empty():
         raise UserError("events has no rows", code="empty-table")
     return found.sort()
 
 
-def _polars(frame: DataFrame) -> pl.DataFrame:
+def to_polars(frame: DataFrame) -> pl.DataFrame:
+    """A Spark DataFrame that is small, on the driver."""
     found = pl.from_arrow(frame.toArrow())
     assert isinstance(found, pl.DataFrame)
     return found
 
 
-def _schema(head: pl.DataFrame, spec: Prepare, text_users: bool) -> str:
+def _schema(own: dict[str, str], text_users: bool) -> str:
     """Of the coded events, as Spark writes schemas."""
     words = {"<i4": "int", "<i8": "long", "<f8": "double", "<f4": "float"}
-    own = {name: words[dtype] for name, dtype in _dtypes(head, spec).items()}
-    columns = {"part": "int", "user": "string" if text_users else "long", **own, ORDER[0]: "string", ORDER[1]: "long"}
+    named = {name: words[dtype] for name, dtype in own.items()}
+    columns = {"part": "int", "user": "string" if text_users else "long", **named, ORDER[0]: "string", ORDER[1]: "long"}
     return ", ".join(f"{name} {kind}" for name, kind in columns.items())
 
 
@@ -218,10 +238,17 @@ def _coded(
         frame = pl.from_arrow(batch)
         assert isinstance(frame, pl.DataFrame)
         if len(frame):
-            part, users, own = coded_piece(frame, name, spec, ids, types, count)
-            whole = users if users.dtype == pl.String else users.cast(pl.Int64)
-            columns = {"part": part.astype(np.int32), "user": whole, **own, **{o: frame[o] for o in ORDER}}
-            yield from _batches(pl.DataFrame(columns))
+            yield from coded_batches(frame, *coded_piece(frame, name, spec, ids, types, count))
+
+
+def coded_batches(
+    frame: pl.DataFrame, part: np.ndarray, users: pl.Series, own: dict[str, np.ndarray]
+) -> list[pa.RecordBatch]:
+    """Some rows, coded (`pieces.coded_piece`), in the columns of `_schema`."""
+    whole = users if users.dtype == pl.String else users.cast(pl.Int64)
+    return _batches(
+        pl.DataFrame({"part": part.astype(np.int32), "user": whole, **own, **{name: frame[name] for name in ORDER}})
+    )
 
 
 def _spilled(batches: Iterator[pa.RecordBatch], folder: Path, count: int, users: Any) -> Iterator[pa.RecordBatch]:

@@ -1,0 +1,92 @@
+"""Evaluation in parts, on any engine: the rows of neighbouring users by each worker, merged to those of one process.
+
+A worker opens the model and the store once, whatever the number of parts it gets. Metrics are means over the rows of
+all users in one order, so they differ from those of one process only where a list does: scores are equal to float
+rounding, since other users share a batch, and to the bit for one number of parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from fullrank.core.errors import UserError
+from fullrank.core.progress import Progress
+from fullrank.data.batch import Model
+from fullrank.data.events.store import Store
+from fullrank.data.histories import EvalSet
+from fullrank.evaluation.result import EvaluationResult, PerUser, merge
+from fullrank.evaluation.retrieval import measure_users, users_and_protocol
+from fullrank.evaluation.spec import Evaluation
+from fullrank.inference.engines import Engine, ModelSource
+from fullrank.inference.history_parts import stretch
+
+PART_USERS = 1 << 13
+"""Users of a part where the caller does not say how many parts there are."""
+
+
+@dataclass(frozen=True)
+class MeasureTask:
+    """The rows of a part."""
+
+    model: ModelSource
+    store: str
+    fingerprint: str
+    split: str
+    spec: Evaluation
+    parts: int
+
+    def __call__(self, number: int) -> PerUser:
+        predictor = self.model.open()
+        store, users, protocol = _measured(self.model, self.store, self.fingerprint, self.split, self.spec)
+        low, high = stretch(number, self.parts, len(users))
+        return measure_users(
+            predictor.model, store, users.take(np.arange(low, high)), protocol, self.spec, device=predictor.device
+        )  # fmt: skip
+
+
+def evaluate_parts(
+    model: ModelSource,
+    opened: Model,
+    store: Store,
+    split: str,
+    spec: Evaluation,
+    *,
+    engine: Engine,
+    parts: int | None,
+    files: Callable[[], dict[str, bytes]],
+    progress: Progress | None = None,
+) -> EvaluationResult:
+    """What `retrieval.evaluate` gives, of a model that workers open. Raises `UserError` as it does, before they begin.
+
+    `opened` is the same model in this process.
+
+    `parts` stretches of users, or as many as `PART_USERS` asks for; `files` are those of the run. `progress` is called
+    with (users done, users in all).
+    """
+    users, _ = users_and_protocol(opened, store, split, spec)
+    if parts is not None and parts > len(users):
+        raise UserError(f"parts={parts} is more than the {len(users):,} users there are", code="setting-out-of-range")
+    count, found = parts or -(-len(users) // PART_USERS), []
+    sent = replace(model, shared=engine.share(files))
+    task = MeasureTask(sent, str(store.path.absolute()), store.fingerprint, split, spec, count)
+    for rows in engine.map(task, range(count)):
+        found.append(rows)
+        if progress is not None:
+            progress(sum(len(one.users) for one in found), len(users))
+    return merge(found)
+
+
+@lru_cache(maxsize=1)
+def _measured(
+    model: ModelSource, path: str, fingerprint: str, split: str, spec: Evaluation
+) -> tuple[Store, EvalSet, dict[str, Any]]:
+    """The store, the users of the split and the protocol, made once by a process that has several parts of them."""
+    store = Store.open(path)
+    if store.fingerprint != fingerprint:
+        raise UserError(f"{path!r} has changed since this began: begin again", code="store-differs")
+    return store, *users_and_protocol(model.open().model, store, split, spec)

@@ -1,0 +1,243 @@
+"""Engines: who runs the parts of batch inference, and the model that each worker process opens once.
+
+A task is a function of a part's number that can be sent to another process; what it gives comes back in any order. Each
+runs with one thread of torch on a CPU, wherever it runs: floats are summed in one order for one number of threads, so a
+part has the same bits on every engine.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Generic, Literal, Protocol, TypeVar, get_args, runtime_checkable
+
+import torch
+
+from fullrank.core.checks import check_type, check_whole
+from fullrank.core.errors import UserError, brief, unknown
+from fullrank.core.files import open_whole, scratch_folder
+from fullrank.core.ray_cluster import ray_cluster
+from fullrank.data.events import spark
+from fullrank.inference.predictor import Predictor
+
+T = TypeVar("T")
+Task = Callable[[int], T]
+EngineName = Literal["embedded", "spark", "ray"]
+ENGINES: tuple[EngineName, ...] = get_args(EngineName)
+MOST_WORKERS, MOST_PARTS = 1024, 100_000
+
+
+@runtime_checkable
+class Engine(Protocol):
+    """Whoever runs tasks."""
+
+    def map(self, task: Task[T], numbers: Sequence[int]) -> Iterator[T]:
+        """What the task gives for each of these numbers, in any order. Raises `UserError` where one fails."""
+        ...
+
+    def share(self, files: Callable[[], dict[str, bytes]]) -> Any | None:
+        """Files on their way to every worker: what has them as its `value` there; None where workers see ours."""
+        ...
+
+
+@dataclass(frozen=True)
+class EngineSettings:
+    """What a caller says about the engine."""
+
+    engine: EngineName = "embedded"
+    master: str | None = None
+    """Spark's address; None: the session that is there, or the one that `spark-submit` describes."""
+    ray: str | None = None
+    """Address of the Ray cluster; None is `auto`."""
+    workers: int | None = None
+    """Processes of this machine; None: one part after the other in this process."""
+
+    def check(self) -> EngineSettings:
+        """These settings. Raises `UserError` for an unknown engine, and for a setting of another one."""
+        if self.engine not in ENGINES:
+            raise unknown("engine", brief(self.engine) if not isinstance(self.engine, str) else self.engine, ENGINES)
+        owners = {"master": "spark", "ray": "ray", "workers": "embedded"}
+        for name, owner in owners.items():
+            if getattr(self, name) is not None and self.engine != owner:
+                raise UserError(
+                    f"{name} is of the engine {owner} and has no effect on {self.engine}: leave it out, or say "
+                    f"engine={owner!r}",
+                    code="setting-without-effect",
+                )
+        for name in ("master", "ray"):
+            if (given := getattr(self, name)) is not None:
+                check_type(name, given, str, "an address, in quotes")
+        if self.workers is not None:
+            check_whole("workers", self.workers, 1, MOST_WORKERS)
+        return self
+
+
+@contextmanager
+def engine_of(settings: EngineSettings, *, table: Any = None, device: str = "auto") -> Iterator[Engine]:
+    """The engine, for as long as the block runs. `table` may be a Spark DataFrame, whose session is taken.
+
+    Raises `UserError` where it cannot be reached.
+    """
+    try:
+        if settings.engine == "spark":
+            yield OnSpark(spark.session_of(table, settings.master))
+        elif settings.engine == "ray":
+            with ray_cluster(settings.ray or "auto") as ray:
+                yield OnRay(ray, gpus=int(str(device).startswith("cuda")))
+        else:
+            yield Here() if settings.workers in (None, 1) else Processes(settings.workers)
+    finally:
+        _opened.cache_clear()  # the caller's process keeps no model
+
+
+class Here:
+    """One part after the other, in this process."""
+
+    def map(self, task: Task[T], numbers: Sequence[int]) -> Iterator[T]:
+        return map(OneThread(task), numbers)
+
+    def share(self, files: Callable[[], dict[str, bytes]]) -> None:
+        return None
+
+
+@dataclass(frozen=True)
+class Processes:
+    """Processes of this machine. They begin anew, so a script that starts them has to be guarded by `__name__`."""
+
+    count: int
+
+    def map(self, task: Task[T], numbers: Sequence[int]) -> Iterator[T]:
+        with ProcessPoolExecutor(self.count, mp_context=multiprocessing.get_context("spawn")) as pool:
+            waiting = [pool.submit(OneThread(task), number) for number in numbers]
+            try:
+                for done in as_completed(waiting):
+                    yield done.result()
+            except BrokenProcessPool as error:
+                raise UserError(
+                    "a worker process died, perhaps for want of memory: take fewer workers or more parts; what is "
+                    "written stays",
+                    code="worker-died",
+                ) from error
+            finally:
+                pool.shutdown(cancel_futures=True)
+
+    def share(self, files: Callable[[], dict[str, bytes]]) -> None:
+        return None
+
+
+@dataclass(frozen=True)
+class OnSpark:
+    """A Spark task for each part."""
+
+    session: Any
+
+    def map(self, task: Task[T], numbers: Sequence[int]) -> Iterator[T]:
+        with spark.told_as_user_error():
+            spread = self.session.sparkContext.parallelize(list(numbers), max(len(numbers), 1))
+            found: list[T] = spread.map(OneThread(task)).collect()
+        return iter(found)
+
+    def share(self, files: Callable[[], dict[str, bytes]]) -> Any:
+        return self.session.sparkContext.broadcast(files())
+
+
+@dataclass(frozen=True)
+class OnRay:
+    """A Ray task of one CPU (and, for `device="cuda"`, one GPU) for each part."""
+
+    ray: Any
+    gpus: int = 0
+
+    def map(self, task: Task[T], numbers: Sequence[int]) -> Iterator[T]:
+        remote = self.ray.remote(_called).options(num_cpus=1, num_gpus=self.gpus)
+        shared = self.ray.put(OneThread(task))
+        waiting = [remote.remote(shared, number) for number in numbers]
+        try:
+            while waiting:
+                done, waiting = self.ray.wait(waiting)
+                yield from self.ray.get(done)
+        except self.ray.exceptions.RayError as error:
+            cause = getattr(error, "cause", None)
+            if isinstance(cause, UserError):
+                raise UserError(str(cause), code=cause.code) from error
+            reason = (str(cause or error).strip() or type(error).__name__).splitlines()[-1][:300]
+            raise UserError(f"Ray could not do it: {reason}", code="ray-failed") from error
+        finally:
+            for one in waiting:
+                self.ray.cancel(one)
+
+    def share(self, files: Callable[[], dict[str, bytes]]) -> RayObject:
+        return RayObject(self.ray.put(files()))
+
+
+@dataclass(frozen=True)
+class RayObject:
+    """An object in Ray's store, fetched where it is asked for."""
+
+    place: Any
+
+    @property
+    def value(self) -> Any:
+        import ray
+
+        return ray.get(self.place)
+
+
+@dataclass(frozen=True)
+class OneThread(Generic[T]):
+    """A task with one thread of torch, whose refusals can be sent from process to process."""
+
+    task: Task[T]
+
+    def __call__(self, number: int) -> T:
+        before = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            return self.task(number)
+        except UserError as error:  # of whatever class: one that is made of its sentence alone
+            raise UserError(str(error), code=error.code) from error
+        finally:
+            torch.set_num_threads(before)
+
+
+def _called(task: Task[T], number: int) -> T:
+    return task(number)
+
+
+@dataclass(frozen=True)
+class ModelSource:
+    """A model on its way to the workers, each of which opens it once."""
+
+    name: str
+    """The run's folder, as the caller named it."""
+    identity: str
+    """A hash of all that decides its answers."""
+    device: str
+    load: Callable[[Path, str], Predictor] = field(compare=False)
+    """Opens a run folder on a device."""
+    shared: Any | None = field(default=None, compare=False)
+    """What has the files of the run as its `value`; None where the folder is there."""
+
+    def open(self) -> Predictor:
+        """The model, opened by the first call in a process."""
+        return _opened(self)
+
+    def _load(self) -> Predictor:
+        if self.shared is None:
+            return self.load(Path(self.name), self.device)
+        with scratch_folder() as folder:
+            for name, content in self.shared.value.items():
+                with open_whole(folder / name) as file:
+                    file.write(content)
+            return self.load(folder, self.device)
+
+
+@lru_cache(maxsize=1)
+def _opened(source: ModelSource) -> Predictor:
+    return source._load()

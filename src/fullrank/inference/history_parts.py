@@ -1,0 +1,254 @@
+"""Histories in parts, for batch inference: the users of a store, or of a table of events, each in one part.
+
+A store is cut into stretches of neighbouring users; a part opens the folders that hold its users and no others. A table
+is first sent to files by the hash of its users (`data/events/spill.py`), in the memory of one piece, since the events
+of a user may lie anywhere in it. What a part holds depends on the data and the number of parts alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, get_args, runtime_checkable
+from uuid import uuid4
+
+import numpy as np
+import polars as pl
+from jaxtyping import Int64
+
+from fullrank.core.errors import UserError
+from fullrank.core.files import scratch_folder
+from fullrank.core.tables import write_table
+from fullrank.data import values
+from fullrank.data.events import parts, spark
+from fullrank.data.events.catalog import Catalog
+from fullrank.data.events.spill import Spill
+from fullrank.data.events.store import Store
+from fullrank.data.events.stream import identity_of
+from fullrank.data.frames import Chunks, InputTable
+from fullrank.data.user_keys import user_keys
+from fullrank.inference.requests import FlatEvents, RequestBatch, batch_of, check_choice
+from fullrank.inference.stored_users import read_rows
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+PART_USERS = 1 << 15
+"""Users of a part of a store where the caller does not say how many parts there are."""
+PART_EVENTS = 1 << 20
+"""Events of a part of a table, on average, where the caller does not say."""
+ITEMS = "items.parquet"
+
+
+@runtime_checkable
+class HistoryParts(Protocol):
+    """Histories in parts."""
+
+    @property
+    def parts(self) -> int: ...
+
+    def read(self, number: int, catalog: Catalog, **policies: Any) -> Iterator[RequestBatch]:
+        """The users of a part; `policies` are `unknown`, `untimed` and `timed`, as `requests.batch_of` takes them."""
+        ...
+
+
+def stretch(number: int, parts: int, size: int) -> tuple[int, int]:
+    """Where part `number` of `parts` begins and ends in `size` rows; sizes differ by one at most."""
+    return number * size // parts, (number + 1) * size // parts
+
+
+@dataclass(frozen=True)
+class StoreParts:
+    """The users of a store in parts of neighbouring rows."""
+
+    folders: tuple[tuple[str, int, str], ...]
+    """The folders of the store in order: path, users, and the hash of what is in it."""
+    parts: int
+
+    @classmethod
+    def of(cls, store: Store, count: int | None) -> StoreParts:
+        """So many parts, or as many as `PART_USERS` asks for. Raises `UserError` for more parts than users."""
+        users = store.num_users
+        if not users:
+            raise UserError(f"{str(store.path)!r} has no users", code="no-histories")
+        if count is not None and count > users:
+            raise UserError(f"parts={count} is more than the {users:,} users there are", code="setting-out-of-range")
+        told = store.manifest["parts"] if parts.is_parts(store.manifest) else [store.manifest]
+        sizes, contents = [one["counts"]["users"] for one in told], [str(one["content"]) for one in told]
+        folders = zip(map(str, map(Path.absolute, store.folders)), sizes, contents, strict=True)
+        return cls(tuple(folders), count or -(-users // PART_USERS))
+
+    def read(self, number: int, catalog: Catalog, **policies: Any) -> Iterator[RequestBatch]:
+        low, high = stretch(number, self.parts, sum(users for _, users, _ in self.folders))
+        start = 0
+        for folder, users, content in self.folders:
+            rows = np.arange(max(low - start, 0), min(high - start, users))
+            start += users
+            if len(rows):
+                yield read_rows(rows, _store(folder, content), catalog, **policies)
+
+
+@dataclass(frozen=True)
+class TableParts:
+    """The users of a table by the hash of their ids; within a part in order of their ids."""
+
+    folder: str
+    parts: int
+    columns: Mapping[str, str]
+    """The dtypes of what was sent to files (`Spill`)."""
+    text_users: bool
+    names: tuple[str, ...]
+    """Columns of the table, for sentences."""
+
+    def read(self, number: int, catalog: Catalog, **policies: Any) -> Iterator[RequestBatch]:
+        users, own = Spill(Path(self.folder), 1).read(number, self.columns, text=self.text_users)
+        codes, names = values.dense(users) if len(users) else (np.zeros(0, np.int32), users)
+        order = np.argsort(own["key"], kind="stable") if "key" in own else np.arange(len(users))
+        order = order[np.argsort(codes[order], kind="stable")]
+        times = own["time"][order] if "time" in own else None
+        if times is not None and policies["timed"] and int(times.max(initial=0)) > values.YEAR_5000:
+            raise UserError(
+                f"times in column {self.names[2]!r} lie after the year 5000; are they milliseconds? then say "
+                "time_unit='ms'",
+                code="wrong-time-unit",
+            )
+        lengths = np.bincount(codes, minlength=len(names))
+        flat = FlatEvents(names.alias("user"), lengths, own["item"][order].astype(np.int64), times)
+        yield batch_of(flat, self.names, ordered=False, **policies)
+
+
+@dataclass(frozen=True)
+class HistoryTable:
+    """A table of events that becomes `TableParts`: its columns, and how its times are read."""
+
+    source: InputTable
+    given: Any
+    """The path or the DataFrame, as the caller has it."""
+    columns: tuple[str, ...]
+    """User, item and, where the table has one, time."""
+    unit: values.Unit
+
+    @classmethod
+    def of(cls, table: Any, columns: Sequence[str], unit: values.Unit) -> HistoryTable:
+        """Raises `UserError` for what is no table of events with types: Parquet, JSON lines or a DataFrame."""
+        source = InputTable(table, "histories")
+        for name, keyword in zip(columns, ("user_col", "item_col"), strict=False):
+            source.require(name, f"name it with {keyword}=")
+        if not source.typed:
+            raise UserError(
+                f"{source.name} is text without types: histories of many users are read from Parquet, JSON lines or a "
+                "DataFrame",
+                code="unknown-suffix",
+            )
+        if len(columns) > 2 and columns[2] not in source.columns:
+            if columns[2] != "timestamp":
+                source.require(columns[2], "name it with time_col=")
+            columns = columns[:2]
+        if len(columns) == 2 and unit != "s":
+            raise UserError(
+                f"time_unit={unit!r} has no effect, since the histories have no column of times; leave it out",
+                code="setting-without-effect",
+            )
+        return cls(source, table, tuple(columns), unit)
+
+    def spill(self, folder: Path, count: int | None, catalog: Catalog, session: Any | None) -> dict[str, Any]:
+        """Send every event to the files of its part, here or on a Spark session; what `TableParts` has to know."""
+        if session is not None:
+            return self._spill_on_spark(folder, count, catalog, session)
+        with scratch_folder() as scratch:
+            chunks = Chunks(self.source, self.columns, scratch)
+            self._require_rows(chunks.rows)
+            count = count or -(-chunks.rows // PART_EVENTS)
+            spill, text = Spill(folder, count), False
+            for _, frame in chunks:
+                part, users, own = _coded_piece(frame, self.source.name, self.columns, self.unit, catalog, count)
+                text = users.dtype == pl.String
+                spill.add(part, users, own)
+            spill.flush()
+        return {"parts": count, "columns": spill.columns, "text_users": text}
+
+    def _spill_on_spark(self, folder: Path, count: int | None, catalog: Catalog, session: Any) -> dict[str, Any]:
+        spark.require_readable(self.source)
+        folder.mkdir(parents=True, exist_ok=True)
+        write_table(catalog.frame.select("item", "item_id", "train_count"), folder / ITEMS)
+        frame, name = spark.ordered_frame(session, self.given, self.columns, "histories")
+        with spark.told_as_user_error():
+            if count is None:
+                rows = int(frame.count())
+                self._require_rows(rows)
+                count = -(-rows // PART_EVENTS)
+            head = spark.to_polars(frame.limit(0))
+            users = values.ids(head[self.columns[0]], f"column {self.columns[0]!r} of {name}").dtype
+            own = {"item": "<i4"}
+            if len(self.columns) > 2:
+                own |= {"time": "<i8", "key": "<f8" if head[self.columns[2]].dtype.is_float() else "<i8"}
+            code = partial(
+                _coded_batches, name=name, columns=self.columns, unit=self.unit, count=count, items=str(folder / ITEMS)
+            )
+            found = spark.send_to_parts(frame, code, own, users, count, folder)
+        self._require_rows(int(found["events"].sum()))
+        text = users == pl.String
+        user = "<u4" if text else pl.Series([], dtype=users).to_numpy().dtype.str
+        return {"parts": count, "columns": {"user": user, **own}, "text_users": text}
+
+    def _require_rows(self, rows: int) -> None:
+        if not rows:
+            raise UserError(f"{self.source.name} has no rows", code="empty-table")
+
+
+def table_source(table: Any, columns: Sequence[str], unit: Any) -> tuple[HistoryTable, dict[str, Any]]:
+    """A table of histories, and what it is known by again; a DataFrame is known by nothing."""
+    check_choice("time_unit", unit, get_args(values.Unit))
+    found = HistoryTable.of(table, columns, unit)
+    known = identity_of(table) or f"a DataFrame of call {uuid4().hex}"
+    return found, {"histories": known, "columns": list(found.columns), "time_unit": unit}
+
+
+def store_source(
+    store: Store, parts: int | None, columns: Sequence[str], unit: Any
+) -> tuple[StoreParts, dict[str, Any]]:
+    """The users of a store, and what it is known by again. Raises `UserError` for settings of a table."""
+    check_choice("time_unit", unit, get_args(values.Unit))
+    if (columns[0], *columns[2:]) != ("user_id", "timestamp") or unit != "s":
+        raise UserError(
+            "user_col, time_col and time_unit are about a table of histories: give histories, or leave them out",
+            code="setting-without-effect",
+        )
+    return StoreParts.of(store, parts), {"histories": [store.fingerprint, store.manifest["content"]]}
+
+
+def _coded_piece(
+    frame: pl.DataFrame, name: str, columns: Sequence[str], unit: values.Unit, catalog: Catalog, count: int
+) -> tuple[Int64[np.ndarray, "n"], pl.Series, dict[str, np.ndarray]]:
+    """Some rows of a table: the part of each, its user's id, and its item (-1: unknown to the model) and time."""
+    users, items = (values.ids(frame[column], f"column {column!r} of {name}") for column in columns[:2])
+    own: dict[str, np.ndarray] = {"item": catalog.lookup(items).astype(np.int32)}
+    if len(columns) > 2:
+        own["time"], own["key"] = values.seconds(frame[columns[2]], f"column {columns[2]!r} of {name}", unit)
+    return parts.part_of(parts.user_buckets(user_keys(users)), count), users, own
+
+
+def _coded_batches(
+    batches: Iterator[pa.RecordBatch], name: str, columns: Sequence[str], unit: values.Unit, count: int, items: str
+) -> Iterator[pa.RecordBatch]:
+    """A Spark worker's pieces of the table, coded."""
+    catalog = Catalog.open(items)
+    for batch in batches:
+        frame = pl.from_arrow(batch)
+        assert isinstance(frame, pl.DataFrame)
+        if len(frame):
+            yield from spark.coded_batches(frame, *_coded_piece(frame, name, columns, unit, catalog, count))
+
+
+@lru_cache(maxsize=1)
+def _store(folder: str, content: str) -> Store:
+    """A store, or a part of one, opened once by a process that has several parts of it.
+
+    Raises `UserError` where it is another one by now.
+    """
+    found = Store.open(folder)
+    if found.manifest["content"] != content:
+        raise UserError(f"{folder!r} has changed since this began: begin again", code="store-differs")
+    return found

@@ -1,0 +1,340 @@
+"""Lists in parts: recommendations for as many users as there are, one Parquet file for each part, on any engine.
+
+    OUT/manifest.json              which run and histories, the settings, how many parts; at the end that they are whole
+    OUT/lists/part-00000.parquet   user, item, score, rank, source, as `recommend` gives them
+
+A file appears whole or not at all. Who calls again with the same run, histories and settings computes the parts that
+are missing; whoever asks for something else is refused. A part's batches are made of its own users, in an order that
+they decide, so its bits depend on the histories, the settings and the number of parts alone, not on the engine.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import shutil
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+from jaxtyping import Bool
+
+from fullrank.core.checks import check_flag
+from fullrank.core.errors import UserError, brief
+from fullrank.core.files import NotWritten, foreign_files, jsonable, reason_of, write_json
+from fullrank.core.leftovers import sweep_folder
+from fullrank.core.locks import folder_lock
+from fullrank.core.progress import Progress
+from fullrank.core.readers import read_json
+from fullrank.core.tables import write_table
+from fullrank.data import manifest as manifests
+from fullrank.data.events.catalog import Catalog
+from fullrank.inference.engines import Engine, ModelSource
+from fullrank.inference.filters import Filters
+from fullrank.inference.history_parts import HistoryParts, HistoryTable, StoreParts, TableParts
+from fullrank.inference.predictor import Predictor
+from fullrank.inference.recommend import check_settings, long_frame, sources
+from fullrank.inference.requests import check_choice, read_filters, read_histories
+from fullrank.inference.search import Decoding
+from fullrank.models.sequential.reasoning.budget import Budget, check_budget
+
+FORMAT, FORMAT_VERSION = "fullrank.lists", 1
+LISTS, HISTORIES = "lists", "histories"
+STATE = "state.json"
+PART = re.compile(r"part-\d{5}\.parquet")
+
+
+@dataclass(frozen=True)
+class ListSettings:
+    """What is asked for of every user; as in `Predictor.recommend`."""
+
+    k: int
+    seen: str
+    unknown: str
+    empty: str
+    untimed: str
+    titles: bool
+    budget: Budget
+    decoding: Decoding
+
+    def dump(self) -> dict[str, Any]:
+        return {
+            **{name: getattr(self, name) for name in ("k", "seen", "unknown", "empty", "untimed", "titles")},
+            "reasoning": self.budget.dump(),
+            "decoding": self.decoding.dump(),
+        }
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What the lists of some users come to."""
+
+    users: int = 0
+    rows: int = 0
+    popular: int = 0
+    """Users whose list is of the most popular items."""
+
+    def __add__(self, other: Counts) -> Counts:
+        return Counts(self.users + other.users, self.rows + other.rows, self.popular + other.popular)
+
+
+@dataclass(frozen=True)
+class ListParts:
+    """Lists in parts, all of them written."""
+
+    path: Path
+    parts: int
+    resumed: int
+    """Parts that an earlier call had written."""
+    users: int
+    """Users with a list."""
+    rows: int
+    popular: int
+    """Users whose list is of the most popular items, since the model knows none of theirs."""
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the Parquet files, and of nothing else."""
+        return self.path / LISTS
+
+    @property
+    def files(self) -> list[Path]:
+        """The files in order."""
+        return [part_file(self.path, number) for number in range(self.parts)]
+
+
+@dataclass(frozen=True)
+class ListTask:
+    """The lists of a part, to its file."""
+
+    model: ModelSource
+    histories: HistoryParts
+    out: str
+    settings: ListSettings
+    barred: bytes | None
+    """A bit for each item that nobody is shown (`np.packbits`); None: there is none."""
+
+    def __call__(self, number: int) -> Counts:
+        predictor, settings = self.model.open(), self.settings
+        policies = {
+            "unknown": settings.unknown, "untimed": settings.untimed,
+            "timed": getattr(predictor.model, "reads_times", False),
+        }  # fmt: skip
+        found = [
+            self._frame(predictor, request) for request in self.histories.read(number, predictor.catalog, **policies)
+        ]
+        frame = found[0] if len(found) == 1 else pl.concat(found)
+        write_table(frame, part_file(Path(self.out), number))
+        return counts_of(frame.lazy())
+
+    def _frame(self, predictor: Predictor, request: Any) -> pl.DataFrame:
+        settings, filters = self.settings, Filters()
+        if self.barred is not None:
+            bits = np.unpackbits(np.frombuffer(self.barred, np.uint8), count=predictor.catalog.size)
+            filters = Filters(barred=bits.astype(bool))
+        lists = predictor.lists(
+            request, k=settings.k, seen=settings.seen, empty=settings.empty, filters=filters, budget=settings.budget,
+            decoding=settings.decoding,
+        )  # fmt: skip
+        steps = None if settings.budget.adaptive is None else lists.steps
+        source = sources(predictor.model, request.histories)
+        return long_frame(
+            request.users, lists.ids, lists.scores, predictor.catalog, settings.titles, steps, source
+        )  # fmt: skip
+
+
+def write_list_parts(
+    out: Path,
+    histories: StoreParts | HistoryTable,
+    model: ModelSource,
+    settings: ListSettings,
+    barred: np.ndarray | None,
+    *,
+    catalog: Catalog,
+    engine: Engine,
+    identity: Mapping[str, Any],
+    parts: int | None,
+    files: Callable[[], dict[str, bytes]],
+    session: Any | None = None,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+) -> ListParts:
+    """Write the lists of all users at `out`, or what is missing of them.
+
+    `identity` is what the histories and the filters are known by again; `files` are those of the run, for workers that
+    do not see it; `session` is of the Spark that reads a table. Raises `UserError` where `out` holds something else,
+    and as `Predictor.recommend` does; what was written then stays.
+    """
+    asked = jsonable({"model": model.identity, "settings": settings.dump(), "parts": parts, **identity})
+    with folder_lock(out, "recommend"):
+        try:
+            manifest = _begun(out, asked, overwrite)
+            (out / LISTS).mkdir(exist_ok=True)
+            ready = _parts_of(histories, out, manifest, parts, catalog, session)
+            numbers = range(ready.parts)
+            there = [number for number in numbers if part_file(out, number).is_file()]
+            missing = sorted(set(numbers) - set(there))
+            counts = _compute(ready, missing, out, model, settings, barred, engine, files, len(there), progress)
+            for number in there:
+                counts += counts_of(pl.scan_parquet(part_file(out, number), glob=False))
+            _finish(out, manifest, ready.parts, counts)
+            return ListParts(out, ready.parts, len(there), **asdict(counts))
+        except OSError as error:
+            raise NotWritten(out, reason_of(error), folder=True) from error
+
+
+def list_settings(
+    predictor: Predictor, *, k: Any, seen: str, unknown: str, empty: str, untimed: str, titles: Any, reasoning: Any,
+    decoding: Any,
+) -> ListSettings:  # fmt: skip
+    """The settings of a call, checked before any part begins. Raises `UserError`."""
+    check_settings(k, seen, empty)
+    check_choice("unknown", unknown, ("skip", "error"))
+    check_choice("untimed", untimed, ("error", "even"))
+    budget, search = predictor.settings(reasoning, decoding)
+    check_budget(predictor.model, budget)
+    return ListSettings(int(k), seen, unknown, empty, untimed, check_flag("titles", titles), budget, search)
+
+
+def barred_items(
+    exclude: Any, allow: Any, filters: Any, item_table: Any, item: str, catalog: Catalog
+) -> tuple[Bool[np.ndarray, "V"] | None, dict[str, Any]]:
+    """The items that nobody is shown (None: there are none), and what they are known by again.
+
+    Raises `UserError` as `requests.read_filters` does, and for lists of single users.
+    """
+    for name, given in (("exclude", exclude), ("allow", allow), ("filters", filters)):
+        single = isinstance(given, Mapping) if name != "filters" else isinstance(given, list | tuple)
+        if single or (name != "filters" and isinstance(given, list | tuple) and any(map(_is_list, given))):
+            raise UserError(
+                f"{name} of single users has no effect on lists in parts, whose users are not in order: give one for "
+                "all of them",
+                code="not-item-lists",
+            )
+    anybody = read_histories([[catalog.ids[0]]], catalog, untimed="even")
+    barred = read_filters(exclude, allow, anybody, catalog, filters, item_table, item).barred
+    return barred, {"filters": None if barred is None else hashlib.sha256(np.packbits(barred).tobytes()).hexdigest()}
+
+
+def _is_list(given: Any) -> bool:
+    return isinstance(given, list | tuple | np.ndarray | pl.Series)
+
+
+def _compute(
+    histories: HistoryParts, missing: Sequence[int], out: Path, model: ModelSource, settings: ListSettings,
+    barred: np.ndarray | None, engine: Engine, files: Callable[[], dict[str, bytes]], done: int,
+    progress: Progress | None,
+) -> Counts:  # fmt: skip
+    if not missing:
+        return Counts()
+    sent = replace(model, shared=engine.share(files))
+    bits = None if barred is None else np.packbits(barred).tobytes()
+    task = ListTask(sent, histories, str(out.absolute()), settings, bits)
+    whole, counts = done + len(missing), Counts()
+    for number, found in enumerate(engine.map(task, missing), done + 1):
+        counts += found
+        if progress is not None:
+            progress(number, whole)
+    return counts
+
+
+def part_file(out: Path, number: int) -> Path:
+    """The file of a part."""
+    return out / LISTS / f"part-{number:05}.parquet"
+
+
+def counts_of(frame: pl.LazyFrame) -> Counts:
+    """Users, rows, and users with the most popular items of some lists."""
+    first = pl.col("rank") == 1
+    found = frame.select(
+        users=first.sum(), rows=pl.len(), popular=(first & (pl.col("source") == "popular")).sum()
+    ).collect()
+    return Counts(**{name: int(value) for name, value in found.row(0, named=True).items()})
+
+
+def open_list_parts(path: Path) -> dict[str, Any]:
+    """The manifest of lists in parts. Raises `UserError` for another folder, and for a manifest that was edited."""
+    manifest = read_json(path / manifests.NAME)
+    manifests.check_seal(manifest, path / manifests.NAME, "write the lists anew, with overwrite")
+    if manifest.get("format") != FORMAT or manifest.get("format_version") != FORMAT_VERSION:
+        raise UserError(f"{str(path)!r} holds no lists in parts", code="folder-not-empty")
+    return manifest
+
+
+def _begun(out: Path, asked: dict[str, Any], overwrite: bool) -> dict[str, Any]:
+    """The manifest of the lists at `out`, written where there are none yet. Raises `UserError` for other lists."""
+    if out.is_file():
+        raise UserError(f"{str(out)!r} is a file; name a folder for the lists", code="not-a-folder")
+    if (out / manifests.NAME).is_file():
+        manifest = open_list_parts(out)
+        if manifest["asked"] == asked:
+            return manifest
+        if not overwrite:
+            raise _other_lists(out, manifest["asked"], asked)
+        others = foreign_files(out, {manifests.NAME, LISTS, HISTORIES}.__contains__)
+        others += foreign_files(out / LISTS, lambda name: PART.fullmatch(name) is not None)
+        if others:
+            raise UserError(
+                f"{str(out)!r} also holds files that replacing its lists would delete ({', '.join(others[:5])}); move "
+                "them",
+                code="foreign-files",
+            )
+        for name in (LISTS, HISTORIES):  # a kill in between leaves lists of the other call with parts missing
+            shutil.rmtree(out / name, ignore_errors=True)
+    elif foreign_files(out):
+        raise UserError(
+            f"{str(out)!r} holds other files and no lists in parts; name a new or an empty folder",
+            code="folder-not-empty",
+        )
+    manifest = {"format": FORMAT, "format_version": FORMAT_VERSION, "asked": asked, "whole": False}
+    write_json(out / manifests.NAME, manifests.sealed(manifest))
+    return manifest
+
+
+def _other_lists(out: Path, there: Mapping[str, Any], asked: Mapping[str, Any]) -> UserError:
+    """The error that names what is asked for otherwise."""
+    flat = [{**one, **one["settings"]} for one in (there, asked)]
+    names = [name for name in flat[1] if name != "settings" and flat[0].get(name) != flat[1][name]]
+    shown = ", ".join(f"{name} ({brief(flat[0].get(name), 60)} and {brief(flat[1][name], 60)})" for name in names)
+    return UserError(
+        f"{str(out)!r} holds lists of another call, with another {shown}: name another folder, or replace them with "
+        "overwrite=True",
+        code="other-lists-there",
+    )
+
+
+def _parts_of(
+    histories: StoreParts | HistoryTable, out: Path, manifest: Mapping[str, Any], parts: int | None,
+    catalog: Catalog, session: Any | None,
+) -> HistoryParts:  # fmt: skip
+    """The histories in parts: of a store as they are, of a table once its events are in files."""
+    if isinstance(histories, StoreParts):
+        return histories
+    folder = out / HISTORIES
+    if (folder / STATE).is_file():
+        state = read_json(folder / STATE)
+    elif manifest["whole"] and all(part_file(out, number).is_file() for number in range(manifest["parts"])):
+        state = {"parts": manifest["parts"], "columns": {}, "text_users": False}  # nothing is read again
+    else:
+        shutil.rmtree(folder, ignore_errors=True)
+        state = histories.spill(folder, parts, catalog, session)
+        write_json(folder / STATE, state)
+    return TableParts(str(folder.absolute()), state["parts"], state["columns"], state["text_users"], histories.columns)
+
+
+def _finish(out: Path, manifest: dict[str, Any], parts: int, counts: Counts) -> None:
+    """Have the manifest say that the lists are whole, and what they come to; the files of the histories go."""
+    sweep_folder(out / LISTS)
+    shutil.rmtree(out / HISTORIES, ignore_errors=True)
+    if not manifest["whole"]:
+        write_json(out / manifests.NAME, manifests.sealed(manifest | {"whole": True, "parts": parts, **asdict(counts)}))
+    if counts.popular:
+        warnings.warn(
+            f"{counts.popular:,} of {counts.users:,} histories hold no item that the model knows: they get the most "
+            "popular items (empty='error' refuses them)",
+            stacklevel=4,
+        )

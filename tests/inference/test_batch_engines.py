@@ -1,0 +1,70 @@
+"""Batch inference and evaluation on Spark and Ray: the bits of one process. `make test-cluster` runs these."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+import fullrank as fr
+from tests.data.test_spark import spark
+from tests.inference.test_batch_parts import folder, recommend, refusal, written
+
+pytestmark = [pytest.mark.slow, pytest.mark.cluster]
+__all__ = ["folder", "spark"]
+
+
+@pytest.fixture(scope="module")
+def ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    found = pytest.importorskip("ray", reason="ray is not installed (pip install 'fullrank[ray]')")
+    found.init(
+        num_cpus=2, include_dashboard=False, object_store_memory=100 << 20, logging_level="ERROR",
+        _temp_dir=str(tmp_path_factory.mktemp("ray"))[:60],
+    )  # fmt: skip
+    yield found
+    found.shutdown()
+
+
+@pytest.fixture(params=["spark", "ray"])
+def engine(request: pytest.FixtureRequest) -> str:
+    request.getfixturevalue(request.param)
+    return str(request.param)
+
+
+def test_lists_are_those_of_one_process(engine: str, folder: Path, tmp_path: Path) -> None:
+    """Of a store and of a table; and a call that goes on with parts of another engine writes the same files."""
+    for name, given in (("store", ()), ("table", (folder / "events",))):
+        how: dict[str, Any] = {"parts": 5, "seen": "keep", "exclude": ["i0"], **({"data": None} if given else {})}
+        one = recommend(folder, tmp_path / f"{name}-here", *given, **how)
+        there = recommend(folder, tmp_path / f"{name}-there", *given, engine=engine, **how)
+        assert [file.read_bytes() for file in one.files] == [file.read_bytes() for file in there.files]
+        there.files[1].unlink()
+        again = recommend(folder, tmp_path / f"{name}-there", *given, engine=engine, **how)
+        assert again.resumed == 4 and written(again).equals(written(one))
+
+
+def test_metrics_are_those_of_one_process(engine: str, folder: Path) -> None:
+    one, there = fr.evaluate(folder / "run"), fr.evaluate(folder / "run", engine=engine, parts=3)
+    assert one.dump() == there.dump() and one.rows.table().equals(there.rows.table())
+
+
+def test_what_a_worker_refuses_is_one_sentence(engine: str, folder: Path, tmp_path: Path) -> None:
+    strange = tmp_path / "strange.parquet"
+    pl.DataFrame({"user_id": ["new"], "item_id": ["nothing"], "timestamp": [5]}).write_parquet(strange)
+    said = refusal(
+        "refused-by-worker" if engine == "spark" else "unknown-item",
+        recommend, folder, tmp_path / "lists", strange, data=None, unknown="error", engine=engine,
+    )  # fmt: skip
+    assert "1 events are of items that the model does not know" in said and "\n" not in said
+
+
+def test_a_spark_frame(spark: Any, folder: Path, tmp_path: Path) -> None:
+    table = pl.read_parquet(folder / "events")
+    one = recommend(folder, tmp_path / "here", table, data=None, parts=3)
+    frame = spark.createDataFrame(table.to_pandas())
+    there = recommend(folder, tmp_path / "there", frame, data=None, parts=3, engine="spark")
+    assert written(there).equals(written(one))
+    refusal("other-lists-there", recommend, folder, tmp_path / "there", frame, data=None, parts=3, engine="spark")
