@@ -1,0 +1,65 @@
+"""A Ray cluster to work on: the one that is there, one at an address, or a small one started on this machine."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from fullrank.core.errors import UserError, brief
+
+STORE_BYTES = 128 * 2**20
+"""Shared memory of a cluster started here: what we send through it are paths and rows."""
+
+
+def require_ray(address: Any) -> None:
+    """Raise `UserError` where the package ray is missing, or `address` is none."""
+    if importlib.util.find_spec("ray") is None:
+        raise UserError("this needs the package ray: pip install 'fullrank[ray]'", code="missing-package")
+    host, _, port = address.rpartition(":") if isinstance(address, str) else ("", "", "")
+    if address not in ("auto", "local") and not (host and port.isascii() and port.isdigit()):
+        raise UserError(
+            f"the address of the Ray cluster is {brief(address, 80)}; allowed: auto (the cluster that this machine "
+            "belongs to), local (one is started here), or HOST:PORT of its head",
+            code="invalid-address",
+        )
+
+
+@contextmanager
+def ray_cluster(address: str) -> Iterator[Any]:
+    """The module `ray`, connected to the cluster at `address` (`auto`, `local`, or `HOST:PORT`) while the block runs.
+
+    A connection that this process has already is used and stays; an address of another cluster is then an error.
+    Raises `UserError`, also where no cluster answers.
+    """
+    require_ray(address)
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is sent anywhere unless the user asks for it
+    import ray
+
+    if ray.is_initialized():
+        used = ray.get_runtime_context().gcs_address
+        if address not in ("auto", used):
+            raise UserError(
+                f"the address {address!r} has no effect: this process is connected to the Ray cluster at {used}; "
+                "give auto, or leave that one by ray.shutdown()",
+                code="setting-without-effect",
+            )
+        yield ray
+        return
+    own: dict[str, Any] = {"include_dashboard": False, "object_store_memory": STORE_BYTES}
+    try:
+        ray.init(address=address, logging_level=logging.WARNING, **(own if address == "local" else {}))
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
+        raise UserError(
+            f"no Ray cluster could be reached at {address!r} ({reason}); start one with `ray start --head`, name its "
+            "HOST:PORT, or take local",
+            code="ray-not-reached",
+        ) from error
+    try:
+        yield ray
+    finally:
+        ray.shutdown()
