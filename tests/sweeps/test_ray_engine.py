@@ -16,7 +16,6 @@ from fullrank.core.readers import read_jsonl
 from fullrank.data.events.store import Store
 from fullrank.sweeps.ray_engine import RayEngine
 from fullrank.sweeps.sweep import sweep
-from refusals import refused
 from tests.ray_nodes import two_nodes
 
 from .test_engine import lasting

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from fullrank.core.checks import check_type
+from fullrank.core.checks import check_path, check_type
 from fullrank.core.errors import UserError, brief
 from fullrank.core.files import whole_file
 from fullrank.core.leftovers import is_leftover
@@ -44,7 +44,8 @@ class Mirror:
         """Raises `UserError` for a URL of a kind that nothing here can write to."""
         import fsspec
 
-        self.url = check_type("checkpoints", url, str, "a URL, such as s3://bucket/run")
+        check_path("checkpoints", check_type("checkpoints", url, str, "a URL, such as s3://bucket/run"))
+        self.url = url
         try:
             self._files, root = fsspec.core.url_to_fs(url)
         except (ImportError, ValueError) as error:
