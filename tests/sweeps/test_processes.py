@@ -1,4 +1,4 @@
-"""`Processes`: the rows of one process, a killed worker's job is tried again, and nobody is left behind."""
+"""`LocalProcesses`: the rows of one process, a killed worker's job is tried again, and nobody is left behind."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import pytest
 from fullrank.data.events.store import Store
 from fullrank.sweeps import processes
 from fullrank.sweeps.engine import Engine, Work, failed_row
-from fullrank.sweeps.processes import Processes
+from fullrank.sweeps.processes import LocalProcesses
 from fullrank.sweeps.sweep import run_sweep, sweep
 from refusals import refused
 
@@ -65,7 +65,7 @@ def stub(monkeypatch: pytest.MonkeyPatch) -> type[Stub]:
 def test_lost_processes_cost_tries_and_no_row(store: Store, tiny: Tiny, out: Path, stub: type[Stub]) -> None:
     stub.deadly.update({"sasrec-seed0": 1, "gru4rec-seed0": 2})
     outcome = run_sweep(
-        tiny("[sasrec, popularity, gru4rec]"), store, out, progress=False, engine=Processes(jobs=2, tries=2)
+        tiny("[sasrec, popularity, gru4rec]"), store, out, progress=False, engine=LocalProcesses(jobs=2, tries=2)
     )
     errors = {row["cell"]: row["error"] for row in outcome.rows.all}
     assert errors["sasrec"] == errors["popularity"] == "RuntimeError: answered" and len(outcome.rows.all) == 3
@@ -83,13 +83,13 @@ def test_work_is_asked_for_by_free_processes_and_ends_with_the_caller(
             asked.append(job.folder)
             yield Work(job, store, out)
 
-    rows = Processes(jobs=2).run(work())
+    rows = LocalProcesses(jobs=2).run(work())
     next(rows)
     assert asked == ["sasrec-seed0", "sasrec-seed1"], "no more than there are processes"
     rows.close()  # type: ignore[attr-defined]
     assert stub.alive == 0
     with refused("setting-out-of-range", "jobs=0"):
-        Processes(jobs=0)
+        LocalProcesses(jobs=0)
 
 
 @pytest.mark.slow
@@ -99,7 +99,7 @@ def test_a_killed_worker_changes_no_row_and_no_weight(
     grid = tiny("[{name: long, recipe: sasrec, set: {training.max_epochs: 20}}, popularity]")
     here = sweep(grid, store, tmp_path / "here", progress=False)
     killed = killed_once(out, monkeypatch)
-    engine = Processes(jobs=1)
+    engine = LocalProcesses(jobs=1)
     assert isinstance(engine, Engine)
     rows = sweep(grid, store, out, progress=False, engine=engine)
     assert killed and rows[0]["resumed_at_step"], "it went on from its last checkpoint"

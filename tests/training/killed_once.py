@@ -1,4 +1,4 @@
-"""A callback that kills the process it is called in. By itself, since the workers that it is sent to import this file."""
+"""A callback that kills the process it is called in, in a file that workers can import."""
 
 from __future__ import annotations
 

@@ -65,9 +65,9 @@ def engine_of(
     own: dict[str, Any] = {"jobs": jobs} if engine == "processes" else {"jobs": jobs, **of_ray}
     given = {name: value for name, value in own.items() if value is not None}
     if engine == "processes":
-        from fullrank.sweeps.processes import Processes
+        from fullrank.sweeps.processes import LocalProcesses
 
-        return Processes(**given, device=device)
+        return LocalProcesses(**given, device=device)
     if engine == "ray":
         from fullrank.sweeps.ray_engine import RayEngine
 

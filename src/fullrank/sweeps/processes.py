@@ -21,7 +21,7 @@ log = logger(__name__)
 
 
 @dataclass(frozen=True)
-class Processes:
+class LocalProcesses:
     """Worker processes that live as long as there are jobs. One that is killed costs its job a try, and no other."""
 
     jobs: int = 2

@@ -17,7 +17,7 @@ from fullrank.sweeps.cost import measure_costs
 from fullrank.sweeps.display import TOO_LONG, Display
 from fullrank.sweeps.engine import CELLS, Engine, Local, Work, check_job_folder, is_trained, steps_done
 from fullrank.sweeps.jobs import Job
-from fullrank.sweeps.processes import Processes
+from fullrank.sweeps.processes import LocalProcesses
 from fullrank.sweeps.records import Outcome, RowsFile
 
 HOUR = 3600.0
@@ -47,7 +47,7 @@ def run_jobs(
     """
     _check_call(max_hours)
     # costs are measured here, whatever the engine; the devices of other machines are not known here
-    device = engine.device if isinstance(engine, Local | Processes) else "auto"
+    device = engine.device if isinstance(engine, Local | LocalProcesses) else "auto"
     resolve_device(device)
     if callable(check := getattr(engine, "check", None)):
         check()

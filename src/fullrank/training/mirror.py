@@ -42,7 +42,7 @@ class Mirror:
 
     def __init__(self, url: str):
         """Raises `UserError` for a URL of a kind that nothing here can write to."""
-        import fsspec
+        import fsspec  # type: ignore[import-untyped]  # comes with torch
 
         check_path("checkpoints", check_type("checkpoints", url, str, "a URL, such as s3://bucket/run"))
         self.url = url

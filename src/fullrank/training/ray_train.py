@@ -61,7 +61,7 @@ class RayWorkers:
 
 
 @dataclass(frozen=True)
-class Task:
+class WorkerTask:
     """What each worker trains; plain data but for the callbacks, and small: of the store its place alone."""
 
     experiment: Experiment
@@ -110,7 +110,7 @@ def fit_on_ray(
         "progress": progress, "checkpoints": checkpoints,
     }  # fmt: skip
     path = Path(os.path.abspath(store.path))
-    task = Task(
+    task = WorkerTask(
         experiment, path, store.fingerprint, folder, Path.cwd(), how, _identity(folder) if overwrite else None,
         on.worker_cpus,
     )  # fmt: skip
@@ -121,18 +121,19 @@ def fit_on_ray(
     return Run.open(folder)
 
 
-def _train(ray: Any, on: RayWorkers, task: Task, device: str, scratch: Path) -> None:
+def _train(ray: Any, on: RayWorkers, task: WorkerTask, device: str, scratch: Path) -> None:
     os.environ.setdefault("RAY_TRAIN_V2_ENABLED", "1")
     from ray.train import FailureConfig, RunConfig, ScalingConfig
     from ray.train.torch import TorchTrainer
     from ray.train.v2.api.exceptions import TrainingFailedError
 
     gpus = ray.cluster_resources().get("GPU", 0) >= on.workers if device == "auto" else device.startswith("cuda")
+    some: Any = on.workers if on.min_workers in (None, on.workers) else (on.min_workers, on.workers)
     trainer = TorchTrainer(
         _work,
         train_loop_config={"task": task},
         scaling_config=ScalingConfig(
-            num_workers=on.workers if on.min_workers in (None, on.workers) else (on.min_workers, on.workers),
+            num_workers=some,
             use_gpu=gpus,
             resources_per_worker={"CPU": on.worker_cpus, **({"GPU": 1} if gpus else {})},
         ),
@@ -144,7 +145,7 @@ def _train(ray: Any, on: RayWorkers, task: Task, device: str, scratch: Path) -> 
     )
     try:
         trainer.fit()
-    except TrainingFailedError as error:
+    except (TrainingFailedError, ray.exceptions.RayError) as error:
         raise _told(error, task.out) from error
 
 
@@ -152,7 +153,7 @@ def _work(config: dict[str, Any]) -> None:
     """What Ray calls in each worker, and again in each one that it starts later."""
     from ray.train.torch import get_device
 
-    task: Task = config["task"]
+    task: WorkerTask = config["task"]
     with suppress(OSError):
         os.chdir(task.home)
     torch.set_num_threads(task.threads)
@@ -175,7 +176,7 @@ def _work(config: dict[str, Any]) -> None:
     fit(task.experiment, store, task.out, device=str(where), **how)
 
 
-def _has_begun(task: Task) -> bool:
+def _has_begun(task: WorkerTask) -> bool:
     """Whether there is something to go on from: of the first start, or of those before this one."""
     begun = is_run(task.out) and (task.old is None or _identity(task.out) != task.old)
     checkpoints = task.how["checkpoints"]
