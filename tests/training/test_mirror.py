@@ -38,7 +38,7 @@ def tree(folder: Path) -> dict[str, bytes]:
     return {p.relative_to(folder).as_posix(): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
 
 
-@pytest.mark.parametrize("kind", ["file", "memory"])
+@pytest.mark.parametrize("kind", ["file", pytest.param("memory", marks=pytest.mark.slow)])
 def test_a_run_goes_on_from_there_on_an_empty_disk(kind: str, market: Store, tmp_path: Path) -> None:
     url = f"file://{tmp_path}/elsewhere" if kind == "file" else "memory://elsewhere"
     whole = train(tiny("training.max_epochs=4"), market, tmp_path / "whole", progress=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import logging
 import os
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -13,6 +14,8 @@ from fullrank.core.errors import UserError, brief
 
 STORE_BYTES = 128 * 2**20
 """Shared memory of a cluster started here: what we send through it are paths and rows."""
+ANSWER_SECONDS = 10.0
+"""How long the head of a cluster may take to accept a connection."""
 
 
 def require_ray(address: Any) -> None:
@@ -51,8 +54,9 @@ def ray_cluster(address: str) -> Iterator[Any]:
         return
     own: dict[str, Any] = {"include_dashboard": False, "object_store_memory": STORE_BYTES}
     try:
+        _require_answer(address)
         ray.init(address=address, logging_level=logging.WARNING, **(own if address == "local" else {}))
-    except (ConnectionError, RuntimeError, ValueError) as error:
+    except (OSError, RuntimeError, ValueError) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
         raise UserError(
             f"no Ray cluster could be reached at {address!r} ({reason}); start one with `ray start --head`, name its "
@@ -63,3 +67,11 @@ def ray_cluster(address: str) -> Iterator[Any]:
         yield ray
     finally:
         ray.shutdown()
+
+
+def _require_answer(address: str) -> None:
+    """Raise `OSError` where nobody listens at HOST:PORT: Ray itself tries again for minutes."""
+    if address not in ("auto", "local"):
+        host, _, port = address.rpartition(":")
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=ANSWER_SECONDS):
+            pass
