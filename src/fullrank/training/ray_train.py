@@ -33,6 +33,8 @@ from fullrank.training.state import check_folder
 
 LOCK_SECONDS = 120.0
 """How long a worker that was started again waits for the run folder: the one before it may not have ended yet."""
+START_SECONDS = 300
+"""How long workers may take to start: torch is imported from a network disk on many a cluster, and Ray waits 60 s."""
 PEERS = ("peer-lost", "peers-missing")
 """Codes of errors that are about another worker, which has an error of its own."""
 
@@ -123,6 +125,7 @@ def fit_on_ray(
 
 def _train(ray: Any, on: RayWorkers, task: WorkerTask, device: str, scratch: Path) -> None:
     os.environ.setdefault("RAY_TRAIN_V2_ENABLED", "1")
+    os.environ.setdefault("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", str(START_SECONDS))
     from ray.train import FailureConfig, RunConfig, ScalingConfig
     from ray.train.torch import TorchTrainer
     from ray.train.v2.api.exceptions import TrainingFailedError
