@@ -12,11 +12,13 @@ import pytest
 import torch
 
 from fullrank.api import train
+from fullrank.core.errors import UserError
 from fullrank.core.readers import read_json
 from fullrank.core.tensor_files import read_tensors
 from fullrank.data.events.store import Store
 from fullrank.run import Run
 from fullrank.training.mirror import Mirror
+from fullrank.training.ray_train import _told
 from refusals import refused
 from tests.ray_nodes import two_nodes
 from tests.training.conftest import tiny
@@ -63,8 +65,6 @@ def test_a_run_that_is_replaced_is_not_gone_on_with(market: Store, tmp_path: Pat
     assert run.manifest["files"] != before["files"], "trained anew: the seconds in its log are others"
     with refused("folder-holds-a-run", "resume=True"):
         train(spec, market, run.path, **how)
-    with refused("unknown-logger"):
-        train(spec, market, tmp_path / "none", **how, loggers=["nothing"])
 
 
 def test_fewer_workers_go_on_where_a_node_is_lost(market: Store, tmp_path: Path, cluster: Any) -> None:
@@ -81,3 +81,15 @@ def test_fewer_workers_go_on_where_a_node_is_lost(market: Store, tmp_path: Path,
     run = train(spec, market, tmp_path / "run", ray=cluster.address, workers=2, min_workers=1, progress=False)
     assert not cluster.worker_nodes, "the node is gone"
     assert curve(run) == pytest.approx(curve(one), rel=1e-3) and len(curve(run)) == 30
+
+
+def test_a_workers_own_error_is_told_before_what_the_others_made_of_it(tmp_path: Path) -> None:
+    from ray.train.v2._internal.exceptions import UserExceptionWithTraceback
+    from ray.train.v2.api.exceptions import WorkerGroupError
+
+    lost = UserExceptionWithTraceback(UserError("process 0 has lost another one", code="peer-lost"), "")
+    own = UserExceptionWithTraceback(UserError("the loss is nan", code="loss-not-finite"), "")
+    assert _told(WorkerGroupError("two errors", {0: lost, 1: own}), tmp_path).code == "loss-not-finite"
+    bug = UserExceptionWithTraceback(KeyError("x"), "")
+    told = _told(WorkerGroupError("two errors", {0: lost, 1: bug}), tmp_path)
+    assert told.code == "ray-training-failed" and "KeyError: 'x'" in str(told) and "resume=True" in str(told)
