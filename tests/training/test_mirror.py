@@ -122,3 +122,13 @@ def test_damage_and_strange_places_are_told(tmp_path: Path) -> None:
     (tmp_path / "plain").write_text("a file")
     with refused("checkpoints-not-reached", "plain"):
         Mirror(str(tmp_path / "plain")).push(folder)
+
+
+def test_what_is_about_ray_alone_is_refused_without_it(market: Store, tmp_path: Path) -> None:
+    with refused("setting-without-effect", "workers=2", "ray="):
+        train(tiny(), market, tmp_path / "run", workers=2)
+    with refused("unknown-device", "'gpu'"):
+        train(tiny(), market, tmp_path / "run", ray="local", device="gpu")
+    with refused("setting-out-of-range", "min_workers=3"):
+        train(tiny(), market, tmp_path / "run", ray="local", workers=2, min_workers=3)
+    assert not (tmp_path / "run").exists()

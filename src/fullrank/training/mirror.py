@@ -135,7 +135,7 @@ class Mirror:
             reason = (str(error) or type(error).__name__).splitlines()[0]
             raise UserError(
                 f"the checkpoints at {brief(self.url)} cannot be reached ({brief(reason)}); check the address, the "
-                "rights and the network, and go on with --resume",
+                "rights and the network, and go on with resume=True",
                 code="checkpoints-not-reached",
             ) from error
 

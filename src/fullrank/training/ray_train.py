@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from fullrank.core.checks import check_whole
-from fullrank.core.errors import UserError
+from fullrank.core.errors import UserError, brief
 from fullrank.core.files import scratch_folder, without_dots
 from fullrank.core.locks import folder_lock
 from fullrank.core.ray_cluster import ray_cluster, require_ray
@@ -102,6 +102,11 @@ def fit_on_ray(
     require_ray(on.address)
     if launched().world > 1:
         raise UserError("training on Ray starts its own processes; start it without torchrun", code="one-process-only")
+    if device not in ("auto", "cpu", "cuda"):
+        raise UserError(
+            f"the device is {brief(device, 80)}; on Ray it is auto, cpu or cuda, and Ray says which one",
+            code="unknown-device",
+        )
     folder = Path(os.path.abspath(without_dots(out)))
     mirror = None if checkpoints is None else Mirror(checkpoints)
     check_folder(folder, experiment, store, resume=resume, overwrite=overwrite, init_from=init_from)
@@ -130,7 +135,7 @@ def _train(ray: Any, on: RayWorkers, task: WorkerTask, device: str, scratch: Pat
     from ray.train.torch import TorchTrainer
     from ray.train.v2.api.exceptions import TrainingFailedError
 
-    gpus = ray.cluster_resources().get("GPU", 0) >= on.workers if device == "auto" else device.startswith("cuda")
+    gpus = ray.cluster_resources().get("GPU", 0) >= on.workers if device == "auto" else device == "cuda"
     some: Any = on.workers if on.min_workers in (None, on.workers) else (on.min_workers, on.workers)
     trainer = TorchTrainer(
         _work,
