@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -23,7 +22,6 @@ def two_nodes(cpus: int = 1) -> Iterator[Any]:
     import ray
     from ray.cluster_utils import Cluster
 
-    os.environ.setdefault("RAY_raylet_start_wait_time_s", "300")  # of a machine that is busy with other tests
     node = {"num_cpus": cpus, "object_store_memory": MEMORY, "include_dashboard": False}
     cluster = Cluster()
     try:
