@@ -107,6 +107,11 @@ def train(
     callbacks: Sequence[Callback] = (),
     device: str = "auto",
     progress: bool = True,
+    checkpoints: str | None = None,
+    ray: str | None = None,
+    workers: int | None = None,
+    min_workers: int | None = None,
+    worker_cpus: int | None = None,
 ) -> Run:
     """Train a recipe (or an Experiment, or a YAML file) on a prepared store; returns the run folder, opened.
 
@@ -116,6 +121,11 @@ def train(
     left out or "same"). `callbacks` add figures to each epoch's row, such as `fullrank.Watch()`. A recipe by its name
     trains in `training.precision=auto` on a CUDA device (bf16 where it multiplies that), an experiment that you wrote
     as it says.
+
+    `checkpoints` is a URL (`s3://bucket/run`, or whatever fsspec writes to) that the run folder is copied to at each
+    checkpoint; `resume` goes on from there where the folder is not. `ray` trains on a Ray cluster (`auto`, `local`, or
+    HOST:PORT) in `workers` processes of `worker_cpus` CPUs each; one that is lost is replaced and training goes on from
+    the last checkpoint, with at least `min_workers` where fewer are left.
     """
     from fullrank.training.fit import fit as fit
     from fullrank.training.precision import usual_precision
@@ -125,6 +135,10 @@ def train(
         raise UserError("out= is missing: name the folder of the run", code="missing-argument")
     folder = check_path("out", out)
     source = None if init_from is None else _run(init_from)
+    if resume and checkpoints is not None and not (folder / "manifest.json").exists():
+        from fullrank.training.mirror import Mirror
+
+        Mirror(checkpoints).restore(folder)  # where the experiment and the data are named
     kept = Run.open(folder) if resume and (what is None or data is None) else None
     same = source if what is None or (isinstance(what, str) and what == "same") else None
     if kept is not None and what is None:
@@ -143,11 +157,24 @@ def train(
         if kept is None:
             raise UserError("data= is missing: name the prepared store to train on", code="missing-argument")
         data = store_path(kept)
-    return fit(
-        spec, _store(data), folder, resume=resume,
-        overwrite=check_flag("overwrite", overwrite), init_from=source, loggers=tuple(loggers),
-        callbacks=tuple(callbacks), device=device, progress=progress,
-    )  # fmt: skip
+    how: dict[str, Any] = {
+        "resume": resume, "overwrite": check_flag("overwrite", overwrite), "init_from": source,
+        "loggers": tuple(loggers), "callbacks": tuple(callbacks), "device": device, "progress": progress,
+        "checkpoints": checkpoints,
+    }  # fmt: skip
+    asked = {"workers": workers, "min_workers": min_workers, "worker_cpus": worker_cpus}
+    given = {name: value for name, value in asked.items() if value is not None}
+    if ray is not None:
+        from fullrank.training.ray_train import RayWorkers, fit_on_ray
+
+        return fit_on_ray(RayWorkers(ray, **given), spec, _store(data), folder, **how)
+    if given:
+        name, value = next(iter(given.items()))
+        raise UserError(
+            f"{name}={value} is about training on Ray: name the cluster by ray=, or leave it out",
+            code="setting-without-effect",
+        )
+    return fit(spec, _store(data), folder, **how)
 
 
 def evaluate(

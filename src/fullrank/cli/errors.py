@@ -39,6 +39,7 @@ EXTRAS = {
     "orjson": "serve",
     "prometheus_client": "serve",
     "pyspark": "spark",
+    "ray": "ray",
     "redis": "redis",
     "hiredis": "redis",
     "onnx": "export",

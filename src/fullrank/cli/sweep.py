@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fullrank.cli.engines import Cpus, EngineName, Gpus, Jobs, PlacedAt, RayAddress, engine_of
 from fullrank.cli.options import AsJson, Device, Settings
 from fullrank.cli.output import Output, seconds
 
@@ -48,6 +49,12 @@ def sweep(
         typer.Option("--results", metavar="FILE", help="Keep grid, rows and means over seeds in this JSON file."),
     ] = None,
     settings: Settings = None,
+    engine: EngineName = "local",
+    jobs: Jobs = None,
+    ray: RayAddress = None,
+    job_cpus: Cpus = None,
+    job_gpus: Gpus = None,
+    placed: PlacedAt = None,
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
@@ -70,9 +77,10 @@ def sweep(
     \b
     fullrank sweep grid.yaml --data data/shop --out runs/grid --dry-run
     fullrank sweep grid.yaml --data data/shop --out runs/grid --max-hours 2 --results results/grid.json
+    fullrank sweep grid.yaml --data data/shop --out runs/grid --engine processes --jobs 4
+    fullrank sweep grid.yaml --data data/shop --out runs/grid --engine ray --job-cpus 4 --job-gpus 1
     """
     from fullrank.data.impressions.store import open_store
-    from fullrank.sweeps.engine import Local
     from fullrank.sweeps.grid import Grid
     from fullrank.sweeps.jobs import from_settings
     from fullrank.sweeps.records import protocols_in_words, summarise_seeds
@@ -84,7 +92,7 @@ def sweep(
         found = found.with_settings(from_settings(settings))
     stores = [open_store(path) for path in data]
     how: dict[str, Any] = {"max_hours": max_hours, "dry_run": dry_run, "results": results, "command": _command()}
-    how["engine"] = Local(device)
+    how["engine"] = engine_of(engine, jobs, ray, job_cpus, job_gpus, placed, device)
     if len(stores) == 1:
         outcome = run_sweep(found, stores[0], out, **how)
         rungs = [Rung(stores[0], outcome)]
@@ -119,6 +127,12 @@ def tune(
         str,
         typer.Option("--sampler", metavar="NAME", help="halton: spread evenly; tpe: by the scores so far."),
     ] = "halton",
+    engine: EngineName = "local",
+    jobs: Jobs = None,
+    ray: RayAddress = None,
+    job_cpus: Cpus = None,
+    job_gpus: Gpus = None,
+    placed: PlacedAt = None,
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
@@ -142,7 +156,6 @@ def tune(
     fullrank sweep runs/tuned/grid.yaml --data data/shop --out runs/final
     """
     from fullrank.data.impressions.store import open_store
-    from fullrank.sweeps.engine import Local
     from fullrank.sweeps.jobs import from_settings
     from fullrank.sweeps.search import Search
     from fullrank.sweeps.tune import tune as search
@@ -152,8 +165,8 @@ def tune(
     if settings:
         asked = asked.with_settings(from_settings(settings))
     found = search(
-        asked, open_store(data), out, max_hours=max_hours, dry_run=dry_run, command=_command(), engine=Local(device),
-        sampler=sampler,
+        asked, open_store(data), out, max_hours=max_hours, dry_run=dry_run, command=_command(),
+        engine=engine_of(engine, jobs, ray, job_cpus, job_gpus, placed, device), sampler=sampler,
     )  # fmt: skip
     if not dry_run:
         rows = [_tuned_row(name, best, found["trials"][name]) for name, best in found["best"].items()]

@@ -86,6 +86,31 @@ def train(
             "the effective rank behind each layer.",
         ),
     ] = False,
+    checkpoints: Annotated[
+        str | None,
+        typer.Option(
+            "--checkpoints",
+            metavar="URL",
+            help="Copy the run here at each checkpoint (s3://..., gs://..., a path); --resume goes on from it.",
+        ),
+    ] = None,
+    ray: Annotated[
+        str | None,
+        typer.Option(
+            "--ray", metavar="ADDRESS", help="Train on a Ray cluster: auto, local (one is started here) or HOST:PORT."
+        ),
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option("--workers", metavar="N", help="Processes on Ray.  [default: 1]")
+    ] = None,
+    min_workers: Annotated[
+        int | None,
+        typer.Option("--min-workers", metavar="N", help="Go on with so many where nodes are lost.  [default: all]"),
+    ] = None,
+    worker_cpus: Annotated[
+        int | None,
+        typer.Option("--worker-cpus", metavar="N", help="CPUs of a process on Ray, and its threads.  [default: 1]"),
+    ] = None,
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
@@ -93,7 +118,7 @@ def train(
 
     The weights of the epoch with the best validation metric are kept. --set changes any setting of the recipe
     (`fullrank show RECIPE` prints them all), such as seed=1, training.max_epochs=5 or model.dim=256. Several
-    processes: `torchrun --nproc-per-node 2 -m fullrank train ...`.
+    processes: `torchrun --nproc-per-node 2 -m fullrank train ...`, or on a cluster --ray.
 
     \b
     fullrank train sasrec --data data/shop --out runs/sasrec
@@ -103,6 +128,7 @@ def train(
     fullrank train sasrec --data data/shop --out runs/watched --watch
     fullrank train --from runs/sasrec --data data/shop-may --out runs/sasrec-may
     fullrank train rankelastor --data data/ctr --out runs/rankelastor
+    fullrank train sasrec --data data/shop --out runs/sasrec --ray auto --workers 4 --checkpoints s3://bucket/sasrec
     """
     if recipe is None and source is None and not resume:
         raise UserError(
@@ -123,6 +149,7 @@ def train(
         run = api.train(
             recipe, data, out, set=settings or (), resume=resume, overwrite=overwrite, init_from=source,
             loggers=loggers or (), callbacks=_callbacks(watch), device=device, progress=not output.silent,
+            checkpoints=checkpoints, ray=ray, workers=workers, min_workers=min_workers, worker_cpus=worker_cpus,
         )  # fmt: skip
     except KeyboardInterrupt:
         replaced = not overwrite or _identity(out) != old  # until then its checkpoints are the old run's

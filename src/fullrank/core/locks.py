@@ -15,6 +15,7 @@ import json
 import os
 import platform
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
@@ -44,12 +45,13 @@ _HELD: ContextVar[Mapping[Path, bool]] = ContextVar("_HELD", default={})  # noqa
 
 
 @contextmanager
-def folder_lock(folder: str | Path, what: str) -> Iterator[None]:
+def folder_lock(folder: str | Path, what: str, *, wait: float = 0.0) -> Iterator[None]:
     """Hold a folder while it is written; `what` (`train`) is for the sentence of the one who is refused.
 
     The folder need not exist. Who holds it already, further up in the same chain of calls, may enter again. Where the
-    disk has no locks, one note is logged and nobody is kept out. Raises `UserError`: `folder-locked` where another
-    process or thread has it, `not-written` where no lock file can be made.
+    disk has no locks, one note is logged and nobody is kept out. `wait`: seconds to wait for another holder, such as
+    one that is being ended. Raises `UserError`: `folder-locked` where another process or thread has it, `not-written`
+    where no lock file can be made.
     """
     place = Path(os.path.realpath(folder))
     held = _HELD.get()
@@ -59,7 +61,7 @@ def folder_lock(folder: str | Path, what: str) -> Iterator[None]:
     made = _missing_parents(place)
     try:
         path = _lock_file(place)
-        handle = _acquire(path, place)
+        handle = _acquire_within(wait, path, place)
         try:
             if handle is not None:
                 _write_note(handle, what)
@@ -100,6 +102,18 @@ def _lock_file(place: Path) -> Path:
     a disk that is mounted there."""
     inside = place.is_dir() and not os.access(place.parent, os.W_OK)
     return (place if inside else place.parent) / f".{place.name}.lock"
+
+
+def _acquire_within(seconds: float, path: Path, place: Path) -> int | None:
+    """`_acquire`, tried again for so long while another has the lock."""
+    until = time.monotonic() + seconds
+    while True:
+        try:
+            return _acquire(path, place)
+        except UserError:
+            if time.monotonic() >= until:
+                raise
+            time.sleep(min(0.5, seconds))
 
 
 def _acquire(path: Path, place: Path) -> int | None:

@@ -1,8 +1,8 @@
 """One job from its start (or from where it was cut off) to its row, and the engines that run jobs.
 
 An engine is handed work and gives rows back as they end, in whatever order. Which jobs there are, what is finished
-already, the time limit, the rows on disk and the display belong to the runner. `Local` is the one engine so far: this
-process, one job after another.
+already, the time limit, the rows on disk and the display belong to the runner. `Local` is this process, one job after
+another; `processes.py` has several processes of this machine, `ray_engine.py` the nodes of a cluster.
 """
 
 from __future__ import annotations
@@ -84,14 +84,25 @@ def _evaluated(job: Job, model: Any, store: AnyStore, place: torch.device) -> di
     return {name: made[asked] for name, asked in job.evaluations.items()}
 
 
-def failed_row(job: Job, store: AnyStore, error: Exception, seconds: float) -> Row:
+@runtime_checkable
+class Named(Protocol):
+    """What a row says of its data; a store, or the place of one that cannot be opened."""
+
+    @property
+    def path(self) -> Path: ...
+
+    @property
+    def fingerprint(self) -> str: ...
+
+
+def failed_row(job: Job, store: Named, error: Exception, seconds: float) -> Row:
     """The row of a job that ended with an error."""
     text = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
     spent = {"train": round(seconds, 2), "evaluate": 0.0}
     return {**job_fields(job, store), "error": text, "metrics": {}, "seconds": spent, **_stamp()}
 
 
-def job_fields(job: Job, store: AnyStore) -> Row:
+def job_fields(job: Job, store: Named) -> Row:
     """What a row is about."""
     return {
         "cell": job.cell,
@@ -220,6 +231,9 @@ class Engine(Protocol):
         `work` is made as it is asked for: whether a job still fits the time allowed is decided at that moment, so an
         engine asks for a piece when it has a place to start it. A row is on disk before the next one is asked for;
         where the caller stops asking, the iterator is closed, and what still runs is to be ended.
+
+        An engine may have a method `check()`, called before costs are measured: it raises `UserError` where the engine
+        could not run.
         """
         ...
 

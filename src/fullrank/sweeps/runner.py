@@ -17,6 +17,7 @@ from fullrank.sweeps.cost import measure_costs
 from fullrank.sweeps.display import TOO_LONG, Display
 from fullrank.sweeps.engine import CELLS, Engine, Local, Work, check_job_folder, is_trained, steps_done
 from fullrank.sweeps.jobs import Job
+from fullrank.sweeps.processes import LocalProcesses
 from fullrank.sweeps.records import Outcome, RowsFile
 
 HOUR = 3600.0
@@ -45,8 +46,11 @@ def run_jobs(
     another spec, a folder in use. A job that fails later leaves a row with its error and the others go on.
     """
     _check_call(max_hours)
-    device = engine.device if isinstance(engine, Local) else "auto"  # costs are measured here, whatever the engine
+    # costs are measured here, whatever the engine; the devices of other machines are not known here
+    device = engine.device if isinstance(engine, Local | LocalProcesses) else "auto"
     resolve_device(device)
+    if callable(check := getattr(engine, "check", None)):
+        check()
     begun = time.perf_counter()
     folder = Path(out)
     _make(folder)

@@ -40,6 +40,7 @@ from fullrank.training.distributed import join_processes, launched, sum_over_ran
 from fullrank.training.freezing import freeze_below
 from fullrank.training.log import MetricsLog, TrainingProgress, make_loggers
 from fullrank.training.loop import FitModule, TrainingLoop
+from fullrank.training.mirror import Mirror
 from fullrank.training.optim import make_optimizer
 from fullrank.training.precision import settled
 from fullrank.training.run_folder import RunFolder
@@ -63,21 +64,37 @@ def fit(
     callbacks: tuple[Callback, ...] = (),
     device: str = "auto",
     progress: bool = True,
+    checkpoints: str | None = None,
 ) -> Run:
     """Train `experiment` on `store` and return the run folder `out`, opened.
 
     `resume` continues a run of the same spec and data that was cut off, to the same weights bit for bit (on the CPU,
     with one thread count). `init_from` starts from the weights of an earlier run; items, and the values of a ranking
     model's fields, are matched by external id. `overwrite` replaces the run that is there with the first checkpoint of
-    the new one: until then it stays whole. The folder is locked while it is written.
+    the new one: until then it stays whole. The folder is locked while it is written. `checkpoints` is a URL of fsspec
+    that the folder is copied to at each checkpoint; `resume` goes on from there where the folder has fewer steps.
     """
     folder, where = without_dots(out), resolve_device(device)
     experiment = settled(experiment, where)
+    mirror = None if checkpoints is None else Mirror(checkpoints)
+    if mirror is not None and resume:  # several machines have to begin at one step
+        mirror.restore(folder, unless_behind=launched().world == 1)
+    elif mirror is not None and launched().rank == 0:
+        mirror.require_free(overwrite=overwrite)
     join_processes(where)
+    if mirror is not None:
+        sum_over_ranks(torch.zeros((), device=where))  # every process has downloaded what it needs
     with folder_lock(folder, "train") if launched().rank == 0 else nullcontext():
-        return _fit_locked(
-            experiment, store, folder, resume, overwrite, init_from, loggers, callbacks, where, progress
+        _fit_locked(
+            experiment, store, folder, resume, overwrite, init_from, loggers, callbacks, where, progress, mirror
         )  # fmt: skip
+        if mirror is not None and launched().rank == 0:
+            mirror.push(folder)  # sealed
+    if mirror is not None and launched().world > 1:
+        sum_over_ranks(torch.zeros((), device=where))
+        if launched().rank > 0:  # on another machine, perhaps
+            mirror.restore(folder)
+    return Run.open(folder)
 
 
 def _fit_locked(
@@ -91,7 +108,8 @@ def _fit_locked(
     callbacks: tuple[Callback, ...],
     where: torch.device,
     progress: bool,
-) -> Run:
+    mirror: Mirror | None,
+) -> None:
     """Check all that can be checked, then train: nothing of an old run is lost before the new one has a checkpoint."""
     if launched().rank == 0:  # the others may come when it has begun to write
         check_folder(folder, experiment, store, resume=resume, overwrite=overwrite, init_from=init_from)
@@ -145,12 +163,11 @@ def _fit_locked(
             run.publish()
         else:
             log = MetricsLog(run.path, tools, wait=not run.published)
-            _fit(model, experiment, data, loader, run, kept, log, callbacks, progress, where)
+            _fit(model, experiment, data, loader, run, kept, log, callbacks, progress, where, mirror)
             if first_rank:
                 seal_run(run.path)
     finally:
         run.abandon()
-    return Run.open(folder)
 
 
 def _fit(
@@ -164,6 +181,7 @@ def _fit(
     callbacks: tuple[Callback, ...],
     progress: bool,
     device: torch.device,
+    mirror: Mirror | None,
 ) -> None:
     training = experiment.training
     total = loader.steps_per_epoch * training.max_epochs
@@ -185,7 +203,7 @@ def _fit(
     if launched().rank == 0:
         log.keep_until(first)
     progress_bar = TrainingProgress(progress and launched().rank == 0, total, first)
-    loop = TrainingLoop(experiment, data, loader, out, log, progress_bar, callbacks, state)
+    loop = TrainingLoop(experiment, data, loader, out, log, progress_bar, callbacks, state, mirror)
     try:
         _run_steps(module, loader, first, total, loop, device)
     finally:

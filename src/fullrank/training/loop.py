@@ -28,6 +28,7 @@ from fullrank.training.checkpoint import Checkpoint, CheckpointState, write_chec
 from fullrank.training.data_module import AnyBatch, Batches, DataModule
 from fullrank.training.distributed import ProcessRank, sum_over_ranks
 from fullrank.training.log import MetricsLog, TrainingProgress
+from fullrank.training.mirror import Mirror
 from fullrank.training.optim import clip_gradients, dump_optimizer, load_optimizer, make_optimizer
 from fullrank.training.run_folder import RunFolder
 from fullrank.training.schedule import lr_factor, plateau_factor
@@ -129,7 +130,9 @@ class TrainingLoop(lightning.Callback):
         progress: TrainingProgress,
         callbacks: tuple[Callback, ...],
         state: CheckpointState,
+        mirror: Mirror | None = None,
     ):
+        self.mirror = mirror
         self.experiment, self.data, self.loader, self.out = experiment, data, loader, out
         self.metrics_log, self.progress, self.callbacks = log, progress, callbacks
         self.validates = data.validates
@@ -255,6 +258,8 @@ class TrainingLoop(lightning.Callback):
             write_checkpoint(self.out.path, module.model, dump_optimizer(trainer.optimizers[0]), state)
             if self.out.publish():
                 self.metrics_log.move(self.out.path)
+            if self.mirror is not None:
+                self.mirror.push(self.out.path)
         if not self.saved:
             trainer.strategy.barrier()  # no process ends, and opens the run, before it is in its place
             self.saved = True

@@ -1,0 +1,34 @@
+"""A Ray cluster of two nodes on this machine, for the tests that carry the mark `cluster`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+MEMORY = 100 * 2**20
+"""Bytes of each node's shared memory."""
+
+
+@contextmanager
+def two_nodes(cpus: int = 1) -> Iterator[Any]:
+    """A `ray.cluster_utils.Cluster` whose head and second node have so many CPUs each; gone when the block ends.
+
+    The head has the resource `head`, the other one `second`.
+    """
+    pytest.importorskip("ray", reason="ray is not installed (pip install 'fullrank[ray]')")
+    import ray
+    from ray.cluster_utils import Cluster
+
+    node = {"num_cpus": cpus, "object_store_memory": MEMORY, "include_dashboard": False}
+    cluster = Cluster()
+    try:
+        cluster.add_node(**node, resources={"head": 1})
+        cluster.add_node(**node, resources={"second": 1})
+        cluster.wait_for_nodes()
+        yield cluster
+    finally:
+        ray.shutdown()
+        cluster.shutdown()

@@ -1,0 +1,59 @@
+"""Sweeps on a Ray cluster of two nodes, one of which is killed. `make test-cluster` runs these."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fullrank.core.readers import read_jsonl
+from fullrank.data.events.store import Store
+from fullrank.sweeps.ray_engine import RayEngine
+from fullrank.sweeps.sweep import sweep
+from tests.ray_nodes import two_nodes
+
+from .test_engine import lasting
+from .test_sweep import Tiny, cheap, same, weights  # noqa: F401
+
+pytestmark = [pytest.mark.slow, pytest.mark.cluster]
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    with two_nodes() as found:
+        yield found
+
+
+def test_a_killed_node_costs_no_row_and_doubles_none(
+    store: Store, tiny: Tiny, out: Path, tmp_path: Path, cluster: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Twelve jobs, a CPU on each node. When three rows are there the second node is killed in the middle of a job."""
+    grid = tiny("[sasrec, gru4rec]", seeds=(0, 1, 2, 3, 4, 5), settings={"training.max_epochs": 12})
+    engine, second = RayEngine(cluster.address), next(iter(cluster.worker_nodes))
+    killed = list[int]()
+
+    def kill() -> None:
+        while not (out / "rows.jsonl").exists() or len(read_jsonl(out / "rows.jsonl")) < 3:
+            time.sleep(0.05)
+        cluster.remove_node(second, allow_graceful=False)
+        killed.append(len(read_jsonl(out / "rows.jsonl")))
+
+    thread = threading.Thread(target=kill, daemon=True)
+    thread.start()
+    with caplog.at_level(logging.INFO, logger="fullrank"):
+        rows = sweep(grid, store, out, progress=False, engine=engine)
+    thread.join(30)
+    assert killed and killed[0] < 12, "the node was lost while jobs were left"
+    assert "is handed in again" in caplog.text, "a job was on it"
+    lines = Counter((row["cell"], row["seed"]) for row in read_jsonl(out / "rows.jsonl"))
+    assert len(lines) == 12 and set(lines.values()) == {1} and not any(row.get("error") for row in rows)
+    here = sweep(grid, store, tmp_path / "here", progress=False)
+    for row, other in zip(lasting(rows), lasting(here), strict=True):
+        assert row == {**other, "resumed_at_step": row["resumed_at_step"]}
+    assert all(same(weights(out, name), weights(tmp_path / "here", name)) for name in ("sasrec-seed5", "gru4rec-seed0"))

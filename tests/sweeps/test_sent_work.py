@@ -1,0 +1,109 @@
+"""What travels to another process, the store that it opens there, and the options that name an engine."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fullrank.cli.engines import engine_of
+from fullrank.core import locks
+from fullrank.data.events.store import Store
+from fullrank.run import Run
+from fullrank.sweeps import runner, sent_work
+from fullrank.sweeps.engine import Local, Work
+from fullrank.sweeps.processes import LocalProcesses
+from fullrank.sweeps.ray_engine import RayEngine
+from fullrank.sweeps.sent_work import SentStore, SentWork
+from fullrank.sweeps.sweep import run_sweep
+from refusals import refused
+
+from .test_engine import lasting
+from .test_sweep import Tiny, cheap  # noqa: F401
+
+
+def sent(store: Store, tiny: Tiny, out: Path, placed: Path | None = None) -> SentWork:
+    one = SentWork.of(Work(tiny("[sasrec]").jobs()[0], store, out), threads=1, placed=placed)
+    back: SentWork = pickle.loads(pickle.dumps(one))
+    return back
+
+
+def test_the_path_of_the_store_travels_and_the_row_is_the_same(
+    store: Store, tiny: Tiny, out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened, real = list[Path](), sent_work.open_store
+    monkeypatch.setattr(sent_work, "open_store", lambda path: opened.append(path) or real(path))
+    one = sent(store, tiny, out, tmp_path / "disk")
+    assert len(pickle.dumps(one)) < 5000 < len(pickle.dumps(store))
+    row = one.run("cpu")
+    here = Work(tiny("[sasrec]").jobs()[0], store, tmp_path / "here").run("cpu")
+    assert lasting([row]) == lasting([here])
+    place = tmp_path / "disk" / store.fingerprint[:16] / store.path.name
+    assert opened == [place], "placed on the local disk"
+    assert Run.open(out / "cells" / "sasrec-seed0").manifest["data"]["path"] == str(store.path), "where all find it"
+    sent_work._opened(one.store)
+    assert len(opened) == 1, "once in a process"
+    sent_work._opened.cache_clear()
+    (place / "mark").touch()
+    sent_work._opened(one.store)
+    assert (place / "mark").exists(), "placed once on a disk"
+
+
+def test_what_cannot_be_opened_is_a_failed_row(store: Store, tiny: Tiny, out: Path, tmp_path: Path) -> None:
+    one = sent(store, tiny, out)
+    other = SentWork(**{**vars(one), "store": SentStore(store.path, "f" * 64)})
+    row = other.run("cpu")
+    assert "fingerprints differ" in row["error"] and row["data_fingerprint"] == "f" * 64
+    gone = SentWork(**{**vars(one), "store": SentStore(tmp_path / "gone", store.fingerprint)})
+    assert "gone" in gone.run("cpu")["error"]
+    assert not (out / "cells").exists()
+
+
+def test_a_run_folder_is_waited_for(store: Store, tiny: Tiny, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever had it before is still ending; where it does not end, the row says who has it."""
+    one = sent(store, tiny, out)
+    handle = locks._acquire(*_lock(out / "cells" / "sasrec-seed0"))
+    assert handle is not None
+    monkeypatch.setattr(sent_work, "LOCK_SECONDS", 0.1)
+    assert "is being written by" in one.run("cpu")["error"]
+    monkeypatch.setattr(sent_work, "LOCK_SECONDS", 30.0)
+    threading.Timer(0.3, os.close, (handle,)).start()
+    assert not one.run("cpu").get("error")
+
+
+def _lock(place: Path) -> tuple[Path, Path]:
+    return locks._lock_file(place), place
+
+
+def test_options_name_an_engine_and_none_is_ignored() -> None:
+    assert engine_of("local", None, None, None, None, None, "cpu") == Local("cpu")
+    assert engine_of("processes", 3, None, None, None, None, "cpu") == LocalProcesses(jobs=3, device="cpu")
+    placed = Path("/disk")
+    assert engine_of("ray", 3, "host:1", 2, 0.5, placed, "auto") == RayEngine("host:1", 3, 2, 0.5, "auto", placed)
+    with refused("option-without-effect", "--jobs", "local"):
+        engine_of("local", 2, None, None, None, None, "auto")
+    with refused("option-without-effect", "--ray", "processes"):
+        engine_of("processes", 2, "auto", None, None, None, "auto")
+    with refused("unknown-value", "'rays'", "ray"):
+        engine_of("rays", None, None, None, None, None, "auto")
+    with refused("setting-out-of-range", "cpus=1.5"):
+        RayEngine(cpus=1.5)
+
+
+def test_an_engine_that_cannot_run_is_told_before_costs_are_measured(
+    store: Store, tiny: Tiny, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def measured(*_: Any, **__: Any) -> None:
+        raise AssertionError("the costs were measured")
+
+    monkeypatch.setattr(runner, "measure_costs", measured)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name, *_: None)
+    with refused("missing-package", "fullrank[ray]"):
+        run_sweep(tiny("[sasrec]"), store, out, progress=False, engine=RayEngine("local"))
+    monkeypatch.setattr("importlib.util.find_spec", lambda name, *_: name)
+    with refused("invalid-address", "'everywhere'", "HOST:PORT"):
+        run_sweep(tiny("[sasrec]"), store, out, progress=False, engine=RayEngine("everywhere"))
