@@ -56,6 +56,9 @@ class Training(Spec):
     top_blocks: int | None = later(None, ge=0, le=MOST_PARTS)
     """Blocks of the encoder that are trained, from the top, where training starts from a run; the lower ones and the
     tables of items and positions stay as they are. Null trains everything."""
+    shard_items: bool = later(False)
+    """Whether processes share out the rows of the item table, each with the moments of its own; else each holds all of
+    them."""
     checkpoint_minutes: float = Field(5.0, ge=0, le=1e6)
     """Minutes between checkpoints inside an epoch (each epoch's end writes one too); 0 writes one every step."""
 
