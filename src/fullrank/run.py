@@ -242,7 +242,8 @@ def build_model(
 ) -> Any:
     """The untrained model of an experiment, built on the items of its catalogue or on the fields of its encoder.
 
-    `shard`: which rows of the item table this process holds, where several hold it together. Raises `UserError` where training it takes more memory than `device` has free.
+    `shard`: which rows of the item table this process holds, where several hold it together. Raises `UserError` where
+    training the model takes more memory than `device` has free.
     """
     what = known.fields if isinstance(known, FieldEncoder) else known
     build = experiment.model.build  # type: ignore[attr-defined]

@@ -110,6 +110,10 @@ class FitModule(lightning.LightningModule):
         for table in self.by_row if is_distributed() else ():
             if table.grad is not None:
                 table.grad = mean_by_row(table.grad)
+        for name in self.shards:
+            table = self.get_parameter(name)
+            if table.grad is not None and table.grad.is_sparse:  # of look-ups alone, without an exact softmax
+                table.grad = table.grad.to_dense()
 
     def configure_gradient_clipping(
         self,

@@ -30,8 +30,6 @@ class ShardedItemTable(Items):
         drawn = normal_rows(shard.size, dim, shard.low, shard.high, STD)
         self.embedding = nn.Embedding.from_pretrained(drawn, freeze=False)
         setattr(self.embedding.weight, MARK, True)
-        # look-ups alone leave a sparse gradient; added to the dense one of a softmax it takes no table of its own
-        self.embedding.weight.register_hook(lambda grad: grad.to_dense() if grad.is_sparse else grad)
         self.register_buffer("popularity", torch.as_tensor(catalog.popularity, dtype=torch.float32))
 
     def flops(self, count: int) -> int:
