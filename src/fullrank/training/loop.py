@@ -14,7 +14,6 @@ from typing import Any
 import lightning
 import torch
 from torch import Tensor
-from torch.nn.parallel import DistributedDataParallel
 
 from fullrank.core.errors import UserError
 from fullrank.core.tensor_files import write_tensors
@@ -33,6 +32,7 @@ from fullrank.training.optim import clip_gradients, dump_optimizer, load_optimiz
 from fullrank.training.run_folder import RunFolder
 from fullrank.training.schedule import lr_factor, plateau_factor
 from fullrank.training.shards import (
+    leave_to_us,
     own_moments,
     send_pieces,
     sharded_numbers,
@@ -71,7 +71,7 @@ class FitModule(lightning.LightningModule):
         """The parameters of which this process holds some rows."""
         self.by_row = list(model.row_parameters()) if isinstance(model, RankingModule) else []
         """Tables with sparse gradients, which processes sum by row."""
-        _leave_to_us(self)
+        leave_to_us(self, model, self.by_row)
 
     def training_step(self, batch: AnyBatch, index: int) -> Tensor:
         shards = self.training_spec.accumulate * self.trainer.world_size
@@ -135,18 +135,6 @@ class FitModule(lightning.LightningModule):
 
     def _factor(self, step: int) -> float:
         return lr_factor(self.training_spec, step, self.total) * plateau_factor(self.training_spec, self.cuts)
-
-
-def _leave_to_us(module: FitModule) -> None:
-    """Tell DDP which parameters' gradients it must not average (and a table's counts, which it would send each step).
-
-    Every process has rows of its own of a table that is shared out; sparse gradients are summed by row.
-    """
-    by_row = {id(table) for table in module.by_row}
-    names = [name for name, p in module.named_parameters() if name in module.shards or id(p) in by_row]
-    if module.shards:
-        names.append("model.items.popularity")
-    DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(module, names)
 
 
 LOG_EVERY = 50

@@ -7,13 +7,14 @@ takes its own rows of the file, which is mapped.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import torch
 import torch.distributed
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from fullrank.core.errors import UserError
 from fullrank.core.tensor_files import Pieces, in_file_order
@@ -86,6 +87,19 @@ def sharded_parameters(model: nn.Module) -> dict[str, RowShard]:
     if not isinstance(model, RecommenderModel) or model.items.shard is None:
         return {}
     return {f"items.{name}": model.items.shard for name, _ in model.items.named_parameters()}
+
+
+def leave_to_us(holder: nn.Module, model: nn.Module, by_row: Sequence[nn.Parameter]) -> None:
+    """Tell DDP which gradients within `holder` (of the model) it must not average.
+
+    Of a table that is shared out every process has rows of its own; tables `by_row` have sparse gradients, which are
+    summed by row. Counts of a table that is shared out, which never change, are left out of what each step sends, too.
+    """
+    own = {*(id(model.get_parameter(name)) for name in sharded_parameters(model)), *map(id, by_row)}
+    names = [name for name, parameter in holder.named_parameters() if id(parameter) in own]
+    if isinstance(model, RecommenderModel) and model.items.shard is not None:
+        names += [name for name, buffer in holder.named_buffers() if buffer is model.items.popularity]
+    DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(holder, names)
 
 
 def parameter_count(model: nn.Module) -> int:
