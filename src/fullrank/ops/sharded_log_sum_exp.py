@@ -58,6 +58,7 @@ class _ShardedLogSumExp(torch.autograd.Function):
         weights = gather_rows(upstream.contiguous(), ctx.shard.group)[0] * share
         with torch.autocast(everyone.device.type, enabled=False):
             _, dx, dw = chunked_pass(everyone.to(ctx.dtype), own.to(ctx.dtype), weights, ctx.rows, True)
+        assert dx is not None and dw is not None
         dx = dx.float()  # a sum over processes in bf16 would lose digits
         dist.all_reduce(dx, group=ctx.shard.group)
         return dx[ctx.mine].to(everyone.dtype), dw.div_(ctx.shard.world).to(own.dtype), None, None

@@ -78,16 +78,16 @@ class _Rows(torch.autograd.Function):
         wanted = torch.searchsorted(ids, edges).diff()  # how many of the ids each process holds
         asked = torch.empty_like(wanted)
         dist.all_to_all_single(asked, wanted, group=shard.group)
-        ctx.splits, ctx.shard, ctx.size = (asked.tolist(), wanted.tolist()), shard, own.shape
-        rows = _exchange(ids, *ctx.splits, shard) - shard.low
+        ctx.asked, ctx.wanted, ctx.shard, ctx.size = asked.tolist(), wanted.tolist(), shard, own.shape
+        rows = _exchange(ids, ctx.asked, ctx.wanted, shard) - shard.low
         ctx.save_for_backward(rows)
-        return _exchange(own.detach()[rows], *ctx.splits[::-1], shard)
+        return _exchange(own.detach()[rows], ctx.wanted, ctx.asked, shard)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         (rows,) = ctx.saved_tensors
-        values = _exchange(grad, *ctx.splits, ctx.shard) / ctx.shard.world
+        values = _exchange(grad, ctx.asked, ctx.wanted, ctx.shard) / ctx.shard.world
         return torch.sparse_coo_tensor(rows[None], values, ctx.size, check_invariants=False).coalesce(), None, None
 
 

@@ -37,6 +37,7 @@ class ShardedItemTable(Items):
 
     def embed(self, ids: Int[Tensor, "*n"]) -> Float[Tensor, "*n D"]:
         wanted, place = distinct_and_places(ids, self.size)
+        assert self.shard is not None
         return sharded_rows(self.embedding.weight, wanted, self.shard)[place]
 
     def own(self) -> Float[Tensor, "v D"]:
