@@ -35,6 +35,8 @@ CASES = {
     "sampled_metric": ("evaluation.protocol=sampled", "evaluation.negatives=20"),
     "discounted": ("evaluation.popularity_discount=0.5",),
 }
+COUPLED = ("penalty",)
+"""What sees a process's own rows together, so that one process trains something else than several do."""
 SLOW = (pytest.mark.slow, pytest.mark.cluster)
 
 
@@ -70,7 +72,11 @@ def equal(run: Run, one: Run) -> None:
 )  # fmt: skip
 def test_several_processes_equal_one(case: str, processes: int, market: Store, tmp_path: Path, worker: Path) -> None:
     spec = shared(*CASES[case])
-    one = train(spec, market, tmp_path / "one", progress=False)
+    if case in COUPLED:
+        whole = spec.override("training.shard_items=false")
+        one = torchrun(worker, whole, market, tmp_path / "whole", processes)
+    else:
+        one = train(spec, market, tmp_path / "one", progress=False)
     equal(torchrun(worker, spec, market, tmp_path / "several", processes), one)
 
 

@@ -7,6 +7,8 @@ block.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.distributed as dist
 from jaxtyping import Float, Int
@@ -30,7 +32,7 @@ def sharded_top_k(
     return values[:, :k], ids.gather(1, at[:, :k])
 
 
-def _of_all(part: Tensor, group: object, world: int) -> list[Tensor]:
+def _of_all(part: Tensor, group: Any, world: int) -> list[Tensor]:
     parts = [torch.empty_like(part) for _ in range(world)]
-    dist.all_gather(parts, part.contiguous(), group=group)  # type: ignore[arg-type]
+    dist.all_gather(parts, part.contiguous(), group=group)
     return parts
