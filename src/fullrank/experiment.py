@@ -60,6 +60,9 @@ class Training(Spec):
     compile: bool = later(False)
     """Let torch.compile make kernels of the encoder (of a ranking model the ranker): minutes at the start, for steps
     that may be shorter. Needs a compiler on the machine."""
+    shard_items: bool = later(False)
+    """Whether processes share out the rows of the item table, each with the moments of its own; else each holds all of
+    them."""
     checkpoint_minutes: float = Field(5.0, ge=0, le=1e6)
     """Minutes between checkpoints inside an epoch (each epoch's end writes one too); 0 writes one every step."""
 

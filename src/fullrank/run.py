@@ -32,6 +32,7 @@ from fullrank.data.impressions.store import AnyStore, ImpressionStore, check_sto
 from fullrank.data.manifest import damaged_file, is_count, is_store, sha256_file
 from fullrank.experiment import Experiment
 from fullrank.ops.model_memory import build_to_train, build_within
+from fullrank.ops.sharded_rows import RowShard
 from fullrank.run_manifest import (
     AGAIN,
     ENCODER,
@@ -236,14 +237,18 @@ class Run:
         return encoder
 
 
-def build_model(experiment: Experiment, known: CatalogOrEncoder, device: torch.device | str = "cpu") -> Any:
+def build_model(
+    experiment: Experiment, known: CatalogOrEncoder, device: torch.device | str = "cpu", shard: RowShard | None = None
+) -> Any:
     """The untrained model of an experiment, built on the items of its catalogue or on the fields of its encoder.
 
-    Raises `UserError` where training it takes more memory than `device` has free.
+    `shard`: which rows of the item table this process holds, where several hold it together. Raises `UserError` where
+    training the model takes more memory than `device` has free.
     """
     what = known.fields if isinstance(known, FieldEncoder) else known
     build = experiment.model.build  # type: ignore[attr-defined]
-    return build_to_train(lambda: build(what), device, lambda model: getattr(model, "row_parameters", list)())
+    shards = () if shard is None else (shard,)
+    return build_to_train(lambda: build(what, *shards), device, lambda model: getattr(model, "row_parameters", list)())
 
 
 def store_path(run: Run, *, how: str = "by data=") -> Path:

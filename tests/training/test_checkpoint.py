@@ -234,6 +234,6 @@ def test_what_the_sentence_advises_works(market: Store, run: Path, tmp_path: Pat
 
 def test_a_state_comes_back_as_it_was_written(tmp_path: Path) -> None:
     state = CheckpointState(step=7, best=0.25, best_epoch=2, sums={"a": 0.1}, pace=(3, 4, 0.5), cuts=1)
-    write_checkpoint(tmp_path, torch.nn.Linear(2, 2), {"0.step": torch.tensor(7.0)}, state)
+    write_checkpoint(tmp_path, torch.nn.Linear(2, 2).state_dict(), {"0.step": torch.tensor(7.0)}, state)
     found = read_checkpoint(tmp_path)
     assert found is not None and found.state.model_copy(update={"files": {}}) == state

@@ -9,8 +9,6 @@ import pytest
 from fullrank.core.tensor_files import read_tensors
 from fullrank.run import Run
 from fullrank.training.fit import fit
-from fullrank.training.ranking_data import RankingData
-from refusals import refused
 from tests.training.clicks import shop, tiny
 from tests.training.test_ddp import torchrun
 
@@ -31,9 +29,21 @@ def test_two_processes_equal_one(tmp_path: Path, worker: Path) -> None:
         assert (a[name] - b[name]).norm() <= 5e-3 * a[name].norm(), name
 
 
-def test_sparse_gradients_need_one_process(tmp_path: Path) -> None:
+@pytest.mark.slow
+@pytest.mark.cluster
+@pytest.mark.parametrize("update", ["lazy_adam", "rowwise_adagrad"])
+@pytest.mark.parametrize("processes", [2, 4])
+def test_tables_that_are_updated_by_row(update: str, processes: int, tmp_path: Path, worker: Path) -> None:
+    """Losses and validation of one process; clipped, so that the norm is over the rows of all."""
     store = shop(tmp_path / "store")
-    spec = tiny("model.embedding.update=lazy_adam")
-    model = spec.model.build(store.fields)  # type: ignore[attr-defined]
-    with refused("one-process-only"):
-        RankingData(spec, store).loader(model, world=2)
+    spec = tiny(
+        f"model.embedding.update={update}", "training.max_epochs=2", "model.ranker.deep.dropout=0", "training.lr=1e-3",
+        "training.clip_norm=0.05",
+    )  # fmt: skip
+    one = fit(spec, store, tmp_path / "one", progress=False)
+    several = torchrun(worker, spec, store, tmp_path / "several", processes)  # type: ignore[arg-type]
+    assert column(several, "train/bce") == pytest.approx(column(one, "train/bce"), rel=1e-6)
+    assert column(several, "validation/auc") == pytest.approx(column(one, "validation/auc"), abs=1e-6)
+    a, b = (read_tensors(run.path / "weights.safetensors") for run in (one, several))
+    for name in a:
+        assert (a[name] - b[name]).norm() <= 1e-3 * a[name].norm(), name

@@ -57,11 +57,11 @@ def test_two_processes_equal_one(case: str, market: Store, tmp_path: Path, worke
     )
 
 
-def torchrun(worker: Path, spec: Experiment, store: Store, out: Path) -> Run:
+def torchrun(worker: Path, spec: Experiment, store: Store, out: Path, processes: int = 2, mode: str = "fresh") -> Run:
     env = os.environ | {"OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(worker)]
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
     done = subprocess.run(
-        [*command, str(store.path), str(out), json.dumps(spec.dump()), "fresh"],
+        [*command, str(worker), str(store.path), str(out), json.dumps(spec.dump()), mode],
         env=env,
         capture_output=True,
         timeout=300,

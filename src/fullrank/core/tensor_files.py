@@ -1,23 +1,58 @@
-"""Read and write safetensors files: tensors without pickle, whole or absent."""
+"""Read and write safetensors files: tensors without pickle, whole or absent.
+
+A tensor that is in no memory whole (`Pieces`) is written piece by piece. The library writes whole tensors alone, so the
+header of such a file is made here: 8 bytes of its length, JSON, then the numbers of one tensor after another.
+"""
 
 from __future__ import annotations
 
+import json
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import safetensors
 import safetensors.torch
+import torch
 from torch import Tensor
 
 from fullrank.core.errors import UserError
-from fullrank.core.files import NotWritten, reason_of, whole_file
+from fullrank.core.files import NotWritten, open_whole, reason_of, whole_file
 from fullrank.core.readers import cannot_open, refuse_special
 
+_ALIGNED = 8
+"""Bytes that the header of the format is padded to a multiple of."""
+_DTYPES = {
+    torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.int64: "I64",
+    torch.int32: "I32", torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8", torch.bool: "BOOL",
+}  # fmt: skip
+"""The format's names of dtypes."""
 
-def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
+
+@dataclass(frozen=True)
+class Pieces:
+    """A tensor of which pieces are made when it is written, by rows in order."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    make: Callable[[], Iterator[Tensor]]
+
+
+def in_file_order(tensors: Mapping[str, Tensor | Pieces]) -> list[str]:
+    """The names in the order of a file: wide dtypes first, so that every tensor is aligned; then by name."""
+    return sorted(tensors, key=lambda name: (-tensors[name].dtype.itemsize, name))
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor | Pieces]) -> None:
     """Write a safetensors file. Raises `UserError` where the disk refuses; an older file is then unchanged."""
     whole: dict[str, Tensor] = {}
     places: set[int] = set()
+    if any(isinstance(tensor, Pieces) for tensor in tensors.values()):
+        _write_pieces(path, tensors)
+        return
     for name, tensor in tensors.items():
+        assert isinstance(tensor, Tensor)
         flat = tensor.detach().cpu().contiguous()
         place = flat.untyped_storage().data_ptr()
         whole[name] = flat.clone() if place in places else flat  # the format has no two names for one place
@@ -27,6 +62,25 @@ def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
             safetensors.torch.save_file(whole, str(part))
         except safetensors.SafetensorError as error:
             raise NotWritten(path, str(error)) from error
+
+
+def _write_pieces(path: Path, tensors: Mapping[str, Tensor | Pieces]) -> None:
+    names, header, end = in_file_order(tensors), {}, 0
+    for name in names:
+        shape, dtype = tuple(tensors[name].shape), tensors[name].dtype
+        start, end = end, end + math.prod(shape) * dtype.itemsize
+        header[name] = {"dtype": _DTYPES[dtype], "shape": shape, "data_offsets": [start, end]}
+    head = json.dumps(header, separators=(",", ":")).encode()
+    head += b" " * (-len(head) % _ALIGNED)
+    with open_whole(path) as file:
+        file.write(len(head).to_bytes(8, "little") + head)
+        for name in names:
+            for piece in _pieces_of(tensors[name]):
+                file.write(piece.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+
+
+def _pieces_of(tensor: Tensor | Pieces) -> Iterable[Tensor]:
+    return tensor.make() if isinstance(tensor, Pieces) else [tensor]
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:

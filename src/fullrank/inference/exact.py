@@ -28,9 +28,11 @@ LARGEST_BLOCK = 1 << 24
 
 @torch.inference_mode()
 def top_k(
-    scorer: Scorer, k: int, *, filters: BatchFilter | None = None, block: int = 8192
+    scorer: Scorer, k: int, *, filters: BatchFilter | None = None, block: int = 8192, first: int = 0
 ) -> tuple[Float[Tensor, "B k"], Int[Tensor, "B k"]]:
     """The k best items of each row: scores (float32) and ids, by score descending, then id ascending.
+
+    `first` is the id of the scorer's first item, where it knows a stretch of a catalogue alone.
 
     What `filters` refuse is never returned, nor are items that the model scores -inf; where fewer than k items remain
     the rest of the row is -1 / -inf. Raises `UserError` on a NaN score.
@@ -45,9 +47,10 @@ def top_k(
     for low in range(0, scorer.size, block):
         high = min(low + block, scorer.size)
         scores = score(low, high)
-        values, ids = _filtered(scores, filters, low, k, floor)
-        _refuse_nan(values, low, high)
-        best = (values, ids + low) if best is None else _merge(best, (values, ids + low), k)
+        values, ids = _filtered(scores, filters, first + low, k, floor)
+        _refuse_nan(values, first + low, first + high)
+        ids = ids + (first + low)
+        best = (values, ids) if best is None else _merge(best, (values, ids), k)
         floor = best[0][:, -1:] if best[0].shape[1] == k else None
         del scores  # before the next block is made, so that one block is alive and not two
     if best is None:

@@ -24,10 +24,12 @@ from fullrank.inference.code_search import BeamSearch, GraphSearch
 from fullrank.inference.exact import top_k
 from fullrank.inference.filters import BatchFilter
 from fullrank.inference.pruned import PrunedSearch
+from fullrank.inference.sharded import sharded_top_k
 from fullrank.inference.trie_beam import TrieBeam
 from fullrank.inference.wrapped_model import WrappedModel
 from fullrank.models.sequential.codes import GeneratedScorer
 from fullrank.models.sequential.items.semantic import CodeScorer, SemanticItems, score_by_parts
+from fullrank.models.sequential.items.sharded import ShardedScorer
 
 DEFAULTS = {"graph": {"beams": 100, "edges": 50, "steps": 3}, "beam": {"beams": 200}, "pruned": {"codes": 8}}
 
@@ -79,7 +81,7 @@ def search_of(model: Any, decoding: Decoding, block: int) -> Search:
     codes, where anything but `exact` is asked for.
     """
     if decoding.kind == "exact":
-        return lambda scorer, k, filters: top_k(scorer, k, filters=filters, block=block)
+        return lambda scorer, k, filters: exact(scorer, k, filters, block)
     while isinstance(model, WrappedModel):  # what it changes is what is read or scored, not the items
         model = model.model
     items, settings = getattr(model, "items", None), decoding.settings()
@@ -104,6 +106,13 @@ def search_of(model: Any, decoding: Decoding, block: int) -> Search:
         return lambda scorer, k, filters: pruned(_by_codes(scorer, model), k, filters)
     made = {"graph": GraphSearch, "beam": BeamSearch}[decoding.kind](items, **settings)
     return lambda scorer, k, filters: made(_own(scorer, CodeScorer), k, filters)
+
+
+def exact(scorer: Scorer, k: int, filters: BatchFilter | None, block: int) -> tuple[Tensor, Tensor]:
+    """The best of all items, whether one process holds them or several do."""
+    if isinstance(scorer, ShardedScorer):
+        return sharded_top_k(scorer, k, filters=filters, block=block)
+    return top_k(scorer, k, filters=filters, block=block)
 
 
 def _by_codes(scorer: Scorer, model: Any) -> CodeScorer:

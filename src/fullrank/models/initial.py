@@ -20,6 +20,10 @@ STD = 0.02
 WIDTH = 512
 """The width at which both starts agree: FAIR's."""
 MARK = "_started_small"
+GROUP = 16
+"""Numbers that torch draws together on the CPU."""
+PIECE = GROUP << 18
+"""Numbers of a table that are drawn at once, where most are dropped again: 16 MB."""
 
 
 def small(*shape: int, std: float = STD) -> nn.Parameter:
@@ -27,6 +31,24 @@ def small(*shape: int, std: float = STD) -> nn.Parameter:
     parameter = nn.Parameter(torch.randn(*shape) * std)
     setattr(parameter, MARK, True)
     return parameter
+
+
+def normal_rows(size: int, width: int, low: int, high: int, std: float, piece: int = PIECE) -> Tensor:
+    """Rows low .. high - 1 of ``torch.empty(size, width).normal_(0, std)``, without the others ever existing at once.
+
+    Bit for bit, and the generator ends where it would: torch draws in groups of 16 numbers, so pieces are a multiple of
+    that, and the last has at least as many.
+    """
+    total, first, last = size * width, low * width, high * width
+    found, at = torch.empty(last - first), 0
+    while at < total:
+        end = total if total - at < piece + GROUP else at + piece
+        drawn = torch.empty(end - at).normal_(0.0, std)
+        left, right = max(at, first), min(end, last)
+        if left < right:
+            found[left - first : right - first] = drawn[left - at : right - at]
+        at = end
+    return found.view(high - low, width)
 
 
 def start_small(module: nn.Module) -> None:

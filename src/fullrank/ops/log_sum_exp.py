@@ -42,8 +42,12 @@ def chunked_log_sum_exp(
     x: Float[Tensor, "M D"], w: Float[Tensor, "V D"], *, chunk_elements: int = CHUNK_ELEMENTS
 ) -> Float[Tensor, "M"]:
     """The same, always in chunks."""
-    rows = max(16, min(4096, chunk_elements // max(1, len(w))))
-    return _LogSumExp.apply(x, w, rows, torch.is_grad_enabled())
+    return _LogSumExp.apply(x, w, rows_at_once(chunk_elements, len(w)), torch.is_grad_enabled())
+
+
+def rows_at_once(chunk_elements: int, items: int) -> int:
+    """Queries whose scores of so many items are alive together."""
+    return max(16, min(4096, chunk_elements // max(1, items)))
 
 
 def log_sum_exp_reference(x: Float[Tensor, "M D"], w: Float[Tensor, "V D"]) -> Float[Tensor, "M"]:
@@ -57,7 +61,7 @@ class _LogSumExp(torch.autograd.Function):
         kind, dtype = x.device.type, product_dtype(x)
         wanted = recording and any(ctx.needs_input_grad[:2])
         with torch.autocast(kind, enabled=False):
-            out, dx, dw = _pass(x.to(dtype), w.to(dtype), None, rows, wanted)
+            out, dx, dw = chunked_pass(x.to(dtype), w.to(dtype), None, rows, wanted)
         ctx.save_for_backward(x, w, *((dx, dw) if wanted else ()))
         ctx.rows, ctx.dtype = rows, dtype
         return out
@@ -70,11 +74,11 @@ class _LogSumExp(torch.autograd.Function):
             dx, dw = dx * upstream[0], dw * upstream[0]
         elif len(upstream):
             with torch.autocast(x.device.type, enabled=False):
-                _, dx, dw = _pass(x.to(ctx.dtype), w.to(ctx.dtype), upstream, ctx.rows, True)
+                _, dx, dw = chunked_pass(x.to(ctx.dtype), w.to(ctx.dtype), upstream, ctx.rows, True)
         return dx.to(x.dtype), dw.to(w.dtype), None, None
 
 
-def _pass(
+def chunked_pass(
     x: Tensor, w: Tensor, weights: Tensor | None, rows: int, gradients: bool
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """Values, and on request the gradients of their weighted sum, one chunk of rows after another.

@@ -11,17 +11,18 @@ from __future__ import annotations
 
 import re
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from torch import Tensor, nn
+from torch import Tensor
 
 from fullrank.core.errors import UserError, brief
 from fullrank.core.files import write_json
 from fullrank.core.readers import read_json
-from fullrank.core.tensor_files import read_tensors, write_tensors
+from fullrank.core.tensor_files import Pieces, read_tensors, write_tensors
 from fullrank.data.manifest import damaged_file, sha256_file
 
 TENSOR_FILES = ("weights.safetensors", "optimizer.safetensors")
@@ -77,13 +78,18 @@ class Checkpoint:
             )
 
 
-def write_checkpoint(out: Path, model: nn.Module, optimizer: dict[str, Tensor], state: CheckpointState) -> None:
+def write_checkpoint(
+    out: Path,
+    weights: Mapping[str, Tensor | Pieces],
+    optimizer: Mapping[str, Tensor | Pieces],
+    state: CheckpointState,
+) -> None:
     """Write a checkpoint into the run folder `out` and forget the one before it."""
     root = out / "checkpoints"
     folder = root / f"step-{state.step:09d}"
     began = not folder.exists()
     try:
-        for name, tensors in zip(TENSOR_FILES, (dict(model.state_dict()), optimizer), strict=True):
+        for name, tensors in zip(TENSOR_FILES, (weights, optimizer), strict=True):
             write_tensors(folder / name, tensors)
         hashes = {name: sha256_file(folder / name) for name in TENSOR_FILES}
         write_json(folder / "state.json", state.model_dump() | {"files": hashes})

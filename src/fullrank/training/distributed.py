@@ -13,11 +13,11 @@ from datetime import timedelta
 
 import torch
 import torch.distributed
-import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
 from fullrank.core.errors import UserError, brief
+from fullrank.ops.sharded_rows import gather_rows
 
 JOIN_SECONDS = 300.0
 """How long a process waits for the others when it starts: torchrun starts them at once."""
@@ -116,16 +116,16 @@ def sum_over_ranks(value: Tensor) -> float:
 
 def gather_ranks(value: Float[Tensor, "n"]) -> Float[Tensor, "N"]:
     """The numbers of every process behind each other."""
-    if not is_distributed():
-        return value
-    count = torch.tensor([len(value)], device=value.device)
-    counts = [torch.zeros_like(count) for _ in range(torch.distributed.get_world_size())]
-    torch.distributed.all_gather(counts, count)
-    longest = int(torch.stack(counts).max())
-    padded = F.pad(value, (0, longest - len(value)))
-    parts = [torch.zeros_like(padded) for _ in counts]
-    torch.distributed.all_gather(parts, padded)
-    return torch.cat([part[: int(n)] for part, n in zip(parts, counts, strict=True)])
+    return gather_rows(value)[0] if is_distributed() else value
+
+
+def mean_by_row(grad: Tensor) -> Tensor:
+    """A sparse gradient as the mean of those of all processes, summed by row: on each the same one."""
+    own = grad.coalesce()
+    rows, _ = gather_rows(own.indices()[0])
+    values, _ = gather_rows(own.values())
+    world = torch.distributed.get_world_size()
+    return torch.sparse_coo_tensor(rows[None], values / world, grad.shape, check_invariants=False).coalesce()
 
 
 def _count(name: str, without: int) -> int:

@@ -44,6 +44,7 @@ from fullrank.training.mirror import Mirror
 from fullrank.training.optim import make_optimizer
 from fullrank.training.precision import settled
 from fullrank.training.run_folder import RunFolder
+from fullrank.training.shards import own_weights, parameter_count, shard_of
 from fullrank.training.state import check_folder, initial_run
 
 WARM = 2
@@ -120,8 +121,9 @@ def _fit_locked(
     data = data_module_of(experiment, store, earlier)
     if not data.validates:
         _without_validation(experiment.training)
+    shard = shard_of(experiment, data.known, callbacks)
     torch.manual_seed(experiment.seed)
-    model: Any = build_model(experiment, data.known, where)
+    model: Any = build_model(experiment, data.known, where, shard)
     gradient = isinstance(model, RecommenderModel | RankingModule)
     if not gradient and (loggers or callbacks or init_from is not None):
         raise UserError(
@@ -188,7 +190,7 @@ def _fit(
     state = CheckpointState()
     if kept is not None:
         kept.check_total(total)
-        load_weights(model, kept.weights, kept.folder)
+        load_weights(model, own_weights(kept.weights, model), kept.folder)
         if launched().rank == 0:
             forget_other_checkpoints(kept.folder)
         state = kept.state
@@ -343,7 +345,7 @@ def _manifest(model: nn.Module, data: DataModule, init_from: Run | None) -> dict
         "fullrank": __version__,
         "torch": torch.__version__,
         "threads": torch.get_num_threads(),
-        "parameters": sum(p.numel() for p in model.parameters()),
+        "parameters": parameter_count(model),
         **({"size": model.size().dump()} if isinstance(model, RankingModule) else {}),
         "init_from": None if init_from is None else str(init_from.path.resolve()),
         "data": data_manifest(data),

@@ -16,22 +16,31 @@ import torch
 from torch import Tensor
 
 from fullrank.core.errors import UserError
+from fullrank.core.tensor_files import write_tensors
 from fullrank.data.manifest import sha256_file
 from fullrank.evaluation.spec import selection_sign
 from fullrank.experiment import Experiment, Training
 from fullrank.models.ranking.model import RankingModule
 from fullrank.models.sequential.model import RecommenderModel
-from fullrank.run import write_weights
 from fullrank.run_manifest import WEIGHTS
 from fullrank.training import Callback, TrainState
 from fullrank.training.checkpoint import Checkpoint, CheckpointState, write_checkpoint
 from fullrank.training.data_module import AnyBatch, Batches, DataModule
-from fullrank.training.distributed import ProcessRank, sum_over_ranks
+from fullrank.training.distributed import ProcessRank, is_distributed, mean_by_row, sum_over_ranks
 from fullrank.training.log import MetricsLog, TrainingProgress
 from fullrank.training.mirror import Mirror
 from fullrank.training.optim import clip_gradients, dump_optimizer, load_optimizer, make_optimizer
 from fullrank.training.run_folder import RunFolder
 from fullrank.training.schedule import lr_factor, plateau_factor
+from fullrank.training.shards import (
+    leave_to_us,
+    own_moments,
+    send_pieces,
+    sharded_numbers,
+    sharded_parameters,
+    whole_moments,
+    whole_weights,
+)
 
 _STRIDE = 1_000_003
 """Between two seeds: in a run of fewer micro-batches no step of one seed has the place of a step of another."""
@@ -59,6 +68,11 @@ class FitModule(lightning.LightningModule):
         """The checkpoint that training goes on from."""
         self.terms: dict[str, Tensor] = {}
         self.micro_batch = 0
+        self.shards = {f"model.{name}": shard for name, shard in sharded_parameters(model).items()}
+        """The parameters of which this process holds some rows."""
+        self.by_row = list(model.row_parameters()) if isinstance(model, RankingModule) else []
+        """Tables with sparse gradients, which processes sum by row."""
+        leave_to_us(self, model, self.by_row)
 
     def training_step(self, batch: AnyBatch, index: int) -> Tensor:
         shards = self.training_spec.accumulate * self.trainer.world_size
@@ -88,9 +102,19 @@ class FitModule(lightning.LightningModule):
     def configure_optimizers(self) -> Any:
         optimizer = make_optimizer(self.model, self.training_spec)
         if self.kept is not None:
-            load_optimizer(optimizer, self.kept.optimizer, self.kept.folder / "optimizer.safetensors")
+            moments = own_moments(self.kept.optimizer, sharded_numbers(optimizer, self.model))
+            load_optimizer(optimizer, moments, self.kept.folder / "optimizer.safetensors")
         rate = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: self._factor(self.first + step))
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": rate, "interval": "step"}}
+
+    def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
+        for table in self.by_row if is_distributed() else ():
+            if table.grad is not None:
+                table.grad = mean_by_row(table.grad)
+        for name in self.shards:
+            table = self.get_parameter(name)
+            if table.grad is not None and table.grad.is_sparse:  # of look-ups alone, without an exact softmax
+                table.grad = table.grad.to_dense()
 
     def configure_gradient_clipping(
         self,
@@ -100,7 +124,8 @@ class FitModule(lightning.LightningModule):
     ) -> None:
         """By norm. Lightning's own refuses fused optimizers under bf16, for the sake of a scaler that bf16 has not."""
         if gradient_clip_val is not None:
-            clip_gradients(self.model.parameters(), float(gradient_clip_val))
+            own = [p for name, p in self.named_parameters() if name in self.shards]
+            clip_gradients(self.model.parameters(), float(gradient_clip_val), own)
 
     def cut(self, step: int) -> None:
         """Cut the learning rate, from optimizer step `step` on."""
@@ -175,11 +200,18 @@ class TrainingLoop(lightning.Callback):
                 self._watch(module, step, epoch)
         if inside == 0:
             self._close_epoch(trainer, module, step, epoch)
-        elif time.perf_counter() - self.saved_at >= 60 * self.experiment.training.checkpoint_minutes:
+        elif self._checkpoint_is_due(module):
             self._save(trainer, module, step)
         else:
             return
         self.resumed_at = time.perf_counter()  # validation and checkpoints are not training
+
+    def _checkpoint_is_due(self, module: FitModule) -> bool:
+        """By the clock of this process; by that of the first where all write a checkpoint together."""
+        due = time.perf_counter() - self.saved_at >= 60 * self.experiment.training.checkpoint_minutes
+        if not module.shards:
+            return due
+        return sum_over_ranks(torch.tensor(float(due and module.global_rank == 0), device=module.device)) > 0
 
     def _close_epoch(self, trainer: Any, module: FitModule, step: int, epoch: int) -> None:
         training = self.experiment.training
@@ -209,8 +241,8 @@ class TrainingLoop(lightning.Callback):
             shown += "".join(_headline(callback, figures) for callback in self.callbacks)
             told = f"epoch {epoch}/{training.max_epochs}  {_loss_text(loss, penalty, module.penalties)}"
             self.progress.epoch(step, f"{told}{shown}  {rate}")
-            if (final or trainer.should_stop) and (self.best is None or training.keep == "last"):
-                self._write_weights(module.model)
+        if (final or trainer.should_stop) and (self.best is None or training.keep == "last"):
+            self._write_weights(module)
         self._save(trainer, module, step, finished=final or trainer.should_stop)
 
     def _watch(self, module: FitModule, step: int, epoch: int) -> None:
@@ -229,8 +261,8 @@ class TrainingLoop(lightning.Callback):
         score = self.data.score(module.model, module.device, rank)
         if self.best is None or selection_sign(spec) * score > selection_sign(spec) * self.best:
             self.best, self.best_epoch, self.validations_without_gain = score, epoch, 0
-            if module.global_rank == 0 and self.experiment.training.keep == "best":
-                self._write_weights(module.model)
+            if self.experiment.training.keep == "best":
+                self._write_weights(module)
         else:
             self.validations_without_gain += 1
             if self.experiment.training.schedule == "plateau":
@@ -238,8 +270,13 @@ class TrainingLoop(lightning.Callback):
         seconds = round(time.perf_counter() - begun, 3)
         return {f"validation/{spec.selection}": score, "validation_seconds": seconds}
 
-    def _write_weights(self, model: torch.nn.Module) -> None:
-        write_weights(self.out.path, model)
+    def _write_weights(self, module: FitModule) -> None:
+        """The run's weights, of all processes; the first writes them."""
+        weights = whole_weights(module.model)
+        if module.global_rank:
+            send_pieces(weights)
+            return
+        write_tensors(self.out.path / WEIGHTS, weights)
         self.run_weights = sha256_file(self.out.path / WEIGHTS)
 
     def _save(self, trainer: Any, module: FitModule, step: int, finished: bool = False) -> None:
@@ -254,12 +291,17 @@ class TrainingLoop(lightning.Callback):
             cuts=module.cuts,
             run_weights=self.run_weights,
         )
+        optimizer = trainer.optimizers[0]
+        weights = whole_weights(module.model)
+        moments = whole_moments(dump_optimizer(optimizer), sharded_numbers(optimizer, module.model))
         if trainer.is_global_zero:
-            write_checkpoint(self.out.path, module.model, dump_optimizer(trainer.optimizers[0]), state)
+            write_checkpoint(self.out.path, weights, moments, state)
             if self.out.publish():
                 self.metrics_log.move(self.out.path)
             if self.mirror is not None:
                 self.mirror.push(self.out.path)
+        else:
+            send_pieces(weights, moments)
         if not self.saved:
             trainer.strategy.barrier()  # no process ends, and opens the run, before it is in its place
             self.saved = True

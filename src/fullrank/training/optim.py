@@ -8,7 +8,7 @@ A step costs what the batch holds, not what the table holds. Decoupled weight de
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from fullrank.core.errors import brief
 from fullrank.experiment import Training
 from fullrank.models.ranking.model import RankingModule
 from fullrank.training.checkpoint import damaged_checkpoint
+from fullrank.training.distributed import sum_over_ranks
 
 EPS = 1e-8
 
@@ -150,18 +151,23 @@ def rowwise_adagrad(
     return values / (state["sum"][rows].sqrt() + EPS)[:, None]
 
 
-def clip_gradients(parameters: Iterable[nn.Parameter], largest: float) -> None:
-    """Scale all gradients so that their common norm is at most `largest`; sparse ones are summed by row first."""
+def clip_gradients(parameters: Iterable[nn.Parameter], largest: float, own: Sequence[nn.Parameter] = ()) -> None:
+    """Scale all gradients so that their common norm is at most `largest`; sparse ones are summed by row first.
+
+    Of the parameters `own`, other processes hold other rows, which count as well.
+    """
     some = [p for p in parameters if p.grad is not None]
-    if not any(p.grad.is_sparse for p in some if p.grad is not None):
+    if not own and not any(p.grad.is_sparse for p in some if p.grad is not None):
         nn.utils.clip_grad_norm_(some, largest)
         return
-    values: list[Tensor] = []
+    values, norms, apart = list[Tensor](), list[Tensor](), {id(p) for p in own}
     for p in some:
         assert p.grad is not None
         p.grad = p.grad.coalesce() if p.grad.is_sparse else p.grad
         values.append(p.grad.values() if p.grad.is_sparse else p.grad)
-    norm = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(v) for v in values]))
+        norm = torch.linalg.vector_norm(values[-1])
+        norms.append(norm.new_tensor(sum_over_ranks(norm.square())).sqrt() if id(p) in apart else norm)
+    norm = torch.linalg.vector_norm(torch.stack(norms))
     scale = (largest / (norm + 1e-6)).clamp(max=1.0)
     for v in values:
         v.mul_(scale)

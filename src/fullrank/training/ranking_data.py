@@ -85,11 +85,6 @@ class RankingData:
         return self.experiment.evaluation
 
     def loader(self, model: RankingModule, world: int = 1) -> ImpressionLoader:
-        if world > 1 and model.row_parameters():
-            raise UserError(
-                "sparse gradients need one process: set model.embedding.update=adamw, or leave out torchrun",
-                code="one-process-only",
-            )
         training = self.experiment.training
         return ImpressionLoader(self.store, training.batch_size, self.experiment.seed, training.accumulate * world)
 

@@ -73,6 +73,9 @@ class RetrievalData:
 
     def score(self, model: Any, device: torch.device, rank: ProcessRank) -> float:
         spec = self.experiment.lists.for_selection()
+        if model.items.shard is not None:  # all processes rank the same users together, each among its own items
+            found = measure(model, self.store, "validation", spec, device=device)
+            return float(torch.as_tensor(found.values[spec.selection], dtype=torch.float64).mean())
         found = measure(model, self.store, "validation", spec, shard=(rank.rank, rank.world), device=device)
         values = torch.as_tensor(found.values[spec.selection], dtype=torch.float64)
         total = sum_over_ranks(values.sum().to(device))

@@ -23,6 +23,7 @@ from fullrank.models.sequential.encoders import Encoder, EncoderSpec
 from fullrank.models.sequential.encoders.transformer import Transformer
 from fullrank.models.sequential.items import ItemIndex, ItemsSpec, unit
 from fullrank.models.sequential.items.semantic import SemanticItems, index_codes, score_by_codes
+from fullrank.models.sequential.items.sharded import ShardedScorer
 from fullrank.models.sequential.items.table import Table
 from fullrank.models.sequential.objectives.losses import LossSpec
 from fullrank.models.sequential.objectives.losses.cross_entropy import CrossEntropy
@@ -33,6 +34,7 @@ from fullrank.models.sequential.objectives.weightings import WeightingSpec
 from fullrank.models.sequential.reasoning import Reasoner, ReasonerSpec
 from fullrank.models.sequential.reasoning.budget import Budget
 from fullrank.models.sequential.regularizers import Needs, PenaltySpec
+from fullrank.ops.sharded_rows import RowShard
 
 
 class Scoring(Spec):
@@ -78,17 +80,21 @@ class Recommender(Spec):
             raise UserError(f"penalties: each kind once, given {kinds}", code="penalty-repeated")
         return self
 
-    def build(self, catalog: Catalog) -> RecommenderModel:
-        return RecommenderModel(catalog, self)
+    def build(self, catalog: Catalog, shard: RowShard | None = None) -> RecommenderModel:
+        """The untrained model. With `shard`, this process's share of one whose item table several hold together."""
+        return RecommenderModel(catalog, self, shard)
 
 
 class RecommenderModel(nn.Module):
     """Satisfies `batch.Model`. `forward` gives the named terms whose sum is minimised."""
 
-    def __init__(self, catalog: Catalog, spec: Recommender):
+    def __init__(self, catalog: Catalog, spec: Recommender, shard: RowShard | None = None):
         super().__init__()
         self.num_items, self.max_length, self.dim = catalog.size, spec.max_length, spec.dim
-        self.items = spec.items.build(spec.dim, catalog)
+        if shard is None:
+            self.items = spec.items.build(spec.dim, catalog)
+        else:
+            self.items = spec.items.build_shard(spec.dim, catalog, shard)
         self.encoder: Encoder | Reasoner = spec.encoder.build(
             spec.dim, spec.task.positions(spec.max_length, self.items)
         )
@@ -200,7 +206,7 @@ class RecommenderModel(nn.Module):
             if self.task.generates:
                 index_codes(index)
             else:
-                index.all()
+                index.own()
         return index
 
     def answer(self, batch: Batch, *, index: ItemIndex | None = None, budget: Budget | None = None) -> Scorer:
@@ -229,7 +235,8 @@ class RecommenderModel(nn.Module):
         index = ItemIndex(self.items, normalise=self.cosine) if index is None else index
         vectors = unit(vectors) if self.cosine else vectors
         if vectors.ndim == 2:
-            return DenseScorer(vectors, index.all(), self.temperature)
+            own = DenseScorer(vectors, index.own(), self.temperature)
+            return own if index.shard is None else ShardedScorer(own, index.shard)
         return score_by_codes(vectors / self.temperature, index)
 
     def similar(self, items: Int[Tensor, "B"], index: ItemIndex | None = None) -> DenseScorer:

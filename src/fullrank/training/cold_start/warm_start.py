@@ -52,14 +52,17 @@ def copy_weights(model: nn.Module, catalog: Catalog, source: Run) -> int:
     by_value = bool(carried) and all(name in carried for name in learned if name.startswith(ITEMS))
     place = np.arange(0) if by_value else _places(catalog, old, source)
     known, rows = torch.from_numpy(np.flatnonzero(place >= 0)), torch.from_numpy(place[place >= 0])
+    shard = getattr(getattr(model, "items", None), "shard", None)
+    low, high = (0, catalog.size) if shard is None else (shard.low, shard.high)
+    mine = (known >= low) & (known < high)  # the items whose rows this process holds
     for name, tensor in own.items():
         of_items = name.startswith(ITEMS)
         if of_items and name not in learned:
             continue  # counts, codes and standardised numbers of the new data
         given = carried[name] if name in carried else tensors[name]
-        per_item = of_items and name not in carried and _per_item(given, old) and _per_item(tensor, catalog)
+        per_item = of_items and name not in carried and _has_rows(given, old.size) and _has_rows(tensor, high - low)
         if given.shape[1:] == tensor.shape[1:] and per_item:
-            tensor[known] = given[rows]
+            tensor[known[mine] - low] = given[rows[mine]]
         elif given.shape == tensor.shape:
             tensor.copy_(given)
         else:
@@ -118,5 +121,5 @@ def _transferred(model: nn.Module, tensors: Mapping[str, Tensor], old: Catalog, 
     return {ITEMS + name: tensor for name, tensor in items.transferred(given, old, new).items()}
 
 
-def _per_item(tensor: Tensor, catalog: Catalog) -> bool:
-    return tensor.ndim > 0 and len(tensor) == catalog.size
+def _has_rows(tensor: Tensor, rows: int) -> bool:
+    return tensor.ndim > 0 and len(tensor) == rows

@@ -20,10 +20,12 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from fullrank.core.errors import UserError
 from fullrank.core.spec import Spec
 from fullrank.data.events.catalog import Catalog
 from fullrank.models.sequential.items.perturb import Noise, perturb
 from fullrank.ops.distinct import distinct_and_places
+from fullrank.ops.sharded_rows import RowShard
 
 Made = TypeVar("Made")
 TrainingEvents = tuple[Int[np.ndarray, "n"], Int[np.ndarray, "n"], Int[np.ndarray, "n"] | None]
@@ -42,6 +44,8 @@ class Items(nn.Module, ABC):
     """Whether a score in training depends on when the target happened (`added`), so that batches need times then."""
     reads_apart = False
     """Whether `read` gives other vectors than are searched."""
+    shard: RowShard | None = None
+    """Which items' vectors this process holds, where several hold them together (`own`)."""
 
     @abstractmethod
     def embed(self, ids: Int[Tensor, "*n"]) -> Float[Tensor, "*n D"]:
@@ -50,6 +54,10 @@ class Items(nn.Module, ABC):
     @abstractmethod
     def all(self) -> Float[Tensor, "V D"]:
         """The vectors of all items, in the order of their ids."""
+
+    def own(self) -> Float[Tensor, "v D"]:
+        """The vectors of the items that this process holds: of all, unless several processes hold them together."""
+        return self.all()
 
     def read(self, ids: Int[Tensor, "*n"]) -> Float[Tensor, "*n D"]:
         """The vectors of some items as events of a history: what an encoder reads."""
@@ -107,6 +115,14 @@ class ItemsSpec(Spec):
 
     @abstractmethod
     def build(self, dim: int, catalog: Catalog) -> Items: ...
+
+    def build_shard(self, dim: int, catalog: Catalog, shard: RowShard) -> Items:
+        """The same items, of which this process holds some. Raises `UserError` where they cannot be shared out."""
+        raise UserError(
+            f"training.shard_items shares a table of item vectors out to processes, and items of the kind "
+            f"{self.kind_of()!r} have none: set model.items=table, or training.shard_items=false",
+            code="items-not-sharded",
+        )
 
     def add_columns_of_events(self, catalog: Catalog, events: Callable[[], TrainingEvents]) -> Catalog:
         """The catalogue with what these items read of the training events, which `events` gives; before `add_columns`.
@@ -182,6 +198,11 @@ class ItemIndex:
     def size(self) -> int:
         return self.items.size
 
+    @property
+    def shard(self) -> RowShard | None:
+        """Which vectors `own` has, where several processes hold them together."""
+        return self.items.shard
+
     def embed(self, ids: Int[Tensor, "*n"]) -> Float[Tensor, "*n D"]:
         if "all" in self._made:
             return self.all()[ids]
@@ -189,6 +210,12 @@ class ItemIndex:
 
     def all(self) -> Float[Tensor, "V D"]:
         return self.once("all", lambda: unit(self.items.all()) if self.normalise else self.items.all())
+
+    def own(self) -> Float[Tensor, "v D"]:
+        """The vectors that this process holds: all, where no others hold some."""
+        if self.shard is None:
+            return self.all()
+        return self.once("own", lambda: unit(self.items.own()) if self.normalise else self.items.own())
 
     def added(
         self, vectors: Float[Tensor, "M D"], ids: Int[Tensor, "M n"], times: Int[Tensor, "M"] | None

@@ -11,6 +11,8 @@ from torch import Tensor, nn
 from fullrank.data.events.catalog import Catalog
 from fullrank.models.initial import start_small
 from fullrank.models.sequential.items import Items, ItemsSpec
+from fullrank.models.sequential.items.sharded import ShardedItemTable
+from fullrank.ops.sharded_rows import RowShard
 
 
 class Table(ItemsSpec):
@@ -20,6 +22,9 @@ class Table(ItemsSpec):
 
     def build(self, dim: int, catalog: Catalog) -> ItemTable:
         return ItemTable(dim, catalog)
+
+    def build_shard(self, dim: int, catalog: Catalog, shard: RowShard) -> ShardedItemTable:
+        return ShardedItemTable(dim, catalog, shard)
 
 
 class ItemTable(Items):

@@ -71,6 +71,9 @@ class Penalty(nn.Module, ABC):
     searches_items: bool = False
     """Whether it reads item vectors as what the first queries search; refused for a task whose queries search codes."""
 
+    reads_every_item: bool = True
+    """Whether one process must hold the vectors of all items. False where the penalty reads none, or the queries'."""
+
     reads_start: bool = False
     """Whether it reads the weights that training starts from, which a run that was cut off then reads again."""
 

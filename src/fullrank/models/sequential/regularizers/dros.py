@@ -41,6 +41,8 @@ class DROS(PenaltySpec):
 
 
 class DROSPenalty(Penalty):
+    reads_every_item = False
+
     def __init__(self, spec: DROS):
         super().__init__()
         self.weight, self.temperature, self.power = spec.weight, spec.temperature, spec.power

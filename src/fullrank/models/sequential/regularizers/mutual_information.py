@@ -46,6 +46,8 @@ class MutualInformation(PenaltySpec):
 
 
 class MutualInformationPenalty(Penalty):
+    reads_every_item = False
+
     def __init__(self, spec: MutualInformation):
         super().__init__()
         self.spec = spec

@@ -72,6 +72,8 @@ class Progressive(PenaltySpec):
 
 
 class ProgressivePenalty(Penalty):
+    reads_every_item = False
+
     def __init__(self, spec: Progressive):
         super().__init__()
         self.spec, self.after_steps = spec, spec.after_steps

@@ -61,6 +61,8 @@ class ReasoningAlignment(PenaltySpec):
 
 
 class ReasoningAlignmentPenalty(Penalty):
+    reads_every_item = False
+
     def __init__(self, spec: ReasoningAlignment):
         super().__init__()
         self.spec = spec

@@ -41,6 +41,8 @@ class ReasoningContrast(PenaltySpec):
 
 
 class ReasoningContrastPenalty(Penalty):
+    reads_every_item = False
+
     def __init__(self, spec: ReasoningContrast):
         super().__init__()
         self.weight, self.temperature = spec.weight, spec.temperature

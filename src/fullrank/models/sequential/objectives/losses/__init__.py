@@ -22,6 +22,9 @@ class Loss(ABC):
     """Whether its records hold the scores of sampled negatives."""
     couples: bool = False
     """Whether a query is always compared with the targets of the batch's other queries."""
+    reads_every_item: bool = False
+    """Whether it reads the vectors of all items otherwise than by the exact softmax, so that one process must hold
+    them."""
 
     @abstractmethod
     def __call__(self, queries: Queries, batch: Batch) -> Record:

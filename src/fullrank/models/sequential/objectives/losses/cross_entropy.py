@@ -8,8 +8,10 @@ from pydantic import Field
 
 from fullrank.core.bounds import MOST_COUNT
 from fullrank.data.batch import Batch, Queries, Record
+from fullrank.models.sequential.items import ItemIndex
 from fullrank.models.sequential.objectives.losses import Loss, LossSpec, positive_scores
 from fullrank.ops.log_sum_exp import CHUNK_ELEMENTS, log_sum_exp
+from fullrank.ops.sharded_log_sum_exp import sharded_log_sum_exp
 
 
 class CrossEntropy(LossSpec):
@@ -29,13 +31,19 @@ class CrossEntropyLoss(Loss):
     sampled = False
 
     def __init__(self, spec: CrossEntropy):
-        self.spec = spec
+        self.spec, self.reads_every_item = spec, spec.label_smoothing > 0
 
     def __call__(self, queries: Queries, batch: Batch) -> Record:
-        table, smooth = queries.table.all(), self.spec.label_smoothing
+        smooth, chunk = self.spec.label_smoothing, self.spec.chunk_elements
+        shard = queries.table.shard if isinstance(queries.table, ItemIndex) else None
         scaled = queries.vectors / queries.temperature
+        if isinstance(queries.table, ItemIndex) and shard is not None:
+            whole = sharded_log_sum_exp(scaled, queries.table.own(), shard, chunk_elements=chunk)
+            positive = positive_scores(queries)
+            return Record(whole - positive, positive)
+        table = queries.table.all()
         positive = positive_scores(queries)
-        losses = log_sum_exp(scaled, table, chunk_elements=self.spec.chunk_elements) - (1 - smooth) * positive
+        losses = log_sum_exp(scaled, table, chunk_elements=chunk) - (1 - smooth) * positive
         if smooth:
             losses = losses - smooth * (scaled @ table.mean(0)).float()
         return Record(losses, positive)

@@ -1,0 +1,72 @@
+"""An item table whose rows several processes hold together (`training.shard_items`): `table.py`, a slice in each.
+
+Its values are those that one process draws from the same seed, bit for bit. All processes embed and score together, in
+the same order: training does so, and validation ranks the same users everywhere (`inference/sharded.py`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from fullrank.core.errors import UserError
+from fullrank.data.batch import DenseScorer
+from fullrank.data.events.catalog import Catalog
+from fullrank.models.initial import MARK, STD, normal_rows
+from fullrank.models.sequential.items import Items
+from fullrank.ops.distinct import distinct_and_places
+from fullrank.ops.sharded_rows import RowShard, sharded_rows
+
+
+class ShardedItemTable(Items):
+    def __init__(self, dim: int, catalog: Catalog, shard: RowShard):
+        super().__init__()
+        self.size, self.shard = catalog.size, shard
+        normal_rows(shard.size, dim, shard.low, shard.high, 1.0)  # torch's own start of a table, drawn over (`Table`)
+        drawn = normal_rows(shard.size, dim, shard.low, shard.high, STD)
+        self.embedding = nn.Embedding.from_pretrained(drawn, freeze=False)
+        setattr(self.embedding.weight, MARK, True)
+        self.register_buffer("popularity", torch.as_tensor(catalog.popularity, dtype=torch.float32))
+
+    def flops(self, count: int) -> int:
+        return 0
+
+    def embed(self, ids: Int[Tensor, "*n"]) -> Float[Tensor, "*n D"]:
+        wanted, place = distinct_and_places(ids, self.size)
+        assert self.shard is not None
+        return sharded_rows(self.embedding.weight, wanted, self.shard)[place]
+
+    def own(self) -> Float[Tensor, "v D"]:
+        """The rows of this process."""
+        return self.embedding.weight
+
+    def all(self) -> Float[Tensor, "V D"]:
+        raise UserError(
+            "the item table is shared out to processes and something reads it whole: set training.shard_items=false",
+            code="table-is-sharded",
+        )
+
+
+@dataclass(frozen=True)
+class ShardedScorer:
+    """An answer by inner product with a table that is shared out: every process has the scores of its own rows."""
+
+    own: DenseScorer
+    shard: RowShard
+
+    @property
+    def size(self) -> int:
+        return self.shard.size
+
+    def block(self, low: int, high: int) -> Float[Tensor, "B n"]:
+        """The scores of items low .. high - 1 on every process; all ask for the same block together."""
+        found = self.own.vectors.new_zeros(len(self.own.vectors), high - low)
+        first, last = max(low, self.shard.low), min(high, self.shard.high)
+        if first < last:
+            found[:, first - low : last - low] = self.own.block(first - self.shard.low, last - self.shard.low)
+        dist.all_reduce(found, group=self.shard.group)
+        return found

@@ -1,0 +1,120 @@
+"""A table whose rows several processes hold together: which rows are whose, look-ups, and pieces of the whole.
+
+Process r of W holds the rows r V / W .. (r + 1) V / W - 1. A look-up sends each distinct id to the process that holds
+its row and gets the vector back; the backward pass sends the gradients the same way, and each owner adds those of all
+processes in order of their rank. All processes call each function here together, as often and in the same order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from jaxtyping import Float, Int, Shaped
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+PIECE = 1 << 22
+"""Numbers in a piece of a table that goes from one process to another: 16 MB in fp32."""
+
+
+@dataclass(frozen=True)
+class RowShard:
+    """Which rows of a table of `size` rows are this process's."""
+
+    size: int
+    rank: int
+    world: int
+    group: Any = None
+    """The processes' own group (`torch.distributed`): its messages never meet those of DDP. None: the group of all."""
+
+    def bounds(self, rank: int) -> tuple[int, int]:
+        """The first row of a process, and the one behind its last."""
+        return rank * self.size // self.world, (rank + 1) * self.size // self.world
+
+    @property
+    def low(self) -> int:
+        return self.bounds(self.rank)[0]
+
+    @property
+    def high(self) -> int:
+        return self.bounds(self.rank)[1]
+
+    def __len__(self) -> int:
+        return self.high - self.low
+
+
+def gather_rows(given: Shaped[Tensor, "n *d"], group: Any = None) -> tuple[Shaped[Tensor, "N *d"], slice]:
+    """The rows of every process behind each other, and where this process's own are among them; no gradient."""
+    count = torch.tensor([len(given)], device=given.device)
+    counts = [torch.zeros_like(count) for _ in range(dist.get_world_size(group))]
+    dist.all_gather(counts, count, group=group)
+    sizes = [int(one) for one in counts]
+    padded = given.new_zeros(max(sizes), *given.shape[1:])
+    padded[: len(given)] = given
+    parts = [torch.empty_like(padded) for _ in sizes]
+    dist.all_gather(parts, padded, group=group)
+    start = sum(sizes[: dist.get_rank(group)])
+    return torch.cat([part[:n] for part, n in zip(parts, sizes, strict=True)]), slice(start, start + len(given))
+
+
+def sharded_rows(own: Float[Tensor, "v D"], ids: Int[Tensor, "n"], shard: RowShard) -> Float[Tensor, "n D"]:
+    """The rows `ids` (distinct, rising) of the table of which `own` are this process's rows.
+
+    The gradient of `own` is sparse, and the mean over the processes of what each would have alone: DDP averages the
+    gradients of other parameters, and this one must have their scale.
+    """
+    found: Tensor = _Rows.apply(own, ids, shard)
+    return found
+
+
+class _Rows(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, own: Tensor, ids: Tensor, shard: RowShard) -> Tensor:
+        edges = torch.tensor([shard.bounds(rank)[0] for rank in range(shard.world)] + [shard.size], device=ids.device)
+        wanted = torch.searchsorted(ids, edges).diff()  # how many of the ids each process holds
+        asked = torch.empty_like(wanted)
+        dist.all_to_all_single(asked, wanted, group=shard.group)
+        ctx.asked, ctx.wanted, ctx.shard, ctx.size = asked.tolist(), wanted.tolist(), shard, own.shape
+        rows = _exchange(ids, ctx.asked, ctx.wanted, shard) - shard.low
+        ctx.save_for_backward(rows)
+        return _exchange(own.detach()[rows], ctx.wanted, ctx.asked, shard)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        (rows,) = ctx.saved_tensors
+        values = _exchange(grad, ctx.asked, ctx.wanted, ctx.shard) / ctx.shard.world
+        return torch.sparse_coo_tensor(rows[None], values, ctx.size, check_invariants=False).coalesce(), None, None
+
+
+def _exchange(given: Tensor, received: list[int], sent: list[int], shard: RowShard) -> Tensor:
+    """Each process's rows to it: `sent` rows to each, `received` from each."""
+    out = given.new_empty(sum(received), *given.shape[1:])
+    dist.all_to_all_single(out, given.contiguous(), received, sent, group=shard.group)
+    return out
+
+
+def pieces_on_first(own: Shaped[Tensor, "v *d"], shard: RowShard) -> Iterator[Shaped[Tensor, "p *d"]]:
+    """On process 0 all rows of the table in order, a piece at a time; on the others nothing, theirs are sent.
+
+    Every process must iterate to the end. No process holds more than its own rows and one piece.
+    """
+    at_once = max(1, PIECE // max(1, own[:1].numel()))
+    for rank in range(shard.world):
+        low, high = shard.bounds(rank)
+        for start in range(0, high - low, at_once):
+            count = min(at_once, high - low - start)
+            if shard.rank == rank:
+                piece = own[start : start + count].contiguous()
+                if rank == 0:
+                    yield piece
+                else:
+                    dist.send(piece, group=shard.group, group_dst=0)
+            elif shard.rank == 0:
+                piece = own.new_empty(count, *own.shape[1:])
+                dist.recv(piece, group=shard.group, group_src=rank)
+                yield piece

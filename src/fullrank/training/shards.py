@@ -1,0 +1,169 @@
+"""Item tables whose rows several processes hold together (`training.shard_items`): what training does about them.
+
+A run folder and a checkpoint hold the whole table, as one process writes them, so either is read by any number of
+processes. It is written by process 0, which gets the rows of the others piece by piece; on the way back each process
+takes its own rows of the file, which is mapped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from fullrank.core.errors import UserError
+from fullrank.core.tensor_files import Pieces, in_file_order
+from fullrank.data.events.catalog import Catalog
+from fullrank.experiment import Experiment
+from fullrank.models.sequential.model import Recommender, RecommenderModel
+from fullrank.ops.sharded_rows import RowShard, pieces_on_first
+from fullrank.run import CatalogOrEncoder
+from fullrank.training.distributed import launched, told_of_peers
+
+Tensors = dict[str, Tensor | Pieces]
+
+
+def shard_of(experiment: Experiment, known: CatalogOrEncoder, callbacks: tuple[Any, ...] = ()) -> RowShard | None:
+    """The rows of the item table that this process is to hold; None where each process holds all.
+
+    All processes call it together. Raises `UserError` where `training.shard_items` is set and cannot be followed.
+    """
+    if not experiment.training.shard_items:
+        return None
+    _check_experiment(experiment)
+    here = launched()
+    if here.world == 1:
+        return None
+    assert isinstance(known, Catalog)  # a recommender's
+    if callbacks:
+        raise UserError(
+            "callbacks (--watch) look at the model on one process, and training.shard_items shares its item table out "
+            "to several: leave them out, or set training.shard_items=false",
+            code="watch-of-shards",
+        )
+    if known.size < here.world:
+        raise UserError(
+            f"the item table has {known.size} rows to be shared out to {here.world} processes: start fewer, or set "
+            "training.shard_items=false",
+            code="fewer-items-than-processes",
+        )
+    with told_of_peers():
+        return RowShard(known.size, here.rank, here.world, torch.distributed.new_group())
+
+
+def _check_experiment(experiment: Experiment) -> None:
+    """Refuse what does not have one table of item vectors, or reads it whole."""
+    model = experiment.model
+    if not isinstance(model, Recommender):
+        raise UserError(
+            f"training.shard_items shares out the item table of a recommender, and {experiment.recipe} has none: leave "
+            "it out",
+            code="items-not-sharded",
+        )
+    if model.items.kind_of() != "table":
+        raise UserError(
+            f"training.shard_items shares out a table of item vectors, and items of the kind {model.items.kind_of()!r} "
+            "have none: set model.items=table, or training.shard_items=false",
+            code="items-not-sharded",
+        )
+    whole = [f"the penalty {one.kind_of()}" for one in model.penalties if one.build().reads_every_item]
+    if model.loss.build().reads_every_item:
+        whole.insert(0, f"label_smoothing of the loss {model.loss.kind_of()}")
+    if whole:
+        raise UserError(
+            f"training.shard_items shares the item table out to processes, and {whole[0]} reads it whole: leave that "
+            "out, or set training.shard_items=false",
+            code="reads-every-item",
+        )
+
+
+def sharded_parameters(model: nn.Module) -> dict[str, RowShard]:
+    """The names of the parameters of which this process holds some rows."""
+    if not isinstance(model, RecommenderModel) or model.items.shard is None:
+        return {}
+    return {f"items.{name}": model.items.shard for name, _ in model.items.named_parameters()}
+
+
+def leave_to_us(holder: nn.Module, model: nn.Module, by_row: Sequence[nn.Parameter]) -> None:
+    """Tell DDP which gradients within `holder` (of the model) it must not average.
+
+    Of a table that is shared out every process has rows of its own; tables `by_row` have sparse gradients, which are
+    summed by row. Counts of a table that is shared out, which never change, are left out of what each step sends, too.
+    """
+    own = {*(id(model.get_parameter(name)) for name in sharded_parameters(model)), *map(id, by_row)}
+    names = [name for name, parameter in holder.named_parameters() if id(parameter) in own]
+    if isinstance(model, RecommenderModel) and model.items.shard is not None:
+        names += [name for name, buffer in holder.named_buffers() if buffer is model.items.popularity]
+    DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(holder, names)
+
+
+def parameter_count(model: nn.Module) -> int:
+    """The numbers of all parameters, those of other processes' rows included."""
+    shards = sharded_parameters(model)
+    return sum(_whole_shape(p, shards.get(name)).numel() for name, p in model.named_parameters())
+
+
+def whole_weights(model: nn.Module) -> Tensors:
+    """A model's state as a file holds it."""
+    shards = sharded_parameters(model)
+    return {name: _whole(tensor, shards.get(name)) for name, tensor in model.state_dict().items()}
+
+
+def whole_moments(moments: Mapping[str, Tensor], numbers: Mapping[int, RowShard]) -> Tensors:
+    """An optimizer's moments (`dump_optimizer`) as a file holds them; `numbers` as of `sharded_numbers`."""
+    return {
+        name: _whole(tensor, numbers.get(int(name.partition(".")[0])) if tensor.ndim else None)
+        for name, tensor in moments.items()
+    }
+
+
+def sharded_numbers(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[int, RowShard]:
+    """The numbers that an optimizer gives the parameters of which this process holds some rows."""
+    shards = sharded_parameters(model)
+    owners = {id(p): shards[name] for name, p in model.named_parameters() if name in shards}
+    groups: list[dict[str, Any]] = optimizer.param_groups
+    every = [p for group in groups for p in group["params"]]
+    return {number: owners[id(p)] for number, p in enumerate(every) if id(p) in owners}
+
+
+def own_weights(weights: dict[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
+    """This process's rows of what a file holds. A tensor that has not the table's rows is left for the reader."""
+    shards = sharded_parameters(model)
+    return {name: _own(tensor, shards.get(name)) for name, tensor in weights.items()}
+
+
+def own_moments(moments: dict[str, Tensor], numbers: Mapping[int, RowShard]) -> dict[str, Tensor]:
+    """The same of an optimizer's moments."""
+    of = {str(number): shard for number, shard in numbers.items()}
+    return {name: _own(tensor, of.get(name.partition(".")[0])) for name, tensor in moments.items()}
+
+
+def send_pieces(*files: Tensors) -> None:
+    """What the processes behind the first do while that one writes these files: send their rows, in its order."""
+    for tensors in files:
+        for name in in_file_order(tensors):
+            tensor = tensors[name]
+            if isinstance(tensor, Pieces):
+                for _ in tensor.make():
+                    pass
+
+
+def _whole_shape(own: Tensor, shard: RowShard | None) -> torch.Size:
+    return own.shape if shard is None else torch.Size((shard.size, *own.shape[1:]))
+
+
+def _whole(own: Tensor, shard: RowShard | None) -> Tensor | Pieces:
+    if shard is None:
+        return own
+    return Pieces(tuple(_whole_shape(own, shard)), own.dtype, partial(pieces_on_first, own.detach(), shard))
+
+
+def _own(whole: Tensor, shard: RowShard | None) -> Tensor:
+    if shard is None or whole.ndim == 0 or len(whole) != shard.size:
+        return whole
+    return whole[shard.low : shard.high]

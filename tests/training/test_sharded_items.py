@@ -1,0 +1,187 @@
+"""An item table that two or four gloo processes hold together gives the losses, weights and metrics of one process."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from fullrank.api import train
+from fullrank.core.readers import read_json
+from fullrank.core.tensor_files import read_tensors
+from fullrank.data.events.store import Store
+from fullrank.experiment import Experiment, find_experiment
+from fullrank.run import Run
+from fullrank.training.shards import shard_of
+from refusals import refused
+from tests.training.conftest import tiny
+from tests.training.test_ddp import curve, torchrun
+
+SHARED = ("training.shard_items=true", "training.max_epochs=2")
+SAMPLED = "model.loss={kind: sampled_softmax, negatives: {count: 8, share: query, popularity: 1.0}}"
+CASES = {
+    "softmax": (),
+    "accumulated": ("training.accumulate=2", "training.clip_norm=0.5", "training.weight_decay=0.1"),
+    "sampled": (SAMPLED, "training.clip_norm=0.05"),
+    "cosine": ("model.scoring={similarity: cosine, temperature: 0.1}", "model.initial=width"),
+    "penalty": ("model.loss=bce", "model.penalties=[dros]"),
+    "cloze": ("model.task=cloze", "model.encoder.attention.causal=false"),
+    "sampled_metric": ("evaluation.protocol=sampled", "evaluation.negatives=20"),
+    "discounted": ("evaluation.popularity_discount=0.5",),
+}
+COUPLED = ("penalty",)
+"""What sees a process's own rows together, so that one process trains something else than several do."""
+SLOW = (pytest.mark.slow, pytest.mark.cluster)
+
+
+def shared(*settings: str) -> Experiment:
+    return tiny(*SHARED, *settings, dropout=0.0)
+
+
+def validation(run: Run) -> list[float]:
+    return [row["validation/ndcg@10"] for row in run.rows() if row["event"] == "epoch"]
+
+
+def moments(run: Run) -> dict[str, torch.Tensor]:
+    return read_tensors(run.path / "checkpoints" / read_json(run.path / "checkpoints" / "last.json")["folder"] /
+                        "optimizer.safetensors")  # fmt: skip
+
+
+def equal(run: Run, one: Run) -> None:
+    """Losses to 1e-6, the metric, and files of the same tensors, which differ by rounding alone."""
+    assert curve(run) == pytest.approx(curve(one), rel=1e-6)
+    assert validation(run) == pytest.approx(validation(one), abs=1e-12)
+    assert run.manifest["parameters"] == one.manifest["parameters"]
+    for files in ([read_tensors(r.path / "weights.safetensors") for r in (run, one)], [moments(r) for r in (run, one)]):
+        a, b = files
+        assert {n: t.shape for n, t in a.items()} == {n: t.shape for n, t in b.items()}
+        for name in a:  # by norm: Adam blows up the rounding of single weights whose gradients are near zero
+            assert (a[name] - b[name]).norm() <= 2e-2 * b[name].norm() + 1e-12, name
+
+
+@pytest.mark.parametrize(
+    ("case", "processes"),
+    [pytest.param(c, n, marks=() if (c, n) == ("softmax", 2) else SLOW) for c in CASES for n in (2, 4)
+     if n == 2 or c in ("softmax", "accumulated", "sampled")],
+)  # fmt: skip
+def test_several_processes_equal_one(case: str, processes: int, market: Store, tmp_path: Path, worker: Path) -> None:
+    spec = shared(*CASES[case])
+    if case in COUPLED:
+        whole = spec.override("training.shard_items=false")
+        one = torchrun(worker, whole, market, tmp_path / "whole", processes)
+    else:
+        one = train(spec, market, tmp_path / "one", progress=False)
+    equal(torchrun(worker, spec, market, tmp_path / "several", processes), one)
+
+
+@pytest.mark.slow
+@pytest.mark.cluster
+def test_resumed_with_another_number_of_processes(market: Store, tmp_path: Path, worker: Path) -> None:
+    """Cut off on four processes, gone on with on two, cut off there, and ended by one: the run of one process."""
+    settings = ("training.checkpoint_minutes=0", "training.max_epochs=40", "training.lr=1e-4")
+    spec = shared(*settings)
+    one = train(spec, market, tmp_path / "one", progress=False)
+    out = tmp_path / "several"
+    _cut_off(worker, spec, market, out, 4, "fresh", behind=8)
+    _cut_off(worker, spec, market, out, 2, "resume", behind=60)
+    run = train(out=out, resume=True, progress=False)
+    equal(run, one)
+
+
+@pytest.mark.slow
+@pytest.mark.cluster
+def test_started_from_a_run(market: Store, tmp_path: Path, worker: Path) -> None:
+    """Items are matched by external id, on the process that holds their rows."""
+    source = train(shared("training.max_epochs=1"), market, tmp_path / "source", progress=False)
+    script = tmp_path / "going_on.py"
+    script.write_text(
+        f"import sys; sys.path[:0] = {sys.path!r}\n"
+        "import json, torch\nfrom fullrank.api import train\nfrom fullrank.experiment import Experiment\n"
+        "torch.set_num_threads(1)\nstore, out, spec, _ = sys.argv[1:]\n"
+        f"train(Experiment.parse(json.loads(spec)), store, out, init_from={str(source.path)!r}, progress=False)\n"
+    )
+    spec = shared("training.max_epochs=1", "seed=3")
+    one = train(spec, market, tmp_path / "one", init_from=source, progress=False)
+    equal(torchrun(script, spec, market, tmp_path / "several", 2), one)
+
+
+def _cut_off(worker: Path, spec: Experiment, store: Store, out: Path, processes: int, mode: str, behind: int) -> None:
+    """Kill training once there is a checkpoint behind a step."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+    words = [str(worker), str(store.path), str(out), json.dumps(spec.dump()), mode]
+    env = os.environ | {"OMP_NUM_THREADS": "1"}
+    running = subprocess.Popen([*command, *words], env=env, stderr=subprocess.PIPE, start_new_session=True)
+    pointer = out / "checkpoints" / "last.json"
+    try:
+        while not pointer.exists() or int(read_json(pointer)["folder"].removeprefix("step-")) <= behind:
+            assert running.poll() is None, "the run ended before it could be cut off"
+    finally:
+        os.killpg(running.pid, signal.SIGKILL)
+        running.communicate()
+
+
+@pytest.mark.slow
+@pytest.mark.cluster
+def test_a_forgotten_scale_is_seen(market: Store, tmp_path: Path, worker: Path) -> None:
+    """The planted fault: without the division by the number of processes the norm that is clipped is another one."""
+    script = tmp_path / "faulty.py"
+    script.write_text(
+        f"import sys; sys.path[:0] = {[str(worker.parents[2]), *sys.path]!r}\n"
+        "import torch\nfrom fullrank.training.loop import FitModule\n"
+        "step = FitModule.on_before_optimizer_step\n"
+        "def wrong(self, optimizer):\n"
+        "    step(self, optimizer)\n"
+        "    for name in self.shards:\n"
+        "        self.get_parameter(name).grad *= self.trainer.world_size\n"
+        "FitModule.on_before_optimizer_step = wrong\n"
+        "from tests.training import worker\nworker.main()\n"
+    )
+    spec = shared(*CASES["accumulated"])
+    one = train(spec, market, tmp_path / "one", progress=False)
+    assert curve(torchrun(script, spec, market, tmp_path / "wrong", 2)) != pytest.approx(curve(one), rel=1e-5)
+
+
+REFUSALS = {
+    "items-not-sharded": ("model.items={kind: text, fields: [title]}",),
+    "reads-every-item": ("model.loss.label_smoothing=0.1",),
+}
+
+
+@pytest.mark.parametrize("code", REFUSALS)
+def test_what_cannot_be_shared_out_is_refused(code: str, market: Store) -> None:
+    spec = shared(*REFUSALS[code])
+    with refused(code, "training.shard_items"):
+        shard_of(spec, market.catalog)
+
+
+def test_a_penalty_on_the_table_is_refused(market: Store) -> None:
+    with refused("reads-every-item", "logdet"):
+        shard_of(shared("model.penalties=[logdet]"), market.catalog)
+
+
+@pytest.mark.parametrize("recipe", ["dcnv2", "popularity"])
+def test_models_without_an_item_table_are_refused(recipe: str, market: Store) -> None:
+    with refused("items-not-sharded", recipe):
+        shard_of(find_experiment(recipe).override("training.shard_items=true"), market.catalog)
+
+
+def test_watching_and_tiny_catalogues_are_refused(market: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_PORT")
+    for name, value in zip(names, ("0", "0", "90", "90", "29500"), strict=True):
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    with refused("watch-of-shards", "--watch"):
+        shard_of(shared(), market.catalog, (object(),))
+    with refused("fewer-items-than-processes", 80, 90):
+        shard_of(shared(), market.catalog)
+
+
+def test_one_process_holds_all_rows(market: Store) -> None:
+    assert shard_of(shared(), market.catalog) is None
+    assert shard_of(tiny(), market.catalog) is None
