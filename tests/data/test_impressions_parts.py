@@ -248,14 +248,14 @@ from fullrank.data.impressions import part_work
 
 sys.path.insert(0, sys.argv[1])
 from tests.data.test_impressions_twin import SCHEMA
-left, done = int(sys.argv[4]), part_work.write_manifest
+left, done = int(sys.argv[4]), part_work.write_store_manifest
 def dying(*given):
     global left
     left -= 1
     if left < 0:
         os.kill(os.getpid(), 9)
     done(*given)
-part_work.write_manifest = dying
+part_work.write_store_manifest = dying
 fr.prepare_impressions(sys.argv[2], sys.argv[3], schema=SCHEMA, parts=5)
 """
 

@@ -34,7 +34,7 @@ def impressions_fingerprint(folder: Path, files: Mapping[str, Mapping[str, Any]]
     return state.hexdigest()
 
 
-def whole_fingerprint(folder: Path, files: Iterable[str], schema: Schema, hashes: Mapping[int, str]) -> str:
+def fingerprint_of_parts(folder: Path, files: Iterable[str], schema: Schema, hashes: Mapping[int, str]) -> str:
     """The fingerprint of a store in parts: of schema, vocabularies and the blocks in order."""
     state = _of_schema(schema)
     for block in sorted(hashes):

@@ -29,7 +29,7 @@ from fullrank.data.impressions.fitting import Fit, RowCounts
 from fullrank.data.impressions.part_times import Borders, TimeSpan
 from fullrank.data.impressions.splits import TemporalSplit
 from fullrank.data.impressions.vocabulary import Vocabulary
-from fullrank.data.impressions.write import RowCoder, RowSplit, StoreFiles, name_rows, split_times, write_manifest
+from fullrank.data.impressions.write import RowCoder, RowSplit, StoreFiles, name_rows, split_times, write_store_manifest
 
 SCRATCH, FITTED = "scratch", "fitted.json"
 HASHES = "blocks"
@@ -131,7 +131,7 @@ class PartTasks:
                     copy_file(self.work / name, folder / name)
             groups = None if self._groups is None else len(self._groups)
             facts: dict[str, Any] = {"input": None, "notes": [], "part": number, HASHES: hashes.done()}
-            write_manifest(folder, self.schema, encoder, counted.manifest(groups), facts)
+            write_store_manifest(folder, self.schema, encoder, counted.manifest(groups), facts)
         return 1
 
     def _times(self, number: int) -> Iterator[np.ndarray]:

@@ -101,7 +101,7 @@ def prepare_impressions(
         spec, level = _completed(source, tree).override(*settings), shown_at(progress)
         if parts is None:
             return _prepare_locked(source, place, spec, level, facts)
-        asked = stream.Asked(spec, source.typed, parts, engine, identity_of(impressions), facts)
+        asked = stream.Preparation(spec, source.typed, parts, engine, identity_of(impressions), facts)
         return _prepare_parts(impressions, source, place, asked, level, master)
 
 
@@ -164,7 +164,7 @@ def _prepare_locked(
 
 
 def _prepare_parts(
-    table: Any, source: InputTable, place: Path, asked: stream.Asked, level: int, master: str | None
+    table: Any, source: InputTable, place: Path, asked: stream.Preparation, level: int, master: str | None
 ) -> ImpressionStore:
 
     def say(line: str) -> None:
@@ -177,7 +177,7 @@ def _prepare_parts(
         spark.require_readable(source)
         session = spark.session_of(table, master)
         rows_in, runner = partial(rows_on_spark, session, table, asked.schema, asked.count), spark.OnSpark(session)
-    stream.prepare_parts(rows_in, runner, place, asked, say)
+    stream.prepare_impression_parts(rows_in, runner, place, asked, say)
     store = ImpressionStore.open(place, verify=False)
     say(f"wrote {str(place)!r}: {len(store):,} rows")
     return store

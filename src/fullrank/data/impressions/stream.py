@@ -32,7 +32,7 @@ from fullrank.data.frames import Chunks, InputTable
 from fullrank.data.impressions import encoder_files
 from fullrank.data.impressions.encoding import FieldEncoder
 from fullrank.data.impressions.fields import Schema
-from fullrank.data.impressions.fingerprints import TABLES, whole_fingerprint
+from fullrank.data.impressions.fingerprints import TABLES, fingerprint_of_parts
 from fullrank.data.impressions.part_times import Borders, find_borders
 from fullrank.data.impressions.part_work import FITTED, HASHES, SCRATCH, CutRows, PartRows, PartTasks
 from fullrank.data.impressions.splits import TemporalSplit
@@ -41,7 +41,7 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Asked:
+class Preparation:
     """A preparation, as a later process knows it again."""
 
     schema: Schema
@@ -63,7 +63,9 @@ def cut_rows(source: InputTable, schema: Schema, count: int, scratch: Path, *, r
     return CutRows(Chunks(source, schema.columns, scratch, spooled=read), count)
 
 
-def prepare_parts(rows_in: Callable[..., PartRows], runner: PartRunner, place: Path, asked: Asked, say: Say) -> None:
+def prepare_impression_parts(
+    rows_in: Callable[..., PartRows], runner: PartRunner, place: Path, asked: Preparation, say: Say
+) -> None:
     """Write a store of so many parts at `place`. The caller holds its lock, and has found that it may be written.
 
     `rows_in(scratch, read=)` gives the rows of the table; `read`: they lie in the folder, an earlier process put them.
@@ -95,7 +97,7 @@ def prepare_parts(rows_in: Callable[..., PartRows], runner: PartRunner, place: P
         raise NotWritten(place, reason_of(error), folder=True) from error
 
 
-def _fit(tasks: PartTasks, asked: Asked, runner: PartRunner, say: Say) -> None:
+def _fit(tasks: PartTasks, asked: Preparation, runner: PartRunner, say: Say) -> None:
     """Leave in the folder of work what the parts are written by: vocabularies, groups, statistics, borders."""
     borders = _borders(tasks, asked, runner)
     say(f"fit {tasks.rows.rows:,} rows")
@@ -109,7 +111,7 @@ def _fit(tasks: PartTasks, asked: Asked, runner: PartRunner, say: Say) -> None:
     write_json(work / SCRATCH / FITTED, found | {"borders": None if borders is None else asdict(borders)})
 
 
-def _borders(tasks: PartTasks, asked: Asked, runner: PartRunner) -> Borders | None:
+def _borders(tasks: PartTasks, asked: Preparation, runner: PartRunner) -> Borders | None:
     split, numbers = asked.schema.split, range(asked.count)
     if not isinstance(split, TemporalSplit):
         return None
@@ -125,7 +127,7 @@ def _borders(tasks: PartTasks, asked: Asked, runner: PartRunner) -> Borders | No
     )
 
 
-def _write_whole(folder: Path, asked: Asked, fitted: dict[str, Any]) -> None:
+def _write_whole(folder: Path, asked: Preparation, fitted: dict[str, Any]) -> None:
     """The manifest of a folder that holds all parts."""
     schema, names = asked.schema, [parts.part_folder(number) for number in range(asked.count)]
     own = [manifests.load_manifest(folder / name) for name in names]
@@ -141,7 +143,7 @@ def _write_whole(folder: Path, asked: Asked, fitted: dict[str, Any]) -> None:
         "fitted": fitted["fitted"],
         "counts": fitted["counts"],
         **asked.facts,
-        "fingerprint": whole_fingerprint(folder, files, schema, hashes),
+        "fingerprint": fingerprint_of_parts(folder, files, schema, hashes),
         "parts": [
             {"folder": name, "content": one["content"], "counts": one["counts"]}
             for name, one in zip(names, own, strict=True)

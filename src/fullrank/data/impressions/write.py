@@ -71,7 +71,7 @@ def write_impressions(
         store.close()
     shutil.rmtree(scratch)
     _tables(folder, fit, names)
-    write_manifest(folder, schema, encoder, fit.counts(), facts)
+    write_store_manifest(folder, schema, encoder, fit.counts(), facts)
 
 
 @dataclass(frozen=True)
@@ -215,7 +215,7 @@ def _tables(folder: Path, fit: Fit, groups: pl.Series | None) -> None:
         write_table(pl.DataFrame({"value": groups}), folder / "groups.parquet")
 
 
-def write_manifest(
+def write_store_manifest(
     folder: Path, schema: Schema, encoder: FieldEncoder, counts: dict[str, Any], facts: dict[str, Any]
 ) -> None:
     """The manifest of a folder that holds all else."""
