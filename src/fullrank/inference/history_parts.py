@@ -104,6 +104,7 @@ class TableParts:
 
     def read(self, number: int, catalog: Catalog, **policies: Any) -> Iterator[RequestBatch]:
         users, own = Spill(Path(self.folder), 1).read(number, self.columns, text=self.text_users)
+        users = users.cast(pl.String) if self.text_users else users  # no users have no type
         codes, names = values.dense(users) if len(users) else (np.zeros(0, np.int32), users)
         order = np.argsort(own["key"], kind="stable") if "key" in own else np.arange(len(users))
         order = order[np.argsort(codes[order], kind="stable")]
