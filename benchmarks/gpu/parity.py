@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from importlib import import_module
 from typing import Any
 
 import torch
 
 from benchmarks.gpu.device import Where, refusals
-from fullrank.ops.kernels import NAMES, TOLERANCE
+from fullrank.ops.kernels import NAMES, TOLERANCE, trial
 
 Case = tuple[tuple[int, ...], tuple[int, ...]]
 TINY: dict[str, list[Case]] = {
@@ -22,7 +21,7 @@ CASES: dict[str, list[Case]] = {
     "column_attention": [((16, 16), (1, 1, 1)), ((32, 64), (3, 2, 77)), ((64, 64), (3, 4, 201))],
     "silu_attention": [((16, 16), (1, 1, 1)), ((32, 64), (3, 2, 77)), ((64, 64), (3, 4, 201))],
 }
-"""Kernel -> blocks that hold the widths, and sizes, of `errors` in its module."""
+"""Kernel -> blocks that hold the widths, and sizes, of its trial."""
 HALF_ALONE: dict[str, list[Case]] = {
     "log_sum_exp": [((256,), (100, 999))],
     "column_attention": [((128, 128), (2, 2, 130))],
@@ -33,13 +32,13 @@ HALF_ALONE: dict[str, list[Case]] = {
 
 def rows(where: Where) -> Iterator[dict[str, Any]]:
     for name in NAMES:
-        module = import_module(f"fullrank.ops.triton_{name}")
+        errors = trial(name)
         for dtype in (torch.float32, torch.bfloat16):
             more = HALF_ALONE[name] if dtype == torch.bfloat16 else []
             for blocks, sizes in TINY[name] if where.small else [*CASES[name], *more]:
                 row: dict[str, Any] = {"kernel": name, "dtype": str(dtype), "blocks": blocks, "sizes": sizes}
                 with refusals(row):
-                    found = module.errors(where.device, dtype, blocks, sizes)
+                    found = errors(where.device, dtype, blocks, sizes)
                     worst = max(found, key=lambda what: found[what])
                     row |= {"largest_error": found[worst], "of": worst, "tolerance": TOLERANCE[dtype]}
                     row["right"] = all(error <= TOLERANCE[dtype] for error in found.values())

@@ -51,23 +51,17 @@ def test_a_kernel_is_chosen_on_cuda_alone(possible: list[tuple], monkeypatch: py
 def test_a_kernel_that_fails_is_left_out_with_its_reason(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    class Broken:
-        @staticmethod
-        def errors(*_: object) -> dict[str, float]:
-            raise RuntimeError("out of shared memory")
+    def broken(*_: object) -> dict[str, float]:
+        raise RuntimeError("out of shared memory")
 
-    class Wrong:
-        @staticmethod
-        def errors(*_: object) -> dict[str, float]:
-            return {"output 0": 0.0, "gradient 1": float("nan"), "gradient 2": 0.5}
+    def wrong(*_: object) -> dict[str, float]:
+        return {"output 0": 0.0, "gradient 1": float("nan"), "gradient 2": 0.5}
 
-    class Right:
-        @staticmethod
-        def errors(*_: object) -> dict[str, float]:
-            return {"output 0": 1e-6}
+    def right(*_: object) -> dict[str, float]:
+        return {"output 0": 1e-6}
 
-    for name, module, told in (("a", Broken, "shared memory"), ("b", Wrong, "gradient 1"), ("c", Right, None)):
-        monkeypatch.setattr(kernels, "_module", lambda _, module=module: module)
+    for name, found, told in (("a", broken, "shared memory"), ("b", wrong, "gradient 1"), ("c", right, None)):
+        monkeypatch.setattr(kernels, "trial", lambda _, found=found: found)
         with caplog.at_level("WARNING", logger="fullrank"):
             caplog.clear()
             assert trusted(name, torch.device("cpu"), torch.float32, (16,)) == (told is None)

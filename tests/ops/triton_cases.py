@@ -26,7 +26,7 @@ SIZES = {
     "column_attention": [((16, 16), (1, 1, 1)), ((16, 32), (2, 1, 70)), ((32, 16), (2, 1, 33))],
     "silu_attention": [((16, 16), (1, 1, 1)), ((16, 32), (1, 2, 70)), ((32, 16), (2, 1, 33))],
 }
-"""Op -> (blocks of the widths, sizes) of `errors` in its module."""
+"""Op -> (blocks of the widths, sizes) of its trial."""
 CASES = [(name, *case) for name in NAMES for case in SIZES[name]]
 
 pytestmark = pytest.mark.skipif(
@@ -39,7 +39,7 @@ pytestmark = pytest.mark.skipif(
 def test_values_and_gradients_are_those_of_the_reference(
     name: str, blocks: tuple[int, ...], sizes: tuple[int, ...], dtype: torch.dtype
 ) -> None:
-    found = import_module(f"fullrank.ops.triton_{name}").errors(DEVICE, dtype, blocks, sizes)
+    found = kernels.trial(name)(DEVICE, dtype, blocks, sizes)
     assert found and all(error <= TOLERANCE[dtype] for error in found.values()), found
 
 
@@ -54,7 +54,7 @@ def test_a_fault_is_seen(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(module, f"triton_{name}", without)
     blocks, sizes = SIZES[name][-1]
-    found = module.errors(DEVICE, torch.float32, blocks, sizes)
+    found = kernels.trial(name)(DEVICE, torch.float32, blocks, sizes)
     assert max(found.values()) > 20 * TOLERANCE[torch.float32]
     kernels.trusted.__wrapped__.cache_clear()
     assert not kernels.trusted(name, DEVICE, torch.float32, blocks)

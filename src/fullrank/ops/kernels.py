@@ -23,7 +23,7 @@ from fullrank.core.log import logger
 log = logger(__name__)
 
 NAMES = ("log_sum_exp", "column_attention", "silu_attention")
-"""Ops with a kernel; ``fullrank.ops.triton_NAME`` has it, and its `errors`."""
+"""Ops with a kernel; ``fullrank.ops.triton_NAME`` has it, and its `NAME_errors`."""
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 3e-2, torch.float16: 5e-3}
 """Largest distance from the reference, as a share of the reference's largest entry."""
@@ -47,6 +47,12 @@ def kernel(name: str) -> Callable[..., Any]:
     """The function ``triton_NAME``. torch.compile looks no further into it."""
     function: Callable[..., Any] = getattr(_module(name), f"triton_{name}")
     return torch.compiler.disable(function)
+
+
+def trial(name: str) -> Callable[..., dict[str, float]]:
+    """The function ``NAME_errors(device, dtype, blocks, sizes)``: how far the kernel is from its reference."""
+    found: Callable[..., dict[str, float]] = getattr(_module(name), f"{name}_errors")
+    return found
 
 
 def product_dtype(x: Tensor) -> torch.dtype:
@@ -80,7 +86,7 @@ def trusted(name: str, device: torch.device, dtype: torch.dtype, blocks: tuple[i
     """Whether the kernel gives what its reference gives, here and now; a warning says where it does not."""
     try:
         with torch.enable_grad(), torch.autocast(device.type, enabled=False), _full_products():
-            found = _module(name).errors(device, dtype, blocks)
+            found = trial(name)(device, dtype, blocks)
     except Exception as error:  # whatever a compiler or a driver raises: the op has code that needs neither
         log.warning("the Triton kernel %s does not run here, so the op's own code does: %s", name, error)
         return False
