@@ -15,7 +15,7 @@ TESTS ?= tests
 CODE := $(wildcard src tests benchmarks docs examples)
 PYTEST = OMP_NUM_THREADS=1 POLARS_MAX_THREADS=2 $(BIN)/python -m pytest -q -n $(WORKERS)
 
-.PHONY: help install demo test test-slow test-attack test-page test-redis test-cluster lowest wheel check golden bench docs clean
+.PHONY: help install demo test test-slow test-attack test-page test-redis test-cluster lowest wheel check gpu golden bench docs clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -86,6 +86,9 @@ check: $(STAMP)  ## lint, format, types, import directions
 	$(BIN)/mypy
 	$(BIN)/python tests/arrows.py src/fullrank
 
+gpu: $(STAMP)  ## kernels checked and everything timed on this machine's CUDA device (under 10 minutes); writes results/gpu
+	$(BIN)/python -m benchmarks.gpu --json --out results/gpu
+
 golden: $(STAMP)  ## does this tree compute what the baseline commit computed, to the last bit? (BASELINE=HASH: another commit)
 	FULLRANK_BASELINE=$(or $(BASELINE),$(FULLRANK_BASELINE)) $(BIN)/python -m tests.golden.compare
 
@@ -98,6 +101,7 @@ bench: $(STAMP)  ## every benchmark but peers and pairs; each prints one JSON ob
 docs: $(STAMP)  ## the documentation as HTML in docs/_build/html; a warning is an error
 	$(BIN)/python docs/make_map.py
 	$(BIN)/python docs/make_recipe_table.py
+	$(BIN)/python docs/make_plan.py
 	$(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build/html
 	@echo "open docs/_build/html/index.html"
 
