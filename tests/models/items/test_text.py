@@ -205,6 +205,21 @@ def test_another_catalogue_is_read_by_the_runs_tokeniser(tmp_path: Path) -> None
         items.add_columns_of_run(Catalog(foreign), before)
 
 
+def test_a_tokeniser_of_ones_own_keeps_every_token_and_what_the_run_learned_of_those_it_has(tmp_path: Path) -> None:
+    run, _ = trained(tmp_path)
+    own = spec(tokeniser="own", vocabulary=60)
+    found = own.add_columns_of_run(renamed(), run.catalog)
+    assert found.frame.equals(spec(vocabulary=60).add_columns(renamed()).frame), "as without a run"
+    items = own.build(8, found)
+    tables = items.transferred({n.removeprefix("items."): t for n, t in run.tensors().items()}, run.catalog, found)
+    before, after = (TextTokeniser.of(catalog).pieces for catalog in (run.catalog, found))
+    both = sorted(set(before) & set(after))
+    assert both and set(after) - set(before), "some tokens are the run's, some are not"
+    learned = run.tensors()["items.tables.0.weight"]
+    for piece in both:
+        assert torch.equal(tables["tables.0.weight"][after.index(piece)], learned[before.index(piece)])
+
+
 def test_a_run_starts_from_another_catalogue(tmp_path: Path) -> None:
     """No id is asked for and none is matched: equal text has an equal vector, and counts are those of the new store."""
     run, data = trained(tmp_path)

@@ -167,6 +167,10 @@ LINES = 1_000_000
 """Most texts of a field that a tokeniser is trained on; of more, evenly spaced ones."""
 
 
+OWN = "own"
+"""As `tokeniser`: one of these items, also where training starts from a run that has another."""
+
+
 class Text(ItemsSpec):
     """Item vectors from text."""
 
@@ -182,14 +186,15 @@ class Text(ItemsSpec):
     vocabulary: int = Field(30_000, ge=2, le=MOST_TOKENS)
     """Most tokens of the tokeniser that is trained on the items' text; a small catalogue has fewer."""
     tokeniser: str | None = None
-    """A run's folder or a SentencePiece model file whose tokeniser is taken; null trains one on the items' text."""
+    """A run's folder or a SentencePiece model file whose tokeniser is taken; null takes that of the run that training
+    starts from, or trains one on the items' text; `own` trains one in either case."""
 
     @model_validator(mode="after")
     def _sound(self) -> Text:
         names = [field.name for field in self.fields]
         if not names or len(set(names)) < len(names):
             raise UserError(f"fields: at least one, and each column once; given {names}", code="repeated-field")
-        if self.tokeniser is not None and self.vocabulary != type(self).model_fields["vocabulary"].default:
+        if self.tokeniser not in (None, OWN) and self.vocabulary != type(self).model_fields["vocabulary"].default:
             raise UserError(
                 "vocabulary has no effect where a tokeniser is given, which has its own; leave it out",
                 code="setting-without-effect",
@@ -201,7 +206,7 @@ class Text(ItemsSpec):
         if self._has_tokens(catalog):
             return catalog
         texts = self._texts(catalog)
-        if self.tokeniser is None:
+        if self.tokeniser is None or self.tokeniser == OWN:
             tokeniser = TextTokeniser(train_tokeniser(self._lines(texts), self.vocabulary))
             tokens = {field: tokeniser.tokens(text, field.tokens) for field, text in texts.items()}
         else:
@@ -214,12 +219,15 @@ class Text(ItemsSpec):
         """The catalogue with tokens of the run's tokeniser, unless another one is named; no item needs to be known.
 
         A token that no item of the run has in a field is left out, since its vector was never trained (the authors'
-        code of SRT puts 0 in its place when it goes on from pre-training). Where the run's items are no such text the
+        code of SRT puts 0 in its place when it goes on from pre-training); a tokeniser of one's own (`own`) keeps them
+        all, and those that the run has too start from its vectors. Where the run's items are no such text the
         columns are those of a fresh model.
         """
         if self._has_tokens(catalog) or not self._has_tokens(earlier):
             return self.add_columns(catalog)
         tokeniser = TextTokeniser.of(earlier)
+        if self.tokeniser == OWN:
+            return self.add_columns(catalog)
         if self.tokeniser is not None and TextTokeniser.open(self.tokeniser).model != tokeniser.model:
             return self.add_columns(catalog)
         if self.tokeniser is None and tokeniser.size > self.vocabulary:
