@@ -18,8 +18,8 @@ def test_the_check_is_green() -> None:
 
 
 def test_rows_that_are_lost_in_parts_are_noticed() -> None:
-    def lossy(folder: Path, out: Path, schema: Any, parts: int) -> ImpressionStore:
-        rows = pl.scan_parquet(folder).filter(pl.col("item") != 1001 + parts)
+    def lossy(folder: Path, out: Path, schema: Any, parts: int | None) -> ImpressionStore:
+        rows = pl.scan_parquet(folder).slice(parts or 0)
         return benchmark.prepare_impressions(rows, out, schema=schema, parts=parts, overwrite=True)
 
     with pytest.raises(Wrong, match="number of parts"):

@@ -15,7 +15,7 @@ import fullrank as fr
 from fullrank.core.errors import UserError
 from fullrank.data.events.store import Store
 from fullrank.inference import history_parts, list_parts
-from fullrank.inference.engines import EngineSettings, ModelSource, OneThread, Processes, engine_of
+from fullrank.inference.engines import EngineSettings, ModelSource, OneThread, PartsInProcesses, engine_of
 from fullrank.inference.list_parts import ListParts, ListTask
 from refusals import refused
 
@@ -242,7 +242,7 @@ def test_processes_write_the_same_bits(folder: Path, tmp_path: Path) -> None:
     two = recommend(folder, tmp_path / "two", parts=3, workers=2)
     assert [file.read_bytes() for file in one.files] == [file.read_bytes() for file in two.files]
     with engine_of(EngineSettings(workers=2).check()) as engine:
-        assert isinstance(engine, Processes) and sorted(engine.map(abs, [-1, -2, 3])) == [1, 2, 3]
+        assert isinstance(engine, PartsInProcesses) and sorted(engine.map(abs, [-1, -2, 3])) == [1, 2, 3]
 
 
 def test_a_refusal_can_be_sent_on() -> None:

@@ -139,9 +139,9 @@ def test_the_scores_never_exist_at_once(kind: str) -> None:
 
 def test_nothing_is_differentiated_without_need(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
-    plain = module._pass
+    plain = module.chunked_pass
     monkeypatch.setattr(
-        module, "_pass", lambda x, w, u, rows, wanted: asked.append(wanted) or plain(x, w, u, rows, wanted)
+        module, "chunked_pass", lambda x, w, u, rows, wanted: asked.append(wanted) or plain(x, w, u, rows, wanted)
     )
     x, w = case(5, 6, 2)
     with torch.no_grad():

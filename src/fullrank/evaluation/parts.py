@@ -22,7 +22,7 @@ from fullrank.data.histories import EvalSet
 from fullrank.evaluation.result import EvaluationResult, PerUser, merge
 from fullrank.evaluation.retrieval import measure_users, users_and_protocol
 from fullrank.evaluation.spec import Evaluation
-from fullrank.inference.engines import Engine, ModelSource
+from fullrank.inference.engines import ModelSource, PartEngine
 from fullrank.inference.history_parts import stretch
 
 PART_USERS = 1 << 13
@@ -56,7 +56,7 @@ def evaluate_parts(
     split: str,
     spec: Evaluation,
     *,
-    engine: Engine,
+    engine: PartEngine,
     parts: int | None,
     files: Callable[[], dict[str, bytes]],
     progress: Progress | None = None,

@@ -34,7 +34,7 @@ MOST_WORKERS, MOST_PARTS = 1024, 100_000
 
 
 @runtime_checkable
-class Engine(Protocol):
+class PartEngine(Protocol):
     """Whoever runs tasks."""
 
     def map(self, task: Task[T], numbers: Sequence[int]) -> Iterator[T]:
@@ -79,24 +79,24 @@ class EngineSettings:
 
 
 @contextmanager
-def engine_of(settings: EngineSettings, *, table: Any = None, device: str = "auto") -> Iterator[Engine]:
+def engine_of(settings: EngineSettings, *, table: Any = None, device: str = "auto") -> Iterator[PartEngine]:
     """The engine, for as long as the block runs. `table` may be a Spark DataFrame, whose session is taken.
 
     Raises `UserError` where it cannot be reached.
     """
     try:
         if settings.engine == "spark":
-            yield OnSpark(spark.session_of(table, settings.master))
+            yield PartsOnSpark(spark.session_of(table, settings.master))
         elif settings.engine == "ray":
             with ray_cluster(settings.ray or "auto") as ray:
-                yield OnRay(ray, gpus=int(str(device).startswith("cuda")))
+                yield PartsOnRay(ray, gpus=int(str(device).startswith("cuda")))
         else:
-            yield Here() if settings.workers in (None, 1) else Processes(settings.workers)
+            yield PartsHere() if settings.workers in (None, 1) else PartsInProcesses(settings.workers)
     finally:
         _opened.cache_clear()  # the caller's process keeps no model
 
 
-class Here:
+class PartsHere:
     """One part after the other, in this process."""
 
     def map(self, task: Task[T], numbers: Sequence[int]) -> Iterator[T]:
@@ -107,7 +107,7 @@ class Here:
 
 
 @dataclass(frozen=True)
-class Processes:
+class PartsInProcesses:
     """Processes of this machine. They begin anew, so a script that starts them has to be guarded by `__name__`."""
 
     count: int
@@ -132,7 +132,7 @@ class Processes:
 
 
 @dataclass(frozen=True)
-class OnSpark:
+class PartsOnSpark:
     """A Spark task for each part."""
 
     session: Any
@@ -148,7 +148,7 @@ class OnSpark:
 
 
 @dataclass(frozen=True)
-class OnRay:
+class PartsOnRay:
     """A Ray task of one CPU (and, for `device="cuda"`, one GPU) for each part."""
 
     ray: Any

@@ -30,7 +30,7 @@ from fullrank.data.events.stream import identity_of
 from fullrank.data.frames import Chunks, InputTable
 from fullrank.data.user_keys import user_keys
 from fullrank.inference.requests import FlatEvents, RequestBatch, batch_of, check_choice
-from fullrank.inference.stored_users import read_rows
+from fullrank.inference.stored_users import read_history_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -87,7 +87,7 @@ class StoreParts:
             rows = np.arange(max(low - start, 0), min(high - start, users))
             start += users
             if len(rows):
-                yield read_rows(rows, _store(folder, content), catalog, **policies)
+                yield read_history_rows(rows, _store(folder, content), catalog, **policies)
 
 
 @dataclass(frozen=True)

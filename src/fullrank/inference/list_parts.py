@@ -33,7 +33,7 @@ from fullrank.core.readers import read_json
 from fullrank.core.tables import write_table
 from fullrank.data import manifest as manifests
 from fullrank.data.events.catalog import Catalog
-from fullrank.inference.engines import Engine, ModelSource
+from fullrank.inference.engines import ModelSource, PartEngine
 from fullrank.inference.filters import Filters
 from fullrank.inference.history_parts import HistoryParts, HistoryTable, StoreParts, TableParts
 from fullrank.inference.predictor import Predictor
@@ -70,7 +70,7 @@ class ListSettings:
 
 
 @dataclass(frozen=True)
-class Counts:
+class ListCounts:
     """What the lists of some users come to."""
 
     users: int = 0
@@ -78,8 +78,8 @@ class Counts:
     popular: int = 0
     """Users whose list is of the most popular items."""
 
-    def __add__(self, other: Counts) -> Counts:
-        return Counts(self.users + other.users, self.rows + other.rows, self.popular + other.popular)
+    def __add__(self, other: ListCounts) -> ListCounts:
+        return ListCounts(self.users + other.users, self.rows + other.rows, self.popular + other.popular)
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ class ListTask:
     barred: bytes | None
     """A bit for each item that nobody is shown (`np.packbits`); None: there is none."""
 
-    def __call__(self, number: int) -> Counts:
+    def __call__(self, number: int) -> ListCounts:
         predictor, settings = self.model.open(), self.settings
         policies = {
             "unknown": settings.unknown, "untimed": settings.untimed,
@@ -155,7 +155,7 @@ def write_list_parts(
     barred: np.ndarray | None,
     *,
     catalog: Catalog,
-    engine: Engine,
+    engine: PartEngine,
     identity: Mapping[str, Any],
     parts: int | None,
     files: Callable[[], dict[str, bytes]],
@@ -226,15 +226,15 @@ def _is_list(given: Any) -> bool:
 
 def _compute(
     histories: HistoryParts, missing: Sequence[int], out: Path, model: ModelSource, settings: ListSettings,
-    barred: np.ndarray | None, engine: Engine, files: Callable[[], dict[str, bytes]], done: int,
+    barred: np.ndarray | None, engine: PartEngine, files: Callable[[], dict[str, bytes]], done: int,
     progress: Progress | None,
-) -> Counts:  # fmt: skip
+) -> ListCounts:  # fmt: skip
     if not missing:
-        return Counts()
+        return ListCounts()
     sent = replace(model, shared=engine.share(files))
     bits = None if barred is None else np.packbits(barred).tobytes()
     task = ListTask(sent, histories, str(out.absolute()), settings, bits)
-    whole, counts = done + len(missing), Counts()
+    whole, counts = done + len(missing), ListCounts()
     for number, found in enumerate(engine.map(task, missing), done + 1):
         counts += found
         if progress is not None:
@@ -247,13 +247,13 @@ def part_file(out: Path, number: int) -> Path:
     return out / LISTS / f"part-{number:05}.parquet"
 
 
-def counts_of(frame: pl.LazyFrame) -> Counts:
+def counts_of(frame: pl.LazyFrame) -> ListCounts:
     """Users, rows, and users with the most popular items of some lists."""
     first = pl.col("rank") == 1
     found = frame.select(
         users=first.sum(), rows=pl.len(), popular=(first & (pl.col("source") == "popular")).sum()
     ).collect()
-    return Counts(**{name: int(value) for name, value in found.row(0, named=True).items()})
+    return ListCounts(**{name: int(value) for name, value in found.row(0, named=True).items()})
 
 
 def open_list_parts(path: Path) -> dict[str, Any]:
@@ -326,7 +326,7 @@ def _parts_of(
     return TableParts(str(folder.absolute()), state["parts"], state["columns"], state["text_users"], histories.columns)
 
 
-def _finish(out: Path, manifest: dict[str, Any], parts: int, counts: Counts) -> None:
+def _finish(out: Path, manifest: dict[str, Any], parts: int, counts: ListCounts) -> None:
     """Have the manifest say that the lists are whole, and what they come to; the files of the histories go."""
     sweep_folder(out / LISTS)
     shutil.rmtree(out / HISTORIES, ignore_errors=True)

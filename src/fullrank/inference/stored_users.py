@@ -62,7 +62,7 @@ def read_users(
     )  # fmt: skip
 
 
-def read_rows(
+def read_history_rows(
     rows: Int[np.ndarray, "U"], store: Store, catalog: Catalog, *, unknown: str, untimed: str, timed: bool
 ) -> RequestBatch:
     """The users in these rows of a store with all their events there; policies as in `read_users`."""

@@ -58,6 +58,8 @@ def trial(name: str) -> Callable[..., dict[str, float]]:
 def product_dtype(x: Tensor) -> torch.dtype:
     """What matrix products of this tensor are made in: autocast's dtype where it is on, else the tensor's own."""
     kind = x.device.type
+    if kind == "meta":  # shapes alone, where FLOPs are counted: autocast does not know the device
+        return x.dtype
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
 
 
