@@ -5,6 +5,9 @@ torchrun starts: a whole run of `fullrank train` with its validation, checkpoint
 `_4`: the most anonymous memory of the process that takes most, less that of the same training with a thousand items,
 over the same of one process. `losses_differ`: the largest relative difference of a step's loss from that of one
 process; `metric_differs` that of the validation metric. `--items 10000000 --processes 2` trains one of these alone.
+
+`--encoder` shares out the blocks of a large encoder instead (`training.shard_encoder`): a thousand items, twelve blocks
+of width 512, 38 million numbers. `encoder_memory_share_2` and `_4` are counted above the same training with one block.
 """
 
 from __future__ import annotations
@@ -39,6 +42,12 @@ SETTINGS = (
     "evaluation.bootstrap=0",
 )  # fmt: skip
 
+WIDE = (
+    "model.dim=512", "model.encoder.attention.heads=8", "training.shard_items=false", "training.shard_encoder=true",
+)  # fmt: skip
+"""Settings of `--encoder`, but the number of blocks."""
+BLOCKS = 12
+
 
 def store_of(items: int, place: Path, users: int = ROWS * STEPS) -> Path:
     """A store of so many items, in which some users have a history and each other event is its user's only one."""
@@ -67,7 +76,8 @@ def trained(items: int, processes: int, place: Path, *settings: str) -> dict[str
     several = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
     command = [sys.executable, *(several if processes > 1 else []), *map(str, worker)]
     path = os.pathsep.join([str(ROOT / "src"), *filter(None, [os.environ.get("PYTHONPATH")])])
-    env = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+    # glibc raises its threshold when a block is freed, and then keeps gathered blocks in a heap that falls to pieces
+    env = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "MALLOC_MMAP_THRESHOLD_": "262144"}
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True)
     require(done.returncode == 0, f"training on {processes} processes failed: {done.stderr[-2000:]}")
     try:
@@ -105,29 +115,41 @@ def check(settings: tuple[str, ...] = ()) -> None:
 
 
 def measure(options: argparse.Namespace, say: Say) -> Figures:
+    if options.encoder:
+        few, many, what = (
+            (FEW, (*WIDE, "model.encoder.layers=1")),
+            (FEW, (*WIDE, f"model.encoder.layers={BLOCKS}")),
+            "encoder",
+        )
+        say(f"{BLOCKS} blocks of width 512 above one")
+    else:
+        few, many, what = (FEW, ()), (options.items, ()), "table"
+        say(f"{options.items:,} items above {FEW:,}")
     place = CACHE / "sharded"
-    found: Figures = {"items": options.items}
+    found: Figures = {"items": many[0]}
     above, runs = dict[int, float](), dict[int, dict[str, Any]]()
     try:
         for processes in options.processes:
-            say(f"{processes} processes: {FEW:,} items, then {options.items:,}")
-            few = trained(FEW, processes, place)
-            say(f"without the table at most {max(few['memory']):.0f} MB a process")
-            runs[processes] = run = trained(options.items, processes, place)
-            above[processes] = max(run["memory"]) - max(few["memory"])
-            say(f"with it {max(run['memory']):.0f} MB, {run['seconds_per_step']:.1f} s a step")
+            without = trained(few[0], processes, place, *few[1])
+            runs[processes] = run = trained(many[0], processes, place, *many[1])
+            above[processes] = max(run["memory"]) - max(without["memory"])
+            say(
+                f"{processes} processes: {max(without['memory']):.0f} MB each without the {what}, with it "
+                f"{max(run['memory']):.0f} MB, {run['seconds_per_step']:.1f} s a step"
+            )
             found |= {
-                f"table_mb_{processes}": above[processes],
+                f"{what}_mb_{processes}": above[processes],
                 f"process_mb_{processes}": max(run["memory"]),
-                f"process_mb_{processes}_few_items": max(few["memory"]),
+                f"process_mb_{processes}_{'one_block' if options.encoder else 'few_items'}": max(without["memory"]),
                 f"seconds_per_step_{processes}": run["seconds_per_step"],
                 f"seconds_{processes}": run["seconds"],
             }
         for processes in (n for n in runs if n > 1 and 1 in runs):
-            found[f"table_memory_share_{processes}"] = above[processes] / above[1]
+            found[f"{what}_memory_share_{processes}"] = above[processes] / above[1]
             losses, metric = differences(runs[processes], runs[1])
             found |= {f"losses_differ_{processes}": losses, f"metric_differs_{processes}": metric}
-        found["table_itself_mb"] = options.items * 64 * 4 / 2**20
+        if not options.encoder:
+            found["table_itself_mb"] = options.items * 64 * 4 / 2**20
         found["losses"] = next(iter(runs.values()))["losses"]
         return rounded(found)
     finally:
@@ -151,6 +173,7 @@ def _one(store: str, out: str, *settings: str) -> None:
 def _arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--items", type=int, default=5_000_000, help="rows of the table (default 5,000,000)")
     parser.add_argument("--processes", type=int, nargs="+", default=[1, 2, 4], help="in turn (default 1 2 4)")
+    parser.add_argument("--encoder", action="store_true", help="share out an encoder instead of a table")
 
 
 BENCHMARK = Benchmark("sharded", __doc__ or "", _arguments, check, measure)

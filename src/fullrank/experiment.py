@@ -63,6 +63,9 @@ class Training(Spec):
     shard_items: bool = later(False)
     """Whether processes share out the rows of the item table, each with the moments of its own; else each holds all of
     them."""
+    shard_encoder: bool = later(False)
+    """Whether processes share out the blocks of the encoder (FSDP2), each with the moments of its own part; else each
+    holds all of them."""
     checkpoint_minutes: float = Field(5.0, ge=0, le=1e6)
     """Minutes between checkpoints inside an epoch (each epoch's end writes one too); 0 writes one every step."""
 

@@ -17,7 +17,7 @@ import torch
 from fullrank.core.readers import read_json
 from fullrank.data.events.store import Store
 from fullrank.training import distributed
-from fullrank.training.distributed import join_processes, launched, told_of_peers
+from fullrank.training.distributed import gather_ranks, join_processes, launched, sum_over_ranks, told_of_peers
 from refusals import refused
 
 WHOLE = {
@@ -90,6 +90,18 @@ def test_only_a_lost_peer_is_told_as_one(text: str, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("WORLD_SIZE", "1")
     with pytest.raises(RuntimeError, match="gloo"), told_of_peers():
         raise RuntimeError(text)
+
+
+def test_a_sum_without_the_group_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray destroys the group of a training that still runs; a sum over one of two processes would be a wrong number."""
+    one = torch.ones(3)
+    environment(monkeypatch, RANK="1", LOCAL_RANK="1")
+    with refused("peer-lost", "process 1 of 2"):
+        sum_over_ranks(one.sum())
+    with refused("peer-lost", "process 1 of 2"):
+        gather_ranks(one)
+    environment(monkeypatch, RANK=None, WORLD_SIZE=None)
+    assert sum_over_ranks(one.sum()) == 3 and gather_ranks(one) is one
 
 
 @pytest.mark.slow

@@ -67,11 +67,10 @@ def test_a_run_that_is_replaced_is_not_gone_on_with(market: Store, tmp_path: Pat
         train(spec, market, run.path, **how)
 
 
-# Of two runs one was equal to 6e-8 and one, on a machine that did much else, 0.1 % off in its last epoch: not explained
-# yet, so it stays visible and fails nobody's build. Two processes that are killed and gone on with by one are equal.
-@pytest.mark.xfail(strict=False, reason="one of two runs ended 0.1 % off: docs/log.md, 2026-11-24")
 def test_fewer_workers_go_on_where_a_node_is_lost(market: Store, tmp_path: Path, cluster: Any) -> None:
-    spec = tiny("training.max_epochs=30", "training.patience=null", dropout=0.0)
+    # GELU: a ReLU whose sum is within rounding of zero has another gradient in another order of additions
+    smooth = "model.encoder.activation=gelu"
+    spec = tiny("training.max_epochs=30", "training.patience=null", smooth, dropout=0.0)
     one = train(spec, market, tmp_path / "one", progress=False)
     second, at = next(iter(cluster.worker_nodes)), tmp_path / "run" / "checkpoints" / "last.json"
 

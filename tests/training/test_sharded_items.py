@@ -45,7 +45,7 @@ def shared(*settings: str) -> Experiment:
 
 
 def validation(run: Run) -> list[float]:
-    return [row["validation/ndcg@10"] for row in run.rows() if row["event"] == "epoch"]
+    return [row["validation/ndcg@10"] for row in run.rows() if "validation/ndcg@10" in row]
 
 
 def moments(run: Run) -> dict[str, torch.Tensor]:
@@ -53,10 +53,13 @@ def moments(run: Run) -> dict[str, torch.Tensor]:
                         "optimizer.safetensors")  # fmt: skip
 
 
-def equal(run: Run, one: Run) -> None:
-    """Losses to 1e-6, the metric, and files of the same tensors, which differ by rounding alone."""
+def equal(run: Run, one: Run, swap: float = 0.0) -> None:
+    """Losses to 1e-6, the metric, and files of the same tensors, which differ by rounding alone.
+
+    `swap` is what the metric may change by where two items of one user have scores within rounding.
+    """
     assert curve(run) == pytest.approx(curve(one), rel=1e-6)
-    assert validation(run) == pytest.approx(validation(one), abs=1e-12)
+    assert validation(run) == pytest.approx(validation(one), abs=1e-12 + swap)
     assert run.manifest["parameters"] == one.manifest["parameters"]
     for files in ([read_tensors(r.path / "weights.safetensors") for r in (run, one)], [moments(r) for r in (run, one)]):
         a, b = files
@@ -88,8 +91,8 @@ def test_resumed_with_another_number_of_processes(market: Store, tmp_path: Path,
     spec = shared(*settings)
     one = train(spec, market, tmp_path / "one", progress=False)
     out = tmp_path / "several"
-    _cut_off(worker, spec, market, out, 4, "fresh", behind=8)
-    _cut_off(worker, spec, market, out, 2, "resume", behind=60)
+    cut_off(worker, spec, market, out, 4, "fresh", behind=8)
+    cut_off(worker, spec, market, out, 2, "resume", behind=60)
     run = train(out=out, resume=True, progress=False)
     equal(run, one)
 
@@ -111,7 +114,7 @@ def test_started_from_a_run(market: Store, tmp_path: Path, worker: Path) -> None
     equal(torchrun(script, spec, market, tmp_path / "several", 2), one)
 
 
-def _cut_off(worker: Path, spec: Experiment, store: Store, out: Path, processes: int, mode: str, behind: int) -> None:
+def cut_off(worker: Path, spec: Experiment, store: Store, out: Path, processes: int, mode: str, behind: int) -> None:
     """Kill training once there is a checkpoint behind a step."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
     words = [str(worker), str(store.path), str(out), json.dumps(spec.dump()), mode]

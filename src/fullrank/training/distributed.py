@@ -64,7 +64,7 @@ def join_processes(device: torch.device) -> None:
     Raises `UserError` where some do not come within `JOIN_SECONDS`.
     """
     here = launched()
-    if here.world == 1 or is_distributed():
+    if here.world == 1 or _has_group():
         return
     patience = timedelta(seconds=JOIN_SECONDS)
     try:
@@ -95,16 +95,20 @@ def told_of_peers() -> Iterator[None]:
     except RuntimeError as error:
         if launched().world == 1 or not _is_peers(error):
             raise
-        here = launched()
-        raise UserError(
-            f"process {here.rank} of {here.world} has lost another one, and ends; see what that one said, and "
-            "start all of them again with --resume",
-            code="peer-lost",
-        ) from error
+        raise _peer_lost() from error
 
 
 def is_distributed() -> bool:
-    return torch.distributed.is_available() and torch.distributed.is_initialized()
+    """Whether other processes have a share in what is computed here.
+
+    Raises `UserError` (code `peer-lost`) where they had and their group is gone: Ray takes it from a training that
+    still runs when it ends the workers, and a sum over this process alone would go into the next checkpoint.
+    """
+    if _has_group():
+        return True
+    if launched().world > 1:
+        raise _peer_lost()
+    return False
 
 
 def sum_over_ranks(value: Tensor) -> float:
@@ -140,6 +144,19 @@ def _incomplete(what: str) -> UserError:
         f"the environment of this process {what}; start several processes by torchrun, which sets "
         f"{', '.join(_NEEDED)}, or unset RANK and WORLD_SIZE for one",
         code="launch-incomplete",
+    )
+
+
+def _has_group() -> bool:
+    return torch.distributed.is_available() and torch.distributed.is_initialized()
+
+
+def _peer_lost() -> UserError:
+    here = launched()
+    return UserError(
+        f"process {here.rank} of {here.world} has lost another one, and ends; see what that one said, and "
+        "start all of them again with --resume",
+        code="peer-lost",
     )
 
 

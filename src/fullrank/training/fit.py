@@ -38,6 +38,7 @@ from fullrank.training.compiled import compile_part
 from fullrank.training.data_module import AnyBatch, Batches, DataModule, data_manifest, data_module_of
 from fullrank.training.distributed import join_processes, launched, sum_over_ranks, told_of_peers
 from fullrank.training.freezing import freeze_below
+from fullrank.training.fsdp import check_encoder, shard_blocks
 from fullrank.training.log import MetricsLog, TrainingProgress, make_loggers
 from fullrank.training.loop import FitModule, TrainingLoop
 from fullrank.training.mirror import Mirror
@@ -122,6 +123,7 @@ def _fit_locked(
     if not data.validates:
         _without_validation(experiment.training)
     shard = shard_of(experiment, data.known, callbacks)
+    check_encoder(experiment, callbacks)
     torch.manual_seed(experiment.seed)
     model: Any = build_model(experiment, data.known, where, shard)
     gradient = isinstance(model, RecommenderModel | RankingModule)
@@ -200,6 +202,8 @@ def _fit(
             return
     first = state.step
     compile_part(model, training, device)
+    if training.shard_encoder:
+        shard_blocks(model, device)
     module = FitModule(model, training, experiment.seed, first=first, total=total, cuts=state.cuts)
     module.kept = kept
     if launched().rank == 0:

@@ -27,6 +27,7 @@ from fullrank.training import Callback, TrainState
 from fullrank.training.checkpoint import Checkpoint, CheckpointState, write_checkpoint
 from fullrank.training.data_module import AnyBatch, Batches, DataModule
 from fullrank.training.distributed import ProcessRank, is_distributed, mean_by_row, sum_over_ranks
+from fullrank.training.fsdp import whole_blocks
 from fullrank.training.log import MetricsLog, TrainingProgress
 from fullrank.training.mirror import Mirror
 from fullrank.training.optim import clip_gradients, dump_optimizer, load_optimizer, make_optimizer
@@ -69,7 +70,7 @@ class FitModule(lightning.LightningModule):
         self.terms: dict[str, Tensor] = {}
         self.micro_batch = 0
         self.shards = {f"model.{name}": shard for name, shard in sharded_parameters(model).items()}
-        """The parameters of which this process holds some rows."""
+        """The parameters of which this process holds a part."""
         self.by_row = list(model.row_parameters()) if isinstance(model, RankingModule) else []
         """Tables with sparse gradients, which processes sum by row."""
         leave_to_us(self, model, self.by_row)
@@ -258,7 +259,8 @@ class TrainingLoop(lightning.Callback):
         """Validation metrics; the best weights so far are written as the run's weights, unless the last are kept."""
         spec, begun = self.experiment.evaluation, time.perf_counter()
         rank = ProcessRank(module.global_rank, module.trainer.world_size)
-        score = self.data.score(module.model, module.device, rank)
+        with whole_blocks(module.model):
+            score = self.data.score(module.model, module.device, rank)
         if self.best is None or selection_sign(spec) * score > selection_sign(spec) * self.best:
             self.best, self.best_epoch, self.validations_without_gain = score, epoch, 0
             if self.experiment.training.keep == "best":

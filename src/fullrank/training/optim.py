@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from fullrank.core.errors import brief
 from fullrank.experiment import Training
@@ -39,7 +40,9 @@ def make_optimizer(model: nn.Module, training: Training) -> torch.optim.Optimize
     if rows:
         tables = {"params": rows, "weight_decay": training.weight_decay, "rows": update}
         return RowOptimizer([*groups, tables], lr=training.lr, betas=training.betas)
-    return torch.optim.AdamW(groups, lr=training.lr, betas=training.betas, fused=True)
+    # no kernel takes parameters of FSDP2 together with others
+    fused = not any(isinstance(p, DTensor) for p in others)
+    return torch.optim.AdamW(groups, lr=training.lr, betas=training.betas, fused=fused, foreach=False)
 
 
 def dump_optimizer(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
@@ -160,14 +163,16 @@ def clip_gradients(parameters: Iterable[nn.Parameter], largest: float, own: Sequ
     if not own and not any(p.grad.is_sparse for p in some if p.grad is not None):
         nn.utils.clip_grad_norm_(some, largest)
         return
-    values, norms, apart = list[Tensor](), list[Tensor](), {id(p) for p in own}
+    apart = {id(p) for p in own}
+    values, squares = list[Tensor](), {True: list[Tensor](), False: list[Tensor]()}
     for p in some:
         assert p.grad is not None
         p.grad = p.grad.coalesce() if p.grad.is_sparse else p.grad
-        values.append(p.grad.values() if p.grad.is_sparse else p.grad)
-        norm = torch.linalg.vector_norm(values[-1])
-        norms.append(norm.new_tensor(sum_over_ranks(norm.square())).sqrt() if id(p) in apart else norm)
-    norm = torch.linalg.vector_norm(torch.stack(norms))
+        held = p.grad.to_local() if isinstance(p.grad, DTensor) else p.grad
+        values.append(held.values() if held.is_sparse else held)
+        squares[id(p) in apart].append(torch.linalg.vector_norm(values[-1]).square())
+    total = values[0].new_zeros(()) if not squares[False] else torch.stack(squares[False]).sum()
+    norm = total.add(sum_over_ranks(torch.stack(squares[True]).sum()) if squares[True] else 0.0).sqrt()
     scale = (largest / (norm + 1e-6)).clamp(max=1.0)
     for v in values:
         v.mul_(scale)

@@ -1,19 +1,21 @@
-"""Item tables whose rows several processes hold together (`training.shard_items`): what training does about them.
+"""Parameters that several processes hold together, and their place in files.
 
-A run folder and a checkpoint hold the whole table, as one process writes them, so either is read by any number of
-processes. It is written by process 0, which gets the rows of the others piece by piece; on the way back each process
-takes its own rows of the file, which is mapped.
+Those are item tables (`training.shard_items`, which this file checks) and the blocks of an encoder (`fsdp.py`). A run
+folder and a checkpoint hold them whole, as one process writes them, so either is read by any number of processes. They
+are written by process 0, which gets the rows of the others piece by piece; on the way back each process takes its own
+rows of the file, which is mapped.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import torch
 import torch.distributed
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from fullrank.core.errors import UserError
@@ -26,6 +28,8 @@ from fullrank.run import CatalogOrEncoder
 from fullrank.training.distributed import launched, told_of_peers
 
 Tensors = dict[str, Tensor | Pieces]
+Share = RowShard | DTensor
+"""Which part of a parameter is this process's: rows of an item table, or what a parameter of FSDP2 says itself."""
 
 
 def shard_of(experiment: Experiment, known: CatalogOrEncoder, callbacks: tuple[Any, ...] = ()) -> RowShard | None:
@@ -82,17 +86,20 @@ def _check_experiment(experiment: Experiment) -> None:
         )
 
 
-def sharded_parameters(model: nn.Module) -> dict[str, RowShard]:
-    """The names of the parameters of which this process holds some rows."""
-    if not isinstance(model, RecommenderModel) or model.items.shard is None:
+def sharded_parameters(model: nn.Module) -> dict[str, Share]:
+    """The names of the parameters of which this process holds a part."""
+    if not isinstance(model, RecommenderModel):
         return {}
-    return {f"items.{name}": model.items.shard for name, _ in model.items.named_parameters()}
+    shares: dict[str, Share] = {name: p for name, p in model.named_parameters() if isinstance(p, DTensor)}
+    if model.items.shard is not None:
+        shares |= {f"items.{name}": model.items.shard for name, _ in model.items.named_parameters()}
+    return shares
 
 
 def leave_to_us(holder: nn.Module, model: nn.Module, by_row: Sequence[nn.Parameter]) -> None:
     """Tell DDP which gradients within `holder` (of the model) it must not average.
 
-    Of a table that is shared out every process has rows of its own; tables `by_row` have sparse gradients, which are
+    Of what is shared out every process has rows of its own; tables `by_row` have sparse gradients, which are
     summed by row. Counts of a table that is shared out, which never change, are left out of what each step sends, too.
     """
     own = {*(id(model.get_parameter(name)) for name in sharded_parameters(model)), *map(id, by_row)}
@@ -103,7 +110,7 @@ def leave_to_us(holder: nn.Module, model: nn.Module, by_row: Sequence[nn.Paramet
 
 
 def parameter_count(model: nn.Module) -> int:
-    """The numbers of all parameters, those of other processes' rows included."""
+    """The numbers of all parameters, those of other processes' parts included."""
     shards = sharded_parameters(model)
     return sum(_whole_shape(p, shards.get(name)).numel() for name, p in model.named_parameters())
 
@@ -114,7 +121,7 @@ def whole_weights(model: nn.Module) -> Tensors:
     return {name: _whole(tensor, shards.get(name)) for name, tensor in model.state_dict().items()}
 
 
-def whole_moments(moments: Mapping[str, Tensor], numbers: Mapping[int, RowShard]) -> Tensors:
+def whole_moments(moments: Mapping[str, Tensor], numbers: Mapping[int, Share]) -> Tensors:
     """An optimizer's moments (`dump_optimizer`) as a file holds them; `numbers` as of `sharded_numbers`."""
     return {
         name: _whole(tensor, numbers.get(int(name.partition(".")[0])) if tensor.ndim else None)
@@ -122,8 +129,8 @@ def whole_moments(moments: Mapping[str, Tensor], numbers: Mapping[int, RowShard]
     }
 
 
-def sharded_numbers(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[int, RowShard]:
-    """The numbers that an optimizer gives the parameters of which this process holds some rows."""
+def sharded_numbers(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[int, Share]:
+    """The numbers that an optimizer gives the parameters of which this process holds a part."""
     shards = sharded_parameters(model)
     owners = {id(p): shards[name] for name, p in model.named_parameters() if name in shards}
     groups: list[dict[str, Any]] = optimizer.param_groups
@@ -132,12 +139,12 @@ def sharded_numbers(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[
 
 
 def own_weights(weights: dict[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
-    """This process's rows of what a file holds. A tensor that has not the table's rows is left for the reader."""
+    """This process's part of what a file holds. A tensor that has not the table's rows is left for the reader."""
     shards = sharded_parameters(model)
     return {name: _own(tensor, shards.get(name)) for name, tensor in weights.items()}
 
 
-def own_moments(moments: dict[str, Tensor], numbers: Mapping[int, RowShard]) -> dict[str, Tensor]:
+def own_moments(moments: dict[str, Tensor], numbers: Mapping[int, Share]) -> dict[str, Tensor]:
     """The same of an optimizer's moments."""
     of = {str(number): shard for number, shard in numbers.items()}
     return {name: _own(tensor, of.get(name.partition(".")[0])) for name, tensor in moments.items()}
@@ -153,17 +160,32 @@ def send_pieces(*files: Tensors) -> None:
                     pass
 
 
-def _whole_shape(own: Tensor, shard: RowShard | None) -> torch.Size:
-    return own.shape if shard is None else torch.Size((shard.size, *own.shape[1:]))
+def _whole_shape(own: Tensor, share: Share | None) -> torch.Size:
+    return torch.Size((share.size, *own.shape[1:])) if isinstance(share, RowShard) else own.shape
 
 
-def _whole(own: Tensor, shard: RowShard | None) -> Tensor | Pieces:
-    if shard is None:
+def _whole(own: Tensor, share: Share | None) -> Tensor | Pieces:
+    if share is None:
         return own
-    return Pieces(tuple(_whole_shape(own, shard)), own.dtype, partial(pieces_on_first, own.detach(), shard))
+    detached = own.detach()
+    if isinstance(share, RowShard):
+        make = partial(pieces_on_first, detached, share)
+    else:
+        assert isinstance(detached, DTensor)  # as the parameter that says its share, and as its moments
+        make = partial(_gathered_on_first, detached)
+    return Pieces(tuple(_whole_shape(own, share)), own.dtype, make)
 
 
-def _own(whole: Tensor, shard: RowShard | None) -> Tensor:
-    if shard is None or whole.ndim == 0 or len(whole) != shard.size:
-        return whole
-    return whole[shard.low : shard.high]
+def _gathered_on_first(own: DTensor) -> Iterator[Tensor]:
+    """On process 0 the whole tensor, in one piece; on the others nothing. Every process must iterate to the end."""
+    whole = own.full_tensor()
+    if own.device_mesh.get_rank() == 0:
+        yield whole
+
+
+def _own(whole: Tensor, share: Share | None) -> Tensor:
+    if isinstance(share, DTensor) and whole.shape == share.shape:
+        return distribute_tensor(whole.to(share.device), share.device_mesh, share.placements, src_data_rank=None)
+    if isinstance(share, RowShard) and whole.ndim > 0 and len(whole) == share.size:
+        return whole[share.low : share.high]
+    return whole

@@ -1,0 +1,133 @@
+"""Writes the tables of results/sequence.md, one per data set, from the rows in results/ (part of `make docs`)."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "results" / "sequence.md"
+K = 10
+FIGURES = ("ndcg", "recall", "fair0.8", "coverage")
+"""The columns that a row's metrics give, at K."""
+
+
+@dataclass(frozen=True)
+class Method:
+    """A line of a table: the rows of a cell of a results file, which are its seeds."""
+
+    name: str
+    file: str
+    cell: str
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        found = [row for row in _read(self.file)["rows"] if row["cell"] == self.cell]
+        assert found, f"{self.file} has no cell {self.cell}"
+        return found
+
+    def metrics(self, row: dict[str, Any]) -> tuple[dict[str, float], dict[str, float]]:
+        """Of the test split with the history excluded, and their standard errors."""
+        key = next(k for k, p in row["protocol"].items() if p["split"] == "test" and p["seen"] == "exclude")
+        return row["metrics"][key], row["stderr"][key]
+
+
+def _methods(file: str, **names: str) -> list[Method]:
+    return [Method(name, file, cell) for cell, name in names.items()]
+
+
+BEAUTY, ML = "sequence/2026-11-21_2cpu_beauty.json", "sequence/2026-11-21_2cpu_ml-1m.json"
+CODES, SRT = "fair/2026-11-23_2cpu_final.json", "scaling/2026-11-22_2cpu_srt.json"
+FIELD = {
+    "sasrec": "`sasrec` (exact softmax, cosine)", "gru4rec": "`gru4rec`", "bert4rec": "`bert4rec`",
+    "sasrec_2018": "`sasrec_2018`", "sasrec_plus": "`sasrec_plus`",
+}  # fmt: skip
+UNTRAINED = {"popularity": "popularity (no training)", "item_to_item": "item to item (no training)"}
+GRAPH = {"transition_graph": "`transition_graph` (no training)"}
+PLR = {"base": "plr's base, without reasoning", "plr": "`plr`, cosine scores"}
+SPRINT = {"sprint": "`sasrec` with SPRINT"}
+TABLES = {
+    "amazon-beauty": [
+        *_methods(BEAUTY, **FIELD, **UNTRAINED),
+        *_methods("shortcut/2026-11-23_2cpu_beauty.json", **GRAPH),
+        *_methods("sprint/2026-11-21_2cpu_on_sasrec.json", **SPRINT),
+        *_methods("plr/2026-11-23_2cpu_final.json", **PLR),
+        *_methods("sequence/2026-11-24_2cpu_temporal.json", mojito="`mojito`", tpab="`tpab`"),
+        *_methods("sequence/2026-11-24_2cpu_unisrec.json", unisrec="`unisrec`"),
+    ],
+    "amazon-toys": [
+        *_methods("shortcut/2026-11-23_2cpu_toys.json", **GRAPH, **UNTRAINED),
+    ],
+    "ml-1m-sequences": [
+        *_methods(ML, **FIELD, **UNTRAINED),
+        *_methods("shortcut/2026-11-23_2cpu_ml.json", **GRAPH),
+        *_methods("plr/2026-11-23_2cpu_final_ml.json", **PLR),
+    ],
+    "s3rec-beauty": [
+        *_methods(SRT, full="`srt`, exact softmax", srt_1k="`srt`, 1,000 negatives", srt_100="`srt`, 100 negatives"),
+        *_methods(CODES, fair="`fair`", **{"softmax-attention": "`fair` without focused attention"}),
+        *_methods("fair/2026-11-22_2cpu_pair.json", rpg="`rpg`"),
+        *_methods("fair/2026-11-22_2cpu_beauty.json", sasrec="`sasrec` (exact softmax, cosine)"),
+    ],
+}
+COLLAPSE = "sequence/2026-11-24_2cpu_collapse.json"
+
+
+@cache
+def _read(file: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((ROOT / "results" / file).read_text(encoding="utf-8"))
+    return found
+
+
+def table(store: str) -> str:
+    """The methods of a data set, the best first."""
+    names = ("", "NDCG@10", "Recall@10", "long-tail share@10", "coverage@10", "collapse share")
+    head = [*names, "parameters", "seconds", "from"]
+    lines = [head, ["---"] * len(head)]
+    for method in sorted(TABLES[store], key=lambda m: -_mean(m, "ndcg")):
+        rows = method.rows
+        first, errors = method.metrics(rows[0])
+        cells = [method.name if len(rows) == 1 else f"{method.name}, {len(rows)} seeds"]
+        for name in FIGURES:
+            values = [method.metrics(row)[0][f"{name}@{K}"] for row in rows]
+            spread = f" ({stdev(values):.4f})" if len(rows) > 1 else ""
+            if len(rows) == 1 and name in ("ndcg", "recall"):
+                spread = f" ± {errors[f'{name}@{K}']:.4f}"
+            cells.append(f"{fmean(values):.4f}{spread}" if name in ("ndcg", "recall") else f"{fmean(values):.3f}")
+        share = _collapse_share(store, method.cell)
+        cells += ["" if share is None else f"{share:.3f}", f"{rows[0]['parameters']:,}"]
+        cells += [f"{fmean(row['seconds']['train'] for row in rows):,.0f}", f"`{method.file}`"]
+        lines.append(cells)
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def _collapse_share(store: str, cell: str) -> float | None:
+    """What `fullrank report` measured on a run that was at hand."""
+    found: float | None = _read(COLLAPSE)["shares"].get(store, {}).get(cell)
+    return found
+
+
+def _mean(method: Method, name: str) -> float:
+    return fmean(method.metrics(row)[0][f"{name}@{K}"] for row in method.rows)
+
+
+def marks(store: str) -> tuple[str, str]:
+    return f"<!-- {store}: written by docs/make_sequence_tables.py -->", f"<!-- end of {store} -->"
+
+
+def main() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    for store in TABLES:
+        begin, end = marks(store)
+        before, _, rest = text.partition(begin)
+        _, _, after = rest.partition(end)
+        text = f"{before}{begin}\n{table(store)}\n{end}{after}"
+    PAGE.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

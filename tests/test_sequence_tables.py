@@ -1,0 +1,39 @@
+"""The page of sequence methods holds the tables of the files that it cites."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from docs import make_sequence_tables
+from docs.make_sequence_tables import PAGE, ROOT, TABLES, marks, table
+
+
+@pytest.mark.parametrize("store", TABLES)
+def test_the_page_holds_the_tables_of_the_results(store: str) -> None:
+    begin, end = marks(store)
+    assert f"{begin}\n{table(store)}\n{end}" in PAGE.read_text(encoding="utf-8"), (
+        "a table is old: run python docs/make_sequence_tables.py"
+    )
+
+
+def test_every_file_that_the_page_names_is_there() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    cited = {name for name in re.findall(r"`(?:results/)?([a-z_]+/[\w.-]+\.(?:json|yaml))`", text)}
+    assert len(cited) >= 8 and [name for name in cited if not (ROOT / "results" / name).exists()] == []
+
+
+def test_rows_of_other_protocols_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A line takes the figures with the history excluded, wherever a row has them."""
+    row = {
+        "cell": "a",
+        "metrics": {"test": {"ndcg@10": 0.1}, "other": {"ndcg@10": 0.2}},
+        "stderr": {"test": {}, "other": {}},
+        "protocol": {"test": {"split": "test", "seen": "keep"}, "other": {"split": "test", "seen": "exclude"}},
+    }
+    monkeypatch.setattr(make_sequence_tables, "_read", lambda _: {"rows": [row, {**row, "cell": "b"}]})
+    method = make_sequence_tables.Method("a", "x.json", "a")
+    assert len(method.rows) == 1 and method.metrics(method.rows[0])[0] == {"ndcg@10": 0.2}
+    with pytest.raises(AssertionError, match="no cell c"):
+        _ = make_sequence_tables.Method("c", "x.json", "c").rows
