@@ -58,8 +58,10 @@ TABLES = {
         *_methods("plr/2026-11-23_2cpu_final.json", **PLR),
         *_methods("sequence/2026-11-24_2cpu_temporal.json", mojito="`mojito`", tpab="`tpab`"),
         *_methods("sequence/2026-11-24_2cpu_unisrec.json", unisrec="`unisrec`"),
+        *_methods("sequence/2026-11-24_2cpu_lares.json", lares="`lares`"),
     ],
     "amazon-toys": [
+        *_methods("sequence/2026-11-24_2cpu_toys.json", sasrec=FIELD["sasrec"]),
         *_methods("shortcut/2026-11-23_2cpu_toys.json", **GRAPH, **UNTRAINED),
     ],
     "ml-1m-sequences": [
