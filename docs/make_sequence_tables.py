@@ -59,9 +59,21 @@ TABLES = {
         *_methods("sequence/2026-11-24_2cpu_temporal.json", mojito="`mojito`", tpab="`tpab`"),
         *_methods("sequence/2026-11-24_2cpu_unisrec.json", unisrec="`unisrec`"),
         *_methods("sequence/2026-11-24_2cpu_lares.json", lares="`lares`"),
+        *_methods("sequence/2026-11-24_2cpu_filters.json", fmlp="`fmlp` (FMLP-Rec)"),
+        *_methods("sequence/2026-11-24_2cpu_hgn.json", hgn="`hgn`, not searched"),
+        *_methods("sequence/2026-11-24_2cpu_caser.json", caser="`caser`, not searched"),
     ],
     "amazon-toys": [
-        *_methods("sequence/2026-11-24_2cpu_toys.json", sasrec=FIELD["sasrec"]),
+        *_methods(
+            "sequence/2026-11-24_2cpu_toys.json",
+            **{
+                "sasrec": FIELD["sasrec"],
+                "sasrec_2018": "`sasrec_2018`",
+                "sasrec_plus": "`sasrec_plus`",
+                "base": PLR["base"],
+            },
+            **SPRINT,
+        ),
         *_methods("shortcut/2026-11-23_2cpu_toys.json", **GRAPH, **UNTRAINED),
     ],
     "ml-1m-sequences": [

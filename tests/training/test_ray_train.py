@@ -67,7 +67,11 @@ def test_a_run_that_is_replaced_is_not_gone_on_with(market: Store, tmp_path: Pat
         train(spec, market, run.path, **how)
 
 
-def test_fewer_workers_go_on_where_a_node_is_lost(market: Store, tmp_path: Path, cluster: Any) -> None:
+def test_fewer_workers_go_on_where_a_node_is_lost(
+    market: Store, tmp_path: Path, cluster: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Ray first waits this long for as many workers as there were, where it has not seen yet that the node is gone
+    monkeypatch.setenv("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", "60")
     # GELU: a ReLU whose sum is within rounding of zero has another gradient in another order of additions
     smooth = "model.encoder.activation=gelu"
     spec = tiny("training.max_epochs=30", "training.patience=null", smooth, dropout=0.0)
