@@ -71,6 +71,7 @@ TABLES = {
                 "sasrec_2018": "`sasrec_2018`",
                 "sasrec_plus": "`sasrec_plus`",
                 "base": PLR["base"],
+                "gru4rec": FIELD["gru4rec"],
             },
             **SPRINT,
         ),
