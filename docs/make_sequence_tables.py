@@ -86,6 +86,7 @@ TABLES = {
         *_methods(SRT, full="`srt`, exact softmax", srt_1k="`srt`, 1,000 negatives", srt_100="`srt`, 100 negatives"),
         *_methods(CODES, fair="`fair`", **{"softmax-attention": "`fair` without focused attention"}),
         *_methods("fair/2026-11-22_2cpu_pair.json", rpg="`rpg`"),
+        *_methods("sequence/2026-11-24_2cpu_features.json", fdsa="`fdsa`, not searched"),
         *_methods("fair/2026-11-22_2cpu_beauty.json", sasrec="`sasrec` (exact softmax, cosine)"),
     ],
 }
