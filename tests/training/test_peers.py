@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import socket
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -19,6 +15,7 @@ from fullrank.data.events.store import Store
 from fullrank.training import distributed
 from fullrank.training.distributed import gather_ranks, join_processes, launched, sum_over_ranks, told_of_peers
 from refusals import refused
+from tests.training.several import free_port, ranks
 
 WHOLE = {
     "RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1",
@@ -31,11 +28,6 @@ def environment(monkeypatch: pytest.MonkeyPatch, **given: str | None) -> None:
         monkeypatch.delenv(name, raising=False)
         if value is not None:
             monkeypatch.setenv(name, value)
-
-
-def free_port() -> str:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return str(server.getsockname()[1])
 
 
 @pytest.mark.parametrize("name", [name for name in WHOLE if name not in ("RANK", "WORLD_SIZE")])
@@ -107,18 +99,11 @@ def test_a_sum_without_the_group_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.slow
 @pytest.mark.parametrize("lost", [0, 1])
 def test_the_survivor_of_a_killed_process_ends_with_one_sentence(lost: int, market: Store, tmp_path: Path) -> None:
-    out, port = tmp_path / "run", free_port()
-    words = ["train", "sasrec", "--data", str(market.path), "--out", str(out), "--json"]
+    out = tmp_path / "run"
+    words = ["-m", "fullrank", "train", "sasrec", "--data", market.path, "--out", out, "--json"]
     for setting in ("model.dim=8", "model.encoder.layers=1", "training.max_epochs=100000", "training.patience=null"):
         words += ["--set", setting]
-    processes = []
-    for rank in ("0", "1"):  # by hand, without torchrun's agent, which would end the survivor itself
-        env = {**os.environ, **WHOLE, "RANK": rank, "LOCAL_RANK": rank, "MASTER_PORT": port, "OMP_NUM_THREADS": "1"}
-        processes.append(
-            subprocess.Popen(
-                [sys.executable, "-m", "fullrank", *words], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-            )
-        )
+    processes = ranks(words, 2)
     try:
         until = time.monotonic() + 120
         while not (out / "checkpoints" / "last.json").exists():

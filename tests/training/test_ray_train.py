@@ -23,6 +23,7 @@ from refusals import refused
 from tests.ray_nodes import two_nodes
 from tests.training.conftest import tiny
 from tests.training.killed_once import KilledOnce
+from tests.training.several import SMOOTH
 from tests.training.test_ddp import curve
 
 pytestmark = [pytest.mark.slow, pytest.mark.cluster]
@@ -72,9 +73,7 @@ def test_fewer_workers_go_on_where_a_node_is_lost(
 ) -> None:
     # Ray first waits this long for as many workers as there were, where it has not seen yet that the node is gone
     monkeypatch.setenv("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", "60")
-    # GELU: a ReLU whose sum is within rounding of zero has another gradient in another order of additions
-    smooth = "model.encoder.activation=gelu"
-    spec = tiny("training.max_epochs=30", "training.patience=null", smooth, dropout=0.0)
+    spec = tiny("training.max_epochs=30", "training.patience=null", SMOOTH, dropout=0.0)
     one = train(spec, market, tmp_path / "one", progress=False)
     second, at = next(iter(cluster.worker_nodes)), tmp_path / "run" / "checkpoints" / "last.json"
 

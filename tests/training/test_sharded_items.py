@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import json
-import os
-import signal
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-import torch
 
 from fullrank.api import train
-from fullrank.core.readers import read_json
-from fullrank.core.tensor_files import read_tensors
 from fullrank.data.events.store import Store
 from fullrank.experiment import Experiment, find_experiment
-from fullrank.run import Run
 from fullrank.training.shards import shard_of
 from refusals import refused
 from tests.training.conftest import tiny
+from tests.training.several import SMOOTH, cut_off, equal, with_summed_gradients
 from tests.training.test_ddp import curve, torchrun
 
 SHARED = ("training.shard_items=true", "training.max_epochs=2")
@@ -44,30 +37,6 @@ def shared(*settings: str) -> Experiment:
     return tiny(*SHARED, *settings, dropout=0.0)
 
 
-def validation(run: Run) -> list[float]:
-    return [row["validation/ndcg@10"] for row in run.rows() if "validation/ndcg@10" in row]
-
-
-def moments(run: Run) -> dict[str, torch.Tensor]:
-    return read_tensors(run.path / "checkpoints" / read_json(run.path / "checkpoints" / "last.json")["folder"] /
-                        "optimizer.safetensors")  # fmt: skip
-
-
-def equal(run: Run, one: Run, swap: float = 0.0) -> None:
-    """Losses to 1e-6, the metric, and files of the same tensors, which differ by rounding alone.
-
-    `swap` is what the metric may change by where two items of one user have scores within rounding.
-    """
-    assert curve(run) == pytest.approx(curve(one), rel=1e-6)
-    assert validation(run) == pytest.approx(validation(one), abs=1e-12 + swap)
-    assert run.manifest["parameters"] == one.manifest["parameters"]
-    for files in ([read_tensors(r.path / "weights.safetensors") for r in (run, one)], [moments(r) for r in (run, one)]):
-        a, b = files
-        assert {n: t.shape for n, t in a.items()} == {n: t.shape for n, t in b.items()}
-        for name in a:  # by norm: Adam blows up the rounding of single weights whose gradients are near zero
-            assert (a[name] - b[name]).norm() <= 2e-2 * b[name].norm() + 1e-12, name
-
-
 @pytest.mark.parametrize(
     ("case", "processes"),
     [pytest.param(c, n, marks=() if (c, n) == ("softmax", 2) else SLOW) for c in CASES for n in (2, 4)
@@ -87,7 +56,7 @@ def test_several_processes_equal_one(case: str, processes: int, market: Store, t
 @pytest.mark.cluster
 def test_resumed_with_another_number_of_processes(market: Store, tmp_path: Path, worker: Path) -> None:
     """Cut off on four processes, gone on with on two, cut off there, and ended by one: the run of one process."""
-    settings = ("training.checkpoint_minutes=0", "training.max_epochs=40", "training.lr=1e-4")
+    settings = ("training.checkpoint_minutes=0", "training.max_epochs=40", "training.lr=1e-4", SMOOTH)
     spec = shared(*settings)
     one = train(spec, market, tmp_path / "one", progress=False)
     out = tmp_path / "several"
@@ -114,40 +83,13 @@ def test_started_from_a_run(market: Store, tmp_path: Path, worker: Path) -> None
     equal(torchrun(script, spec, market, tmp_path / "several", 2), one)
 
 
-def cut_off(worker: Path, spec: Experiment, store: Store, out: Path, processes: int, mode: str, behind: int) -> None:
-    """Kill training once there is a checkpoint behind a step."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
-    words = [str(worker), str(store.path), str(out), json.dumps(spec.dump()), mode]
-    env = os.environ | {"OMP_NUM_THREADS": "1"}
-    running = subprocess.Popen([*command, *words], env=env, stderr=subprocess.PIPE, start_new_session=True)
-    pointer = out / "checkpoints" / "last.json"
-    try:
-        while not pointer.exists() or int(read_json(pointer)["folder"].removeprefix("step-")) <= behind:
-            assert running.poll() is None, "the run ended before it could be cut off"
-    finally:
-        os.killpg(running.pid, signal.SIGKILL)
-        running.communicate()
-
-
 @pytest.mark.slow
 @pytest.mark.cluster
 def test_a_forgotten_scale_is_seen(market: Store, tmp_path: Path, worker: Path) -> None:
     """The planted fault: without the division by the number of processes the norm that is clipped is another one."""
-    script = tmp_path / "faulty.py"
-    script.write_text(
-        f"import sys; sys.path[:0] = {[str(worker.parents[2]), *sys.path]!r}\n"
-        "import torch\nfrom fullrank.training.loop import FitModule\n"
-        "step = FitModule.on_before_optimizer_step\n"
-        "def wrong(self, optimizer):\n"
-        "    step(self, optimizer)\n"
-        "    for name in self.shards:\n"
-        "        self.get_parameter(name).grad *= self.trainer.world_size\n"
-        "FitModule.on_before_optimizer_step = wrong\n"
-        "from tests.training import worker\nworker.main()\n"
-    )
-    spec = shared(*CASES["accumulated"])
+    spec, wrong = shared(*CASES["accumulated"]), with_summed_gradients(worker, tmp_path)
     one = train(spec, market, tmp_path / "one", progress=False)
-    assert curve(torchrun(script, spec, market, tmp_path / "wrong", 2)) != pytest.approx(curve(one), rel=1e-5)
+    assert curve(torchrun(wrong, spec, market, tmp_path / "wrong", 2)) != pytest.approx(curve(one), rel=1e-5)
 
 
 REFUSALS = {

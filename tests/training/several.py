@@ -1,0 +1,99 @@
+"""Trainings in several processes: started one by one, cut off, compared with those of one, and with a planted fault."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import torch
+
+from fullrank.core.readers import read_json
+from fullrank.core.tensor_files import read_tensors
+from fullrank.data.events.store import Store
+from fullrank.experiment import Experiment
+from fullrank.run import Run
+from tests.training.test_ddp import curve
+
+SMOOTH = "model.encoder.activation=gelu"
+"""For long runs: a ReLU whose sum is within rounding of zero has another gradient in another order of additions."""
+
+
+def free_port() -> str:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return str(server.getsockname()[1])
+
+
+def ranks(words: Sequence[object], processes: int) -> list[subprocess.Popen[bytes]]:
+    """`python WORDS` as so many processes of one training, without torchrun's agent, which puts its workers into
+    sessions of their own, where nobody's signal reaches them, and ends the survivors itself."""
+    of = {"WORLD_SIZE": str(processes), "LOCAL_WORLD_SIZE": str(processes), "MASTER_ADDR": "127.0.0.1"}
+    env = {**os.environ, **of, "MASTER_PORT": free_port(), "OMP_NUM_THREADS": "1"}
+    return [
+        subprocess.Popen(
+            [sys.executable, *map(str, words)],
+            env={**env, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        for rank in range(processes)
+    ]
+
+
+def cut_off(worker: Path, spec: Experiment, store: Store, out: Path, processes: int, mode: str, behind: int) -> None:
+    """Kill training once there is a checkpoint behind a step, before it has ended."""
+    running = ranks([worker, store.path, out, json.dumps(spec.dump()), mode], processes)
+    pointer = out / "checkpoints" / "last.json"
+    try:
+        while not pointer.exists() or int(read_json(pointer)["folder"].removeprefix("step-")) <= behind:
+            if running[0].poll() is not None:
+                break
+    finally:
+        for one in running:
+            one.kill()
+        said = [one.communicate()[1].decode()[-2000:] for one in running]
+    assert running[0].returncode == -signal.SIGKILL, f"the run ended before it could be cut off: {said[0]}"
+
+
+def validation(run: Run) -> list[float]:
+    return [row["validation/ndcg@10"] for row in run.rows() if "validation/ndcg@10" in row]
+
+
+def moments(run: Run) -> dict[str, torch.Tensor]:
+    return read_tensors(run.path / "checkpoints" / read_json(run.path / "checkpoints" / "last.json")["folder"] /
+                        "optimizer.safetensors")  # fmt: skip
+
+
+def equal(run: Run, one: Run) -> None:
+    """Losses to 1e-6, the metric, and files of the same tensors, which differ by rounding alone."""
+    assert curve(run) == pytest.approx(curve(one), rel=1e-6)
+    assert validation(run) == pytest.approx(validation(one), abs=1e-12)
+    assert run.manifest["parameters"] == one.manifest["parameters"]
+    for files in ([read_tensors(r.path / "weights.safetensors") for r in (run, one)], [moments(r) for r in (run, one)]):
+        a, b = files
+        assert {n: t.shape for n, t in a.items()} == {n: t.shape for n, t in b.items()}
+        for name in a:  # by norm: Adam blows up the rounding of single weights whose gradients are near zero
+            assert (a[name] - b[name]).norm() <= 2e-2 * b[name].norm() + 1e-12, name
+
+
+def with_summed_gradients(worker: Path, folder: Path) -> Path:
+    """The worker with a planted fault: gradients of what is shared out are as many times too large as processes are."""
+    script = folder / "faulty.py"
+    script.write_text(
+        f"import sys; sys.path[:0] = {[str(worker.parents[2]), *sys.path]!r}\n"
+        "from fullrank.training.loop import FitModule\n"
+        "step = FitModule.on_before_optimizer_step\n"
+        "def wrong(self, optimizer):\n"
+        "    step(self, optimizer)\n"
+        "    for name in self.shards:\n"
+        "        self.get_parameter(name).grad *= self.trainer.world_size\n"
+        "FitModule.on_before_optimizer_step = wrong\n"
+        "from tests.training import worker\nworker.main()\n"
+    )
+    return script
