@@ -115,23 +115,19 @@ def check(settings: tuple[str, ...] = ()) -> None:
 
 
 def measure(options: argparse.Namespace, say: Say) -> Figures:
+    few: tuple[Any, ...] = (FEW,)  # items and settings of the training that is counted above, and of the large one
+    many: tuple[Any, ...] = (options.items,)
+    what, without_it = "table", "few_items"
     if options.encoder:
-        few, many, what = (
-            (FEW, (*WIDE, "model.encoder.layers=1")),
-            (FEW, (*WIDE, f"model.encoder.layers={BLOCKS}")),
-            "encoder",
-        )
-        say(f"{BLOCKS} blocks of width 512 above one")
-    else:
-        few, many, what = (FEW, ()), (options.items, ()), "table"
-        say(f"{options.items:,} items above {FEW:,}")
+        few, many = (FEW, *WIDE, "model.encoder.layers=1"), (FEW, *WIDE, f"model.encoder.layers={BLOCKS}")
+        what, without_it = "encoder", "one_block"
     place = CACHE / "sharded"
     found: Figures = {"items": many[0]}
     above, runs = dict[int, float](), dict[int, dict[str, Any]]()
     try:
         for processes in options.processes:
-            without = trained(few[0], processes, place, *few[1])
-            runs[processes] = run = trained(many[0], processes, place, *many[1])
+            without = trained(few[0], processes, place, *few[1:])
+            runs[processes] = run = trained(many[0], processes, place, *many[1:])
             above[processes] = max(run["memory"]) - max(without["memory"])
             say(
                 f"{processes} processes: {max(without['memory']):.0f} MB each without the {what}, with it "
@@ -140,7 +136,7 @@ def measure(options: argparse.Namespace, say: Say) -> Figures:
             found |= {
                 f"{what}_mb_{processes}": above[processes],
                 f"process_mb_{processes}": max(run["memory"]),
-                f"process_mb_{processes}_{'one_block' if options.encoder else 'few_items'}": max(without["memory"]),
+                f"process_mb_{processes}_{without_it}": max(without["memory"]),
                 f"seconds_per_step_{processes}": run["seconds_per_step"],
                 f"seconds_{processes}": run["seconds"],
             }

@@ -139,8 +139,9 @@ def main() -> None:
     text = PAGE.read_text(encoding="utf-8")
     for store in TABLES:
         begin, end = marks(store)
-        before, _, rest = text.partition(begin)
-        _, _, after = rest.partition(end)
+        before, mark, rest = text.partition(begin)
+        _, ended, after = rest.partition(end)
+        assert mark and ended, f"{PAGE} has lost {begin} or {end}"
         text = f"{before}{begin}\n{table(store)}\n{end}{after}"
     PAGE.write_text(text, encoding="utf-8")
 

@@ -163,16 +163,18 @@ def clip_gradients(parameters: Iterable[nn.Parameter], largest: float, own: Sequ
     if not own and not any(p.grad.is_sparse for p in some if p.grad is not None):
         nn.utils.clip_grad_norm_(some, largest)
         return
-    apart = {id(p) for p in own}
-    values, squares = list[Tensor](), {True: list[Tensor](), False: list[Tensor]()}
+    apart, values = {id(p) for p in own}, list[Tensor]()
+    here, shared = list[Tensor](), list[Tensor]()
     for p in some:
         assert p.grad is not None
         p.grad = p.grad.coalesce() if p.grad.is_sparse else p.grad
         held = p.grad.to_local() if isinstance(p.grad, DTensor) else p.grad
         values.append(held.values() if held.is_sparse else held)
-        squares[id(p) in apart].append(torch.linalg.vector_norm(values[-1]).square())
-    total = values[0].new_zeros(()) if not squares[False] else torch.stack(squares[False]).sum()
-    norm = total.add(sum_over_ranks(torch.stack(squares[True]).sum()) if squares[True] else 0.0).sqrt()
+        square = torch.linalg.vector_norm(values[-1]).square()
+        (shared if id(p) in apart else here).append(square)
+    if shared:
+        here.append(shared[0].new_tensor(sum_over_ranks(torch.stack(shared).sum())))
+    norm = torch.stack(here).sum().sqrt()
     scale = (largest / (norm + 1e-6)).clamp(max=1.0)
     for v in values:
         v.mul_(scale)
