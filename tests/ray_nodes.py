@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -32,3 +35,17 @@ def two_nodes(cpus: int = 1) -> Iterator[Any]:
     finally:
         ray.shutdown()
         cluster.shutdown()
+
+
+def stopped_task(node: Any, *names: str) -> int | None:
+    """A process of this node that is in the middle of a task whose name begins so, stopped; None where none is."""
+    raylet = node.all_processes["raylet"][0].process.pid
+    begins = tuple(f"ray::{name}".encode() for name in names)
+    with suppress(OSError):  # of processes that end meanwhile
+        for children in Path(f"/proc/{raylet}/task").glob("*/children"):
+            for child in map(int, children.read_text().split()):
+                os.kill(child, signal.SIGSTOP)  # before it is looked at: it cannot end its task in between
+                if Path(f"/proc/{child}/cmdline").read_bytes().startswith(begins):
+                    return child
+                os.kill(child, signal.SIGCONT)
+    return None

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+import signal
 import threading
 import time
 from collections import Counter
@@ -16,7 +18,7 @@ from fullrank.core.readers import read_jsonl
 from fullrank.data.events.store import Store
 from fullrank.sweeps.ray_engine import RayEngine
 from fullrank.sweeps.sweep import sweep
-from tests.ray_nodes import two_nodes
+from tests.ray_nodes import stopped_task, two_nodes
 
 from .test_engine import lasting
 from .test_sweep import Tiny, cheap, same, weights  # noqa: F401
@@ -33,16 +35,23 @@ def cluster() -> Iterator[Any]:
 def test_a_killed_node_costs_no_row_and_doubles_none(
     store: Store, tiny: Tiny, out: Path, tmp_path: Path, cluster: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Twelve jobs, a CPU on each node. When three rows are there the second node is killed in the middle of a job."""
+    """Twelve jobs, a CPU on each node. When three rows are there the second node is killed in the middle of a job.
+
+    The process of that job is stopped first: running, it might end its job before it sees that its node is gone.
+    """
     grid = tiny("[sasrec, gru4rec]", seeds=(0, 1, 2, 3, 4, 5), settings={"training.max_epochs": 12})
     engine, second = RayEngine(cluster.address), next(iter(cluster.worker_nodes))
     killed = list[int]()
 
     def kill() -> None:
-        while not (out / "rows.jsonl").exists() or len(read_jsonl(out / "rows.jsonl")) < 3:
+        while len(written()) < 3 or (stopped := stopped_task(second, "sasrec", "gru4rec")) is None:
             time.sleep(0.05)
         cluster.remove_node(second, allow_graceful=False)
-        killed.append(len(read_jsonl(out / "rows.jsonl")))
+        os.kill(stopped, signal.SIGKILL)
+        killed.append(len(written()))
+
+    def written() -> list[Any]:
+        return read_jsonl(out / "rows.jsonl") if (out / "rows.jsonl").exists() else []
 
     thread = threading.Thread(target=kill, daemon=True)
     thread.start()
@@ -51,7 +60,7 @@ def test_a_killed_node_costs_no_row_and_doubles_none(
     thread.join(30)
     assert killed and killed[0] < 12, "the node was lost while jobs were left"
     assert "is handed in again" in caplog.text, "a job was on it"
-    lines = Counter((row["cell"], row["seed"]) for row in read_jsonl(out / "rows.jsonl"))
+    lines = Counter((row["cell"], row["seed"]) for row in written())
     assert len(lines) == 12 and set(lines.values()) == {1} and not any(row.get("error") for row in rows)
     here = sweep(grid, store, tmp_path / "here", progress=False)
     for row, other in zip(lasting(rows), lasting(here), strict=True):
