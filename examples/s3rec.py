@@ -37,17 +37,14 @@ def main() -> None:
         starts = {"s3rec": first, "scratch": None}
         for cell, start in starts.items():
             run = trained("s3rec", store, given.out / f"{cell}-seed{seed}", seed, start)
-            found = {name: fr.evaluate(run, "test", set=[f"seen={seen}", "slices=false"]) for name, seen in SEEN.items()}
+            found = {
+                name: fr.evaluate(run, "test", set=[f"seen={seen}", "slices=false"]) for name, seen in SEEN.items()
+            }
             spent = {"train": seconds(run), **({} if start is None else {"pretrain": seconds(start)})}
-            rows.append({
-                "cell": cell,
-                "recipe": "s3rec",
-                "seed": seed,
-                "data": store.path.name,
-                **{part: {name: one.dump()[part] for name, one in found.items()} for part in ("metrics", "stderr", "protocol")},
-                "parameters": run.manifest["parameters"],
-                "seconds": spent,
-            })  # fmt: skip
+            row: dict[str, Any] = {"cell": cell, "recipe": "s3rec", "seed": seed, "data": store.path.name}
+            for part in ("metrics", "stderr", "protocol"):
+                row[part] = {name: one.dump()[part] for name, one in found.items()}
+            rows.append(row | {"parameters": run.manifest["parameters"], "seconds": spent})
             tested[cell].append(found["test"])
             written(given.results, store, rows, tested)
 

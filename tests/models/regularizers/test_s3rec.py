@@ -49,7 +49,13 @@ def attribute_reference(model: RecommenderModel, side: Any, batch: Batch, covere
                 state, own = side(step.states.tokens[row, t]), attributes_of(int(batch.items[row, t]))
                 signs = torch.tensor([1.0 if name in own else -1.0 for name in names])
                 found.append(-(signs * (penalty.table @ state)).sigmoid().log().sum())
-    return torch.stack(found).mean()
+    return torch.stack(found).sum() / covered_places(model, batch)
+
+
+def covered_places(model: RecommenderModel, batch: Batch) -> int:
+    inputs = model.step(batch).inputs
+    assert inputs is not None and inputs.hidden is not None
+    return int(inputs.hidden.sum())
 
 
 @pytest.mark.parametrize("which", ["associated", "masked"])
@@ -90,7 +96,7 @@ def test_segments_row_by_row(encoder: Transformer) -> None:
         -(side(context[i]) @ segment[i] - side(context[i]) @ segment[i - 1]).sigmoid().log()  # type: ignore[operator]
         for i in range(4)
     ]
-    assert close(model(batch)["s3rec"], 2.0 * torch.stack(terms).mean())
+    assert close(model(batch)["s3rec"], 2.0 * torch.stack(terms).sum() / covered_places(model, batch))
 
 
 def test_a_segment_is_up_to_half_of_a_row() -> None:

@@ -12,9 +12,11 @@ s(x, y) = x . W y:
 An attribute is a value of one of the columns `attributes`; an item without any has none of them. A segment is of 1 to
 n // 2 events, its length and place drawn at random. Afterwards a causal model starts from the run (``--from``).
 
-Differs: AAP and MAP are means over places and SP over rows, where the authors' code sums; their weights are 1, 1 and .5
-beside .2 for the masked items, whose loss weighs 1 here. g- is the segment of the next row of the batch, not one drawn
-from all histories, so with one row SP is 0. Places and lengths are a function of seed, step and row.
+Weights are those of the authors' code, .2, 1 and .5 beside 1 for the masked items. It adds all four up over places and
+rows; here all are divided by the number of covered places, as the loss of the task is a mean over these.
+
+Differs: g- is the segment of the next row of the batch, not one drawn from all histories, so with one row SP is 0.
+Places and lengths are a function of seed, step and row.
 """
 
 from __future__ import annotations
@@ -46,11 +48,11 @@ class S3Rec(PenaltySpec):
     kind: Literal["s3rec"] = "s3rec"
     attributes: tuple[str, ...] = ("attributes",)
     """Columns of the item table whose values are predicted: single values or lists."""
-    associated: float = Field(5.0, ge=0, le=MOST_FACTOR)
+    associated: float = Field(0.2, ge=0, le=MOST_FACTOR)
     """Factor of AAP; 0 leaves it out."""
-    masked: float = Field(5.0, ge=0, le=MOST_FACTOR)
+    masked: float = Field(1.0, ge=0, le=MOST_FACTOR)
     """Factor of MAP; 0 leaves it out."""
-    segment: float = Field(2.5, ge=0, le=MOST_FACTOR)
+    segment: float = Field(0.5, ge=0, le=MOST_FACTOR)
     """Factor of SP; 0 leaves it out."""
 
     @model_validator(mode="after")
@@ -123,15 +125,15 @@ class S3RecPenalty(Penalty):
                 total = total + weight * self._attributes(side(step.states.tokens[places]), step.batch.items[places])
         if self.of_context is not None:
             total = total + self.spec.segment * self._segments(step, self.of_context)
-        return total
+        return total / step.inputs.hidden.sum().clamp_min(1)
 
     def _attributes(self, states: Float[Tensor, "n D"], items: Int[Tensor, "n"]) -> Float[Tensor, ""]:
-        """The binary cross-entropies of all attributes, summed, in the mean over places."""
+        """The binary cross-entropies of all attributes, summed over places."""
         assert isinstance(self.table, Tensor)
         scores, own = (states @ self.table.T).float(), self.codes[items]
         # -log sigmoid(-s) of every attribute, less s of those that the item has
         had = (scores.gather(1, own.clamp_min(0)) * (own >= 0)).sum(1)
-        return (F.softplus(scores).sum(1) - had).sum() / max(1, len(items))
+        return (F.softplus(scores).sum(1) - had).sum()
 
     def _segments(self, step: Step, side: nn.Module) -> Float[Tensor, ""]:
         model: Any = step.model
@@ -143,7 +145,7 @@ class S3RecPenalty(Penalty):
         context = side(context).float()
         nearer = (context * (segment - segment.roll(1, 0))).sum(1)
         # alone a row is its own other, and there is nothing to tell apart
-        return F.softplus(-nearer).mean() if len(nearer) > 1 else 0.0 * nearer.sum()
+        return F.softplus(-nearer).sum() if len(nearer) > 1 else 0.0 * nearer.sum()
 
 
 def segments(batch: Batch) -> Bool[Tensor, "B T"]:
