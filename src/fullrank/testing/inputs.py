@@ -269,7 +269,7 @@ def _others(value: Any, annotation: Any) -> Iterator[Any]:
     if isinstance(value, bool):
         yield "false" if value else "true"
     elif isinstance(value, int | float):
-        yield from (value + 1, value / 3 + 1e-7, value * 1e-9)
+        yield from (value + 1, value / 3 + 0.03, value * 1e-9)
 
 
 def _choices(annotation: Any) -> Iterator[Any]:
