@@ -21,7 +21,7 @@ RECIPES = {
 }  # fmt: skip
 """What each reads beside users, items and their order."""
 FILES = (
-    "sequence/2026-11-21_2cpu_beauty.json", "sequence/2026-11-21_2cpu_ml-1m.json",
+    "sequence/2026-11-21_2cpu_beauty.json", "sequence/2026-11-21_2cpu_ml-1m.json", "sequence/2026-11-24_2cpu_toys.json",
     "shortcut/2026-11-23_2cpu_beauty.json", "shortcut/2026-11-23_2cpu_toys.json", "shortcut/2026-11-23_2cpu_ml.json",
 )  # fmt: skip
 SHORTCUT = {"transition_graph": "defaults"}

@@ -60,8 +60,8 @@ TABLES = {
         *_methods("sequence/2026-11-24_2cpu_unisrec.json", unisrec="`unisrec`"),
         *_methods("sequence/2026-11-24_2cpu_lares.json", lares="`lares`"),
         *_methods("sequence/2026-11-24_2cpu_filters.json", fmlp="`fmlp` (FMLP-Rec)"),
-        *_methods("sequence/2026-11-24_2cpu_hgn.json", hgn="`hgn`, not searched"),
-        *_methods("sequence/2026-11-24_2cpu_caser.json", caser="`caser`, not searched"),
+        *_methods("sequence/2026-11-25_2cpu_cl4srec.json", cl4srec="`cl4srec`"),
+        *_methods("sequence/2026-11-25_2cpu_classics.json", hgn="`hgn`", caser="`caser`"),
     ],
     "amazon-toys": [
         *_methods(
@@ -87,6 +87,11 @@ TABLES = {
         *_methods(CODES, fair="`fair`", **{"softmax-attention": "`fair` without focused attention"}),
         *_methods("fair/2026-11-22_2cpu_pair.json", rpg="`rpg`"),
         *_methods("sequence/2026-11-24_2cpu_features.json", fdsa="`fdsa`, not searched"),
+        *_methods(
+            "sequence/2026-11-25_2cpu_s3rec.json",
+            s3rec="`s3rec`, not searched",
+            scratch="`s3rec` without its first run",
+        ),
         *_methods("fair/2026-11-22_2cpu_beauty.json", sasrec="`sasrec` (exact softmax, cosine)"),
     ],
 }
@@ -116,7 +121,7 @@ def table(store: str) -> str:
             cells.append(f"{fmean(values):.4f}{spread}" if name in ("ndcg", "recall") else f"{fmean(values):.3f}")
         share = _collapse_share(store, method.cell)
         cells += ["" if share is None else f"{share:.3f}", f"{rows[0]['parameters']:,}"]
-        cells += [f"{fmean(row['seconds']['train'] for row in rows):,.0f}", f"`{method.file}`"]
+        cells += [f"{fmean(map(_seconds, rows)):,.0f}", f"`{method.file}`"]
         lines.append(cells)
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
@@ -125,6 +130,12 @@ def _collapse_share(store: str, cell: str) -> float | None:
     """What `fullrank report` measured on a run that was at hand."""
     found: float | None = _read(COLLAPSE)["shares"].get(store, {}).get(cell)
     return found
+
+
+def _seconds(row: dict[str, Any]) -> float:
+    """Of training, with the run that it started from."""
+    spent: dict[str, float] = row["seconds"]
+    return spent["train"] + spent.get("pretrain", 0.0)
 
 
 def _mean(method: Method, name: str) -> float:

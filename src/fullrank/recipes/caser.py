@@ -4,7 +4,8 @@
 train fullrank.recipes.caser:published ...``, what the authors' code starts from: width 50, 16 horizontal filters of
 each height and 4 vertical ones, binary cross-entropy with 3 negatives.
 
-Command: ``fullrank train caser --data data/beauty --out runs/caser``.
+Command: ``fullrank train caser --data data/beauty --out runs/caser``. Learning rate and dropout are the choice of
+`results/sequence/tune_classics.yaml`. Numbers: `docs/results/sequence.md`.
 
 Differs: what `encoders/caser.py` says, above all that there is no vector of the user; AdamW for Adam; a batch is a
 number of events in whole histories, not of windows.
@@ -29,9 +30,9 @@ class CaserRecipe(RecipeSpec):
     needs: ClassVar[str] = "events"
 
     def build(self) -> Experiment:
-        encoder = Caser(activation="tanh", dropout=0.2)
+        encoder = Caser(activation="tanh", dropout=0.5)
         model = Recommender(dim=128, encoder=encoder, scoring=Scoring(similarity="cosine", temperature=0.06))
-        training = Training(max_epochs=40, lr=2e-3, batch_size=1024, patience=5)
+        training = Training(max_epochs=40, lr=2.7e-3, batch_size=1024, patience=5)
         return Experiment(recipe="caser", model=model, training=training)
 
 

@@ -3,7 +3,8 @@
 `hgn` has the exact softmax and the cosine scores of the recipe `sasrec`; the function `published`, as ``fullrank train
 fullrank.recipes.hgn:published ...``, what the authors' code starts from: width 50, one negative, inner products.
 
-Command: ``fullrank train hgn --data data/beauty --out runs/hgn``.
+Command: ``fullrank train hgn --data data/beauty --out runs/hgn``. Learning rate and dropout are the choice of
+`results/sequence/tune_classics.yaml`. Numbers: `docs/results/sequence.md`.
 
 Differs: what `encoders/hgn.py` says, above all that there is no vector of the user; binary cross-entropy for the
 pairwise loss in `published`, AdamW for Adam; a batch is a number of events in whole histories, not of windows.
@@ -30,7 +31,7 @@ class HGNRecipe(RecipeSpec):
     def build(self) -> Experiment:
         encoder = HGN(dropout=0.5)
         model = Recommender(dim=128, encoder=encoder, scoring=Scoring(similarity="cosine", temperature=0.06))
-        training = Training(max_epochs=40, lr=1e-3, batch_size=1024, patience=5)
+        training = Training(max_epochs=40, lr=2.7e-3, batch_size=1024, patience=5)
         return Experiment(recipe="hgn", model=model, training=training)
 
 
