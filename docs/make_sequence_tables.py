@@ -62,6 +62,11 @@ TABLES = {
         *_methods("sequence/2026-11-24_2cpu_filters.json", fmlp="`fmlp` (FMLP-Rec)"),
         *_methods("sequence/2026-11-25_2cpu_cl4srec.json", cl4srec="`cl4srec`"),
         *_methods("sequence/2026-11-25_2cpu_classics.json", hgn="`hgn`", caser="`caser`"),
+        *_methods(
+            "sequence/2026-11-25_2cpu_reasoners.json",
+            hstu="`hstu`, not searched",
+            erl="`erl` (ReaRec), not searched",
+        ),
     ],
     "amazon-toys": [
         *_methods(
@@ -74,6 +79,14 @@ TABLES = {
                 "gru4rec": FIELD["gru4rec"],
             },
             **SPRINT,
+        ),
+        *_methods(
+            "sequence/2026-11-25_2cpu_toys.json",
+            plr=PLR["plr"],
+            mojito="`mojito`",
+            tpab="`tpab`",
+            unisrec="`unisrec`",
+            bert4rec=FIELD["bert4rec"],
         ),
         *_methods("shortcut/2026-11-23_2cpu_toys.json", **GRAPH, **UNTRAINED),
     ],
