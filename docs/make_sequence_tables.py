@@ -87,6 +87,7 @@ TABLES = {
             tpab="`tpab`",
             unisrec="`unisrec`",
             bert4rec=FIELD["bert4rec"],
+            fmlp="`fmlp` (FMLP-Rec)",
         ),
         *_methods("shortcut/2026-11-23_2cpu_toys.json", **GRAPH, **UNTRAINED),
     ],
