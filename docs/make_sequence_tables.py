@@ -67,6 +67,7 @@ TABLES = {
             hstu="`hstu`, not searched",
             erl="`erl` (ReaRec), not searched",
         ),
+        *_methods("sequence/2026-11-25_2cpu_prl.json", prl="`prl` (ReaRec), searched with the history ranked"),
     ],
     "amazon-toys": [
         *_methods(
