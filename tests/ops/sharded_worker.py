@@ -83,6 +83,7 @@ def main() -> None:
         gathered, at = gather_rows(queries[rank])
         close(gathered, torch.cat(queries), "what was gathered")
         close(gathered[at], queries[rank], "its own part")
+    dist.destroy_process_group()  # ends gloo's threads: those that still run at the exit abort the process at times
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ A process that is lost takes the others down: none can go on without its share o
 
 from __future__ import annotations
 
+import atexit
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -85,6 +86,13 @@ def join_processes(device: torch.device) -> None:
         torch.distributed.init_process_group(
             "nccl" if device.type == "cuda" else "gloo", store=store, rank=rank, world_size=world, timeout=answer
         )
+    atexit.register(_end_gloo)
+
+
+def _end_gloo() -> None:
+    """End the threads of a gloo group: those that still run when Python ends abort a process whose work is done."""
+    if _has_group() and torch.distributed.get_backend() == "gloo":
+        torch.distributed.destroy_process_group()
 
 
 @contextmanager
