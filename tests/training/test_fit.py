@@ -93,6 +93,7 @@ def test_bf16_learns_about_as_well(clip: str, market: Store, tmp_path: Path) -> 
 
 
 def test_divergence_is_an_error_not_a_number(market: Store, tmp_path: Path) -> None:
+    # each step multiplies weights by -1e8, which no processor's rounding keeps finite until the epoch is measured
     with refused("loss-not-finite", "training.lr"):
         fit(tiny("training.lr=100", "training.weight_decay=1e6", dropout=0.0), market, tmp_path / "run", progress=False)
 

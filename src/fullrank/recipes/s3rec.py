@@ -13,7 +13,7 @@ inner products and binary cross-entropy with one negative.
 
 Differs: what `regularizers/s3rec.py` says; every position of the second run is trained on; AdamW for Adam. A run from
 another's weights begins with the best weights of validation of that run: the authors choose the epoch of pre-training
-by what comes after it.
+by what comes after it. Both runs, and the second alone: `examples/s3rec.py`; numbers: `docs/results/sequence.md`.
 """
 
 from __future__ import annotations
