@@ -38,7 +38,6 @@ def measures(root: Path) -> dict[str, Any]:
         "floors": max(_depth(rooms, one, ()) for one in rooms),
         "arrows": sum(map(len, rooms.values())),
         "circles": [sorted(group) for group in circles(edges)],
-        "homonyms": homonyms(texts),
         "type: ignore": sum(text.count("type: ignore") for text in texts.values()),
     }
 
@@ -48,22 +47,6 @@ def room(name: str) -> str:
     parts = name.removesuffix(".__init__").split(".")
     deep = max((s.count(".") + 2 for s in SPLIT if name.startswith(s + ".")), default=1)
     return ".".join(parts[:deep])
-
-
-def homonyms(texts: dict[str, str]) -> dict[str, list[str]]:
-    """Public classes and functions of one name in several modules.
-
-    Left out are names that follow from elsewhere: verbs of the command line, functions of `api`, component checks
-    (every room of `testing` has its `check_learns`), the recipes' functions, which files of other people hold, and
-    the routes of the service, of which every family has its `add`.
-    """
-    found: dict[str, list[str]] = {}
-    for name, text in texts.items():
-        for node in ast.parse(text).body:
-            if isinstance(node, ast.ClassDef | ast.FunctionDef) and not node.name.startswith("_"):
-                if not name.startswith(("cli.", "testing.", "recipes.", "serving.routes.")) and name != "api":
-                    found.setdefault(node.name, []).append(name)
-    return {name: places for name, places in sorted(found.items()) if len(places) > 1}
 
 
 def circles(edges: dict[str, set[str]]) -> list[set[str]]:

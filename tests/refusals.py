@@ -1,6 +1,6 @@
 """`refused("unknown-column", "user")`: what a test expects of a mistake: its code, and what the sentence has to name.
 
-A sentence may be improved without a change in any test but the snapshot of sentences (`test_messages.py`).
+A sentence may be improved without a change in any test.
 """
 
 from __future__ import annotations

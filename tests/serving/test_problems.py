@@ -17,7 +17,7 @@ from fullrank.serving.guard import Guard
 from fullrank.serving.keys import Access, Denied
 from fullrank.serving.messages import EventsRequest, RecommendRequest
 from fullrank.serving.problems import HIDDEN, INSIDE, STATUS, install, problem_of, without_places
-from messages import PASSED_ON, SOURCE, _codes
+from error_codes import PASSED_ON, SOURCE, codes_of
 
 MEMBERS = {"type", "title", "status", "detail", "code", "request_id"}
 
@@ -185,7 +185,7 @@ def named_places() -> dict[str, set[str]]:
                 given = next((k.value for k in node.keywords if k.arg == "code"), None)
                 parts = [ast.unparse(p.value) for p in ast.walk(node) if isinstance(p, ast.FormattedValue)]
                 if given is not None and any(NAMES.search(part) for part in parts):
-                    for code in _codes(given):
+                    for code in codes_of(given):
                         found.setdefault(code, set()).add(f"{name}:{node.lineno}")
     return found
 

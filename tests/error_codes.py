@@ -1,0 +1,47 @@
+"""The codes of every `UserError` in the source: `python tests/error_codes.py` writes the snapshot anew.
+
+Read from the source text: the computed parts of an f-string stand as {...}.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+SOURCE = Path(__file__).resolve().parent.parent / "src" / "fullrank"
+SNAPSHOT = Path(__file__).with_name("error_codes.json")
+PASSED_ON = "(passed on)"
+"""In place of a code that the raising line was given: by its caller, or by the error that it tells more about."""
+
+
+def error_codes(root: Path = SOURCE) -> list[str]:
+    """Every code once, sorted; a call without a code stands under its file and line."""
+    codes = set()
+    for file in sorted(root.rglob("*.py")):
+        for call in calls(ast.parse(file.read_text(encoding="utf-8"))):
+            code = next((k.value for k in call.keywords if k.arg == "code"), None)
+            place = f"{file.relative_to(root).as_posix()}:{call.lineno}"
+            codes.update([f"NO CODE {place}"] if code is None else codes_of(code))
+    return sorted(codes)
+
+
+def calls(tree: ast.AST) -> Iterator[ast.Call]:
+    """Calls that make a `UserError`, or a class of it that is named after it."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "UserError":
+            yield node
+
+
+def codes_of(code: ast.expr) -> list[str]:
+    """The codes that an expression can have: one, or one for each branch of a condition."""
+    if isinstance(code, ast.IfExp):
+        return [*codes_of(code.body), *codes_of(code.orelse)]
+    if isinstance(code, ast.JoinedStr):
+        return ["".join(part.value if isinstance(part, ast.Constant) else "{...}" for part in code.values)]
+    return [str(code.value)] if isinstance(code, ast.Constant) else [PASSED_ON]
+
+
+if __name__ == "__main__":
+    SNAPSHOT.write_text(json.dumps(error_codes(), indent=1) + "\n", encoding="utf-8")
