@@ -5,8 +5,8 @@ import re
 
 import pytest
 
-from fullrank.core.errors import UserError, unknown
 from error_codes import PASSED_ON, SNAPSHOT, error_codes
+from fullrank.core.errors import UserError, unknown
 from refusals import refused
 
 

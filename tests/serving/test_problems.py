@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, Field, ValidationError
 
+from error_codes import PASSED_ON, SOURCE, codes_of
 from fullrank.core.errors import UserError
 from fullrank.serving.guard import Guard
 from fullrank.serving.keys import Access, Denied
 from fullrank.serving.messages import EventsRequest, RecommendRequest
 from fullrank.serving.problems import HIDDEN, INSIDE, STATUS, install, problem_of, without_places
-from error_codes import PASSED_ON, SOURCE, codes_of
 
 MEMBERS = {"type", "title", "status", "detail", "code", "request_id"}
 
