@@ -104,6 +104,7 @@ def test_global_time_by_hand(tmp_path: Path, first: object) -> None:
     assert split["validation_from_seconds"] == 20 and split["test_from_seconds"] == 30
     assert split["validation"] == {
         "events": 4, "users": 3, "users_without_history": 1, "events_of_items_not_in_train": 3,
+        "targets": 4, "repeated_targets": 0,
     }  # fmt: skip
     assert split["test"]["users_without_history"] == 1
     assert Prepare.parse(spec.dump()) == spec and Prepare.from_text(spec.to_yaml()) == spec

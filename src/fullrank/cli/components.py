@@ -77,6 +77,10 @@ def _list_recipes(output: Output, lines: list[dict[str, Any]]) -> None:
         if rankers:
             output.say()
         output.table(("recipe", "needs", "what"), [(r["kind"], r["needs"], r["what"]) for r in rows], title=title)
+    output.say(
+        "\nWhere people choose the same items again (sessions, groceries, music), every recommender needs --set "
+        "evaluation.seen=keep: lists leave out the history otherwise."
+    )
 
 
 def needs_of(recipe: str) -> str:

@@ -12,6 +12,7 @@ import typer
 from fullrank.cli.options import AsJson, Device, Settings
 from fullrank.cli.output import Output, seconds
 from fullrank.core.errors import UserError
+from fullrank.metrics.names import HISTORY
 
 if TYPE_CHECKING:
     from fullrank.run import Run
@@ -178,7 +179,11 @@ def report(output: Output, run: Run, spent: float) -> None:
     found = best(run)
     output.say(f"{run.path}: {run.spec.recipe}, {run.manifest['parameters']:,} parameters, {seconds(spent)}")
     if found is not None:
-        output.say(f"best epoch {found['epoch']:g}: validation {run.spec.evaluation.selection} {found['value']:.4f}")
+        ranked = run.spec.problem == "retrieval" and run.spec.lists.selection_seen
+        how = f", {HISTORY[ranked]}" if ranked else ""
+        output.say(
+            f"best epoch {found['epoch']:g}: validation {run.spec.evaluation.selection} {found['value']:.4f}{how}"
+        )
     output.say(f"evaluate it: fullrank evaluate {run.path} --split test", wrap=False)
     output.finish({
         "run": run.path, "recipe": run.spec.recipe, "seed": run.spec.seed, "parameters": run.manifest["parameters"],

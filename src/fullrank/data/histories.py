@@ -12,6 +12,9 @@ from fullrank.core.jagged import Jagged, Rows
 from fullrank.core.parted import Flat
 from fullrank.data.user_keys import UserKeys
 
+MANY_REPEATS = 0.01
+"""Share of targets in their own users' histories above which it is told, and validation ranks the history."""
+
 
 @dataclass(frozen=True)
 class Histories:
@@ -69,6 +72,20 @@ class EvalSet:
     def next_items(self) -> Int[np.ndarray, "U"]:
         """What each user chose next: the first of their targets."""
         return np.asarray(self.targets.values[self.targets.starts])
+
+    def repeated_targets(self, chunk: int = 1 << 16) -> int:
+        """How many of `truth` stand in their own user's history: where the history is excluded, none can be hit."""
+        count = 0
+        for low in range(0, len(self), chunk):
+            users = self.take(slice(low, low + chunk))
+            truth, seen = users.truth, users.histories.items
+            rows, items = seen.row_of(), seen.flat()
+            if bool((truth.lengths == 1).all()):  # one target each: no need to sort anything
+                count += len(np.unique(rows[items == truth.values[rows]]))
+                continue
+            width = int(max(truth.values.max(initial=0), items.max(initial=0))) + 1
+            count += int(np.isin(truth.keys(width), seen.keys(width)).sum())
+        return count
 
     def __len__(self) -> int:
         return len(self.targets)

@@ -6,13 +6,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from fullrank.data.histories import MANY_REPEATS
 from fullrank.data.values import with_date
 
 
 def protocol_notes(protocol: Mapping[str, Any]) -> list[str]:
     """The notes that a protocol of retrieval calls for; none for a run on a plain split."""
-    found = _of_events(protocol) if "events" in protocol else []
+    found = _of_repeats(protocol) + (_of_events(protocol) if "events" in protocol else [])
     return found + (_of_lists(protocol) if "lists" in protocol else [])
+
+
+def _of_repeats(protocol: Mapping[str, Any]) -> list[str]:
+    unreachable, targets = protocol.get("unreachable", 0), protocol.get("targets", 0)  # older results have no targets
+    if unreachable <= MANY_REPEATS * targets or not targets or protocol.get("lists", {}).get("seen_items"):
+        return []
+    return [
+        f"{unreachable / targets:.1%} of the targets ({unreachable:,} of {targets:,}) stand in their own user's history, "
+        "which is excluded, so no list can hit them; --set seen=keep ranks them"
+    ]
 
 
 def _of_events(protocol: Mapping[str, Any]) -> list[str]:

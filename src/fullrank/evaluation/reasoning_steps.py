@@ -124,7 +124,7 @@ def accuracy_by_steps(
     if metrics is not None:
         check_texts("metrics", metrics, '["ndcg@10"]')
     most = _most_steps(model, spec)
-    light = spec.for_selection().model_copy(update={"metrics": tuple(metrics or (spec.selection,))})
+    light = spec.selection_alone().model_copy(update={"metrics": tuple(metrics or (spec.selection,))})
     settings = [_at_step(light, step) for step in range(most + 1)]
     if spec.drop == 0 and not spec.popularity_discount and spec.protocol == "full" and most:
         settings.append(light.model_copy(update={"reasoning": _adaptive(spec.reasoning, most)}))

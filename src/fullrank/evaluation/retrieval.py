@@ -150,8 +150,8 @@ def users_and_protocol(
         protocol |= _inference(model, spec)
     if spec.diversity_by is not None:
         protocol["diversity_by"] = spec.diversity_by
-    hides_seen = spec.seen == "exclude" and spec.protocol == "full"
-    protocol["unreachable"] = _unreachable(users) if hides_seen else 0
+    protocol["targets"] = len(users.truth.flat())
+    protocol["unreachable"] = users.repeated_targets() if spec.hides_seen else 0
     return users, protocol
 
 
@@ -288,18 +288,3 @@ def _protocol(store: EvalStore, split: str, spec: Evaluation, users: int, skippe
         "metrics": [str(n) for n in spec.names()],
         "bootstrap": {"samples": spec.bootstrap, "level": spec.level, "seed": spec.seed, "unit": "user"},
     }
-
-
-def _unreachable(users: EvalSet, chunk: int = 1 << 16) -> int:
-    """How many targets are in their own user's history, so that excluding it makes them impossible to hit."""
-    found = 0
-    for low in range(0, len(users), chunk):
-        some = users.take(slice(low, low + chunk))
-        truth, seen = some.targets.distinct(), some.histories.items
-        rows, items = seen.row_of(), seen.flat()
-        if bool((truth.lengths == 1).all()):  # one target each: no need to sort anything
-            found += len(np.unique(rows[items == truth.values[rows]]))
-            continue
-        width = int(max(truth.values.max(initial=0), items.max(initial=0))) + 1
-        found += int(np.isin(truth.keys(width), seen.keys(width)).sum())
-    return found

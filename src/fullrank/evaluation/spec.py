@@ -35,6 +35,9 @@ class Evaluation(Spec):
     """The accuracy metric by which training chooses among checkpoints; larger is better."""
     seen: SeenPolicy = "exclude"
     """Whether items of the whole history are kept out of the ranking, or ranked like any other."""
+    selection_seen: SeenPolicy | None = later(None)
+    """`seen` where training and searches choose by `selection`; null is `seen` itself, but `keep` where more than 1 %
+    of the validation targets stand in their own user's history, which `exclude` makes impossible to hit."""
     protocol: Literal["full", "sampled"] = "full"
     """Rank the whole catalogue, or each target among sampled negatives (not comparable with anything else)."""
     negatives: int | None = Field(default=None, ge=1, le=MOST_LIST)
@@ -170,8 +173,17 @@ class Evaluation(Spec):
             metrics += ("ild",) if self.diversity_by is not None else ()
         return expand_metrics(metrics, self.ks)
 
+    @property
+    def hides_seen(self) -> bool:
+        """Whether lists leave out the items of the history, also where they are what is to be found."""
+        return self.seen == "exclude" and self.protocol == "full"
+
     def for_selection(self) -> Evaluation:
-        """The same protocol with the selection metric alone: what training computes again and again."""
+        """The selection metric alone, with `seen` as training and searches choose by: computed again and again."""
+        return self.selection_alone().model_copy(update={"seen": self.selection_seen or self.seen})
+
+    def selection_alone(self) -> Evaluation:
+        """The same protocol with the selection metric alone: what studies compute again and again."""
         alone = {"metrics": (self.selection,), "slices": False, "bootstrap": 0, "sampled": None, "diversity_by": None}
         return self.model_copy(update=alone)
 

@@ -11,7 +11,7 @@ import os
 import time
 import traceback
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -33,6 +33,7 @@ from fullrank.sweeps.jobs import Job
 from fullrank.sweeps.records import Row, code_version, environment
 from fullrank.training.data_module import data_module_of
 from fullrank.training.fit import fit
+from fullrank.training.selection import selection_settled
 from fullrank.training.state import first_difference
 
 CELLS = "cells"
@@ -57,7 +58,7 @@ def run_job(
     trained = time.perf_counter()
     place = resolve_device(device)
     model: Any = run.model().to(place)
-    found = _evaluated(job, model, store, place)
+    found = _evaluated(replace(job, experiment=run.spec), model, store, place)
     seconds = {"train": trained - begun + earlier, "evaluate": time.perf_counter() - trained}
     return {
         **job_fields(job, store),
@@ -152,9 +153,10 @@ def check_job_folder(job: Job, store: AnyStore, out: Path) -> None:
     if not (folder / "manifest.json").is_file():
         return
     old = Run.open(folder)
-    if old.spec.dump() != job.experiment.dump():
+    experiment = selection_settled(job.experiment, store, old)
+    if old.spec.dump() != experiment.dump():
         raise UserError(
-            f"{folder} holds a run of another spec ({first_difference(old.spec.dump(), job.experiment.dump())}); "
+            f"{folder} holds a run of another spec ({first_difference(old.spec.dump(), experiment.dump())}); "
             "rename the cell, choose another --out, or delete that folder",
             code="other-spec",
         )

@@ -45,6 +45,7 @@ from fullrank.training.mirror import Mirror
 from fullrank.training.optim import make_optimizer
 from fullrank.training.precision import settled
 from fullrank.training.run_folder import RunFolder
+from fullrank.training.selection import selection_settled
 from fullrank.training.shards import own_weights, parameter_count, shard_of
 from fullrank.training.state import check_folder, initial_run
 
@@ -113,12 +114,14 @@ def _fit_locked(
     mirror: Mirror | None,
 ) -> None:
     """Check all that can be checked, then train: nothing of an old run is lost before the new one has a checkpoint."""
+    resumed = Run.open(folder) if resume and is_run(folder) else None
+    experiment = selection_settled(experiment, store, resumed)
     if launched().rank == 0:  # the others may come when it has begun to write
         check_folder(folder, experiment, store, resume=resume, overwrite=overwrite, init_from=init_from)
-    resume = resume and is_run(folder)
+    resume = resumed is not None
     source = initial_run(folder) if resume else init_from
     # a run that was cut off has what it took over from its source in its own folder
-    earlier = Run.open(folder) if source is not None and resume else source
+    earlier = resumed if source is not None and resume else source
     data = data_module_of(experiment, store, earlier)
     if not data.validates:
         _without_validation(experiment.training)

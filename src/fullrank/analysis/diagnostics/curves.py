@@ -25,7 +25,7 @@ class RetrievalCurves(Section):
 
     @classmethod
     def figure(cls, results: Sequence[RunResult]) -> Figure | Missing | None:
-        seen = sorted({HISTORY[one.run.spec.lists.seen] for one in results if one.epochs})
+        seen = sorted({HISTORY[one.run.spec.lists.for_selection().seen] for one in results if one.epochs})
         return training_curves(results, COLLAPSE, f" Validation is with the {join_words(seen)}.")
 
 

@@ -33,7 +33,7 @@ class Robustness(Diagnostic):
         model, store = self.context.model, self.context.first(USERS)
         found = []
         for share in SHARES:
-            spec = self.context.evaluation.for_selection().model_copy(update={"drop": share})
+            spec = self.context.evaluation.selection_alone().model_copy(update={"drop": share})
             metrics = evaluate(model, store, self.context.split, spec, device=device_of(model)).metrics
             found += [row(self.name, name, value, index=round(100 * share)) for name, value in metrics.items()]
         return found

@@ -59,7 +59,7 @@ class Shortcut(Diagnostic):
         fitted.fit(context.store)
         models = {"model": context.model, "graph": fitted}
         models |= {f"last_{count}": LastEvents(context.model, count) for count in LAST}
-        spec, users = context.evaluation.for_selection(), context.first(USERS)
+        spec, users = context.evaluation.selection_alone(), context.first(USERS)
         found, accuracy = [], {}
         for place, (label, model) in enumerate(models.items()):
             device = device_of(fitted if model is fitted else context.model)

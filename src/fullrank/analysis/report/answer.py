@@ -25,6 +25,8 @@ COVERAGE = "coverage@10"
 
 def retrieval_answer(results: Sequence[RunResult]) -> Iterator[str]:
     """The sentences at the top of the page, the most important first."""
+    for note in dict.fromkeys(note for one in results for note in one.evaluation.notes):
+        yield f"{note[0].upper()}{note[1:]}."
     why = not_comparable(results)
     if why is not None:
         yield f"The runs' metrics are shown but not compared: {why}."

@@ -81,6 +81,7 @@ def _write(out: Path, parts: list[Store], weights: list[float], names: list[str]
     notes = (
         [f"{', '.join(untimed)}: without times, so the joined store has none"] if 0 < len(untimed) < len(parts) else []
     )
+    counts = splits.split_counts(offsets, bounds, items, len(catalogue))
     manifest: dict[str, Any] = {
         "spec": {},
         "counts": {"users": len(people), "items": len(catalogue), "events": len(items)},
@@ -90,10 +91,10 @@ def _write(out: Path, parts: list[Store], weights: list[float], names: list[str]
         ],
         "item_table": None,
         "user_table": None,
-        "split": {"kind": split["kind"], **splits.split_counts(offsets, bounds, items, len(catalogue))},
+        "split": {"kind": split["kind"], **counts},
         "fingerprint": store_fingerprint(people["user_id"], catalogue["item_id"], items, offsets, bounds),
         "type_names": [],
-        "notes": notes,
+        "notes": [*splits.split_notes(counts), *notes],
     }
     save_store(out, arrays, {"items": catalogue, "users": people}, manifest)
 

@@ -97,8 +97,13 @@ def prepare(
         require_replaceable_store(place, overwrite=check_flag("overwrite", overwrite))
         level = shown_at(progress)
         if parts is not None:
-            return _prepare_parts(events, place, items, users, spec, separator, level, notes, parts, engine, master)
-        return _prepare_locked(events, place, items, users, spec, separator, level, notes)
+            store = _prepare_parts(events, place, items, users, spec, separator, level, notes, parts, engine, master)
+        else:
+            store = _prepare_locked(events, place, items, users, spec, separator, level, notes)
+    if level < INFO:  # as of `table.notes` below
+        for note in splits.split_notes(store.manifest["split"]):
+            log.info(f"note: {note}")
+    return store
 
 
 def check_engine(parts: int | None, engine: Engine, master: str | None) -> None:

@@ -8,6 +8,7 @@ targets at bounds[u, 1], test targets at the end of the history. Histories are s
 from __future__ import annotations
 
 import datetime
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, Protocol, runtime_checkable
 
@@ -17,7 +18,9 @@ from pydantic import BeforeValidator, Field, field_validator
 
 from fullrank.core.bounds import Seconds
 from fullrank.core.errors import UserError, unknown
+from fullrank.core.jagged import Jagged
 from fullrank.core.spec import Spec
+from fullrank.data.histories import MANY_REPEATS, EvalSet, Histories
 from fullrank.data.values import iso_seconds, with_date
 
 
@@ -220,13 +223,43 @@ def split_counts(
         [("validation", bounds[:, 0], bounds[:, 1]), ("test", bounds[:, 1], ends)], start=1
     ):
         targets = items[part == number]
+        users = EvalSet(Histories(Jagged(items, starts, low)), Jagged(items, low, high))
         result[name] = {
             "events": len(targets),
             "users": int((high > low).sum()),
             "users_without_history": int(((high > low) & (low == starts)).sum()),
             "events_of_items_not_in_train": int((~seen[targets]).sum()),
+            "targets": len(users.truth.flat()),
+            "repeated_targets": users.repeated_targets(),
         }
     return result
+
+
+def split_notes(split: Mapping[str, Any]) -> list[str]:
+    """What to know before training on a split with these counts, as sentences."""
+    parts = ("validation", "test")
+    notes = [
+        f"the split leaves no {part} events: nothing can be evaluated there"
+        for part in parts
+        if not split[part]["users"]
+    ]
+    shares = {part: repeated_share(split[part]) for part in parts}
+    if max(shares.values()) > MANY_REPEATS:
+        told = " and ".join(f"{share:.1%} of the {part} targets" for part, share in shares.items())
+        notes.insert(
+            0,
+            f"{told} stand in their own user's history, which lists leave out, so none can hit them: evaluate such data "
+            "with --set seen=keep (training chooses its epoch that way)",
+        )
+    return notes
+
+
+def repeated_share(counts: Mapping[str, Any]) -> float:
+    """Of the targets of a part of a split, the share that stand in their own user's history; 0 where it was not counted.
+
+    Its counts are those of `split_counts`.
+    """
+    return float(counts.get("repeated_targets", 0) / max(1, counts.get("targets", 1)))
 
 
 def event_parts(offsets: Int64[np.ndarray, "U1"], bounds: Int64[np.ndarray, "U 2"]) -> np.ndarray:

@@ -21,6 +21,7 @@ from fullrank.data import manifest as manifests
 from fullrank.data import values
 from fullrank.data.events import parts
 from fullrank.data.events.catalog import Catalog
+from fullrank.data.events.splits import repeated_share
 from fullrank.data.frames import unreadable
 from fullrank.data.histories import EvalSet, Histories
 from fullrank.data.user_keys import UserKeys, user_keys
@@ -198,6 +199,14 @@ class Store:
         return EvalSet(
             Histories(known, self.times, users, UserKeys(partial(getattr, self, "user_keys"), users)), targets
         )
+
+    def repeated_share(self, split: str) -> float:
+        """The share of a split's targets (validation, test) that stand in their own user's history."""
+        counts = self.manifest["split"][split]
+        if "repeated_targets" not in counts:  # a store of version 0.2 or earlier
+            users = self.eval_set(split, without_history=True)
+            counts = {"targets": len(users.truth.flat()), "repeated_targets": users.repeated_targets()}
+        return repeated_share(counts)
 
     def histories(
         self, split: str, *, without_history: bool = False

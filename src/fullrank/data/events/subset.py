@@ -157,6 +157,8 @@ def _write(
         "after": after,
         "events_per_user_gap": ks_statistic(np.diff(source.offsets), np.diff(offsets)),
     }
+    of_source = splits.split_notes(source.manifest["split"])
+    notes = [note for note in source.manifest.get("notes", []) if note not in of_source]
     manifest = {
         "spec": source.manifest["spec"],
         "counts": {"users": len(ends), "items": len(trained), "events": len(items)},
@@ -166,7 +168,7 @@ def _write(
         "split": {**rule, **counts_by_part},
         "fingerprint": store_fingerprint(people["user_id"], catalogue["item_id"], items, offsets, bounds),
         "type_names": list(source.type_names),
-        "notes": list(source.manifest.get("notes", [])),
+        "notes": [*splits.split_notes(counts_by_part), *notes],
     }
     save_store(out, arrays, {"items": catalogue, "users": people}, manifest)
 

@@ -41,10 +41,7 @@ def write_store(
     events = events.take(order)
     bounds, rule = split.bounds(offsets, events.time)
     parts = splits.split_counts(offsets, bounds, events.item, len(items.ids))
-    notes = [*events.notes, *items.notes, *users.notes]
-    for part in ("validation", "test"):
-        if parts[part]["users"] == 0:
-            notes.append(f"the split leaves no {part} events: nothing can be evaluated there")
+    notes = [*splits.split_notes(parts), *events.notes, *items.notes, *users.notes]
     train = splits.event_parts(offsets, bounds) == 0  # counts of later events would leak what is to be predicted
     popularity = np.bincount(events.item[train], minlength=len(items.ids))
     if keys is not None:

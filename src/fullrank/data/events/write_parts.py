@@ -14,7 +14,7 @@ from fullrank import __version__
 from fullrank.core.files import write_json
 from fullrank.core.tables import write_table
 from fullrank.data import manifest as manifests
-from fullrank.data.events import parts
+from fullrank.data.events import parts, splits
 from fullrank.data.events.part_work import Segments
 from fullrank.data.events.table import join_table
 from fullrank.data.events.write import whole_table
@@ -51,12 +51,9 @@ def write_whole(
     user_type = pl.read_parquet_schema(folder / parts.part_folder(0) / "users.parquet")["user_id"]
     catalogue = join_table(told.items, "items", told.column, "item_id", ids, told.typed)
     write_table(whole_table(catalogue, "item", {"train_count": seen[0]}), folder / "items.parquet")
-    split, notes = _split([one["split"] for one in manifests_of], seen), [*told.notes, *catalogue.notes]
+    split = _split([one["split"] for one in manifests_of], seen)
     if split["kind"] == "leave_one_out" and (share := segments.later_share()) is not None:
         split["train_share_after_test"] = share
-    for part in ("validation", "test"):
-        if split[part]["users"] == 0:
-            notes.append(f"the split leaves no {part} events: nothing can be evaluated there")
     files = manifests.hash_files(folder, ["items.parquet"])
     tree = {
         "format": parts.FORMAT,
@@ -74,7 +71,7 @@ def write_whole(
         "split": split,
         "fingerprint": parts.whole_fingerprint(user_type, ids, hashes),
         "type_names": manifests_of[0]["type_names"],
-        "notes": notes,
+        "notes": [*splits.split_notes(split), *told.notes, *catalogue.notes],
         "parts": [
             {"folder": parts.part_folder(number), "content": one["content"], "counts": one["counts"]}
             for number, one in enumerate(manifests_of)
