@@ -35,20 +35,12 @@ from fullrank.metrics.names import PAIRED, Name, parse_metric, split_name
 from fullrank.problem import Problem
 
 MAY_DIFFER = (
-    "bootstrap",
-    "metrics",
-    "ks",
-    "reasoning",
-    "decoding",
-    "popularity_discount",
-    "events",
-    "lists",
-    "targets",
-)
+    "bootstrap", "metrics", "ks", "reasoning", "decoding", "popularity_discount", "events", "lists", "targets"
+)  # fmt: skip
 """Parts of a protocol of retrieval that may differ: what else was computed, how intervals were drawn, how many steps a
 model reasoned, how it searched, whether its lists were re-ranked against popularity, how much of later events may have
-leaked into it (the users, histories and targets are in the fingerprint, so their number need not agree with that of an
-older result, which has none), and that lists were made elsewhere."""
+leaked into it (the users, histories and targets are in the fingerprint), that lists were made elsewhere, and how many
+targets there are, which older results do not say."""
 MAY_DIFFER_RANKING = ("bootstrap", "bins", "gauc_groups", "gauc_left_out")
 """The same of ranking."""
 MAX_RESAMPLES = 1000

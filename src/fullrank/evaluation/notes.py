@@ -21,8 +21,8 @@ def _of_repeats(protocol: Mapping[str, Any]) -> list[str]:
     if unreachable <= MANY_REPEATS * targets or not targets or protocol.get("lists", {}).get("seen_items"):
         return []
     return [
-        f"{unreachable / targets:.1%} of the targets ({unreachable:,} of {targets:,}) stand in their own user's history, "
-        "which is excluded, so no list can hit them; --set seen=keep ranks them"
+        f"{unreachable / targets:.1%} of the targets ({unreachable:,} of {targets:,}) stand in their own user's "
+        "history, which is excluded, so no list can hit them; --set seen=keep ranks them"
     ]
 
 

@@ -1,7 +1,7 @@
 """`evaluation.selection_seen=null`: whether validation ranks the history, by what the store's targets repeat.
 
-Like `training.precision=auto` it is settled before anything is compared or written: spec.json says by what the epoch was
-chosen, and a run that goes on compares its validations with those that it has.
+Like `training.precision=auto` it is settled before anything is compared or written: spec.json says by what the epoch
+was chosen, and a run that goes on compares its validations with those that it has.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def selection_settled(experiment: Experiment, store: AnyStore, resumed: Run | No
         return experiment
     if launched().rank == 0:
         log.info(
-            f"{share:.1%} of the validation targets stand in their own user's history: the best epoch is chosen with the "
-            "history ranked (evaluation.selection_seen=exclude chooses without)"
+            f"{share:.1%} of the validation targets stand in their own user's history: the best epoch is chosen with "
+            "the history ranked (evaluation.selection_seen=exclude chooses without)"
         )
     return experiment.override("evaluation.selection_seen=keep")

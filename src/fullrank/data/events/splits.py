@@ -237,27 +237,24 @@ def split_counts(
 
 def split_notes(split: Mapping[str, Any]) -> list[str]:
     """What to know before training on a split with these counts, as sentences."""
-    parts = ("validation", "test")
-    notes = [
-        f"the split leaves no {part} events: nothing can be evaluated there"
-        for part in parts
-        if not split[part]["users"]
-    ]
-    shares = {part: repeated_share(split[part]) for part in parts}
+    parts = {part: split[part] for part in ("validation", "test")}
+    empty = [part for part, counts in parts.items() if not counts["users"]]
+    notes = [f"the split leaves no {part} events: nothing can be evaluated there" for part in empty]
+    shares = {part: repeated_share(counts) for part, counts in parts.items()}
     if max(shares.values()) > MANY_REPEATS:
         told = " and ".join(f"{share:.1%} of the {part} targets" for part, share in shares.items())
         notes.insert(
             0,
-            f"{told} stand in their own user's history, which lists leave out, so none can hit them: evaluate such data "
-            "with --set seen=keep (training chooses its epoch that way)",
+            f"{told} stand in their own user's history, which lists leave out, so none can hit them: evaluate with "
+            "--set seen=keep (training chooses its best epoch that way)",
         )
     return notes
 
 
 def repeated_share(counts: Mapping[str, Any]) -> float:
-    """Of the targets of a part of a split, the share that stand in their own user's history; 0 where it was not counted.
+    """The share of targets in their own users' histories, from the counts of a part of a split (`split_counts`).
 
-    Its counts are those of `split_counts`.
+    0 where an earlier version did not count them.
     """
     return float(counts.get("repeated_targets", 0) / max(1, counts.get("targets", 1)))
 
