@@ -62,12 +62,8 @@ TABLES = {
         *_methods("sequence/2026-11-24_2cpu_filters.json", fmlp="`fmlp` (FMLP-Rec)"),
         *_methods("sequence/2026-11-25_2cpu_cl4srec.json", cl4srec="`cl4srec`"),
         *_methods("sequence/2026-11-25_2cpu_classics.json", hgn="`hgn`", caser="`caser`"),
-        *_methods(
-            "sequence/2026-11-25_2cpu_reasoners.json",
-            hstu="`hstu`, not searched",
-            erl="`erl` (ReaRec), not searched",
-        ),
-        *_methods("sequence/2026-11-25_2cpu_prl.json", prl="`prl` (ReaRec), searched with the history ranked"),
+        *_methods("sequence/2026-11-25_2cpu_reasoners.json", hstu="`hstu`", erl="`erl` (ReaRec)"),
+        *_methods("sequence/2026-11-25_2cpu_prl.json", prl="`prl` (ReaRec), contrast at temperature 1"),
     ],
     "amazon-toys": [
         *_methods(
@@ -101,15 +97,42 @@ TABLES = {
         *_methods(SRT, full="`srt`, exact softmax", srt_1k="`srt`, 1,000 negatives", srt_100="`srt`, 100 negatives"),
         *_methods(CODES, fair="`fair`", **{"softmax-attention": "`fair` without focused attention"}),
         *_methods("fair/2026-11-22_2cpu_pair.json", rpg="`rpg`"),
-        *_methods("sequence/2026-11-24_2cpu_features.json", fdsa="`fdsa`, not searched"),
+        *_methods("sequence/2026-11-24_2cpu_features.json", fdsa="`fdsa`"),
         *_methods(
             "sequence/2026-11-25_2cpu_s3rec.json",
-            s3rec="`s3rec`, not searched",
+            s3rec="`s3rec`",
             scratch="`s3rec` without its first run",
         ),
         *_methods("fair/2026-11-22_2cpu_beauty.json", sasrec="`sasrec` (exact softmax, cosine)"),
     ],
 }
+_TUNED, _LOOKED = "sequence/2026-11-24_2cpu_tune_{}.json", "plr/2026-11-23_2cpu_{}.json"
+_PLR = "plr/2026-11-21_2cpu_tuned_beauty.json"
+SEARCHES: dict[str, list[tuple[str, str]]] = {
+    "sasrec": [("sequence/2026-11-21_2cpu_beauty_choice.json", "")],
+    "sprint": [("sprint/2026-11-21_2cpu_tuned_on_sasrec.json", "sprint")],
+    "fmlp": [(_TUNED.format("filters"), "fmlp")],
+    "cl4srec": [(_TUNED.format("filters"), "cl4srec")],
+    "hgn": [("sequence/2026-11-25_2cpu_tune_classics.json", "hgn")],
+    "caser": [("sequence/2026-11-25_2cpu_tune_classics.json", "caser")],
+    "lares": [(_TUNED.format("lares"), "lares")],
+    "unisrec": [(_TUNED.format("unisrec"), "unisrec")],
+    "mojito": [(_TUNED.format("temporal"), "mojito")],
+    "tpab": [(_TUNED.format("temporal"), "tpab")],
+    "plr": [(_PLR, "plr"), (_LOOKED.format("look"), "")],
+    "base": [(_PLR, "base"), (_LOOKED.format("base_look"), "")],
+    "transition_graph": [("shortcut/2026-11-23_2cpu_tuned_{}.json", "transition_graph")],
+    "rpg": [("fair/2026-11-22_2cpu_tuned.json", "rpg"), ("fair/2026-11-22_2cpu_rpg_low_temperature.json", "")],
+    "fair": [("fair/2026-11-22_2cpu_tuned.json", "fair")],
+    **dict.fromkeys(("full", "srt_1k", "srt_100"), [("scaling/2026-11-22_2cpu_srt_tuned.json", "srt_300")]),
+}  # fmt: skip
+"""Cell -> the files of the trials on validation that its settings were chosen from, and the cell there (empty: all).
+
+A cell that is not here was not searched. Those of plr and its base ranked the history."""
+OWN_SEARCH = {"amazon-beauty": "beauty", "amazon-toys": "toys", "ml-1m-sequences": "ml"}
+"""The transition graph was searched on each set, all others on Beauty."""
+RISING = 0.95
+"""Share of its epochs from which on a best one is no peak: longer training might have gone on."""
 COLLAPSE = "sequence/2026-11-24_2cpu_collapse.json"
 
 
@@ -122,7 +145,7 @@ def _read(file: str) -> dict[str, Any]:
 def table(store: str) -> str:
     """The methods of a data set, the best first."""
     names = ("", "NDCG@10", "Recall@10", "long-tail share@10", "coverage@10", "collapse share")
-    head = [*names, "parameters", "seconds", "from"]
+    head = [*names, "trials", "best / last epoch", "parameters", "seconds", "from"]
     lines = [head, ["---"] * len(head)]
     for method in sorted(TABLES[store], key=lambda m: -_mean(m, "ndcg")):
         rows = method.rows
@@ -135,10 +158,31 @@ def table(store: str) -> str:
                 spread = f" ± {errors[f'{name}@{K}']:.4f}"
             cells.append(f"{fmean(values):.4f}{spread}" if name in ("ndcg", "recall") else f"{fmean(values):.3f}")
         share = _collapse_share(store, method.cell)
-        cells += ["" if share is None else f"{share:.3f}", f"{rows[0]['parameters']:,}"]
+        cells += ["" if share is None else f"{share:.3f}", _trials(store, method.cell), _epochs(rows)]
+        cells.append(f"{rows[0]['parameters']:,}")
         cells += [f"{fmean(map(_seconds, rows)):,.0f}", f"`{method.file}`"]
         lines.append(cells)
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def _trials(store: str, cell: str) -> str:
+    """How many trials on validation the settings were chosen from."""
+    count = 0
+    for file, name in SEARCHES.get(cell, []):
+        tree = _read(file.format(OWN_SEARCH.get(store, "")))
+        if "searches" in tree:  # those of other norms than the recipe's came before
+            count += next(one["budget"]["trials_counted"] for one in tree["searches"] if name in one["best"])
+        elif "budget" in tree:
+            count += tree["budget"]["trials_counted"]
+        else:
+            count += len(tree.get("trials", tree.get("rows")))
+    return f"{count}" if count else "0" if cell not in UNTRAINED else ""
+
+
+def _epochs(rows: list[dict[str, Any]]) -> str:
+    """`27 / 30` of each seed; `29 / 30 †` where the best epoch is among the last ones."""
+    both = [(row["validation_best"]["epoch"], row["epochs"]) for row in rows if row.get("validation_best")]
+    return ", ".join(f"{best} / {last}{' †' if best >= RISING * last else ''}" for best, last in both)
 
 
 def _collapse_share(store: str, cell: str) -> float | None:

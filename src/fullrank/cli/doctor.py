@@ -19,7 +19,7 @@ from fullrank.cli import doctor_serve
 from fullrank.cli.errors import EXTRAS
 from fullrank.cli.options import AsJson
 from fullrank.cli.output import Output
-from fullrank.core.errors import UserError
+from fullrank.core.errors import UserError, install_extra
 from fullrank.core.file_system import NEEDED, check_file_system
 
 CORE = (
@@ -139,7 +139,7 @@ def _extras(output: Output) -> dict[str, Any]:
     rows = []
     for extra, facts in found.items():
         facts["installed"] = not facts["missing"]
-        facts["install"] = f"pip install 'fullrank[{extra}]'"
+        facts["install"] = install_extra(extra)
         rows.append((extra, "yes" if facts["installed"] else "no", "" if facts["installed"] else facts["install"]))
     output.table(("extra", "installed", "to install it"), rows)
     return found

@@ -17,7 +17,7 @@ from typing import Annotated, Any
 import typer
 
 from fullrank.cli.output import Output
-from fullrank.core.errors import UserError
+from fullrank.core.errors import UserError, install_extra
 
 PORT = 8000
 """Tried where none is named."""
@@ -73,7 +73,7 @@ def _packages(output: Output) -> dict[str, Any]:
             found[name] = importlib.metadata.version(name)
     output.say("service: " + ", ".join(f"{name} {version or 'MISSING'}" for name, version in found.items()))
     lacking = [name for name in PACKAGES if found[name] is None]
-    install = "pip install 'fullrank[serve]'"
+    install = install_extra("serve")
     slower = [name for name in QUICKER if found[name] is None]
     if slower and not lacking:
         output.say(f"  without {' and '.join(slower)} it works more slowly: {install}")

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from fullrank.cli.in_shell import in_shell, options_of
 from fullrank.cli.output import only_json, print_json
-from fullrank.core.errors import MOST_SENTENCE, UserError, did_you_mean, middle_cut
+from fullrank.core.errors import MOST_SENTENCE, UserError, did_you_mean, install_extra, middle_cut
 
 if TYPE_CHECKING:
     import typer
@@ -108,7 +108,7 @@ def explained(error: BaseException, words: Sequence[str] = ()) -> Explained:
         return Explained(_one_line(error.format_message()), "usage")
     if isinstance(error, ModuleNotFoundError) and (error.name or "").split(".")[0] in EXTRAS:
         name = (error.name or "").split(".")[0]
-        return Explained(f"this needs the package {name!r}: pip install 'fullrank[{EXTRAS[name]}]'", "missing-package")
+        return Explained(f"this needs the package {name!r}: {install_extra(EXTRAS[name])}", "missing-package")
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename else ""
         return Explained(_one_line(f"{where}{error.strerror or error}"), "file-error")

@@ -47,7 +47,7 @@ def report(
     Which is best and for whom: paired differences from the best baseline, recall by popularity, lists of five users.
     Of ranking models: accuracy and calibration. The page needs no network and runs no script. What a
     run folder holds already (evaluation.json, diagnosis.jsonl) is taken, the rest is measured. --set changes how the
-    runs are evaluated. Needs the extra: pip install 'fullrank[report]'.
+    runs are evaluated. Needs the extra `report`.
 
     \b
     fullrank report runs/sasrec --out report.html

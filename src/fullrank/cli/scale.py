@@ -87,7 +87,7 @@ def fit(
 
     sigmoid: the best metric by ln FLOPs, a / (1 + exp(-k (ln F - x0))) + c. linear: a line in ln FLOPs. power: the
     metric by size and data, E - A/N^alpha - B/T^beta; loss: with plus signs. Then the largest data set and the largest
-    size are held out and predicted. --out needs the extra: pip install 'fullrank[report]'.
+    size are held out and predicted. --out needs the extra `report`.
 
     \b
     fullrank scale fit runs.csv --form sigmoid --out reports/scaling

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import difflib
+import importlib.metadata
+import json
 import re
+import shlex
 from collections.abc import Iterable
+from urllib.parse import unquote
 
 MOST_SENTENCE = 2000
 """Characters of a sentence: what is longer is cut in the middle, where it lists what was given or is allowed."""
@@ -60,3 +64,18 @@ def middle_cut(text: str, most: int = MOST_GIVEN) -> str:
     """A text with dots in place of its middle where it has more than `most` characters."""
     half = (most - 5) // 2
     return text if len(text) <= most else f"{text[:half]} ... {text[-half:]}"
+
+
+def install_extra(extra: str) -> str:
+    """The command that installs an extra, from where this fullrank came: the index, a clone, a wheel or a repository."""
+    try:
+        origin = json.loads(importlib.metadata.distribution("fullrank").read_text("direct_url.json") or "{}")
+    except (importlib.metadata.PackageNotFoundError, ValueError):
+        origin = {}
+    url, source = unquote(origin.get("url", "")), f"fullrank[{extra}]"  # PEP 610; nothing where the index had it
+    if "vcs_info" in origin:
+        source = f"fullrank[{extra}] @ {origin['vcs_info']['vcs']}+{url}"
+    elif url:
+        source = f"{url.removeprefix('file://')}[{extra}]"
+    editable = "-e " if origin.get("dir_info", {}).get("editable") else ""
+    return f"pip install {editable}{shlex.quote(source)}"

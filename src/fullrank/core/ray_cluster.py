@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from fullrank.core.errors import UserError, brief
+from fullrank.core.errors import UserError, brief, install_extra
 
 STORE_BYTES = 128 * 2**20
 """Shared memory of a cluster started here: what we send through it are paths and rows."""
@@ -21,7 +21,7 @@ ANSWER_SECONDS = 10.0
 def require_ray(address: Any) -> None:
     """Raise `UserError` where the package ray is missing, or `address` is none."""
     if importlib.util.find_spec("ray") is None:
-        raise UserError("this needs the package ray: pip install 'fullrank[ray]'", code="missing-package")
+        raise UserError(f"this needs the package ray: {install_extra('ray')}", code="missing-package")
     host, _, port = address.rpartition(":") if isinstance(address, str) else ("", "", "")
     if address not in ("auto", "local") and not (host and port.isascii() and port.isdigit()):
         raise UserError(

@@ -6,7 +6,7 @@ scored again with the true vectors (`vector_search.py`). `flat_int8` keeps 8-bit
 
 When an index is built, its recall against exact search is measured on vectors of users, and more cells are read until
 it reaches what was asked for. The figure is stored with the index, which opens only beside the vectors that it was
-built from. Needs faiss (`pip install 'fullrank[codes]'`).
+built from. Needs faiss (the extra `codes`).
 """
 
 from __future__ import annotations

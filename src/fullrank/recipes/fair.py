@@ -9,9 +9,9 @@ Commands::
     fullrank encode data/s3rec-beauty --levels 16 --out data/s3rec-beauty-codes
     fullrank train fair --data data/s3rec-beauty --set model.items.codes=data/s3rec-beauty-codes --out runs/fair
 
-or any function below as ``fullrank train fullrank.recipes.fair:no_noise ...``: `plain` .. `focus_noise` are Table 3
-from its first row to its third, `no_focus`, `no_noise`, `no_information` leave one part out; `relu_norm` and `no_norm`
-are `fair` under other norms of the difference. Code length, width and sensitivity (Figures 3 to 9) are settings.
+or any function below as ``fullrank train fullrank.recipes.fair:no_noise ...``. `plain`, `focus` and `focus_noise` are
+the first three rows of Table 3, of which `fair` is the last; `no_focus`, `no_noise` and `no_information` leave one part
+out; `relu_norm` and `no_norm` are `fair` under other norms of the difference. Code length, width and sensitivity (Figures 3 to 9) are settings.
 `paper` has the paper's size and wants a GPU.
 
 alpha and beta: Eq. 17 adds alpha = 1 and beta = .01 to the sum over the K levels (Eq. 1). Here the loss is the mean of

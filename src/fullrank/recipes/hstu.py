@@ -5,7 +5,8 @@ each block, no feed-forward, learned positions from the start behind embeddings 
 and on the gated values, softmax over the target and 128 uniform negatives with cosine scores at temperature 0.05 and no
 logQ. The paper's setting for MovieLens-1M is ``--set model.dim=50 --set model.max_length=200 --set
 model.encoder.layers=8``. Needs a store with times; ``--set model.encoder.attention.rel_bias=positions`` does without.
-Differs: 2 blocks of width 64; the positions of a history share their negatives; AdamW without decay for Adam; rows of
+Differs: 2 blocks of width 64; learned positions start at a standard deviation of .02, where the authors' have
+sqrt(1/d); the positions of a history share their negatives; AdamW without decay for Adam; rows of
 like length share a batch; at inference the time asked about is the last event's, where the published evaluation is told
 when the target happened.
 
@@ -15,8 +16,9 @@ learned positions, dropout on attention weights alone, binary cross-entropy with
 times. Differs: attention divides by `max_length` where SPRINT's code takes the padded length of the batch;
 full-catalogue ranking leaves the history out by default, the paper ranks it (``--set evaluation.seen=keep``).
 
-Command: ``fullrank train hstu --data data/beauty --out runs/hstu`` (or `hstu_plus`). At most 100 epochs. No
-numbers yet.
+Command: ``fullrank train hstu --data data/beauty --out runs/hstu`` (or `hstu_plus`). At most 100 epochs.
+Numbers: `hstu` in `docs/results/sequence.md` (not searched, best in its last epoch), `hstu_plus` in
+`docs/results/popularity_bias.md`.
 """
 
 from __future__ import annotations

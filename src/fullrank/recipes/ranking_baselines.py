@@ -6,7 +6,7 @@ papers are named at each class, the equations in `models/ranking/`.
 Commands: ``fullrank train dcnv2 --data data/ctr --out runs/dcnv2``, and so for the others; ``fullrank train
 fullrank.recipes.ranking_baselines:dcnv2_frappe --data data/frappe --out runs/dcnv2`` for any function below.
 Cost of an epoch on one core on ml-1m: lr 2 s, fm 4 s, dnn 20 s, dcnv2 25 s, rankmixer 40 s, xdeepfm 75 s; autoint and
-finalmlp were not measured. Numbers: results/rankelastor/ (none for finalmlp yet).
+finalmlp were not measured. Numbers: `docs/results/rankers.md`.
 
 The functions `*_frappe` hold the best settings that BARS publishes for frappe_x1 (github.com/reczoo/BARS,
 ranking/ctr/MODEL/MODEL_frappe_x1, trained by FuxiCTR): vectors of width 10, their L2 on whole tables, batch norm in

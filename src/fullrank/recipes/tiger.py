@@ -15,8 +15,8 @@ the paper's size, for a GPU; `sprint` is the recipe under SPRINT's penalties, `f
 attention under FAIR's penalties.
 
 Differs: a causal decoder reads the history as one row of codes and trains on all of its items in one pass, where
-TIGER's encoder and decoder (T5) read it anew for each prefix; rotary positions; no user token. `paper` has none of
-that, but batches of 2,048 events, about the 256 rows of the paper with hardly any padding, and what
+TIGER's encoder and decoder (T5) read it anew for each prefix; rotary positions; no user token; label smoothing of .1.
+`paper` has none of that, but batches of 2,048 events, about the 256 rows of the paper with hardly any padding, and what
 `encoders/seq2seq.py` says. Of both: codes by residual k-means, which public measurements find as good as RQ-VAE; lists
 from a beam over the trie of existing tuples, so that no answer is an item that does not exist; the history is excluded,
 where TIGER ranks it (``fullrank evaluate RUN --set seen=keep``).

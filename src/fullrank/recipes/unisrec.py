@@ -16,7 +16,7 @@ whose users and items have ids of their own. Its weights are those that either o
 `unisrec` at the paper's size, for a GPU, and has not been run. The text vectors are those of `model.items.vectors`, any
 source of `fullrank list items.vectors`: by default all text columns of an item by all-MiniLM-L6-v2.
 
-Numbers: none is recorded yet.
+Numbers: `unisrec` in `docs/results/sequence.md`; `transductive`, `pretrain` and `paper` have none yet.
 
 Differs: the paper's text vectors are BERT's, 768 wide. In the second stage the authors train the experts alone, here
 everything is. Every prefix is a row with them; here `unisrec` asks at every position of a history at once, and in

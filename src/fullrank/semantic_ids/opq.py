@@ -24,7 +24,7 @@ from pydantic import Field
 from torch import Tensor
 
 from fullrank.core.bounds import MOST_COUNT, MOST_ROUNDS
-from fullrank.core.errors import UserError
+from fullrank.core.errors import UserError, install_extra
 from fullrank.core.progress import Progress
 from fullrank.semantic_ids import CodesSpec
 from fullrank.semantic_ids.kmeans import assign, kmeans, lloyd, require_vectors, sample_rows
@@ -86,7 +86,7 @@ class Opq(CodesSpec):
         there = importlib.util.find_spec("faiss") is not None
         if self.engine == "faiss" and not there:
             raise UserError(
-                "engine faiss needs the package faiss-cpu: pip install 'fullrank[codes]', or engine=torch",
+                f"engine faiss needs the package faiss-cpu: {install_extra('codes')}, or engine=torch",
                 code="missing-package",
             )
         if self.engine == "faiss" and not power:

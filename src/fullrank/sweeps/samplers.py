@@ -19,7 +19,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from fullrank.core.bounds import MOST_ENTRIES, MOST_SEED, MOST_VALUE
-from fullrank.core.errors import UserError
+from fullrank.core.errors import UserError, install_extra
 from fullrank.core.spec import Spec
 
 SAMPLERS = ("halton", "tpe")
@@ -161,7 +161,7 @@ def tpe(
         import optuna
     except ImportError:
         raise UserError(
-            "the sampler 'tpe' needs optuna, which is not installed: pip install 'fullrank[tune]'",
+            f"the sampler 'tpe' needs optuna, which is not installed: {install_extra('tune')}",
             code="missing-package",
         ) from None
     kinds = {path: _distribution(some) for path, some in space.items()}

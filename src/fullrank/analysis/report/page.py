@@ -12,7 +12,7 @@ from typing import Any
 from fullrank import __version__
 from fullrank.analysis.report import Drawn, Figure, Missing, RunTable, TableCell
 from fullrank.analysis.report.results import RunResult
-from fullrank.core.errors import UserError
+from fullrank.core.errors import UserError, install_extra
 from fullrank.core.files import write_text
 from fullrank.problem import Problem
 
@@ -130,7 +130,7 @@ def check_extra() -> None:
             if (error.name or "").split(".")[0] != package:
                 raise
             raise UserError(
-                f"a report needs the package {package!r}: pip install 'fullrank[report]'", code="missing-package"
+                f"a report needs the package {package!r}: {install_extra('report')}", code="missing-package"
             ) from None
 
 

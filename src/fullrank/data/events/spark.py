@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 import polars as pl
 
-from fullrank.core.errors import UserError
+from fullrank.core.errors import UserError, install_extra
 from fullrank.core.tables import write_table
 from fullrank.data import values
 from fullrank.data.events.filters import Prepare
@@ -54,7 +54,7 @@ def session_of(table: Any, master: str | None) -> SparkSession:
         from pyspark.sql import SparkSession
     except ImportError:
         raise UserError(
-            "the engine spark needs the package pyspark: pip install 'fullrank[spark]'", code="missing-package"
+            f"the engine spark needs the package pyspark: {install_extra('spark')}", code="missing-package"
         ) from None
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     active: SparkSession | None = getattr(table, "sparkSession", None) or SparkSession.getActiveSession()

