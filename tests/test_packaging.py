@@ -24,6 +24,16 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
+def test_nothing_is_promised_of_an_index_that_has_no_fullrank() -> None:
+    """Until the first release `pip install fullrank` stands beside words that say so, and the README begins with make."""
+    first = re.search(r"```bash\n(.*?)```", README, re.S)
+    assert first is not None and first[1].startswith("make demo") and "\ndemo:" in (ROOT / "Makefile").read_text()
+    for page in (ROOT / "README.md", *(ROOT / "docs" / "guide").glob("*.md"), *(ROOT / "deploy").iterdir()):
+        for part in page.read_text(encoding="utf-8").split("\n\n"):
+            promise = re.search(r"pip install (-c \S+ )?'?fullrank\b", part)
+            assert promise is None or "first release" in " ".join(part.split()), f"{page.name}: {part}"
+
+
 def test_the_readme_links_to_the_one_address() -> None:
     """A relative link is broken on PyPI, and an absolute one has to lead to a file that is there."""
     home = PROJECT["urls"]["Repository"]

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from fullrank.cli.doctor import selftest
+from fullrank.core.errors import install_extra
 
 if TYPE_CHECKING:
     from conftest import Call
@@ -21,7 +22,7 @@ def test_a_sound_installation(call: Call, tmp_path: Path, monkeypatch: pytest.Mo
     found = said.json
     assert said.code == 0, said.err
     assert found["self_test"]["ok"] and found["folder"]["ok"] and found["torch"]["version"] == torch.__version__
-    assert found["extras"]["tune"]["install"] == "pip install 'fullrank[tune]'"
+    assert found["extras"]["tune"]["install"] == install_extra("tune")
     assert all(found["packages"].values()) and not list(tmp_path.iterdir())
 
 

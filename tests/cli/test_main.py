@@ -102,7 +102,7 @@ def test_debug_shows_the_traceback_wherever_it_stands(words: list[str], call: Ca
         (UserError("no such thing", code="no-such-thing"), 2, "no-such-thing", "no such thing"),
         (KeyboardInterrupt(), 130, "interrupted", "interrupted"),
         (FileNotFoundError(2, "No such file", "a/b"), 2, "file-error", "a/b: No such file"),
-        (ModuleNotFoundError("faiss", name="faiss"), 2, "missing-package", "pip install 'fullrank[codes]'"),
+        (ModuleNotFoundError("faiss", name="faiss"), 2, "missing-package", "[codes]"),
         (MemoryError(), 2, "out-of-memory", "memory"),
         (RuntimeError("[x] DefaultCPUAllocator: can't allocate memory: 8 bytes"), 2, "out-of-memory", "memory"),
         (torch.OutOfMemoryError("CUDA out of memory"), 2, "out-of-memory", "memory"),

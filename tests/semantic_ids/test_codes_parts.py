@@ -121,7 +121,7 @@ def test_opq_refuses_what_it_cannot_do(monkeypatch: pytest.MonkeyPatch) -> None:
     assert Opq(levels=3, size=6).chosen(100, 8) == "torch"
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert Opq(size=8).chosen(100, 8) == "torch"
-    with refused("missing-package", "fullrank[codes]"):
+    with refused("missing-package", "[codes]"):
         Opq(size=8, engine="faiss").chosen(100, 8)
 
 

@@ -228,5 +228,5 @@ def test_without_the_package_the_way_out_is_said(monkeypatch: pytest.MonkeyPatch
     import sys
 
     monkeypatch.setitem(sys.modules, "sentence_transformers", None)
-    with refused("missing-package", "fullrank[text]"):
+    with refused("missing-package", "[text]"):
         sentences.load_encoder("any", device="cpu", batch=1, max_tokens=None, unit=True)

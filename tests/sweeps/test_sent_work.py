@@ -102,7 +102,7 @@ def test_an_engine_that_cannot_run_is_told_before_costs_are_measured(
 
     monkeypatch.setattr(runner, "measure_costs", measured)
     monkeypatch.setattr("importlib.util.find_spec", lambda name, *_: None)
-    with refused("missing-package", "fullrank[ray]"):
+    with refused("missing-package", "[ray]"):
         run_sweep(tiny("[sasrec]"), store, out, progress=False, engine=RayEngine("local"))
     monkeypatch.setattr("importlib.util.find_spec", lambda name, *_: name)
     with refused("invalid-address", "'everywhere'", "HOST:PORT"):

@@ -18,7 +18,10 @@ from fullrank.models.sequential.model import Recommender
 @pytest.fixture(scope="session")
 def market(tmp_path_factory: pytest.TempPathFactory) -> Store:
     tables = Planted(users=300, items=80, events_per_user=12).read()
-    return prepare(tables.events, tmp_path_factory.mktemp("market") / "store", items=tables.items)
+    place = tmp_path_factory.mktemp("market") / "store"
+    return prepare(
+        tables.events, place, items=tables.items, set=["duplicates=first"]
+    )  # no repeats: `test_selection.py`
 
 
 def tiny(*settings: str, dropout: float = 0.2) -> Experiment:

@@ -86,8 +86,8 @@ def test_an_evaluation_says_what_it_cannot_hit(store: Store, tmp_path: Path, cap
     for every in (False, True):
         print_single(Output(False), {}, hidden, 0.1, whole=every)
         assert note[:60] in " ".join(capfd.readouterr().out.split())
-    first = next(retrieval_answer(collect([run], data=store, sample=20)))
-    assert first == f"{note[0].upper()}{note[1:]}."
+    answer = list(retrieval_answer(collect([run], data=store, sample=20)))
+    assert answer[1] == f"{note[0].upper()}{note[1:]}.", "behind the figure that it is about"
     older = {key: value for key, value in hidden.protocol.items() if key != "targets"}
     assert fr.compare(hidden, type(hidden)(**{**vars(hidden), "protocol": older}), "ndcg@10").difference == 0
 

@@ -67,7 +67,7 @@ def middle_cut(text: str, most: int = MOST_GIVEN) -> str:
 
 
 def install_extra(extra: str) -> str:
-    """The command that installs an extra, from where this fullrank came: the index, a clone, a wheel or a repository."""
+    """The command that installs an extra from where this fullrank came: the index, a clone, a wheel or a repository."""
     try:
         origin = json.loads(importlib.metadata.distribution("fullrank").read_text("direct_url.json") or "{}")
     except (importlib.metadata.PackageNotFoundError, ValueError):

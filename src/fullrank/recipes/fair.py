@@ -11,7 +11,8 @@ Commands::
 
 or any function below as ``fullrank train fullrank.recipes.fair:no_noise ...``. `plain`, `focus` and `focus_noise` are
 the first three rows of Table 3, of which `fair` is the last; `no_focus`, `no_noise` and `no_information` leave one part
-out; `relu_norm` and `no_norm` are `fair` under other norms of the difference. Code length, width and sensitivity (Figures 3 to 9) are settings.
+out; `relu_norm` and `no_norm` are `fair` under other norms of the difference. Code length, width and sensitivity
+(Figures 3 to 9) are settings.
 `paper` has the paper's size and wants a GPU.
 
 alpha and beta: Eq. 17 adds alpha = 1 and beta = .01 to the sum over the K levels (Eq. 1). Here the loss is the mean of

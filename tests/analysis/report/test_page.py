@@ -148,7 +148,7 @@ def test_a_missing_extra_is_named(package: str, runs: dict[str, Run], monkeypatc
         return plain(name, *rest, **named)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    with refused("missing-package", package, "pip install 'fullrank[report]'"):
+    with refused("missing-package", package, "[report]"):
         report([runs["popularity"]])
 
 

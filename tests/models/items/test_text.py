@@ -319,7 +319,7 @@ def test_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
         return real(name, *rest, **more)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    with refused("missing-package", "fullrank[text]"):
+    with refused("missing-package", "[text]"):
         known()
 
 

@@ -25,8 +25,6 @@ COVERAGE = "coverage@10"
 
 def retrieval_answer(results: Sequence[RunResult]) -> Iterator[str]:
     """The sentences at the top of the page, the most important first."""
-    for note in dict.fromkeys(note for one in results for note in one.evaluation.notes):
-        yield f"{note[0].upper()}{note[1:]}."
     why = not_comparable(results)
     if why is not None:
         yield f"The runs' metrics are shown but not compared: {why}."
@@ -34,6 +32,9 @@ def retrieval_answer(results: Sequence[RunResult]) -> Iterator[str]:
     else:
         best = most_accurate(results)
         yield accuracy_sentence(best, results)
+    for note in dict.fromkeys(note for one in results for note in one.evaluation.notes):
+        yield f"{note[0].upper()}{note[1:]}."
+    if best is not None:
         yield from _for_whom(best, results)
     for one in results:
         yield from _collapse(one, results if why is None else [one])

@@ -56,8 +56,8 @@ def load_encoder(model: str, *, device: str, batch: int, max_tokens: int | None,
         from sentence_transformers import SentenceTransformer
     except ImportError:
         raise UserError(
-            f"text vectors need the package sentence-transformers: {install_extra('text')}, or give vectors of your own "
-            "(--vectors FILE)",
+            f"text vectors need the package sentence-transformers: {install_extra('text')}, or give vectors of "
+            "your own (--vectors FILE)",
             code="missing-package",
         ) from None
     folder = folder_of(model)

@@ -16,7 +16,8 @@ Weights are those of the authors' code, .2, 1 and .5 beside 1 for the masked ite
 rows; here all are divided by the number of covered places, as the loss of the task is a mean over these.
 
 Differs: g- is the segment of the next row of the batch, not one drawn from all histories, so with one row SP is 0.
-Places and lengths are a function of seed, step and row.
+The authors put a sigmoid around each score of SP before the difference; here the difference is of the scores. Places
+and lengths are a function of seed, step and row.
 """
 
 from __future__ import annotations
