@@ -25,7 +25,7 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def test_nothing_is_promised_of_an_index_that_has_no_fullrank() -> None:
-    """Until the first release `pip install fullrank` stands beside words that say so, and the README begins with make."""
+    """Before the first release `pip install fullrank` stands beside words that say so; the README begins with make."""
     first = re.search(r"```bash\n(.*?)```", README, re.S)
     assert first is not None and first[1].startswith("make demo") and "\ndemo:" in (ROOT / "Makefile").read_text()
     for page in (ROOT / "README.md", *(ROOT / "docs" / "guide").glob("*.md"), *(ROOT / "deploy").iterdir()):
