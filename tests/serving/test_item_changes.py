@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from fullrank.core.errors import UserError
+from fullrank.serving import base
 from fullrank.serving import service as service_file
 from fullrank.serving.messages import ItemsRequest, RecommendRequest
 from fullrank.serving.model import ServedModel
@@ -21,7 +22,7 @@ from serving.conftest import Shop
 @pytest.fixture(autouse=True)
 def unfollowed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody looks by itself at what others wrote."""
-    monkeypatch.setattr(service_file, "POLL", 3600.0)
+    monkeypatch.setattr(base, "POLL", 3600.0)
 
 
 def with_services(shop: Shop, store: Path, count: int, work: Callable[..., Awaitable[None]]) -> None:

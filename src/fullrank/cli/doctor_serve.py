@@ -10,14 +10,17 @@ import shutil
 import socket
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from fullrank.cli.output import Output
 from fullrank.core.errors import UserError, install_extra
+
+if TYPE_CHECKING:
+    from fullrank.inference.predictor import Predictor
 
 PORT = 8000
 """Tried where none is named."""
@@ -31,7 +34,7 @@ ASKED = 20
 """Requests whose time is told."""
 
 ServedRun = Annotated[
-    Path | None, typer.Option("--run", metavar="RUN", help="With --serve: a run whose time of one list is measured.")
+    Path | None, typer.Option("--run", metavar="RUN", help="With --serve: a run whose time of one answer is measured.")
 ]
 ServedStore = Annotated[
     str | None,
@@ -163,23 +166,34 @@ async def _tried(address: str) -> dict[str, Any]:
 
 
 def _run(output: Output, path: Path | None) -> dict[str, Any]:
-    """The time of one list of a run, without HTTP."""
+    """The time of one list of a run, or of one row's probability, without HTTP."""
     if path is None:
         return {"run": None, "problem": None}
     from fullrank import api
 
     try:
         predictor = api.load(path)
+        answer, what = _asked(predictor)
         times = []
-        history = [predictor.catalog.frame["item_id"].head(20).to_list()]
         for _ in range(ASKED + 1):
             begun = time.perf_counter()
-            predictor.recommend(history, k=20)
+            answer()
             times.append(time.perf_counter() - begun)
     except UserError as error:
         problem = f"the run cannot answer: {' '.join(str(error).split())}"
         output.say(problem)
         return {"run": path, "problem": problem}
     first, typical = times[0] * 1000, sorted(times[1:])[ASKED // 2] * 1000
-    output.say(f"run: {path} takes {typical:.1f} ms for one list of 20 ({first:.1f} ms the first time), without HTTP")
+    output.say(f"run: {path} takes {typical:.1f} ms for {what} ({first:.1f} ms the first time), without HTTP")
     return {"run": path, "ms": round(typical, 2), "first_ms": round(first, 2), "problem": None}
+
+
+def _asked(predictor: Predictor) -> tuple[Callable[[], Any], str]:
+    """One request of a run, and what it is called."""
+    if predictor.problem == "ranking":
+        import polars as pl
+
+        row = pl.DataFrame({name: [None] for name in (field.name for field in predictor.encoder.fields)})
+        return lambda: predictor.predict(row), "one row"
+    history = [predictor.catalog.frame["item_id"].head(20).to_list()]
+    return lambda: predictor.recommend(history, k=20), "one list of 20"

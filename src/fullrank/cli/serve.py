@@ -1,12 +1,13 @@
-"""`fullrank serve`: a trained recommender behind an address."""
+"""`fullrank serve`: a trained run behind an address."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from fullrank.cli.options import AsJson, RunFolder, Settings, given, shortcuts, spec_options
+from fullrank.cli.options import AsJson, Settings, given, shortcuts, spec_options
 from fullrank.cli.output import Output
 
 SETTINGS = "fullrank.serving.settings:ServeSettings"
@@ -23,14 +24,17 @@ def add(app: typer.Typer) -> None:
 
 def serve(
     context: typer.Context,
-    run: RunFolder,
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder, of a recommender or of a ranking model.")],
     check: Annotated[
         bool, typer.Option("--check", help="Open everything, answer one request, say what would listen, and leave.")
     ] = False,
     settings: Settings = None,
     as_json: AsJson = False,
 ) -> None:
-    """Serve lists of a run over HTTP, and a page.
+    """Serve a run over HTTP, with a page: lists of a recommender, or click probabilities of a ranking model.
+
+    Runs of every recipe are served. A recommender answers /v1/recommend, with --ranker in the order of a ranking
+    model; a ranking model alone answers /v1/predict, with rows typed by its columns.
 
     It listens on this machine alone unless --host says otherwise, which needs --keys (`fullrank keys`). Histories and
     items that are added lie in --store. Ctrl-C or SIGTERM answers what waits and leaves.
@@ -38,6 +42,7 @@ def serve(
     \b
     fullrank serve runs/sasrec
     fullrank serve runs/sasrec --ranker runs/dcnv2 --port 8080
+    fullrank serve runs/dcnv2
     fullrank serve runs/monday --watch runs --log answers
     fullrank serve runs/sasrec --host 0.0.0.0 --keys keys.json --store redis://cache:6379/0 --workers 4
     """
@@ -49,10 +54,8 @@ def serve(
 
     if check:
         found = check_service(made)
-        output.say(
-            f"{found['version']} with {found['items']:,} items would answer at {found['address']}; the store: "
-            f"{found['store']}"
-        )
+        what, store = ("items", f"; the store: {found['store']}") if "items" in found else ("columns", "")
+        output.say(f"{found['version']} with {found[what]:,} {what} would answer at {found['address']}{store}")
         output.finish(found)
         return
     run_server(made, output.say)

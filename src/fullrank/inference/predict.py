@@ -47,7 +47,8 @@ def predict_batch(
         found: np.ndarray = model.probabilities(batch.to(device)).cpu().numpy()
     if not np.isfinite(found).all():
         raise UserError(
-            "the model gives probabilities that are not finite: its training diverged; lower training.lr",
+            "the model gives probabilities that are not finite: its training diverged (lower training.lr), or a number "
+            "lies far outside of those that it was trained on",
             code="probabilities-not-finite",
         )
     return found

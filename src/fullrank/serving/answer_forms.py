@@ -96,6 +96,16 @@ class BatchAnswer(Form):
     """In the order of the requests."""
 
 
+class PredictAnswer(Form):
+    """Click probabilities."""
+
+    request_id: str
+    version: str
+    """The version that answered."""
+    probabilities: list[float]
+    """In the order of the rows."""
+
+
 class EventsAnswer(Form):
     stored: int
     duplicates: int
@@ -178,6 +188,8 @@ class Ready(Form):
     items: int | None = None
     store: str | None = None
     """What survives once an event was acknowledged."""
+    columns: int | None = None
+    """Columns that a ranking model reads."""
 
 
 class Version(Form):
@@ -206,7 +218,8 @@ class Card(Form):
     version: str | None
     recipe: str
     parameters: int
-    items: int
-    has_ranker: bool
+    items: int | None = None
+    """Of a recommender, as is `has_ranker`."""
+    has_ranker: bool | None = None
 
     model_config = ConfigDict(extra="allow")

@@ -7,33 +7,45 @@ import os
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from types import ModuleType
+from typing import Any
 
 from fastapi import FastAPI
 
 from fullrank import __version__
 from fullrank.core.errors import UserError
 from fullrank.core.readers import read_json_text
+from fullrank.problem import Problem
+from fullrank.serving.base import BaseService, problem_of
 from fullrank.serving.failures import tell_failure
 from fullrank.serving.guard import Guard
 from fullrank.serving.keys import Access, Keys
 from fullrank.serving.limits import HostRule, RateLimit
 from fullrank.serving.openapi import describe
 from fullrank.serving.page import Page
+from fullrank.serving.predict_service import PredictService
 from fullrank.serving.problems import install
-from fullrank.serving.routes import events, items, operations, recommend, versions
+from fullrank.serving.routes import events, items, operations, predict, recommend, versions
 from fullrank.serving.service import Service
-from fullrank.serving.settings import ServeSettings
+from fullrank.serving.settings import SERVED, ServeSettings
 from fullrank.serving.telemetry import AccessLog, Telemetry
 from fullrank.serving.tracing import Tracing
 
 SWITCH = 2e-4
 """Seconds after which a thread of Python lets another run: the event loop does not wait for the model thread longer."""
+SERVICES: dict[Problem, tuple[type[BaseService[Any]], tuple[ModuleType, ...]]] = {
+    "retrieval": (Service, (recommend, events, items)),
+    "ranking": (PredictService, (predict,)),
+}
+"""Problem of the run that is served -> the service, and the routes that it alone has."""
 ENVIRONMENT = "FULLRANK_SERVE"
 """Variable in which a process of several finds its settings, as JSON."""
 
 
 def build_app(settings: ServeSettings) -> FastAPI:
     """The app of one process."""
+    problem = problem_of(settings)
+    service_type, routes = SERVICES[problem]
     telemetry, tracing = Telemetry(), Tracing.open()
 
     @asynccontextmanager
@@ -43,7 +55,7 @@ def build_app(settings: ServeSettings) -> FastAPI:
         torch.set_num_threads(settings.threads)
         sys.setswitchinterval(SWITCH)
         try:
-            app.state.service = service = Service(settings, telemetry, tracing)
+            app.state.service = service = service_type(settings, telemetry, tracing)
             try:
                 await service.open()
                 gc.collect()
@@ -57,15 +69,16 @@ def build_app(settings: ServeSettings) -> FastAPI:
             raise
 
     app = FastAPI(
-        title="fullrank", version=__version__, summary="Recommendations from a trained model.", lifespan=life,
+        title="fullrank", version=__version__, lifespan=life,
+        summary=f"{SERVED[problem].capitalize()} from a trained model.",
         docs_url=None, redoc_url=None,  # both load scripts of another host
         generate_unique_id_function=lambda route: route.name,
     )  # fmt: skip
-    for module in (recommend, events, items, versions, operations):
+    for module in (*routes, versions, operations):
         module.add(app)
     install(app)
     describe(app)
-    app.state.page = page = Page()
+    app.state.page = page = Page(problem)
     keys = None if settings.keys is None else Keys.open(settings.keys)
     app.add_middleware(
         Guard,

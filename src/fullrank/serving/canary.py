@@ -30,6 +30,7 @@ from fullrank.data import values
 from fullrank.data.frames import InputTable
 from fullrank.evaluation.statistics import bounds, resample
 from fullrank.models.sequential.reasoning.budget import AS_TRAINED
+from fullrank.problem import Problem
 from fullrank.run import Run
 from fullrank.serving.requests import Ask
 from fullrank.serving.stores import HistoryStore
@@ -175,20 +176,20 @@ def read_canaries(path: str | Path, settings: CanarySettings) -> list[Canary]:
     return found
 
 
-def check_run_files(path: Path) -> list[Check]:
-    """Whether the files of a run are as they were written, and the run one that recommends."""
+def check_run_files(path: Path, problem: Problem = "retrieval") -> list[Check]:
+    """Whether the files of a run are as they were written, and the run one of the family that is served."""
     try:
         found = verify(path)
         found.require_ok()
         if found.kind != "run":
             return [Check("files", False, detail=f"this is a {found.kind}, and no run")]
-        problem = Run.open(path).spec.problem
+        own = Run.open(path).spec.problem
     except UserError as error:
         return [Check("files", False, detail=str(error))]
-    recommends = problem == "retrieval"
+    detail = "" if own == problem else f"it is of {own}, and what is served is of {problem}"
     return [
         Check("files", True, len(found.files), detail="; ".join(found.notes)),
-        Check("problem", recommends, detail="" if recommends else f"it is of {problem}, and recommends nothing"),
+        Check("problem", own == problem, detail=detail),
     ]
 
 

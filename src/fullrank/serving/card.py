@@ -23,6 +23,7 @@ from fullrank.data.events.catalog import Catalog
 from fullrank.data.histories import Histories
 from fullrank.evaluation.result import EvaluationResult
 from fullrank.evaluation.slices import popularity_bands
+from fullrank.evaluation.spec import selection_sign
 from fullrank.inference.attention import attention_of, blocks_of
 from fullrank.inference.predictor import Predictor
 from fullrank.inference.requests import RequestBatch
@@ -43,6 +44,8 @@ SCORES = 1 << 26
 """Most scores (histories x items) that a card computes."""
 PLACES = 10
 """Places of each of these lists."""
+UNITS = {"retrieval": ("users", "items", "events"), "ranking": ("impressions", "fields")}
+"""Problem -> what the data of its runs is counted in."""
 FEW = 50
 """Most values that a column of categories lists; with more it is text."""
 
@@ -70,29 +73,16 @@ def model_card(
 
 def facts(run: Run, predictor: Predictor, *, ranker: Run | None = None, name: str | None = None) -> dict[str, Any]:
     """The card without its figures, which costs nothing: what a service may answer while they are computed."""
-    model, spec, manifest = predictor.model, run.spec, run.manifest
-    architecture = getattr(spec, "model", None)
-    data, reasoner = manifest.get("data", {}), reasoner_of(model)
+    model, spec = predictor.model, run.spec
+    architecture, reasoner = getattr(spec, "model", None), reasoner_of(model)
     width = getattr(architecture, "dim", None)
     return {
-        "version": run.path.resolve().name if name is None else name,
-        "recipe": spec.recipe,
-        "kind": None if architecture is None else architecture.kind_of(),
-        "parameters": manifest.get("parameters"),
+        **run_facts(run, name),
         "items": predictor.catalog.size,
         "dim": width,
         "layers": len(blocks_of(model)) or getattr(getattr(architecture, "encoder", None), "layers", None),
         "max_length": getattr(model, "max_length", None),
         "reads_times": bool(getattr(model, "reads_times", False)),
-        "data": {
-            "name": Path(str(data.get("path", ""))).name or None,
-            "fingerprint": data.get("split_fingerprint"),
-            "users": data.get("users"),
-            "items": data.get("items"),
-            "events": data.get("events"),
-        },
-        "trained": _trained(run),
-        "validation": _validation(run),
         "reasoning": None if reasoner is None else {
             "steps": reasoner.steps, "most_steps": 2 * reasoner.steps, "streams": reasoner.streams
         },
@@ -106,6 +96,24 @@ def facts(run: Run, predictor: Predictor, *, ranker: Run | None = None, name: st
         },
         "columns": columns(predictor.catalog),
     }  # fmt: skip
+
+
+def run_facts(run: Run, name: str | None) -> dict[str, Any]:
+    """What a card says of any run."""
+    architecture, data = getattr(run.spec, "model", None), run.manifest.get("data", {})
+    return {
+        "version": run.path.resolve().name if name is None else name,
+        "recipe": run.spec.recipe,
+        "kind": None if architecture is None else architecture.kind_of(),
+        "parameters": run.manifest.get("parameters"),
+        "data": {
+            "name": Path(str(data.get("path", ""))).name or None,
+            "fingerprint": data.get("split_fingerprint"),
+            **{unit: data.get(unit) for unit in UNITS[run.spec.problem]},
+        },
+        "trained": _trained(run),
+        "validation": _validation(run),
+    }
 
 
 def columns(catalog: Catalog) -> list[dict[str, Any]]:
@@ -232,14 +240,14 @@ def _trained(run: Run) -> str | None:
 
 def _validation(run: Run) -> dict[str, Any] | None:
     """The best value of the metric that chose the weights."""
-    metric = run.spec.lists.selection
+    metric = run.spec.evaluation.selection
     try:
         rows = [row for row in run.rows() if f"validation/{metric}" in row]
     except UserError:
         return None
     if not rows:
         return None
-    best = max(rows, key=lambda row: float(row[f"validation/{metric}"]))
+    best = max(rows, key=lambda row: selection_sign(run.spec.evaluation) * float(row[f"validation/{metric}"]))
     return {"metric": metric, "value": round(float(best[f"validation/{metric}"]), 5), "epoch": best.get("epoch")}
 
 

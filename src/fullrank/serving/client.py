@@ -39,6 +39,11 @@ class Client:
         found: list[dict[str, Any]] = self.call("POST", "/v1/recommend:batch", {"requests": list(requests)})["answers"]
         return found
 
+    def predict(self, rows: Sequence[Mapping[str, Any]], **request: Any) -> list[float]:
+        """The click probability of each row, of a service whose run is a ranking model."""
+        found: list[float] = self.call("POST", "/v1/predict", {"rows": list(rows), **request})["probabilities"]
+        return found
+
     def similar(self, item: Any, k: int = 10) -> dict[str, Any]:
         """The k items most like one."""
         return self.call("GET", f"/v1/items/{quote(str(item), safe='')}/similar?k={int(k)}")

@@ -146,7 +146,7 @@ def scope_of(method: str, path: str) -> Scope | None:
     """
     if method in ("GET", "HEAD"):
         return None if path in ("/", "/healthz", "/readyz", "/openapi.json", "/favicon.ico") else "read"
-    if method == "POST" and path in ("/v1/recommend", "/v1/recommend:batch"):
+    if method == "POST" and path in ("/v1/recommend", "/v1/recommend:batch", "/v1/predict"):
         return "read"
     if (method, path) in (("POST", "/v1/events"), ("POST", "/v1/items")) or path.startswith("/v1/users/"):
         return "write"

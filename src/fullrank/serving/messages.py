@@ -18,6 +18,10 @@ LATEST = 10**11
 BOUNDS: dict[str, Any] = {"minimum": -LATEST, "maximum": LATEST}
 MOST_IDS = 100_000
 """Ids in one list of a request."""
+MOST_ROWS = 1_000_000
+"""Rows of one request."""
+LONGEST_TEXT = 4096
+"""Characters of a text in a column."""
 Text = Annotated[StrictStr, Field(min_length=1, max_length=512)]
 Whole = Annotated[StrictInt, Field(ge=-(2**63), le=2**63 - 1)]
 Id = Whole | Text
@@ -39,7 +43,7 @@ def _seconds(given: float) -> float:
 Moment = Annotated[float, Field(allow_inf_nan=False, json_schema_extra=BOUNDS), AfterValidator(_seconds)]
 """Seconds since 1970."""
 Scalar = StrictBool | Whole | Annotated[StrictFloat, Field(allow_inf_nan=False)] | Annotated[
-    StrictStr, Field(max_length=4096)
+    StrictStr, Field(max_length=LONGEST_TEXT)
 ]  # fmt: skip
 Value = Scalar | None | Annotated[list[Scalar], Field(max_length=1000)]
 """A value of a column."""
@@ -100,6 +104,20 @@ class RecommendRequest(Body):
     """The version that answers; by default the one that the user's share of the split says."""
     ranker: StrictBool | None = None
     """False leaves the ranker out."""
+
+
+class PredictRequest(Body):
+    """Rows whose click probabilities are asked for: impressions, with the columns that the model reads."""
+
+    rows: Annotated[
+        list[dict[str, Any]],
+        Field(min_length=1, max_length=MOST_ROWS, json_schema_extra={"items": {"$ref": "#/components/schemas/Row"}}),
+    ]
+    """Each gives every column, null where it is missing."""
+    user: Id | None = None
+    """Whose share of the split says which version answers."""
+    version: Annotated[str, Field(min_length=1, max_length=256)] | None = None
+    """The version that answers; by default the one that the user's share of the split says."""
 
 
 class BatchRequest(Body):

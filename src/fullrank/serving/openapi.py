@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from fastapi import FastAPI
@@ -16,6 +17,7 @@ REFERENCE = "#/components/schemas/{model}"
 ANSWERS: dict[tuple[str, str], type[BaseModel]] = {
     ("post", "/v1/recommend"): forms.RecommendAnswer,
     ("post", "/v1/recommend:batch"): forms.BatchAnswer,
+    ("post", "/v1/predict"): forms.PredictAnswer,
     ("post", "/v1/events"): forms.EventsAnswer,
     ("get", "/v1/users/{user}/history"): forms.HistoryAnswer,
     ("put", "/v1/users/{user}"): forms.UserAnswer,
@@ -42,21 +44,24 @@ def describe(app: FastAPI) -> None:
 
     def document() -> dict[str, Any]:
         if app.openapi_schema is None:
-            app.openapi_schema = completed(made())
+            app.openapi_schema = completed(made(), app.state.service.body_schemas())
         return app.openapi_schema
 
     app.openapi = document  # type: ignore[method-assign]
 
 
-def completed(document: dict[str, Any]) -> dict[str, Any]:
-    """FastAPI's document with what it cannot know: bodies that routes read themselves, answers, errors, keys."""
-    asked: list[type[BaseModel]] = [
-        kind for kind in vars(messages).values() if isinstance(kind, type) and issubclass(kind, messages.Body)
-    ]
-    kinds: list[type[BaseModel]] = [*asked, *ANSWERS.values(), forms.Problem]
+def completed(document: dict[str, Any], bodies: dict[str, Any]) -> dict[str, Any]:
+    """FastAPI's document with what it cannot know: bodies that routes read themselves, answers, errors, keys.
+
+    `bodies` are schemas that bodies refer to and that follow from the run.
+    """
+    routes = [(method, path) for path, operations in document["paths"].items() for method in operations]
+    named = {name for name in vars(messages) if f'"{REFERENCE.format(model=name)}"' in json.dumps(document["paths"])}
+    asked: list[type[BaseModel]] = [getattr(messages, name) for name in sorted(named)]
+    kinds: list[type[BaseModel]] = [*asked, *(ANSWERS[route] for route in routes if route in ANSWERS), forms.Problem]
     _, schemas = models_json_schema([(kind, "validation") for kind in dict.fromkeys(kinds)], ref_template=REFERENCE)
     document["components"] = {
-        "schemas": schemas["$defs"],
+        "schemas": schemas["$defs"] | bodies,
         "securitySchemes": {"key": {"type": "http", "scheme": "bearer", "description": "Needed with --keys."}},
     }
     problem = {"application/problem+json": {"schema": {"$ref": REFERENCE.format(model="Problem")}}}

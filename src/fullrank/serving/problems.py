@@ -65,6 +65,8 @@ HIDDEN = frozenset(
 """Codes whose sentences name files or folders: matters of who runs the service (a 500), told by the log alone."""
 DETAILS = {"store-unavailable": "the store of histories cannot be reached at the moment; try again"}
 """Codes whose own sentence is for the log, and what is told in its place."""
+COLUMN = "column"
+"""Type of a mistake in one value of a row, as pydantic's mistakes have types."""
 UNROUTED = ("not-found", "method-not-allowed")
 """Codes of a request that no route takes."""
 INSIDE = "the service could not do this; its log tells why, under the request_id"
@@ -176,7 +178,7 @@ def _of_validation(mistakes: Iterable[Mapping[str, Any]], model: str = "") -> Pr
     unread = False
     for mistake in mistakes:
         unread = unread or mistake.get("type") == "json_invalid"
-        where = _where(mistake.get("loc", ()), in_body=mistake.get("type") != "json_invalid")
+        where = _where(mistake.get("loc", ()), mistake.get("type"))
         sentences = found.setdefault(where, [])
         sentence = _sentence(mistake, model)
         if sentence not in sentences:
@@ -195,13 +197,14 @@ def _of_validation(mistakes: Iterable[Mapping[str, Any]], model: str = "") -> Pr
     return ProblemDetails(BAD if unread else REFUSED, "invalid-json" if unread else "invalid-request", detail, errors)
 
 
-def _where(loc: Iterable[Any], in_body: bool) -> tuple[str, str]:
-    """(`body`, a JSON pointer), or (`query`, the parameter's name)."""
-    parts = list(loc)
+def _where(loc: Iterable[Any], kind: str | None) -> tuple[str, str]:
+    """(`body`, a JSON pointer), or (`query`, the parameter's name), of a mistake of this kind."""
+    parts = [] if kind == "json_invalid" else list(loc)
     place = str(parts.pop(0)) if parts and parts[0] in ("body", "query", "path", "header", "cookie") else "body"
     if place != "body":
         return place, middle_cut(str(parts[0]) if parts else "", 100)
-    kept = [str(part) for part in parts if not (isinstance(part, str) and _is_member(part))] if in_body else []
+    exact = kind == COLUMN  # a column may have any name
+    kept = [str(part) for part in parts if exact or not (isinstance(part, str) and _is_member(part))]
     return place, middle_cut("#" + "".join("/" + part.replace("~", "~0").replace("/", "~1") for part in kept))
 
 

@@ -14,7 +14,8 @@ from typing import Any
 import uvicorn
 
 from fullrank.core.errors import UserError
-from fullrank.serving.app import ENVIRONMENT, build_app
+from fullrank.serving.app import ENVIRONMENT, SERVICES, build_app
+from fullrank.serving.base import problem_of
 from fullrank.serving.failures import quiet_failure, told_failure
 from fullrank.serving.keys import Keys
 from fullrank.serving.limits import check_exposure
@@ -67,22 +68,14 @@ def uvicorn_options(host: str, port: int) -> dict[str, Any]:
 
 def check_service(settings: ServeSettings) -> dict[str, Any]:
     """Open everything, answer one request, and close again: what would be served."""
-    from fullrank.serving.messages import RecommendRequest
-    from fullrank.serving.service import Service
-
     check_exposure(settings.host, None if settings.keys is None else Keys.open(settings.keys))
 
     async def once() -> dict[str, Any]:
-        service = Service(settings)
-        await service.open()
+        service_type, _ = SERVICES[problem_of(settings)]
+        service = service_type(settings)
         try:
-            found = await service.recommend(RecommendRequest(history=[], k=1))
-            return {
-                "version": found["version"],
-                "items": service.model.items.catalog.size,
-                "store": service.store.promise,
-                "address": f"http://{settings.host}:{settings.port}",
-            }
+            await service.open()
+            return {**await service.check(), "address": f"http://{settings.host}:{settings.port}"}
         finally:
             await service.close()
 

@@ -1,122 +1,56 @@
-"""Service: what one process of the service holds, and what its routes ask of it.
+"""Service: what one process of a recommender's service holds, and what its routes ask of it.
 
-Settings, store, versions, the batcher with its model thread, the answer log and the metrics. Everything here runs on
-the event loop; models answer on the batcher's thread, new versions and new items are made on threads beside both.
+`BaseService` has what it shares with other models; here are lists, users, items and the answer log.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 from secrets import token_hex
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from fullrank.core.errors import UserError
 from fullrank.core.log import logger
 from fullrank.serving.answers import AnswerLog, LoggedAnswer
-from fullrank.serving.batcher import Batcher
+from fullrank.serving.base import BaseService
 from fullrank.serving.bodies import add_reasons, listed
-from fullrank.serving.canary import CanarySettings
 from fullrank.serving.card import model_card, sample_histories
 from fullrank.serving.messages import EventsRequest, ItemsRequest, RecommendRequest, UserRequest
 from fullrank.serving.model import ServedModel, given_history
-from fullrank.serving.problems import without_places
 from fullrank.serving.requests import Answer, Ask, check_most
 from fullrank.serving.settings import ServeSettings
-from fullrank.serving.stores import Event, StoreUnavailable, open_history_store
+from fullrank.serving.stores import Document, Event
 from fullrank.serving.telemetry import Telemetry
 from fullrank.serving.tracing import Tracing
-from fullrank.serving.versions import Versions
 
 log = logger(__name__)
-POLL = 0.25
-"""Seconds between two looks at what other processes wrote."""
 AHEAD = 86_400.0
 """Seconds by which the clock of a caller may be ahead."""
-AGAIN = 5.0
-"""Seconds until what could not be followed is tried again."""
-NO_SPAN = nullcontext()
 MASKED_HERE = 20_000
 """Items of a catalogue up to which filters are read on the event loop: a column takes some 0.1 ms."""
 ITEM = "item"
 """Kind of the documents of items."""
 
 
-class Service:
-    """One process. `open` it in the event loop that will ask; `close` answers what waits and flushes."""
+class Service(BaseService[ServedModel]):
+    """One process of a recommender."""
+
+    problem = "retrieval"
 
     def __init__(self, settings: ServeSettings, telemetry: Telemetry | None = None, tracing: Tracing | None = None):
-        """Raises `UserError` for an address of a store that is none."""
-        self.settings = settings
-        self.store = open_history_store(settings.store, keep=settings.history_most)
-        self.telemetry, self.tracing = telemetry or Telemetry(), tracing
-        self.batcher = Batcher(
-            most=settings.max_batch, queue=settings.queue, timeout=settings.timeout, observe=self.telemetry.batch
-        )
+        super().__init__(settings, telemetry, tracing)
         self.log = None if settings.log is None else AnswerLog(settings.log, days=settings.log_days)
-        self.versions: Versions[ServedModel] = Versions(
-            self._open_model,
-            base=Path(settings.run).resolve(),
-            folder=None if settings.watch is None else Path(settings.watch),
-            settings=CanarySettings(tolerance=settings.tolerance, recall=settings.recall),
-            canaries=None if settings.canary is None else Path(settings.canary),
-            auto_activate=settings.auto_activate,
-            keep=settings.keep,
-            run=self._on_model_thread,
-            adopt=self._adopt,
-            changed=lambda: self.telemetry.versions(self.versions.state.shares),
-        )
         self.items: dict[str, Mapping[str, Any] | None] = {}
         """What was said of items, by id; replaced and never changed, so that threads may read it."""
-        self._sequence = 0
-        self._tasks: list[asyncio.Task[None]] = []
         self._changing = asyncio.Lock()
-        self._cards: WeakKeyDictionary[ServedModel, asyncio.Task[dict[str, Any]]] = WeakKeyDictionary()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self.ready = False
 
-    async def open(self) -> None:
-        """Open the store and the versions. Raises `UserError` where one of them cannot be."""
-        self._loop = asyncio.get_running_loop()
-        await self.store.open()
-        log.info(f"the store: {self.store.promise}")
-        self.batcher.start()
-        documents = await self.store.documents()
-        self.items = {one.key: one.body for one in documents if one.kind == ITEM}
-        self._sequence = max((one.sequence for one in documents), default=0)
-        await self.versions.start(self.store, documents)
-        if self.log is not None:
-            self.log.open()
-        self._tasks.append(asyncio.create_task(self._follow()))
-        self.telemetry.versions(self.versions.state.shares)
-        self.ready = True
-
-    async def close(self) -> None:
-        """Stop following changes, answer what waits, flush the log, close the store."""
-        self.ready = False
-        for task in self._tasks:
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
-        if self._loop is not None:
-            await self.versions.close()
-            await self.batcher.close()
-        if self.log is not None:
-            await asyncio.to_thread(self.log.close)
-        await self.store.close()
-        self.telemetry.close()
-        if self.tracing is not None:
-            await asyncio.to_thread(self.tracing.close)
-
-    @property
-    def model(self) -> ServedModel:
-        """The version with the largest share of users."""
-        return self.versions.active
+    async def check(self) -> dict[str, Any]:
+        answer = await self.recommend(RecommendRequest(history=[], k=1))
+        return {"version": answer["version"], "items": self.model.items.catalog.size, "store": self.store.promise}
 
     # -- lists
 
@@ -240,43 +174,6 @@ class Service:
             "items": [{"item": body["id"], "new": new[key], **live.origin(body["id"])} for key, body in bodies.items()]
         }
 
-    # -- operations
-
-    async def readiness(self) -> tuple[dict[str, Any], int]:
-        """Whether requests can be answered, and the HTTP status.
-
-        A store that is away is told and leaves the status 200: histories in requests are still answered, and taking
-        every process out of the balancer would not bring the store back.
-        """
-        if not self.ready:
-            return {"status": "starting"}, 503
-        problems = [] if self.versions.detail is None else [without_places(self.versions.detail)]
-        try:
-            await asyncio.wait_for(self.store.ping(), 2)
-        except (UserError, TimeoutError):
-            problems.append("the store cannot be reached")
-        if self.batcher.waiting >= self.settings.queue:
-            problems.append("the queue is full")
-        return {
-            "status": "degraded" if problems else "ok", "problems": problems, "version": self.model.name,
-            "items": self.model.items.size, "store": self.store.promise,
-        }, 200  # fmt: skip
-
-    async def metrics(self) -> tuple[bytes, str]:
-        """What Prometheus reads, and its content type."""
-        self.telemetry.queue(self.batcher.waiting)
-        live = self.model.items.at(time.time())
-        self.telemetry.items(int((~live.barred).sum()), int(live.barred.sum()))
-        return await asyncio.to_thread(self.telemetry.rendered)
-
-    async def card(self, version: str | None = None) -> dict[str, Any]:
-        """The card of a version, computed once, beside what answers."""
-        model = self.model if version is None else self.versions.named(version)
-        if model not in self._cards or _failed(self._cards[model]):
-            self._cards[model] = asyncio.create_task(asyncio.to_thread(_card, model))
-        card = await asyncio.shield(self._cards[model])
-        return {**card, "search": model.state.finder.described(), "filters": model.items.filterable}
-
     # -- inside
 
     def _open_model(self, folder: Path) -> ServedModel:
@@ -285,13 +182,7 @@ class Service:
             model.put(model.changed(items))
         return model
 
-    def _on_model_thread(self, step: Any) -> Any:
-        """Run a step of the check of a version between two batches; called from the versions' thread."""
-        assert self._loop is not None
-        return asyncio.run_coroutine_threadsafe(self.batcher.call(step), self._loop).result()
-
     def _adopt(self, model: ServedModel) -> None:
-        """On the event loop, before a version answers: it takes in what was said of items while it opened."""
         if model.documents is not self.items:
             model.put(model.changed(self.items))
 
@@ -302,24 +193,32 @@ class Service:
                 state = await asyncio.to_thread(model.changed, self.items)
                 await self.batcher.call(lambda model=model, state=state: model.put(state))  # type: ignore[misc]
 
-    async def _follow(self) -> None:
-        """Follow what other processes wrote."""
-        away = False
-        while True:
-            await asyncio.sleep(POLL)
-            try:
-                await self._take_in()
-                if away:
-                    log.warning("the store is back")
-                away = False
-            except StoreUnavailable as error:
-                self.telemetry.store_error()
-                if not away:
-                    log.warning(f"{error}; what serves goes on serving")
-                away = True
-            except Exception:  # the next change has to be followed all the same
-                log.exception("a change could not be followed; it is tried again")
-                await asyncio.sleep(AGAIN)
+    def _keep(self, documents: Sequence[Document]) -> None:
+        self.items = {one.key: one.body for one in documents if one.kind == ITEM}
+
+    def _opened(self) -> None:
+        log.info(f"the store: {self.store.promise}")
+        if self.log is not None:
+            self.log.open()
+
+    async def _flush(self) -> None:
+        if self.log is not None:
+            await asyncio.to_thread(self.log.close)
+
+    def _served(self) -> dict[str, Any]:
+        return {"items": self.model.items.size, "store": self.store.promise}
+
+    def _count(self) -> None:
+        live = self.model.items.at(time.time())
+        self.telemetry.items(int((~live.barred).sum()), int(live.barred.sum()))
+
+    def _card(self, model: ServedModel) -> dict[str, Any]:
+        ranker = None if model.state.ranker is None else model.state.ranker.run
+        histories = sample_histories(model.run)
+        return model_card(model.run, model.predictor, histories=histories, ranker=ranker, name=model.name)
+
+    def _changing_card(self, model: ServedModel) -> dict[str, Any]:
+        return {"search": model.state.finder.described(), "filters": model.items.filterable}
 
     async def _take_in(self) -> None:
         documents = await self.store.documents(self._sequence)
@@ -353,19 +252,6 @@ class Service:
             bodies[key] = {**before, **given, "id": item}
         return bodies
 
-    async def _stored(self, call: Any) -> Any:
-        """A call of the store, counted where it fails."""
-        try:
-            with self._span("store"):
-                return await call
-        except StoreUnavailable:
-            self.telemetry.store_error()
-            raise
-
-    def _span(self, name: str) -> AbstractContextManager[Any]:
-        """A span of the request's trace; nothing where nobody traces."""
-        return NO_SPAN if self.tracing is None else self.tracing.span(name)
-
     def _body(
         self, model: ServedModel, asked: RecommendRequest, ask: Ask, answer: Answer, request_id: str
     ) -> dict[str, Any]:
@@ -394,16 +280,6 @@ async def _prepare_mask(model: ServedModel, filters: Mapping[str, Any]) -> None:
     items = model.items.at(time.time())
     if items.size > MASKED_HERE and not items.has_mask(filters):
         await asyncio.to_thread(items.mask, filters)
-
-
-def _card(model: ServedModel) -> dict[str, Any]:
-    ranker = None if model.state.ranker is None else model.state.ranker.run
-    histories = sample_histories(model.run)
-    return model_card(model.run, model.predictor, histories=histories, ranker=ranker, name=model.name)
-
-
-def _failed(task: asyncio.Task[Any]) -> bool:
-    return task.done() and (task.cancelled() or task.exception() is not None)
 
 
 def _event_id(user: str, item: int | str, moment: float) -> str:

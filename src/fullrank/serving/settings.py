@@ -9,13 +9,24 @@ from pydantic import Field, model_validator
 from fullrank.core.bounds import MOST_COUNT, MOST_LIST, MOST_PARTS, Share
 from fullrank.core.errors import UserError
 from fullrank.core.spec import Spec
+from fullrank.problem import Problem
+
+SERVED: dict[Problem, str] = {"retrieval": "lists of items", "ranking": "click probabilities"}
+UNREAD: dict[Problem, tuple[str, ...]] = {
+    "retrieval": ("rows_most",),
+    "ranking": (
+        "ranker", "candidates", "search", "index_from", "recall", "index_folder", "exported", "k_most", "steps_most",
+        "batch_most", "log", "log_days",
+    ),
+}  # fmt: skip
+"""Problem of the run that is served -> settings without effect on it."""
 
 
 class ServeSettings(Spec):
     """What `fullrank serve` is started with."""
 
     run: str
-    """Folder of the run that answers first."""
+    """Folder of the run that answers first: of a recommender, or of a ranking model."""
     ranker: str | None = None
     """Folder of a ranking model's run that puts the candidates in order."""
     host: str = "127.0.0.1"
@@ -69,9 +80,12 @@ class ServeSettings(Spec):
     steps_most: int = Field(32, ge=0, le=MOST_PARTS)
     """Most reasoning steps that a request may ask for: each holds up all who wait."""
     history_most: int = Field(1000, ge=1, le=MOST_LIST)
-    """Most events read of a user, or given in a request; older ones are neither read nor kept out of the list."""
+    """Most events read of a user, or given in a request; older ones are neither read nor kept out of the list. Of a
+    ranking model: most values of a list in a row."""
     batch_most: int = Field(100, ge=1, le=MOST_LIST)
     """Most requests in one call of recommend:batch, and most events or items in one call."""
+    rows_most: int = Field(10_000, ge=1, le=MOST_LIST)
+    """Most rows in one call of predict."""
     body_most: int = Field(1 << 20, ge=1024, le=1 << 30)
     """Bytes of a request's body."""
     rate: float | None = Field(None, gt=0, le=1e6)
@@ -84,9 +98,10 @@ class ServeSettings(Spec):
     auto_activate: bool = True
     """Whether a version that passes its check answers at once; otherwise somebody activates it."""
     canary: str | None = None
-    """Table of events (user_id, item_id, timestamp) whose last ones a new version has to predict; null: the store's."""
+    """Table of events (user_id, item_id, timestamp) whose last ones a new version has to predict; null: the store's.
+    Of a ranking model: a table of impressions with their labels; null asks for none."""
     tolerance: float = Field(0.05, ge=0, le=1)
-    """Relative loss of hit rate below which a new version is not refused."""
+    """Relative loss of hit rate, or rise of log loss, below which a new version is not refused."""
     keep: int = Field(2, ge=1, le=16)
     """Versions kept open."""
 
@@ -96,6 +111,16 @@ class ServeSettings(Spec):
     """Days that logged answers are kept."""
     access_log: bool = False
     """One line of JSON for each request on stderr."""
+
+    def require_effect(self, problem: Problem) -> None:
+        """Raise `UserError` for a setting that the service of such a run does not read."""
+        for name in UNREAD[problem]:
+            if getattr(self, name) != type(self).model_fields[name].default:
+                served, other = SERVED[problem], SERVED["ranking" if problem == "retrieval" else "retrieval"]
+                raise UserError(
+                    f"{name} is about {other}, and the run {self.run!r} gives {served}: leave {name} out",
+                    code="setting-without-effect",
+                )
 
     @model_validator(mode="after")
     def _every_setting_has_an_effect(self) -> ServeSettings:

@@ -78,6 +78,7 @@ class Telemetry:
         self._queue = gauge("queue_length", "Requests that wait for the model, or are in it.")
         self._store_errors = counter("store_errors", "Calls of the store of histories that failed.")
         self._events = counter("events", "Events received: stored, or known by their id.", "result")
+        self._rows = counter("rows", "Rows of which click probabilities were given.")
         self._items = gauge("items", "Items of the catalogue, by state (live or retired).", "state", many="livemax")
         self._active = gauge("version_share", "Share of users that a version answers.", "version", many="livemax")
         self._swaps = counter("version_swaps", "Changes of the versions that answer, by result.", "result")
@@ -115,6 +116,10 @@ class Telemetry:
         """Count events that were received."""
         self._events.labels("stored").inc(stored)
         self._events.labels("duplicate").inc(duplicates)
+
+    def rows(self, count: int) -> None:
+        """Count rows that got a probability."""
+        self._rows.inc(count)
 
     def queue(self, waiting: int) -> None:
         """Say how many requests wait now. Asked for when the metrics are read is often enough."""

@@ -28,7 +28,8 @@ from typing import Any, Generic, TypeVar
 
 from fullrank.core.errors import UserError, unknown
 from fullrank.core.log import logger
-from fullrank.serving.canary import CanarySettings, RunOnModel, Verdict, asked_all, here
+from fullrank.problem import Problem
+from fullrank.serving.canary import CanarySettings, RunOnModel, Verdict, here
 from fullrank.serving.problems import without_places
 from fullrank.serving.split import ActiveVersions, Share, Split, check_shares
 from fullrank.serving.stores import Document, HistoryStore, StoreUnavailable
@@ -79,11 +80,13 @@ class Versions(OpenVersions, Generic[M]):
         run: RunOnModel = here,
         adopt: Callable[[M], None] = lambda model: None,
         changed: Callable[[], None] = lambda: None,
+        problem: Problem = "retrieval",
     ):
         """`opener` opens a run, in the versions' thread; `base` is the run that answers where nothing else is said;
         `folder` the watched one. `canaries` is a table of events to check on, else the store's users are taken. `keep`:
         versions kept open, those that answer included. `run` runs a step where models may be asked. `adopt` is called
-        with each opened model on the event loop, before it answers anybody, `changed` after each swap.
+        with each opened model on the event loop, before it answers anybody, `changed` after each swap. `problem`: of
+        which family the runs are.
         """
         if base is None and folder is None:
             raise UserError("there is nothing to serve: name a run, or a folder of runs", code="no-version")
@@ -94,7 +97,9 @@ class Versions(OpenVersions, Generic[M]):
         self.opened_at = {}
         self.detail: str | None = None
         """What is not as it should be, for readyz; None where all is well."""
-        self.watcher = Watcher(self, folder, base, self.settings, canaries, run, auto_activate=auto_activate)
+        self.watcher = Watcher(
+            self, folder, base, self.settings, canaries, run, auto_activate=auto_activate, problem=problem
+        )
         self._routing: _Routing[M] | None = None
         self._opened: dict[tuple[str, str], M] = {}  # those that answered longest ago first
         self._sequence = 0  # of the last document `active` that was obeyed
@@ -105,15 +110,21 @@ class Versions(OpenVersions, Generic[M]):
         self._stop = threading.Event()
         self._loop: asyncio.AbstractEventLoop
 
-    async def start(self, store: HistoryStore, documents: Sequence[Document] | None = None) -> None:
-        """Open what answered last, or the base, and begin to watch. Raises `UserError` where nothing can be opened.
+    async def begin(self, documents: Sequence[Document]) -> None:
+        """Open what answered last, as the store's `documents` say, or the base; nothing is written.
 
-        `documents` are the store's, where they were read already.
+        Raises `UserError` where nothing can be opened.
         """
-        self._loop, self.store = asyncio.get_running_loop(), store
-        for document in await store.documents() if documents is None else documents:
+        self._loop = asyncio.get_running_loop()
+        for document in documents:
             self._note(document)
         await asyncio.to_thread(self._begin)
+
+    async def start(self, store: HistoryStore) -> None:
+        """Begin by the store's documents, where nobody did, and watch."""
+        self.store = store
+        if self._routing is None:
+            await self.begin(await store.documents())
         if self.watcher.folder is not None and ACTIVE not in self.documents:
             await self._publish(self.state)
         self._thread = threading.Thread(target=self._work, name="versions", daemon=True)
@@ -405,7 +416,7 @@ class Versions(OpenVersions, Generic[M]):
                 errors += [f"{one.name}: {one.reason}" for one in newest if one.state != "whole"]
                 raise UserError(
                     f"no version can be opened: {'; '.join(errors) or 'there is no run to open'} (what is served is a "
-                    "run of a recommender, a folder that `fullrank train` makes)",
+                    "run, a folder that `fullrank train` makes)",
                     code="no-version",
                 )
             self._apply(ActiveVersions((found,)))
@@ -458,7 +469,7 @@ class Versions(OpenVersions, Generic[M]):
         try:
             model = self._opener(folder.path)
             warm = self.watcher.canaries(WARM_UP) if self._routing is not None else []
-            asked_all(model, warm, self.settings.k, self._run)
+            self.watcher.trial.ask(model, warm, self.settings.k, self._run)
         except UserError:
             raise
         except Exception as error:

@@ -18,19 +18,11 @@ from typing import Any
 from fullrank.core.errors import UserError, unknown
 from fullrank.core.locks import HOST
 from fullrank.core.log import logger
-from fullrank.serving.canary import (
-    Canary,
-    CanarySettings,
-    Check,
-    RunOnModel,
-    Verdict,
-    check_model,
-    check_run_files,
-    read_canaries,
-    sample_canaries,
-)
+from fullrank.problem import Problem
+from fullrank.serving.canary import CanarySettings, Check, RunOnModel, Verdict, check_run_files
 from fullrank.serving.split import ActiveVersions, Share
 from fullrank.serving.stores import HistoryStore, StoreUnavailable
+from fullrank.serving.trials import TRIALS
 from fullrank.serving.version_folders import VersionFolder, examine, list_versions
 
 log = logger(__name__)
@@ -91,7 +83,9 @@ class Watcher:
         run: RunOnModel,
         *,
         auto_activate: bool,
+        problem: Problem = "retrieval",
     ):
+        self.problem, self.trial = problem, TRIALS[problem]
         self.versions, self.folder, self.settings = versions, folder, settings
         self.base = None if base is None else Path(os.path.abspath(base))
         if folder is not None and not folder.is_dir():
@@ -112,7 +106,7 @@ class Watcher:
         self.checking: str | None = None
         """The version that is being checked."""
         self._run = run
-        self._table = None if canaries is None else read_canaries(canaries, settings)
+        self._table = None if canaries is None else self.trial.read(canaries, settings)
         self._seen: dict[str, Verdict] = {}  # by identity
         self._me = f"{HOST}-{os.getpid()}-{id(self):x}"
 
@@ -161,7 +155,7 @@ class Watcher:
         share = Share(folder.name, folder.manifest, 1.0)
         self.checking = folder.name
         try:
-            checks = check_run_files(folder.path)
+            checks = check_run_files(folder.path, self.problem)
             if all(check.ok for check in checks):
                 checks += self._check_open(share)
             spent = round(time.perf_counter() - begun, 3)
@@ -177,17 +171,16 @@ class Watcher:
             log.error(f"the version {folder.name!r} is refused: {verdict.reason}")
         return verdict
 
-    def canaries(self, most: int | None = None) -> list[Canary]:
-        """What versions are asked; none where the store has nobody yet, or is away."""
+    def canaries(self, most: int | None = None) -> Any:
+        """What versions are asked, as `trial` has it; nothing where the store has nobody yet, or is away."""
         if self._table is not None:
             return self._table[:most]
         settings = self.settings if most is None else self.settings.model_copy(update={"requests": most})
         try:
-            found: list[Canary] = self.versions.on_loop(sample_canaries(self.versions.store, settings))
+            return self.versions.on_loop(self.trial.sample(self.versions.store, settings))
         except StoreUnavailable as error:
             log.warning(f"no canaries: {error}")
             return []
-        return found
 
     def _judge(self, folder: VersionFolder) -> None:
         verdict = self.check(folder)
@@ -209,7 +202,7 @@ class Watcher:
         active, opens = self.versions.active, Check("opens", True)
         try:
             beside = None if active is model else active
-            return [opens, *check_model(model, beside, self.canaries(), self.settings, self._run)]
+            return [opens, *self.trial.check(model, beside, self.canaries(), self.settings, self._run)]
         except Exception as error:  # a model may raise anything; whatever it is, it does not answer
             log.exception(f"the version {share.name!r} fails on canaries")
             return [opens, Check("answers", False, detail=f"it raised {type(error).__name__}: {str(error)[:200]}")]

@@ -13,14 +13,16 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from fullrank.problem import Problem
+
 FILE = Path(__file__).with_name("index.html")
 
 
 class Page:
-    """The page as it lies in the package, read once."""
+    """The page as it lies in the package, read once, and told which family of models it is about."""
 
-    def __init__(self, file: Path = FILE):
-        self.body = file.read_bytes()
+    def __init__(self, problem: Problem = "retrieval", file: Path = FILE):
+        self.body = file.read_bytes().replace(b'data-problem="retrieval"', f'data-problem="{problem}"'.encode(), 1)
 
     @cached_property
     def headers(self) -> dict[str, str]:

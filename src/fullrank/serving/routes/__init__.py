@@ -11,13 +11,21 @@ from typing import Any, TypeVar
 import orjson
 from fastapi import Request, Response
 
+from fullrank.serving.base import BaseService
 from fullrank.serving.messages import Body
 from fullrank.serving.service import Service
 
 B = TypeVar("B", bound=Body)
 
 
+def opened(request: Request) -> BaseService[Any]:
+    """The service, whichever family it is of."""
+    service: BaseService[Any] = request.app.state.service
+    return service
+
+
 def service_of(request: Request) -> Service:
+    """The service of a recommender."""
     service: Service = request.app.state.service
     return service
 

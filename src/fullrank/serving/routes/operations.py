@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastapi import FastAPI, Request, Response
 
 from fullrank.serving.page import Page
-from fullrank.serving.routes import answer, service_of
+from fullrank.serving.routes import answer, opened
 
 
 def add(app: FastAPI) -> None:
@@ -25,19 +25,19 @@ async def alive() -> Response:
 
 async def ready(request: Request) -> Response:
     """Whether requests can be answered: model open, store reachable, queue not full."""
-    body, status = await service_of(request).readiness()
+    body, status = await opened(request).readiness()
     return answer(body, status)
 
 
 async def metrics(request: Request) -> Response:
     """What Prometheus reads."""
-    text, kind = await service_of(request).metrics()
+    text, kind = await opened(request).metrics()
     return Response(text, media_type=kind)
 
 
 async def model(request: Request, version: str | None = None) -> Response:
     """The card of a version: sizes, what it can be asked, and its figures of collapse and fairness."""
-    return answer(await service_of(request).card(version))
+    return answer(await opened(request).card(version))
 
 
 async def page(request: Request) -> Response:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastapi import FastAPI, Request, Response
 
 from fullrank.serving.messages import SplitRequest
-from fullrank.serving.routes import answer, read, service_of, takes
+from fullrank.serving.routes import answer, opened, read, takes
 
 
 def add(app: FastAPI) -> None:
@@ -18,30 +18,30 @@ def add(app: FastAPI) -> None:
 
 async def listed(request: Request) -> Response:
     """The versions that are open or were refused, what their checks found, and who answers whom."""
-    return answer(service_of(request).versions.describe())
+    return answer(opened(request).versions.describe())
 
 
 async def check(request: Request) -> Response:
     """Look for new versions now."""
-    return answer(await service_of(request).versions.check_now())
+    return answer(await opened(request).versions.check_now())
 
 
 async def activate(request: Request, name: str) -> Response:
     """Let one version answer everybody. It is checked first where it has not been."""
-    versions = service_of(request).versions
+    versions = opened(request).versions
     await versions.activate(name)
     return answer(versions.describe())
 
 
 async def rollback(request: Request) -> Response:
     """Let those answer again that did before."""
-    versions = service_of(request).versions
+    versions = opened(request).versions
     await versions.rollback()
     return answer(versions.describe())
 
 
 async def split(request: Request) -> Response:
     """Divide users between versions, by shares that are scaled to 1."""
-    asked, versions = await read(request, SplitRequest), service_of(request).versions
+    asked, versions = await read(request, SplitRequest), opened(request).versions
     await versions.set_split(asked.split)
     return answer(versions.describe())

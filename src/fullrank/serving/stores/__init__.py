@@ -12,6 +12,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from pydantic_core import PydanticSerializationError, from_json, to_json
@@ -77,6 +78,8 @@ class HistoryStore(ABC):
 
     promise: str
     """One sentence: what survives once a call has returned. Some stores know it only when they are open."""
+    file: Path | None = None
+    """The file that `open` makes where it is not there; None for a store that makes none."""
 
     def __init__(self, address: str, keep: int = KEEP):
         if not 1 <= keep <= MOST_KEPT:

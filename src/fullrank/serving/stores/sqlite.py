@@ -56,7 +56,7 @@ class SqliteStore(HistoryStore):
             raise UserError(
                 "sqlite: needs a path behind it, such as sqlite:history.sqlite", code="unknown-store-address"
             )
-        self.path = Path(name).expanduser().absolute()
+        self.file = self.path = Path(name).expanduser().absolute()
         self._writer: Writer | None = None
         self._readers = threading.local()
         self._connections: list[sqlite3.Connection] = []

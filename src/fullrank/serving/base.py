@@ -1,0 +1,254 @@
+"""BaseService: what one process holds whichever family of models it serves, and how it opens, follows and closes.
+
+Settings, store, versions, the batcher with its model thread, and the metrics. Everything here runs on the event loop;
+models answer on the batcher's thread, new versions are made on threads beside both. `Service` recommends,
+`PredictService` gives click probabilities.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+from weakref import WeakKeyDictionary
+
+from fullrank.core.errors import UserError
+from fullrank.core.log import logger
+from fullrank.problem import Problem
+from fullrank.run import Run
+from fullrank.serving.batcher import Batcher
+from fullrank.serving.canary import CanarySettings
+from fullrank.serving.problems import without_places
+from fullrank.serving.settings import ServeSettings
+from fullrank.serving.stores import Document, StoreUnavailable, open_history_store
+from fullrank.serving.telemetry import Telemetry
+from fullrank.serving.tracing import Tracing
+from fullrank.serving.version_folders import list_versions
+from fullrank.serving.versions import Versions
+
+log = logger(__name__)
+POLL = 0.25
+"""Seconds between two looks at what other processes wrote."""
+AGAIN = 5.0
+"""Seconds until what could not be followed is tried again."""
+NO_SPAN = nullcontext()
+M = TypeVar("M")
+"""A version that is open; it has a `name`."""
+
+
+class BaseService(ABC, Generic[M]):
+    """One process. `open` it in the event loop that will ask; `close` answers what waits."""
+
+    problem: Problem
+    """Which family of models it serves."""
+
+    def __init__(self, settings: ServeSettings, telemetry: Telemetry | None = None, tracing: Tracing | None = None):
+        """Raises `UserError` for an address of a store that is none, and for a setting without effect here."""
+        settings.require_effect(self.problem)
+        self.settings = settings
+        self.store = open_history_store(settings.store, keep=settings.history_most)
+        self.telemetry, self.tracing = telemetry or Telemetry(), tracing
+        self.batcher = Batcher(
+            most=settings.max_batch, queue=settings.queue, timeout=settings.timeout, observe=self.telemetry.batch
+        )
+        self.versions: Versions[M] = Versions(
+            self._open_model,
+            base=Path(settings.run).resolve(),
+            folder=None if settings.watch is None else Path(settings.watch),
+            settings=CanarySettings(tolerance=settings.tolerance, recall=settings.recall),
+            canaries=None if settings.canary is None else Path(settings.canary),
+            auto_activate=settings.auto_activate,
+            keep=settings.keep,
+            run=self._on_model_thread,
+            adopt=self._adopt,
+            changed=lambda: self.telemetry.versions(self.versions.state.shares),
+            problem=self.problem,
+        )
+        self._sequence = 0
+        self._tasks: list[asyncio.Task[None]] = []
+        self._cards: WeakKeyDictionary[M, asyncio.Task[dict[str, Any]]] = WeakKeyDictionary()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self.ready = False
+
+    async def open(self) -> None:
+        """Open the store and the versions. Raises `UserError` where one of them cannot be.
+
+        A file that the store would make is made once there is something to answer with: what is refused leaves none.
+        """
+        self._loop = asyncio.get_running_loop()
+        self.batcher.start()
+        new = self.store.file is not None and not self.store.file.exists()
+        documents: list[Document] = []
+        if not new:
+            await self.store.open()
+            documents = await self.store.documents()
+            self._keep(documents)
+            self._sequence = max((one.sequence for one in documents), default=0)
+        await self.versions.begin(documents)
+        if new:
+            await self.store.open()
+            await self._take_in()  # what a process that began at the same time wrote
+        self._opened()
+        await self.versions.start(self.store)
+        self._tasks.append(asyncio.create_task(self._follow()))
+        self.telemetry.versions(self.versions.state.shares)
+        self.ready = True
+
+    async def close(self) -> None:
+        """Stop following changes, answer what waits, close the store."""
+        self.ready = False
+        for task in self._tasks:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+        if self._loop is not None:
+            await self.versions.close()
+            await self.batcher.close()
+        await self._flush()
+        await self.store.close()
+        self.telemetry.close()
+        if self.tracing is not None:
+            await asyncio.to_thread(self.tracing.close)
+
+    @property
+    def model(self) -> M:
+        """The version with the largest share of users."""
+        return self.versions.active
+
+    async def readiness(self) -> tuple[dict[str, Any], int]:
+        """Whether requests can be answered, and the HTTP status.
+
+        A store that is away is told and leaves the status 200: what a request brings is still answered, and taking
+        every process out of the balancer would not bring the store back.
+        """
+        if not self.ready:
+            return {"status": "starting"}, 503
+        problems = [] if self.versions.detail is None else [without_places(self.versions.detail)]
+        try:
+            await asyncio.wait_for(self.store.ping(), 2)
+        except (UserError, TimeoutError):
+            problems.append("the store cannot be reached")
+        if self.batcher.waiting >= self.settings.queue:
+            problems.append("the queue is full")
+        return {
+            "status": "degraded" if problems else "ok", "problems": problems, "version": self.versions.state.first,
+            **self._served(),
+        }, 200  # fmt: skip
+
+    async def metrics(self) -> tuple[bytes, str]:
+        """What Prometheus reads, and its content type."""
+        self.telemetry.queue(self.batcher.waiting)
+        self._count()
+        return await asyncio.to_thread(self.telemetry.rendered)
+
+    async def card(self, version: str | None = None) -> dict[str, Any]:
+        """The card of a version, computed once, beside what answers."""
+        model = self.model if version is None else self.versions.named(version)
+        if model not in self._cards or _failed(self._cards[model]):
+            self._cards[model] = asyncio.create_task(asyncio.to_thread(self._card, model))
+        return {**await asyncio.shield(self._cards[model]), **self._changing_card(model)}
+
+    # -- what the families differ in
+
+    @abstractmethod
+    async def check(self) -> dict[str, Any]:
+        """Answer one request, and say what answered: version, items or columns, store."""
+
+    def body_schemas(self) -> dict[str, Any]:
+        """JSON schemas that bodies refer to and that follow from the run."""
+        return {}
+
+    @abstractmethod
+    def _open_model(self, folder: Path) -> M:
+        """Open a run, on the versions' thread. Raises `UserError`."""
+
+    @abstractmethod
+    def _adopt(self, model: M) -> None:
+        """Bring a version up to date, on the event loop, before it answers."""
+
+    @abstractmethod
+    def _keep(self, documents: Sequence[Document]) -> None:
+        """Keep what the store says when it is opened."""
+
+    @abstractmethod
+    async def _take_in(self) -> None:
+        """Take in what other processes wrote since `_sequence`."""
+
+    @abstractmethod
+    def _opened(self) -> None:
+        """Open what is written beside answers, and say what the store promises."""
+
+    @abstractmethod
+    async def _flush(self) -> None:
+        """Write what was kept back, at the end."""
+
+    @abstractmethod
+    def _served(self) -> dict[str, Any]:
+        """What readyz says of the model."""
+
+    @abstractmethod
+    def _count(self) -> None:
+        """Set the gauges that are only read when metrics are."""
+
+    @abstractmethod
+    def _card(self, model: M) -> dict[str, Any]:
+        """The card, on a thread."""
+
+    @abstractmethod
+    def _changing_card(self, model: M) -> dict[str, Any]:
+        """What of a card changes while the version serves."""
+
+    # -- inside
+
+    def _on_model_thread(self, step: Callable[[], Any]) -> Any:
+        """Run a step of the check of a version between two batches; called from the versions' thread."""
+        assert self._loop is not None
+        return asyncio.run_coroutine_threadsafe(self.batcher.call(step), self._loop).result()
+
+    async def _follow(self) -> None:
+        """Follow what other processes wrote."""
+        away = False
+        while True:
+            await asyncio.sleep(POLL)
+            try:
+                await self._take_in()
+                if away:
+                    log.warning("the store is back")
+                away = False
+            except StoreUnavailable as error:
+                self.telemetry.store_error()
+                if not away:
+                    log.warning(f"{error}; what serves goes on serving")
+                away = True
+            except Exception:  # the next change has to be followed all the same
+                log.exception("a change could not be followed; it is tried again")
+                await asyncio.sleep(AGAIN)
+
+    async def _stored(self, call: Any) -> Any:
+        """A call of the store, counted where it fails."""
+        try:
+            with self._span("store"):
+                return await call
+        except StoreUnavailable:
+            self.telemetry.store_error()
+            raise
+
+    def _span(self, name: str) -> AbstractContextManager[Any]:
+        """A span of the request's trace; nothing where nobody traces."""
+        return NO_SPAN if self.tracing is None else self.tracing.span(name)
+
+
+def problem_of(settings: ServeSettings) -> Problem:
+    """Which family the run is of; where it cannot be opened, the first of the watched folder that can."""
+    watched = [] if settings.watch is None else [one.path for one in list_versions(Path(settings.watch)).values()]
+    for run in (Path(settings.run), *watched):
+        with suppress(UserError):
+            return Run.open(run).spec.problem
+    return "retrieval"  # opening it says what is wrong
+
+
+def _failed(task: asyncio.Task[Any]) -> bool:
+    return task.done() and (task.cancelled() or task.exception() is not None)
