@@ -156,10 +156,16 @@ def million(out: Path, say: Say) -> tuple[Path, Path]:
     return out, requests
 
 
-def closed(url: str, bodies: Path, callers: int, seconds: float) -> float:
+def closed(url: str, bodies: Path, callers: int, seconds: float, path: str = "/v1/recommend") -> float:
     """Answers a second of callers that each wait for their answer."""
-    words = [sys.executable, "-m", "benchmarks.load", "--url", url, "--bodies", str(bodies), "--callers", str(callers)]
-    found = subprocess.run([*words, "--hold", str(seconds)], cwd=ROOT, capture_output=True, text=True, check=True)
+    words = [sys.executable, "-m", "benchmarks.load", "--url", url, "--bodies", str(bodies), "--path", path]
+    found = subprocess.run(
+        [*words, "--callers", str(callers), "--hold", str(seconds)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     return float(json.loads(found.stdout.splitlines()[-1])["whole"]["rps"])
 
 

@@ -16,6 +16,11 @@ from fullrank.run import Run
 from fullrank.serving.client import Client
 from serving.running import running
 
+FIELDS = [
+    "city", {"kind": "categorical", "name": "Place", "hash_buckets": 20}, {"kind": "numeric", "name": "age"},
+    {"kind": "numeric", "name": "price", "transform": "bucket", "buckets": 4},
+    {"kind": "bag", "name": "genres", "separator": "|"}, {"kind": "sequence", "name": "seen", "max_length": 5},
+]  # fmt: skip
 SMALL = ["model.dim=16", "training.max_epochs=1", "training.batch_size=64"]
 
 
@@ -67,3 +72,27 @@ def service(shop: Shop) -> Iterator[Client]:
     """A service of the shop's run, shared by the tests of a file; each uses users and items of its own."""
     with running(run=str(shop.run.path)) as client:
         yield client
+
+
+def impressions(rows: int = 600) -> pl.DataFrame:
+    """Clicks that follow from the city and the age; columns of every kind, some values missing."""
+    draw = np.random.default_rng(0)
+    cities, ages = draw.integers(0, 8, rows), draw.integers(18, 80, rows)
+    genres = ["drama", "comedy", "noir", "war"]
+    return pl.DataFrame({
+        "city": [None if n == 7 else int(n) for n in cities], "Place": [f"p{n}" for n in draw.integers(0, 40, rows)],
+        "age": [None if n > 75 else float(n) for n in ages], "price": draw.random(rows) * 100,
+        "genres": ["|".join(draw.choice(genres, n, replace=False)) for n in draw.integers(0, 4, rows)],
+        "seen": [[int(one) for one in draw.integers(0, 9, n)] for n in draw.integers(0, 8, rows)],
+        "label": ((cities % 2 == 0) & (ages > 40)).astype(int) ^ (draw.random(rows) < 0.1),
+    })  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def click_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run `may` of a ranking model on such clicks."""
+    place: Path = tmp_path_factory.mktemp("clicks")
+    store = fr.prepare_impressions(impressions(), place / "store", schema={"fields": FIELDS})
+    settings = ["training.max_epochs=2", "model.embedding.dim=4", "model.embedding.std=0.3"]
+    fr.train("dcnv2", store, place / "runs" / "may", set=settings, device="cpu", progress=False)
+    return place / "runs" / "may"

@@ -100,7 +100,7 @@ def test_masks_and_cards(shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyP
             await one.recommend(RecommendRequest(history=["i7"], filters={"colour": "red"}))
         assert refused.value.code == "unknown-column"
         with monkeypatch.context() as broken:
-            broken.setattr(service_file, "_card", lambda model: 1 / 0)
+            broken.setattr(service_file, "model_card", lambda *run, **how: 1 / 0)
             with pytest.raises(ZeroDivisionError):
                 await one.card()
         assert (await one.card())["version"] == "first", "a card that failed is made again"

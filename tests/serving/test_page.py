@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -430,3 +431,22 @@ def test_a_real_service_fills_every_part_of_the_page(open_page: Open, shop: Shop
         assert "Effective rank" in page.inner_text("#cards") and "sasrec" in page.inner_text("#about")
         faults, _ = page.evaluate(AUDIT)
         assert faults == []
+
+
+def test_a_row_of_a_ranking_model_is_scored_by_a_form_of_its_columns(open_page: Open, click_run: Path) -> None:
+    with running(run=str(click_run)) as client:
+        page = open_page(url=f"{client.url.rstrip('/')}/", ready=False, viewport={"width": 390, "height": 900})
+        page.wait_for_selector("#chance b")
+        labels = page.locator("#row-form label").all_inner_texts()
+        assert labels == ["city", "Place", "age", "price", "genres", "seen"] and not page.is_visible("#query")
+        row = {"city": 2, "Place": None, "age": 55, "price": None, "genres": None, "seen": [3, 5]}
+        for name, text in (("city", "2"), ("age", "55"), ("seen", "3, 5")):
+            with page.expect_response("**/v1/predict"):
+                page.fill(f"#column-{labels.index(name)}", text)
+                page.keyboard.press("Tab")
+        page.wait_for_function(f"document.querySelector('#chance b').textContent === '{client.predict([row])[0]:.4f}'")
+        assert "6 columns" in page.inner_text("#about") and "600 impressions" in page.inner_text("#cards")
+        page.reload()
+        page.wait_for_function("document.getElementById('column-2').value === '55'")
+        faults, _ = page.evaluate(AUDIT)
+        assert faults == [] and page.evaluate("document.documentElement.scrollWidth") <= 390

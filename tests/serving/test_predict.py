@@ -28,47 +28,18 @@ from fullrank.serving.predict_service import PredictService
 from fullrank.serving.service import Service
 from fullrank.serving.settings import UNREAD, ServeSettings
 from refusals import refused
-from serving.conftest import Shop
+from serving.conftest import FIELDS, Shop, impressions
 from serving.running import running
 
-FIELDS = [
-    "city", {"kind": "categorical", "name": "Place", "hash_buckets": 20}, {"kind": "numeric", "name": "age"},
-    {"kind": "numeric", "name": "price", "transform": "bucket", "buckets": 4},
-    {"kind": "bag", "name": "genres", "separator": "|"}, {"kind": "sequence", "name": "seen", "max_length": 5},
-]  # fmt: skip
 
-
-def impressions(rows: int = 600) -> pl.DataFrame:
-    """Clicks that follow from the city and the age; columns of every kind, some values missing."""
-    draw = np.random.default_rng(0)
-    cities, ages = draw.integers(0, 8, rows), draw.integers(18, 80, rows)
-    genres = ["drama", "comedy", "noir", "war"]
-    return pl.DataFrame({
-        "city": [None if n == 7 else int(n) for n in cities], "Place": [f"p{n}" for n in draw.integers(0, 40, rows)],
-        "age": [None if n > 75 else float(n) for n in ages], "price": draw.random(rows) * 100,
-        "genres": ["|".join(draw.choice(genres, n, replace=False)) for n in draw.integers(0, 4, rows)],
-        "seen": [[int(one) for one in draw.integers(0, 9, n)] for n in draw.integers(0, 8, rows)],
-        "label": ((cities % 2 == 0) & (ages > 40)).astype(int) ^ (draw.random(rows) < 0.1),
-    })  # fmt: skip
+@pytest.fixture(scope="module")
+def predictor(click_run: Path) -> Predictor:
+    return fr.load(click_run, device="cpu")
 
 
 @pytest.fixture(scope="module")
-def ranker(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place: Path = tmp_path_factory.mktemp("clicks")
-    store = fr.prepare_impressions(impressions(), place / "store", schema={"fields": FIELDS})
-    settings = ["training.max_epochs=2", "model.embedding.dim=4", "model.embedding.std=0.3"]
-    fr.train("dcnv2", store, place / "runs" / "may", set=settings, device="cpu", progress=False)
-    return place / "runs" / "may"
-
-
-@pytest.fixture(scope="module")
-def predictor(ranker: Path) -> Predictor:
-    return fr.load(ranker, device="cpu")
-
-
-@pytest.fixture(scope="module")
-def service(ranker: Path) -> Iterator[Client]:
-    with running(run=str(ranker), rows_most=1000, history_most=20) as client:
+def service(click_run: Path) -> Iterator[Client]:
+    with running(run=str(click_run), rows_most=1000, history_most=20) as client:
         yield client
 
 
@@ -183,11 +154,11 @@ def test_a_bad_row_spoils_no_other_request(service: Client) -> None:
     assert found == ["numbers-too-large" if number % 3 == 0 else "ok" for number in range(30)]
 
 
-def test_requests_that_wait_go_through_the_model_together(ranker: Path, predictor: Predictor) -> None:
+def test_requests_that_wait_go_through_the_model_together(click_run: Path, predictor: Predictor) -> None:
     from fullrank.serving.prediction import ServedPredictor
 
     sizes: list[int] = []
-    model = ServedPredictor(Run.open(ranker), "may", predictor, 20)
+    model = ServedPredictor(Run.open(click_run), "may", predictor, 20)
 
     async def main() -> list[list[float]]:
         batcher = Batcher(observe=lambda size, waited, took: sizes.append(size))
@@ -246,18 +217,29 @@ def test_lists_of_several_types_are_read_as_text(service: Client) -> None:
     assert found[0] == found[1] != found[2]
 
 
-def test_a_setting_without_effect_is_refused(ranker: Path, shop: Shop) -> None:
-    given = {"ranker": str(ranker), "search": "exact", "index_folder": "i", "exported": "e", "log": "l", "recall": 0.5}
-    for kind, run in ((PredictService, ranker), (Service, shop.run.path)):
+def test_a_setting_without_effect_is_refused(click_run: Path, shop: Shop) -> None:
+    given = {
+        "ranker": str(click_run),
+        "search": "exact",
+        "index_folder": "i",
+        "exported": "e",
+        "log": "l",
+        "recall": 0.5,
+    }
+    for kind, run in ((PredictService, click_run), (Service, shop.run.path)):
         for name in UNREAD[kind.problem]:
             with refused("setting-without-effect", name):
-                kind(ServeSettings.parse({"run": str(run), "store": "memory:", name: given.get(name, 7)}))
+                kind(
+                    ServeSettings.parse(
+                        {"run": str(run), "store": "memory:", name: given.get(name, 0.5 if name == "recall" else 7)}
+                    )
+                )
 
 
-def test_what_is_worse_or_reads_other_columns_is_refused_and_what_is_not_swaps_in(ranker: Path, tmp_path: Path) -> None:
+def test_a_worse_version_and_one_of_other_columns_are_refused(click_run: Path, tmp_path: Path) -> None:
     watched, clicks = tmp_path / "runs", impressions()
-    shutil.copytree(ranker, watched / "may")
-    shutil.copytree(ranker, watched / "june")
+    shutil.copytree(click_run, watched / "may")
+    shutil.copytree(click_run, watched / "june")
     impressions(2000).write_parquet(tmp_path / "canaries.parquet")
     turned = clicks.with_columns(1 - pl.col("label"))
     for name, frame, fields in (("turned", turned, FIELDS), ("narrow", clicks, FIELDS[:3])):

@@ -10,8 +10,10 @@ import numpy as np
 import polars as pl
 from jaxtyping import Float
 
+from fullrank.data.impressions.encoding import transform
 from fullrank.data.impressions.fields import Categorical
 from fullrank.data.impressions.vocabulary import Vocabulary
+from fullrank.inference.predict import ROWS, predict_batch
 from fullrank.inference.predictor import Predictor
 from fullrank.run import Run
 from fullrank.serving.card import FEW, run_facts
@@ -25,7 +27,6 @@ class ServedPredictor:
     def __init__(self, run: Run, name: str, predictor: Predictor, longest: int):
         self.run, self.name, self.predictor = run, name, predictor
         self.rows = RowReader(predictor.encoder.schema, longest)
-        self._column = max(self.rows.fields, key=len) + "_"  # no field is called so
 
     @classmethod
     def open(cls, folder: str | Path, name: str, settings: ServeSettings) -> ServedPredictor:
@@ -48,8 +49,10 @@ class ServedPredictor:
 
     def probabilities(self, frame: pl.DataFrame) -> Float[np.ndarray, "R"]:
         """The click probabilities of a table. Raises `UserError` where a column holds what the model refuses."""
-        found: np.ndarray = self.predictor.predict(frame, column=self._column)[self._column].to_numpy()
-        return found
+        model, encoder, device = self.predictor.model, self.predictor.encoder, self.predictor.device
+        return np.concatenate([
+            predict_batch(model, transform(encoder, part, "the rows"), device) for part in frame.iter_slices(ROWS)
+        ])  # fmt: skip
 
     def card(self) -> dict[str, Any]:
         """What the model is, was trained on, and reads."""
