@@ -84,10 +84,10 @@ class RowReader:
         for place, row in enumerate(rows):
             if row.keys() == expected:
                 continue
-            for name in row.keys() - expected:
+            for name in [name for name in row if name not in expected]:
                 told = f"there is no such column{did_you_mean(name, expected)} (allowed: {', '.join(expected)})"
                 yield _mistake(place, name, told)
-            for name in expected - row.keys():
+            for name in [name for name in expected if name not in row]:
                 yield _mistake(place, name, "the model reads this column: give its value, or null where it is missing")
 
     def _mistyped(self, field: AnyField, values: Sequence[Any]) -> Iterator[dict[str, Any]]:
