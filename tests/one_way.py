@@ -20,7 +20,7 @@ WRITING_CALLS = {
 }  # fmt: skip
 READING_CALLS = {
     "json.load", "json.loads", "yaml.load", "yaml.load_all", "yaml.safe_load", "yaml.safe_load_all", "yaml.full_load",
-    "yaml.unsafe_load", "yaml.SafeLoader", "pl.read_json",
+    "yaml.unsafe_load", "yaml.SafeLoader", "pl.read_json", "pl.read_parquet",
 }  # fmt: skip
 READING_METHODS = {"model_validate_json", "parse_raw"}
 PRINTING_CALLS = {"print", "sys.stderr.write", "sys.stdout.write", "logging.basicConfig"}
@@ -32,6 +32,7 @@ ALLOWED: dict[tuple[str, str], str] = {
     ("data/impressions/splits.py", "open"): "scratch of the borders, in that folder",
     ("data/events/spill.py", "open"): "columns that grow with each piece of a table, in the folder of work in progress",
     ("data/frames.py", "sink_parquet"): "scratch of an input that cannot be read from the middle",
+    ("data/sources/movielens_ctr.py", "pl.read_parquet"): "a publisher's table, as tables of a user are read",
     ("data/download.py", "open"): "a transfer that stops and goes on: half a file is its state",
     ("data/download.py", "os.replace"): "the complete and checked transfer gets its final name",
     ("data/sources/_marketplace.py", "savez_compressed"): "into the handle of open_whole",

@@ -79,8 +79,9 @@ def test_items_are_joined_counted_and_kept_in_id_order(tmp_path: Path) -> None:
     assert store.catalog.titles is not None and store.catalog.titles.to_list() == ["ten", None, "thirty"]
     assert store.manifest["item_table"] == {"rows": 4, "repeated": 1, "without_events": 1, "missing": 1}
     assert store.manifest["user_table"] is None
-    (note,) = (note for note in store.manifest["notes"] if "items" in note)
-    assert note.startswith("1 rows of items repeat")
+    notes = [note for note in store.manifest["notes"] if "items" in note]
+    begin = ("1 rows of items repeat", "1 of 3 items have no row", "1 of 3 items of the table of items have no event")
+    assert len(notes) == 3 and all(note.startswith(text) for note, text in zip(notes, begin, strict=True)), notes
 
 
 def test_rows_of_one_id_that_differ_are_refused(tmp_path: Path) -> None:
@@ -159,9 +160,10 @@ def test_the_same_input_gives_the_same_content_hash(tmp_path: Path) -> None:
     assert prepare(EVENTS[1:], tmp_path / "c", items=ITEMS).manifest["content"] not in hashes
 
 
-def test_milliseconds_taken_for_seconds_are_noted(tmp_path: Path) -> None:
+def test_milliseconds_are_not_taken_for_seconds(tmp_path: Path) -> None:
     late = EVENTS.with_columns(timestamp=pl.col("timestamp") + 1_400_000_000_000)
-    assert "milliseconds" in prepare(late, tmp_path / "a").manifest["notes"][0]
+    with refused("wrong-time-unit", "'timestamp'", "milliseconds", "time_unit='ms'"):
+        prepare(late, tmp_path / "a")
     right = prepare(late, tmp_path / "b", spec=Prepare(columns=Columns(time_unit="ms")))
     assert right.times is not None and right.times.max() == 1_400_000_000 and right.manifest["notes"] == []
 
@@ -183,7 +185,7 @@ MISTAKES: dict[str, tuple[Any, dict[str, Any], tuple[str, ...]]] = {
         {},
         ("missing-ids", "'user_id'", "2 missing", "7 rows", "row 1"),
     ),
-    "a float id": (EVENTS.cast({"item_id": pl.Float64}), {}, ("wrong-column-type", "'item_id'", "Float64")),
+    "a fraction": (EVENTS.with_columns(pl.col("item_id") / 4), {}, ("not-whole-numbers", "'item_id'", "row 0", "7.5")),
     "a NaN time": (bad(timestamp=[1, 2, 3, float("nan"), 5, 6, 7]), {}, ("unreadable-times", "1 times", "row 3")),
     "a negative weight": (
         EVENTS.with_columns(value=-pl.col("value")),
@@ -255,7 +257,7 @@ def test_mistakes_are_one_sentence_and_leave_nothing(tmp_path: Path, name: str) 
         ("e.csv", b"\n", ("table-unreadable|empty-file|missing-column|empty-table", "e.csv")),
         ("e.csv", b"user_id,item_id,timestamp\n", ("empty-table",)),
         ("e.csv", b"user_id,item_id,timestamp\n1,2,3,4,5\n", ("table-unreadable", "e.")),
-        ("e.csv", b"user_id,item_id,timestamp\n1,\xff\xfe,3\n", ("table-unreadable", "e.")),
+        ("e.csv", b"user_id,item_id,timestamp\n1,\xff\xfe,3\n", ("not-utf-8", "e.csv", "line 2", "0xff")),
         ("e.csv", b"user_id,item_id,timestamp\n1,,3\n", ("missing-ids", "1 missing", "1 rows")),
         ("e.csv.gz", b"not gzip at all", ("table-unreadable|missing-column", "e.csv.gz")),
         ("e.jsonl", b'{"user_id": 1, "item_id"', ("table-unreadable|missing-column", "e.jsonl")),

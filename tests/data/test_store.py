@@ -260,7 +260,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], Any], tuple[str, ...]]] = {
         lambda f: put_bytes(f, "items.parquet", b"PAR1" + b"\xff" * 99 + b"PAR1"),
         ("table-unreadable", "items.parquet"),
     ),
-    "other items": (lambda f: _items(f, lambda t: t[:3]), ("file-damaged", "items.parquet", "3 items")),
+    "other items": (lambda f: _items(f, lambda t: t[:3]), ("file-damaged", "items.parquet", "3 rows")),
     "item ids twice": (
         lambda f: _items(f, lambda t: t.with_columns(item_id=pl.lit("a"))),
         ("wrong-item-table", "'item_id'"),

@@ -104,7 +104,9 @@ def test_integer_ids_keep_their_type(dtype: type[pl.DataType]) -> None:
 
 def test_ids_from_text_files() -> None:
     assert values.ids(pl.Series(["42", "-7"]), "id", typed=False).to_list() == [42, -7]
-    for text in ("042", "+4", "4.0", " 4", "99999999999999999999"):
+    for text in ("+4", "4.0", " 4", "4.", "4.000 "):
+        assert values.ids(pl.Series(["42", text]), "id", typed=False).to_list() == [42, 4], "as pandas writes 4"
+    for text in ("042", "4.5", "4e0", "a", "99999999999999999999", "04.0"):
         assert values.ids(pl.Series(["42", text]), "id", typed=False).to_list() == ["42", text], "would change the id"
     assert values.ids(pl.Series(["42"]), "id").to_list() == ["42"], "typed text stays text"
 
@@ -114,7 +116,8 @@ def test_ids_from_text_files() -> None:
     [
         (pl.Series([1, None, None]), ("missing-ids", "'id'", "2 missing", "3 rows", "row 1")),
         (pl.Series([1.0, float("nan")]), ("missing-ids", "1 missing")),
-        (pl.Series([1.0, 2.0]), ("wrong-column-type", "Float64")),
+        (pl.Series([1.0, 2.5]), ("not-whole-numbers", "row 1", "2.5")),
+        (pl.Series([1.0, 1e300]), ("not-whole-numbers", "row 1")),
         (pl.Series(["a", ""]), ("empty-ids", "1 empty", "row 1")),
         (pl.Series([[1], [2]]), ("wrong-column-type", "List")),
         (pl.Series([dt.date(2020, 1, 1)]), ("wrong-column-type", "Date")),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -101,8 +102,13 @@ def test_users_are_answered_by_their_events_in_the_store(data: Store) -> None:
 
 def test_whom_the_store_does_not_have(data: Store) -> None:
     made = predictor("vectors")
-    with refused("unknown-user", "2 of 3", "'nobody', 'none'"):
+    with refused("unknown-user", "2 of 3", "'nobody', 'none'; unknown_users"):
         made.recommend(users=["u1", "nobody", "none"], data=data)
+    counts = [("read", 20), ("duplicates", 20), ("k_core", data.num_users)]
+    cored = copy(data)
+    cored.manifest = data.manifest | {"filters": [{"filter": name, "users": users} for name, users in counts]}
+    with refused("unknown-user", f"left out {20 - data.num_users} of 20 users, by k_core"):
+        made.recommend(users=["u1", "nobody"], data=cored)
     found = made.recommend(users=["u1", "nobody", "stranger"], data=data, unknown_users="popular", k=3)
     assert found["source"].to_list() == ["model"] * 3 + ["popular"] * 6
     count = dict(zip(IDS, made.catalog.popularity.tolist(), strict=True))

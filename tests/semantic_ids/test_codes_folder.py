@@ -86,7 +86,7 @@ def reduction(width: int, kept: int) -> dict[str, torch.Tensor]:
         (change(("spec", "learner"), {"kind": "nonsense"}), "manifest-invalid-spec", "nonsense"),
         (change(("counts", "items"), 7), "file-damaged", 200),
         (change(("files", "../../etc/passwd"), {"bytes": 1, "sha256": ""}), "foreign-files", "etc/passwd"),
-        (table(lambda f: f.head(0)), "file-damaged", "at least one item"),
+        (table(lambda f: f.head(0)), "file-damaged", "0 rows, not 200"),
         (table(lambda f: pl.concat([f.head(1), f.head(199)])), "file-damaged", "twice"),
         (table(lambda f: f.with_columns(item_id=pl.lit(None, pl.Int64))), "file-damaged", "missing its id"),
         (table(lambda f: f.with_columns(codes=pl.col("codes").shift(1))), "file-damaged", "lacks codes"),

@@ -42,12 +42,14 @@ def user_ids(text: str, store: Store, column: str = "user_id") -> pl.Series:
     """Users from `ann,bo`, or from a column of a file, of the type that the store has. Each user of a file once."""
     import polars as pl
 
+    from fullrank.data import values
     from fullrank.data.frames import InputTable
 
     if Path(text).suffix in SUFFIXES:
         source = InputTable(Path(text), "users")
         source.require(column, "name it with --user-col")
-        ids = source.read([column])[column].drop_nulls().unique(maintain_order=True)
+        source.require_one_kind(column)
+        ids = values.without_fractions(source.read([column])[column]).drop_nulls().unique(maintain_order=True)
         if source.typed:
             return ids.alias("user")
         words = ids.cast(pl.String)
@@ -56,7 +58,7 @@ def user_ids(text: str, store: Store, column: str = "user_id") -> pl.Series:
     words = words.str.strip_chars().alias("user")
     if store.user_ids.dtype == pl.String:
         return words
-    whole = words.cast(store.user_ids.dtype, strict=False)
+    whole = values.parse_whole(words, store.user_ids.dtype)
     if whole.null_count():
         raise UserError(
             f"--users: {words.filter(whole.is_null())[0]!r} is not a user id; those of {str(store.path)!r} are whole "

@@ -61,13 +61,19 @@ def prepare(
         str,
         typer.Argument(
             metavar="EVENTS",
-            help="A table of events (.parquet, .csv, .tsv, .jsonl, or a folder of .parquet), or the name of a source "
-            "(`fullrank list sources`; ./NAME means the file).",
+            help="A table of events: .parquet, .csv, .tsv, .jsonl (text also as .csv.gz and so on), a folder of "
+            ".parquet, or the name of a source (`fullrank list sources`; ./NAME means the file).",
         ),
     ],
     out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="The store to write.")],
     items: Annotated[
         Path | None, typer.Option("--items", metavar="FILE", help="Table of items: titles, features.")
+    ] = None,
+    items_id: Annotated[
+        str | None,
+        typer.Option(
+            "--items-id", metavar="NAME", help="Column of ids in --items.  [default: as in the events, or item_id]"
+        ),
     ] = None,
     users: Annotated[Path | None, typer.Option("--users", metavar="FILE", help="Table of users.")] = None,
     folder: Annotated[
@@ -101,6 +107,7 @@ def prepare(
     output, begun = Output(as_json), time.perf_counter()
     how = {
         "separator": separator,
+        "items_id": items_id,
         "parts": parts,
         "engine": chosen("--engine", engine, ENGINES),
         "master": master,
@@ -124,9 +131,9 @@ def _prepare(
     if source is None:
         spec = _effective(Prepare().override(*rest), rest)
         return make(events, out, items=items, users=users, spec=spec, **how)
-    if items is not None or users is not None:
+    if items is not None or users is not None or how["items_id"] is not None:
         raise UserError(
-            f"the source {events!r} brings its own items and users: leave out --items and --users",
+            f"the source {events!r} brings its own items and users: leave out --items and --users, and --items-id",
             code="option-without-effect",
         )
     if not isinstance(source, sources.EventSource):
@@ -213,8 +220,8 @@ def prepare_impressions(
         str,
         typer.Argument(
             metavar="IMPRESSIONS",
-            help="A table of impressions (.parquet, .csv, .tsv, .jsonl, or a folder of .parquet), or the name of a "
-            "source (`fullrank list sources`; ./NAME means the file).",
+            help="A table of impressions: .parquet, .csv, .tsv, .jsonl (text also as .csv.gz and so on), a folder of "
+            ".parquet, or the name of a source (`fullrank list sources`; ./NAME means the file).",
         ),
     ],
     folder: Annotated[

@@ -345,8 +345,10 @@ def _table(path: Path | None, columns: tuple[str, ...], catalog: Catalog, timed:
     frame = source.read([name for name in columns if name in source.columns])
     if frame.is_empty():
         raise UserError(f"{source.name} has no rows", code="empty-table")
+    for name in columns[:2]:
+        source.require_one_kind(name)
     if source.typed:
-        return frame
+        return frame.with_columns(values.without_fractions(frame[name]) for name in columns[:2])
     text = frame[columns[1]]
     values.refuse(text.is_null(), text, f"column {columns[1]!r} of {source.name}", "missing ids", code="missing-ids")
     frame = frame.with_columns(catalog.parse(text.cast(pl.String).to_list()).alias(columns[1]))

@@ -10,9 +10,11 @@ Parquet file in a scratch folder. A DataFrame in memory is cut as it is.
 
 from __future__ import annotations
 
+import csv
 import difflib
 import errno
 import gzip
+import json
 import os
 import re
 import zlib
@@ -24,6 +26,10 @@ import narwhals as nw
 import polars as pl
 
 from fullrank.core.errors import UserError, brief, did_you_mean
+from fullrank.core.parquet import BROKEN, unreadable
+from fullrank.core.readers import read_json_text
+from fullrank.data import values
+from fullrank.data.parquet_folder import UnlikeFiles, unlike_files
 
 SUFFIXES = (".parquet", ".pq", ".csv", ".csv.gz", ".tsv", ".tsv.gz", ".jsonl", ".jsonl.gz", ".ndjson", ".ndjson.gz")
 """File names that `InputTable` reads."""
@@ -36,9 +42,11 @@ LONGEST_HEADER = 1 << 20
 CHUNK = 1 << 17
 """Rows of a chunk. Statistics are summed by chunk, so another size may change their last digits."""
 
+MOST_LINES = 1_000
+"""JSON lines that are looked at for a number in the place of text."""
 MOST_OTHERS = 100_000
 """Files and folders beside Parquet files below a folder that is read: with more, a wrong folder such as / was named."""
-_FAILURES = (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, UnicodeError)
+_FAILURES = (*BROKEN, UnicodeError)
 
 
 class InputTable:
@@ -55,6 +63,8 @@ class InputTable:
         self.path = Path(table) if isinstance(table, (str, os.PathLike)) else None
         self.separator: str | None = None
         """Of a text file; None for other tables."""
+        self.unlike: UnlikeFiles | None = None
+        """Of a folder whose files are of different types."""
         self.typed = True
         self.sliced = False
         self.frame: nw.LazyFrame[Any] | nw.DataFrame[Any]
@@ -64,8 +74,15 @@ class InputTable:
             self.typed = not _suffix(path).startswith((".csv", ".tsv"))
             self.sliced = path.is_dir() or _suffix(path) in (".parquet", ".pq")
             if not self.typed:
-                self.separator = check_separator(separator) or _found_separator(path)
-            self.frame = nw.from_native(_scan(path, self.name, self.separator))
+                header = _header(path)
+                self.separator = check_separator(separator) or _found_separator(path, header)
+                self._refuse_repeated(header)
+            if path.is_dir():
+                _require_parquet(path, self.name)
+                self.unlike = self.attempt(lambda: unlike_files(path))
+                self.sliced = self.unlike is None
+            scanned = _scan(path, self.name, self.separator) if self.unlike is None else self.unlike.frame
+            self.frame = nw.from_native(scanned)
         else:
             self.name = what
             self.frame = _wrap(table, what)
@@ -83,6 +100,11 @@ class InputTable:
 
     def require(self, column: str, setting: str) -> None:
         """Raise `UserError` unless there is such a column; `setting` says how to name another."""
+        if self.unlike is not None and column in self.unlike.left_out:
+            raise UserError(
+                f"column {column!r} of {self.name} {self.unlike.left_out[column]}; write all files with one type",
+                code="files-differ",
+            )
         if column not in self.columns:
             shown = ", ".join(self.columns) or "none"
             raise UserError(
@@ -103,6 +125,46 @@ class InputTable:
         chosen = self.frame.select(*dict.fromkeys(names))
         return self.attempt(lambda: _to_polars(chosen))
 
+    def ids(self, frame: pl.DataFrame, column: str, *, text: bool = False) -> pl.Series:
+        """A column of what was read as ids (`values.ids`); with `text`, those of a text file stay text.
+
+        Raises `UserError` for what is no id, and for JSON lines with numbers beside text.
+        """
+        self.require_one_kind(column)
+        return values.ids(frame[column], f"column {column!r} of {self.name}", typed=self.typed or text)
+
+    def require_one_kind(self, column: str) -> None:
+        """Raise `UserError` where JSON lines hold numbers beside text in a column: 7 and "7" would become one id."""
+        if self.path is None or not _is_json(self.path) or self.frame.collect_schema()[column] != nw.String:
+            return
+        lines = pl.scan_csv(
+            self.path, has_header=False, new_columns=["line"], separator="\x01", quote_char=None, infer_schema=False,
+            glob=False,
+        ).with_row_index("row", offset=1)  # fmt: skip
+        number = re.escape(json.dumps(column, ensure_ascii=False)) + r"\s*:\s*-?\d"
+        likely = lines.filter(pl.col("line").str.contains(number)).head(MOST_LINES)  # or inside of another value
+        for row, line in self.attempt(lambda: likely.collect(engine="streaming").iter_rows()):
+            value = read_json_text(line).get(column)
+            if isinstance(value, int | float):
+                raise UserError(
+                    f"column {column!r} of {self.name} holds text, and in line {row} the number {value}: as ids "
+                    f"{json.dumps(str(value))} and {value} would be one; write all of them as text, or all as numbers",
+                    code="mixed-ids",
+                )
+
+    def _refuse_repeated(self, header: str) -> None:
+        """Raise `UserError` where the header of a text file names a column twice, which would get another name."""
+        try:
+            names = next(csv.reader([header], delimiter=self.separator or ","), [])
+        except csv.Error:
+            return
+        twice = [name for at, name in enumerate(names) if name and name in names[:at]]
+        if twice:
+            raise UserError(
+                f"the header of {self.name} names the column {twice[0]!r} twice; rename or remove one of the two",
+                code="repeated-column",
+            )
+
     def infer(self, frame: pl.DataFrame, keep_text: str | Sequence[str]) -> pl.DataFrame:
         """Columns of an untyped file as integers, floats or booleans where every value is one (not `keep_text`)."""
         keep = {keep_text} if isinstance(keep_text, str) else set(keep_text)
@@ -119,9 +181,11 @@ class InputTable:
             raise UserError(
                 f"reading {self.name} needs the package {package!r}: pip install {package}", code="missing-package"
             ) from None
-        except _FAILURES as error:
-            raise unreadable(self.name, error) from None
         except Exception as error:  # each engine has errors of its own; the cause stays for --debug
+            if "utf" in str(error).lower() and self.separator is not None and self.path is not None:
+                _refuse_other_encoding(self.path, self.name)
+            if isinstance(error, _FAILURES):
+                raise unreadable(self.name, error) from None
             reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
             raise UserError(
                 f"{self.name} cannot be read by its engine: {reason[:200]}", code="table-unreadable"
@@ -200,16 +264,6 @@ class Chunks:
         return pl.scan_parquet(path, glob=False)
 
 
-def unreadable(name: str, error: BaseException) -> UserError:
-    """The error for a file that is there and cannot be parsed."""
-    if isinstance(error, pl.exceptions.NoDataError):
-        return UserError(f"{name} is empty", code="empty-file")
-    reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
-    return UserError(
-        f"{name} cannot be read, it is damaged or not what its suffix says: {reason[:200]}", code="table-unreadable"
-    )
-
-
 def _wrap(table: Any, what: str) -> nw.LazyFrame[Any] | nw.DataFrame[Any]:
     try:
         return nw.from_native(table)
@@ -239,23 +293,46 @@ def check_separator(given: Any) -> str | None:
     return given
 
 
-def _found_separator(path: Path) -> str:
-    """The separator of a text file: that of its suffix where its first line has it, else the most frequent one."""
-    usual = "\t" if _suffix(path).startswith(".tsv") else ","
+def _lines(path: Path) -> Iterator[bytes]:
+    """The lines of a text file, of at most `LONGEST_HEADER` bytes each; none where it cannot be read."""
     if not path.is_file():  # missing, or a pipe, which would wait
-        return usual
+        return
     try:
         with gzip.open(path) if _suffix(path).endswith(".gz") else open(path, "rb") as file:
-            line = file.readline(LONGEST_HEADER)
+            while line := file.readline(LONGEST_HEADER):
+                yield line
     except (OSError, EOFError, zlib.error):  # unreadable or damaged: whoever reads it says so
-        return usual
-    header = re.sub(rb'"[^"]*"', b"", line).decode(errors="replace")
+        return
+
+
+def _header(path: Path) -> str:
+    """The first line of a text file; empty where there is none."""
+    return next(_lines(path), b"").decode("utf-8-sig", errors="replace").rstrip("\r\n")
+
+
+def _refuse_other_encoding(path: Path, name: str) -> None:
+    """Raise `UserError` that names the first line of a text file that is not UTF-8, if there is one."""
+    for number, line in enumerate(_lines(path), 1):
+        try:
+            line.decode()
+        except UnicodeDecodeError as error:
+            shown = line[max(error.start - 20, 0) : error.start + 20].decode("latin-1").strip()
+            raise UserError(
+                f"{name} is not UTF-8: line {number} holds the byte 0x{line[error.start]:02x} (as latin-1: {shown!r}); "
+                "save it as UTF-8, such as by iconv -f LATIN1 -t UTF-8 OLD > NEW",
+                code="not-utf-8",
+            ) from None
+
+
+def _found_separator(path: Path, header: str) -> str:
+    """The separator of a text file: that of its suffix where its first line has it, else the most frequent one."""
+    usual = "\t" if _suffix(path).startswith(".tsv") else ","
+    header = re.sub('"[^"]*"', "", header)
     return usual if usual in header else max(SEPARATORS, key=lambda one: (header.count(one), one == usual))
 
 
 def _scan(path: Path, name: str, separator: str | None) -> pl.LazyFrame:
     if path.is_dir():
-        _require_parquet(path, name)
         return pl.scan_parquet(path)
     if not path.exists():
         near = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
@@ -272,7 +349,7 @@ def _scan(path: Path, name: str, separator: str | None) -> pl.LazyFrame:
     try:
         if suffix in (".parquet", ".pq"):
             return pl.scan_parquet(path, glob=False)
-        if suffix.startswith((".jsonl", ".ndjson")):
+        if _is_json(path):
             return pl.scan_ndjson(path, infer_schema_length=None)
         # Text stays text: guessing types from the first rows would turn the id 0042 into 42.
         return pl.scan_csv(path, separator=separator or ",", infer_schema=False, glob=False)
@@ -300,6 +377,10 @@ def _require_parquet(folder: Path, name: str) -> None:
 
 def _suffix(path: Path) -> str:
     return "".join(path.suffixes[-2:] if path.suffix.lower() == ".gz" else path.suffixes[-1:]).lower()
+
+
+def _is_json(path: Path) -> bool:
+    return _suffix(path).startswith((".jsonl", ".ndjson"))
 
 
 def _to_polars(frame: nw.LazyFrame[Any] | nw.DataFrame[Any]) -> pl.DataFrame:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import polars as pl
@@ -16,26 +16,34 @@ from jaxtyping import Float64, Int64
 from fullrank.core.errors import UserError
 
 Unit = Literal["s", "ms", "us", "ns"]
+T = TypeVar("T", bound=Any)
 
 _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
-YEAR_5000 = 10**11
+_YEAR_5000 = 10**11
 """Seconds since 1970, about: numbers beyond it are probably milliseconds."""
+_WORDS = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
+_NEARLY_WHOLE = r"^\s*\+?(-?(?:0|[1-9]\d*))(?:\.0*)?\s*$"
+"""Text of a whole number as programs write it, `12.0`, `+12` and ` 12` too; not `012`, which is a name."""
+_LOOK = 1_000
 _LIMIT = 2**62  # seconds; far outside of any calendar, far inside of int64
 
 
 def ids(series: pl.Series, what: str, *, typed: bool = True) -> pl.Series:
     """External ids, whole numbers or strings, of the dtype they came in (categoricals as strings).
 
-    Text of an untyped file becomes int64 where every value is a plain whole number: ``42``, not ``042``.
-    Raises `UserError` for missing ids and for types that cannot be an id (floats, dates, lists).
+    Floats without fractions, as pandas makes of whole numbers with a gap, become int64, and so does text of an untyped
+    file where every value is a whole number: ``42``, ``42.0`` or ``+42``, not ``042``.
+    Raises `UserError` for missing ids and for types that cannot be an id (fractions, dates, lists).
     """
-    if series.dtype.is_float():
-        series = series.fill_nan(None)
+    series = without_fractions(series)
     refuse(series.is_null(), series, what, "missing ids", code="missing-ids")
+    if series.dtype.is_float():
+        refuse((series != series.floor()) | (series.abs() > 2**53), series, what,
+               "ids that are neither whole numbers nor strings", code="not-whole-numbers")  # fmt: skip
     if isinstance(series.dtype, (pl.Categorical, pl.Enum)):
         series = series.cast(pl.String)
     if series.dtype == pl.String and not typed:
-        series = _plain_integers(series)
+        series = whole_text(series)
     if series.dtype == pl.String:
         refuse(series == "", series, what, "empty ids", code="empty-ids")
         return series
@@ -45,6 +53,37 @@ def ids(series: pl.Series, what: str, *, typed: bool = True) -> pl.Series:
         f"{what} is of type {series.dtype}; ids are whole numbers or strings: cast the column first",
         code="wrong-column-type",
     )
+
+
+def without_fractions(series: pl.Series) -> pl.Series:
+    """A column of floats that are all whole numbers as int64, NaN as null; any other column as it is."""
+    if not series.dtype.is_float():
+        return series
+    known = series.fill_nan(None)
+    fits = ((known == known.floor()) & (known.abs() <= 2**53)).fill_null(True)
+    return known.cast(pl.Int64) if fits.all() else known
+
+
+def whole_text(series: pl.Series) -> pl.Series:
+    """Text as int64 where every value is a whole number, also as `12.0`, `+12` or ` 12`; else as it is."""
+    whole = series.cast(pl.Int64, strict=False)
+    odd = (whole.cast(pl.String) != series).fill_null(True)
+    if not odd.any():
+        return whole
+    for rows in (_LOOK, len(series)):  # text shows in the first rows
+        if nearly_whole(series.head(rows).filter(odd.head(rows))).null_count():
+            return series
+    return nearly_whole(series)
+
+
+def nearly_whole(text: T) -> T:
+    """Text (a Series or an expression) as int64, also `12.0`, `+12` and ` 12`; null where it is no whole number."""
+    return text.str.extract(_NEARLY_WHOLE).cast(pl.Int64, strict=False)
+
+
+def parse_whole(text: pl.Series, dtype: Any) -> pl.Series:
+    """Text as whole numbers of a type; null where it is none."""
+    return text.cast(dtype, strict=False).fill_null(nearly_whole(text).cast(dtype, strict=False))
 
 
 def dense(series: pl.Series) -> tuple[np.ndarray, pl.Series]:
@@ -165,14 +204,18 @@ def names(series: pl.Series, what: str) -> pl.Series:
     return series.cast(pl.String)
 
 
-def seconds(series: pl.Series, what: str, unit: Unit = "s", *, typed: bool = True) -> tuple[np.ndarray, np.ndarray]:
+def seconds(
+    series: pl.Series, what: str, unit: Unit = "s", *, typed: bool = True,
+    notes: set[str] | None = None,
+) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
     """Times as (seconds [E] int64, sort key [E] of full precision).
 
     Whole numbers and floats count `unit` since 1970; strings are ISO 8601 (without an offset: UTC); dates and
     datetimes are taken as they are. Seconds round down; the key keeps what is below a second, so that order is kept.
-    Raises `UserError` for missing, NaN, infinite or unreadable times.
+    `notes` gets what should be said of text. Raises `UserError` for missing, NaN, infinite or unreadable times, and
+    for numbers of another unit.
     """
-    series = moments(series, what, typed=typed)
+    series = moments(series, what, typed=typed, notes=notes)
     if series.dtype in (pl.Date, pl.Datetime):
         if unit != "s":
             raise UserError(
@@ -180,21 +223,48 @@ def seconds(series: pl.Series, what: str, unit: Unit = "s", *, typed: bool = Tru
             )
         refuse(series.is_null(), series, what, "missing times", code="missing-times")
         return _calendar(series)
-    return _clock(series, what, _PER_SECOND[unit])
+    time, key = _clock(series, what, _PER_SECOND[unit])
+    _refuse_other_unit(time, what, unit)
+    return time, key
 
 
-def moments(series: pl.Series, what: str, *, typed: bool = True) -> pl.Series:
+def _refuse_other_unit(time: Int64[np.ndarray, "E"], what: str, unit: Unit = "s") -> None:
+    """Raise `UserError` where numbers that were read as `unit` lie beyond the year 5000: they count a finer one."""
+    if not len(time) or max(int(time.max()), -int(time.min())) <= _YEAR_5000:
+        return
+    late = np.abs(time) > _YEAR_5000
+    row, count = int(late.argmax()), int(late.sum())
+    units = list(_PER_SECOND)
+    finer = [one for one in units[units.index(unit) + 1 :]
+             if abs(int(time[row])) * _PER_SECOND[unit] // _PER_SECOND[one] <= _YEAR_5000]  # fmt: skip
+    remedy = "repair or drop these rows"
+    if finer:
+        remedy = f"are they {_WORDS[finer[0]]}? then say time_unit={finer[0]!r}"
+        if count < len(time):
+            remedy = f"are these in {_WORDS[finer[0]]}? bring all rows to one unit, and name it by time_unit="
+    raise UserError(
+        f"{what} has {count:,} times after the year 5000 as {_WORDS[unit]} among {len(time):,} rows, first in row "
+        f"{row} (from 0): {int(time[row]) * _PER_SECOND[unit]}; {remedy}",
+        code="wrong-time-unit",
+    )
+
+
+def moments(series: pl.Series, what: str, *, typed: bool = True, notes: set[str] | None = None) -> pl.Series:
     """Times as numbers, dates or datetimes: text parsed, the other types as they are; nulls of those stay.
 
-    Text is ISO 8601; of an untyped file it is numbers where most of it are. Raises `UserError` for text that is
-    neither, and for columns of other types.
+    Text is ISO 8601; of an untyped file it is numbers where most of it are. `notes` gets a sentence where some text has
+    an offset and some has none. Raises `UserError` for text that is neither, and for columns of other types.
     """
     if series.dtype == pl.String:
         numeric = None if typed else _numeric_text(series)
         if numeric is not None:
             refuse(numeric.is_null(), series, what, "times that are missing or no numbers", code="unreadable-times")
-        found = iso(series) if numeric is None else numeric
-        refuse(found.is_null(), series, what, "times that are missing or not ISO 8601", code="unreadable-times")
+        found, mixed = _iso(series) if numeric is None else (numeric, False)
+        refuse(found.is_null(), series, what, "times that are missing or not ISO 8601 (2014-06-01 12:00:00)",
+               code="unreadable-times")  # fmt: skip
+        if mixed and notes is not None:
+            notes.add(f"times in column {series.name!r} have an offset from UTC in some rows and none in others, which "
+                      "are taken as UTC")  # fmt: skip
         return found
     if not (series.dtype.is_numeric() or series.dtype in (pl.Date, pl.Datetime)):
         raise UserError(
@@ -205,14 +275,15 @@ def moments(series: pl.Series, what: str, *, typed: bool = True) -> pl.Series:
 
 
 def in_time(
-    series: pl.Series, what: str, unit: Unit = "s", *, typed: bool = True
-) -> tuple[Int64[np.ndarray, "E"], Int64[np.ndarray, "E"] | None]:
+    series: pl.Series, what: str, unit: Unit = "s", *, typed: bool = True,
+    notes: set[str] | None = None,
+) -> tuple[Int64[np.ndarray, "E"], Int64[np.ndarray, "E"] | None]:  # fmt: skip
     """Events by their times: seconds [E] as given, and their rows in order of time; None where they stand in it.
 
     Equal times keep input order. A store and a request are put in order by this one function, so that a model answers
     for the order that it was trained on. Times are read, and refused, as in `seconds`.
     """
-    time, key = seconds(series, what, unit, typed=typed)
+    time, key = seconds(series, what, unit, typed=typed, notes=notes)
     if bool((key[1:] >= key[:-1]).all()):
         return time, None
     return time, np.argsort(key, kind="stable")
@@ -220,6 +291,11 @@ def in_time(
 
 def iso(text: pl.Series) -> pl.Series:
     """Datetimes (microseconds, UTC) of ISO 8601 strings; null where a string is none."""
+    return _iso(text)[0]
+
+
+def _iso(text: pl.Series) -> tuple[pl.Series, bool]:
+    """`iso`, and whether some strings have an offset and others none."""
     clean = text.str.strip_chars().str.replace(r"^(\d{4}-\d{2}-\d{2}) ", "${1}T").str.replace(r"[zZ]$", "+00:00")
     clean = clean.str.replace(r"(T\d{2}:\d{2})($|[+-])", "${1}:00${2}")
     parsers: tuple[Callable[[], pl.Series], ...] = (
@@ -230,11 +306,13 @@ def iso(text: pl.Series) -> pl.Series:
         ).dt.replace_time_zone(None),
     )
     moments = pl.Series(text.name, [None], dtype=pl.Datetime("us")).new_from_index(0, len(text))
+    read = [0]  # strings, behind each parser
     for parse in parsers:  # a column nearly always has one format: the others are not tried
         if moments.null_count():
             found = parse()
             moments = found if moments.null_count() == len(moments) else moments.zip_with(moments.is_not_null(), found)
-    return moments
+        read.append(len(moments) - moments.null_count())
+    return moments, 0 < read[-2] < read[-1]
 
 
 def iso_seconds(text: str) -> int:
@@ -265,13 +343,6 @@ def refuse(bad: pl.Series, series: pl.Series, what: str, problem: str, *, code: 
             "repair or drop these rows",
             code=code,
         )
-
-
-def _plain_integers(series: pl.Series) -> pl.Series:
-    whole = series.cast(pl.Int64, strict=False)
-    if whole.null_count() == 0 and bool((whole.cast(pl.String) == series).all()):
-        return whole
-    return series
 
 
 def _numeric_text(series: pl.Series) -> pl.Series | None:

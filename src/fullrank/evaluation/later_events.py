@@ -117,7 +117,9 @@ def later_events(
     training, where it is at hand: it tells users that were trained on, and which events are no later than its training.
     Raises `UserError` for what is no table of events, and where no item is known.
     """
-    period = _read(events, "the events", catalog, columns, unit)
+    known_users = earlier.user_ids if isinstance(earlier, Store) else None
+    text_users = known_users is not None and known_users.dtype == pl.String
+    period = _read(events, "the events", catalog, columns, unit, text_users=text_users)
     known = period.items >= 0
     if not known.any():
         raise UserError(
@@ -127,7 +129,7 @@ def later_events(
         )
     began = None if period.times is None else int(period.times.min())
     past = _of_store(earlier, catalog) if isinstance(earlier, Store) else _read(
-        earlier, "the earlier events", catalog, columns, unit
+        earlier, "the earlier events", catalog, columns, unit, text_users=False
     )  # fmt: skip
     users = period.users.gather(np.unique(period.owner[known])).sort()
     history, target = past.of(users), period.of(users)
@@ -185,14 +187,16 @@ class _Events:
         return found.where((found.owner >= 0) & (found.items >= 0))
 
 
-def _read(table: Any, what: str, catalog: Catalog, columns: Sequence[str], unit: Unit) -> _Events:
+def _read(table: Any, what: str, catalog: Catalog, columns: Sequence[str], unit: Unit, *, text_users: bool) -> _Events:
+    """Events of a table; users of a text file are whole numbers where all are, unless `text_users`."""
     source = InputTable(table, what)
     for name, keyword in zip(columns, ("user_col", "item_col", "time_col"), strict=False):
         source.require(name, f"name it by {keyword}=" + (", or none by time_col=None" if keyword == "time_col" else ""))
     frame = source.read(columns)
     if frame.is_empty():
         raise UserError(f"{source.name} holds no events", code="no-events")
-    user, item = (values.ids(frame[n], f"column {n!r} of {source.name}").cast(pl.String) for n in columns[:2])
+    user = source.ids(frame, columns[0], text=text_users).cast(pl.String)
+    item = source.ids(frame, columns[1], text=catalog.ids.dtype == pl.String).cast(pl.String)
     owner, users = values.dense(user)
     items = TextIndex(catalog.ids.cast(pl.String)).find(item)
     if len(columns) < 3:
@@ -200,12 +204,6 @@ def _read(table: Any, what: str, catalog: Catalog, columns: Sequence[str], unit:
     times, order = values.in_time(
         frame[columns[2]], f"column {columns[2]!r} of {source.name}", unit, typed=source.typed
     )
-    if unit == "s" and int(times.max()) > values.YEAR_5000:
-        raise UserError(
-            f"times in column {columns[2]!r} of {source.name} lie after the year 5000 as seconds; are they "
-            "milliseconds? then say time_unit='ms'",
-            code="wrong-time-unit",
-        )
     found = _Events(source.name, users, owner, items, times)
     return found if order is None else found.where(order)
 

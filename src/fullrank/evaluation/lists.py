@@ -69,7 +69,10 @@ def evaluate_lists(
     frame = source.read([user, item, order])
     if frame.is_empty():
         raise UserError(f"{source.name} holds no recommendations", code="no-recommendations")
-    people, things = (values.ids(frame[n], f"column {n!r} of {source.name}").cast(pl.String) for n in (user, item))
+    people, things = (
+        source.ids(frame, name, text=known.dtype == pl.String).cast(pl.String)
+        for name, known in ((user, store.user_ids), (item, store.catalog.ids))
+    )
     _refuse_repeated(people, things, source.name)
     place = values.finite_numbers(frame[order], f"column {order!r} of {source.name}")
     owner = _find(people, store.user_ids, f"users of {source.name}", store)

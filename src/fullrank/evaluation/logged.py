@@ -29,10 +29,11 @@ from fullrank.core.checks import check_number, check_path, check_texts, check_ty
 from fullrank.core.errors import UserError, brief
 from fullrank.core.files import write_json
 from fullrank.core.jagged import Jagged
+from fullrank.core.parquet import BROKEN, read_parquet, unreadable
 from fullrank.core.tables import write_table
 from fullrank.data import values
 from fullrank.data.column_names import USUAL, TimeColumn, event_columns
-from fullrank.data.frames import InputTable, unreadable
+from fullrank.data.frames import InputTable
 from fullrank.data.values import TextIndex, Unit
 from fullrank.evaluation.compare import Comparison
 from fullrank.evaluation.statistics import bootstrap_p, bounds, draws, resample, sign_flip, summarise
@@ -212,19 +213,19 @@ def _read_log(folder: Path) -> pl.DataFrame:
     frames = []
     for path in parts:
         try:
-            schema = pl.read_parquet_schema(path)
-            lacking = [name for name in COLUMNS if name not in schema]
-            if lacking:
-                raise UserError(
-                    f"{str(path)!r} has no column {lacking[0]!r}, so it is no part of an answer log "
-                    f"(columns: {', '.join(schema) or 'none'})",
-                    code="not-an-answer-log",
-                )
-            frame = pl.read_parquet(path, columns=list(COLUMNS), glob=False)
-            frames.append(frame.select(pl.col(name).cast(dtype) for name, dtype in COLUMNS.items()))
+            frame = read_parquet(path, "the part of the answer log")
         except FileNotFoundError:  # removed meanwhile: too old, or of a forgotten user
             continue
-        except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
+        lacking = [name for name in COLUMNS if name not in frame.columns]
+        if lacking:
+            raise UserError(
+                f"{str(path)!r} has no column {lacking[0]!r}, so it is no part of an answer log "
+                f"(columns: {', '.join(frame.columns) or 'none'})",
+                code="not-an-answer-log",
+            )
+        try:
+            frames.append(frame.select(pl.col(name).cast(dtype) for name, dtype in COLUMNS.items()))
+        except BROKEN as error:
             raise unreadable(f"the part {str(path)!r} of the answer log", error) from None
     found = pl.concat(frames) if frames else pl.DataFrame(schema=COLUMNS)
     found = found.drop_nulls(["time", "version", "k", "items"]).filter(pl.col("time").is_finite()).sort("time")
@@ -249,7 +250,7 @@ def _read_events(events: Any, columns: Sequence[str], unit: Unit) -> pl.DataFram
     frame = source.read([user, item, when])
     if frame.is_empty():
         raise UserError(f"{source.name} holds no events", code="no-events")
-    users, items = (values.ids(frame[name], f"column {name!r} of {source.name}") for name in (user, item))
+    users, items = (source.ids(frame, name, text=True) for name in (user, item))
     seconds, _ = values.seconds(frame[when], f"column {when!r} of {source.name}", unit, typed=source.typed)
     return pl.DataFrame({"user": users.cast(pl.String), "item": items.cast(pl.String), "time": seconds})
 

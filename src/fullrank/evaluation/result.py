@@ -15,6 +15,7 @@ from jaxtyping import Float, Int
 
 from fullrank.core.errors import UserError
 from fullrank.core.files import NotWritten, whole_file, write_json
+from fullrank.core.parquet import read_parquet
 from fullrank.core.readers import read_json, refuse_special
 from fullrank.core.tables import write_table
 from fullrank.data.manifest import check_seal, require_no_store, sealed, sha256_file
@@ -343,8 +344,9 @@ def _restored(tree: dict[str, Any], folder: Path) -> EvaluationResult:
     if "rows_sha256" in tree and sha256_file(folder / kind.file) != tree["rows_sha256"]:
         raise ValueError(f"{kind.file} is of another evaluation than evaluation.json: evaluate again")
     curve = () if kind.problem == "retrieval" else tuple(ctr.Bin(**one) for one in tree["curve"])
+    frame = read_parquet(folder / kind.file, "the rows")
     try:
-        rows = kind.read(pl.read_parquet(folder / kind.file, glob=False), tree["protocol"])
+        rows = kind.read(frame, tree["protocol"])
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, TypeError, ValueError) as error:
         raise ValueError(f"{kind.file}: {error}") from None
     interval = {n: (_float_or_nan(low), _float_or_nan(high)) for n, (low, high) in tree["interval"].items()}

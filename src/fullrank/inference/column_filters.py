@@ -94,8 +94,7 @@ def item_columns(catalog: Catalog, table: Any = None, item: str = "item_id") -> 
     source.require(key, "rename the column that holds the ids")
     frame = source.infer(source.read(source.columns), keep_text=key)
     what = f"column {key!r} of {source.name}"
-    refuse(frame[key].is_null(), frame[key], what, "missing ids", code="missing-ids")
-    ids = frame[key] if source.typed else catalog.parse(frame[key].cast(pl.String).to_list())
+    ids = source.ids(frame, key, text=catalog.ids.dtype == pl.String)
     refuse(ids.is_duplicated(), ids, what, "repeated ids, where each needs one row,", code="repeated-ids")
     place = catalog.lookup(ids)
     if not (place >= 0).any():

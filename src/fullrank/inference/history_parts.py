@@ -109,12 +109,6 @@ class TableParts:
         order = np.argsort(own["key"], kind="stable") if "key" in own else np.arange(len(users))
         order = order[np.argsort(codes[order], kind="stable")]
         times = own["time"][order] if "time" in own else None
-        if times is not None and policies["timed"] and int(times.max(initial=0)) > values.YEAR_5000:
-            raise UserError(
-                f"times in column {self.names[2]!r} lie after the year 5000; are they milliseconds? then say "
-                "time_unit='ms'",
-                code="wrong-time-unit",
-            )
         lengths = np.bincount(codes, minlength=len(names))
         flat = FlatEvents(names.alias("user"), lengths, own["item"][order].astype(np.int64), times)
         yield batch_of(flat, self.names, ordered=False, **policies)
@@ -158,6 +152,8 @@ class HistoryTable:
         """Send every event to the files of its part, here or on a Spark session; what `TableParts` has to know."""
         if session is not None:
             return self._spill_on_spark(folder, count, catalog, session)
+        for name in self.columns[:2]:
+            self.source.require_one_kind(name)
         with scratch_folder() as scratch:
             chunks = Chunks(self.source, self.columns, scratch)
             self._require_rows(chunks.rows)

@@ -93,7 +93,7 @@ def read_histories(
                 code="setting-without-effect",
             )
     else:
-        flat = _from_table(histories, columns, catalog, time_unit, timed=timed)
+        flat = _from_table(histories, columns, catalog, time_unit)
     return batch_of(flat, columns, unknown=unknown, untimed=untimed, timed=timed, ordered=listed)
 
 
@@ -366,9 +366,7 @@ def _user_names(given: list[Any]) -> pl.Series:
     return users
 
 
-def _from_table(
-    table: Any, columns: tuple[str, ...], catalog: Catalog, unit: values.Unit, *, timed: bool
-) -> FlatEvents:
+def _from_table(table: Any, columns: tuple[str, ...], catalog: Catalog, unit: values.Unit) -> FlatEvents:
     """The events of a table as `prepare` reads them: its parser of times, its order, ties in input order."""
     if isinstance(table, str | bytes) and not str(table).lower().endswith(SUFFIXES):  # an id rather than a file
         raise _not_histories(table)
@@ -380,6 +378,8 @@ def _from_table(
         if name != USUAL[2] or keyword != "time_col":  # the usual one may be absent
             source.require(name, f"name it with {keyword}=")
     frame = source.read([name for name in columns if name in source.columns])
+    for name in columns[:2]:
+        source.require_one_kind(name)
     users = _table_users(frame[columns[0]])
     values.refuse(
         frame[columns[1]].is_null(), frame[columns[1]], f"column {columns[1]!r} of the histories", "missing ids",
@@ -393,12 +393,6 @@ def _from_table(
         what = f"column {columns[2]!r} of the histories"
         times, moved = values.in_time(frame[columns[2]], what, unit, typed=source.typed)
         order = order if moved is None else moved
-        if timed and unit == "s" and len(times) and int(times.max()) > values.YEAR_5000:
-            raise UserError(
-                f"times in column {columns[2]!r} lie after the year 5000 as seconds; are they milliseconds? "
-                "then say time_unit='ms'",
-                code="wrong-time-unit",
-            )
     elif unit != "s":
         raise UserError(
             f"time_unit={unit!r} has no effect, since the histories have no column of times; leave it out",
@@ -420,7 +414,7 @@ def _not_histories(given: Any) -> UserError:
 
 def _table_users(column: pl.Series) -> pl.Series:
     """The users of a table's events. Raises `UserError` where one is missing, and for lists and objects."""
-    column = column.fill_nan(None) if column.dtype.is_float() else column
+    column = values.without_fractions(column)
     if missing := column.null_count():
         raise UserError(
             f"{missing} of {len(column)} events have no user in the column {column.name!r}; drop them",

@@ -49,7 +49,7 @@ def read_users(
         if unknown_users == "error":
             shown = ", ".join(map(repr, lost.head(5).to_list())) + " ..." * (len(lost) > 5)
             raise UserError(
-                f"{len(lost):,} of {len(given):,} users are not in {str(store.path)!r}: {shown}; "
+                f"{len(lost):,} of {len(given):,} users are not in {str(store.path)!r}: {shown}{_left_out(store)}; "
                 "unknown_users='popular' gives them the most popular items, 'skip' leaves them out",
                 code="unknown-user",
             )
@@ -60,6 +60,17 @@ def read_users(
         _events(given, rows, store, catalog), ("user_id", "item_id", "timestamp"), unknown=unknown, untimed=untimed,
         timed=timed, ordered=True,
     )  # fmt: skip
+
+
+def _left_out(store: Store) -> str:
+    """What a store's preparation says of users that it had and left out, for a sentence; empty where it had none."""
+    filters = store.manifest.get("filters") or [{}]
+    users = [one.get("users", 0) for one in filters]
+    if users[0] <= users[-1]:
+        return ""
+    names = ", ".join(dict.fromkeys(now["filter"] for now, before in zip(filters[1:], users, strict=False)
+                                    if now["users"] < before))  # fmt: skip
+    return f" (its preparation left out {users[0] - users[-1]:,} of {users[0]:,} users, by {names})"
 
 
 def read_history_rows(
@@ -93,6 +104,7 @@ def _ids(users: Users, store: Store) -> pl.Series:
         raise UserError("there are no users; give at least one", code="no-histories")
     given = given.cast(pl.String) if isinstance(given.dtype, (pl.Categorical, pl.Enum)) else given
     if given.dtype != pl.Object:
+        given = values.without_fractions(given) if isinstance(users, pl.Series) else given
         values.refuse(given.is_null(), given, "users", "missing ids", code="missing-ids")
     text = store.user_ids.dtype == pl.String
     if given.dtype != pl.String if text else not given.dtype.is_integer():

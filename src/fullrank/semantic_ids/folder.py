@@ -15,10 +15,10 @@ from torch import Tensor
 from fullrank import __version__
 from fullrank.core.errors import UserError
 from fullrank.core.files import jsonable, require_replaceable, whole_folder, write_json
+from fullrank.core.parquet import read_parquet
 from fullrank.core.tables import write_table
 from fullrank.core.tensor_files import write_tensors
 from fullrank.data import manifest as manifests
-from fullrank.data.frames import unreadable
 
 FORMAT, VERSION = "fullrank.codes", 1
 TABLE, BOOKS = "codes.parquet", "codebooks.safetensors"
@@ -80,17 +80,11 @@ def read_folder(folder: Path, verify: bool | None) -> tuple[dict[str, Any], pl.S
         raise UserError(f"{where} lacks 'files'; {AGAIN}", code="manifest-incomplete")
     manifests.check_files(folder, files, {TABLE, BOOKS}, {TABLE, BOOKS}, AGAIN)
     manifests.verify_hashes(folder, manifest, AGAIN, verify=verify)
-    ids, codes = _table(folder / TABLE, tuple(sizes))
-    if manifest["counts"].get("items") != len(ids):
-        raise manifests.damaged_file(folder / TABLE, f"it has {len(ids):,} items, the manifest another number", AGAIN)
-    return manifest, ids, codes
+    frame = read_parquet(folder / TABLE, "the table of codes", rows=manifest["counts"].get("items", -1))
+    return manifest, *_table(frame, folder / TABLE, tuple(sizes))
 
 
-def _table(path: Path, sizes: tuple[int, ...]) -> tuple[pl.Series, Int64[Tensor, "V K"]]:
-    try:
-        frame = pl.read_parquet(path, glob=False)
-    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
-        raise unreadable(f"the table of codes {str(path)!r}", error) from None
+def _table(frame: pl.DataFrame, path: Path, sizes: tuple[int, ...]) -> tuple[pl.Series, Int64[Tensor, "V K"]]:
     wanted = pl.Array(pl.UInt16, len(sizes))
     if frame.columns != ["item_id", "codes"] or frame["codes"].dtype != wanted:
         raise manifests.damaged_file(

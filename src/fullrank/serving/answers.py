@@ -32,6 +32,7 @@ from fullrank.core.files import write_json
 from fullrank.core.leftovers import sweep_folder
 from fullrank.core.locks import HOST, folder_lock
 from fullrank.core.log import logger
+from fullrank.core.parquet import read_parquet
 from fullrank.core.readers import read_json
 from fullrank.core.tables import write_table
 
@@ -54,6 +55,7 @@ CLEAN_EVERY = 3600.0
 """Seconds between two looks for old parts."""
 PATIENCE = 60.0
 """Seconds that forgetting waits for another process that rewrites parts."""
+_WHAT = "the part of the answer log"
 _PART = re.compile(r"answers-(\d{8}T\d{12})-[0-9a-f]{8}-\d+-\d+\.parquet")
 _MARKER = re.compile(r"forgotten-([0-9a-f]{64})\.json")
 _NUMBERS = itertools.count(1)
@@ -292,12 +294,9 @@ class AnswerLog:
                 if not until.keys() & _users(path):
                     continue
                 try:
-                    frame = pl.read_parquet(path, glob=False)
+                    frame = read_parquet(path, _WHAT)
                 except FileNotFoundError:  # by now too old
                     continue
-                except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
-                    raise UserError(f"the part {str(path)!r} of the answer log cannot be read ({error})",
-                                    code="file-damaged") from None  # fmt: skip
                 past = frame.join(limit, on="user", how="left", maintain_order="left")
                 kept = past.filter(pl.col("until").is_null() | (pl.col("time") > pl.col("until"))).drop("until")
                 removed += len(frame) - len(kept)
@@ -329,13 +328,9 @@ class AnswerLog:
 def _users(path: Path) -> set[str]:
     """Users of a part; none where it is gone."""
     try:
-        return set(pl.read_parquet(path, columns=["user"], glob=False)["user"].drop_nulls().unique().to_list())
+        return set(read_parquet(path, _WHAT, columns=["user"])["user"].drop_nulls().unique().to_list())
     except FileNotFoundError:
         return set()
-    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
-        raise UserError(
-            f"the part {str(path)!r} of the answer log cannot be read ({error}); move it away", code="file-damaged"
-        ) from None
 
 
 def _frame(answers: list[LoggedAnswer]) -> pl.DataFrame:

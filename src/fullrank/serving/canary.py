@@ -157,9 +157,7 @@ def read_canaries(path: str | Path, settings: CanarySettings) -> list[Canary]:
     for name in columns:
         source.require(name, "it needs user_id, item_id and timestamp")
     frame = source.read(columns)
-    users, items = (
-        values.ids(frame[name], f"column {name!r} of {source.name}", typed=source.typed) for name in columns[:2]
-    )
+    users, items = (source.ids(frame, name) for name in columns[:2])
     seconds, order = values.in_time(frame["timestamp"], f"column 'timestamp' of {source.name}", typed=source.typed)
     table = pl.DataFrame({"user": users, "item": items, "time": seconds})
     table = table if order is None else table[order]

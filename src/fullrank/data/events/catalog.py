@@ -18,6 +18,7 @@ import polars as pl
 from jaxtyping import Int64
 
 from fullrank.core.errors import UserError, brief, did_you_mean
+from fullrank.core.parquet import read_parquet
 from fullrank.core.tables import write_table
 from fullrank.data import values
 from fullrank.data.events.item_features import (
@@ -28,7 +29,7 @@ from fullrank.data.events.item_features import (
     coded_lists,
     standardised,
 )
-from fullrank.data.frames import InputTable, unreadable
+from fullrank.data.frames import InputTable
 from fullrank.data.values import IntIndex, TextIndex
 
 RESERVED = ("item", "item_id", "train_count", "map_version")
@@ -48,17 +49,19 @@ class Catalog:
         self.frame = frame
 
     @classmethod
-    def open(cls, path: str | Path) -> Catalog:
-        """Read items.parquet. Raises `UserError` for a missing, damaged or foreign file."""
+    def open(cls, path: str | Path, *, items: int | None = None) -> Catalog:
+        """Read items.parquet, of so many `items` where that is known.
+
+        Raises `UserError` for a missing, damaged or foreign file.
+        """
         name = f"the item table {str(path)!r}"
         if not Path(path).is_file():
             raise UserError(f"{name} does not exist", code="missing-file")
+        frame = read_parquet(Path(path), "the item table", rows=items)
         try:
-            return cls(pl.read_parquet(path, glob=False))
+            return cls(frame)
         except UserError as error:
             raise UserError(f"{name}: {error}", code=error.code) from None
-        except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
-            raise unreadable(name, error) from None
 
     def write(self, path: str | Path) -> None:
         """Write items.parquet."""
@@ -123,6 +126,7 @@ class Catalog:
                     if whole.ndim == 1 and whole.dtype == np.int64:
                         return self._index.find(whole).astype(np.int64)
         given = external if isinstance(external, pl.Series) else pl.Series(values=external, strict=False)
+        given = values.without_fractions(given) if isinstance(external, pl.Series) else given
         if len(given) == 0:
             return np.zeros(0, np.int64)
         if isinstance(given.dtype, (pl.Categorical, pl.Enum)):
@@ -141,7 +145,7 @@ class Catalog:
         series = pl.Series("item_id", list(texts), dtype=pl.String).str.strip_chars()
         if self.ids.dtype == pl.String:
             return series
-        whole = series.cast(self.ids.dtype, strict=False)
+        whole = values.parse_whole(series, self.ids.dtype)
         if whole.null_count():
             wrong = series.filter(whole.is_null())[0]
             raise UserError(
@@ -194,8 +198,7 @@ class Catalog:
         raw = source.read(source.columns)
         if raw.is_empty():
             raise UserError("there are no new items in the table", code="no-new-items")
-        text = raw[item].cast(pl.String) if not source.typed else None
-        ids = values.ids(raw[item], f"column {item!r} of {source.name}") if text is None else self.parse(text.to_list())
+        ids = source.ids(raw, item, text=self.ids.dtype == pl.String)
         values.refuse(
             ids.is_duplicated(), ids, f"column {item!r} of {source.name}", "repeated ids", code="repeated-ids"
         )

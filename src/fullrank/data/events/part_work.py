@@ -16,6 +16,7 @@ import numpy as np
 import polars as pl
 from jaxtyping import Bool, Int64
 
+from fullrank.core.parquet import read_parquet
 from fullrank.data import manifest as manifests
 from fullrank.data import values
 from fullrank.data.events import parts, splits, write
@@ -118,7 +119,7 @@ class PartWork:
 
     @cached_property
     def item_ids(self) -> pl.Series:
-        return pl.read_parquet(self.work / ITEM_IDS)["item_id"]
+        return read_parquet(self.work / ITEM_IDS, "the item ids")["item_id"]
 
     @property
     def filters(self) -> list[tuple[str, dict[str, Any], Callable[[Events], Events]]]:

@@ -32,7 +32,11 @@ class EventPieces:
         self.chunks = Chunks(self.source, [name for name in dict.fromkeys(roles) if name is not None], scratch)
         if self.chunks.rows == 0:
             raise UserError(f"{source.name} has no rows", code="empty-table")
+        for name in (columns.user, columns.item):
+            self.source.require_one_kind(name)
         self.left_out, self.numbers, self.text_users = 0, False, False
+        self.doubts: set[str] = set()
+        """What is to be said of the times."""
 
     def __iter__(self) -> Iterator[tuple[str, pl.DataFrame]]:
         """(the rows, as errors name them; frame) of each piece, without rows that `missing` drops."""
@@ -70,7 +74,7 @@ class EventPieces:
         """Every event to the part of its user. Returns the first and the last second, and the number of events."""
         spans, events = [], 0
         for what, frame in self:
-            part, users, own = coded_piece(frame, what, self.spec, item_ids, type_names, spill.parts)
+            part, users, own = coded_piece(frame, what, self.spec, item_ids, type_names, spill.parts, notes=self.doubts)
             self.text_users = users.dtype == pl.String
             if self.spec.columns.time is not None:
                 self.numbers = frame[self.spec.columns.time].dtype.is_numeric()
@@ -82,7 +86,14 @@ class EventPieces:
 
 
 def coded_piece(
-    frame: pl.DataFrame, what: str, spec: Prepare, item_ids: pl.Series, type_names: tuple[str, ...], count: int
+    frame: pl.DataFrame,
+    what: str,
+    spec: Prepare,
+    item_ids: pl.Series,
+    type_names: tuple[str, ...],
+    count: int,
+    *,
+    notes: set[str] | None = None,
 ) -> tuple[Int64[np.ndarray, "n"], pl.Series, dict[str, np.ndarray]]:
     """Some rows of a table: the part of each of `count`, its user's id, and its other columns as arrays.
 
@@ -94,7 +105,7 @@ def coded_piece(
     own: dict[str, np.ndarray] = {"item": _places(item_ids, items).astype(np.int32)}
     if columns.time is not None:
         name = f"column {columns.time!r} of {what}"
-        own["time"], own["key"] = values.seconds(frame[columns.time], name, columns.time_unit)
+        own["time"], own["key"] = values.seconds(frame[columns.time], name, columns.time_unit, notes=notes)
     if columns.weight is not None:
         name = f"column {columns.weight!r} of {what}"
         own["weight"] = values.finite_numbers(frame[columns.weight], name, least=0.0).astype(np.float32)
@@ -111,17 +122,24 @@ def _typed(source: InputTable, spec: Prepare) -> InputTable:
     columns, lazy = spec.columns, source.frame.to_native()
     assert isinstance(lazy, pl.LazyFrame)
     whole = pl.Int64
-    asked = {
-        name: pl.col(name).cast(whole, strict=False).cast(pl.String).eq_missing(pl.col(name)).all()
-        for name in (columns.user, columns.item)
-    }
-    ask = [expression.alias(f"{place}") for place, expression in enumerate(asked.values())]
+    names, ask = (columns.user, columns.item), []
+    for place, name in enumerate(names):
+        plain = pl.col(name).cast(whole, strict=False).cast(pl.String).eq_missing(pl.col(name))
+        ask += [plain.all().alias(f"{place}"), pl.col(name).filter(~plain).first().alias(f"odd {place}")]
     if columns.time is not None:
         known = pl.col(columns.time).is_not_null()
         fits = [pl.col(columns.time).cast(kind, strict=False).is_not_null() for kind in (pl.Float64, whole)]
         ask += [known.sum().alias("times"), fits[0].sum().alias("numbers"), fits[1].sum().alias("whole")]
     found = source.attempt(lambda: lazy.select(ask).collect(engine="streaming")).row(0, named=True)
-    casts = [pl.col(name).cast(whole) for place, name in enumerate(asked) if found[f"{place}"]]
+    casts = [pl.col(name).cast(whole) for place, name in enumerate(names) if found[f"{place}"]]
+    first = {name: pl.Series([found[f"odd {place}"]]) for place, name in enumerate(names) if not found[f"{place}"]}
+    likely = {
+        name: values.nearly_whole(pl.col(name)) for name, odd in first.items() if values.whole_text(odd).dtype == whole
+    }
+    if likely:  # `12.0` among whole numbers: only then a second look, at all rows of such columns
+        fits = [(pl.col(name).is_null() | number.is_not_null()).all().alias(name) for name, number in likely.items()]
+        fitting = source.attempt(lambda: lazy.select(fits).collect(engine="streaming")).row(0, named=True)
+        casts += [number for name, number in likely.items() if fitting[name]]
     if columns.time is not None and 2 * found["numbers"] >= found["times"]:
         kind = whole if found["whole"] == found["numbers"] else pl.Float64
         casts.append(pl.col(columns.time).cast(kind, strict=False))

@@ -20,6 +20,7 @@ from fullrank.core.log import logger, shown_at
 from fullrank.data.column_names import TimeColumn, check_column, check_time_column, check_unit, with_keywords
 from fullrank.data.events import spark, splits, stream, write
 from fullrank.data.events.filters import Missing, Prepare, k_core, of_types, rated, without_duplicates
+from fullrank.data.events.needed_memory import Fitting, parts_to_fit
 from fullrank.data.events.part_work import PartRunner
 from fullrank.data.events.parts import MOST_PARTS
 from fullrank.data.events.store import Store, require_replaceable_store
@@ -53,6 +54,7 @@ def prepare(
     type_col: str | None = None,
     missing: Missing | None = None,
     separator: str | None = None,
+    items_id: str | None = None,
     set: Sequence[str] = (),
     parts: int | None = None,
     engine: Engine = "embedded",
@@ -69,9 +71,10 @@ def prepare(
     so on name the columns of the events, in place of `user_id`, `item_id` and `timestamp`: they are `columns` of
     `spec`, and `set` changes any of its settings (`["k_core=5"]`). `missing="drop"` leaves out rows without a user, an
     item or a time, and says how many. `separator` is that of a text file of events; without it, it is found in the
-    first line. An item or user table is joined on its column of the name that
-    the event table uses, else on `item_id` or `user_id`. `progress` prints one line per step to stderr; `notes` (what
-    a source has to say about its data) are kept in the manifest.
+    first line. A table of items is joined on its column `items_id`; without it, and for users, on the column of the
+    name that the event table uses, else on `item_id` or `user_id`. `progress` prints one line per step to stderr;
+    `notes` (what a source has to say about its data) are kept in the manifest.
+    What takes more memory than there is, is prepared in parts (`needed_memory.py`), which is said.
     With `parts` the store is written in so many parts (`data/events/parts.py`), and the table is read in pieces, so
     that neither has to fit into memory; a preparation in parts that was killed goes on when it is called again.
     ``engine="spark"`` (extra `spark`) does it on the Spark session that is there, or on one of `master`, such as
@@ -92,17 +95,30 @@ def prepare(
         "weight_col": ("columns.weight", check_column("weight_col", weight_col)),
         "type_col": ("columns.type", check_column("type_col", type_col)),
     }
+    if check_column("items_id", items_id) is not None and items is None:
+        raise UserError(
+            f"items_id={items_id!r} names a column of the table of items: give items, or leave it out",
+            code="setting-without-effect",
+        )
     spec = _with_keywords(spec, named, missing, set)
     with folder_lock(place, "prepare"):
         require_replaceable_store(place, overwrite=check_flag("overwrite", overwrite))
         level = shown_at(progress)
+        source = InputTable(events, "events", separator=separator)
+        require_columns(source, spec.columns, with_rating=spec.min_rating is not None)
+        fitting = parts_to_fit(source, users=users is not None) if parts is None else None
+        if fitting is not None:
+            parts = fitting.parts
         if parts is not None:
-            store = _prepare_parts(events, place, items, users, spec, separator, level, notes, parts, engine, master)
+            store = _prepare_parts(
+                source, events, place, items, users, spec, level, notes, parts, engine, master, items_id, fitting
+            )
         else:
-            store = _prepare_locked(events, place, items, users, spec, separator, level, notes)
-    if level < INFO:  # as of `table.notes` below
-        for note in splits.split_notes(store.manifest["split"]):
-            log.info(f"note: {note}")
+            store = _prepare_locked(source, events, place, items, users, spec, level, notes, items_id)
+    if level < INFO:  # who asked for no steps is told of doubts all the same; the command line prints all notes itself
+        for note in (*store.manifest["notes"], *splits.split_notes(store.manifest["split"])):
+            if note not in notes:
+                log.info(f"note: {note}")
     return store
 
 
@@ -136,29 +152,25 @@ def _with_keywords(spec: Prepare, named: dict[str, tuple[str, Any]], missing: An
 
 
 def _prepare_locked(
+    source: InputTable,
     events: Any,
     place: Path,
     items: Any,
     users: Any,
     spec: Prepare,
-    separator: str | None,
     level: int,
     notes: Sequence[str],
+    items_id: str | None,
 ) -> Store:
 
     def say(step: str, facts: dict[str, Any]) -> None:
         log.log(level, _step(step, facts))
 
-    table = read_events(
-        events, spec.columns, with_rating=spec.min_rating is not None, missing=spec.missing, separator=separator
-    )
-    if level < INFO:  # who asked for no steps is told of doubts all the same; the command line prints all notes itself
-        for note in table.notes:
-            log.info(f"note: {note}")
+    table = read_events(source, spec.columns, with_rating=spec.min_rating is not None, missing=spec.missing)
     steps: list[dict[str, Any]] = []
     table, split = _filter(replace(table, notes=(*notes, *table.notes)), spec, steps, say)
     table = table.compact()
-    catalogue = join_table(items, "items", spec.columns.item, "item_id", table.item_ids, table.typed)
+    catalogue = join_table(items, "items", spec.columns.item, "item_id", table.item_ids, table.typed, items_id)
     people = join_table(users, "users", spec.columns.user, "user_id", table.user_ids, table.typed)
     say("split and write", {})
     write.write_store(
@@ -176,8 +188,9 @@ def _prepare_locked(
 
 
 def _prepare_parts(
-    events: Any, place: Path, items: Any, users: Any, spec: Prepare, separator: str | None, level: int,
-    notes: Sequence[str], count: int, engine: Engine, master: str | None,
+    source: InputTable, events: Any, place: Path, items: Any, users: Any, spec: Prepare, level: int,
+    notes: Sequence[str], count: int, engine: Engine, master: str | None, items_id: str | None,
+    fitting: Fitting | None,
 ) -> Store:  # fmt: skip
     def say(step: str, facts: dict[str, Any]) -> None:
         log.log(level, _step(step, facts))
@@ -186,8 +199,6 @@ def _prepare_parts(
         raise UserError(
             "a store in parts keeps no table of users: leave out users, or parts", code="setting-without-effect"
         )
-    source = InputTable(events, "events", separator=separator)
-    require_columns(source, spec.columns, with_rating=spec.min_rating is not None)
     runner: PartRunner = stream.Here()
     if engine == "spark":
         spark.require_readable(source)
@@ -195,8 +206,9 @@ def _prepare_parts(
         read, runner = partial(spark.read_on_spark, session, events, spec, count), spark.OnSpark(session)
     else:
         read = partial(stream.read_pieces, source, spec, count)
-    told = Told(items, spec.columns.item, source.typed, tuple(notes), _names(events, items, None))
-    stream.prepare_parts(read, runner, place, spec, count, told, stream.identity_of(events), say)
+    check = fitting.require if fitting is not None else Path.exists
+    told = Told(items, spec.columns.item, items_id, source.typed, tuple(notes), _names(events, items, None))
+    stream.prepare_parts(read, runner, place, spec, count, told, stream.identity_of(events), say, check)
     store = Store.open(place, verify=False)
     say(f"wrote {str(place)!r}", store.manifest["counts"])
     return store

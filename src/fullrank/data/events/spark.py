@@ -27,6 +27,7 @@ import numpy as np
 import polars as pl
 
 from fullrank.core.errors import UserError, install_extra
+from fullrank.core.parquet import read_parquet
 from fullrank.core.tables import write_table
 from fullrank.data import values
 from fullrank.data.events.filters import Prepare
@@ -80,7 +81,13 @@ def session_of(table: Any, master: str | None) -> SparkSession:
 
 
 def require_readable(source: InputTable) -> None:
-    """Raise `UserError` for a file that is no Parquet."""
+    """Raise `UserError` for a file that is no Parquet, and for files of different types, which Spark does not cast."""
+    if source.unlike is not None:
+        raise UserError(
+            f"the files of {source.name} have columns of different types, or other columns, which the engine spark "
+            "does not cast: write all with one type, or prepare parts without it",
+            code="files-differ",
+        )
     if source.path is not None and not source.sliced:
         raise UserError(
             f"{source.name}: the engine spark reads Parquet files, a folder of them, or a Spark DataFrame",
@@ -108,21 +115,23 @@ def read_on_spark(session: SparkSession, table: Any, spec: Prepare, count: int, 
         frame, rows, left_out = _without_missing(frame, spec)
         head = to_polars(frame.limit(0))
         columns = spec.columns
-        text_users = values.ids(head[columns.user], f"column {columns.user!r} of {name}").dtype == pl.String
+        users = values.ids(head[columns.user], f"column {columns.user!r} of {name}")
         values.ids(head[columns.item], f"column {columns.item!r} of {name}")
-        item_ids = _distinct(frame, columns.item).alias("item_id")
+        text_users = users.dtype == pl.String
+        item_ids = values.ids(_distinct(frame, columns.item), f"column {columns.item!r} of {name}").sort()
+        item_ids = item_ids.alias("item_id")
         types = () if columns.type is None else tuple(_distinct(frame, columns.type).cast(pl.String).sort())
         write_table(pl.DataFrame({"item_id": item_ids}), work / ITEM_IDS)
         code = partial(_coded, spec=spec, count=count, name=name, work=work, types=types)
-        own, users = _dtypes(head, spec), head[columns.user].dtype
-        found = send_to_parts(frame, code, own, users, count, work / SPILL)
-    dtypes = {"user": "<u4" if text_users else head[columns.user].to_numpy().dtype.str, **own}
+        own = _dtypes(head, spec)
+        found = send_to_parts(frame, code, own, users.dtype, count, work / SPILL)
+    dtypes = {"user": "<u4" if text_users else users.to_numpy().dtype.str, **own}
     span = None if columns.time is None else (int(found["first"].min()), int(found["last"].max()))  # type: ignore[arg-type]
     notes = []
     if left_out:
         notes.append(f"{left_out:,} of {rows:,} rows without a user, an item or a time were left out")
     if span is not None and columns.time is not None:
-        notes += unit_notes(*span, columns, head[columns.time].dtype.is_numeric())
+        notes += sorted(unit_notes(*span, columns, head[columns.time].dtype.is_numeric()))
     return {
         "events": int(found["events"].sum()), "span": span, "types": list(types), "notes": notes,
         "text_users": text_users, "columns": dtypes,
@@ -233,7 +242,7 @@ def _coded(
     batches: Iterator[pa.RecordBatch], spec: Prepare, count: int, name: str, work: Path, types: tuple[str, ...]
 ) -> Iterator[pa.RecordBatch]:
     """A worker's pieces of the table, coded."""
-    ids = pl.read_parquet(work / ITEM_IDS)["item_id"]
+    ids = read_parquet(work / ITEM_IDS, "the item ids")["item_id"]
     for batch in batches:
         frame = pl.from_arrow(batch)
         assert isinstance(frame, pl.DataFrame)

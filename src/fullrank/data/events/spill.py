@@ -14,6 +14,7 @@ import polars as pl
 from jaxtyping import Int
 
 from fullrank.core.files import NotWritten, reason_of, write_array
+from fullrank.core.parquet import read_parquet
 from fullrank.core.tables import write_table
 from fullrank.data.events.table import Events
 
@@ -106,5 +107,5 @@ def save_events(folder: Path, events: Events) -> None:
 def load_events(folder: Path, item_ids: pl.Series, type_names: tuple[str, ...]) -> Events:
     """What `save_events` wrote; arrays are mapped."""
     arrays = {path.stem: np.load(path, mmap_mode="r") for path in folder.glob("*.npy")}
-    users = pl.read_parquet(folder / "users.parquet")["user_id"]
+    users = read_parquet(folder / "users.parquet", "the users")["user_id"]
     return Events(**arrays, user_ids=users, item_ids=item_ids, type_names=type_names)

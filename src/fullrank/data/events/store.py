@@ -16,13 +16,13 @@ from fullrank.core.checks import check_path
 from fullrank.core.errors import unknown
 from fullrank.core.files import foreign_files, require_replaceable
 from fullrank.core.jagged import Jagged
+from fullrank.core.parquet import read_parquet
 from fullrank.core.parted import Flat, PartedArray, stretches
 from fullrank.data import manifest as manifests
 from fullrank.data import values
 from fullrank.data.events import parts
 from fullrank.data.events.catalog import Catalog
 from fullrank.data.events.splits import repeated_share
-from fullrank.data.frames import unreadable
 from fullrank.data.histories import EvalSet, Histories
 from fullrank.data.user_keys import UserKeys, user_keys
 
@@ -82,7 +82,7 @@ class Store:
         """
         folder = check_path("the store", path)
         manifest, arrays = _opened(folder, verify)
-        store = cls(folder, manifest, arrays, Catalog.open(folder / "items.parquet"))
+        store = cls(folder, manifest, arrays, Catalog.open(folder / "items.parquet", items=manifest["counts"]["items"]))
         store._check()
         return store
 
@@ -142,13 +142,10 @@ class Store:
     @cached_property
     def users(self) -> pl.DataFrame:
         """users.parquet: `user` (0 .. U-1), `user_id` (external), then the columns of the user table."""
-        found = [_read_users(folder / "users.parquet") for folder in self.folders]
+        told = self.manifest["parts"] if parts.is_parts(self.manifest) else [self.manifest]
+        sizes = [part["counts"]["users"] for part in told]
+        found = [_read_users(one / "users.parquet", rows) for one, rows in zip(self.folders, sizes, strict=True)]
         frame = found[0] if len(found) == 1 else pl.concat(found)
-        if len(frame) != self.num_users:
-            raise manifests.damaged_file(
-                self.folders[0] / "users.parquet",
-                f"the user tables have {len(frame):,} rows, not {self.num_users:,}",
-            )
         return frame if len(found) == 1 else frame.with_columns(user=pl.Series(np.arange(len(frame))))
 
     @property
@@ -249,10 +246,6 @@ class Store:
         low, high = self.bounds[:, 0], self.bounds[:, 1]
         if bool(((low < starts) | (high < low) | (stops < high)).any()):
             raise manifests.damaged_file(self.path / "bounds.npy", "bounds must lie in order inside each user's events")
-        if self.manifest["counts"]["items"] != self.num_items:
-            raise manifests.damaged_file(
-                self.path / "items.parquet", f"it has {self.num_items:,} items, the manifest another number"
-            )
         _in_range(self.items, self.num_items, self.path / "items.npy")
         if self.types is not None:
             _in_range(self.types, len(self.type_names), self.path / "types.npy")
@@ -299,11 +292,8 @@ def _behind_each_other(found: list[dict[str, Flat | None]], folder: Path) -> dic
     return joined
 
 
-def _read_users(path: Path) -> pl.DataFrame:
-    try:
-        frame = pl.read_parquet(path, glob=False)
-    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
-        raise unreadable(f"the user table {str(path)!r}", error) from None
+def _read_users(path: Path, rows: int) -> pl.DataFrame:
+    frame = read_parquet(path, "the user table", rows=rows)
     if not {"user", "user_id"} <= set(frame.columns):
         raise manifests.damaged_file(path, "it needs the columns user and user_id")
     return frame

@@ -51,10 +51,12 @@ def prepare_parts(
     told: Told,
     identity: Any,
     say: Say,
+    check: Callable[[Path], object],
 ) -> None:
     """Write a store of so many parts at `place`. The caller holds its lock, and has found that it may be written.
 
-    `read` puts the events into a folder and says what it found; `identity` is what the table is known by again.
+    `read` puts the events into a folder and says what it found; `identity` is what the table is known by again;
+    `check` looks at the parts as they were read.
     """
     work = place.with_name(place.name + WORK)
     asked = {"spec": spec.dump(), "parts": count, "input": identity}
@@ -67,6 +69,7 @@ def prepare_parts(
             write_json(work / STATE, state)
         else:
             say("go on with what was read before", {"events": state["events"]})
+        check(work / SPILL)
         make_parts(work, spec, count, told, state, say, runner)
         shutil.rmtree(work / SPILL)
         (work / STATE).unlink()
@@ -111,7 +114,7 @@ def read_pieces(source: InputTable, spec: Prepare, count: int, work: Path) -> di
             f"{reading.left_out:,} of {reading.chunks.rows:,} rows without a user, an item or a time were left out"
         )
     if span is not None:
-        notes += unit_notes(*span, spec.columns, reading.numbers)
+        notes += sorted(reading.doubts | unit_notes(*span, spec.columns, reading.numbers))
     told = {"events": events, "span": span, "types": list(type_names), "notes": notes}
     return told | {"text_users": reading.text_users, "columns": spill.columns}
 

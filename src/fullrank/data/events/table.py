@@ -6,6 +6,7 @@ one row per id, in the store's order.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -22,6 +23,7 @@ from fullrank.data.frames import InputTable
 
 DAY = 86_400
 """Seconds."""
+NEW_ITEMS = "; fr.grow (fullrank grow) gives a trained run such items"
 
 
 class Columns(Spec):
@@ -93,19 +95,16 @@ class Events:
 
 
 def read_events(
-    table: Any,
+    source: InputTable,
     columns: Columns,
     *,
     with_rating: bool = False,
     missing: Literal["error", "drop"] = "error",
-    separator: str | None = None,
 ) -> Events:
-    """Read, check, code and sort an event table. `table` and `separator` are what `frames.InputTable` takes; `missing`
-    is as in `Prepare`.
+    """Read, check, code and sort an event table. `missing` is as in `Prepare`.
 
     Raises `UserError` for a missing column, missing ids, unreadable times or numbers, and for an empty table.
     """
-    source = InputTable(table, "events", separator=separator)
     roles = require_columns(source, columns, with_rating=with_rating)
     waiting = [name for name in roles.values() if name is not None]
     frame = source.read(waiting)
@@ -119,7 +118,12 @@ def read_events(
     except UserError as error:
         if error.code not in ("missing-ids", "empty-ids", "missing-times", "unreadable-times"):
             raise
-        raise UserError(f"{error}; missing='drop' drops those without a value", code=error.code) from None
+        waiting = [name for name in roles.values() if name is not None]
+        with suppress(UserError):  # the advice is given where it is seen to work; columns were let go of, so read anew
+            kept, _ = _without_missing(source.read(waiting), columns, source.name)
+            _coded(kept, source, columns, waiting, with_rating, ())
+            error = UserError(f"{error}; missing='drop' drops those without a value", code=error.code)
+        raise error from None
 
 
 def require_columns(source: InputTable, columns: Columns, *, with_rating: bool) -> dict[str, str | None]:
@@ -149,6 +153,8 @@ def _coded(
         series = frame[name] if name in waiting else frame.drop_in_place(name)
         return series, f"column {name!r} of {source.name}"
 
+    for name in (columns.user, columns.item):
+        source.require_one_kind(name)
     user, user_ids = values.dense(values.ids(*column(columns.user), typed=source.typed))
     item, item_ids = values.dense(values.ids(*column(columns.item), typed=source.typed))
     events = Events(user, item, user_ids, item_ids, typed=source.typed, notes=notes)
@@ -164,8 +170,10 @@ def _coded(
         return events
     given, what = column(columns.time)
     numbers = given.dtype not in (pl.Date, pl.Datetime)
-    time, order = values.in_time(given, what, columns.time_unit, typed=source.typed)
-    events = replace(events, time=time, notes=(*notes, *unit_notes(int(time.min()), int(time.max()), columns, numbers)))
+    doubts: set[str] = set()
+    time, order = values.in_time(given, what, columns.time_unit, typed=source.typed, notes=doubts)
+    doubts |= unit_notes(int(time.min()), int(time.max()), columns, numbers)
+    events = replace(events, time=time, notes=(*notes, *sorted(doubts)))
     return events if order is None else events.take(order)
 
 
@@ -204,19 +212,14 @@ def _without_missing(frame: pl.DataFrame, columns: Columns, name: str) -> tuple[
     return frame.filter(~bad), (f"{count:,} of {len(frame):,} rows without a user, an item or a time were left out",)
 
 
-def unit_notes(low: int, high: int, columns: Columns, numbers: bool) -> tuple[str, ...]:
-    """A note where numbers taken as times, of which these are the first and the last, can hardly be such.
-
-    They reach past the year 5000, as milliseconds taken as seconds do, or all lie within a day of 1970, as ranks and
-    ratings do.
+def unit_notes(low: int, high: int, columns: Columns, numbers: bool) -> set[str]:
+    """A note where numbers taken as times, of which these are the first and the last, all lie within a day of 1970, as
+    ranks and ratings do.
     """
-    if columns.time_unit == "s" and high > values.YEAR_5000:
-        return (f"times in column {columns.time!r} lie after the year 5000 as seconds; are they milliseconds? "
-                "then say time_unit='ms'",)  # fmt: skip
-    if numbers and -DAY < low and high < DAY:
-        return (f"times in column {columns.time!r} are {low} to {high} in seconds since 1970, all within a day of it; "
-                "is it a column of times? one that only has an order will do where nothing reads times",)  # fmt: skip
-    return ()
+    if not (numbers and -DAY < low and high < DAY):
+        return set()
+    return {f"times in column {columns.time!r} are {low} to {high} in seconds since 1970, all within a day of it; "
+            "is it a column of times? one that only has an order will do where nothing reads times"}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -231,20 +234,22 @@ class JoinedTable:
     notes: tuple[str, ...] = ()
 
 
-def join_table(table: Any, what: str, column: str, fallback: str, ids: pl.Series, typed: bool) -> JoinedTable:
+def join_table(
+    table: Any, what: str, column: str, fallback: str, ids: pl.Series, typed: bool, named: str | None = None
+) -> JoinedTable:
     """Rows of `table` for each of `ids` [N]; nulls where the table has none.
 
-    The key is the column `column`, else `fallback`. Rows without events are dropped and counted, and so are rows that
-    repeat another one in every column. `typed` is False where `ids` came from a file without types. Raises `UserError`
-    for a missing key column, missing ids, ids of another type, rows of one id that differ, columns with reserved names,
-    and a table that knows none of the ids.
+    The key is the column `named`, else `column`, else `fallback`. Rows without events are dropped and counted, and so
+    are rows that repeat another one in every column. `typed` is False where `ids` came from a file without types.
+    Raises `UserError` for a missing key column, missing ids, ids of another type, rows of one id that differ, columns
+    with reserved names, and a table that knows none of the ids.
     """
     if table is None:
         return JoinedTable(ids, pl.DataFrame(), None)
     source = InputTable(table, what)
-    key = column if column in source.columns else fallback
-    source.require(key, f"name the id column {column!r} as in the events" if column == fallback
-                   else f"name the id column {column!r} or {fallback!r}")  # fmt: skip
+    key = named or (column if column in source.columns else fallback)
+    source.require(key, f"name the column of ids by {what}_id=" if what == "items" else
+                   f"name the id column {column!r} or {fallback!r}")  # fmt: skip
     reserved = [n for n in source.columns if n != key and n in (*RESERVED, "user", "user_id")]
     if reserved:
         raise UserError(
@@ -253,7 +258,7 @@ def join_table(table: Any, what: str, column: str, fallback: str, ids: pl.Series
         )
     frame = source.infer(source.read(source.columns), keep_text=key)
     _storable(frame, source.name)
-    given = values.ids(frame[key], f"column {key!r} of {source.name}")
+    given = source.ids(frame, key)
     left, right = _comparable(ids, given, source.name, untyped=not (typed and source.typed))
     first = given.is_first_distinct()
     repeated = int((~first).sum())
@@ -273,8 +278,21 @@ def join_table(table: Any, what: str, column: str, fallback: str, ids: pl.Series
             f"as {given[0] if len(given) else None!r}); is {key!r} the right column?",
             code="no-known-ids",
         )
-    notes = (f"{repeated:,} rows of {what} repeat another row in every column and were left out",) if repeated else ()
-    return JoinedTable(ids, frame.drop(key)[found], facts, notes)
+    notes = []
+    if repeated:
+        notes.append(f"{repeated:,} rows of {what} repeat another row in every column and were left out")
+    if facts["missing"]:
+        lost = ids.filter(found.is_null())[0]
+        notes.append(
+            f"{facts['missing']:,} of {len(ids):,} {what} have no row in the table of {what}, such as {lost!r}: "
+            "nothing is known of them"
+        )
+    if facts["without_events"]:
+        notes.append(
+            f"{facts['without_events']:,} of {len(index):,} {what} of the table of {what} have no event that is left, "
+            "and are no part of the store" + NEW_ITEMS * (what == "items")
+        )
+    return JoinedTable(ids, frame.drop(key)[found], facts, tuple(notes))
 
 
 def _refuse_differing(frame: pl.DataFrame, ids: pl.Series, first: pl.Series, key: str, name: str) -> None:

@@ -26,7 +26,9 @@ class Told:
 
     items: Any
     column: str
-    """The column of an item's id."""
+    """The column of an item's id in the events."""
+    items_id: str | None
+    """The column of the id in the table of items, where it is named."""
     typed: bool
     notes: tuple[str, ...]
     inputs: dict[str, str]
@@ -49,7 +51,7 @@ def write_whole(
     manifests_of = [manifests.load_manifest(folder / parts.part_folder(number)) for number in range(count)]
     hashes = {int(bucket): value for one in manifests_of for bucket, value in one["buckets"].items()}
     user_type = pl.read_parquet_schema(folder / parts.part_folder(0) / "users.parquet")["user_id"]
-    catalogue = join_table(told.items, "items", told.column, "item_id", ids, told.typed)
+    catalogue = join_table(told.items, "items", told.column, "item_id", ids, told.typed, told.items_id)
     write_table(whole_table(catalogue, "item", {"train_count": seen[0]}), folder / "items.parquet")
     split = _split([one["split"] for one in manifests_of], seen)
     if split["kind"] == "leave_one_out" and (share := segments.later_share()) is not None:

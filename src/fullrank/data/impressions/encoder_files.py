@@ -14,9 +14,8 @@ from typing import Any
 import polars as pl
 
 from fullrank.core.errors import UserError, brief
-from fullrank.core.readers import refuse_special
+from fullrank.core.parquet import read_parquet
 from fullrank.core.tables import write_table
-from fullrank.data.frames import unreadable
 from fullrank.data.impressions.encoding import FieldEncoder, Lookup, vocabulary_owner
 from fullrank.data.impressions.fields import Numeric, Schema
 from fullrank.data.impressions.vocabulary import Hashed, Vocabulary
@@ -72,15 +71,15 @@ def restore_encoder(path: Path, tree: Mapping[str, Any], again: str = AGAIN) -> 
     return encoder
 
 
-def read_columns(path: Path, *allowed: dict[str, Any], again: str = AGAIN) -> pl.DataFrame:
-    """A Parquet file with one of the `allowed` sets of columns and types. Raises `UserError` for any other."""
+def read_columns(path: Path, *allowed: dict[str, Any], rows: int | None = None, again: str = AGAIN) -> pl.DataFrame:
+    """A Parquet file with one of the `allowed` sets of columns and types, and so many `rows` where that is known.
+
+    Raises `UserError` for any other.
+    """
     try:
-        refuse_special(path)
-        frame = pl.read_parquet(path, glob=False)
+        frame = read_parquet(path, "the table", rows=rows)
     except FileNotFoundError:
         raise UserError(f"{path} is missing; {again}", code="missing-file") from None
-    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
-        raise unreadable(f"the table {str(path)!r}", error) from None
     if dict(frame.schema) not in allowed:
         columns = brief(dict(frame.schema), 120)
         raise damaged_file(path, f"its columns are {columns}, expected {', '.join(allowed[0])}", again)

@@ -17,6 +17,7 @@ import polars as pl
 from jaxtyping import Int8, Int64
 
 from fullrank.core.jagged import Jagged
+from fullrank.core.parquet import read_parquet
 from fullrank.core.spec import spec_tree
 from fullrank.data.impressions.fields import Schema
 
@@ -51,7 +52,7 @@ def _of_schema(schema: Schema) -> Any:
 def _add_tables(state: Any, folder: Path, files: Iterable[str]) -> None:
     for name in TABLES:
         if name in files:
-            table = pl.read_parquet(folder / name)
+            table = read_parquet(folder / name, "the table")
             for column in table.columns:
                 text = table[column].cast(pl.String)
                 state.update(text.str.len_bytes().cast(pl.Int64).to_numpy().astype("<i8").tobytes())

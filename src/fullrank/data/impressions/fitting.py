@@ -113,6 +113,12 @@ class Fit:
             if isinstance(field, Numeric):
                 numbers = numeric.parse_numbers(frame[field.name], name)
                 counted.missing[field.name] += int(np.isnan(numbers).sum())
+                if field.transform == "standard":
+                    values.refuse(
+                        pl.Series(np.abs(numbers) > numeric.MOST_STANDARD), frame[field.name], name,
+                        f"numbers beyond {numeric.MOST_STANDARD:g}, which transform=standard cannot square (log or "
+                        "bucket can),", code="numbers-too-large",
+                    )  # fmt: skip
                 if (gatherer := self._numbers[field.name]) is not None:
                     gatherer.add(numbers[train], rows)
             elif isinstance(field, Categorical):

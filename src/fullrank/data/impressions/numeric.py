@@ -20,6 +20,8 @@ from fullrank.data.impressions.fields import BUCKETS, Numeric
 from fullrank.data.impressions.vocabulary import FIRST, MISSING
 from fullrank.data.values import refuse
 
+MOST_STANDARD = 1e150
+"""The largest number whose square, which a deviation is made of, a double holds for some billion rows."""
 SAMPLE = 1 << 18
 """Training rows that quantiles are taken from."""
 

@@ -17,6 +17,7 @@ import polars as pl
 from jaxtyping import Int64
 
 from fullrank.core.files import copy_file, whole_folder, write_json
+from fullrank.core.parquet import read_parquet
 from fullrank.core.readers import read_json
 from fullrank.data import manifest as manifests
 from fullrank.data.events import parts
@@ -154,7 +155,7 @@ class PartTasks:
 
     @cached_property
     def _groups(self) -> pl.Series | None:
-        return None if self.schema.group is None else pl.read_parquet(self.work / TABLES[1])["value"]
+        return None if self.schema.group is None else read_parquet(self.work / TABLES[1], "the groups")["value"]
 
     @cached_property
     def _coder(self) -> RowCoder:

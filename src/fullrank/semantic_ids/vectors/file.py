@@ -38,8 +38,8 @@ class FileVectors(VectorsSpec):
         for name in (self.item, *self.columns):
             source.require(name, f"name it with vectors.{'item' if name == self.item else 'columns'}")
         frame = source.read([self.item, *self.columns] if self.columns else source.columns)
-        frame = source.infer(frame, keep_text=self.item if catalog.ids.dtype == pl.String else ())
-        ids = frame[self.item]
+        frame = source.infer(frame, keep_text=self.item)
+        ids = source.ids(frame, self.item, text=catalog.ids.dtype == pl.String)
         if ids.null_count() or ids.n_unique() < len(ids):
             raise UserError(
                 f"the column {self.item!r} of {source.name} must hold each item once and none missing",

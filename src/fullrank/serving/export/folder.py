@@ -17,6 +17,7 @@ from fullrank import __version__
 from fullrank.core.checks import check_path
 from fullrank.core.errors import UserError
 from fullrank.core.files import jsonable, require_replaceable, whole_folder, write_json
+from fullrank.core.parquet import read_parquet
 from fullrank.core.tables import write_table
 from fullrank.data import manifest as manifests
 from fullrank.data.events.catalog import Catalog
@@ -79,9 +80,9 @@ class Exported:
                 code="not-a-recommender",
             )
         try:
-            frame = pl.read_parquet(self.path / ITEMS, glob=False)
-        except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
-            raise damaged_file(self.path / ITEMS, str(error), AGAIN) from None
+            frame = read_parquet(self.path / ITEMS, "the item table")
+        except FileNotFoundError:
+            raise damaged_file(self.path / ITEMS, "it is missing", AGAIN) from None
         if "item_id" not in frame.columns or frame["item_id"].null_count():
             raise damaged_file(self.path / ITEMS, "it has no column item_id of an id for each item", AGAIN)
         return frame["item_id"]

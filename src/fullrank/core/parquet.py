@@ -1,0 +1,146 @@
+"""Read a Parquet file of a folder that somebody else made: what it takes in memory is added up before it is decoded.
+
+A few bytes announce a billion equal values, and a page of some KB unpacks to gigabytes. So the footer and the header of
+every page are read first (https://parquet.apache.org/docs/file-format, Thrift's compact protocol), and a file that
+takes out of all proportion to its size is refused. What the library writes takes up to a hundred times its bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO, Any
+
+import polars as pl
+
+from fullrank.core.errors import UserError
+from fullrank.core.readers import cannot_open, refuse_special
+
+MOST_RATIO, FLOOR = 1000, 64 * 2**20
+"""A file may take so many times its bytes of memory, and so many bytes more."""
+MOST_FOOTER = 8 * 2**20
+"""Bytes of a footer: some ten thousand columns and groups of rows."""
+PAGE = 64 * 2**10
+"""Bytes that a page counts at least, which bounds how many are looked at."""
+MOST_HEADER = 2**20
+"""Bytes of a page's header, which may hold the least and the greatest text of the page."""
+_TEXT, _END = 6, b"PAR1"
+BROKEN = (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError)
+"""What polars raises for a file that it cannot read."""
+
+
+def read_parquet(
+    path: Path, what: str, *, rows: int | None = None, columns: Sequence[str] | None = None
+) -> pl.DataFrame:
+    """The table of a folder's file, of so many `rows` where the caller knows; `what` names it in errors.
+
+    Raises `FileNotFoundError`, and `UserError` for a file that is damaged, has other rows, or is out of all proportion.
+    """
+    name = f"{what} {str(path)!r}"
+    try:
+        refuse_special(path)
+        with open(path, "rb") as file:
+            _refuse_oversized(file, path.stat().st_size, rows, name)
+        return pl.read_parquet(path, glob=False, columns=None if columns is None else list(columns))
+    except FileNotFoundError:
+        raise
+    except (*BROKEN, IndexError, KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
+        if isinstance(error, UserError):
+            raise
+        raise cannot_open(path, error) or unreadable(name, error) from None
+
+
+def unreadable(name: str, error: BaseException) -> UserError:
+    """The error for a file that is there and cannot be parsed."""
+    if isinstance(error, pl.exceptions.NoDataError):
+        return UserError(f"{name} is empty", code="empty-file")
+    reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+    return UserError(
+        f"{name} cannot be read, it is damaged or not what its suffix says: {reason[:200]}", code="table-unreadable"
+    )
+
+
+def _refuse_oversized(file: IO[bytes], size: int, rows: int | None, name: str) -> None:
+    """Raise `UserError` for other rows than expected, and for what takes too much memory for its `size`."""
+    file.seek(max(size - 8, 0))
+    length, end = int.from_bytes(file.read(4), "little"), file.read(4)
+    if end != _END or not 0 < length <= min(MOST_FOOTER, size - 8):
+        raise ValueError(f"its footer of {length:,} bytes is none")
+    file.seek(size - 8 - length)
+    footer, _ = _struct(file.read(length), 0)
+    if rows is not None and footer[3] != rows:
+        raise UserError(f"{name} is damaged: it has {footer[3]:,} rows, not {rows:,}", code="file-damaged")
+    most, needed = FLOOR + MOST_RATIO * size, 0
+    for group in footer[4]:
+        for chunk in group[1]:
+            needed += group[3] * (16 if chunk[3][1] == _TEXT else 8)
+            at = min(place for place in (chunk[3].get(11), chunk[3][9]) if place)
+            stop = at + chunk[3][7]
+            while at < stop and needed <= most:
+                file.seek(at)
+                header, read = _struct(file.read(min(MOST_HEADER, stop - at)), 0)
+                values = (header.get(5) or header.get(7) or header.get(8) or {1: 0})[1]
+                if min(header[2], header[3], values) < 0:
+                    raise ValueError("a page has a negative size")
+                needed += max(PAGE, header[2]) + values * (16 if chunk[3][1] == _TEXT else 8)
+                at += read + header[3]
+            if group[3] < 0 or needed > most:
+                raise UserError(
+                    f"{name} has {size:,} bytes and would take more than {most:,} of memory ({footer[3]:,} rows): no "
+                    "file of this library does; take another copy of the folder",
+                    code="file-oversized",
+                )
+
+
+def _struct(data: bytes, at: int) -> tuple[dict[int, Any], int]:
+    """The fields of a Thrift struct by their numbers, and where it ends."""
+    fields: dict[int, Any] = {}
+    number = 0
+    while head := data[at]:
+        at += 1
+        if head >> 4:
+            number += head >> 4
+        else:
+            number, at = _whole(data, at)
+        fields[number], at = (head & 15 == 1, at) if head & 15 < 3 else _value(data, at, head & 15)
+    return fields, at + 1
+
+
+def _value(data: bytes, at: int, kind: int) -> tuple[Any, int]:
+    if kind in (4, 5, 6):
+        return _whole(data, at)
+    if kind in (1, 2, 3):  # a truth value in a list, or a byte
+        return data[at], at + 1
+    if kind == 7:
+        return None, at + 8
+    if kind == 8:
+        length, at = _varint(data, at)
+        return None, at + length
+    if kind == 12:
+        return _struct(data, at)
+    if kind not in (9, 10):
+        raise ValueError(f"its footer holds a value of kind {kind}")
+    length, inner, at = data[at] >> 4, data[at] & 15, at + 1
+    if length == 15:
+        length, at = _varint(data, at)
+    found = []
+    for _ in range(length):
+        value, at = _value(data, at, inner)
+        found.append(value)
+    return found, at
+
+
+def _whole(data: bytes, at: int) -> tuple[int, int]:
+    number, at = _varint(data, at)
+    return (number >> 1) ^ -(number & 1), at
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    number = shift = 0
+    while True:
+        number |= (data[at] & 127) << shift
+        shift, at = shift + 7, at + 1
+        if shift > 70:
+            raise ValueError("its footer holds a number of more than 64 bits")
+        if not data[at - 1] & 128:
+            return number, at
