@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from fullrank.core.bounds import MOST_COUNT, MOST_EPOCHS, MOST_FACTOR, MOST_PARTS, MOST_SEED
+from fullrank.core.bounds import MOST_COUNT, MOST_EPOCHS, MOST_FACTOR, MOST_PARTS, MOST_SEED, MOST_VALUE
 from fullrank.core.errors import UserError, did_you_mean, unknown
 from fullrank.core.readers import read_text
 from fullrank.core.registry import Room, find, kinds
@@ -45,6 +45,9 @@ class Training(Spec):
     """Share of all steps in which the learning rate rises from 0 (one cycle: from peak/25)."""
     clip_norm: float | None = Field(None, gt=0, le=MOST_FACTOR)
     """Largest gradient norm; null does not clip."""
+    max_loss: float | None = later(1e4, gt=0, le=MOST_VALUE)
+    """Largest mean loss of an epoch: above it training ends as failed. Losses here are of the order of ln V, what
+    guessing among V items costs (of clicks ln 2); null is for a loss that is large by nature."""
     precision: Literal["fp32", "bf16", "auto"] = "fp32"
     """Arithmetic of the forward and backward pass (weights stay fp32); `auto` is bf16 on CUDA devices whose tensor
     cores multiply it, fp32 elsewhere, and a run says which it was."""

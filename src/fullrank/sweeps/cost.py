@@ -29,6 +29,8 @@ SECONDS = 3.0
 """Time spent on measuring one cell's steps; as much again at most on its evaluation."""
 SHARES = (64, 16, 4, 1)
 """One in so many users is evaluated, more while time is left."""
+DIVERGED = ("nan-scores", "probabilities-not-finite")
+"""Errors of a model that a few steps have spoilt."""
 
 
 @dataclass(frozen=True)
@@ -94,6 +96,9 @@ def measure_costs(
         try:
             found[job.cost_key] = measure_cost(job, store, seconds=seconds, device=device)
         except UserError as error:
+            if error.code in DIVERGED:  # as the job itself will end, with a row
+                found[job.cost_key] = None
+                continue
             raise UserError(f"cell {job.cell!r}: {error}", code=error.code) from None
         except Exception:  # the job will fail by itself, with a row and a traceback, and the others go on
             found[job.cost_key] = None

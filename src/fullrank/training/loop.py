@@ -14,6 +14,7 @@ from typing import Any
 import lightning
 import torch
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 
 from fullrank.core.errors import UserError
 from fullrank.core.tensor_files import write_tensors
@@ -140,7 +141,8 @@ class FitModule(lightning.LightningModule):
 
 
 LOG_EVERY = 50
-"""Optimizer steps between step rows."""
+"""Optimizer steps between step rows, and the fewest whose mean loss ends a training in mid-epoch."""
+REMEDY = "lower training.lr or set training.clip_norm=1"
 
 
 class TrainingLoop(lightning.Callback):
@@ -185,12 +187,8 @@ class TrainingLoop(lightning.Callback):
         for name, value in terms.items():
             self.epoch_sums[name] = self.epoch_sums.get(name, 0.0) + value
         loss, penalty = _objective(terms, module.penalties)
-        if not math.isfinite(loss + penalty):
-            raise UserError(
-                f"the loss is {loss + penalty} at step {step}: lower training.lr or set training.clip_norm=1",
-                code="loss-not-finite",
-            )
         epoch, inside = divmod(step, self.loader.steps_per_epoch)
+        self._require_sound(loss + penalty, step, inside or self.loader.steps_per_epoch, module.penalties)
         if trainer.is_global_zero:
             self.progress.advance(step, f"epoch {epoch + 1}  {_loss_text(loss, penalty, module.penalties)}")
             if step % LOG_EVERY == 0:
@@ -199,13 +197,42 @@ class TrainingLoop(lightning.Callback):
                 self.metrics_log.add("step", step, step / self.loader.steps_per_epoch, figures)
             if inside:  # an epoch's end has a row of its own
                 self._watch(module, step, epoch)
+        if inside and not self._checkpoint_is_due(module):
+            return
+        self._require_finite_state(trainer, module, step)
         if inside == 0:
             self._close_epoch(trainer, module, step, epoch)
-        elif self._checkpoint_is_due(module):
-            self._save(trainer, module, step)
         else:
-            return
+            self._save(trainer, module, step)
         self.resumed_at = time.perf_counter()  # validation and checkpoints are not training
+
+    def _require_sound(self, objective: float, step: int, steps: int, penalties: set[str]) -> None:
+        """Raise `UserError` where the loss is not finite, or its mean over the epoch's `steps` so far is too large."""
+        if not math.isfinite(objective):
+            raise UserError(f"the loss is {objective} at step {step}: {REMEDY}", code="loss-not-finite")
+        largest = self.experiment.training.max_loss
+        mean = _objective(self.epoch_sums, penalties)[0] / steps
+        if largest is not None and mean > largest and (steps >= LOG_EVERY or steps == self.loader.steps_per_epoch):
+            raise UserError(
+                f"the loss is {mean:.4g} in the mean of an epoch's first {steps:,} steps (at step {step:,}), above "
+                f"training.max_loss={largest:g}: {REMEDY}, and see model.scoring.temperature; for a loss that is large "
+                "by nature, set training.max_loss=null",
+                code="loss-too-large",
+            )
+
+    def _require_finite_state(self, trainer: Any, module: FitModule, step: int) -> None:
+        """Raise `UserError` before weights or moments that are not finite are written anywhere."""
+        state = [value for entry in trainer.optimizers[0].state.values() for value in entry.values()]
+        values = [*module.model.state_dict().values(), *(one for one in state if isinstance(one, Tensor))]
+        local = [one.to_local() if isinstance(one, DTensor) else one for one in values]
+        broken = float(not all(bool(one.isfinite().all()) for one in local))
+        if module.shards:  # others hold other rows
+            broken = sum_over_ranks(torch.tensor(broken, device=module.device))
+        if broken:
+            raise UserError(
+                f"weights, or moments of the optimizer, are not finite behind step {step}: {REMEDY}",
+                code="weights-not-finite",
+            )
 
     def _checkpoint_is_due(self, module: FitModule) -> bool:
         """By the clock of this process; by that of the first where all write a checkpoint together."""
