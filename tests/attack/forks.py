@@ -380,7 +380,8 @@ def _call(words: list[Any]) -> int:
     if len(words) != 2 or not isinstance(words[1], dict):
         from fullrank.cli import main
 
-        return main(words)
+        sys.argv[1:] = words  # as a process of its own, which has a way to end by a signal
+        return main()
     import importlib
 
     from fullrank.core.errors import UserError

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 import typer.main
 
-import fullrank
+import fullrank.cli
 from fullrank.cli import AT_ONCE, build, grouped_help
 from fullrank.cli.components import needs_of
 from fullrank.cli.output import Output
@@ -49,6 +50,33 @@ def test_what_is_quick_needs_no_word(words: tuple[str, ...]) -> None:
 
 def test_of_many_processes_one_says_it() -> None:
     assert first_word("train", rank="1") == ""
+
+
+def test_sigterm_ends_a_verb_with_143_before_training_and_inside_it(
+    shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """At the door of all verbs: while it is read what was typed, while nothing is trained yet, and behind a step."""
+    words = ["train", "gru4rec", "--data", shop / "data", "--out", tmp_path / "run", "--set", "model.dim=8"]
+    monkeypatch.setattr(sys, "argv", ["fullrank", *map(str, words), "--set", "training.checkpoint_minutes=0"])
+    places = {"fullrank.cli.build": (1, ""), "fullrank.api.train": (1, ""),
+              "fullrank.training.log.TrainingProgress.advance": (4, "--resume")}  # fmt: skip
+    for place, (nth, hint) in places.items():
+        calls = []
+
+        def end(*given: object, calls: list[object] = calls, nth: int = nth, **_: object) -> None:
+            calls.append(given)
+            if len(calls) == nth:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(place, end)
+            before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            try:
+                assert fullrank.cli.main() == 143, place
+            finally:
+                signal.signal(signal.SIGTERM, before)
+        said = capsys.readouterr().err
+        assert hint in said and "Traceback" not in said and said.splitlines()[-1] == "interrupted", said
 
 
 def test_a_pipe_gets_whole_lines(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -90,6 +90,16 @@ def test_five_data_sizes_and_a_bound_are_said(power_ladder: Make) -> None:
     assert ("E",) in [d.parameters for d in bound]
 
 
+def test_a_law_that_was_recovered_is_not_called_undetermined(power_ladder: Make) -> None:
+    """Five values of each axis: without noise that is enough, and three of one axis never are."""
+    for form, datas, noise in (("power", 5, 0.0), ("loss", 5, 0.0), ("power", 5, 1e-4), ("power", 3, 0.0)):
+        sign = 1.0 if form == "power" else -1.0
+        law = fit_law(power_ladder(sign, datas=datas, noise=noise, sizes=6), form, resamples=20)
+        determined = datas == 5 and not noise
+        assert set(law.dump()["not_determined"]) >= (set() if determined else {"E", "B", "beta"}), (form, datas, noise)
+        assert not (determined and law.unidentified) and (noise or law.rmse < 1e-13)
+
+
 def test_a_direction_without_effect_is_named() -> None:
     """With beta next to 0, E and B are one constant."""
     x = np.log(np.array(np.meshgrid([1e5, 1e6, 1e7], [1e5, 1e6, 1e7])).reshape(2, -1).T)

@@ -19,8 +19,10 @@ from __future__ import annotations
 
 import importlib
 import os
+import signal
 import sys
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -68,13 +70,26 @@ AT_ONCE = ("list", "schema", "keys")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command line (by default that of this process) and return its exit code.
 
-    0 done, 1 a bug, 2 a user error, 130 interrupted, 141 the reader of its output has gone.
+    0 done, 1 a bug, 2 a user error, 130 interrupted, 141 the reader of its output has gone, 143 ended by SIGTERM.
     """
-    if arguments is None:
-        _sign_of_life(sys.argv[1:])
-    from fullrank.cli.errors import guarded
+    signalled: list[int] = []
+    try:
+        if arguments is None:
+            if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+                signal.signal(signal.SIGTERM, partial(_interrupt, signalled))
+            _sign_of_life(sys.argv[1:])
+        from fullrank.cli.errors import guarded
 
-    return guarded(build, list(sys.argv[1:] if arguments is None else arguments))
+        code = guarded(build, list(sys.argv[1:] if arguments is None else arguments))
+    except KeyboardInterrupt:  # before there is anything to say
+        code = 130
+    return 128 + signal.SIGTERM if code == 130 and signalled else code
+
+
+def _interrupt(signalled: list[int], number: int, _: object) -> None:
+    """SIGTERM as Ctrl-C: what is open is closed, what is half written is taken away. Noted for the exit status."""
+    signalled.append(number)
+    raise KeyboardInterrupt
 
 
 def _sign_of_life(words: list[str]) -> None:

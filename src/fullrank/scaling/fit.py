@@ -147,7 +147,7 @@ def fit_law(
         shape, ladder.metric, best.theta, draws, left, best.rmse, len(ladder), (),
         dict(zip(shape.axes, ends, strict=True)), best.at_bound,
     )  # fmt: skip
-    found = unidentified(shape, best, bare.intervals, points.x)
+    found = unidentified(shape, best, bare.intervals, points)
     return replace(bare, unidentified=found, end_range=end_range(shape, points, best))
 
 

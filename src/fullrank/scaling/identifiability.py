@@ -7,6 +7,9 @@
   the smallest singular value of the curve's derivatives by the logarithms of the parameters.
 - levels: an axis takes fewer than six values, on which three parameters rest.
 
+The last two are about noise, so they are left out where the law leaves next to nothing of the points (`EXACT`) and
+there are more of them than it could always reach: what an interval around such a law holds is determined.
+
 `end_range` says how far the upper end of a law (E of size and data, a sigmoid's asymptote) can be moved with next to no
 loss of fit: the end is held at a value and everything else is fitted again. Resampling does not show this, since at a
 bound of the search all resamples may agree.
@@ -33,6 +36,8 @@ SHARE = 0.3
 """A parameter takes part in a direction from this component on."""
 LEVELS = 6
 """Values that an axis should take."""
+EXACT = 1e-9
+"""Of the range of the metric: a law with a smaller rmse has been recovered."""
 
 
 @dataclass(frozen=True)
@@ -44,9 +49,11 @@ class Unidentified:
 
 
 def unidentified(
-    form: LawForm, found: Solution, intervals: Mapping[str, tuple[float, float]], x: Float[np.ndarray, "P X"]
+    form: LawForm, found: Solution, intervals: Mapping[str, tuple[float, float]], points: FitPoints
 ) -> tuple[Unidentified, ...]:
     """What is not determined."""
+    x = points.x
+    exact = found.rmse < EXACT * np.ptp(points.y) and len(points.y) > len(form.parameters)
     made = [
         Unidentified(
             (name,), "bound", f"{name} ended at a bound of the search: its value is the bound's, not the data's"
@@ -63,7 +70,7 @@ def unidentified(
         elif name not in form.positive and name != "x0" and high - low > abs(value):
             made.append(_wide(name, low, high, f"wider than the value {value:.3g} is large"))
     number, together = condition(form, found.theta, x)
-    if number > CONDITION:
+    if number > CONDITION and not exact:
         text = (
             f"{', '.join(together)} can move together with next to no change of the curve (condition {number:.2g}): "
             "compare curves, not these constants"
@@ -72,7 +79,7 @@ def unidentified(
     if len(form.axes) > 1:
         for place, axis in enumerate(form.axes):
             levels, on = len(np.unique(x[:, place])), ("E", *(("A", "alpha"), ("B", "beta"))[place])
-            if levels < LEVELS:
+            if levels < (4 if exact else LEVELS):  # three can always be reached by three parameters
                 text = f"{axis} takes {levels} values, on which {', '.join(on)} rest"
                 made.append(Unidentified(on, "levels", text))
     return tuple(made)

@@ -20,6 +20,8 @@ from fullrank.core.device import resolve_device
 from fullrank.core.errors import UserError
 from fullrank.core.files import foreign_files, without_dots
 from fullrank.core.locks import folder_lock
+from fullrank.core.log import logger
+from fullrank.core.registry import kinds
 from fullrank.data.impressions.store import AnyStore
 from fullrank.experiment import Experiment, Training
 from fullrank.models.ranking.model import RankingModule
@@ -49,6 +51,7 @@ from fullrank.training.selection import selection_settled
 from fullrank.training.shards import own_weights, parameter_count, shard_of
 from fullrank.training.state import check_folder, initial_run
 
+log = logger(__name__)
 WARM = 2
 """Steps that are not timed: the first ones allocate."""
 LEAST = 3
@@ -130,9 +133,17 @@ def _fit_locked(
     torch.manual_seed(experiment.seed)
     model: Any = build_model(experiment, data.known, where, shard)
     gradient = isinstance(model, RecommenderModel | RankingModule)
-    if not gradient and (loggers or callbacks or init_from is not None):
+    given = {"loggers": loggers, "callbacks": callbacks, "init_from (--from)": init_from is not None}
+    if not gradient and any(given.values()):
         raise UserError(
-            "a baseline is fitted at once: leave out the loggers, callbacks and the run to go on from",
+            f"{experiment.recipe} is a baseline, which is fitted at once and has no steps to watch and no weights to "
+            f"start from: leave out {' and '.join(name for name, value in given.items() if value)}",
+            code="baseline-without-training",
+        )
+    if gradient and source is not None and source.spec.model.kind_of() in kinds("baselines"):
+        raise UserError(
+            f"{source.path} is a run of the baseline {source.spec.recipe}, which has no weights to start from: leave "
+            "out --from (init_from=), or name a run of a trained model",
             code="baseline-without-training",
         )
     for callback in callbacks:
@@ -150,6 +161,11 @@ def _fit_locked(
         make_optimizer(model, experiment.training)  # for what it refuses
     untrained = gradient and experiment.training.max_epochs == 0
     loader = data.loader(model, launched().world) if gradient and not untrained else None
+    if loader is not None and loader.total < experiment.training.batch_size and launched().rank == 0:
+        log.warning(
+            f"note: training.batch_size={experiment.training.batch_size:,} is more than the {loader.total:,} "
+            f"{'events' if loader.by == 'tokens' else 'rows'} that an epoch has: each epoch is one step"
+        )
     tools = make_loggers(loggers, folder) if launched().rank == 0 else ()
     first_rank = launched().rank == 0
     run = RunFolder(folder, replaces=first_rank and overwrite and not resume and bool(foreign_files(folder)))
@@ -157,7 +173,7 @@ def _fit_locked(
         if first_rank:
             run.begin(resume=resume)
         if first_rank and not resume:
-            write_run(run.path, experiment, data.known, _manifest(model, data, init_from))
+            write_run(run.path, experiment, data.known, _manifest(model, data, loader, init_from))
         elif first_rank and not (kept is not None and kept.state.finished):
             reopen_run(run.path)
         if loader is None:
@@ -169,8 +185,8 @@ def _fit_locked(
             seal_run(run.path)
             run.publish()
         else:
-            log = MetricsLog(run.path, tools, wait=not run.published)
-            _fit(model, experiment, data, loader, run, kept, log, callbacks, progress, where, mirror)
+            metrics = MetricsLog(run.path, tools, wait=not run.published)
+            _fit(model, experiment, data, loader, run, kept, metrics, callbacks, progress, where, mirror)
             if first_rank:
                 seal_run(run.path)
     finally:
@@ -184,7 +200,7 @@ def _fit(
     loader: Batches,
     out: RunFolder,
     kept: Checkpoint | None,
-    log: MetricsLog,
+    metrics: MetricsLog,
     callbacks: tuple[Callback, ...],
     progress: bool,
     device: torch.device,
@@ -210,17 +226,17 @@ def _fit(
     module = FitModule(model, training, experiment.seed, first=first, total=total, cuts=state.cuts)
     module.kept = kept
     if launched().rank == 0:
-        log.keep_until(first)
+        metrics.keep_until(first)
     progress_bar = TrainingProgress(progress and launched().rank == 0, total, first)
-    loop = TrainingLoop(experiment, data, loader, out, log, progress_bar, callbacks, state, mirror)
+    loop = TrainingLoop(experiment, data, loader, out, metrics, progress_bar, callbacks, state, mirror)
     try:
         _run_steps(module, loader, first, total, loop, device)
     finally:
         progress_bar.close()
     if launched().rank == 0:
         check_run_weights(out.path, loop.run_weights)  # those of before a resume may have been damaged since
-    for logger in log.loggers:
-        logger.finalize("success")
+    for tool in metrics.loggers:
+        tool.finalize("success")
 
 
 def profile_step(
@@ -347,12 +363,13 @@ def _without_validation(training: Training) -> None:
         )
 
 
-def _manifest(model: nn.Module, data: DataModule, init_from: Run | None) -> dict[str, Any]:
+def _manifest(model: nn.Module, data: DataModule, loader: Batches | None, init_from: Run | None) -> dict[str, Any]:
     return {
         "fullrank": __version__,
         "torch": torch.__version__,
         "threads": torch.get_num_threads(),
         "parameters": parameter_count(model),
+        **({} if loader is None else {"steps_per_epoch": loader.steps_per_epoch}),
         **({"size": model.size().dump()} if isinstance(model, RankingModule) else {}),
         "init_from": None if init_from is None else str(init_from.path.resolve()),
         "data": data_manifest(data),

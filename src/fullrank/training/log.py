@@ -70,8 +70,9 @@ def make_loggers(names: tuple[str, ...], out: Path) -> tuple[Any, ...]:
         try:
             found.append(_make_logger(getattr(loggers_module, allowed[name.lower()]), name.lower(), out))
         except ModuleNotFoundError as error:
+            remedy = "pip install 'fullrank[tensorboard]'" if name.lower() == "tensorboard" else str(error)
             raise UserError(
-                f"the logger {name!r} needs a package that is not installed: {error}", code="missing-package"
+                f"the logger {name!r} needs a package that is not installed: {remedy}", code="missing-package"
             ) from None
     return tuple(found)
 

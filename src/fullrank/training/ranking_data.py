@@ -34,6 +34,7 @@ class ImpressionLoader:
             raise UserError(
                 f"the store {store.path} has no training impressions: prepare it with another split", code="empty-split"
             )
+        self.by, self.total = "rows", len(self.rows)
         self.steps_per_epoch = -(-len(self.rows) // size)
         self._epoch: tuple[int, Int[np.ndarray, "N"]] | None = None
 

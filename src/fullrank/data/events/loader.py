@@ -66,8 +66,8 @@ class Loader:
                 code="too-few-events",
             )
         sizes = ends - starts if by == "tokens" else np.ones(len(ends), dtype=np.int64)
-        total = int(sizes.sum() if self._weights is None else np.ceil((sizes * self._weights[owners]).sum()))
-        self.steps_per_epoch = max(1, min(-(-total // size), len(ends)))
+        self.total = int(sizes.sum() if self._weights is None else np.ceil((sizes * self._weights[owners]).sum()))
+        self.steps_per_epoch = max(1, min(-(-self.total // size), len(ends)))
 
     def batch(self, k: int, shard: int = 0) -> Batch:
         """One shard of global batch k (from 0, over all epochs)."""
