@@ -32,28 +32,36 @@ def add(app: typer.Typer) -> None:
 
 def list_(
     room: Annotated[
-        str | None, typer.Argument(metavar="TYPE", help="One component type; without it, all of them.")
+        str | None,
+        typer.Argument(metavar="TYPE", help="One component type, or the setting that takes it; without it, all types."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """List recipes, data sources, losses and the rest.
 
-    A component type holds components that do the same job. A component's name is what `kind` takes in a YAML recipe
-    and in --set (`--set model.loss=bce`). Components of installed third parties are listed too.
+    A component type holds components that do the same job, and a setting chooses one of them. A component's name is
+    what `kind` takes in a YAML recipe and in --set (`--set model.loss=bce`). Components of installed third parties are
+    listed too.
 
     \b
     fullrank list              the component types
     fullrank list recipes      what `fullrank train` knows by name, and what data each needs
     fullrank list sources      what `fullrank download` and `prepare` know by name
+    fullrank list penalties    what `--set 'model.penalties=[{kind: ...}]'` takes
     """
-    from fullrank.core.registry import ROOMS, kinds
+    from fullrank.core.registry import ROOMS, SETTINGS, kinds
 
     output = Output(as_json)
     if room is None:
-        rows = [(name, len(kinds(name)), what) for name, what in ROOMS.items()]
-        output.table(("type", "names", "what"), rows)
-        output.say("\nfullrank list TYPE names the components of one type.")
-        output.finish({"rooms": [{"room": name, "kinds": kinds(name), "what": what} for name, what in ROOMS.items()]})
+        rows = [(name, SETTINGS.get(name), len(kinds(name)), what) for name, what in ROOMS.items()]
+        output.table(("type", "setting", "names", "what"), rows)
+        output.say("\nfullrank list TYPE names the components of one type; TYPE may be the setting, too.")
+        output.finish({
+            "rooms": [
+                {"room": name, "setting": SETTINGS.get(name), "kinds": kinds(name), "what": what}
+                for name, what in ROOMS.items()
+            ]
+        })  # fmt: skip
         return
     full = full_room(room)
     lines: list[dict[str, Any]] = [{"kind": kind, "what": first_line(full, kind)} for kind in kinds(full)]
@@ -97,13 +105,15 @@ def needs_of(recipe: str) -> str:
 
 
 def full_room(given: str) -> str:
-    """A room by its full or last name (`losses` -> `objectives.losses`); `UserError` with the nearest where unknown."""
-    from fullrank.core.registry import ROOMS
+    """The one room of a name (`losses`, `model.loss` -> `objectives.losses`). Raises `UserError` for none or several."""
+    from fullrank.core.registry import rooms_named
 
-    for room in ROOMS:
-        if given in (room, room.split(".")[-1]):
-            return room
-    raise unknown("room", given, [room.split(".")[-1] for room in ROOMS])
+    rooms = rooms_named(given)
+    if len(rooms) > 1:
+        raise UserError(
+            f"{given!r} takes components of {len(rooms)} types: name one of {', '.join(rooms)}", code="ambiguous-kind"
+        )
+    return rooms[0]
 
 
 def first_line(room: str, kind: str) -> str:
@@ -248,7 +258,7 @@ def schema(
     ] = None,
     room: Annotated[
         str | None,
-        typer.Option("--room", metavar="TYPE", help="Where two component types have that name, which is meant."),
+        typer.Option("--type", "--room", metavar="TYPE", help="Where two component types have that name, which one."),
     ] = None,
     out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Write there, not to stdout.")] = None,
     as_json: AsJson = False,
@@ -264,7 +274,7 @@ def schema(
     """
     output = Output(as_json)
     if room is not None and kind is None:
-        raise UserError("--room says which --kind is meant: give both or neither", code="missing-option")
+        raise UserError("--type says which --kind is meant: give both or neither", code="missing-option")
     tree = spec_of(kind, room).model_json_schema()
     tree = {"$schema": "https://json-schema.org/draft/2020-12/schema", **tree}
     text = json.dumps(tree, indent=2)
@@ -303,6 +313,6 @@ def spec_of(kind: str | None, room: str | None) -> type[Spec]:
     if not found:
         raise unknown("kind", kind, sorted({known for name in rooms for known in kinds(name)}))
     if len(found) > 1:
-        raise UserError(f"{kind!r} is a kind of {' and of '.join(found)}: choose by --room", code="ambiguous-kind")
+        raise UserError(f"{kind!r} is a kind of {' and of '.join(found)}: choose by --type", code="ambiguous-kind")
     answer: Any = find(kind, found[0])
     return answer

@@ -35,13 +35,19 @@ class UserError(ValueError):
 
 def did_you_mean(given: str, allowed: Iterable[str]) -> str:
     """``"; did you mean 'x'?"`` where one allowed name is close to what was given, else the empty string."""
+    close = nearest(given, allowed)
+    return f"; did you mean {close!r}?" if close is not None else ""
+
+
+def nearest(given: str, allowed: Iterable[str]) -> str | None:
+    """The allowed name that is closest to what was given; None where none is close."""
     given, names = str(given), [name for a in allowed if len(name := str(a)) <= MOST_GIVEN]
     if len(given) > MOST_GIVEN or len(names) > MOST_NAMES:
-        return ""
+        return None
     lower = {name.lower(): name for name in names}  # `SASRec` is a spelling of `sasrec`
     close = difflib.get_close_matches(given, names, n=1, cutoff=0.5)
     close = [lower[given.lower()]] if given.lower() in lower else close
-    return f"; did you mean {close[0]!r}?" if close else ""
+    return close[0] if close else None
 
 
 def unknown(what: str, given: str, allowed: Iterable[str]) -> UserError:

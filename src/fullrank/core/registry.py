@@ -86,7 +86,7 @@ def find(kind: str, *rooms: str) -> type[Spec]:
     allowed = [k for room in rooms for k in kinds(room)]
     hint = did_you_mean(kind, allowed)
     name = rooms[0].split(".")[-1]
-    one = {"losses": "loss", "items": "kind of items"}.get(name, name.removesuffix("s"))
+    one = {"losses": "loss", "items": "kind of items", "regularizers": "penalty"}.get(name, name.removesuffix("s"))
     raise UserError(f"no {one} is called {brief(kind)}{hint} (allowed: {', '.join(allowed)})", code="unknown-kind")
 
 
@@ -117,6 +117,42 @@ ROOMS = {
     "data.sources": "public data sets and the generated one",
     "recipes": "complete experiments under their published names",
 }
+
+SETTINGS = {
+    "recommender": "model",
+    "baselines": "model",
+    "click": "model",
+    "rankers": "model.ranker",
+    "rankers.sequences": "model.sequences",
+    "rankers.mixings": "model.ranker.mixing",
+    "rankers.feed_forwards": "model.ranker.feed_forward",
+    "items": "model.items",
+    "items.vectors": "vectors",
+    "items.codes": "learner",
+    "attention": "model.encoder.attention",
+    "encoders": "model.encoder",
+    "reasoning": "model.reasoner",
+    "objectives.tasks": "model.task",
+    "objectives.losses": "model.loss",
+    "objectives.weightings": "model.weighting",
+    "regularizers": "model.penalties",
+}
+"""The setting that chooses one of a room's kinds: of an experiment, or of `fullrank encode` (vectors, learner)."""
+
+
+def rooms_named(given: str) -> list[str]:
+    """The rooms of a name: a room's own or its last word, or the setting that chooses among its kinds, or that's last
+    word (`regularizers`, `model.penalties`, `penalties`). Raises `UserError` with the nearest where there is none."""
+    for names in ({room: (room, room.split(".")[-1]) for room in ROOMS},
+                  {room: (path, path.split(".")[-1]) for room, path in SETTINGS.items()}):  # fmt: skip
+        if found := [room for room in names if given in names[room]]:
+            return found
+    short = sorted({name.split(".")[-1] for name in (*ROOMS, *SETTINGS.values())})
+    hint = did_you_mean(given, [*short, *SETTINGS.values()])
+    raise UserError(
+        f"unknown component type {brief(given)}{hint} (allowed: {', '.join(short)})", code="unknown-component-type"
+    )
+
 
 PLACES = {
     "recommender": "models.sequential.model",
