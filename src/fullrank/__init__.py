@@ -17,6 +17,7 @@ from __future__ import annotations
 import importlib
 import sys
 import warnings
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
@@ -163,7 +164,13 @@ def __getattr__(name: str) -> Any:
         return getattr(sys.modules[__name__], _RENAMED[name])
     if name not in _WHERE:
         raise AttributeError(f"module 'fullrank' has no attribute {name!r}")
-    value = getattr(importlib.import_module(_WHERE[name]), name)
+    module = importlib.import_module(_WHERE[name])
+    value = getattr(module, name)
+    if isinstance(value, FunctionType):
+        from fullrank.core.checks import keywords_checked
+
+        value = keywords_checked(value)
+        setattr(module, name, value)  # one function under both names, as pickle asks
     globals()[name] = value
     return value
 

@@ -109,7 +109,7 @@ fullrank recommend sasrec --histories nothing.csv
 fullrank recommend sasrec --users 99999
 fullrank recommend sasrec --users ann
 fullrank recommend sasrec --history 2,3 --users 1
-fullrank recommend sasrec --history 2,3 --filter colour=red
+fullrank recommend sasrec --history 2,3 --filters colour=red
 fullrank recommend sasrec --history 2,3 --out lists.xls
 fullrank evaluate sasrec --split tset
 fullrank evaluate data

@@ -36,9 +36,17 @@ def test_the_commands_it_proposes_work(small: None, call: Call, tmp_path: Path) 
         line.split()[1:] for line in out.split("What to try next:")[1].splitlines() if line.startswith("  fullrank")
     ]
     assert len(commands) >= 4
+    shown, again = (_list(text) for text in (out.split("SASRec++ recommends")[1], call(*commands[1]).out))
+    assert shown == again and len(shown) == 5, "the list that it prints is that of the command it prints"
     for words in commands:
         if "data/mine" not in words:
             assert call(*words).code == 0, words
+
+
+def _list(text: str) -> list[list[str]]:
+    """Rank, item and score of the rows of the first table in a text."""
+    rows = (line.split() for line in text.splitlines())
+    return [row[:3] for row in rows if len(row) > 3 and row[0].isdecimal()][:5]
 
 
 def test_a_folder_of_others_is_left_alone(refuses: Refuses, tmp_path: Path) -> None:

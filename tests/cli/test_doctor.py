@@ -21,6 +21,7 @@ def test_a_sound_installation(call: Call, tmp_path: Path, monkeypatch: pytest.Mo
     said = call("doctor", "--json")
     found = said.json
     assert said.code == 0, said.err
+    assert "note" not in said.err, said.err
     assert found["self_test"]["ok"] and found["folder"]["ok"] and found["torch"]["version"] == torch.__version__
     assert found["extras"]["tune"]["install"] == install_extra("tune")
     assert all(found["packages"].values()) and not list(tmp_path.iterdir())

@@ -33,7 +33,7 @@ def test_the_policies_are_with_the_result(call: Call, shop: Path, ids: list[int]
     words = ("recommend", shop / "popularity", "--history", ids[0], "--seen", "keep", "--empty", "error", "--json")
     for more in ((), ("--out", tmp_path / "answers.csv")):
         assert call(*words, *more).json["policies"] == {
-            "unknown": "skip", "empty": "error", "untimed": "error", "seen": "keep",
+            "unknown": "skip", "empty": "error", "untimed": "auto", "seen": "keep",
         }  # fmt: skip
 
 
@@ -56,12 +56,16 @@ def test_unknown_items_are_told(call: Call, shop: Path, ids: list[int]) -> None:
 
 
 def test_a_model_that_reads_times(call: Call, refuses: Refuses, shop: Path, ids: list[int], tmp_path: Path) -> None:
-    """It takes them from the file in the unit named, refuses a history without, or has events a day apart."""
+    """It takes them from the file in the unit named, or has events a day apart and says so, or refuses them."""
     tiny = ["--set", "model.dim=8", "--set", "model.encoder.layers=1", "--set", "training.max_epochs=1"]
     assert call("train", "hstu", "--data", shop / "data", "--out", tmp_path / "hstu", *tiny).code == 0
     words = ("recommend", tmp_path / "hstu", "--k", "3", "--json")
-    refuses("missing-times", [*words[:-1], "--history", f"{ids[0]},{ids[1]}"], "--untimed even")
-    even = call(*words, "--history", f"{ids[0]},{ids[1]}", "--untimed", "even").json
+    bare = ("--history", f"{ids[0]},{ids[1]}")
+    refuses("missing-times", [*words[:-1], *bare, "--untimed", "error"], "--untimed even")
+    noted, even = call(*words, *bare), call(*words, *bare, "--untimed", "even")
+    assert noted.code == 0 and "as of now" in noted.err and "--untimed even" in noted.err and "as of now" not in even.err
+    assert noted.json["recommendations"] == even.json["recommendations"]
+    even = even.json
     assert even["policies"]["untimed"] == "even"
     found = []
     for unit, day in (("s", 86_400), ("ms", 86_400_000)):

@@ -49,7 +49,7 @@ def test_users_and_filters(call: Call, refuses: Refuses, shop: Path, tmp_path: P
     users, items = store.user_ids.head(2).to_list(), store.catalog.ids
     pl.DataFrame({"item_id": items, "price": range(len(items))}).write_csv(tmp_path / "prices.csv")
     asked = ("recommend", shop / "sasrec", "--users", f"{users[0]},{users[1]}", "--k", "4", "--json")
-    more = ("--filter", "price>=3", "--filter", "price<=30", "--items", tmp_path / "prices.csv")
+    more = ("--filters", "price>=3", "--filters", "price<=30", "--items", tmp_path / "prices.csv")
     found = call(*asked, *more).json
     own = api.recommend(
         shop / "sasrec", users=users, k=4, filters={"price": {"min": 3, "max": 30}},
@@ -65,8 +65,8 @@ def test_users_and_filters(call: Call, refuses: Refuses, shop: Path, tmp_path: P
     refuses("options-exclude-each", [*words, "--history", "1"], "--users")
     refuses("option-without-effect", [*words, "--items", tmp_path / "prices.csv"], "--items")
     refuses("option-without-effect", [*words[:2], "--history", items[0], "--data", shop / "data"], "--data")
-    refuses("unknown-column", [*words, "--filter", "prise=3"], "prise")
-    refuses("option-without-effect", ["recommend", "--url", "http://127.0.0.1:1", "--filter", "a=b"], "--filter")
+    refuses("unknown-column", [*words, "--filters", "prise=3"], "prise")
+    refuses("option-without-effect", ["recommend", "--url", "http://127.0.0.1:1", "--filters", "a=b"], "--filters")
 
 
 def test_similar_items(call: Call, refuses: Refuses, shop: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from fullrank.evaluation import Evaluation, evaluate
 from fullrank.experiment import Experiment, Training
 from fullrank.inference.predictor import Predictor
 from fullrank.inference.rank import rank
+from fullrank.inference.requests import even_times
 from fullrank.models.sequential.attention.hstu import HSTU
 from fullrank.models.sequential.encoders.transformer import Transformer
 from fullrank.models.sequential.model import Recommender, RecommenderModel
@@ -150,14 +152,27 @@ def test_times_matter_and_go_with_the_known_items(run: Run, market: Store) -> No
 
 
 def test_histories_without_times(run: Run, market: Store) -> None:
-    """An error that says what to do; or, asked for, events a day apart."""
+    """Lists are taken as of now, a day between events, with a note; a table is refused, and both where that is asked."""
     ids = market.catalog.ids.to_list()[:4]
-    for bare in ({"u": ids}, [ids], pl.DataFrame({"user_id": ["u"] * 4, "item_id": ids})):
+    frame = pl.DataFrame({"user_id": ["u"] * 4, "item_id": ids})
+    for bare, how in ((frame, {}), (frame, {"untimed": "error"}), ([ids], {"untimed": "error"})):
         with refused("missing-times", "histories", "'timestamp'", "untimed='even'"):
-            fr.recommend(run, bare)
+            fr.recommend(run, bare, **how)
     even = fr.recommend(run, {"u": ids}, k=5, untimed="even")
-    days = pl.DataFrame({"user_id": ["u"] * 4, "item_id": ids, "timestamp": [86_400 * t for t in range(4)]})
-    assert even.equals(fr.recommend(run, days, k=5))
+    today = int(time.time()) // 86_400
+    days = frame.with_columns(timestamp=pl.Series([86_400 * (today - 3 + t) for t in range(4)]))
+    assert even.equals(fr.recommend(run, days, k=5)) and even.equals(fr.recommend(run, frame, k=5, untimed="even"))
+    assert even_times(np.array([4, 0, 1])).tolist() == [*days["timestamp"], days["timestamp"][-1]]
+    predictor = fr.load(run)
+    calls: list[Any] = [
+        lambda: predictor.recommend({"u": ids}, k=5), lambda: predictor.score([ids], ids[:2]),
+        lambda: predictor.user_vectors([ids]),
+    ]  # fmt: skip
+    for call in calls:
+        with pytest.warns(UserWarning, match="as of now, a day between events"):
+            found = call()
+    with pytest.warns(UserWarning, match="as of now"):
+        assert even.equals(fr.recommend(run, {"u": ids}, k=5))
     assert fr.recommend(run, {"u": []}, k=5).height == 5, "no events, no times to miss"
     with refused("unknown-choice", "untimed='evn'", "'even'", "error"):
         fr.recommend(run, {"u": ids}, untimed="evn")

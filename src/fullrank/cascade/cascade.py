@@ -21,7 +21,7 @@ from fullrank.cascade.rerank import (
     encode_fields,
 )
 from fullrank.cascade.stages import RankingStage, RetrievalStage
-from fullrank.core.checks import check_flag, check_overrides, check_type
+from fullrank.core.checks import check_flag, check_overrides, check_type, keywords_checked
 from fullrank.core.errors import UserError
 from fullrank.core.progress import Progress
 from fullrank.data.column_names import USUAL, TimeColumn, event_columns
@@ -42,6 +42,7 @@ from fullrank.inference.requests import (
 from fullrank.run import Run
 
 
+@keywords_checked
 class Cascade:
     """A retriever and a ranker, opened once.
 
@@ -114,7 +115,7 @@ class Cascade:
         item_table: Any = None,
         unknown: str = "skip",
         empty: str = "popular",
-        untimed: str = "error",
+        untimed: str = "auto",
         columns: Sequence[str] = USUAL,
         user_col: str | None = None,
         item_col: str | None = None,

@@ -1,4 +1,4 @@
-"""`--filter` in a shell: `genre=Comedy` and `year>=2000`, read into the filters of `fr.recommend`."""
+"""`--filters` in a shell: `genre=Comedy` and `year>=2000`, read into the filters of `fr.recommend`."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def parse_filters(given: Sequence[str] | None, columns: Mapping[str, pl.Series])
         match = FORM.fullmatch(text)
         if match is None:
             raise UserError(
-                f"--filter {brief(text, 80)}: say NAME=VALUE, or of numbers 'NAME>=VALUE' and 'NAME<=VALUE', in quotes",
+                f"--filters {brief(text, 80)}: say NAME=VALUE, or of numbers 'NAME>=VALUE' and 'NAME<=VALUE', in quotes",
                 code="not-a-filter",
             )
         name, sign = match["name"], match["sign"]
         if name not in columns:
             raise UserError(
-                f"--filter {brief(text, 80)}: the items have no column {name!r}{did_you_mean(name, columns)} (columns: "
+                f"--filters {brief(text, 80)}: the items have no column {name!r}{did_you_mean(name, columns)} (columns: "
                 f"{', '.join(columns) or 'none'})",
                 code="unknown-column",
             )
@@ -41,7 +41,7 @@ def parse_filters(given: Sequence[str] | None, columns: Mapping[str, pl.Series])
         so_far = found.setdefault(name, [] if sign == "=" else {})
         if isinstance(so_far, list) != (sign == "=") or (sign != "=" and BOUNDS[sign] in so_far):
             raise UserError(
-                f"--filter {brief(text, 80)}: {name!r} has a value or another such bound already; give values by =, or "
+                f"--filters {brief(text, 80)}: {name!r} has a value or another such bound already; give values by =, or "
                 "one >= and one <=",
                 code="given-twice",
             )
@@ -66,5 +66,5 @@ def _value(text: str, word: str, dtype: Any) -> Any:
             except ValueError:
                 continue
     if kind in ("flag", "number"):
-        raise UserError(f"--filter {brief(text, 80)}: this column holds {WORDS[kind]}", code="filter-wrong-type")
+        raise UserError(f"--filters {brief(text, 80)}: this column holds {WORDS[kind]}", code="filter-wrong-type")
     return word

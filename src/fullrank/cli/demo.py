@@ -33,6 +33,8 @@ MODELS: dict[str, tuple[str, ...]] = {
 """Recipe -> what is changed so that it fits a small marketplace and a few minutes (chosen on validation)."""
 TITLES = {"popularity": "popularity", "item_to_item": "item-to-item", "gru4rec": "GRU4Rec", "sasrec_plus": "SASRec++"}
 METRICS = ("ndcg@10", "recall@10", "fair0.8@1", "coverage@10")
+LEAST = 6
+"""Events of the user who is shown, at least."""
 MARK = "demo.json"
 """Written first: in a folder with it, what the demo wrote may be replaced."""
 
@@ -146,22 +148,24 @@ def _legend(store: Store) -> str:
 
 def _example(output: Output, store: Store, run: Run) -> dict[str, Any]:
     """Recommendations for one user, with titles, beside what the user really bought next."""
+    import numpy as np
+
     from fullrank import api
 
     asked = store.eval_set("test")
-    row = int((asked.histories.lengths >= 8).argmax())
+    lengths = asked.histories.lengths
+    row = int(np.where(lengths < LEAST, lengths.max() + 1, lengths).argmin())  # short, so that it can be typed again
     one = asked.take(slice(row, row + 1))
     history, bought = one.histories.items.flat(), int(one.next_items[0])
-    ids, titles = store.catalog.external(history), store.catalog.titles
-    answers = api.recommend(run, {store.user_ids[int(one.users[0])]: ids.to_list()}, k=10, titles=True)
+    items, titles = store.catalog.external(history).to_list(), store.catalog.titles
+    answers = api.recommend(run, {store.user_ids[int(one.users[0])]: items}, k=10, titles=True)
     hit = store.catalog.external([bought])[0]
     name = {i: t for i, t in zip(store.catalog.ids, titles, strict=True)} if titles is not None else {}
-    last = ids.tail(4).to_list()
     output.say()
     output.table(
         ("item", "title"),
-        [[str(item), name.get(item)] for item in last],
-        title=f"User {answers['user'][0]} bought last",
+        [[str(item), name.get(item)] for item in items],
+        title=f"User {answers['user'][0]} bought",
     )
     cells = [
         [r["rank"], str(r["item"]), r["score"], f"{r['title']}{'   <- bought next' if r['item'] == hit else ''}"]
@@ -173,7 +177,7 @@ def _example(output: Output, store: Store, run: Run) -> dict[str, Any]:
     if not place or place[0] > 5:
         where = f"number {place[0]} of the list" if place else "not among the first ten"
         output.say(f"bought next: {name.get(hit, hit)} ({where})")
-    return {"user": answers["user"][0], "history": last, "bought_next": hit, "recommendations": answers.to_dicts()}
+    return {"user": answers["user"][0], "history": items, "bought_next": hit, "recommendations": answers.to_dicts()}
 
 
 def _next(output: Output, out: Path, history: list[Any]) -> None:

@@ -39,6 +39,8 @@ CORE = (
 """Distributions that every installation has."""
 USERS, ITEMS, LENGTH = 400, 40, 12
 """Of the self-test: each user walks over the items in steps of one: the next item follows from the last."""
+START, DAY = 1_700_000_000, 86_400
+"""Seconds since 1970 of its first event, and between two events of a user."""
 BAR = 0.8
 """Recall@10 that a model reaches which learned the rule; by chance it is 10 / 40."""
 
@@ -197,7 +199,7 @@ def selftest() -> dict[str, Any]:
     table = pl.DataFrame({
         "user_id": np.repeat(np.arange(USERS), LENGTH),
         "item_id": walks.ravel() + 1,
-        "timestamp": np.tile(np.arange(LENGTH), USERS),
+        "timestamp": np.tile(START + DAY * np.arange(LENGTH), USERS),
     })  # fmt: skip
     model = Recommender(dim=16, encoder=Transformer(layers=1, attention=Softmax(heads=1), dropout=0.0))
     training = Training(max_epochs=6, batch_size=512, lr=2e-2)

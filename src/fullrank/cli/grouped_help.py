@@ -20,7 +20,7 @@ VERBS = {
 """Heading -> verbs, in the order of `fullrank --help`."""
 EVERY = "In every verb"
 OPTIONS = {
-    "Which items are recommended": ("--seen", "--exclude", "--allow", "--filter", "--items"),
+    "Which items are recommended": ("--seen", "--exclude", "--allow", "--filters", "--items"),
     "Columns of a table": (
         "--user-col", "--item-col", "--time-col", "--time-unit", "--rating-col", "--weight-col", "--type-col",
         "--label", "--columns", "--separator",

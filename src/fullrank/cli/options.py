@@ -71,14 +71,14 @@ Device = Annotated[
 ColumnFilters = Annotated[
     list[str] | None,
     typer.Option(
-        "--filter",
+        "--filters",
         metavar="NAME=VALUE",
         help="Only items whose column has this value, or of numbers 'NAME>=VALUE', 'NAME<=VALUE'; may be repeated.",
     ),
 ]
 ItemTable = Annotated[
     Path | None,
-    typer.Option("--items", metavar="FILE", help="Item columns for --filter, beside those that the run keeps."),
+    typer.Option("--items", metavar="FILE", help="Item columns for --filters, beside those that the run keeps."),
 ]
 UserStore = Annotated[
     Path | None,

@@ -95,10 +95,11 @@ def recommend(
         str,
         typer.Option(
             "--untimed",
-            metavar="error|even",
-            help="Histories without times, for a model that reads them: refused, or events taken as a day apart.",
+            metavar="auto|error|even",
+            help="Histories without times, for a model that reads them: refused, or taken as of now, a day between "
+            "events; auto takes --history so, with a note, and refuses a table.",
         ),
-    ] = "error",
+    ] = "auto",
     seen: Annotated[
         str, typer.Option("--seen", metavar="exclude|keep", help="Whether the history's own items may be recommended.")
     ] = "exclude",
@@ -156,7 +157,7 @@ def recommend(
     fullrank recommend runs/sasrec --history 2,3,5 --history 7 --json
     fullrank recommend runs/sasrec --history 2,3,5 --exclude 11,12
     fullrank recommend runs/sasrec --histories today.parquet --k 20 --out answers.parquet
-    fullrank recommend runs/sasrec --users 17,42 --filter genre=Comedy --filter 'year>=2000'
+    fullrank recommend runs/sasrec --users 17,42 --filters genre=Comedy --filters 'year>=2000'
     fullrank recommend runs/sasrec --data data/shop --workers 8 --out lists
     fullrank recommend runs/sasrec --histories logs/ --engine spark --master spark://host:7077 --out lists
     fullrank recommend --url http://127.0.0.1:8000 --user 42 --k 5
@@ -169,7 +170,7 @@ def recommend(
     how = engine_settings(engine, parts, master, ray, workers)
     if url is not None:
         _check_remote(
-            context, histories=histories, users=users, data=data, filter=filters or None, items=items, out=out,
+            context, histories=histories, users=users, data=data, filters=filters or None, items=items, out=out,
             decoding=decoding, overwrite=overwrite or None, **how, **{"unknown-users": unknown_users},
         )  # fmt: skip
         _ask_service(url, key, user_id, history, k, seen, exclude, allow, Output(as_json))
@@ -181,14 +182,14 @@ def recommend(
     policies = {
         "unknown": chosen("--unknown", unknown, ("skip", "error")),
         "empty": chosen("--empty", empty, ("popular", "error")),
-        "untimed": chosen("--untimed", untimed, ("error", "even")),
+        "untimed": chosen("--untimed", untimed, ("auto", "error", "even")),
         "seen": chosen("--seen", seen, ("exclude", "keep")),
     }
     unit = chosen("--time-unit", time_unit or "s", ("s", "ms", "us", "ns"))
     budget = {path.removeprefix("reasoning."): value for path, value in given(context).items()}
     search = {} if decoding is None else {"kind": chosen("--decoding", decoding, ("exact", "graph", "beam", "pruned"))}
     if items is not None and not filters:
-        raise UserError("--items is about --filter, which is not given", code="option-without-effect")
+        raise UserError("--items is about --filters, which is not given", code="option-without-effect")
     if how:
         single = {"--history": history, "--users": users, "--unknown-users": unknown_users}
         table = {"--user-col": user, "--time-col": when, "--time-unit": time_unit}
@@ -250,7 +251,7 @@ def recommend(
             filters=wanted, item_table=items, titles=True, budget=budget, decoding=search, **policies,
         )  # fmt: skip
     for doubt in doubts:
-        output.say(f"note: {in_shell(str(doubt.message), ('--empty',))}")
+        output.say(f"note: {in_shell(str(doubt.message), ('--empty', '--untimed'))}")
     if missing:
         output.say(
             f"not known to the model and left out: {', '.join(map(str, missing[:5]))}{' ...' if missing[5:] else ''}"

@@ -43,12 +43,12 @@ def similar(
 
     \b
     fullrank similar runs/sasrec --item 5 -k 10
-    fullrank similar runs/sasrec --item 5 --item 7 --filter in_stock=true --json
+    fullrank similar runs/sasrec --item 5 --item 7 --filters in_stock=true --json
     """
     if out is not None:
         check_suffix(out, "--out ")
     if items is not None and not filters:
-        raise UserError("--items is about --filter, which is not given", code="option-without-effect")
+        raise UserError("--items is about --filters, which is not given", code="option-without-effect")
     from fullrank import api
     from fullrank.cli.column_filters import parse_filters
     from fullrank.inference.column_filters import item_columns

@@ -6,19 +6,50 @@ fields; this is for the arguments beside them, so that a wrong one is a sentence
 
 from __future__ import annotations
 
+import functools
+import inspect
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 
-from fullrank.core.errors import UserError, brief
+from fullrank.core.errors import UserError, brief, did_you_mean
 
 T = TypeVar("T")
+C = TypeVar("C", bound=Callable[..., Any])
 MOST = 2**63 - 1
 """The largest whole number that an array holds."""
+
+
+def keywords_checked(public: C) -> C:
+    """A public function, or a class with its public methods, that answers a keyword which it has not with the nearest.
+
+    Raises `UserError` then, before anything is done; what takes any keyword stays as it is.
+    """
+    if isinstance(public, type):
+        for name, member in vars(public).items():
+            if inspect.isfunction(member) and not name.startswith("_"):
+                setattr(public, name, keywords_checked(member))
+        return public
+    parameters = inspect.signature(public).parameters
+    if any(one.kind is one.VAR_KEYWORD for one in parameters.values()):
+        return public
+
+    @functools.wraps(public)
+    def checked(*args: Any, **given: Any) -> Any:
+        if wrong := next((name for name in given if name not in parameters), None):
+            allowed = [name for name in parameters if name != "self"]
+            raise UserError(
+                f"{public.__name__} has no argument {brief(wrong, 80)}{did_you_mean(wrong, allowed)} (allowed: "
+                f"{', '.join(allowed)})",
+                code="unknown-argument",
+            )
+        return public(*args, **given)
+
+    return checked  # type: ignore[return-value]
 
 
 def check_path(name: str, given: Any) -> Path:

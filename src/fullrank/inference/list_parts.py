@@ -38,7 +38,7 @@ from fullrank.inference.filters import Filters
 from fullrank.inference.history_parts import HistoryParts, HistoryTable, StoreParts, TableParts
 from fullrank.inference.predictor import Predictor
 from fullrank.inference.recommend import check_settings, long_frame, sources
-from fullrank.inference.requests import check_choice, read_filters, read_histories
+from fullrank.inference.requests import UNTIMED, check_choice, read_filters, read_histories
 from fullrank.inference.search import Decoding
 from fullrank.models.sequential.reasoning.budget import Budget, check_budget
 
@@ -194,7 +194,8 @@ def list_settings(
     """The settings of a call, checked before any part begins. Raises `UserError`."""
     check_settings(k, seen, empty)
     check_choice("unknown", unknown, ("skip", "error"))
-    check_choice("untimed", untimed, ("error", "even"))
+    check_choice("untimed", untimed, UNTIMED)
+    untimed = "error" if untimed == "auto" else untimed  # tables and stores alone come here
     budget, search = predictor.settings(reasoning, decoding)
     check_budget(predictor.model, budget)
     return ListSettings(int(k), seen, unknown, empty, untimed, check_flag("titles", titles), budget, search)

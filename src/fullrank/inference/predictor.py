@@ -19,7 +19,7 @@ import polars as pl
 import torch
 from jaxtyping import Float
 
-from fullrank.core.checks import check_flag
+from fullrank.core.checks import check_flag, keywords_checked
 from fullrank.core.device import resolve_device
 from fullrank.core.errors import UserError, brief
 from fullrank.core.progress import Progress
@@ -59,6 +59,7 @@ MAX_SEARCHES = 4
 EXAMPLES = {"budget": '{"steps": 1}', "decoding": '{"kind": "graph"}'}
 
 
+@keywords_checked
 class Predictor:
     """A trained model and its catalogue or encoder, safe from many threads. `fullrank.load(run)` opens a run as one.
 
@@ -132,7 +133,7 @@ class Predictor:
         decoding: Decoding | Mapping[str, Any] | str | None = None,
         unknown: str = "skip",
         empty: str = "popular",
-        untimed: str = "error",
+        untimed: str = "auto",
         columns: Sequence[str] = COLUMNS,
         user_col: str | None = None,
         item_col: str | None = None,
@@ -159,8 +160,8 @@ class Predictor:
         stays full while enough items remain, whatever searches it. `unknown`: items that the catalogue does not have
         are left out of the history ("skip"), or are an error. `empty`: a history without known items gets the most
         popular items ("popular"), or is an error. A model that reads times takes them from the table, numbers in
-        `time_unit`; `untimed`: histories without times are an error for such a model, or their events count as steps of
-        a day ("even"). `budget` is how many steps a reasoner computes, such as {"steps": 1} or {"adaptive": 10} (an
+        `time_unit`; `untimed`: histories without times are taken as of now, a day between events ("even"), or are an error
+        ("error"); left out ("auto"), lists are taken so with a note, and a table is an error. `budget` is how many steps a reasoner computes, such as {"steps": 1} or {"adaptive": 10} (an
         error for a model without one); with adaptive stopping a column `steps` says how long for each user. `decoding`
         is the search among semantic ids, such as {"kind": "graph"} (an error for a model that does not generate them).
 
@@ -213,7 +214,7 @@ class Predictor:
         *,
         budget: Budget | Mapping[str, Any] | None = None,
         unknown: str = "skip",
-        untimed: str = "error",
+        untimed: str = "auto",
         columns: Sequence[str] = COLUMNS,
         user_col: str | None = None,
         item_col: str | None = None,
@@ -341,7 +342,7 @@ class Predictor:
         unknown_users: str = "error",
         budget: Budget | Mapping[str, Any] | None = None,
         unknown: str = "skip",
-        untimed: str = "error",
+        untimed: str = "auto",
         columns: Sequence[str] = COLUMNS,
         user_col: str | None = None,
         item_col: str | None = None,

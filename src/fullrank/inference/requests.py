@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -34,6 +36,9 @@ COLUMNS = USUAL
 """Names of the columns of a table of histories: user, item, time."""
 STEP = 86_400
 """Seconds between events without times, under `untimed="even"`."""
+UNTIMED = ("auto", "error", "even")
+"""What becomes of histories without times, of a model that reads them: lists even and with a note, tables an error;
+always an error; or the last event now and the others a day apart."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +74,7 @@ def read_histories(
     catalog: Catalog,
     *,
     unknown: str = "skip",
-    untimed: str = "error",
+    untimed: str = "auto",
     columns: Sequence[str] = COLUMNS,
     time_unit: values.Unit = "s",
     timed: bool = False,
@@ -79,7 +84,7 @@ def read_histories(
     A table is put in order as `prepare` does it, by `values.in_time`, whether or not the model reads times.
     """
     check_choice("unknown", unknown, ("skip", "error"))
-    check_choice("untimed", untimed, ("error", "even"))
+    check_choice("untimed", untimed, UNTIMED)
     check_choice("time_unit", time_unit, get_args(values.Unit))
     columns = check_columns(columns)
     listed = isinstance(histories, Mapping) or (
@@ -94,6 +99,8 @@ def read_histories(
             )
     else:
         flat = _from_table(histories, columns, catalog, time_unit)
+    if untimed == "auto" and not listed:
+        untimed = "error"  # the column may have another name
     return batch_of(flat, columns, unknown=unknown, untimed=untimed, timed=timed, ordered=listed)
 
 
@@ -300,7 +307,7 @@ def check_columns(columns: Any) -> tuple[str, ...]:
 
 
 def _even(lengths: np.ndarray, columns: Sequence[str], untimed: str) -> np.ndarray:
-    """Times a day apart, where that is asked for."""
+    """Times a day apart, the last one today."""
     if untimed == "error":
         name = columns[2] if len(columns) > 2 else "timestamp"
         raise UserError(
@@ -308,7 +315,19 @@ def _even(lengths: np.ndarray, columns: Sequence[str], untimed: str) -> np.ndarr
             f"{name!r}, or have events taken as a day apart by untimed='even'",
             code="missing-times",
         )
-    return np.concatenate([np.arange(n, dtype=np.int64) * STEP for n in lengths])
+    if untimed == "auto":
+        warnings.warn(
+            "this model reads when events happened and these histories have no times: they are taken as of now, a day "
+            "between events (untimed='even' does so without a note, untimed='error' refuses them)",
+            stacklevel=2,
+        )
+    return even_times(lengths)
+
+
+def even_times(lengths: Int[np.ndarray, "U"]) -> Int[np.ndarray, "E"]:
+    """Times of events that have none, history after history: the last one today, each a day before the next."""
+    today = int(time.time()) // STEP
+    return np.concatenate([np.arange(today - n + 1, today + 1, dtype=np.int64) for n in lengths]) * STEP
 
 
 @dataclass(frozen=True)

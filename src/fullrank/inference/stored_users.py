@@ -14,7 +14,7 @@ from fullrank.core.errors import UserError, brief
 from fullrank.data import values
 from fullrank.data.events.catalog import Catalog
 from fullrank.data.events.store import Store
-from fullrank.inference.requests import FlatEvents, RequestBatch, batch_of, check_choice
+from fullrank.inference.requests import UNTIMED, FlatEvents, RequestBatch, batch_of, check_choice
 
 Users = Sequence[Any] | pl.Series | Any
 """Ids of users: a list, an array or a Series."""
@@ -28,7 +28,7 @@ def read_users(
     *,
     unknown_users: str = "error",
     unknown: str = "skip",
-    untimed: str = "error",
+    untimed: str = "auto",
     timed: bool = False,
 ) -> RequestBatch:
     """Users of a store with all their events there, in the order given; policies as in `Predictor.recommend`.
@@ -38,7 +38,7 @@ def read_users(
     """
     check_choice("unknown_users", unknown_users, UNKNOWN_USERS)
     check_choice("unknown", unknown, ("skip", "error"))
-    check_choice("untimed", untimed, ("error", "even"))
+    check_choice("untimed", untimed, UNTIMED)
     if data is None:
         raise UserError("users are looked up in a prepared store: name it by data=", code="missing-store")
     store = data if isinstance(data, Store) else Store.open(data)
@@ -57,8 +57,8 @@ def read_users(
         if not len(given):
             raise UserError(f"none of the {len(lost):,} users is in {str(store.path)!r}", code="unknown-user")
     return batch_of(
-        _events(given, rows, store, catalog), ("user_id", "item_id", "timestamp"), unknown=unknown, untimed=untimed,
-        timed=timed, ordered=True,
+        _events(given, rows, store, catalog), ("user_id", "item_id", "timestamp"), unknown=unknown,
+        untimed="error" if untimed == "auto" else untimed, timed=timed, ordered=True,
     )  # fmt: skip
 
 

@@ -75,8 +75,11 @@ def grow_catalog(
     model = outline(run.spec.model, grown)
     from_features = reads_new or hasattr(getattr(model, "items", None), "codes")
     if start == "features" and not from_features:
+        columns = [name for name in old.frame.columns if name != "item_id"]
         raise UserError(
-            "this model's items have no features; use start='neighbours' with like=COLUMN, or start='mean'",
+            f"start='features' is for models that make items of their features, and {run.spec.recipe} learns each by "
+            "its id: say where a new one begins, with start='neighbours' and like=COLUMN (like the items of the same "
+            f"value; columns: {', '.join(columns) or 'none'}) or with start='mean' (like all items)",
             code="no-item-features",
         )
     folder = Path(out)
