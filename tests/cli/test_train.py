@@ -49,6 +49,23 @@ def test_from_a_run_takes_its_settings(call: Call, shop: Path, tmp_path: Path) -
     assert run.manifest["init_from"] == str(shop / "sasrec")
 
 
+def test_a_baseline_is_not_started_from_nor_does_it_start_from_a_run(
+    refuses: Refuses, shop: Path, tmp_path: Path
+) -> None:
+    words = ("--data", shop / "data", "--out", tmp_path / "run")
+    for given, what in (
+        (["--from", shop / "popularity"], ("popularity", "--from")),
+        (["popularity", "--from", shop / "sasrec"], ("popularity", "--from")),
+        (["sasrec", "--from", shop / "popularity"], ("popularity", "--from")),
+        (["popularity", "--logger", "csv"], ("loggers",)),
+        (["popularity", "--watch", "--from", shop / "sasrec"], ("callbacks", "--from")),
+    ):
+        told = refuses("baseline-without-training", ["train", *given, *words], *what)
+        absent = {"loggers", "callbacks", "--from"} - set(what)
+        assert not any(word in told for word in absent), told
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_finished_run_is_neither_lost_nor_repeated(call: Call, refuses: Refuses, shop: Path, tmp_path: Path) -> None:
     words = ("train", "popularity", "--data", shop / "data", "--out", tmp_path / "run")
     assert call(*words).code == 0

@@ -16,6 +16,7 @@ from fullrank.run import Run
 from fullrank.training import TrainState
 from fullrank.training.fit import fit
 from refusals import refused
+from tests.training import clicks
 from tests.training.conftest import tiny
 
 
@@ -96,6 +97,32 @@ def test_divergence_is_an_error_not_a_number(market: Store, tmp_path: Path) -> N
     # each step multiplies weights by -1e8, which no processor's rounding keeps finite until the epoch is measured
     with refused("loss-not-finite", "training.lr"):
         fit(tiny("training.lr=100", "training.weight_decay=1e6", dropout=0.0), market, tmp_path / "run", progress=False)
+
+
+def test_a_batch_larger_than_the_data_is_said_and_recorded(
+    market: Store, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    shop = clicks.shop(tmp_path / "shop")
+    for made, store, size in ((tiny, market, "512"), (clicks.tiny, shop, "128")):
+        one = "training.max_epochs=1"
+        few = fit(made(one, f"training.batch_size={size}"), store, tmp_path / f"few {size}", progress=False)
+        assert few.manifest["steps_per_epoch"] > 1 and "one step" not in caplog.text
+        whole = fit(made(one, "training.batch_size=1000000000"), store, tmp_path / f"whole {size}", progress=False)
+        assert whole.manifest["steps_per_epoch"] == 1
+        assert "training.batch_size=1,000,000,000" in caplog.text and "each epoch is one step" in caplog.text
+        caplog.clear()
+
+
+def test_a_logger_without_its_package_names_the_extra(
+    market: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def absent(**_: Any) -> None:
+        raise ModuleNotFoundError("Neither `tensorboard` nor `tensorboardX` is available. Try `pip install`ing either.")
+
+    for name, told in (("TensorBoardLogger", "pip install 'fullrank[tensorboard]'"), ("WandbLogger", "pip install")):
+        monkeypatch.setattr(f"lightning.pytorch.loggers.{name}", absent)
+        with refused("missing-package", told):
+            fit(tiny(), market, tmp_path / "run", loggers=(name.removesuffix("Logger").lower(),), progress=False)
 
 
 def test_without_validation_all_epochs_run_and_the_last_weights_stay(market: Store, tmp_path: Path) -> None:

@@ -152,7 +152,7 @@ def test_times_matter_and_go_with_the_known_items(run: Run, market: Store) -> No
 
 
 def test_histories_without_times(run: Run, market: Store) -> None:
-    """Lists are taken as of now, a day between events, with a note; a table is refused, and both where that is asked."""
+    """Lists are taken as of now, a day between events, with a note; a table is refused, and both if asked for."""
     ids = market.catalog.ids.to_list()[:4]
     frame = pl.DataFrame({"user_id": ["u"] * 4, "item_id": ids})
     for bare, how in ((frame, {}), (frame, {"untimed": "error"}), ([ids], {"untimed": "error"})):
@@ -170,7 +170,7 @@ def test_histories_without_times(run: Run, market: Store) -> None:
     ]  # fmt: skip
     for call in calls:
         with pytest.warns(UserWarning, match="as of now, a day between events"):
-            found = call()
+            call()
     with pytest.warns(UserWarning, match="as of now"):
         assert even.equals(fr.recommend(run, {"u": ids}, k=5))
     assert fr.recommend(run, {"u": []}, k=5).height == 5, "no events, no times to miss"

@@ -27,22 +27,22 @@ def parse_filters(given: Sequence[str] | None, columns: Mapping[str, pl.Series])
         match = FORM.fullmatch(text)
         if match is None:
             raise UserError(
-                f"--filters {brief(text, 80)}: say NAME=VALUE, or of numbers 'NAME>=VALUE' and 'NAME<=VALUE', in quotes",
+                f"--filters {brief(text, 80)}: say NAME=VALUE, or of numbers 'NAME>=VALUE', 'NAME<=VALUE', in quotes",
                 code="not-a-filter",
             )
         name, sign = match["name"], match["sign"]
         if name not in columns:
             raise UserError(
-                f"--filters {brief(text, 80)}: the items have no column {name!r}{did_you_mean(name, columns)} (columns: "
-                f"{', '.join(columns) or 'none'})",
+                f"--filters {brief(text, 80)}: the items have no column {name!r}{did_you_mean(name, columns)} "
+                f"(columns: {', '.join(columns) or 'none'})",
                 code="unknown-column",
             )
         value = _value(text, match["value"], columns[name].dtype)
         so_far = found.setdefault(name, [] if sign == "=" else {})
         if isinstance(so_far, list) != (sign == "=") or (sign != "=" and BOUNDS[sign] in so_far):
             raise UserError(
-                f"--filters {brief(text, 80)}: {name!r} has a value or another such bound already; give values by =, or "
-                "one >= and one <=",
+                f"--filters {brief(text, 80)}: {name!r} has a value or another such bound already; give values by =, "
+                "or one >= and one <=",
                 code="given-twice",
             )
         if sign == "=":

@@ -105,7 +105,7 @@ def needs_of(recipe: str) -> str:
 
 
 def full_room(given: str) -> str:
-    """The one room of a name (`losses`, `model.loss` -> `objectives.losses`). Raises `UserError` for none or several."""
+    """The one room of a name (`losses`, `model.loss`: `objectives.losses`). Raises `UserError` for none or several."""
     from fullrank.core.registry import rooms_named
 
     rooms = rooms_named(given)

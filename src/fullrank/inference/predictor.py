@@ -160,10 +160,11 @@ class Predictor:
         stays full while enough items remain, whatever searches it. `unknown`: items that the catalogue does not have
         are left out of the history ("skip"), or are an error. `empty`: a history without known items gets the most
         popular items ("popular"), or is an error. A model that reads times takes them from the table, numbers in
-        `time_unit`; `untimed`: histories without times are taken as of now, a day between events ("even"), or are an error
-        ("error"); left out ("auto"), lists are taken so with a note, and a table is an error. `budget` is how many steps a reasoner computes, such as {"steps": 1} or {"adaptive": 10} (an
-        error for a model without one); with adaptive stopping a column `steps` says how long for each user. `decoding`
-        is the search among semantic ids, such as {"kind": "graph"} (an error for a model that does not generate them).
+        `time_unit`; `untimed`: histories without times are taken as of now, a day between events ("even"), or are an
+        error ("error"); left out ("auto"), lists are taken so with a note, and a table is an error. `budget` is how
+        many steps a reasoner computes, such as {"steps": 1} or {"adaptive": 10} (an error for a model without one);
+        with adaptive stopping a column `steps` says how long for each user. `decoding` is the search among semantic
+        ids, such as {"kind": "graph"} (an error for a model that does not generate them).
 
         Returns user, item, score, rank (from 1), source, and title where `titles` is asked for and known: polars unless
         a frame was given. `source` is `model`, or `popular` where the history holds no item that the model

@@ -68,6 +68,8 @@ class RecommendAnswer(Form):
     items: list[Place]
     steps: int | None = None
     """Steps that a reasoner took, where it stops by itself."""
+    untimed: bool | None = None
+    """True where the model reads times and the history had none: it was taken as of now, a day between events."""
     attention: list[Attended] | None = None
     """With `explain`: the last events of the history and the attention that each got."""
 

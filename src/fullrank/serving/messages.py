@@ -61,7 +61,7 @@ class PastEvent(Body):
 
     item: Id
     time: Moment | None = None
-    """Seconds since 1970; needed of models that read times."""
+    """Seconds since 1970; of all events or of none (models that read times then take them as of now, a day apart)."""
 
 
 class Reasoning(Body):

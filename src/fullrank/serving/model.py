@@ -25,6 +25,7 @@ from fullrank.data.user_keys import UserKeys, user_keys
 from fullrank.inference.exact import top_k
 from fullrank.inference.filters import Filters
 from fullrank.inference.predictor import Predictor
+from fullrank.inference.requests import even_times
 from fullrank.models.sequential.reasoning.budget import AS_TRAINED, Budget, check_budget, reasoner_of
 from fullrank.run import Run
 from fullrank.serving.catalogue import LiveItems
@@ -169,6 +170,7 @@ class ServedModel:
             filters=asked.filters or None,
             budget=self._budget(asked),
             explain=asked.explain,
+            untimed=self.reads_times and bool(history) and all(moment is None for _, moment in history),
             ranked=ranked,
             user=None if asked.user is None else str(asked.user),
             fields={**(features or {}), **(asked.context or {})} if ranked else {},
@@ -286,15 +288,16 @@ class ServedModel:
     def _timed(
         self, history: Sequence[tuple[int | str, float | None]], size: int
     ) -> tuple[Int[np.ndarray, "n"], Int[np.ndarray, "n"]]:
-        """Known items and their times, in order of time."""
-        lacking = next((item for item, moment in history if moment is None), None)
-        if lacking is not None:
+        """Known items and their times, in order of time; where no event has one, as of now, a day between events."""
+        lacking = [item for item, moment in history if moment is None]
+        if 0 < len(lacking) < len(history):
             raise UserError(
-                f"this model reads when events happened, and the event of {lacking!r} has no time: give each event as "
-                '{"item": id, "time": seconds}',
+                f"this model reads when events happened, and the event of {lacking[0]!r} has no time where others have "
+                'one: give each event as {"item": id, "time": seconds}, or none of them a time',
                 code="missing-times",
             )
-        pairs = [(self.numbers.get(item), int(moment)) for item, moment in history if moment is not None]
+        moments = even_times(np.array([len(history)])) if lacking else [moment for _, moment in history]
+        pairs = [(self.numbers.get(item), int(at)) for (item, _), at in zip(history, moments, strict=True)]
         kept = sorted((pair for pair in pairs if 0 <= pair[0] < size), key=lambda pair: pair[1])
         items, times = (np.array([pair[at] for pair in kept], np.int64) for at in (0, 1))
         return items, times

@@ -34,6 +34,8 @@ class Ask:
     """What columns of the items must hold (`LiveItems.mask`)."""
     budget: Budget = AS_TRAINED
     explain: bool = False
+    untimed: bool = False
+    """Whether the model reads times and the request had none."""
     ranked: bool = False
     """Whether the ranker puts the candidates in order."""
     user: str | None = None

@@ -262,6 +262,8 @@ class Service(BaseService[ServedModel]):
         }  # fmt: skip
         if answer.steps is not None:
             body["steps"] = answer.steps
+        if ask.untimed:
+            body["untimed"] = True
         if asked.explain:
             add_reasons(model, ask, answer, body)
         if self.log is not None:

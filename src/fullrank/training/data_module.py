@@ -30,10 +30,11 @@ class Batches(Protocol):
 
     steps_per_epoch: int
     shards: int
-    by: str
-    """What a batch has a number of: `tokens` (events) or `rows`."""
     total: int
-    """Of these in an epoch."""
+    """Events or rows in an epoch, in the unit `by` (`tokens` are events)."""
+
+    @property
+    def by(self) -> str: ...
 
     def batch(self, k: int, shard: int = 0) -> AnyBatch: ...
     def iterate(self, start: int, stop: int, shards: range) -> Iterator[AnyBatch]: ...
