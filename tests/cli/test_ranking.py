@@ -39,19 +39,27 @@ def test_evaluate(call: Call, clicks: Path) -> None:
     assert max(map(len, said.out.splitlines())) <= 80
 
 
-def test_evaluate_two(call: Call, clicks: Path, tmp_path: Path) -> None:
+def test_evaluate_two(call: Call, refuses: Refuses, clicks: Path, tmp_path: Path) -> None:
     found = call("evaluate", clicks / "lr", clicks / "rankelastor", "--out", tmp_path, "--json").json
     gap = found["metrics"]["auc"]
     assert gap["difference"] == gap["b"] - gap["a"] and len(gap["interval"]) == 2
     assert (tmp_path / "a" / "per_row.parquet").is_file() and (tmp_path / "b" / "evaluation.json").is_file()
     one = call("evaluate", clicks / "lr", clicks / "rankelastor", "--metric", "logloss", "--json").json
     assert list(one["metrics"]) == ["logloss"]
+    assert set(found["metrics"]) == {"auc", "logloss", "auc-logloss", "gauc"}
+    alone = call("evaluate", clicks / "lr", "--metric", "gauc", "--set", "slices=[item]", "--json").json
+    assert (
+        list(alone["metrics"]) == list(alone["interval"]) == ["gauc"] and "(10 other values)" in alone["slices"]["item"]
+    )
+    for words in ([clicks / "lr"], [clicks / "lr", clicks / "rankelastor"]):
+        refuses("unknown-metric", ["evaluate", *words, "--metric", "gaucc"], "did you mean 'gauc'?")
+    words = ["evaluate", clicks / "lr", clicks / "rankelastor", "--metric", "ece"]
+    refuses("metric-of-one-run", words, "ece has no paired difference")
 
 
 def test_evaluate_refuses_two_kinds(refuses: Refuses, clicks: Path, shop: Path) -> None:
     for pair in ((clicks / "lr", shop / "popularity"), (shop / "popularity", clicks / "lr")):
         refuses("two-problems", ["evaluate", *pair], *pair)
-    refuses("option-of-other-problem", ["evaluate", clicks / "lr", "--metric", "auc"], "--metric")
     words = ["evaluate", clicks / "lr", "--reasoning-steps", 0, "--drop", "0.1"]
     refuses("option-of-other-problem", words, "--drop", "--reasoning-steps")
 

@@ -153,8 +153,8 @@ def evaluate(
     A run that reasons may take fewer or more steps than it was trained with (--reasoning-steps, --reasoning-streams),
     or as many as it takes until each user's list stays the same (--adaptive).
 
-    A ranking model always gets auc, logloss, auc-logloss, ece, pcoc and, with a group column, gauc; --metric chooses
-    which of auc, logloss and auc-logloss two runs are compared by.
+    Metrics of a ranking model: auc logloss auc-logloss ece pcoc and, with a group column, gauc, whose interval is over
+    groups; all but ece and pcoc compare two runs. --set slices=[device] gives them by the values of a field.
 
     --engine, --workers or --parts measure the users of a recommender in parts, with the metrics of one process.
 
@@ -169,6 +169,7 @@ def evaluate(
     fullrank evaluate runs/sasrec --lists recommendations.csv
     fullrank evaluate runs/sasrec runs/plr --drop 0.1,0.2,0.3
     fullrank evaluate runs/plr --oracle-step
+    fullrank evaluate runs/dcnv2 --metric gauc --set slices=[device]
     fullrank evaluate runs/sasrec --engine spark --master spark://host:7077
     fullrank evaluate --log answers --events events.parquet --within 48
     """

@@ -62,20 +62,22 @@ def _evaluate_retrieval(call: Call) -> None:
 
 
 def _evaluate_ranking(call: Call) -> None:
-    """A ranking model always has all of its metrics; of two, --metric chooses those that are compared."""
+    """Of two runs, the difference of the metrics that have intervals where none are named."""
     from fullrank.evaluation import compare
     from fullrank.evaluation.statistics import RESAMPLED
 
-    begun = time.perf_counter()
-    if call.metrics and len(call.runs) == 1:
+    begun, changes = time.perf_counter(), with_metrics(call)
+    specs = [run.spec.evaluation.override(*changes) for run in call.runs]  # a misspelt metric is told at once
+    if len(specs) == 2 and (single := [name for name in specs[0].metrics or () if name not in RESAMPLED]):
         raise UserError(
-            "a ranking model always gets all of its metrics: leave out --metric", code="option-of-other-problem"
+            f"{single[0]} has no paired difference: compare two runs by {', '.join(RESAMPLED)}, or look at one run",
+            code="metric-of-one-run",
         )
-    found = measured(call, call.changes)
+    found = measured(call, changes)
     if len(found) == 1:
         print_single(call.output, {"run": call.runs[0].path}, found[0], time.perf_counter() - begun)
         return
-    rows = [compare(found[0], found[1], name) for name in call.metrics or RESAMPLED]
+    rows = [compare(found[0], found[1], name) for name in found[0].metrics if name in RESAMPLED]
     print_pair(call.output, _paths(call), found, rows, time.perf_counter() - begun)
 
 

@@ -44,6 +44,8 @@ def print_pair(
     what = "users" if problem == "retrieval" else "impressions"
     history = history_words(found[0].protocol)
     how = f"paired, {history}" if history else "paired"
+    if any(c.metric == "gauc" for c in rows):
+        how += f"; gauc by {found[0].protocol['gauc_groups']:,} groups"
     output.say(f"{rows[0].users if rows else 0:,} {what}, {how}; in {seconds(spent)}")
     if any(c.metric.startswith(PAIRED) for c in printed):
         output.say("bqs_like (a stand-in, not BQS): above 0.5, B is better over head, mid and tail")
@@ -99,12 +101,18 @@ def _print_ranking(output: Output, found: EvaluationResult, spent: float, _whole
     rows = [[name, value, _span(found.interval.get(name))] for name, value in found.metrics.items()]
     boot = found.protocol["bootstrap"]
     output.table(("metric", "value", f"{boot['level']:.0%} interval"), rows)
+    for name, labels in found.slices.items():
+        cells = [[label, *numbers.values()] for label, numbers in labels.items()]
+        output.table((name, "rows", "clicks", *found.metrics), cells)
     curve = [[one.rows, one.probability, one.rate] for one in found.curve]
     output.table(("rows", "predicted", "clicked"), curve, title="reliability")
     protocol = found.protocol
     groups = ""
     if protocol["gauc_groups"] is not None:
-        groups = f", gauc over {protocol['gauc_groups']:,} groups ({protocol['gauc_left_out']:,} of one class left out)"
+        groups = (
+            f", gauc and its interval over {protocol['gauc_groups']:,} groups ({protocol['gauc_left_out']:,} of one "
+            "class left out)"
+        )
     output.say(
         f"{protocol['rows']:,} impressions of the {protocol['split']} split, {protocol['clicks']:,} clicks{groups}; "
         f"in {seconds(spent)}"

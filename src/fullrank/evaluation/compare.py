@@ -41,7 +41,7 @@ MAY_DIFFER = (
 model reasoned, how it searched, whether its lists were re-ranked against popularity, how much of later events may have
 leaked into it (the users, histories and targets are in the fingerprint), that lists were made elsewhere, and how many
 targets there are, which older results do not say."""
-MAY_DIFFER_RANKING = ("bootstrap", "bins", "gauc_groups", "gauc_left_out")
+MAY_DIFFER_RANKING = ("bootstrap", "bins", "gauc_groups", "gauc_left_out", "metrics", "slices", "calibration")
 """The same of ranking."""
 MAX_RESAMPLES = 1000
 """Most bootstrap samples of users: more do not move an interval visibly."""
@@ -110,7 +110,7 @@ def compare(
 
     Retrieval: p is that of a sign-flip permutation test of the users' differences; for metrics of all lists together
     (gini, coverage) of the differences of their influences. `bqs_like@k` (see there) has `a` as its reference, at 0.5.
-    Ranking: both sides are resampled together, and p comes from the bootstrap samples.
+    Ranking: both sides are resampled together (gauc by groups with both classes), and p comes from the samples.
     `samples`: permutations of users (None is 10,000), or bootstrap samples of impressions (None is 1,000).
 
     Raises `UserError` where the protocols differ, naming how, or where a metric was not computed.
@@ -172,9 +172,9 @@ def _compare_clicks(a: Results, b: Results, metric: str, *, samples: int | None,
     samples = 1000 if samples is None else samples
     for side in (*a, *b):
         _check_protocols(a[0], side, MAY_DIFFER_RANKING)
-    if metric not in RESAMPLED:
-        raise unknown("metric", metric, RESAMPLED)
-    unit = a[0].protocol["bootstrap"]["unit"]
+        if metric not in RESAMPLED or metric not in side.metrics:
+            raise unknown("metric", metric, [name for name in RESAMPLED if name in side.metrics])
+    unit = "group" if metric == "gauc" else a[0].protocol["bootstrap"]["unit"]
     before, after = (_mean_metric(side, metric) for side in (a, b))
     drawn = _mean_drawn(b, metric, unit, samples, seed) - _mean_drawn(a, metric, unit, samples, seed)
     test = f"paired bootstrap of {unit}s, {samples} samples"
@@ -198,7 +198,7 @@ def _mean_drawn(sides: Results, metric: str, unit: str, samples: int, seed: int)
     rows = [one.per_impression for one in sides]
     each = [
         resample_clicks(
-            one.probabilities, one.labels, one.groups if unit == "group" else None, samples=samples, seed=seed
+            one.probabilities, one.labels, one.groups, by_group=unit == "group", samples=samples, seed=seed
         )[metric]
         for one in rows
     ]

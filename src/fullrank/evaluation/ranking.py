@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, Protocol, get_args, runtime_checkable
 
 import numpy as np
@@ -13,6 +14,8 @@ from jaxtyping import Int
 from fullrank.core.errors import UserError, unknown
 from fullrank.core.progress import Progress
 from fullrank.data.batch import Impressions
+from fullrank.data.impressions.encoding import FieldEncoder
+from fullrank.evaluation.impression_slices import slice_fields, slice_rows
 from fullrank.evaluation.result import EvaluationResult, PerImpression
 from fullrank.evaluation.retrieval import Split
 from fullrank.evaluation.spec import RankingEvaluation, Selection
@@ -28,6 +31,8 @@ class ImpressionEvalStore(Protocol):
 
     @property
     def fingerprint(self) -> str: ...
+    @property
+    def encoder(self) -> FieldEncoder: ...
     def split(self, name: Any) -> range: ...
     def batch(self, rows: Any) -> Impressions: ...
 
@@ -43,8 +48,20 @@ def evaluate_ranking(
 ) -> EvaluationResult:
     """The model's metrics on all impressions of a split. Raises `UserError` where there are none, or no labels."""
     spec = spec or RankingEvaluation()
+    fields = slice_fields(store.encoder, spec.slices)  # an unknown one is told before minutes are spent
     rows = predict_rows(model, store, split_rows(store, split), spec.batch_size, device=device, progress=progress)
-    return ranking_result(rows, spec, split, store.fingerprint)
+    found = ranking_result(rows, spec, split, store.fingerprint)
+    if not fields:
+        return found
+    slices: dict[str, dict[str, dict[str, float | int]]] = {}
+    for field in fields:
+        parts = ((label, rows.take(at)) for label, at in slice_rows(store, rows.rows, field))
+        slices[field.name] = {
+            label: {"count": len(part.rows), "clicks": int(part.labels.sum())}
+            | {name: value for name, value in click_metrics(part, spec.bins).items() if name in found.metrics}
+            for label, part in parts
+        }
+    return replace(found, slices=slices, protocol=found.protocol | {"slices": list(spec.slices)})
 
 
 def ranking_result(rows: PerImpression, spec: RankingEvaluation, split: str, fingerprint: str) -> EvaluationResult:
@@ -53,25 +70,46 @@ def ranking_result(rows: PerImpression, spec: RankingEvaluation, split: str, fin
         raise UserError(
             "unit=group resamples groups and this store has no group column: use unit=row", code="no-group-column"
         )
-    curve = ctr.reliability_curve(rows.probabilities, rows.labels, spec.bins)
-    area, loss = ctr.auc(rows.probabilities, rows.labels), float(ctr.losses(rows.probabilities, rows.labels).mean())
-    clicks = float(rows.labels.sum())
-    pcoc = float(rows.probabilities.sum()) / clicks if clicks else math.nan
-    metrics = {"auc": area, "logloss": loss, "auc-logloss": area - loss, "ece": ctr.ece(curve), "pcoc": pcoc}
-    protocol = {
-        "kind": "clicks", "split": split, "fingerprint": fingerprint, "rows": len(rows.rows), "clicks": int(clicks),
+    if rows.groups is None and "gauc" in (spec.metrics or ()):
+        raise UserError(
+            "gauc is over groups and this store has no group column: prepare it with one (user_col)",
+            code="no-group-column",
+        )
+    metrics = click_metrics(rows, spec.bins)
+    protocol: dict[str, Any] = {
+        "kind": "clicks", "split": split, "fingerprint": fingerprint, "rows": len(rows.rows),
+        "clicks": int(rows.labels.sum()),
         "ties": "one half", "bins": spec.bins, "gauc_groups": None, "gauc_left_out": None,
         "bootstrap": {"samples": spec.bootstrap, "level": spec.level, "seed": spec.seed, "unit": spec.unit},
     }  # fmt: skip
     if rows.groups is not None:
         within = ctr.gauc(rows.probabilities, rows.labels, rows.groups)
-        metrics["gauc"] = within.value
         protocol |= {"gauc_groups": within.groups, "gauc_left_out": within.left_out}
-    whose = rows.groups if spec.unit == "group" else None
-    drawn = resample_clicks(rows.probabilities, rows.labels, whose, samples=spec.bootstrap, seed=spec.seed)
+        protocol["bootstrap"]["gauc"] = "groups with both classes"
+    if spec.metrics is not None:
+        protocol["metrics"] = list(spec.metrics)
+        metrics = {name: metrics[name] for name in spec.metrics}
+    by_group = spec.unit == "group"
+    drawn = resample_clicks(
+        rows.probabilities, rows.labels, rows.groups, by_group=by_group, samples=spec.bootstrap, seed=spec.seed
+    )
+    drawn = {name: values for name, values in drawn.items() if name in metrics}
     stderr = {n: float(v.std(ddof=1)) if len(v) > 1 else math.nan for n, v in drawn.items()}
     interval = {n: bounds(v, spec.level) for n, v in drawn.items()}
+    curve = ctr.reliability_curve(rows.probabilities, rows.labels, spec.bins)
     return EvaluationResult(metrics, stderr, interval, {}, protocol, rows, curve)
+
+
+def click_metrics(rows: PerImpression, bins: int) -> dict[str, float]:
+    """Every metric of some rows; gauc where they have groups, NaN what they cannot tell."""
+    area, loss = ctr.auc(rows.probabilities, rows.labels), float(ctr.losses(rows.probabilities, rows.labels).mean())
+    error = ctr.ece(ctr.reliability_curve(rows.probabilities, rows.labels, bins))
+    clicks = float(rows.labels.sum())
+    pcoc = float(rows.probabilities.sum()) / clicks if clicks else math.nan
+    metrics = {"auc": area, "logloss": loss, "auc-logloss": area - loss, "ece": error, "pcoc": pcoc}
+    if rows.groups is not None:
+        metrics["gauc"] = ctr.gauc(rows.probabilities, rows.labels, rows.groups).value
+    return metrics
 
 
 def selection_value(rows: PerImpression, selection: Selection) -> float:

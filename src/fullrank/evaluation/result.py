@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -108,6 +108,11 @@ class PerImpression:
         """Which impressions these are: two results are compared only on the same ones."""
         return self.rows
 
+    def take(self, at: Int[np.ndarray, "n"]) -> PerImpression:
+        """Some of the rows."""
+        groups = None if self.groups is None else self.groups[at]
+        return PerImpression(self.rows[at], self.probabilities[at], self.labels[at], groups)
+
     def table(self) -> pl.DataFrame:
         """The columns row, probability, label, and group where there are groups."""
         frame = pl.DataFrame({"row": self.rows, "probability": self.probabilities, "label": self.labels})
@@ -136,7 +141,7 @@ class EvaluationResult:
     interval: dict[str, tuple[float, float]]
     """Lower and upper end of the bootstrap interval over users or impressions."""
     slices: dict[str, dict[str, dict[str, float | int]]]
-    """Slice -> label -> the metrics of those users, and how many they are; of users only."""
+    """Slice -> label -> the metrics of those users or impressions, and how many they are."""
     protocol: dict[str, Any]
     """Everything that the numbers depend on besides the model."""
     rows: Rows
@@ -203,9 +208,12 @@ class EvaluationResult:
             found["sampled"] = sampled
         found |= {"metrics": _plain(self.metrics), "stderr": _plain(self.stderr)}
         found["interval"] = {n: [_number_or_null(v) for v in pair] for n, pair in self.interval.items()}
-        if self.problem == "retrieval":
-            found["slices"] = self.slices
-        else:
+        if self.slices or self.problem == "retrieval":
+            found["slices"] = {
+                name: {label: _plain(numbers) for label, numbers in labels.items()}
+                for name, labels in self.slices.items()
+            }
+        if self.problem == "ranking":
             found["curve"] = [asdict(one) for one in self.curve]
         return {**found, "protocol": self.protocol}
 
@@ -339,7 +347,13 @@ def _restored(tree: dict[str, Any], folder: Path) -> EvaluationResult:
     clicks = isinstance(protocol, dict) and protocol.get("kind") == "clicks"
     kind: type[Rows] = PerImpression if clicks else PerUser
     check_tree(tree, kind.problem)
-    slices = tree["slices"] if kind.problem == "retrieval" else {}
+    slices = {
+        name: {
+            label: {key: math.nan if value is None else value for key, value in numbers.items()}
+            for label, numbers in labels.items()
+        }
+        for name, labels in tree.get("slices", {}).items()
+    }
     refuse_special(folder / kind.file)
     if "rows_sha256" in tree and sha256_file(folder / kind.file) != tree["rows_sha256"]:
         raise ValueError(f"{kind.file} is of another evaluation than evaluation.json: evaluate again")
@@ -358,7 +372,7 @@ def _prefixed(frame: pl.DataFrame, prefix: str) -> dict[str, np.ndarray]:
     return {c.removeprefix(prefix): frame[c].to_numpy() for c in frame.columns if c.startswith(prefix)}
 
 
-def _plain(values: dict[str, float]) -> dict[str, float | None]:
+def _plain(values: Mapping[str, float]) -> dict[str, float | None]:
     return {name: _number_or_null(value) for name, value in values.items()}
 
 

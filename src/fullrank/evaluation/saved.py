@@ -25,11 +25,11 @@ def check_tree(tree: Mapping[str, Any], problem: Problem) -> None:
     for name, pair in tree["interval"].items():
         if not (isinstance(pair, list) and len(pair) == 2 and all(map(_number, pair))):
             raise TypeError(f"'interval' of {brief(name, 80)} is {brief(pair, 80)}, no two numbers")
-    if problem == "retrieval":
-        for slice_name, labels in _object("slices", tree["slices"]).items():
-            for label, numbers in _object(f"slices.{slice_name}", labels).items():
-                _numbers(f"slices.{slice_name}.{label}", _object(f"slices.{slice_name}.{label}", numbers))
-    else:
+    slices = tree["slices"] if problem == "retrieval" else tree.get("slices", {})
+    for slice_name, labels in _object("slices", slices).items():
+        for label, numbers in _object(f"slices.{slice_name}", labels).items():
+            _numbers(f"slices.{slice_name}.{label}", _object(f"slices.{slice_name}.{label}", numbers))
+    if problem == "ranking":
         if not isinstance(tree["curve"], list):
             raise TypeError(f"'curve' is {brief(tree['curve'], 80)}, no list")
         for point in tree["curve"]:

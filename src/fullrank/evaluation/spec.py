@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from fullrank.core.bounds import MOST_BINS, MOST_COUNT, MOST_ENTRIES, MOST_FACTOR, MOST_LIST, MOST_SEED
-from fullrank.core.errors import UserError, brief
+from fullrank.core.errors import UserError, brief, unknown
 from fullrank.core.spec import Spec, later
 from fullrank.inference.search import Decoding
 from fullrank.metrics import SeenPolicy
@@ -19,6 +19,8 @@ from fullrank.models.sequential.reasoning.budget import Budget
 
 Selection = Literal["auc", "logloss", "auc-logloss", "gauc"]
 """Metrics of click probabilities that may choose among checkpoints."""
+CLICK_METRICS = ("auc", "logloss", "auc-logloss", "ece", "pcoc", "gauc")
+"""Metrics of click probabilities; gauc needs groups."""
 ListLength = Annotated[int, Field(ge=1, le=MOST_LIST)]
 
 
@@ -208,6 +210,18 @@ class RankingEvaluation(Spec):
     """Rows per batch. Does not change results beyond rounding."""
     seed: int = Field(0, ge=0, le=MOST_SEED)
     """Of resampling."""
+    metrics: tuple[str, ...] | None = later(None, min_length=1, max_length=MOST_ENTRIES)
+    """Names such as `auc` or `gauc`; None is every metric, gauc where there are groups."""
+    slices: tuple[str, ...] = later((), max_length=MOST_ENTRIES)
+    """Fields of the impressions (categorical, in buckets, bags): the metrics by each of their values too."""
+
+    @field_validator("metrics")
+    @classmethod
+    def _known_metrics(cls, names: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        for name in names or ():
+            if name not in CLICK_METRICS:
+                raise unknown("metric", name, CLICK_METRICS)
+        return names
 
     @model_validator(mode="after")
     def _every_setting_has_an_effect(self) -> RankingEvaluation:

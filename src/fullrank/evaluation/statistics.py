@@ -25,8 +25,8 @@ from fullrank.metrics.names import PER_LIST, WITHOUT, Name
 
 CELLS = 1 << 22
 """Counts (units x samples), or random signs, held at once."""
-RESAMPLED = ("auc", "logloss", "auc-logloss")
-"""Metrics of impressions that have intervals."""
+RESAMPLED = ("auc", "logloss", "auc-logloss", "gauc")
+"""Metrics of impressions that have intervals; gauc where there are groups."""
 
 
 @dataclass(frozen=True)
@@ -96,11 +96,16 @@ def resample_clicks(
     labels: Float[np.ndarray, "N"],
     groups: Int[np.ndarray, "N"] | None = None,
     *,
+    by_group: bool = False,
     samples: int,
     seed: int,
 ) -> dict[str, Float[np.ndarray, "S"]]:
-    """The metrics `RESAMPLED` of each bootstrap sample of the impressions, or of their groups where these are given."""
-    unit = None if groups is None else ctr.dense_ranks(groups)
+    """The metrics `RESAMPLED` of each bootstrap sample of the impressions, or of whole groups (`by_group`).
+
+    gauc is a mean over groups, so its samples are always of groups: of those with both classes, which it reads. They
+    depend on labels and groups alone, so that two models are resampled alike.
+    """
+    unit = ctr.dense_ranks(groups) if by_group and groups is not None else None
     units = len(labels) if unit is None else int(unit.max()) + 1
     place, losses = ctr.dense_ranks(probabilities), ctr.losses(probabilities, labels)
     found = np.empty((2, samples))
@@ -108,7 +113,13 @@ def resample_clicks(
         weights = counts if unit is None else counts[unit]
         found[0, s] = ctr.weighted_auc(place, labels, weights)
         found[1, s] = (losses * weights).sum() / weights.sum()
-    return dict(zip(RESAMPLED, (*found, found[0] - found[1]), strict=True))
+    drawn = {"auc": found[0], "logloss": found[1], "auc-logloss": found[0] - found[1]}
+    if groups is not None:
+        value, sizes = ctr.group_aucs(probabilities, labels, groups)
+        table = np.stack([value * sizes, sizes], 1) if len(sizes) else np.full((1, 2), np.nan)
+        sums = resample(table, samples=samples, seed=seed)
+        drawn["gauc"] = sums[:, 0] / sums[:, 1]
+    return drawn
 
 
 def draws(units: int, samples: int, seed: int) -> Iterator[Float[np.ndarray, "U"]]:
@@ -127,7 +138,10 @@ def bounds(drawn: Float[np.ndarray, "S"], level: float) -> tuple[float, float]:
 
 
 def bootstrap_p(differences: Float[np.ndarray, "S"]) -> float:
-    """Two-sided, from the share of paired bootstrap samples in which the difference has the other sign."""
+    """Two-sided, from the share of paired bootstrap samples in which the difference has the other sign; NaN where the
+    difference cannot be told."""
+    if np.isnan(differences).any():
+        return np.nan
     one_side = min(int((differences <= 0).sum()), int((differences >= 0).sum()))
     return min(1.0, 2 * (one_side + 1) / (len(differences) + 1))
 

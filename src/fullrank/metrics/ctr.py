@@ -7,7 +7,7 @@ their impressions (Zhu et al., KDD 2017); groups of a single class have none and
 mean gap between probability and click rate over bins of equally many rows, weighted by rows (Guo et al., ICML 2017,
 with bins of equal width there, which click data leave almost empty). PCOC is predicted over observed clicks.
 
-N rows, K distinct scores, S samples.
+N rows, G groups, K distinct scores, S samples.
 """
 
 from __future__ import annotations
@@ -82,7 +82,16 @@ class Grouped:
 
 
 def gauc(scores: Float[np.ndarray, "N"], labels: Float[np.ndarray, "N"], groups: Int[np.ndarray, "N"]) -> Grouped:
-    """AUC of every group from the ranks within it, then their weighted mean."""
+    """The mean of `group_aucs` weighted by impressions, and over how many groups it is."""
+    value, sizes = group_aucs(scores, labels, groups)
+    mean = float((value * sizes).sum() / sizes.sum()) if len(sizes) else float("nan")
+    return Grouped(mean, len(sizes), len(np.unique(groups)) - len(sizes))
+
+
+def group_aucs(
+    scores: Float[np.ndarray, "N"], labels: Float[np.ndarray, "N"], groups: Int[np.ndarray, "N"]
+) -> tuple[Float[np.ndarray, "G"], Int[np.ndarray, "G"]]:
+    """AUC and impressions of every group with both classes, by ascending group: from the ranks within it."""
     _, group = np.unique(groups, return_inverse=True)
     order = np.lexsort((scores, group))
     group, score, label = group[order], np.asarray(scores)[order], np.asarray(labels, dtype=np.float64)[order]
@@ -93,9 +102,7 @@ def gauc(scores: Float[np.ndarray, "N"], labels: Float[np.ndarray, "N"], groups:
     other = sizes - clicked
     both = (clicked > 0) & (other > 0)
     above = np.bincount(group, rank * label) - clicked * (clicked + 1) / 2
-    value = above[both] / (clicked[both] * other[both])
-    mean = float((value * sizes[both]).sum() / sizes[both].sum()) if both.any() else float("nan")
-    return Grouped(mean, int(both.sum()), int((~both).sum()))
+    return above[both] / (clicked[both] * other[both]), sizes[both]
 
 
 @dataclass(frozen=True)

@@ -173,13 +173,13 @@ class _Ranking:
         return store_of(run, data)  # of the run's own problem: the fingerprints agree
 
     def spec(self, run: Run, settings: Settings) -> Any:
-        return run.spec.evaluation.override(*settings)
+        return run.spec.evaluation.override(*settings).model_copy(update={"metrics": None})
 
     def needed(self, run: Run) -> str:
-        return "clicks"
+        return "clicks with every metric"
 
     def fits(self, found: Any, run: Run, store: ImpressionStore, split: str) -> bool:
-        if not isinstance(found, EvaluationResult) or found.problem != "ranking":
+        if not isinstance(found, EvaluationResult) or found.problem != "ranking" or "metrics" in found.protocol:
             return False
         return found.protocol.get("split") == split and found.protocol.get("fingerprint") == store.fingerprint
 
