@@ -44,6 +44,7 @@ _WHERE = {
     "evaluate_log": "fullrank.api",
     "oracle_step": "fullrank.api",
     "step_curve": "fullrank.api",
+    "calibrate": "fullrank.api",
     "diagnose": "fullrank.api",
     "explain": "fullrank.api",
     "report": "fullrank.api",
@@ -89,8 +90,8 @@ _RENAMED = {"Click": "RankingModel", "Clicks": "RankingEvaluation", "attended": 
 __all__ = [
     "Cascade", "Click", "Clicks", "Codes", "Encode", "Evaluation", "Experiment", "Grid", "ImpressionStore",
     "Predictor", "Prepare", "RankingEvaluation", "RankingModel", "Recommender", "Run", "Schema", "Search", "Spec",
-    "Store", "Training", "UserError", "Watch", "WatchRanks", "attended", "catalogue_growth", "compare", "diagnose",
-    "download", "encode", "evaluate", "evaluate_lists", "evaluate_log", "explain", "export", "fill_unseen",
+    "Store", "Training", "UserError", "Watch", "WatchRanks", "attended", "calibrate", "catalogue_growth", "compare",
+    "diagnose", "download", "encode", "evaluate", "evaluate_lists", "evaluate_log", "explain", "export", "fill_unseen",
     "finetune", "fisher_information", "grow_catalog", "grow_codes", "item_vectors", "join_stores", "load",
     "oracle_step", "predict", "predict_file", "prepare", "prepare_impressions", "recipe", "recommend",
     "recommend_parts", "report", "similar_items", "step_curve", "subset", "sweep", "train", "tune", "user_vectors",
@@ -100,6 +101,7 @@ __all__ = [
 if TYPE_CHECKING:
     from fullrank.analysis.watch import Watch, WatchRanks
     from fullrank.api import (
+        calibrate,
         diagnose,
         evaluate,
         evaluate_lists,

@@ -635,6 +635,28 @@ def predict_file(
     return load(run, data=data, device=device).predict_file(impressions, out, column=column, progress=progress)
 
 
+def calibrate(
+    run: Run | str | Path,
+    out: str | Path,
+    *,
+    method: Literal["isotonic", "platt"] = "isotonic",
+    data: AnyStore | str | Path | None = None,
+    device: str = "auto",
+    progress: Progress | None = None,
+) -> Run:
+    """A copy of a ranking model's run in the new folder `out` whose probabilities are corrected on the validation split
+    of its store (`data`, where it was moved): `platt` scaling or `isotonic` regression.
+
+    Whatever predicts, evaluates, serves or exports the new run applies it; the order of impressions stays. The test
+    split is never read. See `fullrank.training.calibrate`.
+    """
+    from fullrank.training.calibrate import calibrate as _calibrate
+
+    return _calibrate(
+        _run(run), check_path("out", out), method=method, data=data, device=device, progress=progress
+    )  # fmt: skip
+
+
 @overload
 def export(run: Run | str | Path, out: str | Path, *, to: Literal["folder"], logs: bool = False) -> Run: ...
 

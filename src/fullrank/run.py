@@ -1,5 +1,6 @@
 """A run is a folder: spec.json, manifest.json, metrics.jsonl, weights.safetensors, and the ids that the model reads:
-items.parquet, or of a ranking model its fitted encoder (encoder.json, vocabulary.parquet). Inference needs no store.
+items.parquet, or of a ranking model its fitted encoder (encoder.json, vocabulary.parquet), and calibration.json where
+its probabilities are corrected. Inference needs no store.
 
 Nothing in it is pickle, and reading one runs no code: a damaged or hostile folder gives a `UserError`.
 Files are read through `Run.file`, which compares their hashes with the manifest's (`run_manifest`).
@@ -31,12 +32,15 @@ from fullrank.data.impressions.fields import FieldInfo
 from fullrank.data.impressions.store import AnyStore, ImpressionStore, check_store, open_store
 from fullrank.data.manifest import damaged_file, is_count, is_store, sha256_file
 from fullrank.experiment import Experiment
+from fullrank.models.ranking.calibration import Calibration
 from fullrank.ops.model_memory import build_to_train, build_within
 from fullrank.ops.sharded_rows import RowShard
 from fullrank.run_manifest import (
     AGAIN,
+    CALIBRATION,
     ENCODER,
     FORMAT,
+    HASHED,
     ITEMS,
     METRICS,
     SPEC,
@@ -86,7 +90,8 @@ class Run:
             run = cls(folder, Experiment.parse(read_json(folder / SPEC)), manifest)
         except UserError as error:
             raise UserError(f"{folder / SPEC}: {error}", code=error.code) from None
-        require_listed(manifest, folder, (ITEMS,) if run.spec.clicks is None else ENCODER)
+        calibrated = (CALIBRATION,) * (manifest["format_version"] == FORMAT)
+        require_listed(manifest, folder, (ITEMS,) if run.spec.clicks is None else (*ENCODER, *calibrated))
         return run
 
     def file(self, name: str) -> Path:
@@ -94,7 +99,7 @@ class Run:
 
         A file is hashed once in a process while it stays as it is. Raises `UserError` where it differs.
         """
-        entry = self.manifest["files"].get(name) if self.manifest.get("format_version") == FORMAT else None
+        entry = self.manifest["files"].get(name) if self.manifest["format_version"] >= HASHED else None
         if entry is not None:
             if not (self.path / name).is_file():
                 raise UserError(f"{str(self.path / name)!r} is missing; {AGAIN}", code="missing-file")
@@ -146,6 +151,17 @@ class Run:
             return self._own_encoder()
         store = _impressions_of(self, data, how)
         return store.encoder if self.needs_store else self._own_encoder()
+
+    @property
+    def calibration(self) -> Calibration | None:
+        """What corrects the probabilities of a ranking model; None where `fullrank calibrate` did not make the run."""
+        if self.spec.clicks is None or self.manifest["format_version"] != FORMAT:
+            return None
+        path = self.file(CALIBRATION)
+        try:
+            return Calibration.parse(read_json(path))
+        except UserError as error:
+            raise damaged_file(path, str(error), AGAIN) from None
 
     @property
     def fields(self) -> tuple[FieldInfo, ...]:
@@ -212,6 +228,8 @@ class Run:
                 f"{self.path}: its spec cannot be built ({reason}); was it edited?", code="spec-cannot-be-built"
             ) from None
         load_weights(model, tensors, self.path)
+        if self.calibration is not None:
+            model.calibration = self.calibration.build()
         return model.eval()
 
     def rows(self) -> list[dict[str, Any]]:
@@ -225,7 +243,7 @@ class Run:
     def _own_encoder(self) -> FieldEncoder:
         path, _ = (self.file(name) for name in ENCODER)
         encoder = encoder_files.restore_encoder(path, read_json(path), AGAIN)
-        if self.manifest["format_version"] == FORMAT:
+        if self.manifest["format_version"] >= HASHED:
             return encoder
         found, trained = {name: sha256_file(self.path / name) for name in ENCODER}, self.manifest.get("encoder")
         if trained != found:
@@ -342,16 +360,21 @@ def require_empty(folder: Path) -> None:
         )
 
 
-def write_copy(run: Run, out: Path, catalog: Catalog, tensors: dict[str, torch.Tensor], facts: dict[str, Any]) -> Run:
-    """A sealed copy of a recommender's run with other items and weights, whole or not at all; `facts` say why.
+def write_copy(
+    run: Run, out: Path, known: CatalogOrEncoder, tensors: dict[str, torch.Tensor], facts: dict[str, Any],
+    calibration: Calibration | None = None,
+) -> Run:  # fmt: skip
+    """A sealed copy of a run with other items and weights, or a calibration, whole or not at all; `facts` say why.
 
     Returns the folder `out`, opened. Raises `UserError` where it is not empty.
     """
     metrics = run.file(METRICS)
     with whole_folder(out, "a copy of a run") as folder:
         require_empty(out)  # now that nobody else writes there
-        write_run(folder, run.spec, catalog, run.manifest | facts)
+        write_run(folder, run.spec, known, run.manifest | facts)
         write_tensors(folder / WEIGHTS, tensors)
+        if calibration is not None:
+            write_json(folder / CALIBRATION, calibration.dump())
         if metrics.exists():
             copy_file(metrics, folder / METRICS)
         seal_run(folder)

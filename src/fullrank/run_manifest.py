@@ -21,16 +21,23 @@ from fullrank.data.manifest import damaged_file
 
 log = logger(__name__)
 
-FORMAT = 3
-"""Version of the run folder. A reader refuses what is newer than itself and reads all that is older.
+FORMAT = 4
+"""Newest version of the run folder. A reader refuses what is newer than itself and reads all that is older.
 
 1: a ranking model has fields.json in place of its encoder, so it needs the store that it was trained on.
 2: the manifest holds no hashes but those of the encoder's files.
+3: every run that was not calibrated.
+4: a ranking model has calibration.json, without which a reader would give other probabilities.
 """
+HASHED = 3
+"""The first version whose manifest holds hashes."""
 WEIGHTS, METRICS, SPEC, ITEMS = "weights.safetensors", "metrics.jsonl", "spec.json", "items.parquet"
 ENCODER = (encoder_files.NAME, encoder_files.VOCABULARY)
-SEALED = (SPEC, ITEMS, *ENCODER, WEIGHTS, METRICS)
-"""Files whose hashes the manifest holds; the last two from the end of training on."""
+CALIBRATION = "calibration.json"
+LATE = (WEIGHTS, METRICS, CALIBRATION)
+"""Files that are final when training has ended."""
+SEALED = (SPEC, ITEMS, *ENCODER, *LATE)
+"""Files whose hashes the manifest holds."""
 AGAIN = manifests.RUN_AGAIN
 
 
@@ -52,7 +59,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         )
     manifests.check_seal(manifest, folder / manifests.NAME, AGAIN)
     _check_manifest(manifest, folder)
-    if version == FORMAT:
+    if version >= HASHED:
         _check_listed(manifest, folder)
     else:
         note_once(f"{folder} is of run format {version}, which holds no hashes: damage may stay unnoticed")
@@ -94,7 +101,7 @@ def _hash_in(entry: Any) -> Any:
 
 def require_listed(manifest: dict[str, Any], folder: Path, needed: Sequence[str]) -> None:
     """Raise `UserError` unless a manifest of this format lists these files."""
-    if manifest["format_version"] != FORMAT:
+    if manifest["format_version"] < HASHED:
         return
     for name in needed:
         if name not in manifest["files"]:
@@ -113,7 +120,7 @@ def seal_run(path: Path) -> None:
     A run that is sealed already stays as it is, and so does one of format 1 or 2.
     """
     manifest = read_json(path / manifests.NAME)
-    if manifest["format_version"] == FORMAT and not manifest["finished"]:
+    if manifest["format_version"] >= HASHED and not manifest["finished"]:
         write_manifest(path, manifest, finished=True)
 
 
@@ -124,12 +131,13 @@ def reopen_run(path: Path) -> None:
     Raises `UserError` where a file that stays is not as it was written: it is about to be hashed anew.
     """
     manifest = read_json(path / manifests.NAME)
-    known = manifest["files"] if manifest["format_version"] == FORMAT else _encoder_of_format_2(manifest)
+    known = manifest["files"] if manifest["format_version"] >= HASHED else _encoder_of_format_2(manifest)
     for name in known:
-        if name not in (WEIGHTS, METRICS):
+        if name not in LATE:
             manifests.check_hash(path, name, known[name], AGAIN)
     if (path / ITEMS).is_file() or (path / encoder_files.NAME).is_file():
         write_manifest(path, manifest, finished=False)
+    (path / CALIBRATION).unlink(missing_ok=True)  # it was of the weights so far
 
 
 def _encoder_of_format_2(manifest: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -141,7 +149,8 @@ def write_manifest(path: Path, facts: dict[str, Any], *, finished: bool) -> None
     """The manifest of a run folder, from `facts`, which may be those of a copied run, and its files as they are."""
     of_format = ("format_version", "finished", "files", "encoder", manifests.SEAL)
     own = {key: value for key, value in facts.items() if key not in of_format}  # those of a copied run are not ours
-    final = SEALED if finished else tuple(name for name in SEALED if name not in (WEIGHTS, METRICS))
+    final = SEALED if finished else tuple(name for name in SEALED if name not in LATE)
     files = manifests.hash_files(path, [name for name in final if (path / name).is_file()])
-    tree = {"format_version": FORMAT, "finished": finished, **own, "files": files}
+    version = FORMAT if CALIBRATION in files else HASHED
+    tree = {"format_version": version, "finished": finished, **own, "files": files}
     write_json(path / manifests.NAME, manifests.sealed(tree))

@@ -17,7 +17,7 @@ from fullrank.data import manifest as manifests
 from fullrank.data.events import parts
 from fullrank.data.impressions.store import open_store
 from fullrank.run import Run
-from fullrank.run_manifest import ENCODER, FORMAT, SEALED
+from fullrank.run_manifest import ENCODER, FORMAT, HASHED, SEALED
 from fullrank.semantic_ids.folder import FORMAT as CODES
 from fullrank.semantic_ids.reader import Codes
 from fullrank.training.checkpoint import read_checkpoint
@@ -168,7 +168,7 @@ def _compared(path: Path, name: str, expected: Any) -> FileCheck:
 
 
 def _notes_of_run(manifest: Mapping[str, Any]) -> list[str]:
-    if manifest.get("format_version") != FORMAT:
+    if manifest.get("format_version") not in (HASHED, FORMAT):
         return [f"run format {manifest.get('format_version')!r} holds no hashes of weights, items and spec"]
     if manifest.get("finished") is False:
         return ["training has not ended: the hashes of weights and metrics come at its end"]

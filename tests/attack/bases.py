@@ -44,6 +44,7 @@ BASES: dict[str, Base] = {
     "pretrain": Base(("sasrec",), {"--data": "@store", "--out": "~out"}, (*QUICK, "--data", "@store2")),
     "fisher": Base(("@sasrec",), {"--out": "~f.safetensors", "--batches": "3"}),
     "finetune": Base(("@sasrec",), {"--data": "@store", "--out": "~out", "--stages": "0"}, QUICK),
+    "calibrate": Base(("@lr",), {"--out": "~out"}),
     "sweep": Base(("@grid.yaml",), {"--data": "@store", "--out": "~out"}),
     "tune": Base(("@space.yaml",), {"--data": "@store", "--out": "~out"}),
     "evaluate": Base(("@sasrec",)),

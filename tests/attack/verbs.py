@@ -139,6 +139,8 @@ VERBS = (
     Verb("tune", ("tune", "@space.yaml", "--data", "@shop", "--out", "tuned"), "tuned", kind="rows", kills=4),
     Verb("grow", ("grow", "@run", "--items", "@new.csv", "--start", "mean", "--out", "grown"), "grown", once=True,
          kills=4),
+    Verb("calibrate", ("calibrate", "@click-run", "--data", "@clicks", "--out", "calibrated"), "calibrated", once=True,
+         kills=4),
     Verb("fisher", ("fisher", "@run", "--data", "@shop", "--batches", "2", "--out", "f.safetensors"), "f.safetensors",
          (("p.parquet", "f.safetensors"),), kills=4),
     Verb("finetune", ("finetune", "@run", "--data", "@shop", "--out", "run", "--stages", "0", *TINY[4:]), "run",

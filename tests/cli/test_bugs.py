@@ -23,6 +23,7 @@ WORK: dict[str, tuple[str, str]] = {
     "doctor": ("doctor", "fullrank.cli.doctor._torch"),
     "download": ("download planted --out OUT", "fullrank.data.sources.planted.Planted.files"),
     "encode": ("encode DATA --out OUT --levels 2 --size 4", "fullrank.semantic_ids.encode.encode"),
+    "calibrate": ("calibrate SASREC --out OUT", "fullrank.training.calibrate.calibrate"),
     "evaluate": ("evaluate SASREC", "fullrank.run.Run.model"),
     "keys add": ("keys add OUT --name shop", "fullrank.serving.keys._write"),
     "keys list": ("keys list EVENTS", "fullrank.serving.keys.read_keys"),

@@ -40,6 +40,7 @@ VERBS = (
     "pretrain",
     "fisher",
     "finetune",
+    "calibrate",
     "sweep",
     "scale",
     "evaluate",

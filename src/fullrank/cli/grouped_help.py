@@ -13,7 +13,7 @@ from typer.core import TyperCommand, TyperGroup
 VERBS = {
     "Begin": ("demo", "doctor", "list", "show", "schema"),
     "Data": ("download", "prepare", "prepare-impressions", "subset", "encode"),
-    "Train": ("train", "pretrain", "fisher", "finetune", "sweep", "tune", "scale", "grow"),
+    "Train": ("train", "pretrain", "fisher", "finetune", "calibrate", "sweep", "tune", "scale", "grow"),
     "Evaluate and explain": ("evaluate", "diagnose", "attention", "report", "verify"),
     "Answer": ("recommend", "similar", "vectors", "predict", "cascade", "serve", "keys", "export"),
 }

@@ -101,6 +101,14 @@ def _print_ranking(output: Output, found: EvaluationResult, spent: float, _whole
     rows = [[name, value, _span(found.interval.get(name))] for name, value in found.metrics.items()]
     boot = found.protocol["bootstrap"]
     output.table(("metric", "value", f"{boot['level']:.0%} interval"), rows)
+    calibration = found.protocol.get("calibration")
+    if calibration is not None:
+        before = ", ".join(f"{name} {value:.4f}" for name, value in calibration["before"].items())
+        own = ", these very rows" if found.protocol["split"] == calibration["fitted_on"] else ""
+        output.say(
+            f"calibrated ({calibration['method']}, fitted on {calibration['rows']:,} {calibration['fitted_on']} "
+            f"impressions{own}); before: {before}"
+        )
     for name, labels in found.slices.items():
         cells = [[label, *numbers.values()] for label, numbers in labels.items()]
         output.table((name, "rows", "clicks", *found.metrics), cells)

@@ -22,7 +22,11 @@ from fullrank.evaluation.spec import RankingEvaluation, Selection
 from fullrank.evaluation.statistics import bounds, resample_clicks
 from fullrank.inference.predict import predict_batch
 from fullrank.metrics import ctr
+from fullrank.models.ranking.calibration import Calibration
 from fullrank.models.ranking.model import RankingModule, checked_labels
+
+CALIBRATED = ("ece", "logloss", "pcoc")
+"""Metrics that calibration changes."""
 
 
 @runtime_checkable
@@ -51,6 +55,8 @@ def evaluate_ranking(
     fields = slice_fields(store.encoder, spec.slices)  # an unknown one is told before minutes are spent
     rows = predict_rows(model, store, split_rows(store, split), spec.batch_size, device=device, progress=progress)
     found = ranking_result(rows, spec, split, store.fingerprint)
+    if model.calibration is not None:
+        found = replace(found, protocol=found.protocol | {"calibration": _before(rows, model.calibration.spec, spec)})
     if not fields:
         return found
     slices: dict[str, dict[str, dict[str, float | int]]] = {}
@@ -110,6 +116,13 @@ def click_metrics(rows: PerImpression, bins: int) -> dict[str, float]:
     if rows.groups is not None:
         metrics["gauc"] = ctr.gauc(rows.probabilities, rows.labels, rows.groups).value
     return metrics
+
+
+def _before(rows: PerImpression, calibration: Calibration, spec: RankingEvaluation) -> dict[str, Any]:
+    """What an evaluation says of a calibration: by what, on how many validation rows, and the metrics without it."""
+    raw = replace(rows, probabilities=calibration.inverse().of_probabilities(rows.probabilities))
+    before = {name: value for name, value in click_metrics(raw, spec.bins).items() if name in CALIBRATED}
+    return {"method": calibration.method, "fitted_on": "validation", "rows": calibration.rows, "before": before}
 
 
 def selection_value(rows: PerImpression, selection: Selection) -> float:

@@ -18,7 +18,6 @@ from typing import Any, Literal
 
 from fullrank.core.errors import UserError
 from fullrank.core.readers import read_bytes, read_json_text
-from fullrank.run_manifest import FORMAT
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,127}")
 """Names of versions; others are passed over."""
@@ -98,9 +97,7 @@ def _missing(path: Path, data: bytes) -> str | None:
         return "its manifest is not whole"
     if tree.get("finished") is False:
         return _TRAINING
-    if tree.get("format_version") != FORMAT:
-        return None  # older formats list no files: opening them says what is wrong
-    files = tree.get("files")
+    files = tree.get("files")  # older formats list none: opening them says what is wrong
     for name, entry in files.items() if isinstance(files, dict) else ():
         size = entry.get("bytes") if isinstance(entry, dict) else None
         if os.path.basename(name) != name:

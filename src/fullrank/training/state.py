@@ -20,7 +20,7 @@ from fullrank.run import Run, is_run
 
 RUN_FILES = (
     "checkpoints", "logs", "metrics.jsonl", "weights.safetensors", "spec.json", "items.parquet", "fields.json",
-    "encoder.json", "vocabulary.parquet", "manifest.json", "diagnosis.jsonl",
+    "encoder.json", "vocabulary.parquet", "calibration.json", "manifest.json", "diagnosis.jsonl",
 )  # fmt: skip
 
 

@@ -21,6 +21,7 @@ from fullrank.core.spec import Spec, later
 from fullrank.data.batch import Impressions
 from fullrank.data.impressions.fields import FieldInfo
 from fullrank.models.ranking import Flops, Ranker, RankerOutput, RankerSpec
+from fullrank.models.ranking.calibration import CalibrationCurve
 from fullrank.models.ranking.dcnv2 import DCNv2
 from fullrank.models.ranking.embedding import Embedding
 from fullrank.models.ranking.sequences import SequenceSpec
@@ -108,6 +109,8 @@ class RankingModule(nn.Module):
         )  # fmt: skip
         self.ranker = ranker.build(fields, spec.embedding.dim)
         self.l2 = spec.embedding.l2
+        self.calibration: CalibrationCurve | None = None
+        """Behind the logits, of a run that was calibrated; training does not know it."""
         self.penalties = frozenset({"l2", "routing"})
         """Terms that are no sum over rows."""
 
@@ -124,9 +127,14 @@ class RankingModule(nn.Module):
         out: RankerOutput = self.ranker(self.embedding(batch, wanted))
         return out
 
+    def logits(self, batch: Impressions) -> Float[Tensor, "B"]:
+        """Calibrated where the run is, in double precision: large ones stay apart."""
+        logits = self.output(batch).logits.double()
+        return logits if self.calibration is None else self.calibration(logits)
+
     def probabilities(self, batch: Impressions) -> Float[Tensor, "B"]:
-        """In double precision: large logits stay apart."""
-        return torch.sigmoid(self.output(batch).logits.double())
+        """Of a click, in double precision."""
+        return torch.sigmoid(self.logits(batch))
 
     def size(self) -> Size:
         """Parameters by kind, and the FLOPs of one impression."""

@@ -128,7 +128,8 @@ def _ranker(exported: Any, model: Any, folder: Path, to: str) -> dict[str, Any]:
     traced, answer = _written(graph, folder, to)
     embedding = model.embedding
     parity = compare_probabilities(answer, model, impression_batches(embedding.fields, embedding.equally_long))
-    return _described(graph, traced, to) | {"parity": parity}
+    calibration = None if model.calibration is None else model.calibration.spec.method
+    return _described(graph, traced, to) | {"calibration": calibration, "parity": parity}
 
 
 def _written(graph: Graph, folder: Path, to: str) -> tuple[Traced, Answer]:

@@ -151,7 +151,7 @@ def compare_probabilities(answer: Answer, model: RankingModule, batches: Sequenc
             torch.from_numpy(batch["categorical"]), numeric.nan_to_num(0.0), numeric.isnan(), tuple(bags)
         )
         with torch.inference_mode():
-            logits = model.output(encoded).logits.double()
+            logits = model.logits(encoded)
         expected = logits.sigmoid().numpy()
         _require(probability.shape == expected.shape, "it gives another number of probabilities")
         worst = float(max(_apart(probability, expected).max(), _apart(logit, logits.numpy()).max()))

@@ -74,7 +74,7 @@ class RankerGraph(nn.Module):
         missing = raw.isnan()
         bags = tuple(Bag(left[2 * n], left[2 * n + 1]) for n in range(self.bags))
         batch = Impressions(categorical, torch.where(missing, 0.0, raw), missing, bags)
-        logits = self.model.output(batch).logits.float()
+        logits = self.model.logits(batch).float()
         return logits.sigmoid(), logits
 
 
