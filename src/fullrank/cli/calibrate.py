@@ -43,8 +43,6 @@ def calibrate(
         made = api.calibrate(opened, out, method=how, data=data, device=device, progress=tick)
     found = made.calibration
     assert found is not None
-    output.say(
-        f"{made.path}: {found.method}, {len(found.knots)} knots, fitted on {found.rows:,} validation impressions"
-    )
+    output.say(f"{made.path}: {found.method}, fitted on {found.rows:,} validation impressions")
     output.say(f"evaluate it, with what it was before: fullrank evaluate {made.path} --split test", wrap=False)
     output.finish({"run": made.path, "calibrated_from": run, **found.dump()})

@@ -23,7 +23,7 @@ CHUNK = 1 << 16
 
 
 def slice_fields(encoder: FieldEncoder, names: Sequence[str]) -> list[AnyField]:
-    """The fields of these names. Raises `UserError` for a name that is none, and for a field without values to share."""
+    """The fields of these names. Raises `UserError` for a name that is none, and where few rows share a value."""
     fields = {field.name: field for field in encoder.schema.fields}
     for name in names:
         if name not in fields:

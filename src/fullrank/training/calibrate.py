@@ -13,7 +13,7 @@ N rows, K knots.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import numpy as np
 from jaxtyping import Float64
@@ -59,7 +59,7 @@ def calibrate(
     store = store_of(run, data)
     assert isinstance(store, ImpressionStore)  # its fingerprint is the run's
     place = resolve_device(device)
-    model = run.model(encoder).to(place)
+    model: Any = run.model(encoder).to(place)
     model.calibration = None
     assert run.spec.clicks is not None
     size = run.spec.clicks.batch_size

@@ -64,7 +64,7 @@ def test_a_trained_ranker_predicts_from_its_export(tmp_path: Path) -> None:
     fr.export(run, tmp_path / "out")
     opened = ExportedModel.open(tmp_path / "out")
     assert {path.name for path in (tmp_path / "out").iterdir()} == {
-        "encoder.json", "manifest.json", "model.onnx", "vocabulary.parquet",
+        "encode.py", "encoder.json", "manifest.json", "model.onnx", "vocabulary.json", "vocabulary.parquet",
     }  # fmt: skip
     assert opened.problem == "ranking"
 

@@ -1,7 +1,7 @@
 """The folder of an export: manifest.json, the graph or index, and the ids that go in and come out of it.
 
 Of a recommender items.parquet gives each item number its id; of a ranking model encoder.json and vocabulary.parquet say
-how values become ids. Whole or absent; hashes find damage and mix-ups, not malice.
+how values become ids, and encode.py does it. Whole or absent; hashes find damage and mix-ups, not malice.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import polars as pl
 from fullrank import __version__
 from fullrank.core.checks import check_path
 from fullrank.core.errors import UserError
-from fullrank.core.files import jsonable, require_replaceable, whole_folder, write_json
+from fullrank.core.files import copy_file, jsonable, require_replaceable, whole_folder, write_json
 from fullrank.core.parquet import read_parquet
 from fullrank.core.tables import write_table
 from fullrank.data import manifest as manifests
@@ -30,11 +30,13 @@ FORMAT, VERSION = "fullrank.export", 1
 AGAIN = "export the run again"
 FORM = manifests.FolderFormat("folder of an export", "make one with fullrank export", FORMAT, VERSION, AGAIN)
 ITEMS, ENCODER = "items.parquet", (encoder_files.NAME, encoder_files.VOCABULARY)
+ENCODE, VALUES = "encode.py", "vocabulary.json"
+"""The code that encodes raw columns without this library, and the vocabulary as it reads it."""
 MODELS = {"onnx": "model.onnx", "torch": "model.pt2", "faiss": "index.faiss"}
 """What is exported to -> its file."""
 WEIGHTS = "model.onnx.data"
 """Beside a graph whose weights are too large for one file."""
-FILES = {*MODELS.values(), WEIGHTS, ITEMS, *ENCODER}
+FILES = {*MODELS.values(), WEIGHTS, ITEMS, *ENCODER, ENCODE, VALUES}
 
 
 @dataclass(frozen=True)
@@ -100,7 +102,8 @@ class Exported:
 def require_replaceable_export(out: Path) -> None:
     """Raise `UserError` unless an export may be written at `out`: nothing there, an empty folder, or an export."""
     manifests.require_outside_stores(out)
-    require_replaceable(out, "folder of an export", is_export, {manifests.NAME, *FILES}.__contains__)
+    # Python leaves __pycache__ beside encode.py when it is imported there
+    require_replaceable(out, "folder of an export", is_export, {manifests.NAME, *FILES, "__pycache__"}.__contains__)
 
 
 def is_export(folder: Path) -> bool:
@@ -125,7 +128,11 @@ def write_export(
             write_table(known.frame.select(columns), folder / ITEMS)
         else:
             write_json(folder / encoder_files.NAME, encoder_files.encoder_state(known), indent=1)
-            encoder_files.write_vocabulary(folder, encoder_files.vocabularies(known))
+            tables = encoder_files.vocabularies(known)
+            encoder_files.write_vocabulary(folder, tables)
+            values = {name: table["value"].to_list() for name, table in tables.items()}
+            write_json(folder / VALUES, values, indent=None, ensure_ascii=False)
+            copy_file(Path(__file__).with_name(ENCODE), folder / ENCODE)
         files = manifests.describe_files(folder)
         header = {"format": FORMAT, "format_version": VERSION, "library_version": __version__, "to": to}
         source = {
