@@ -607,6 +607,7 @@ def predict(
     *,
     data: AnyStore | str | Path | None = None,
     column: str = "probability",
+    list_separator: str | None = None,
     device: str = "auto",
     progress: Progress | None = None,
 ) -> Any:
@@ -615,7 +616,9 @@ def predict(
     See `Predictor.predict`. The store that the run was trained on is not needed, but by runs of format 1 (`data`, where
     it was moved); a `data` that is another store is a `UserError`.
     """
-    return load(run, data=data, device=device).predict(impressions, column=column, progress=progress)
+    return load(run, data=data, device=device).predict(
+        impressions, column=column, list_separator=list_separator, progress=progress
+    )
 
 
 def predict_file(
@@ -625,6 +628,7 @@ def predict_file(
     *,
     data: AnyStore | str | Path | None = None,
     column: str = "probability",
+    list_separator: str | None = None,
     device: str = "auto",
     progress: Progress | None = None,
 ) -> PredictionFile:
@@ -632,7 +636,9 @@ def predict_file(
 
     The file appears whole or not at all. The result says how many rows it has, and the mean probability.
     """
-    return load(run, data=data, device=device).predict_file(impressions, out, column=column, progress=progress)
+    return load(run, data=data, device=device).predict_file(
+        impressions, out, column=column, list_separator=list_separator, progress=progress
+    )
 
 
 def calibrate(

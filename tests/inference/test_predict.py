@@ -18,9 +18,10 @@ from fullrank.data.impressions.store import ImpressionStore
 from fullrank.evaluation.ranking import evaluate_ranking
 from fullrank.inference import predict as module
 from fullrank.inference.predict import predict, predict_file
+from fullrank.inference.predictor import Predictor
 from fullrank.models.ranking.model import RankingModel, RankingModule
 from refusals import refused
-from tests.training.clicks import SCHEMA
+from tests.training.clicks import HISTORIES, SCHEMA, with_histories
 from tests.training.clicks import table as listed
 from tiny import shaken
 
@@ -68,6 +69,28 @@ def test_predictions_are_those_of_evaluation(store: ImpressionStore, model: Rank
     assert np.allclose(whole[places], found.per_impression.probabilities, rtol=1e-6)
     alone = predict(model, store.encoder, table()[places])["probability"].to_numpy()
     assert np.array_equal(alone, found.per_impression.probabilities), "the very same batch"
+
+
+def test_a_text_file_has_the_lists_of_training(tmp_path: Path) -> None:
+    """A bag and a sequence of lists in training, text in the file: cut at any separator, and otherwise refused."""
+    frame = with_histories(listed(400))
+    store = fr.prepare_impressions(frame, tmp_path / "store", schema=HISTORIES)
+    model = shaken(RankingModel().build(store.fields), 0.1).eval()
+    predictor = Predictor(model, store.encoder, device="cpu")
+    own = predictor.predict(frame)["probability"].to_list()
+    for text in ("|", ";", ", ", "--"):
+        columns = [pl.col(name).cast(pl.List(pl.String)).list.join(text) for name in ("tags", "history")]
+        frame.drop("label").with_columns(columns).write_csv(tmp_path / "new.csv")
+        assert predictor.predict(tmp_path / "new.csv", list_separator=text)["probability"].to_list() == own
+    predictor.predict_file(tmp_path / "new.csv", tmp_path / "p.csv", list_separator="--")
+    assert pl.read_csv(tmp_path / "p.csv")["probability"].to_list() == pytest.approx(own)
+    with refused("missing-separator", "list_separator"):
+        predictor.predict(tmp_path / "new.csv")
+    with refused("not-a-separator"):
+        predictor.predict(frame, list_separator="")
+    plain = fr.prepare_impressions(frame, tmp_path / "plain", schema={"fields": ["user"]})
+    with refused("setting-without-effect", "list_separator"):
+        plain.encoder.with_separator("|")
 
 
 def test_on_real_impressions(real_data: Any, tmp_path: Path) -> None:

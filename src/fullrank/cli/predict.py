@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -29,6 +29,13 @@ def predict(
         Path | None, typer.Option("--out", metavar="FILE", help="Write them there (.parquet, .csv or .jsonl).")
     ] = None,
     column: Annotated[str, typer.Option("--column", metavar="NAME", help="Name of the new column.")] = "probability",
+    list_separator: Annotated[
+        str | None,
+        typer.Option(
+            "--list-separator", metavar="TEXT",
+            help="Between the values of a list in a text file, such as '|'.  [default: as the training's schema says]",
+        ),
+    ] = None,
     data: Annotated[
         Path | None,
         typer.Option("--data", metavar="STORE", help="The store, of runs of format 1, where it was moved."),
@@ -41,9 +48,13 @@ def predict(
     All columns of the table are kept. A value that training did not see counts as unknown, an empty one as missing.
     With --out the table may be larger than memory, and the file appears whole or not at all.
 
+    A list (genres, a history) is a list there, or text: it is cut where the schema of the training cut it, or at
+    --list-separator.
+
     \b
     fullrank predict runs/rankelastor today.parquet --out predictions.parquet
     fullrank predict runs/rankelastor today.csv --column ctr
+    fullrank predict runs/din today.csv --list-separator '|' --out predictions.csv
     """
     from fullrank.core.tables import SUFFIXES
 
@@ -59,10 +70,13 @@ def predict(
     opened = Run.open(run)
     where = find_store(opened, data) if opened.needs_store else data
     with output.progress(f"predict {impressions}") as tick:
+        how: dict[str, Any] = {
+            "data": where, "column": column, "list_separator": list_separator, "device": device, "progress": tick,
+        }  # fmt: skip
         if out is not None:
-            done = api.predict_file(opened, impressions, out, data=where, column=column, device=device, progress=tick)
+            done = api.predict_file(opened, impressions, out, **how)
         else:
-            found = api.predict(opened, impressions, data=where, column=column, device=device, progress=tick)
+            found = api.predict(opened, impressions, **how)
     if out is not None:
         output.say(f"{done.rows:,} probabilities written to {out} in {seconds(time.perf_counter() - begun)}")
         output.finish({"run": run, "rows": done.rows, "mean": done.mean, "out": out})

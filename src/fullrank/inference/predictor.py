@@ -298,27 +298,43 @@ class Predictor:
         frame = long_frame(queries, found.cpu().numpy(), scores.cpu().numpy(), self.catalog, titles)
         return frame.rename({"user": "item", "item": "similar"})
 
-    def predict(self, impressions: Any, *, column: str = "probability", progress: Progress | None = None) -> Any:
+    def predict(
+        self,
+        impressions: Any,
+        *,
+        column: str = "probability",
+        list_separator: str | None = None,
+        progress: Progress | None = None,
+    ) -> Any:
         """The click probability of each impression (a file or a DataFrame): its own columns, and one more, `column`.
         The frame is of the caller's type; of a file and of a lazy frame, polars.
 
-        Values are read as in training: one that training did not see is unknown, a null is missing. Labels are not
-        needed. `progress` is called with (rows done, rows in all). Raises `UserError` where a field's column is missing
+        Values are read as in training: one that training did not see is unknown, a null is missing. Text of bags and
+        sequences is cut where the schema of the training says, or at `list_separator`. Labels are not needed.
+        `progress` is called with (rows done, rows in all). Raises `UserError` where a field's column is missing
         or holds what the schema refuses, and where `column` is there already.
         """
         return predict(
-            self.model, self.encoder, impressions, column=column, device=self.device, progress=progress
+            self.model, self.encoder.with_separator(list_separator), impressions, column=column, device=self.device,
+            progress=progress,
         )  # fmt: skip
 
     def predict_file(
-        self, impressions: Any, out: str | Path, *, column: str = "probability", progress: Progress | None = None
+        self,
+        impressions: Any,
+        out: str | Path,
+        *,
+        column: str = "probability",
+        list_separator: str | None = None,
+        progress: Progress | None = None,
     ) -> PredictionFile:
         """What `predict` gives, written to `out` (.parquet, .csv or .jsonl) in the memory of one chunk of rows.
 
         The file appears whole or not at all. The result says how many rows it has, and the mean probability.
         """
         return predict_file(
-            self.model, self.encoder, impressions, out, column=column, device=self.device, progress=progress
+            self.model, self.encoder.with_separator(list_separator), impressions, out, column=column,
+            device=self.device, progress=progress,
         )  # fmt: skip
 
     def item_vectors(self) -> Float[np.ndarray, "V D"]:

@@ -13,7 +13,7 @@ import numpy as np
 import polars as pl
 from jaxtyping import Float32, Int32, Int64, UInt8
 
-from fullrank.core.errors import UserError
+from fullrank.core.errors import UserError, brief
 from fullrank.core.jagged import Jagged
 from fullrank.data import values
 from fullrank.data.frames import InputTable
@@ -53,6 +53,29 @@ class FieldEncoder:
     def lookup(self, field: AnyField) -> Lookup:
         """Where the ids of a categorical field, a bag or a sequence come from."""
         return self.lookups[vocabulary_owner(field)]
+
+    def with_separator(self, separator: str | None) -> FieldEncoder:
+        """The same, which cuts the text of its bags and sequences at `separator`; None: where the schema says.
+
+        Raises `UserError` where there are none.
+        """
+        if separator is None:
+            return self
+        if not isinstance(separator, str) or not separator:
+            raise UserError(
+                f"list_separator={brief(separator)}: give what stands between the values of a list, such as '|'",
+                code="not-a-separator",
+            )
+        if not self.multivalued:
+            raise UserError(
+                "list_separator has no effect: the model reads no lists (bags or sequences); leave it out",
+                code="setting-without-effect",
+            )
+        fields = tuple(
+            one.model_copy(update={"separator": separator}) if isinstance(one, BagOf | SequenceOf) else one
+            for one in self.schema.fields
+        )
+        return FieldEncoder(self.schema.model_copy(update={"fields": fields}), self.lookups, self.fitted)
 
     def encode(self, frame: pl.DataFrame, what: str) -> Encoded:
         """The rows of a frame that has the columns of the fields. `what` names it in errors."""
@@ -138,7 +161,7 @@ def _lists(series: pl.Series, field: BagOf | SequenceOf, what: str) -> pl.Series
         if field.separator is None:
             raise UserError(
                 f"{what} is text and the {field.kind} {field.name!r} has no separator: say what stands between its "
-                "values (separator: '|'), or give a column of lists",
+                "values (separator: '|' in the schema, list_separator= in predict), or give a column of lists",
                 code="missing-separator",
             )
         return series.str.split(field.separator).list.eval(pl.element().str.strip_chars())
