@@ -13,9 +13,10 @@ import pytest
 import torch
 
 import fullrank as fr
+from fullrank.data.frames import InputTable
 from fullrank.data.impressions.fields import FieldInfo, Schema
+from fullrank.data.impressions.infer import infer, summary
 from fullrank.data.impressions.numeric import Moments, Quantiles
-from fullrank.data.impressions.prepare import infer, summary
 from fullrank.data.impressions.splits import Cuts
 from fullrank.data.impressions.vocabulary import Counts, Hashed, Vocabulary, canonical, hash_bucket
 from refusals import refused
@@ -295,12 +296,10 @@ def test_inference(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     said = capsys.readouterr().err
     assert "label: label" in said and "group: user" in said and "split: given" in said
     assert [(field.name, field.kind) for field in store.fields] == [
-        ("user", "categorical"), ("item", "categorical"), ("price", "numeric"), ("tags", "categorical"),
+        ("user", "categorical"), ("item", "categorical"), ("price", "numeric"), ("tags", "bag"),
         ("when", "categorical"),
     ]  # fmt: skip
     FRAME.drop("split").rename({"label": "click", "when": "timestamp"}).write_csv(tmp_path / "t.csv")
-    from fullrank.data.frames import InputTable
-
     found = infer(InputTable(tmp_path / "t.csv", "impressions"))
     assert (found.label, found.time, found.split.kind, found.group) == ("click", "timestamp", "temporal", "user")
     assert "numeric: price" in summary(found)
@@ -311,6 +310,72 @@ def test_inference(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
         fr.prepare_impressions(FRAME.drop("label"), tmp_path / "none")
     with refused("no-field-columns", "'label'"):
         fr.prepare_impressions(FRAME.select("label"), tmp_path / "none")
+
+
+def looked_at(**columns: Any) -> dict[str, Any]:
+    """The fields that are inferred of a table with a label and these columns, by name."""
+    rows = len(next(iter(columns.values())))
+    frame = pl.DataFrame({"label": [0, 1] * (rows // 2), **columns}, strict=False)
+    return {field.name: field for field in infer(InputTable(frame, "impressions")).fields}
+
+
+def test_lists_are_inferred_from_evidence(capsys: pytest.CaptureFixture) -> None:
+    """Text whose parts come back at other places is lists; prose, places, names and numbers with commas are not."""
+    draw = np.random.default_rng(0)
+    genres = ["Drama", "Comedy", "Romance", "War", "Film-Noir", "Musical"]
+    sets = [[genres[g] for g in draw.choice(6, size=n, replace=False)] for n in draw.integers(1, 4, 400)]
+    ids = [[str(i) for i in draw.integers(0, 300, size=n)] for n in draw.integers(1, 30, 400)]
+    words = [f"w{n}" for n in range(900)]
+    towns = [f"Town {n}, {'ABC'[n % 3]}land" for n in range(150)]
+    lists = {
+        "genres": ["|".join(one) for one in sets], "moods": [", ".join(one) for one in sets],
+        "bought": [";".join(one) for one in ids], "hist_item": [" ".join(one) for one in ids],
+    }  # fmt: skip
+    other = {
+        "review": [", ".join(" ".join(draw.choice(words, 3)) for _ in range(n)) for n in draw.integers(1, 5, 400)],
+        "title": [f"Movie {n}, The ({1950 + n % 50})" for n in range(400)],
+        "town": [towns[n] for n in draw.integers(0, 150, 400)],
+        "people": [f"Doe{n % 97}, J{n % 61}" for n in range(400)],
+        "price": [f"{n:,}" for n in draw.integers(1000, 2_000_000, 400)],
+        "moment": [f"2024-01-{n % 30 + 1:02} {n % 24:02}:{n % 7}0" for n in range(400)],
+        "size": ["S", "M", "L", "XL"] * 100,
+    }  # fmt: skip
+    found = looked_at(**lists, **other, item=[int(one[0]) for one in ids])
+    kinds = {name: (field.kind, getattr(field, "separator", None)) for name, field in found.items()}
+    assert [kinds[name] for name in lists] == [("bag", "|"), ("bag", ","), ("bag", ";"), ("sequence", " ")]
+    assert {kinds[name] for name in other} <= {("categorical", None), ("numeric", None)}, kinds
+    assert found["hist_item"].shares == "item"
+    said = capsys.readouterr().err
+    assert "{kind: bag, name: people, separator: ','}" in said, "it may be lists, so it is noted"
+    assert not any(name in said for name in ("review", "title", "town", "size"))
+
+
+def test_a_list_named_like_a_history_is_a_sequence_of_its_target() -> None:
+    lists = [[1, 2], [3], [2, 5], []] * 10
+    names = {"history": "sequence", "clicked_items": "sequence", "item_hist": "sequence", "category_history": "sequence",
+             "historic_places": "bag", "tags": "bag", "chemistry": "bag"}  # fmt: skip
+    found = looked_at(item_id=[1, 2, 3, 4] * 10, category=[7, 8] * 20, **dict.fromkeys(names, lists))
+    assert {name: found[name].kind for name in names} == names
+    shared = {name: found[name].shares for name, kind in names.items() if kind == "sequence"}
+    assert shared == {"history": "item_id", "clicked_items": "item_id", "item_hist": "item_id", "category_history":
+                      "item_id"}  # fmt: skip  # of its categories nothing is in the history
+    schema = fr.Schema(label="l", fields=["item", {"kind": "sequence", "name": "seen", "separator": "|",
+                                                   "shares": "item"}])  # fmt: skip
+    assert "seen: text cut at '|', a sequence, oldest first, of the values of item" in summary(schema)
+
+
+def test_fewer_buckets_than_asked_for_are_noted(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    """In one store and in parts: where it happens, with the number; as many as asked for, or not asked, say nothing."""
+    frame = pl.DataFrame({"label": [0, 1] * 200, "few": [1, 2, 3, 3] * 100, "many": range(400)})
+    bucket = {"kind": "numeric", "transform": "bucket"}
+    fields = [{"name": "few", "buckets": 20, **bucket}, {"name": "many", "buckets": 20, **bucket}]
+    for parts in (None, 2):
+        store = fr.prepare_impressions(frame, tmp_path / f"s{parts}", schema={"fields": fields}, parts=parts)
+        (note,) = store.encoder.notes
+        made = len(store.encoder.fitted["few"]["edges"]) + 1
+        assert f"'few' has {made} buckets of the 20 asked for" in note and note in capsys.readouterr().err
+    plain = [{"name": "few", **bucket}]
+    assert fr.prepare_impressions(frame, tmp_path / "p", schema={"fields": plain}).encoder.notes == []
 
 
 @pytest.mark.parametrize("kind", [{"a": 1}, ["numeric"], 5])

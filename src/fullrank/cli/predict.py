@@ -32,7 +32,8 @@ def predict(
     list_separator: Annotated[
         str | None,
         typer.Option(
-            "--list-separator", metavar="TEXT",
+            "--list-separator",
+            metavar="TEXT",
             help="Between the values of a list in a text file, such as '|'.  [default: as the training's schema says]",
         ),
     ] = None,

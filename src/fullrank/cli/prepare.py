@@ -20,6 +20,7 @@ from fullrank.core.errors import UserError, brief, did_you_mean
 if TYPE_CHECKING:
     from fullrank.data.events.prepare import Prepare
     from fullrank.data.events.store import Store
+    from fullrank.data.impressions.fields import AnyField, FieldInfo
     from fullrank.data.impressions.store import ImpressionStore
     from fullrank.data.sources import EventSource, ImpressionSource
 
@@ -302,11 +303,22 @@ def _prepare_impressions(
     return make(found.table, out, schema=spec, progress=True, notes=found.notes, **how)
 
 
+def _kind(info: FieldInfo, field: AnyField, store: ImpressionStore) -> str:
+    """A field's kind in the table; of numbers in buckets how many there are, and were asked for."""
+    if field.kind != "numeric" or info.kind == "numeric":
+        return info.kind
+    made = len(store.encoder.fitted[field.name]["edges"]) + 1
+    return f"numeric, {made} buckets" + (f" of {field.buckets}" if field.buckets not in (None, made) else "")
+
+
 def _report_impressions(output: Output, store: ImpressionStore, spent: float) -> None:
     found = store.manifest
     output.table(
         ("field", "kind", "ids", "missing"),
-        [(f.name, f.kind, f.size or "", found["counts"]["missing"][f.name]) for f in store.fields],
+        [
+            (f.name, _kind(f, spec, store), f.size or "", found["counts"]["missing"][f.name])
+            for f, spec in zip(store.fields, store.schema.fields, strict=True)
+        ],
     )
     output.table(
         ("part", "rows", "positive"),
@@ -316,4 +328,5 @@ def _report_impressions(output: Output, store: ImpressionStore, spent: float) ->
     for note in found["notes"]:
         output.say(f"note: {note}")
     facts = {key: value for key, value in found.items() if key not in ("files", "format", "fitted")}
+    facts["notes"] = [*found["notes"], *store.encoder.notes]  # these were said while it was prepared
     output.finish({"store": store.path, **facts, "seconds": round(spent, 3)})

@@ -52,7 +52,8 @@ def table(rows: int, seed: int = 0) -> pl.DataFrame:
     return pl.DataFrame(
         {
             "label": rng.integers(0, 2, rows), "user": some(["ann", "Bo", "ü 漢", "", None, f"new {seed}"]),
-            "item": pl.Series(some([*range(few), None]), dtype=pl.Int64), "country": some(["de", "FR", "", None, "042"]),
+            "item": pl.Series(some([*range(few), None]), dtype=pl.Int64),
+            "country": some(["de", "FR", "", None, "042"]),
             "member": some([True, False, None]), "shop": pl.Series(some([1.0, 2.0, float("nan"), None, -0.0])),
             "age": some([30.5, 41, None, float("nan"), 18]), "price": some([-3.0, 0.0, 12.5, 1e30, None]),
             "shown": pl.Series(some([1, 2, 3, None])), "year": pl.Series(some([*range(1990, 2000), None])),

@@ -54,6 +54,20 @@ class FieldEncoder:
         """Where the ids of a categorical field, a bag or a sequence come from."""
         return self.lookups[vocabulary_owner(field)]
 
+    @property
+    def notes(self) -> list[str]:
+        """Numbers that have fewer buckets than their schema asks for, as sentences."""
+        found = []
+        for field in self.schema.fields:
+            if isinstance(field, Numeric) and field.buckets is not None:
+                made = len(self.fitted[field.name]["edges"]) + 1
+                if made < field.buckets:
+                    found.append(
+                        f"the field {field.name!r} has {made} buckets of the {field.buckets} asked for: its most "
+                        "frequent values fill several each, and equal quantiles are one"
+                    )
+        return found
+
     def with_separator(self, separator: str | None) -> FieldEncoder:
         """The same, which cuts the text of its bags and sequences at `separator`; None: where the schema says.
 

@@ -1,6 +1,6 @@
 """What the columns of an impressions table are: the label, the fields that a ranker reads, group, time and split.
 
-A `Schema` is written by hand (YAML, JSON, Python) or inferred (`prepare.infer`). `FieldInfo` is what a ranker is told
+A `Schema` is written by hand (YAML, JSON, Python) or inferred (`infer.py`). `FieldInfo` is what a ranker is told
 of a field once it is fitted. Ids of a field: 0 missing, 1 unknown, 2 and up its values.
 """
 

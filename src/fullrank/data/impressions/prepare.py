@@ -8,11 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
-
-import narwhals as nw
-import polars as pl
 
 from fullrank.core.checks import check_flag, check_overrides, check_path, check_texts, check_type
 from fullrank.core.errors import UserError
@@ -27,23 +23,16 @@ from fullrank.data.events.prepare import Engine, check_engine
 from fullrank.data.events.stream import Here, identity_of
 from fullrank.data.frames import Chunks, InputTable
 from fullrank.data.impressions import stream
-from fullrank.data.impressions.fields import AnyField, BagOf, Categorical, Numeric, Schema, schema_tree
+from fullrank.data.impressions.fields import Schema, schema_tree
+from fullrank.data.impressions.infer import infer, summary
 from fullrank.data.impressions.part_work import PartRows
 from fullrank.data.impressions.spark import rows_on_spark
-from fullrank.data.impressions.splits import GivenSplit, ImpressionSplit, RandomSplit, TemporalSplit
 from fullrank.data.impressions.store import ImpressionStore, is_own
 from fullrank.data.impressions.write import write_impressions
 from fullrank.data.manifest import is_store, require_outside_stores
 from fullrank.data.values import Unit
 
 log = logger(__name__)
-
-LABELS = ("label", "click", "clicked", "is_click", "target", "y")
-GROUPS = ("user", "user_id", "userid", "uid", "session", "session_id")
-TIMES = ("timestamp", "time", "datetime", "date", "event_time", "ts")
-SPLITS = ("split", "part", "fold")
-LOOK = 1_000
-"""Rows that are looked at."""
 
 
 def prepare_impressions(
@@ -158,9 +147,7 @@ def _prepare_locked(
         if chunks.rows == 0:
             raise UserError(f"{source.name} has no rows", code="empty-table")
         write_impressions(folder, scratch, chunks, spec, source.typed, facts, say)
-    store = ImpressionStore.open(place, verify=False)  # the hashes were taken just now
-    say(f"wrote {str(place)!r}: {len(store):,} rows")
-    return store
+    return _opened(place, say)
 
 
 def _prepare_parts(
@@ -178,7 +165,13 @@ def _prepare_parts(
         session = spark.session_of(table, master)
         rows_in, runner = partial(rows_on_spark, session, table, asked.schema, asked.count), spark.OnSpark(session)
     stream.prepare_impression_parts(rows_in, runner, place, asked, say)
-    store = ImpressionStore.open(place, verify=False)
+    return _opened(place, say)
+
+
+def _opened(place: Path, say: Callable[[str], None]) -> ImpressionStore:
+    store = ImpressionStore.open(place, verify=False)  # the hashes were taken just now
+    for note in store.encoder.notes:
+        log.info(f"note: {note}")
     say(f"wrote {str(place)!r}: {len(store):,} rows")
     return store
 
@@ -192,67 +185,3 @@ def _name(table: Any) -> str:
     if isinstance(table, (str, Path)):
         return Path(table).name
     return f"{type(table).__module__.split('.')[0]}.{type(table).__name__}"
-
-
-def infer(source: InputTable, known: Mapping[str, Any] = MappingProxyType({})) -> Schema:
-    """Label, group, time and split by their usual names; the other columns by type: fractions are numeric, lists bags,
-    the rest categorical. What is `known` of the schema stays. Raises `UserError` where no column has a usual label
-    name, or none is left as a field."""
-    label = known.get("label", _named(source, LABELS))
-    if label is None:
-        raise UserError(
-            f"{source.name} has no column called {', '.join(LABELS)} (columns: {', '.join(source.columns)}); "
-            "name it with label=",
-            code="no-label-column",
-        )
-    for name in (known.get(key) for key in ("label", "group", "time")):
-        if isinstance(name, str):
-            source.require(name, "name it with label=, user_col= or time_col=")
-    head = source.frame.head(LOOK)
-    frame = source.infer(source.attempt(lambda: _polars(head)), ())
-    time, column = known.get("time", _named(source, TIMES)), _named(source, SPLITS)
-    column = column if column is not None and frame[column].dtype == pl.String else None  # `fold` may be a number
-    if "split" in known:
-        told = known["split"]
-        column = told.get("column") if isinstance(told, Mapping) else getattr(told, "column", None)
-    fields = [_field(frame[name]) for name in source.columns if name not in (label, time, column)]
-    if not fields:
-        raise UserError(f"{source.name} has no column besides {label!r} that could be a field", code="no-field-columns")
-    split: ImpressionSplit = RandomSplit()
-    if column is not None:
-        split = GivenSplit(column=column)
-    elif time is not None:
-        split = TemporalSplit()
-    found = {"label": label, "fields": fields, "group": _named(source, GROUPS), "time": time, "split": split}
-    return Schema.parse(found | dict(known))
-
-
-def summary(schema: Schema) -> str:
-    """One line for each decision."""
-    kinds: dict[str, list[str]] = {}
-    for field in schema.fields:
-        kinds.setdefault(field.kind, []).append(field.name)
-    lines = [f"label: {schema.label}", *(f"{kind}: {', '.join(names)}" for kind, names in kinds.items())]
-    lines += [f"{what}: {name}" for what, name in (("group", schema.group), ("time", schema.time)) if name is not None]
-    return "\n".join(["the schema names no fields; taken from names and types:", *lines, f"split: {schema.split.kind}"])
-
-
-def _field(column: pl.Series) -> AnyField:
-    if isinstance(column.dtype, (pl.List, pl.Array)):
-        return BagOf(name=column.name)
-    if column.dtype.is_float():
-        known = column.fill_nan(None).drop_nulls()
-        if not len(known) or bool((known != known.floor()).any()):
-            return Numeric(name=column.name)
-    return Categorical(name=column.name)
-
-
-def _named(source: InputTable, usual: tuple[str, ...]) -> str | None:
-    return next((name for want in usual for name in source.columns if name.lower() == want), None)
-
-
-def _polars(frame: object) -> pl.DataFrame:
-    if isinstance(frame, nw.LazyFrame):
-        frame = frame.collect(backend="polars")
-    assert isinstance(frame, nw.DataFrame)
-    return frame.to_polars()

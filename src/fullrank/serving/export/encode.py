@@ -5,15 +5,15 @@
 
 A copy of this file lies in every export of a ranking model. What it does, for code in other languages:
 
-- A category is text: 42 and 42.0 are "42", true is "true". Null, NaN and "" are missing. Ids: 0 missing, 1 unknown, and
-  value i of the field's list in vocabulary.json is i + 2. With `shares` the list is that of the field named there.
-- With `hash_buckets` there is no list: the first 8 bytes of BLAKE2b of the UTF-8 text (digest size 8), as a whole number
-  with the lowest byte first, modulo `hash_buckets`, plus 2.
+- A category is text: 42 and 42.0 are "42", true is "true". Null, NaN and "" are missing. Ids: 0 missing, 1 unknown, else
+  2 + the place in the field's list in vocabulary.json. With `shares` the list is that of the field named there.
+- With `hash_buckets` there is no list: BLAKE2b of the UTF-8 text with a digest of 8 bytes, as a whole number with the
+  lowest byte first, modulo `hash_buckets`, plus 2.
 - Numbers are float32, NaN where missing: `linear` x; `standard` (x - mean) * scale, so `scale` is 1 / deviation; `log`
   sign(x) log(1 + |x|). `bucket` is an id: 2 plus how many `edges` are at most x (a value on an edge belongs to the
   bucket above it), 0 where missing.
-- A bag or sequence is a list, or text that is cut at `separator`, blanks around its parts taken away. Missing values are
-  left out; then a bag keeps its first `max_length` values, a sequence its last.
+- A bag or sequence is a list, or text that is cut at `separator` and stripped. Missing values are left out; then a bag
+  keeps its first `max_length` values, a sequence its last.
 
 B rows, F categorical fields and numbers in buckets, X other numbers, L values of the longest row of a bag.
 """
