@@ -20,7 +20,7 @@ from fullrank.core.errors import UserError
 from fullrank.core.registry import find, kinds
 from fullrank.data.events.prepare import Prepare
 from fullrank.data.impressions.fields import Schema
-from fullrank.evaluation.spec import Evaluation
+from fullrank.evaluation.spec import Evaluation, RankingEvaluation
 from fullrank.experiment import Experiment, find_experiment
 from fullrank.semantic_ids.spec import Encode
 from fullrank.sweeps.grid import Grid
@@ -85,7 +85,8 @@ def check_settings(words: list[str], settings: list[str]) -> None:
     elif verb == "encode":
         Encode().override(*settings)
     elif verb == "evaluate":
-        Evaluation().override(*settings)
+        of_clicks = any(setting.startswith("slices=[") for setting in settings)
+        (RankingEvaluation() if of_clicks else Evaluation()).override(*settings)
 
 
 @PAGE

@@ -352,7 +352,8 @@ def test_lists_are_inferred_from_evidence(capsys: pytest.CaptureFixture) -> None
 
 def test_a_list_named_like_a_history_is_a_sequence_of_its_target() -> None:
     lists = [[1, 2], [3], [2, 5], []] * 10
-    names = {"history": "sequence", "clicked_items": "sequence", "item_hist": "sequence", "category_history": "sequence",
+    names = {"history": "sequence", "clicked_items": "sequence", "item_hist": "sequence",
+             "category_history": "sequence",
              "historic_places": "bag", "tags": "bag", "chemistry": "bag"}  # fmt: skip
     found = looked_at(item_id=[1, 2, 3, 4] * 10, category=[7, 8] * 20, **dict.fromkeys(names, lists))
     assert {name: found[name].kind for name in names} == names

@@ -43,8 +43,8 @@ THOUSANDS = r"^\s*\d{1,3}(,\d{3})+(\.\d+)?\s*$"
 
 def infer(source: InputTable, known: Mapping[str, Any] = MappingProxyType({})) -> Schema:
     """Label, group, time and split by their usual names; the other columns by type: fractions are numeric, lists (also
-    in text) bags or sequences, the rest categorical. Text that may be lists is noted. What is `known` of the schema stays. Raises `UserError` where no column has a usual label
-    name, or none is left as a field."""
+    in text) bags or sequences, the rest categorical. Text that may be lists is noted. What is `known` of the schema
+    stays. Raises `UserError` where no column has a usual label name, or none is left as a field."""
     label = known.get("label", _named(source, LABELS))
     if label is None:
         raise UserError(
@@ -114,7 +114,7 @@ def list_text(column: pl.Series) -> ListText | None:
         return None
     doubt = None
     for separator in LIST_SEPARATORS:
-        share = float(values.str.contains(separator, literal=True).mean() or 0)
+        share = int(values.str.contains(separator, literal=True).sum()) / len(values)
         if share < LEAST_SHARE or (separator == "," and bool(values.str.contains(THOUSANDS).any())):
             continue
         parts = pl.DataFrame({"part": values.str.split(separator).list.eval(pl.element().str.strip_chars())})
@@ -126,7 +126,7 @@ def list_text(column: pl.Series) -> ListText | None:
         again = counted.filter(pl.col("count") > 1)
         if len(parts) / len(counted) < REPEATS * len(values) / values.n_unique():
             continue
-        if float((again["places"] > 1).mean() or 0) >= MOVING:
+        if len(again) and int((again["places"] > 1).sum()) >= MOVING * len(again):
             return ListText(separator, share, True)
         doubt = doubt or ListText(separator, share, False)
     return doubt

@@ -5,8 +5,8 @@
 
 A copy of this file lies in every export of a ranking model. What it does, for code in other languages:
 
-- A category is text: 42 and 42.0 are "42", true is "true". Null, NaN and "" are missing. Ids: 0 missing, 1 unknown, else
-  2 + the place in the field's list in vocabulary.json. With `shares` the list is that of the field named there.
+- A category is text: 42 and 42.0 are "42", true is "true". Null, NaN and "" are missing. Ids: 0 missing, 1 unknown,
+  else 2 + the place in the field's list in vocabulary.json. With `shares` the list is that of the field named there.
 - With `hash_buckets` there is no list: BLAKE2b of the UTF-8 text with a digest of 8 bytes, as a whole number with the
   lowest byte first, modulo `hash_buckets`, plus 2.
 - Numbers are float32, NaN where missing: `linear` x; `standard` (x - mean) * scale, so `scale` is 1 / deviation; `log`
