@@ -62,6 +62,7 @@ def build_app(settings: ServeSettings) -> FastAPI:
                 gc.freeze()  # models and catalogues stay: a collection while requests wait must not walk them
                 yield
             finally:
+                gc.unfreeze()  # what is left at exit would be told as a leak, of triton's bindings
                 await service.close()
         except UserError as error:
             app.state.failure = error
