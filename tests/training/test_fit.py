@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import fullrank as fr
+from fullrank.core.errors import install_extra
 from fullrank.core.tensor_files import read_tensors
 from fullrank.data.events.store import Store
 from fullrank.run import Run
@@ -119,7 +120,7 @@ def test_a_logger_without_its_package_names_the_extra(
     def absent(**_: Any) -> None:
         raise ModuleNotFoundError("Neither `tensorboard` nor `tensorboardX` is available. Try `pip install`ing either.")
 
-    for name, told in (("TensorBoardLogger", "pip install 'fullrank[tensorboard]'"), ("WandbLogger", "pip install")):
+    for name, told in (("TensorBoardLogger", install_extra("tensorboard")), ("WandbLogger", "pip install")):
         monkeypatch.setattr(f"lightning.pytorch.loggers.{name}", absent)
         with refused("missing-package", told):
             fit(tiny(), market, tmp_path / "run", loggers=(name.removesuffix("Logger").lower(),), progress=False)

@@ -12,7 +12,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-from fullrank.core.errors import UserError, unknown
+from fullrank.core.errors import UserError, install_extra, unknown
 from fullrank.core.files import append_line, write_jsonl
 from fullrank.core.progress import Reporter, clock
 from fullrank.run import metrics_rows
@@ -70,7 +70,7 @@ def make_loggers(names: tuple[str, ...], out: Path) -> tuple[Any, ...]:
         try:
             found.append(_make_logger(getattr(loggers_module, allowed[name.lower()]), name.lower(), out))
         except ModuleNotFoundError as error:
-            remedy = "pip install 'fullrank[tensorboard]'" if name.lower() == "tensorboard" else str(error)
+            remedy = install_extra("tensorboard") if name.lower() == "tensorboard" else str(error)
             raise UserError(
                 f"the logger {name!r} needs a package that is not installed: {remedy}", code="missing-package"
             ) from None
