@@ -1,11 +1,11 @@
 """A ranking model's service under load: requests of `--rows` impressions each, from a process that does not wait.
 
-``p90_ms``, ``p50_ms``, ``p99_ms``, ``rows_per_second``, ``errors``: a ranker trained on frappe, rows of its table in the
-requests, an open loop at `--rate` requests a second for `--hold` seconds. ``callers_rows_per_second``: 8 callers that
-each wait for their answer. ``one_row_p90_ms``: requests of one row, 100 a second. ``http_p90_ms``: the same load with a
-route that answers with the body. ``read_cpu_ms``, ``model_cpu_ms``: processor time of one request, which other work
-hardly changes: a body to a table, on the event loop or a thread beside it; its encoding and the forward pass, on the
-model thread.
+``p90_ms``, ``p50_ms``, ``p99_ms``, ``rows_per_second``, ``errors``: a ranker trained on frappe, rows of its table in
+the requests, an open loop at `--rate` requests a second for `--hold` seconds. ``callers_rows_per_second``: 8 callers
+that each wait for their answer. ``one_row_p90_ms``: requests of one row, 100 a second. ``http_p90_ms``: the same load
+with a route that answers with the body. ``read_cpu_ms``, ``model_cpu_ms``: processor time of one request, which other
+work hardly changes: a body to a table, on the event loop or a thread beside it; its encoding and the forward pass, on
+the model thread.
 """
 
 from __future__ import annotations
