@@ -149,7 +149,7 @@ def test_filters_are_counted_one_by_one(tmp_path: Path) -> None:
 
 def test_progress_goes_to_stderr(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     store = prepare(EVENTS, tmp_path / "s", progress=True, notes=("research only",))
-    assert store.manifest["notes"][0] == "research only"
+    assert "research only" in store.manifest["notes"]
     said = capsys.readouterr()
     assert said.out == "" and "read: 7 events, 3 users, 3 items" in said.err
 
@@ -165,7 +165,8 @@ def test_milliseconds_are_not_taken_for_seconds(tmp_path: Path) -> None:
     with refused("wrong-time-unit", "'timestamp'", "milliseconds", "time_unit='ms'"):
         prepare(late, tmp_path / "a")
     right = prepare(late, tmp_path / "b", spec=Prepare(columns=Columns(time_unit="ms")))
-    assert right.times is not None and right.times.max() == 1_400_000_000 and right.manifest["notes"] == []
+    assert right.times is not None and right.times.max() == 1_400_000_000
+    assert not any("times" in note for note in right.manifest["notes"])
 
 
 def bad(**columns: Any) -> pl.DataFrame:

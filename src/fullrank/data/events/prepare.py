@@ -116,7 +116,7 @@ def prepare(
         else:
             store = _prepare_locked(source, events, place, items, users, spec, level, notes, items_id)
     if level < INFO:  # who asked for no steps is told of doubts all the same; the command line prints all notes itself
-        for note in (*store.manifest["notes"], *splits.split_notes(store.manifest["split"])):
+        for note in store.manifest["notes"]:
             if note not in notes:
                 log.info(f"note: {note}")
     return store
