@@ -9,6 +9,7 @@ from fastapi import FastAPI, Request, Response
 
 from fullrank.serving.app import SWITCH
 from fullrank.serving.server import uvicorn_options
+from fullrank.serving.settings import ServeSettings
 
 
 def main() -> None:
@@ -23,7 +24,7 @@ def main() -> None:
     async def ready() -> Response:
         return Response(b"{}", media_type="application/json")
 
-    uvicorn.run(app, **uvicorn_options("127.0.0.1", int(sys.argv[1])))
+    uvicorn.run(app, **uvicorn_options(ServeSettings.parse({"run": "", "port": int(sys.argv[1])})))
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ def running(**settings: Any) -> Iterator[Client]:
     """A client of a service with these settings; the service ends behind the block."""
     made = ServeSettings.parse({"store": "memory:", "port": 0, **settings})
     app = build_app(made)
-    server = uvicorn.Server(uvicorn.Config(app, **uvicorn_options("127.0.0.1", 0)))
+    server = uvicorn.Server(uvicorn.Config(app, **uvicorn_options(made)))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     end = time.monotonic() + 60

@@ -73,6 +73,9 @@ def test_filters(filters: dict[str, Any], passed: list[int]) -> None:
         ("filter-wrong-type", {"tags": 1}),
         ("filter-wrong-type", {"price": float("nan")}),
         ("filter-wrong-type", {"brand": [["a"]]}),
+        *[("filter-wrong-type", {"price": wanted}) for huge in (10**309, -(10**400), float("inf"))
+          for wanted in (huge, [1, huge], {"min": huge}, {"max": huge})],
+        ("filter-wrong-type", {"sizes": {"min": 10**309}}),
         ("filter-not-a-range", {"price": {"least": 1}}),
         ("filter-not-a-range", {"price": {}}),
         ("empty-range", {"price": {"min": 2, "max": 1}}),
@@ -91,8 +94,9 @@ def test_what_cannot_be_asked(code: str, filters: dict[str, Any]) -> None:
 def test_numbers_of_every_type_and_size(dtype: Any) -> None:
     """What JSON may hold is compared with columns that cannot hold it; a list lets through what each of it does."""
     held = [None, 0, 1, 2, 100] if dtype.is_integer() else [None, 0, 1, 2, 100, 0.25]
+    held += {pl.UInt64: [2**63 + 5, 2**64 - 1], pl.Int64: [-(2**63)], pl.Float64: [1e300, 2.0**1023]}.get(dtype, [])
     column = pl.Series("n", held, dtype=None if dtype.is_integer() else pl.Float64, strict=False).cast(dtype)
-    wanted = [-(2**63), -1, 1.0, 2, 0.25, 1.5, 300, 2**40, 2**53 + 1, 2**63 + 5, 10**30, 1e300]
+    wanted = [-(2**63), -1, 1.0, 2, 0.25, 1.5, 300, 2**40, 2**53 + 1, 2**63 + 5, 2**64 - 1, 10**30, 1e300, 2**1023]
 
     def passed(wanted: Any) -> list[Any]:
         return [held[row] for row in np.flatnonzero(~refused_by({"n": column}, {"n": wanted}))]
@@ -132,6 +136,7 @@ def test_values_that_a_column_cannot_hold() -> None:
     assert cell("price", 5, pl.Float64()) == 5 and cell("tags", [], pl.List(pl.String)) == []
     assert cell("sort", "new", pl.Categorical()) == "new" and cell("any", None, pl.Boolean()) is None
     for value, dtype in [
+        (1e39, pl.Float32()), ([1.0, -1e39], pl.List(pl.Float32)), (10**400, pl.Float64()), (2**63, pl.Int64()),
         (5.5, pl.Int64()), (True, pl.Int64()), ("5", pl.Int64()), (300, pl.UInt8()), ("c", pl.Enum(["a"])),
         (["a"], pl.String()), ("a", pl.List(pl.String)), ([1], pl.Array(pl.Int64, 2)), (0, pl.Date()),
     ]:  # fmt: skip

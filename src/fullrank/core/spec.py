@@ -24,7 +24,7 @@ MOST_MESSAGE = 600
 """Characters that it tells of one: of an enum, pydantic lists what is allowed."""
 BEFORE = "before"
 """Where a field that `later` declared keeps the value that changes nothing."""
-MEMBER = re.compile(r"(constrained-)?(int|float|str)|(tuple|dict|list)\[.*\]")
+MEMBER = re.compile(r"(constrained-)?(int|float|str)|(tuple|dict|list|function-\w+)\[.*\]")
 """How pydantic names the members of a union in the path of a mistake."""
 S = TypeVar("S", bound="Spec")  # not Self: beartype refuses it on methods that are decorated one by one
 

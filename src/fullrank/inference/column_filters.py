@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from hashlib import blake2b
 from typing import Any, Literal
 
 import numpy as np
@@ -108,8 +109,14 @@ def item_columns(catalog: Catalog, table: Any = None, item: str = "item_id") -> 
 
 
 def filters_key(filters: Mapping[str, Any]) -> str:
-    """The same text for equal filters."""
-    return json.dumps({name: canonical_filter(filters[name]) for name in sorted(filters)}, default=repr)
+    """The same 32 characters for equal filters, however many values they have. Raises `UserError`."""
+    try:
+        text = json.dumps({name: canonical_filter(filters[name]) for name in sorted(filters)}, default=repr)
+    except ValueError:  # Python writes no whole number of more than 4,300 digits
+        raise UserError(
+            "a filter's number has thousands of digits; give numbers below 1e308", code="filter-wrong-type"
+        ) from None
+    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
 def canonical_filter(wanted: Any) -> Any:
@@ -165,10 +172,9 @@ def _one_fits(column: pl.Series, kind: Kind, wanted: Any) -> Bool[np.ndarray, "E
 def _within_range(column: pl.Series, low: float | None, high: float | None) -> pl.Series:
     """Which numbers of a column lie between these bounds."""
     number = _comparable(column)
-    if number.dtype == pl.UInt64:  # with which nothing below zero can be compared
-        low = None if low is None else max(low, 0)
-        if high is not None and high < 0:
-            return pl.repeat(False, len(column), eager=True)
+    least, end = _bounds(number)
+    # a whole number that the type does not have is compared as a double
+    low, high = (one if one is None or least <= one < end else float(one) for one in (low, high))
     number = number.fill_nan(None) if number.dtype.is_float() else number  # NaN would be above every number
     fits = number.is_not_null() if low is None else number >= low
     return fits if high is None else fits & (number <= high)
@@ -180,8 +186,14 @@ def _is_one_of(column: pl.Series, values: list[Any]) -> pl.Series:
     if number.dtype.is_float():
         wanted = pl.Series([float(value) for value in values], dtype=pl.Float64).cast(number.dtype)
         return number.is_in(wanted.filter(wanted.is_finite()).implode())
-    wanted = pl.Series([int(value) for value in values if value == int(value)], dtype=pl.Int64)
-    return number.cast(pl.Int64, strict=False).is_in(wanted.implode())
+    least, end = _bounds(number)
+    whole = [int(value) for value in values if least <= value < end and value == int(value)]
+    return number.is_in(pl.Series(whole, dtype=number.dtype).implode())
+
+
+def _bounds(number: pl.Series) -> tuple[int, int]:
+    """The least whole number that polars compares with numbers of a type, and the first above them."""
+    return (0, 2**64) if number.dtype == pl.UInt64 else (-(2**63), 2**63)
 
 
 def _comparable(column: pl.Series) -> pl.Series:
@@ -213,8 +225,6 @@ def _values(name: str, kind: Kind, wanted: Any) -> list[Any] | tuple[float | Non
             raise UserError(
                 f"the filter {name}={brief(value, 80)}: this column holds {WORDS[kind]}", code="filter-wrong-type"
             )
-    if kind == "number":  # a whole number beyond 64 bits equals none that a column holds
-        values = [value for value in values if -(2**63) <= value < 2**63]
     return list(dict.fromkeys(values))
 
 
@@ -233,10 +243,9 @@ def _range(name: str, kind: Kind, wanted: Mapping[str, Any]) -> tuple[float | No
     for bound in wanted.values():
         if not is_a("number", bound):
             raise UserError(
-                f"the filter {name}={brief(dict(wanted), 80)}: min and max are numbers", code="filter-wrong-type"
+                f"the filter {name}={brief(dict(wanted), 80)}: min and max are finite numbers", code="filter-wrong-type"
             )
-    # as doubles where 64 bits do not hold them: every value of a column is on the same side
-    low, high = (None if wanted.get(key) is None else _within(wanted[key]) for key in ("min", "max"))
+    low, high = wanted.get("min"), wanted.get("max")
     if low is not None and high is not None and low > high:
         raise UserError(
             f"the filter {name}={brief(dict(wanted), 80)}: min is above max, so that nothing fits", code="empty-range"
@@ -244,11 +253,8 @@ def _range(name: str, kind: Kind, wanted: Mapping[str, Any]) -> tuple[float | No
     return low, high
 
 
-def _within(bound: float) -> float:
-    return bound if abs(bound) < 2**63 else math.copysign(1e300, bound)
-
-
 def is_a(kind: str | None, value: Any) -> bool:
+    """Whether a value is of a kind; a number is one that a double holds."""
     if kind == "number":
         return isinstance(value, int | float) and not isinstance(value, bool) and _finite(value)
     return isinstance(value, {"flag": bool, "text": str}.get(kind or "", ()))
@@ -257,5 +263,5 @@ def is_a(kind: str | None, value: Any) -> bool:
 def _finite(value: float) -> bool:
     try:
         return math.isfinite(value)
-    except OverflowError:
-        return True  # a whole number of hundreds of digits
+    except OverflowError:  # a whole number of hundreds of digits
+        return False

@@ -25,6 +25,7 @@ from fullrank.serving.openapi import describe
 from fullrank.serving.page import Page
 from fullrank.serving.predict_service import PredictService
 from fullrank.serving.problems import install
+from fullrank.serving.processes import end_with_parent
 from fullrank.serving.routes import events, items, operations, predict, recommend, versions
 from fullrank.serving.service import Service
 from fullrank.serving.settings import SERVED, ServeSettings
@@ -73,6 +74,7 @@ def build_app(settings: ServeSettings) -> FastAPI:
         title="fullrank", version=__version__, lifespan=life,
         summary=f"{SERVED[problem].capitalize()} from a trained model.",
         docs_url=None, redoc_url=None,  # both load scripts of another host
+        redirect_slashes=False,  # to an address made of the Host header, before any key
         generate_unique_id_function=lambda route: route.name,
     )  # fmt: skip
     for module in (*routes, versions, operations):
@@ -96,5 +98,6 @@ def build_app(settings: ServeSettings) -> FastAPI:
 
 
 def from_environment() -> FastAPI:
-    """The app of one process of several, started by uvicorn."""
+    """The app of one process of several, started by uvicorn; the process ends with the one that started it."""
+    end_with_parent()
     return build_app(ServeSettings.parse(read_json_text(os.environ[ENVIRONMENT])))

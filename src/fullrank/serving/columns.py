@@ -24,8 +24,11 @@ def cell(name: str, value: Any, dtype: Any) -> Any:
     fits = isinstance(value, list) == listed and all(is_a(kind, part) for part in parts)
     if fits:
         try:
-            pl.Series([value], dtype=dtype, strict=True)
-            return value
+            held = pl.Series([value], dtype=dtype, strict=True)
+            held = held.explode() if listed else held
+            if not held.dtype.is_float() or held.drop_nulls().is_finite().all():  # 1e39 is none of 32 bits
+                return value
+            fits = False
         except (TypeError, OverflowError, pl.exceptions.PolarsError):
             fits = False
     if kind is None:

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from fullrank.core.errors import UserError
 from fullrank.core.log import logger
+from fullrank.serving.addresses import routed_path
 from fullrank.serving.keys import Access, Key, scope_of
 from fullrank.serving.limits import HostRule, LimitedBody, RateLimit, caller_of, too_large
-from fullrank.serving.problems import CONTENT_TYPE, problem_of
+from fullrank.serving.problems import CONTENT_TYPE, allowed_methods, problem_of
 
 if TYPE_CHECKING:
     from fullrank.serving.telemetry import AccessLog, Telemetry
@@ -47,8 +48,6 @@ CLIENT_GONE = 499
 """Status in metrics and log of a request whose client left before the answer."""
 UNMATCHED = "unmatched"
 """Route in metrics and log of a request that none of the app's routes took, or that was refused before."""
-FULL = 2
-"""Value of `starlette.routing.Match.FULL`: path and method are a route's."""
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 
 
@@ -133,7 +132,7 @@ class Guard:
 
         self.running += 1
         try:
-            state["key"] = self._admit(scope, method, path, headers)
+            state["key"] = self._admit(scope, method, headers)
             if b"content-length" in headers or b"transfer-encoding" in headers:
                 body = self._body(headers, receive)
                 receive = body
@@ -158,16 +157,18 @@ class Guard:
             if self.telemetry is not None or self.access_log is not None:
                 self._tell(scope, status or CLIENT_GONE, spent)
 
-    def _admit(self, scope: Scope, method: str, path: str, headers: dict[bytes, bytes]) -> Key | None:
+    def _admit(self, scope: Scope, method: str, headers: dict[bytes, bytes]) -> Key | None:
         """Everything that is decided before the body: the key of the request. Raises `UserError`."""
         if self.hosts is not None:
             self.hosts.check(method, headers)
-        root = scope.get("root_path")
+        if b"%" in (raw := scope.get("raw_path") or b""):
+            scope["path"] = routed_path(raw)
+        path, root = scope["path"], scope.get("root_path")
         if root:
             path = path.removeprefix(root)
         try:
             needed = scope_of(method, path)
-            if needed == "admin" and not _is_routed(scope):
+            if needed == "admin" and method not in allowed_methods(scope):
                 needed = None  # the app says that there is no such route, which no key would change
             key = self.access.check(headers.get(b"authorization"), needed)
         except UserError:
@@ -194,17 +195,11 @@ class Guard:
         return LimitedBody(receive, self.body_most, self.body_seconds)
 
     def _tell(self, scope: Scope, status: int, spent: float) -> None:
-        route = getattr(scope.get("route"), "path", UNMATCHED)
+        route = getattr(scope.get("route"), "path_format", UNMATCHED)
         if self.telemetry is not None:
             self.telemetry.request(route, scope["method"], status, spent)
         if self.access_log is not None:
             self.access_log.add(scope, route, status, spent)
-
-
-def _is_routed(scope: Scope) -> bool:
-    """Whether the app has a route for a request."""
-    router = getattr(scope.get("app"), "router", None)
-    return router is None or any(route.matches(scope)[0].value == FULL for route in router.routes)
 
 
 SHED = {

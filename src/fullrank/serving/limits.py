@@ -20,6 +20,8 @@ from fullrank.core.errors import UserError, brief
 
 MOST_BUCKETS = 10_000
 """Callers whose rate is remembered; beyond that, those that were quiet longest are forgotten."""
+MOST_ADDRESS = 64
+"""Characters of what a proxy says of a caller and is no address."""
 MOST_HOSTS = 64
 """Values of the Host header that are remembered as allowed."""
 
@@ -44,6 +46,15 @@ def is_loopback(host: str) -> bool:
         return ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return False
+
+
+def is_network(text: str) -> bool:
+    """Whether a text is an IP address, or a network in CIDR notation."""
+    try:
+        ip_network(text)
+    except ValueError:
+        return False
+    return True
 
 
 class HostRule:
@@ -137,15 +148,13 @@ class TooFast(UserError):
 @lru_cache(maxsize=4096)
 def caller_of(address: str) -> str:
     """Whom an address counts as: of IPv6 its /64, which one customer has whole."""
-    if ":" not in address:
-        return address
     try:
         found = ip_address(address.partition("%")[0])
     except ValueError:
-        return address
+        return address[:MOST_ADDRESS]
     if found.version == 6 and found.ipv4_mapped is not None:
         return str(found.ipv4_mapped)
-    return str(ip_network((found, 64), strict=False))
+    return str(found if found.version == 4 else ip_network((found, 64), strict=False))
 
 
 class LimitedBody:

@@ -24,7 +24,18 @@ LONGEST_TEXT = 4096
 """Characters of a text in a column."""
 Text = Annotated[StrictStr, Field(min_length=1, max_length=512)]
 Whole = Annotated[StrictInt, Field(ge=-(2**63), le=2**63 - 1)]
-Id = Whole | Text
+
+
+def _addressable(given: str) -> str:
+    """Raises `UserError` for what browsers and clients fold away in an address."""
+    if given in (".", ".."):
+        raise UserError(f"{given!r} is no id, since no address can name it", code="invalid-id")
+    return given
+
+
+Name = Annotated[Text, AfterValidator(_addressable)]
+"""An id as text, in a body or in an address (`serving/addresses.py`): what can be stored can be read and erased."""
+Id = Whole | Name
 """An external id as the data had it; a number and its text are the same id."""
 Ids = Annotated[list[Id], Field(max_length=MOST_IDS)]
 
@@ -40,7 +51,7 @@ def _seconds(given: float) -> float:
     return given
 
 
-Moment = Annotated[float, Field(allow_inf_nan=False, json_schema_extra=BOUNDS), AfterValidator(_seconds)]
+Moment = Annotated[StrictFloat, Field(allow_inf_nan=False, json_schema_extra=BOUNDS), AfterValidator(_seconds)]
 """Seconds since 1970."""
 Scalar = StrictBool | Whole | Annotated[StrictFloat, Field(allow_inf_nan=False)] | Annotated[
     StrictStr, Field(max_length=LONGEST_TEXT)
@@ -67,10 +78,10 @@ class PastEvent(Body):
 class Reasoning(Body):
     """How long a model that reasons may think (`fr.load(...).recommend(budget=)`)."""
 
-    steps: Annotated[int, Field(ge=0, le=MOST_PARTS)] | None = None
-    streams: Annotated[int, Field(ge=1, le=MOST_PARTS)] | None = None
-    adaptive: Annotated[int, Field(ge=1, le=1000)] | None = None
-    patience: Annotated[int, Field(ge=1, le=MOST_PARTS)] | None = None
+    steps: Annotated[StrictInt, Field(ge=0, le=MOST_PARTS)] | None = None
+    streams: Annotated[StrictInt, Field(ge=1, le=MOST_PARTS)] | None = None
+    adaptive: Annotated[StrictInt, Field(ge=1, le=1000)] | None = None
+    patience: Annotated[StrictInt, Field(ge=1, le=MOST_PARTS)] | None = None
 
 
 class RecommendRequest(Body):
@@ -184,6 +195,6 @@ class SplitRequest(Body):
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"split": {"monday": 0.9, "tuesday": 0.1}}]})
     split: Annotated[
-        dict[Annotated[str, Field(max_length=256)], Annotated[float, Field(gt=0, le=1)]],
+        dict[Annotated[str, Field(max_length=256)], Annotated[StrictFloat, Field(gt=0, le=1)]],
         Field(min_length=1, max_length=16),
     ]

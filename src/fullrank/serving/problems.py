@@ -32,7 +32,7 @@ MOST_DETAIL = 500
 """Characters of one of them."""
 BAD, DENIED, MISSING, CONFLICT, LARGE, REFUSED, BUSY, BROKEN, AWAY = 400, 403, 404, 409, 413, 422, 429, 500, 503
 STATUS = {
-    "invalid-json": BAD, "invalid-host": BAD, "wrong-host": 421, "wrong-origin": DENIED,
+    "invalid-json": BAD, "invalid-host": BAD, "invalid-address": BAD, "wrong-host": 421, "wrong-origin": DENIED,
     "key-missing": 401, "key-unknown": 401, "scope-missing": DENIED, "admin-off": DENIED,
     "unknown-version": MISSING,
     "version-refused": CONFLICT, "version-changed": CONFLICT, "version-not-whole": CONFLICT, "no-canaries": CONFLICT,
@@ -129,13 +129,21 @@ def install(app: Any) -> None:
         request_id = request.scope.get("state", {}).get("request_id")
         told = problem_of(error, method=request.method, request_id=request_id)
         if told.code in UNROUTED:
-            allowed = f" (allowed: {told.headers['Allow']})" if "Allow" in told.headers else ""
+            allowed = ""
+            if methods := ", ".join(sorted(allowed_methods(request.scope))):
+                allowed, told = f" (allowed: {methods})", replace(told, headers={"Allow": methods})
             where = middle_cut(request.url.path)
             told = replace(told, detail=f"no {request.method} at {where}{allowed}: /openapi.json lists all routes")
         return Response(told.encoded(request_id), told.status, dict(told.headers), CONTENT_TYPE)
 
     for kind in (RequestValidationError, HTTPException):
         app.add_exception_handler(kind, tell)
+
+
+def allowed_methods(scope: Mapping[str, Any]) -> set[str]:
+    """The methods that routes of the app have at the path of a request."""
+    routes = [route for route in scope["app"].router.routes if route.matches(scope)[0].value]
+    return {method for route in routes for method in route.methods}
 
 
 def without_places(text: str) -> str:

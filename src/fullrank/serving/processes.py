@@ -2,12 +2,38 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
+import time
 from collections.abc import Callable
+from multiprocessing import connection, parent_process
 from socket import socket
 
 import uvicorn
 from uvicorn.config import STARTUP_FAILURE
 from uvicorn.supervisors import Multiprocess
+
+
+END_SECONDS = 25.0
+"""Seconds until a process that was told to stop, and hangs, is ended."""
+
+
+def end_with_parent() -> None:
+    """Stop this process once the one that started it is gone, killed or not: nobody else would, and it has the port.
+
+    Open requests are answered as after SIGTERM.
+    """
+    parent = parent_process()
+    assert parent is not None, "for processes that multiprocessing started"
+
+    def watch() -> None:
+        connection.wait([parent.sentinel])
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(END_SECONDS)
+        os._exit(1)
+
+    threading.Thread(target=watch, name="fullrank-parent", daemon=True).start()
 
 
 class Processes(Multiprocess):

@@ -31,7 +31,7 @@ def run_server(settings: ServeSettings, say: Callable[[str], None]) -> None:
     """Serve until SIGINT or SIGTERM. Raises `UserError` where the service cannot start."""
     keys = None if settings.keys is None else Keys.open(settings.keys)
     check_exposure(settings.host, keys)
-    options = uvicorn_options(settings.host, settings.port)
+    options = uvicorn_options(settings)
     if settings.workers > 1:
         os.environ[ENVIRONMENT] = json.dumps(settings.dump())
         config = uvicorn.Config(
@@ -57,12 +57,13 @@ def run_server(settings: ServeSettings, say: Callable[[str], None]) -> None:
     _Server(config, started).run(sockets=[socket])
 
 
-def uvicorn_options(host: str, port: int) -> dict[str, Any]:
+def uvicorn_options(settings: ServeSettings) -> dict[str, Any]:
     """How uvicorn runs the app."""
     return {
-        "host": host, "port": port, "loop": "uvloop", "http": BoundedProtocol, "ws": "none", "log_config": None,
-        "access_log": False, "server_header": False, "timeout_graceful_shutdown": DRAIN, "backlog": 2048,
-        "timeout_keep_alive": 75,
+        "host": settings.host, "port": settings.port, "loop": "uvloop", "ws": "none", "log_config": None,
+        "http": partial(BoundedProtocol, most_body=settings.body_most), "access_log": False, "server_header": False,
+        "proxy_headers": bool(settings.proxies), "forwarded_allow_ips": list(settings.proxies),
+        "timeout_graceful_shutdown": DRAIN, "backlog": 2048, "timeout_keep_alive": 75,
     }  # fmt: skip
 
 

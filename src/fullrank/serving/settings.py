@@ -7,9 +7,10 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from fullrank.core.bounds import MOST_COUNT, MOST_LIST, MOST_PARTS, Share
-from fullrank.core.errors import UserError
+from fullrank.core.errors import UserError, brief
 from fullrank.core.spec import Spec
 from fullrank.problem import Problem
+from fullrank.serving.limits import is_network
 
 SERVED: dict[Problem, str] = {"retrieval": "lists of items", "ranking": "click probabilities"}
 UNREAD: dict[Problem, tuple[str, ...]] = {
@@ -35,6 +36,8 @@ class ServeSettings(Spec):
     """Port to listen on; 0 takes a free one."""
     hosts: tuple[str, ...] = Field((), max_length=100)
     """Names by which the service may be called without keys, beside localhost."""
+    proxies: tuple[str, ...] = Field((), max_length=100)
+    """Addresses, or networks, of proxies in front: their X-Forwarded-For says who calls; nobody else's is read."""
     workers: int = Field(1, ge=1, le=256)
     """Processes. Each holds the model; they share the port and the store."""
     store: str = "fullrank-serve.sqlite"
@@ -134,6 +137,13 @@ class ServeSettings(Spec):
                 "canary is what a watched folder's new versions are checked on: give watch too, or leave it out",
                 code="setting-without-effect",
             )
+        for proxy in self.proxies:
+            if not is_network(proxy):
+                raise UserError(
+                    f"proxies names {brief(proxy)}, which is no address: give such as 10.0.0.7, or a network such as "
+                    "10.0.0.0/24",
+                    code="not-an-address",
+                )
         if self.store == "memory:" and self.workers > 1:
             raise UserError(
                 f"the store memory: lies in one process, so {self.workers} processes would each answer from histories "

@@ -6,16 +6,15 @@ from typing import Annotated
 
 from fastapi import FastAPI, Query, Request, Response
 
-from fullrank.serving.messages import EventsRequest, UserRequest
+from fullrank.serving.messages import EventsRequest, Name, UserRequest
 from fullrank.serving.routes import answer, read, service_of, takes
 
 
 def add(app: FastAPI) -> None:
     app.post("/v1/events", openapi_extra=takes(EventsRequest), tags=["users"])(events)
-    # ids may hold a slash, so the longer route is first
-    app.get("/v1/users/{user:path}/history", tags=["users"])(history)
-    app.put("/v1/users/{user:path}", openapi_extra=takes(UserRequest), tags=["users"])(put_user)
-    app.delete("/v1/users/{user:path}", tags=["users"])(delete_user)
+    app.get("/v1/users/{user:id}/history", tags=["users"])(history)
+    app.put("/v1/users/{user:id}", openapi_extra=takes(UserRequest), tags=["users"])(put_user)
+    app.delete("/v1/users/{user:id}", tags=["users"])(delete_user)
 
 
 async def events(request: Request) -> Response:
@@ -23,18 +22,18 @@ async def events(request: Request) -> Response:
     return answer(await service_of(request).add_events(await read(request, EventsRequest)))
 
 
-async def put_user(request: Request, user: str) -> Response:
+async def put_user(request: Request, user: Name) -> Response:
     """Put what the ranker reads of a user, in place of what was put before."""
     return answer(await service_of(request).put_user(user, await read(request, UserRequest)))
 
 
 async def history(
-    request: Request, user: str, limit: Annotated[int, Query(ge=1, le=1_000_000)] = 100
+    request: Request, user: Name, limit: Annotated[int, Query(ge=1, le=1_000_000)] = 100
 ) -> Response:  # fmt: skip
     """A user's last events, oldest first."""
     return answer(await service_of(request).history(user, limit))
 
 
-async def delete_user(request: Request, user: str) -> Response:
+async def delete_user(request: Request, user: Name) -> Response:
     """Forget a user: events, features and logged answers."""
     return answer(await service_of(request).delete_user(user))

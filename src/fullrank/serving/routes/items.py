@@ -6,7 +6,7 @@ from typing import Annotated
 
 from fastapi import FastAPI, Query, Request, Response
 
-from fullrank.serving.messages import ItemsRequest
+from fullrank.serving.messages import ItemsRequest, Name
 from fullrank.serving.routes import answer, read, service_of, takes
 
 K = Annotated[int, Query(ge=1, le=1_000_000)]
@@ -15,9 +15,8 @@ K = Annotated[int, Query(ge=1, le=1_000_000)]
 def add(app: FastAPI) -> None:
     app.get("/v1/items", tags=["items"])(search)
     app.post("/v1/items", openapi_extra=takes(ItemsRequest), tags=["items"])(put_items)
-    # ids may hold a slash, so the longer route is first
-    app.get("/v1/items/{item:path}/similar", tags=["items"])(similar)
-    app.get("/v1/items/{item:path}", tags=["items"])(item)
+    app.get("/v1/items/{item:id}/similar", tags=["items"])(similar)
+    app.get("/v1/items/{item:id}", tags=["items"])(item)
 
 
 async def search(
@@ -27,12 +26,12 @@ async def search(
     return answer(await service_of(request).search_items(query, limit))
 
 
-async def item(request: Request, item: str) -> Response:
+async def item(request: Request, item: Name) -> Response:
     """One item: title, popularity, columns, and whether it is shown."""
     return answer(service_of(request).item(item))
 
 
-async def similar(request: Request, item: str, k: K = 10) -> Response:
+async def similar(request: Request, item: Name, k: K = 10) -> Response:
     """The k items most like one."""
     return answer(await service_of(request).similar(item, k))
 
