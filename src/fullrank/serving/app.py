@@ -24,7 +24,7 @@ from fullrank.serving.limits import HostRule, RateLimit
 from fullrank.serving.openapi import describe
 from fullrank.serving.page import Page
 from fullrank.serving.predict_service import PredictService
-from fullrank.serving.problems import install
+from fullrank.serving.problems import hide_places, install
 from fullrank.serving.processes import end_with_parent
 from fullrank.serving.routes import events, items, operations, predict, recommend, versions
 from fullrank.serving.service import Service
@@ -45,6 +45,8 @@ ENVIRONMENT = "FULLRANK_SERVE"
 
 def build_app(settings: ServeSettings) -> FastAPI:
     """The app of one process."""
+    settings = settings.absolute()
+    hide_places(settings.places)
     problem = problem_of(settings)
     service_type, routes = SERVICES[problem]
     telemetry, tracing = Telemetry(), Tracing.open()

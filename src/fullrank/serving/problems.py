@@ -63,12 +63,14 @@ HIDDEN = frozenset(
     """.split()
 )
 """Codes whose sentences name files or folders: matters of who runs the service (a 500), told by the log alone."""
-DETAILS = {"store-unavailable": "the store of histories cannot be reached at the moment; try again"}
+DETAILS = {"store-unavailable": "the store of histories cannot be read or written at the moment; try again"}
 """Codes whose own sentence is for the log, and what is told in its place."""
 COLUMN = "column"
 """Type of a mistake in one value of a row, as pydantic's mistakes have types."""
 UNROUTED = ("not-found", "method-not-allowed")
 """Codes of a request that no route takes."""
+_HIDDEN: dict[str, re.Pattern[str]] = {}
+"""Places of this process, and how they are found in a sentence (`hide_places`)."""
 INSIDE = "the service could not do this; its log tells why, under the request_id"
 _PLACES = re.compile(
     r"""(?<=['"])~?/(?!v1/)[^'"]+"""  # '/in/quotes'
@@ -146,8 +148,17 @@ def allowed_methods(scope: Mapping[str, Any]) -> set[str]:
     return {method for route in routes for method in route.methods}
 
 
+def hide_places(paths: Iterable[str]) -> None:
+    """Keep these absolute paths, and what lies below them, out of what is told, also where they hold spaces."""
+    known = {*_HIDDEN, *(path for path in paths if len(path) > 1)}
+    _HIDDEN.clear()  # longer ones first, of which shorter ones are the beginning
+    _HIDDEN.update((path, re.compile(rf"{re.escape(path)}[^\s'\"]*")) for path in sorted(known, key=len, reverse=True))
+
+
 def without_places(text: str) -> str:
     """A sentence without paths of this machine and addresses of its stores."""
+    for hidden in _HIDDEN.values():
+        text = hidden.sub("...", text)
     return _PLACES.sub("...", text)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Literal
 
 from pydantic import Field, model_validator
@@ -21,6 +22,10 @@ UNREAD: dict[Problem, tuple[str, ...]] = {
     ),
 }  # fmt: skip
 """Problem of the run that is served -> settings without effect on it."""
+
+
+PATHS = ("run", "ranker", "keys", "index_folder", "exported", "watch", "canary", "log")
+"""Settings that name a file or a folder; a store knows its own."""
 
 
 class ServeSettings(Spec):
@@ -124,6 +129,18 @@ class ServeSettings(Spec):
                     f"{name} is about {other}, and the run {self.run!r} gives {served}: leave {name} out",
                     code="setting-without-effect",
                 )
+
+    def absolute(self) -> ServeSettings:
+        """The same with absolute paths, by which sentences can be told from which callers must learn no place."""
+        return self.model_copy(
+            update={name: os.path.abspath(path) for name in PATHS if (path := getattr(self, name)) is not None}
+        )
+
+    @property
+    def places(self) -> set[str]:
+        """Where its files and folders lie, links followed and not."""
+        paths = [path for name in PATHS if (path := getattr(self, name)) is not None]
+        return {found for path in paths for found in (os.path.abspath(path), os.path.realpath(path))}
 
     @model_validator(mode="after")
     def _every_setting_has_an_effect(self) -> ServeSettings:

@@ -104,7 +104,7 @@ class HistoryStore(ABC):
 
     @abstractmethod
     async def ping(self) -> None:
-        """Return where the store can be reached, quickly."""
+        """Return where the store can be reached and takes events, quickly."""
 
     @abstractmethod
     async def add_events(self, events: Sequence[Event]) -> list[bool]:

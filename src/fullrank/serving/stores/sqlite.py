@@ -11,6 +11,7 @@ import asyncio
 import random
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -32,10 +33,12 @@ from fullrank.serving.stores import (
     latest,
 )
 from fullrank.serving.stores.group_commit import Writer
-from fullrank.serving.stores.sqlite_file import connect, prepare_file
+from fullrank.serving.stores.sqlite_file import FORMAT, check_room, connect, prepare_file
 
 TRIMMED_EVERY = 64
 """A user's older events are looked for after so many new ones, on average: to count them for each costs too much."""
+PROBE = 1.0
+"""Least seconds between two writes by which `ping` looks whether the store takes events."""
 _PAGE = 1000
 """Documents of one query."""
 _GOLDEN = 0x9E3779B97F4A7C15
@@ -58,6 +61,8 @@ class SqliteStore(HistoryStore):
             )
         self.file = self.path = Path(name).expanduser().absolute()
         self._writer: Writer | None = None
+        self._written = -PROBE
+        """When `ping` last wrote."""
         self._readers = threading.local()
         self._connections: list[sqlite3.Connection] = []
         self._slow: ThreadPoolExecutor | None = None
@@ -80,6 +85,10 @@ class SqliteStore(HistoryStore):
     async def ping(self) -> None:
         self._open_writer().check()
         self._read(lambda connection: connection.execute("SELECT 1 FROM user LIMIT 1").fetchone())
+        if time.monotonic() - self._written > PROBE:
+            check_room(self.path)
+            await self._open_writer().write(_rewrite)
+            self._written = time.monotonic()
 
     async def add_events(self, events: Sequence[Event]) -> list[bool]:
         rows = event_rows(events)
@@ -189,6 +198,14 @@ class SqliteStore(HistoryStore):
 def _known_text(text: str) -> str:
     """Half a character cannot be stored, so that nothing is known of it."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
+
+
+def _rewrite(connection: sqlite3.Connection) -> None:
+    """Write what stands there once more, as many pages as a few events take, and one where there are none."""
+    connection.execute(f"PRAGMA user_version={FORMAT}")
+    connection.execute(
+        "UPDATE event SET event_id = event_id, time = time WHERE sequence > (SELECT max(sequence) - 16 FROM event)"
+    )
 
 
 def _number(connection: sqlite3.Connection, user: str) -> int:

@@ -12,6 +12,7 @@ from pathlib import Path
 from fullrank.core.errors import UserError
 from fullrank.core.file_system import network_file_system
 from fullrank.core.files import flush
+from fullrank.serving.stores import StoreUnavailable
 
 APPLICATION = 0x66726E6B
 """`PRAGMA application_id` of our files: "frnk"."""
@@ -21,6 +22,8 @@ WAIT = 5.0
 """Seconds that a writer waits for another process that writes."""
 CHECKED = 64 * 2**20
 """Bytes of a file up to which it is read whole when it is opened, and damage found before it serves."""
+ROOM = 64 << 10
+"""Bytes of a disk below which it is full."""
 _HEADER = b"SQLite format 3\0"
 _TABLES = """
 CREATE TABLE user (number INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL UNIQUE, features TEXT);
@@ -72,6 +75,13 @@ def prepare_file(path: Path) -> None:
                 code="store-not-opened",
             ) from error
         raise _damaged(path, str(error)) from error
+
+
+def check_room(path: Path) -> None:
+    """Raise `StoreUnavailable` where the disk is full: the least write may find a place that events do not."""
+    disk = os.statvfs(path.parent)
+    if disk.f_bavail * disk.f_frsize < ROOM:
+        raise StoreUnavailable(f"the disk of {str(path)!r} has less than {ROOM >> 10} KiB left: make room")
 
 
 def connect(path: Path, *, reader: bool = False) -> sqlite3.Connection:
