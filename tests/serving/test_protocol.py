@@ -1,23 +1,171 @@
-"""Heads of requests that are too long or too slow end their connection, and nobody else's."""
+"""What a connection sends for ever, or slowly for ever, ends that connection: nobody else's, and it fills no memory."""
 
 from __future__ import annotations
 
 import socket
+import threading
 import time
+from collections.abc import Iterator
+from itertools import chain, repeat
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
 
-from fullrank.serving import protocol
+from fullrank.serving import guard, protocol
 from fullrank.serving.client import Client
+from fullrank.serving.keys import add_key
+from fullrank.serving.limits import LimitedBody
+from serving.conftest import Shop
+from serving.running import running
 
 HEAD = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n"
+POST = b"POST /v1/recommend HTTP/1.1\r\nHost: localhost\r\n"
+CHUNKED = POST + b"Transfer-Encoding: chunked\r\n\r\n"
+MUCH = 60_000
+
+SENT: dict[str, tuple[bytes, bytes]] = {
+    "blank lines": (b"", b"\r\n"),
+    "a method": (b"", b"A"),
+    "an address": (b"GET /", b"a"),
+    "a header": (HEAD + b"X: ", b"a"),
+    "headers": (HEAD, b"X: a\r\n"),
+    "a body": (POST + b"Content-Length: 100000000000000\r\n\r\n", b" "),
+    "a body that nothing asked for": (HEAD + b"Content-Length: 100000000000000\r\n\r\n", b" "),
+    "a chunk": (CHUNKED + b"ffffffffffff\r\n", b" "),
+    "chunks": (CHUNKED, b"10\r\n" + b" " * 16 + b"\r\n"),
+    "a length": (CHUNKED, b"0"),
+    "an extension": (CHUNKED + b"1;", b"a"),
+    "a trailer": (CHUNKED + b"0\r\nX: ", b"a"),
+    "trailers": (CHUNKED + b"2\r\n{}\r\n0\r\n", b"X: a\r\n"),
+    "blank lines behind an answer": (HEAD + b"\r\n", b"\r\n"),
+    "another protocol": (HEAD + b"Connection: Upgrade\r\nUpgrade: websocket\r\n\r\n", b"\x81\x7f"),
+    "a tunnel": (b"CONNECT localhost:1 HTTP/1.1\r\nHost: localhost\r\n\r\n", b"a"),
+}
+"""What a connection begins with, and goes on with for ever."""
+
+
+@pytest.fixture(scope="module")
+def guarded(shop: Shop, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+    """A service that asks for a key, which no test here has: its answer goes out before a body comes."""
+    keys = tmp_path_factory.mktemp("keys") / "keys.json"
+    add_key(keys, "shop")
+    with running(run=str(shop.run.path), keys=str(keys)) as client:
+        yield client
 
 
 def connected(service: Client) -> socket.socket:
     address = urlsplit(service.url)
     assert address.hostname is not None and address.port is not None
     return socket.create_connection((address.hostname, address.port), timeout=10)
+
+
+def lasted(service: Client, parts: Iterator[bytes], pause: float, most: float) -> float:
+    """Seconds until a connection is ended that sends these parts for ever, and reads what is answered."""
+    begun = time.monotonic()
+    with connected(service) as connection:
+        gone = threading.Event()
+
+        def read() -> None:
+            try:
+                while connection.recv(1 << 16):
+                    pass
+            except OSError:
+                pass
+            gone.set()
+
+        reader = threading.Thread(target=read)
+        reader.start()
+        try:
+            while not gone.wait(pause) and time.monotonic() - begun < most:
+                connection.sendall(next(parts))
+        except OSError:
+            gone.set()
+        took = time.monotonic() - begun
+        if not gone.is_set():
+            connection.shutdown(socket.SHUT_RDWR)
+        reader.join()
+    return took
+
+
+def memory() -> float:
+    """MiB of this process, in which the service runs."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096 / 2**20
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seconds of patience in place of minutes."""
+    for name in ("HEAD_SECONDS", "BODY_SECONDS", "ANSWER_SECONDS"):
+        monkeypatch.setattr(protocol, name, 0.5)
+    monkeypatch.setattr(guard, "LimitedBody", lambda receive, most, _: LimitedBody(receive, most, 0.5))
+
+
+def test_whatever_is_sent_for_ever_ends_and_fills_no_memory(service: Client, guarded: Client, quick: None) -> None:
+    for name, (first, more) in SENT.items():
+        for asks_for_key, client in ((False, service), (True, guarded)):
+            at_first, what = memory(), f"{name}, {'with' if asks_for_key else 'without'} keys"
+            took = lasted(client, chain([first], repeat(more * (MUCH // len(more)))), 0, 30)
+            grown = memory() - at_first
+            assert took < 20, f"{what}: sent for ever"
+            assert grown < 50, f"{what}: {grown:.0f} MiB of memory"
+
+
+def test_whatever_is_sent_slowly_for_ever_ends(service: Client, guarded: Client, quick: None) -> None:
+    slow: dict[str, float] = {}
+
+    def send(name: str, first: bytes, more: bytes, client: Client) -> None:
+        slow[name] = lasted(client, chain([first], repeat(more)), 0.1, 30)
+
+    threads = [
+        threading.Thread(target=send, args=(f"{name} {client.url}", first, more, client))
+        for name, (first, more) in (SENT | {"nothing": (b"", b"")}).items() for client in (service, guarded)
+    ]  # fmt: skip
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(slow) == len(threads) and not {name: took for name, took in slow.items() if took > 20}
+
+
+def test_requests_of_one_connection_wait_in_bounded_number(service: Client) -> None:
+    at_first = memory()
+    lasted(service, repeat((HEAD + b"\r\n") * 2000), 0, 3)
+    assert memory() - at_first < 50
+    with connected(service) as connection:  # a few at once are answered in their order
+        connection.sendall((HEAD + b"\r\n") * protocol.MOST_WAITING)
+        found = b""
+        while found.count(b"200 OK") < protocol.MOST_WAITING:
+            part = connection.recv(1 << 16)
+            assert part
+            found += part
+
+
+def test_who_takes_no_answer_is_let_go(service: Client, quick: None) -> None:
+    with connected(service) as connection, pytest.raises(OSError):
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        for _ in range(200):
+            connection.sendall(b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n" * 10)
+            time.sleep(0.05)
+
+
+def test_a_kept_connection_has_as_long_for_each_request(service: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protocol, "HEAD_SECONDS", 0.3)
+    with connected(service) as slow, connected(service) as silent, connected(service) as good:
+        slow.sendall(HEAD)
+        for _ in range(2):
+            good.sendall(HEAD + b"\r\n")
+            assert b"200 OK" in answer(good)
+            time.sleep(0.5)
+        good.sendall(POST + b"Content-Length: 15\r\n\r\n{")
+        time.sleep(0.5)  # a body has a time of its own
+        good.sendall(b'"history": []}')
+        assert b"200 OK" in answer(good)
+        good.sendall(CHUNKED + b'f\r\n{"history": []}\r\n0\r\nX-Sum: 1\r\n\r\n')
+        assert b"200 OK" in answer(good), "trailers are no mistake"
+        assert ended(slow) and ended(silent)
+        good.sendall(HEAD)
+        assert ended(good)
 
 
 def ended(connection: socket.socket) -> bool:
@@ -39,25 +187,3 @@ def answer(connection: socket.socket) -> bytes:
 
 def _length(found: bytes) -> int:
     return int(found.lower().split(b"content-length:")[1].split(b"\r\n")[0])
-
-
-def test_heads_have_bounds(service: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    with connected(service) as long, pytest.raises(OSError):
-        long.sendall(HEAD)
-        for _ in range(100):
-            long.sendall(b"X-More: " + b"a" * 60_000 + b"\r\n")
-            time.sleep(0.01)
-    monkeypatch.setattr(protocol, "HEAD_SECONDS", 0.3)
-    with connected(service) as slow, connected(service) as silent, connected(service) as good:
-        slow.sendall(HEAD)
-        for _ in range(2):  # a connection that is kept has as long for its next head
-            good.sendall(HEAD + b"\r\n")
-            assert b"200 OK" in answer(good)
-            time.sleep(0.5)
-        good.sendall(b"POST /v1/recommend HTTP/1.1\r\nHost: localhost\r\nContent-Length: 15\r\n\r\n{")
-        time.sleep(0.5)  # a body is none of its business
-        good.sendall(b'"history": []}')
-        assert b"200 OK" in answer(good)
-        assert ended(slow) and ended(silent)
-        good.sendall(HEAD)
-        assert ended(good)

@@ -213,8 +213,11 @@ def test_a_full_server_takes_nothing_half(server: Callable[..., Server]) -> None
             for n in range(100):  # room that comes free meanwhile may do for one
                 await store.put_documents("item", {f"{n}": {"x": "x" * 100_000}})
         await check(store, acked)
-        await store.ping()
+        await store._client.config_set("maxmemory", "1mb")
+        with refused("store-unavailable", "maxmemory"):
+            await store.ping()
         await store._client.config_set("maxmemory", 0)
+        await store.ping()
         assert await store.add_events(call("after")) == [True] * PARTS
 
     with_store(one.address, work)
