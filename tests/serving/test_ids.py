@@ -1,0 +1,121 @@
+"""What can be stored can be read and erased: every id, through every route that names one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from fullrank.core.errors import UserError
+from fullrank.serving.addresses import BELOW, IdConvertor, routed_path
+from fullrank.serving.client import Client
+from serving.conftest import Shop
+from serving.running import running
+
+ODD = ["ann", "ann\nlee", "ann\n", "\n", "ann/history", "history", "similar", "a/similar", "/", "//", "a/", "/a", "a//b",
+       "%", "%2F", "a%0Ab", "...", " ", "a b", "?", "#", "a?k=1", "+", "a:b", "\0", "\x1b[31m", "\u2028", "\u00e9", "e\u0301", "😀",
+       "7", "-7", "007", "x" * 512, "..%2f..", "\\", "'", '"', "{user}", "null"]  # fmt: skip
+IDS = st.one_of(
+    st.sampled_from(ODD), st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=40),
+    st.text("/%\n.:ah", min_size=1, max_size=12),
+).filter(lambda one: one not in (".", ".."))  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def kept(shop: Shop, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+    """A service whose store is a file, as that of `fullrank serve` is."""
+    with running(run=str(shop.run.path), store=str(tmp_path_factory.mktemp("store") / "ids.sqlite")) as client:
+        yield client
+
+
+@settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
+@example(names=ODD)
+@given(names=st.lists(IDS, min_size=5, max_size=25, unique=True))
+def test_what_is_stored_is_read_and_erased(kept: Client, names: list[str]) -> None:
+    told = kept.add_events([{"user": name, "item": name, "time": at} for at, name in enumerate(names)])
+    assert told["stored"] == len(names)
+    made = kept.put_items([{"id": name, "title": "Rose cream"} for name in names])["items"]
+    assert [one["item"] for one in made] == names
+    for name in names:
+        assert kept.put_user(name, {"age": 3})["user"] == name
+        assert kept.recommend(user=name, k=1)["source"] == "model", "of its one event"
+        assert kept.call("GET", f"/v1/items/{quote(name, safe='')}")["item"] == name
+        assert kept.similar(name)["item"] == name
+    for left, name in enumerate(names):
+        assert [one["item"] for one in kept.history(name)["events"]] == [name], f"after {left} others were erased"
+        gone = kept.forget(name)
+        assert (gone["user"], gone["events"], gone["features"]) == (name, 1, True)
+        assert kept.history(name)["events"] == []
+
+
+def routes_of_ids(client: Client) -> list[tuple[str, str]]:
+    """(method, path) of every route that names a user or an item."""
+    document = client.call("GET", "/openapi.json")
+    named = [(method, path) for path, some in document["paths"].items() for method in some if "{" in path]
+    return [(method, path) for method, path in named if "{name}" not in path]  # versions are listed, not given ids
+
+
+def test_every_route_takes_every_id_and_none_that_cannot_be_stored(kept: Client) -> None:
+    routes = routes_of_ids(kept)
+    assert len(routes) >= 5
+    for method, path in routes:
+        place = path[path.index("{") : path.index("}") + 1]
+        for name in ODD:
+            status, told = asked(kept, method, path.replace(place, quote(name, safe="")))
+            assert status < 500 and told.get("code") not in ("not-found", "method-not-allowed"), (path, name, told)
+            assert name in (told.get("user"), told.get("item")) or repr(name)[1:-1] in str(told), (path, name, told)
+        for wrong in ("", "%2E", "%2E%2E", "x" * 513, "%FF", "%ED%A0%80"):
+            status, told = asked(kept, method, path.replace(place, wrong))
+            assert 400 <= status < 500 and told["code"] in ("not-found", "invalid-request", "invalid-address"), told
+    for wrong in ("", ".", "..", "x" * 513, "\ud800"):
+        for body in ({"events": [{"user": wrong, "item": "i1"}]}, {"events": [{"user": "u", "item": wrong}]}):
+            with pytest.raises(UserError) as refused:
+                kept.call("POST", "/v1/events", body)
+            assert refused.value.code in ("invalid-request", "invalid-json")
+        with pytest.raises(UserError):
+            kept.put_items([{"id": wrong, "title": "Rose cream"}])
+
+
+def asked(client: Client, method: str, address: str) -> tuple[int, Any]:
+    """Status and body of an address as it is written."""
+    from http.client import HTTPConnection
+
+    connection = HTTPConnection(client.url.partition("//")[2], timeout=20)
+    connection.request(method.upper(), address, json.dumps({"features": {}}) if method == "put" else None)
+    answer = connection.getresponse()
+    body = json.loads(answer.read())
+    connection.close()
+    return answer.status, body
+
+
+def test_an_erasure_of_something_else_is_none(kept: Client) -> None:
+    kept.add_events([{"user": "bob", "item": "i1", "event_id": "1"}])
+    for method in ("DELETE", "PUT", "POST"):
+        status, told = asked(kept, method, "/v1/users/bob/history")
+        assert (status, told["code"]) == (405, "method-not-allowed") and "(allowed: GET)" in told["detail"]
+    assert len(kept.history("bob")["events"]) == 1
+
+
+@given(name=IDS, below=st.sampled_from(["", *BELOW]))
+def test_an_address_names_one_id(name: str, below: str) -> None:
+    """Whatever part follows an id, encoded or with plain slashes, the id is the one that was written."""
+    import re
+
+    pattern = re.compile(f"^/v1/users/(?P<id>{IdConvertor.regex}){'/' + below if below else ''}$")
+    find: Callable[[str], Any] = lambda written: pattern.match(  # noqa: E731
+        routed_path(f"/v1/users/{written}{'/' + below if below else ''}".encode())
+    )
+    found = find(quote(name, safe=""))
+    assert found is not None and IdConvertor().convert(found["id"]) == name
+    assert IdConvertor().to_string(name) == found["id"]
+    plain = find(quote(name, safe="/"))
+    if plain is None:
+        assert name.startswith("/") or name.endswith(("/", *(f"/{last}" for last in BELOW)))
+    else:
+        assert IdConvertor().convert(plain["id"]) == name
