@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import shutil
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from fullrank.core.errors import UserError
 from fullrank.run import Run, write_copy
 from fullrank.serving.client import Client
 from fullrank.serving.keys import add_key
+from fullrank.serving.stores import sqlite
 from serving.conftest import SMALL, Shop
 from serving.running import running
 
@@ -252,6 +254,31 @@ def test_redis_stopped_and_back(shop: Shop, tmp_path: Path) -> None:
             assert client.add_events([{"user": "fay", "item": "i7", "event_id": "1"}])["duplicates"] == 1
     finally:
         server.kill()
+
+
+def test_a_service_whose_disk_is_full_is_not_ready(
+    shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A limit on the size of a file stands for a full disk: what refuses every event says so, until it takes them."""
+    monkeypatch.setattr(sqlite, "PROBE", 0.0)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with running(run=str(shop.run.path), store=str(tmp_path / "store.sqlite")) as client:
+        assert client.call("GET", "/readyz")["status"] == "ok"
+        resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, hard))
+        try:
+            with pytest.raises(UserError) as full:
+                for _ in range(1000):
+                    client.add_events([{"user": "gus", "item": "x" * 400}] * 20)
+            assert full.value.code == "store-unavailable"
+            for _ in range(3):
+                found = client.call("GET", "/readyz")
+                assert found["status"] == "degraded" and "takes no events" in found["problems"][0]
+                assert str(tmp_path) not in str(found)
+            assert client.recommend(history=["i7"], k=3)["source"] == "model", "what needs no store is answered"
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        assert client.call("GET", "/readyz")["status"] == "ok"
+        assert client.add_events([{"user": "gus", "item": "i7"}])["stored"] == 1
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -14,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -143,6 +145,19 @@ def test_several_processes_see_one_catalogue_and_keep_it(shop: Shop, tmp_path: P
     with served(shop.run.path, *options) as (client, _):
         shown = {one["item"] for one in client.recommend(history=made["neighbours"][:1], k=200)["items"]}
         assert "shared" in shown and made["neighbours"][1] not in shown
+
+
+def test_processes_end_with_the_one_that_started_them(shop: Shop, tmp_path: Path) -> None:
+    with served(shop.run.path, "--store", tmp_path / "store.sqlite", "--workers", 2) as (client, process):
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        assert len(children) >= 2
+        process.kill()
+        assert until(lambda: not any(Path("/proc", child).exists() for child in children), 15)
+        address = urlsplit(client.url)
+        with socket.socket() as again:  # what was a connection may linger; nobody listens
+            again.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            again.bind((address.hostname, address.port))
+            again.listen()
 
 
 def test_a_port_that_is_taken_is_told(shop: Shop) -> None:

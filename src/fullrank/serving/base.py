@@ -130,7 +130,7 @@ class BaseService(ABC, Generic[M]):
         try:
             await asyncio.wait_for(self.store.ping(), 2)
         except (UserError, TimeoutError):
-            problems.append("the store cannot be reached")
+            problems.append("the store cannot be reached, or takes no events")
         if self.batcher.waiting >= self.settings.queue:
             problems.append("the queue is full")
         return {
