@@ -171,9 +171,7 @@ def test_methods_and_addresses(service: Client) -> None:
                     assert b"evil" not in answer.data
 
 
-def test_no_answer_names_a_place(
-    service: Client, shop: Shop, home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_answer_names_a_place(service: Client, shop: Shop, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs that are damaged in every file, in a folder that was given by a relative path with spaces."""
     monkeypatch.setattr(watching, "SETTLE", 0.0)
     watch = home / "watch"
@@ -189,8 +187,13 @@ def test_no_answer_names_a_place(
     names = [one["name"] for one in json.loads(said[0].data)["versions"] if one["name"] != "first"]
     assert len(names) > 8
     for name in names:
-        said += [ask(service, "POST", f"/v1/versions/{name}/activate"), ask(service, "GET", f"/v1/model?version={name}")]
-    said += [ask(service, "GET", path) for path in ("/v1/versions", "/v1/model", "/readyz", "/openapi.json", "/metrics")]
+        said += [
+            ask(service, "POST", f"/v1/versions/{name}/activate"),
+            ask(service, "GET", f"/v1/model?version={name}"),
+        ]
+    said += [
+        ask(service, "GET", path) for path in ("/v1/versions", "/v1/model", "/readyz", "/openapi.json", "/metrics")
+    ]
     assert {409, 200} <= {answer.status for answer in said} and not any(answer.status >= 500 for answer in said)
     for answer in said:
         text = answer.data.decode()
@@ -212,4 +215,6 @@ def test_who_calls_is_said_by_trusted_proxies_alone(
         ]
     assert set(found[3:]) == statuses
     lines = [json.loads(record.message) for record in caplog.records if record.name == "fullrank.serving.access"]
-    assert {line["client"] for line in lines[-3:]} == ({f"9.9.9.{n}" for n in (3, 4, 5)} if 200 in statuses else {"127.0.0.1"})
+    assert {line["client"] for line in lines[-3:]} == (
+        {f"9.9.9.{n}" for n in (3, 4, 5)} if 200 in statuses else {"127.0.0.1"}
+    )

@@ -73,8 +73,11 @@ def test_filters(filters: dict[str, Any], passed: list[int]) -> None:
         ("filter-wrong-type", {"tags": 1}),
         ("filter-wrong-type", {"price": float("nan")}),
         ("filter-wrong-type", {"brand": [["a"]]}),
-        *[("filter-wrong-type", {"price": wanted}) for huge in (10**309, -(10**400), float("inf"))
-          for wanted in (huge, [1, huge], {"min": huge}, {"max": huge})],
+        *[
+            ("filter-wrong-type", {"price": wanted})
+            for huge in (10**309, -(10**400), float("inf"))
+            for wanted in (huge, [1, huge], {"min": huge}, {"max": huge})
+        ],
         ("filter-wrong-type", {"sizes": {"min": 10**309}}),
         ("filter-not-a-range", {"price": {"least": 1}}),
         ("filter-not-a-range", {"price": {}}),

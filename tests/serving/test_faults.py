@@ -256,9 +256,7 @@ def test_redis_stopped_and_back(shop: Shop, tmp_path: Path) -> None:
         server.kill()
 
 
-def test_a_service_whose_disk_is_full_is_not_ready(
-    shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_service_whose_disk_is_full_is_not_ready(shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A limit on the size of a file stands for a full disk: what refuses every event says so, until it takes them."""
     monkeypatch.setattr(sqlite, "PROBE", 0.0)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)

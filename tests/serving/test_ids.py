@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -18,9 +17,9 @@ from fullrank.serving.client import Client
 from serving.conftest import Shop
 from serving.running import running
 
-ODD = ["ann", "ann\nlee", "ann\n", "\n", "ann/history", "history", "similar", "a/similar", "/", "//", "a/", "/a", "a//b",
-       "%", "%2F", "a%0Ab", "...", " ", "a b", "?", "#", "a?k=1", "+", "a:b", "\0", "\x1b[31m", "\u2028", "\u00e9", "e\u0301", "😀",
-       "7", "-7", "007", "x" * 512, "..%2f..", "\\", "'", '"', "{user}", "null"]  # fmt: skip
+ODD = ["ann", "ann\nlee", "ann\n", "\n", "ann/history", "history", "similar", "a/similar", "/", "//", "a/", "/a",
+       "a//b", "%", "%2F", "a%0Ab", "...", " ", "a b", "?", "#", "a?k=1", "+", "a:b", "\0", "\x1b[31m", "\u2028",
+       "\u00e9", "e\u0301", "😀", "7", "-7", "007", "x" * 512, "..%2f..", "\\", "'", '"', "{user}", "null"]  # fmt: skip
 IDS = st.one_of(
     st.sampled_from(ODD), st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=40),
     st.text("/%\n.:ah", min_size=1, max_size=12),
@@ -34,6 +33,7 @@ def kept(shop: Shop, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clien
         yield client
 
 
+@pytest.mark.filterwarnings("ignore:Do not use the `random` module")  # the service draws beside
 @settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
 @example(names=ODD)
 @given(names=st.lists(IDS, min_size=5, max_size=25, unique=True))

@@ -95,7 +95,7 @@ def scope(path: str, **given: Any) -> dict[str, Any]:
 
 
 class Route:
-    path = "/v1/users/{id}/history"
+    path_format = "/v1/users/{id}/history"
 
 
 async def answering(scope: Any, receive: Any, send: Any) -> None:
@@ -125,7 +125,7 @@ def test_the_access_log_names_no_key_no_user_and_no_body(tmp_path: Path, caplog:
         drive(guard)
     first, second = (json.loads(record.message) for record in caplog.records)
     assert first | {"time": 0, "ms": 0} == {
-        "time": 0, "request_id": "r-1", "method": "GET", "route": Route.path, "status": 200, "ms": 0,
+        "time": 0, "request_id": "r-1", "method": "GET", "route": Route.path_format, "status": 200, "ms": 0,
         "client": "1.2.3.4", "key": "shop",
     }  # fmt: skip
     assert (second["status"], second["key"], second["route"]) == (401, None, "unmatched")
@@ -183,9 +183,9 @@ def test_spans(monkeypatch: pytest.MonkeyPatch) -> None:
     trace_id = "0af7651916cd43dd8448eb211c80319c"
     drive(guard, headers=[(b"traceparent", f"00-{trace_id}-b7ad6b7169203331-01".encode())])
     spans = {span.name: span for span in kept.get_finished_spans()}
-    request = spans[f"GET {Route.path}"]
-    assert set(spans) == {"store history", "queue", f"GET {Route.path}"}
-    assert request.attributes is not None and request.attributes["http.route"] == Route.path
+    request = spans[f"GET {Route.path_format}"]
+    assert set(spans) == {"store history", "queue", f"GET {Route.path_format}"}
+    assert request.attributes is not None and request.attributes["http.route"] == Route.path_format
     assert {f"{span.context.trace_id:032x}" for span in spans.values()} == {trace_id}
     assert spans["store history"].parent.span_id == request.context.span_id
     assert spans["queue"].end_time - spans["queue"].start_time == pytest.approx(0.25e9, rel=0.01)

@@ -34,8 +34,8 @@ register_url_convertor("id", IdConvertor())
 
 
 def routed_path(raw: bytes) -> str:
-    """The path by which a request is routed, of that which was sent: decoded but for percent signs, slashes and newlines
-    inside its parts.
+    """The path by which a request is routed, of the one that was sent: decoded but for percent signs, slashes and
+    newlines inside its parts.
 
     Raises `UserError` for what is no UTF-8.
     """

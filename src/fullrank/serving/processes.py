@@ -14,7 +14,6 @@ import uvicorn
 from uvicorn.config import STARTUP_FAILURE
 from uvicorn.supervisors import Multiprocess
 
-
 END_SECONDS = 25.0
 """Seconds until a process that was told to stop, and hangs, is ended."""
 

@@ -68,7 +68,7 @@ class Tracing:
             try:
                 yield span
             finally:
-                route = getattr(scope.get("route"), "path", None)
+                route = getattr(scope.get("route"), "path_format", None)
                 if route is not None:
                     span.update_name(f"{scope['method']} {route}")
                     span.set_attribute("http.route", route)

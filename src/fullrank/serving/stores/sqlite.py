@@ -11,10 +11,10 @@ import asyncio
 import random
 import sqlite3
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 from fullrank.core.errors import UserError
@@ -85,10 +85,10 @@ class SqliteStore(HistoryStore):
     async def ping(self) -> None:
         self._open_writer().check()
         self._read(lambda connection: connection.execute("SELECT 1 FROM user LIMIT 1").fetchone())
-        if time.monotonic() - self._written > PROBE:
+        if monotonic() - self._written > PROBE:
             check_room(self.path)
             await self._open_writer().write(_rewrite)
-            self._written = time.monotonic()
+            self._written = monotonic()
 
     async def add_events(self, events: Sequence[Event]) -> list[bool]:
         rows = event_rows(events)
