@@ -12,8 +12,9 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from fullrank.core.errors import UserError
-from fullrank.serving.addresses import BELOW, IdConvertor, routed_path
+from fullrank.serving.addresses import BELOW, routed_path
 from fullrank.serving.client import Client
+from fullrank.serving.routes import IdConvertor
 from serving.conftest import Shop
 from serving.running import running
 

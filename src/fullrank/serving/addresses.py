@@ -1,36 +1,22 @@
 """Ids in addresses: one part of a path, percent-encoded, so that every id that can be stored can be named.
 
 A server is given a path decoded, in which the slash of `ann%2Fhistory` parts as `ann/history` does. So `routed_path`
-keeps that slash apart, and routes declare an id as `{user:id}`. A plain slash inside an id is taken too, unless what
-follows it is the name of a route below the id.
+keeps that slash apart, and routes declare an id as `{user:id}` (`routes/__init__.py`). A plain slash inside an id is
+taken too, unless what follows it is the name of a route below the id.
 """
 
 from __future__ import annotations
 
 from urllib.parse import unquote
 
-from starlette.convertors import Convertor, register_url_convertor
-
 from fullrank.core.errors import UserError
 
 BELOW = ("history", "similar")
 """Last parts of a path that are no part of the id before them."""
-_KEPT = {ord(sign): f"%{ord(sign):02X}" for sign in "%/\n"}  # "." of a regular expression takes no newline
-
-
-class IdConvertor(Convertor[str]):
-    """`{name:id}` of a route: not empty, decoded."""
-
-    regex = rf"(?:[^/]+|.+/(?!(?:{'|'.join(BELOW)})$)[^/]+)"
-
-    def convert(self, value: str) -> str:
-        return unquote(value)
-
-    def to_string(self, value: str) -> str:
-        return value.translate(_KEPT)
-
-
-register_url_convertor("id", IdConvertor())
+ID = rf"(?:[^/]+|.+/(?!(?:{'|'.join(BELOW)})$)[^/]+)"
+"""Regular expression of an id in a routed path, to be unquoted."""
+KEPT = {ord(sign): f"%{ord(sign):02X}" for sign in "%/\n"}
+"""What is kept apart there; "." of a regular expression takes no newline."""
 
 
 def routed_path(raw: bytes) -> str:
@@ -45,4 +31,4 @@ def routed_path(raw: bytes) -> str:
         raise UserError(
             "the address is no UTF-8: percent-encode ids as encodeURIComponent does", code="invalid-address"
         ) from None
-    return "/".join(part.translate(_KEPT) for part in parts)
+    return "/".join(part.translate(KEPT) for part in parts)

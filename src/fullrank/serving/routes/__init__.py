@@ -7,15 +7,33 @@ reading of bodies and its response models cost as much again as a small model's 
 from __future__ import annotations
 
 from typing import Any, TypeVar
+from urllib.parse import unquote
 
 import orjson
 from fastapi import Request, Response
+from starlette.convertors import Convertor, register_url_convertor
 
+from fullrank.serving.addresses import ID, KEPT
 from fullrank.serving.base import BaseService
 from fullrank.serving.messages import Body
 from fullrank.serving.service import Service
 
 B = TypeVar("B", bound=Body)
+
+
+class IdConvertor(Convertor[str]):
+    """`{user:id}` in the path of a route: an id, decoded."""
+
+    regex = ID
+
+    def convert(self, value: str) -> str:
+        return unquote(value)
+
+    def to_string(self, value: str) -> str:
+        return value.translate(KEPT)
+
+
+register_url_convertor("id", IdConvertor())
 
 
 def opened(request: Request) -> BaseService[Any]:
