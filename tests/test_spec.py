@@ -273,6 +273,22 @@ def test_an_entry_point_may_not_take_a_name_that_is_taken(installed: Callable[[s
 
 def test_errors_help() -> None:
     assert did_you_mean("sasrek", ["sasrec", "gru4rec"]) == "; did you mean 'sasrec'?"
+    slips = {
+        "--output": "--out",
+        "--metrics": "--metric",
+        "tset": "test",
+        "fti": "fit",
+        "kcore": "k_core",
+        "gru": "gru4rec",
+    }
+    for given, name in slips.items():
+        assert did_you_mean(given, [name, "--within", "zebra"]) == f"; did you mean {name!r}?", given
+    for given, name in {
+        "--overwrite": "--within",
+        "--epoch": "--metric",
+        "--learning-rate": "--reasoning-steps",
+    }.items():
+        assert did_you_mean(given, [name, "--json", "--out"]) == "", "another word is no misspelling"
     assert did_you_mean("qqq", ["sasrec", "gru4rec"]) == ""
     assert (
         str(unknown("recipe", "sasrek", ["sasrec"]))

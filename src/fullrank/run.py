@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 from fullrank.core.checks import check_path
-from fullrank.core.errors import UserError, brief
+from fullrank.core.errors import UserError, brief, command_line
 from fullrank.core.files import copy_file, foreign_files, whole_folder, write_json, write_text
 from fullrank.core.readers import read_json, read_jsonl
 from fullrank.core.tensor_files import read_tensors, write_tensors
@@ -112,15 +112,15 @@ class Run:
         Raises `UserError` where the file is missing or damaged.
         """
         if self.manifest.get("finished") is False:
+            go_on = f"go on with it by `{command_line('train', '--out', self.path, '--resume')}`"
             if not (self.path / WEIGHTS).is_file():
                 raise UserError(
-                    f"the training of {self.path} has not ended, and no epoch of it has: go on with it by `fullrank "
-                    f"train --out {self.path} --resume`",
+                    f"the training of {self.path} has not ended, and no epoch of it has: {go_on}",
                     code="run-not-finished",
                 )
             note_once(
                 f"the training of {self.path} has not ended: these are its best weights so far, and have no hash yet; "
-                f"go on with it by `fullrank train --out {self.path} --resume`"
+                f"{go_on}"
             )
         return read_tensors(self.file(WEIGHTS))
 
@@ -353,7 +353,8 @@ def write_run(path: Path, experiment: Experiment, known: CatalogOrEncoder, manif
 
 
 def require_empty(folder: Path) -> None:
-    """Raise `UserError` unless a folder is missing or empty."""
+    """Raise `UserError` unless a folder for a new run is missing or empty, and outside of prepared data."""
+    manifests.require_outside_stores(folder)
     if folder.is_file() or foreign_files(folder):
         raise UserError(
             f"{folder} is a file, or not empty; choose a new folder for the new run", code="folder-not-empty"

@@ -84,6 +84,7 @@ class Parameter:
     kind: str
     """`int`, `float`, `str`, `Path`, `bool` (a flag)."""
     many: bool
+    metavar: str
     is_file: bool
     """Of a path: whether it is a file's that is read, by what the help calls it."""
 
@@ -114,7 +115,9 @@ def _parameters(command: Any) -> Iterator[Parameter]:
         name = next((word for word in ("Path", "int", "float", "bool") if word in kind), "str")
         is_file = one.metavar in FILES and one.name not in WRITTEN
         many = bool(getattr(one, "multiple", False) or one.nargs != 1)
-        yield Parameter(one.name if argument else one.opts[0], place if argument else None, name, many, is_file)
+        yield Parameter(
+            one.name if argument else one.opts[0], place if argument else None, name, many, one.metavar or "", is_file
+        )
         place += argument
 
 

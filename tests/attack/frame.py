@@ -29,6 +29,7 @@ from typing import Any
 import pytest
 
 from fullrank.cli import main
+from fullrank.core.log import CONTROLS, printable
 
 SURVIVED = frozenset({"ok", "refused"})
 KINDS = {
@@ -132,7 +133,7 @@ def record(case: Case, outcome: Outcome, seconds: float) -> None:
 def own_place(name: str) -> Iterator[Path]:
     """An empty folder that is the working directory inside, with `tmp` for temporary files; removed behind it."""
     before, temporary = os.getcwd(), (tempfile.tempdir, os.environ.get("TMPDIR"))
-    place = Path(tempfile.mkdtemp(prefix="attack-", dir=_root()))
+    place = Path(tempfile.mkdtemp(prefix="attack\x1b[7m-", dir=_root()))
     (place / "tmp").mkdir()
     try:
         os.chdir(place)
@@ -233,6 +234,8 @@ def outcome_of(said: Said, *, as_json: bool | None = None) -> Outcome:
         return Outcome("bug", f"exit {said.code}: {last[:500]}")
     if "Traceback" in said.err:
         return Outcome("noise", f"a traceback: {said.err[-500:]}")
+    if raw := CONTROLS.search(said.err + said.out):
+        return Outcome("noise", f"a control character for the terminal: {raw[0]!r}")
     if wants_json:
         try:
             (line,) = said.out.removesuffix("\n").split("\n")
@@ -252,7 +255,7 @@ def outcome_of(said: Said, *, as_json: bool | None = None) -> Outcome:
             if word[start : start + SHOWN] in last:
                 return Outcome("noise", f"shows more than {SHOWN} characters of what was given: {last[:300]}")
     code = str(answer.get("code", "")) if wants_json else ""
-    if wants_json and (not code or answer.get("error") != last.removeprefix("Error: ")):
+    if wants_json and (not code or printable(str(answer.get("error"))) != last.removeprefix("Error: ")):
         return Outcome("noise", f"the JSON says another thing than stderr: {answer}")
     return Outcome("refused", last, code)
 

@@ -125,7 +125,6 @@ REPLACES = {
     ("subset", "store"),
     ("prepare-impressions", "clicks"),
     ("encode", "codes"),
-    ("evaluate", "evaluation"),
 }
 """(verb, folder): a folder of its own kind, which the verb replaces when it is named again."""
 

@@ -65,8 +65,9 @@ class Verb:
         return home
 
     def line(self, *, again: bool = False) -> list[Any]:
-        """The words with the places of the world."""
-        return [_placed(word) for word in (self.again if again and self.again else self.words)]
+        """The words with the places of the world; what is replaced whole may be there already."""
+        words = [_placed(word) for word in (self.again if again and self.again else self.words)]
+        return [*words, *["--overwrite"] * (self.kind == "whole" and not self.once)]
 
     @property
     def fresh(self) -> bool:
@@ -81,21 +82,21 @@ def _placed(word: Any) -> Any:
 
 RUN = [("run", "run")]
 VERBS = (
-    Verb("prepare", ("prepare", "@events.csv", "--items", "@goods.csv", "--out", "st", "--overwrite"), "st",
+    Verb("prepare", ("prepare", "@events.csv", "--items", "@goods.csv", "--out", "st"), "st",
          kills=10),
-    Verb("prepare-over", ("prepare", "@events.csv", "--out", "st", "--overwrite"), "st", (("other", "st"),), kills=10),
-    Verb("clicks", ("prepare-impressions", "@clicks.csv", "--out", "st", "--overwrite"), "st", kills=13),
-    Verb("clicks-over", ("prepare-impressions", "@clicks.csv", "--out", "st", "--overwrite"), "st",
+    Verb("prepare-over", ("prepare", "@events.csv", "--out", "st"), "st", (("other", "st"),), kills=10),
+    Verb("clicks", ("prepare-impressions", "@clicks.csv", "--out", "st"), "st", kills=13),
+    Verb("clicks-over", ("prepare-impressions", "@clicks.csv", "--out", "st"), "st",
          (("clicks-old", "st"),), kills=4),
-    Verb("subset", ("subset", "@shop", "--share", "0.5", "--out", "st", "--overwrite"), "st", (("other", "st"),),
+    Verb("subset", ("subset", "@shop", "--share", "0.5", "--out", "st"), "st", (("other", "st"),),
          kills=5),
     Verb("encode", ("encode", "@shop", "--vectors", "@vectors.parquet", "--learner", "rq_kmeans", "--levels", "2",
-                    "--size", "4", "--collisions", "extra_digit", "--out", "codes", "--overwrite"), "codes", kills=4),
+                    "--size", "4", "--collisions", "extra_digit", "--out", "codes"), "codes", kills=4),
     Verb("encode-over", ("encode", "@shop", "--vectors", "@vectors.parquet", "--learner", "rq_kmeans", "--levels", "2",
-                         "--size", "4", "--collisions", "extra_digit", "--out", "codes", "--overwrite"), "codes",
+                         "--size", "4", "--collisions", "extra_digit", "--out", "codes"), "codes",
          (("codes-old", "codes"),), kills=5),
-    Verb("grow-codes", ("encode", "@grown", "--vectors", "@vectors.parquet", "--grow", "@codes", "--out", "codes",
-                        "--overwrite"), "codes", kills=4),
+    Verb("grow-codes", ("encode", "@grown", "--vectors", "@vectors.parquet", "--grow", "@codes", "--out", "codes"),
+         "codes", kills=4),
     Verb("train", ("train", "sasrec", "--data", "@shop", "--out", "run", *TINY), "run", kind="train", kills=20,
          again=("train", "sasrec", "--data", "@shop", "--out", "run", *TINY, "--resume")),
     Verb("train-over", ("train", "sasrec", "--data", "@shop", "--out", "run", *TINY, "--overwrite"), "run",

@@ -15,6 +15,8 @@ from tests.attack.frame import shared
 USERS, ITEMS, ROWS = 60, 40, 300
 START = 1_700_000_000
 DAY = 86_400
+HOSTILE = "\x1b[31m\x9b2J\u202e"
+"""In titles and in the name of a column: what a terminal would obey. No verb may print it (`frame.outcome_of`)."""
 TINY = ("training.max_epochs=1", "training.batch_size=64")
 DIM = ("model.dim=8", "model.encoder.layers=1")
 
@@ -54,8 +56,8 @@ def events(users: int = USERS, items: int = ITEMS) -> pl.DataFrame:
 
 def items() -> pl.DataFrame:
     return pl.DataFrame(
-        {"item_id": range(ITEMS), "title": [f"thing {n % 7} {n}" for n in range(ITEMS)],
-         "price": [1.5 * n for n in range(ITEMS)]}
+        {"item_id": range(ITEMS), "title": [f"thing {n % 7} {n}{HOSTILE}" for n in range(ITEMS)],
+         "price": [1.5 * n for n in range(ITEMS)], HOSTILE: [f"{HOSTILE}{n % 3}" for n in range(ITEMS)]}
     )  # fmt: skip
 
 

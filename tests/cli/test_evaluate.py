@@ -145,13 +145,16 @@ def test_tables_say_what_became_of_the_history(call: Call, shop: Path) -> None:
     assert "history ranked" in " ".join(call(*pair, "--drop", "0.1").out.split()).lower()
 
 
-def test_out_with_an_evaluation_of_the_other_policy_is_refused_before_anything_runs(
+def test_out_with_another_evaluation_is_refused_before_anything_runs(
     call: Call, refuses: Refuses, shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = ("evaluate", shop / "popularity", "--out", tmp_path / "saved")
     assert call(*words).code == 0
-    monkeypatch.setattr(api, "evaluate", None)
-    refuses("other-evaluation-there", [*words, "--set", "seen=keep"], "history excluded")
+    with monkeypatch.context() as patch:
+        patch.setattr(api, "evaluate", None)
+        for more in (["--set", "seen=keep"], ["--split", "validation"], []):
+            refuses("already-there", [*words, *more], "evaluation.json", "--overwrite")
+    assert call(*words, "--set", "seen=keep", "--overwrite").code == 0
 
 
 def test_out_saves_what_can_be_loaded(call: Call, shop: Path, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ def test_item_vectors(call: Call, shop: Path, tmp_path: Path) -> None:
     assert found["parity"]["histories"] == "test histories of the store"
     assert f"recall@10 {found['parity']['recall@10']:.4f}" in said.err
     assert Exported.open(out).parity == found["parity"]
-    again = call("export", shop / "sasrec", "--to", "faiss", "--out", out)
+    again = call("export", shop / "sasrec", "--to", "faiss", "--out", out, "--overwrite")
     assert again.code == 0 and "recall@10 1.0000" in again.out
     assert not Exported.open(out).manifest["int8"]
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import os
+import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -152,3 +155,25 @@ def test_what_a_recipe_says_that_it_needs_is_what_it_needs(recipe: str) -> None:
     times = times or getattr(attention, "kind", None) == "mojito" or items == "tpab"
     assert ("times" in needs) == times
     assert ("codes" in needs, needs.endswith(", titles")) == (items == "semantic", items in ("text", "unisrec"))
+
+
+def test_commands_that_are_printed_can_be_pasted(call: Call, shop: Path, tmp_path: Path) -> None:
+    """A command with a value in it is made by `command_line`, which quotes: one typed into an f-string would not."""
+    verbs = "|".join(verb for group in grouped_help.VERBS.values() for verb in group)
+    for file in Path(fullrank.__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            parts = node.values if isinstance(node, ast.JoinedStr) else []
+            text = "".join(str(part.value) if isinstance(part, ast.Constant) else "{}" for part in parts)
+            typed = re.search(rf"fullrank ({verbs}) [^`\n]*{{}}", text)
+            assert typed is None or (file.name, typed[0]) in OWN_NAMES, f"{file}:{node.lineno}: {typed[0]}"
+    out = tmp_path / "it's a folder"
+    said = call("train", "popularity", "--data", shop / "data", "--out", out)
+    (line,) = (line for line in said.out.splitlines() if line.startswith("evaluate it: "))
+    assert call(*shlex.split(line)[3:]).code == 0
+
+
+OWN_NAMES = {
+    ("demo.py", "fullrank train {}"), ("names.py", "fullrank evaluate A B --metric {}"),
+    ("_reczoo.py", "fullrank download {}"), ("doctor_serve.py", "fullrank doctor {} {}"),
+}  # fmt: skip
+"""Values that are words of the library, or no command at all."""

@@ -9,8 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fullrank.cli import main
 from fullrank.cli.output import Output, seconds, shown
 from fullrank.core.files import jsonable
+from fullrank.core.log import CONTROLS, logger
+from fullrank.core.progress import Reporter
 
 
 def test_a_table_fits_80_columns_and_keeps_every_word(
@@ -77,3 +80,38 @@ def test_progress_without_a_terminal_is_a_line_now_and_then(
         tick(5, 10)
     out, err = capsys.readouterr()
     assert out == "" and err == "evaluate x: 5 of 10 (50%)\n"
+
+
+HOSTILE = "a\x1b[31mb\x07c\x9b2Jd\r\u202ee\x1b]0;title\x07"
+"""What would colour, clear, overwrite, turn and rename a terminal."""
+
+
+def test_nothing_that_is_printed_moves_a_terminal(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Each way to a terminal: sentences, tables, progress, messages, errors, and JSON, which stays exact."""
+    for terminal in (False, True):
+        output = Output(terminal)
+        output.say(f"{HOSTILE}\nsecond line")
+        output.table((HOSTILE, "x"), [(f"{HOSTILE}\nforged line", 1.0)], title=HOSTILE)
+        output.finish({HOSTILE: HOSTILE})
+        said = "".join(capsys.readouterr())
+        assert not CONTROLS.search(said) and "\\x1b[31m" in said and "\nforged line" not in said, said
+    assert json.loads(said.splitlines()[0]) == {HOSTILE: HOSTILE}
+    logger("fullrank.test").warning(HOSTILE)
+    reporter = Reporter()
+    reporter.say(HOSTILE)
+    reporter.sizes = True
+    reporter.at(HOSTILE, 1, 1)
+    assert main(["verify", f"{tmp_path}/{HOSTILE}"]) == 2
+    assert main(["verify", f"{tmp_path}/{HOSTILE}", "--debug"]) == 2
+    said = "".join(capsys.readouterr())
+    assert not CONTROLS.search(said) and said.count("\\x1b[31m") >= 5, said
+
+
+def test_progress_on_a_terminal_shows_names_as_they_are_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    from rich.progress import Progress
+
+    reporter = Reporter(transient=True)
+    reporter._bar = bar = Progress()
+    reporter.at(HOSTILE, 1, 2)
+    reporter.at(HOSTILE, 2, 2, text=HOSTILE)
+    assert not CONTROLS.search(bar.tasks[0].description) and "\\x1b" in bar.tasks[0].description

@@ -106,7 +106,7 @@ def test_diagnose(call: Call, refuses: Refuses, clicks: Path, shop: Path, tmp_pa
     assert (
         found["impressions"] == 60 and found["seed"] == 1 and len(rows.read_text().splitlines()) == len(found["rows"])
     )
-    said = call("diagnose", clicks / "rankelastor", "--impressions", 60, "--out", rows)
+    said = call("diagnose", clicks / "rankelastor", "--impressions", 60, "--out", rows, "--overwrite")
     for word in (
         "60 impressions of the test split",
         "mixing_0",
@@ -119,7 +119,7 @@ def test_diagnose(call: Call, refuses: Refuses, clicks: Path, shop: Path, tmp_pa
     assert (
         max(len(line) for line in said.out.splitlines() if str(tmp_path) not in line and str(clicks) not in line) <= 80
     )
-    said = call("diagnose", clicks / "lr", "--out", rows)
+    said = call("diagnose", clicks / "lr", "--out", rows, "--overwrite")
     assert said.code == 0 and "left out: token_ranks" in said.out
     refuses("sample-of-other-problem", ["diagnose", clicks / "lr", "--users", 5], clicks / "lr", "give impressions")
     words = ["diagnose", shop / "popularity", "--impressions", 5]

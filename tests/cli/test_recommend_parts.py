@@ -48,7 +48,7 @@ def test_options_without_effect(refuses: Refuses, shop: Path, tmp_path: Path) ->
     refuses("option-without-effect", (*words, "--parts", 2, "--time-col", "at"), "--time-col")
     refuses("option-without-effect", (*words, "--master", "local[2]"), "--master", "--engine spark")
     refuses("option-without-effect", (*words, "--engine", "spark", "--workers", 2), "--workers")
-    refuses("option-without-effect", (*words, "--history", "2", "--overwrite"), "--overwrite")
+    refuses("option-without-effect", (*words[:2], "--history", "2", "--overwrite"), "--overwrite")
     refuses("unknown-value", (*words, "--engine", "dask"), "dask", "spark")
     refuses("missing-option", (*words[:2], "--parts", 2), "--out")
     refuses("options-exclude-each", (*words, "--parts", 2, "--data", "a", "--histories", "b"), "--data")

@@ -146,7 +146,7 @@ def test_bad_studies_are_refused(refuses: Refuses, plr: Path, words: tuple[str, 
 
 
 def test_diagnose_says_what_reasoning_is_worth(call: Call, plr: Path, shop: Path, tmp_path: Path) -> None:
-    words = ("--users", 30, "--out", tmp_path / "rows.jsonl")
+    words = ("--users", 30, "--out", tmp_path / "rows.jsonl", "--overwrite")
     said = call("diagnose", plr, *words)
     assert said.code == 0 and "gate entropy" in said.out and "oracle" in said.out
     rows = {row["diagnostic"] for row in call("diagnose", plr, *words, "--json").json["rows"]}

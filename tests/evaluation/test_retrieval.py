@@ -66,6 +66,21 @@ def test_lift_reads_the_whole_history(split: str, source: str) -> None:
         assert found.per_user.values["lift@5"][row] == pytest.approx(wanted)
 
 
+def test_a_list_ends_with_the_catalogue() -> None:
+    """A k beyond it costs nothing and says what k = all items says; what divides by k does so still."""
+    names = ("ndcg", "recall", "hit", "mrr", "map", "gini", "coverage", "arp", "lift", "novelty", "precision")
+    found = evaluate(Whole(40), STORE, "test", Evaluation(bootstrap=5, ks=(40, 99_999), metrics=names))
+    assert found.per_user.lists is not None and found.per_user.lists.shape == (60, 40)
+    for name in names[:-1]:
+        assert found.metrics[f"{name}@99999"] == found.metrics[f"{name}@40"], name
+    assert found.metrics["precision@99999"] == pytest.approx(found.metrics["precision@40"] * 40 / 99_999)
+    (note,) = found.notes
+    assert "99,999" in note and "40 items" in note
+    assert not evaluate(Whole(40), STORE, "test", SMALL).notes
+    drawn = evaluate(Whole(40), STORE, "test", Evaluation(bootstrap=0, ks=(99_999,), protocol="sampled", negatives=9))
+    assert drawn.metrics["recall@99999"] == 1.0
+
+
 def test_users_without_a_history_have_a_lift_of_one() -> None:
     store = Kept.of([[0, 1], [1, 2, 3]], 8)
     spec = Evaluation(bootstrap=0, metrics=("lift@2",), empty="answer")

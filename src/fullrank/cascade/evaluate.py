@@ -101,7 +101,7 @@ def evaluate_cascade(
         raise UserError(
             "a cascade ranks the whole catalogue first: leave protocol at 'full'", code="needs-full-protocol"
         )
-    longest = longest_list(spec)
+    longest = longest_list(spec, retriever.model.num_items)
     check_candidates(longest, candidates, blend)
     store = retriever.require_store()
     everybody, protocol = users_and_protocol(retriever.model, store, split, spec)

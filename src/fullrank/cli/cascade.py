@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fullrank.cli.options import AsJson, Device, Settings, Split, chosen
+from fullrank.cli.options import AsJson, Device, Overwrite, Settings, Split, check_out, chosen
 from fullrank.cli.output import Output, seconds
 from fullrank.core.errors import UserError
 
@@ -55,6 +55,7 @@ def cascade(
     out: Annotated[
         Path | None, typer.Option("--out", metavar="FOLDER", help="Save cascade.json and both evaluations there.")
     ] = None,
+    overwrite: Overwrite = False,
     device: Device = "auto",
     settings: Settings = None,
     as_json: AsJson = False,
@@ -84,6 +85,7 @@ def cascade(
     begun = time.perf_counter()
     if out is not None:
         CascadeResult.check_folder(out)
+    check_out(out, overwrite, "cascade.json")
     made = Cascade(
         retriever, ranker, users=users, items=items, user=user, item=item, store=store, impressions=impressions,
         device=device,

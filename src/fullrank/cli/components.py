@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fullrank.cli.options import AsJson, Settings
+from fullrank.cli.options import AsJson, Overwrite, Settings, check_out
 from fullrank.cli.output import Output
 from fullrank.core.errors import UserError, unknown
 from fullrank.core.files import write_json
@@ -261,6 +261,7 @@ def schema(
         typer.Option("--type", "--room", metavar="TYPE", help="Where two component types have that name, which one."),
     ] = None,
     out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Write there, not to stdout.")] = None,
+    overwrite: Overwrite = False,
     as_json: AsJson = False,
 ) -> None:
     """Print a JSON Schema, for editors to complete.
@@ -275,6 +276,7 @@ def schema(
     output = Output(as_json)
     if room is not None and kind is None:
         raise UserError("--type says which --kind is meant: give both or neither", code="missing-option")
+    check_out(out, overwrite)
     tree = spec_of(kind, room).model_json_schema()
     tree = {"$schema": "https://json-schema.org/draft/2020-12/schema", **tree}
     text = json.dumps(tree, indent=2)

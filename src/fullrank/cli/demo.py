@@ -11,7 +11,7 @@ import typer
 
 from fullrank.cli.options import AsJson
 from fullrank.cli.output import Output, seconds
-from fullrank.core.errors import UserError
+from fullrank.core.errors import UserError, command_line
 from fullrank.core.files import foreign_files, write_json
 from fullrank.core.locks import folder_lock
 
@@ -85,6 +85,9 @@ def _show(output: Output, out: Path) -> None:
 
 def _claim(out: Path) -> None:
     """An empty folder for the demo, in place of its former one. `UserError` where it holds what others wrote."""
+    from fullrank.data.manifest import require_outside_stores
+
+    require_outside_stores(out)
     if out.exists():
         if not out.is_dir() or (foreign_files(out) and not (out / MARK).is_file()):
             raise UserError(
@@ -183,9 +186,9 @@ def _example(output: Output, store: Store, run: Run) -> dict[str, Any]:
 def _next(output: Output, out: Path, history: list[Any]) -> None:
     output.say("\nWhat to try next:")
     for command in (
-        f"fullrank evaluate {out / 'gru4rec'} {out / 'sasrec_plus'}",
-        f"fullrank recommend {out / 'sasrec_plus'} --history {','.join(map(str, history))} --k 5",
-        f"fullrank recommend {out / 'gru4rec'} --history {history[-1]}",
+        command_line("evaluate", out / "gru4rec", out / "sasrec_plus"),
+        command_line("recommend", out / "sasrec_plus", "--history", ",".join(map(str, history)), "--k", 5),
+        command_line("recommend", out / "gru4rec", "--history", history[-1]),
         "fullrank prepare YOUR_EVENTS.csv --items YOUR_ITEMS.csv --out data/mine",
         "fullrank train sasrec --data data/mine --out runs/mine",
         "fullrank list recipes",

@@ -9,9 +9,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fullrank.cli.options import AsJson, Device, Impressions, MovedStore, RunFolder, Sample, Split, chosen, find_store
+from fullrank.cli.options import (
+    AsJson,
+    Device,
+    Impressions,
+    MovedStore,
+    Overwrite,
+    RunFolder,
+    Sample,
+    Split,
+    check_out,
+    chosen,
+    find_store,
+)
 from fullrank.cli.output import Output, seconds
-from fullrank.core.errors import UserError
+from fullrank.core.errors import UserError, command_line
 from fullrank.problem import Problem
 
 if TYPE_CHECKING:
@@ -52,6 +64,7 @@ def diagnose(
     out: Annotated[
         Path | None, typer.Option("--out", metavar="FILE", help="Write the rows there.  [default: RUN/diagnosis.jsonl]")
     ] = None,
+    overwrite: Overwrite = False,
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
@@ -81,12 +94,13 @@ def diagnose(
     output = Output(as_json)
     begun = time.perf_counter()
     opened = Run.open(run)
+    where = out or opened.path / NAME
+    check_out(where, overwrite)
     store = find_store(opened, data)
     with output.progress(f"diagnose {run}") as tick:
         found = api.diagnose(
             opened, part, data=store, users=users, impressions=impressions, seed=seed, device=device, progress=tick
         )  # fmt: skip
-    where = out or opened.path / NAME
     found.save(where)
     spent = time.perf_counter() - begun
     about = found.about()
@@ -97,7 +111,7 @@ def diagnose(
     for diagnostic, why in found.left_out().items():
         output.say(f"left out: {diagnostic} ({why})")
     output.say(f"rows written to {where}", wrap=False)
-    output.say(f"as a page: fullrank report {run} --out report.html", wrap=False)
+    output.say(f"as a page: {command_line('report', run, '--out', 'report.html')}", wrap=False)
     output.finish({
         "run": opened.path, "recipe": opened.spec.recipe, **about, "out": where, "rows": list(found.rows),
         "left_out": found.left_out(), "seconds": round(spent, 3),

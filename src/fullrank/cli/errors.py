@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from fullrank.cli.in_shell import in_shell, options_of
 from fullrank.cli.output import only_json, print_json
 from fullrank.core.errors import MOST_SENTENCE, UserError, did_you_mean, install_extra, middle_cut
+from fullrank.core.log import printable
 
 if TYPE_CHECKING:
     import typer
@@ -73,10 +74,10 @@ def guarded(build: Callable[[], typer.Typer], given: list[str]) -> int:
             told = explained(error, words)
             sentence = told.sentence
             if debug:
-                traceback.print_exc(file=sys.stderr)
+                print(printable(traceback.format_exc()), end="", file=sys.stderr)
             elif told.status == 1:
                 sentence += f"; this is a bug of fullrank: please report it {_tracker()} with what --debug shows"
-            print(f"Error: {sentence}" if told.status != 130 else sentence, file=sys.stderr, flush=True)
+            print(printable(f"Error: {sentence}" if told.status != 130 else sentence), file=sys.stderr, flush=True)
             if as_json and os.environ.get("RANK", "0") == "0":
                 print_json({"error": sentence, "code": told.code})
             return told.status

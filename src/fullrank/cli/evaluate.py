@@ -14,7 +14,7 @@ import typer
 
 from fullrank.cli.evaluate_lists import evaluate_lists
 from fullrank.cli.evaluate_log import evaluate_log, refuse_together
-from fullrank.cli.evaluate_runs import EVALUATE, Call, check_out, check_problems
+from fullrank.cli.evaluate_runs import EVALUATE, Call, check_problems, check_saved
 from fullrank.cli.evaluate_study import study
 from fullrank.cli.options import (
     EVALUATION,
@@ -24,11 +24,13 @@ from fullrank.cli.options import (
     EngineOption,
     Master,
     MovedStore,
+    Overwrite,
     Parts,
     RayAddress,
     Settings,
     Split,
     Workers,
+    check_out,
     chosen,
     engine_settings,
     given,
@@ -134,6 +136,7 @@ def evaluate(
     master: Master = None,
     ray: RayAddress = None,
     workers: Workers = None,
+    overwrite: Overwrite = False,
     settings: Settings = None,
     as_json: AsJson = False,
 ) -> None:
@@ -186,6 +189,7 @@ def evaluate(
             "--split": split != "test", "--device": device != "auto",
         }  # fmt: skip
         refuse_together([*(name for name, value in of_run.items() if value), *in_parts], "--log")
+        check_out(out, overwrite, "logged_evaluation.json", "per_answer.parquet")
         evaluate_log(Output(as_json), log, events, within, columns, _event_columns(names), time_unit, metrics, out)
         return
     refuse_together(_given(of_log), "a run", "only with --log DIR")
@@ -215,18 +219,15 @@ def evaluate(
         refuse_together([*_given(beside), *studied, *in_parts], "--lists")
     budget = given(context)
     changes = shortcuts(budget, settings)
-    from fullrank.data.manifest import require_no_store
     from fullrank.run import Run
 
-    if out is not None:  # before minutes are spent
-        require_no_store(out, "evaluation")
     runs = [Run.open(path) for path in (run, other) if path is not None]
     later = {}
     if events is not None:
         refuse_together([*(flag for flag, asked in studies.items() if asked), *in_parts], "--events")
         unit = chosen("--time-unit", time_unit or "s", ("s", "ms", "us", "ns"))
         later = {"events": events, "before": before, **_event_columns(names), "time_unit": unit}
-    call = Call(Output(as_json), runs, split, data, metrics or [], changes, out, device, later, every, how)
+    call = Call(Output(as_json), runs, split, data, metrics or [], changes, out, device, overwrite, later, every, how)
     if lists is not None:
         evaluate_lists(call, lists, _event_columns(names) | {"rank_col": rank_col, "score_col": score_col})
         return
@@ -241,7 +242,7 @@ def evaluate(
         refuse_together(in_parts, next(flag for flag, asked in studies.items() if asked))
         study(call, [flag for flag, asked in studies.items() if asked], drop)
     else:
-        check_out(call)
+        check_saved(call)
         EVALUATE[runs[0].spec.problem](call)
 
 

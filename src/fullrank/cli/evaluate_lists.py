@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fullrank.cli.evaluate_runs import Call, compared, measured, with_metrics, with_paired
+from fullrank.cli.evaluate_runs import Call, check_saved, compared, measured, with_metrics, with_paired
 from fullrank.cli.options import find_store
 from fullrank.cli.print_evaluation import print_pair, print_single
 from fullrank.core.errors import UserError
@@ -39,6 +39,7 @@ def evaluate_lists(call: Call, lists: Path, columns: Mapping[str, str | None]) -
             "--lists are measured on the users of a store: name it with --data STORE, or name a RUN",
             code="missing-store",
         )
+    check_saved(call, ("a", "b") if call.runs else ("",))
     both, paired = with_paired(call.metrics)
     changes = with_metrics(call, both)
     whole = any(change.startswith(("metrics", "ks")) for change in changes)
@@ -46,7 +47,7 @@ def evaluate_lists(call: Call, lists: Path, columns: Mapping[str, str | None]) -
         assert call.data is not None
         found = api.evaluate_lists(lists, call.data, call.split, set=changes, **columns)
         if call.out is not None:
-            found.save(call.out)
+            found.save(call.out, overwrite=call.overwrite)
         print_single(call.output, {"lists": lists}, found, time.perf_counter() - begun, whole=whole or call.whole)
         return
     (run,) = call.runs
@@ -55,7 +56,7 @@ def evaluate_lists(call: Call, lists: Path, columns: Mapping[str, str | None]) -
         lists, find_store(run, call.data), call.split, set=_alike(run.spec.lists, changes), **columns
     )
     if call.out is not None:
-        theirs.save(call.out / "b")
+        theirs.save(call.out / "b", overwrite=call.overwrite)
     rows = compared(ours, theirs, paired, all_of_them=whole)
     names = [str(run.path), str(lists)]
     print_pair(call.output, names, [ours, theirs], rows, time.perf_counter() - begun, stand_in=bool(paired))

@@ -35,13 +35,10 @@ def evaluate_log(
 ) -> None:
     """Join, print, and save below `out`. `columns` are all three in one word, `named` those of options of their own."""
     from fullrank import api
-    from fullrank.data.manifest import require_no_store
     from fullrank.evaluation.logged import METRICS
 
     if events is None:
         raise UserError("--log needs --events FILE: what users did after the answers", code="no-events")
-    if out is not None:
-        require_no_store(out, "evaluation")
     unit: Any = chosen("--time-unit", time_unit or "s", ("s", "ms", "us", "ns"))
     if columns is not None and named:
         raise UserError(

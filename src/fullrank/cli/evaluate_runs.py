@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fullrank.cli.options import find_store
+from fullrank.cli.options import check_out, find_store
 from fullrank.cli.output import Output
 from fullrank.cli.print_evaluation import print_pair, print_single
 from fullrank.core.errors import UserError
@@ -17,6 +17,10 @@ from fullrank.problem import Problem
 if TYPE_CHECKING:
     from fullrank.evaluation import Comparison, EvaluationResult
     from fullrank.run import Run
+
+
+SAVED = ("evaluation.json", "per_user.parquet", "per_row.parquet")
+"""What `EvaluationResult.save` may write."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +35,7 @@ class Call:
     changes: list[str]
     out: Path | None
     device: str
+    overwrite: bool
     later: dict[str, Any] = field(default_factory=dict)
     """`events`, `before` and the names of their columns, as `api.evaluate` takes them."""
     whole: bool = False
@@ -88,15 +93,11 @@ def _paths(call: Call) -> list[str]:
     return [str(run.path) for run in call.runs]
 
 
-def check_out(call: Call) -> None:
-    """Before minutes are spent on an evaluation that could not be saved there."""
-    from fullrank.evaluation.result import require_same_history
-
-    if call.out is None:
-        return
-    for run, part in zip(call.runs, ("a", "b") if len(call.runs) > 1 else ("",), strict=True):
-        if run.spec.problem == "retrieval":
-            require_same_history(call.out / part, run.spec.lists.override(*call.changes).seen)
+def check_saved(call: Call, folders: Sequence[str] = ("",)) -> None:
+    """Raise `UserError` before minutes are spent, where --out or one of its `folders` holds an evaluation already."""
+    parts = ("a", "b") if len(call.runs) > 1 else ("",)
+    names = [Path(folder, part, name) for folder in folders for part in parts for name in SAVED]
+    check_out(call.out, call.overwrite, *map(str, names))
 
 
 def check_problems(runs: list[Run]) -> None:
@@ -124,7 +125,7 @@ def measured(call: Call, changes: list[str], what: str = "") -> list[EvaluationR
         found.append(one)
     if call.out is not None:
         for one, part in zip(found, ("a", "b") if len(found) > 1 else ("",), strict=True):
-            one.save(call.out / part)
+            one.save(call.out / part, overwrite=call.overwrite)
     return found
 
 

@@ -7,8 +7,8 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from fullrank.cli.evaluate_runs import Call, compared, measured, with_metrics
-from fullrank.cli.options import find_store
+from fullrank.cli.evaluate_runs import Call, check_saved, compared, measured, with_metrics
+from fullrank.cli.options import check_out, find_store
 from fullrank.cli.output import seconds
 from fullrank.cli.print_evaluation import print_curve, print_hidden, print_oracle
 from fullrank.core.errors import UserError
@@ -29,13 +29,16 @@ def study(call: Call, flags: list[str], shares: str | None) -> None:
         raise UserError(f"{flags[0]} is about one run, and two are given; ask for each alone", code="one-run-at-a-time")
     changes, begun = with_metrics(call), time.perf_counter()
     if shares is not None:
-        found = _hidden(call, read_shares(shares, changes), changes)
-    elif flags == ["--oracle-step"]:
-        found = _oracle(call, changes)
+        hidden = read_shares(shares, changes)
+        check_saved(call, [f"drop-{share:g}" for share in hidden])
+        found = _hidden(call, hidden, changes)
     else:
-        found = _curve(call, changes, every=flags == ["--dial"])
-    if call.out is not None and shares is None:
-        write_json(call.out / f"{flags[0].strip('-').replace('-', '_')}.json", jsonable(found))
+        name = f"{flags[0].strip('-').replace('-', '_')}.json"
+        check_out(call.out, call.overwrite, name)
+        oracle = flags == ["--oracle-step"]
+        found = _oracle(call, changes) if oracle else _curve(call, changes, every=flags == ["--dial"])
+        if call.out is not None:
+            write_json(call.out / name, jsonable(found))
     spent = time.perf_counter() - begun
     call.output.say(f"{call.split} split; in {seconds(spent)}")
     call.output.finish({"runs": [str(run.path) for run in call.runs], **found, "seconds": round(spent, 3)})

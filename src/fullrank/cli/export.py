@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fullrank.cli.options import AsJson, MovedStore, RunFolder
+from fullrank.cli.options import AsJson, MovedStore, Overwrite, RunFolder
 from fullrank.cli.output import Output, seconds
+from fullrank.core.errors import UserError
 
 if TYPE_CHECKING:
     from fullrank.serving.export.folder import Exported
@@ -21,7 +22,7 @@ def add(app: typer.Typer) -> None:
 
 def export(
     run: RunFolder,
-    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="The export; one that is there is replaced.")],
+    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="The folder to write.")],
     to: Annotated[str, typer.Option("--to", metavar="onnx|torch|faiss|folder", help="What is written.")] = "onnx",
     k: Annotated[
         int | None, typer.Option("--k", metavar="N", min=1, help="Items of a graph's list.  [default: 100]")
@@ -33,6 +34,7 @@ def export(
     int8: Annotated[bool, typer.Option("--int8", help="Of faiss: vectors of 8 bits, their recall measured.")] = False,
     logs: Annotated[bool, typer.Option("--logs", help="Of a folder: with the metrics of its training.")] = False,
     data: MovedStore = None,
+    overwrite: Overwrite = False,
     as_json: AsJson = False,
 ) -> None:
     """Write a run for ONNX, torch, faiss, or to ship.
@@ -52,6 +54,12 @@ def export(
     """
     from fullrank import api
     from fullrank.run import Run
+    from fullrank.serving.export.folder import require_replaceable_export
+
+    if to != "folder":
+        require_replaceable_export(out, overwrite=overwrite)
+    elif overwrite:
+        raise UserError("--to folder goes into a new folder: leave --overwrite out", code="option-without-effect")
 
     output = Output(as_json)
     begun = time.perf_counter()

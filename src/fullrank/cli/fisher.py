@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fullrank.cli.options import AsJson, Device, RunFolder
+from fullrank.cli.options import AsJson, Device, Overwrite, RunFolder, check_out
 from fullrank.cli.output import Output
 
 
@@ -26,6 +26,7 @@ def fisher(
         int | None,
         typer.Option("--batch-size", metavar="N", min=1, help="Events or rows in a batch; by default as in training."),
     ] = None,
+    overwrite: Overwrite = False,
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
@@ -40,6 +41,7 @@ def fisher(
     fullrank fisher runs/toys --batches 500 --out runs/toys-fisher.safetensors
     fullrank finetune runs/toys --data data/shop --out runs/shop --ewc runs/toys-fisher.safetensors
     """
+    check_out(out, overwrite)
     from fullrank.training.cold_start.fisher import fisher_information as make
 
     output = Output(as_json)

@@ -55,7 +55,7 @@ Impressions = Annotated[
     int | None,
     typer.Option("--impressions", metavar="N", help="Impressions of the sample, of ranking models.  [default: 4096]"),
 ]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what an earlier call wrote at --out.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what is at --out already.")]
 Separator = Annotated[
     str | None,
     typer.Option(
@@ -156,6 +156,29 @@ def root(
     No data at hand? `fullrank demo` shows all of it on a generated marketplace. Every verb explains itself:
     `fullrank train --help`. Every verb takes --json.
     """
+
+
+def check_out(out: Path | None, overwrite: bool, *names: str) -> None:
+    """Raise `UserError` where a verb would replace a file without --overwrite, or write into prepared data.
+
+    `out` is what --out names: a file, or the folder of the files `names`. Call it before any work is done.
+    """
+    if out is None:
+        if overwrite:
+            raise UserError("--overwrite is about --out, which is not given", code="option-without-effect")
+        return
+    from fullrank.data.manifest import require_no_store
+
+    require_no_store(out, "output")
+    if (out.is_dir() and not names) or (out.is_file() and names):
+        kinds = ("file", "folder") if names else ("folder", "file")
+        raise UserError(f"{out} is a {kinds[0]}; name a {kinds[1]} by --out", code=f"not-a-{kinds[1]}")
+    there = next((path for path in (out / name for name in names or ("",)) if path.is_file()), None)
+    if there is not None and not overwrite:
+        raise UserError(
+            f"{there} is there already: replace it with --overwrite, or name another {'folder' if names else 'file'}",
+            code="already-there",
+        )
 
 
 def chosen(name: str, value: str, allowed: tuple[str, ...]) -> Any:

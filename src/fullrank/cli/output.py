@@ -17,6 +17,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TextIO
 
 from fullrank.core.files import jsonable
+from fullrank.core.log import CONTROLS, printable
 from fullrank.core.progress import Progress, Tell, reporting, stages
 
 UNBOUNDED = 10_000
@@ -34,7 +35,7 @@ class Output:
         """Lines for a person, wrapped at the terminal's width; not where they are to be pasted (`wrap=False`)."""
         if self.silent:
             return
-        width = self._width()
+        text, width = printable(text), self._width()
         if wrap and width is not None:
             lines = text.splitlines() or [""]
             text = "\n".join(
@@ -51,20 +52,24 @@ class Output:
         from rich.table import Table
         from rich.text import Text
 
+        def shown_line(value: Any) -> str:
+            return printable(shown(value)).replace("\n", "\\n").replace("\t", "\\t")
+
+        headers, cells = [shown_line(name) for name in headers], [[shown_line(value) for value in row] for row in rows]
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
         for place, name in enumerate(headers):
             column = [row[place] for row in rows]
             numeric = bool(rows) and all(isinstance(value, int | float) or value is None for value in column)
             last = place == len(headers) - 1
-            width = None if last else max(cell_len(text) for text in (name, *map(shown, column)))
+            width = None if last else max(cell_len(text) for text in (name, *(row[place] for row in cells)))
             table.add_column(name, justify="right" if numeric else "left", no_wrap=not last, min_width=width)
-        for row in rows:
-            table.add_row(*(Text(shown(value)) for value in row))
+        for row in cells:
+            table.add_row(*map(Text, row))
         console = Console(
             file=self._human, highlight=False, markup=False, emoji=False, width=self._width() or UNBOUNDED
         )
         if title is not None:
-            console.print(Text(title, style="bold"))
+            console.print(Text(printable(title), style="bold"))
         with console.capture() as captured:
             console.print(table)
         text = captured.get()
@@ -101,7 +106,8 @@ def print_json(result: Mapping[str, Any]) -> None:
     """One line of JSON on the process's own stdout; numbers that do not exist (NaN, infinity) become null."""
     out = REAL_STDOUT[-1] if REAL_STDOUT else sys.stdout
     ascii_only = (getattr(out, "encoding", None) or "ascii").lower().replace("-", "") != "utf8"
-    print(json.dumps(jsonable(result), ensure_ascii=ascii_only, allow_nan=False), file=out, flush=True)
+    text = json.dumps(jsonable(result), ensure_ascii=ascii_only, allow_nan=False)
+    print(CONTROLS.sub(lambda control: f"\\u{ord(control[0]):04x}", text), file=out, flush=True)
 
 
 REAL_STDOUT: list[TextIO] = []

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fullrank.cli.options import AsJson, Device, RunFolder, find_store
+from fullrank.cli.options import AsJson, Device, Overwrite, RunFolder, check_out, find_store
 from fullrank.cli.output import Output, seconds
 from fullrank.core.errors import UserError
 
@@ -41,6 +41,7 @@ def predict(
         Path | None,
         typer.Option("--data", metavar="STORE", help="The store, of runs of format 1, where it was moved."),
     ] = None,
+    overwrite: Overwrite = False,
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
@@ -63,6 +64,7 @@ def predict(
         raise UserError(
             f"--out {out} has the suffix {out.suffix!r}; allowed: {', '.join(SUFFIXES)}", code="unknown-suffix"
         )
+    check_out(out, overwrite)
     from fullrank import api
     from fullrank.run import Run
 

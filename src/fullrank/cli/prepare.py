@@ -15,7 +15,7 @@ from fullrank.cli.download import DOWNLOADS, named_source
 from fullrank.cli.in_shell import in_shell
 from fullrank.cli.options import AsJson, Overwrite, Separator, Settings, chosen, given, shortcuts, spec_options
 from fullrank.cli.output import Output, seconds
-from fullrank.core.errors import UserError, brief, did_you_mean
+from fullrank.core.errors import UserError, brief, command_line, did_you_mean
 
 if TYPE_CHECKING:
     from fullrank.data.events.prepare import Prepare
@@ -139,7 +139,7 @@ def _prepare(
         )
     if not isinstance(source, sources.EventSource):
         raise UserError(
-            f"the source {events!r} holds impressions for rankers: use fullrank prepare-impressions {events}",
+            f"the source {events!r} holds impressions for rankers: use {command_line('prepare-impressions', events)}",
             code="wrong-kind-of-source",
         )
     tables = source.read(folder or DOWNLOADS / events)
@@ -211,7 +211,8 @@ def _report(output: Output, store: Store, spent: float) -> None:
         output.say(f"note: {split['leak']}")
     for note in found.get("notes", []):
         output.say(f"note: {in_shell(note, ('--time-unit',))}")
-    output.say(f"train a model: fullrank train sasrec --data {store.path} --out runs/sasrec", wrap=False)
+    train = command_line("train", "sasrec", "--data", store.path, "--out", "runs/sasrec")
+    output.say(f"train a model: {train}", wrap=False)
     facts = {key: value for key, value in found.items() if key not in ("files", "spec", "format")}
     output.finish({"store": store.path, **facts, "spec": found["spec"], "seconds": round(spent, 3)})
 
@@ -296,7 +297,8 @@ def _prepare_impressions(
         return make(impressions, out, schema=schema, set=rest, progress=True, **how)
     if not isinstance(source, sources.ImpressionSource):
         raise UserError(
-            f"the source {impressions!r} holds events: use fullrank prepare {impressions}", code="wrong-kind-of-source"
+            f"the source {impressions!r} holds events: use {command_line('prepare', impressions)}",
+            code="wrong-kind-of-source",
         )
     found = source.impressions(folder or DOWNLOADS / impressions)
     spec = (found.schema if schema is None else Schema.read(schema)).override(*rest)

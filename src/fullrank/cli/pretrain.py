@@ -53,9 +53,11 @@ def pretrain(
     """
     from fullrank import api
     from fullrank.data.events.join import join_stores
+    from fullrank.training.state import check_place
 
     output = Output(as_json)
     begun = time.perf_counter()
+    check_place(out, overwrite=overwrite)  # before the stores are joined
     place = joined if joined is not None else out.parent / f"{out.name}-data"
     store = join_stores(data, place, weights=_numbers(weights), overwrite=overwrite)
     output.say(f"{store.path}: {store.num_events:,} events of {store.num_users:,} users on {store.num_items:,} items")

@@ -25,6 +25,7 @@ from fullrank.cli.options import (
     RayAddress,
     UserStore,
     Workers,
+    check_out,
     chosen,
     engine_settings,
     given,
@@ -198,11 +199,6 @@ def recommend(
             items, (user, item, when, unit), device, overwrite,
         ), single, table)  # fmt: skip
         return
-    if overwrite:
-        raise UserError(
-            "--overwrite is about lists in parts (--engine, --workers or --parts); a FILE is replaced in any case",
-            code="option-without-effect",
-        )
     ways = sum(one is not None for one in (history, histories, users))
     if ways != 1:
         raise UserError(
@@ -221,6 +217,7 @@ def recommend(
     strangers = chosen("--unknown-users", unknown_users or "error", ("error", "popular", "skip"))
     if out is not None:
         check_suffix(out, "--out ")
+    check_out(out, overwrite)
     from fullrank import api
     from fullrank.cli.column_filters import parse_filters
     from fullrank.data.events.store import Store

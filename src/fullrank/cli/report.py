@@ -9,7 +9,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fullrank.cli.options import AsJson, Device, Impressions, MovedStore, Sample, Settings, Split, chosen
+from fullrank.cli.options import (
+    AsJson,
+    Device,
+    Impressions,
+    MovedStore,
+    Overwrite,
+    Sample,
+    Settings,
+    Split,
+    check_out,
+    chosen,
+)
 from fullrank.cli.output import Output, seconds
 from fullrank.core.errors import UserError
 from fullrank.problem import Problem
@@ -38,6 +49,7 @@ def report(
             help="What `fullrank evaluate --out FOLDER` kept of a run (by its folder's name); may be repeated.",
         ),
     ] = None,
+    overwrite: Overwrite = False,
     settings: Settings = None,
     device: Device = "auto",
     as_json: AsJson = False,
@@ -59,6 +71,7 @@ def report(
         raise UserError(
             f"--out {out} has the suffix {out.suffix!r}; the page is written as .html", code="unknown-suffix"
         )
+    check_out(out, overwrite)
     from fullrank import api
 
     output = Output(as_json)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fullrank.cli.options import AsJson
+from fullrank.cli.options import AsJson, Overwrite, check_out
 from fullrank.cli.output import Output, seconds
 from fullrank.core.errors import UserError, unknown
 
@@ -71,6 +71,7 @@ def fit(
     out: Annotated[
         Path | None, typer.Option("--out", metavar="FOLDER", help="Write report.html and fit.json there.")
     ] = None,
+    overwrite: Overwrite = False,
     reference: Annotated[
         str | None, typer.Option("--reference", metavar="srt", help="Compare with the constants of a paper.")
     ] = None,
@@ -105,7 +106,7 @@ def fit(
             f"--reference srt has no constants of the form {form!r} (allowed: {', '.join(SRT)}); leave it out",
             code="option-without-effect",
         )
-    _check_report(out)
+    _check_report(out, overwrite, "fit.json")
     ladder = _ladder(file, metric, metric_col, flops_col, params_col, data_col, run_col)
     with output.progress(f"fit {form}") as tick:
         law = fit_law(ladder, form, resamples=resamples, seed=seed, tell=tick)
@@ -181,6 +182,7 @@ def growth(
     out: Annotated[
         Path | None, typer.Option("--out", metavar="FOLDER", help="Write report.html and growth.json there.")
     ] = None,
+    overwrite: Overwrite = False,
     dim: Annotated[
         int, typer.Option("--dim", metavar="D", min=1, max=1_000_000, help="Numbers in the vector of an item.")
     ] = 64,
@@ -201,7 +203,7 @@ def growth(
 
     output = Output(as_json)
     begun = time.perf_counter()
-    _check_report(out)
+    _check_report(out, overwrite, "growth.json")
     grown = catalogue_growth(store, seed=seed, dim=dim)
     _print_growth(output, grown)
     found: dict[str, Any] = grown.dump()
@@ -213,14 +215,13 @@ def growth(
     output.finish(found)
 
 
-def _check_report(out: Path | None) -> None:
+def _check_report(out: Path | None, overwrite: bool, name: str) -> None:
     """Before minutes are spent on what could not be written."""
+    check_out(out, overwrite, "report.html", name)
     if out is not None:
         from fullrank.analysis.report.page import check_extra
 
         check_extra()
-        if out.exists() and not out.is_dir():
-            raise UserError(f"{out} is a file; name a folder for the report", code="not-a-folder")
 
 
 def _save(output: Output, page: Any, found: dict[str, Any], out: Path, name: str) -> str:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from fullrank.cli.ids import known_ids
-from fullrank.cli.options import AsJson, ColumnFilters, Device, ItemTable, RunFolder
+from fullrank.cli.options import AsJson, ColumnFilters, Device, ItemTable, Overwrite, RunFolder, check_out
 from fullrank.cli.output import Output
 from fullrank.core.errors import UserError
 from fullrank.core.tables import check_suffix, write_table
@@ -33,6 +33,7 @@ def similar(
     out: Annotated[
         Path | None, typer.Option("--out", metavar="FILE", help="Write them there (.parquet, .csv or .jsonl).")
     ] = None,
+    overwrite: Overwrite = False,
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
@@ -47,6 +48,7 @@ def similar(
     """
     if out is not None:
         check_suffix(out, "--out ")
+    check_out(out, overwrite)
     if items is not None and not filters:
         raise UserError("--items is about --filters, which is not given", code="option-without-effect")
     from fullrank import api

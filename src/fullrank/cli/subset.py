@@ -12,6 +12,7 @@ import typer
 
 from fullrank.cli.options import AsJson, Overwrite
 from fullrank.cli.output import Output, seconds
+from fullrank.core.errors import command_line
 
 
 def add(app: typer.Typer) -> None:
@@ -74,5 +75,6 @@ def subset(
         [[n.replace("_", " "), f"{drift['before'][n]:g}", f"{drift['after'][n]:g}"] for n in names],
     )
     output.say(f"largest gap between the distributions of events per user: {drift['events_per_user_gap']:.3f}")
-    output.say(f"train a model: fullrank train sasrec --data {store.path} --out runs/sasrec", wrap=False)
+    train = command_line("train", "sasrec", "--data", store.path, "--out", "runs/sasrec")
+    output.say(f"train a model: {train}", wrap=False)
     output.finish({"store": store.path, "counts": store.manifest["counts"], "fingerprint": store.fingerprint, **facts})

@@ -12,6 +12,7 @@ import typer
 from fullrank.cli.engines import Cpus, EngineName, Gpus, Jobs, PlacedAt, RayAddress, engine_of
 from fullrank.cli.options import AsJson, Device, Settings
 from fullrank.cli.output import Output, seconds
+from fullrank.core.errors import command_line
 
 if TYPE_CHECKING:
     from fullrank.sweeps.records import Outcome
@@ -176,7 +177,7 @@ def tune(
             f"{budget['trials_counted']} of {budget['trials_asked']} trials for every cell, "
             f"{seconds(3600 * sum(budget['hours'].values()))} in all"
         )
-        output.say(f"next: fullrank sweep {out / 'grid.yaml'} --data {data} --out FOLDER")
+        output.say(f"next: {command_line('sweep', out / 'grid.yaml', '--data', data, '--out', 'FOLDER')}", wrap=False)
     output.finish(found)
     if any(trial["error"] for trials in found["trials"].values() for trial in trials):
         raise typer.Exit(1)

@@ -11,7 +11,8 @@ import typer
 
 from fullrank.cli.options import AsJson, Device, Settings
 from fullrank.cli.output import Output, seconds
-from fullrank.core.errors import UserError
+from fullrank.core.errors import UserError, command_line
+from fullrank.core.log import printable
 from fullrank.metrics.names import HISTORY
 
 if TYPE_CHECKING:
@@ -155,8 +156,10 @@ def train(
     except KeyboardInterrupt:
         replaced = not overwrite or _identity(out) != old  # until then its checkpoints are the old run's
         if (out / "checkpoints").is_dir() and replaced and not output.silent:
-            again = " ".join(["--resume", *(f"--logger {name}" for name in loggers or ()), *["--watch"] * watch])
-            print(f"fullrank train --out {out} {again} goes on from the last checkpoint", file=sys.stderr)
+            logged = [word for name in loggers or () for word in ("--logger", name)]
+            again = ["--resume", *logged, *["--watch"] * watch]
+            command = command_line("train", "--out", out, *again)
+            print(printable(f"{command} goes on from the last checkpoint"), file=sys.stderr)
         raise
     report(output, run, time.perf_counter() - begun)
 
@@ -184,7 +187,7 @@ def report(output: Output, run: Run, spent: float) -> None:
         output.say(
             f"best epoch {found['epoch']:g}: validation {run.spec.evaluation.selection} {found['value']:.4f}{how}"
         )
-    output.say(f"evaluate it: fullrank evaluate {run.path} --split test", wrap=False)
+    output.say(f"evaluate it: {command_line('evaluate', run.path, '--split', 'test')}", wrap=False)
     output.finish({
         "run": run.path, "recipe": run.spec.recipe, "seed": run.spec.seed, "parameters": run.manifest["parameters"],
         "data": run.manifest["data"], "best": found, "epochs": epochs(run), "seconds": round(spent, 3),

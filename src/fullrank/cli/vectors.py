@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from fullrank.cli.ids import user_ids
-from fullrank.cli.options import AsJson, Device, RunFolder, UserStore
+from fullrank.cli.options import AsJson, Device, Overwrite, RunFolder, UserStore, check_out
 from fullrank.cli.output import Output
 from fullrank.core.errors import UserError
 
@@ -31,6 +31,7 @@ def vectors(
     user: Annotated[
         str | None, typer.Option("--user-col", metavar="NAME", help="User column of FILE.  [default: user_id]")
     ] = None,
+    overwrite: Overwrite = False,
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
@@ -47,6 +48,7 @@ def vectors(
         raise UserError(
             f"--out {out} has the suffix {out.suffix!r}; allowed: {', '.join(SUFFIXES)}", code="unknown-suffix"
         )
+    check_out(out, overwrite)
     for flag, given in (("--data", data), ("--user-col", user)):
         if given is not None and users is None:
             raise UserError(f"{flag} is about --users, which is not given", code="option-without-effect")

@@ -33,6 +33,11 @@ class UserError(ValueError):
         self.code = code
 
 
+def command_line(*words: object) -> str:
+    """A command of fullrank that can be pasted into a shell, whatever its paths and ids hold."""
+    return shlex.join(["fullrank", *map(str, words)])
+
+
 def did_you_mean(given: str, allowed: Iterable[str]) -> str:
     """``"; did you mean 'x'?"`` where one allowed name is close to what was given, else the empty string."""
     close = nearest(given, allowed)
@@ -45,9 +50,16 @@ def nearest(given: str, allowed: Iterable[str]) -> str | None:
     if len(given) > MOST_GIVEN or len(names) > MOST_NAMES:
         return None
     lower = {name.lower(): name for name in names}  # `SASRec` is a spelling of `sasrec`
-    close = difflib.get_close_matches(given, names, n=1, cutoff=0.5)
+    close = [name for name in difflib.get_close_matches(given, names, n=5, cutoff=0.5) if _is_slip(given, name)]
     close = [lower[given.lower()]] if given.lower() in lower else close
     return close[0] if close else None
+
+
+def _is_slip(given: str, name: str) -> bool:
+    """Whether one begins with the other, or they differ in a third of their letters at most."""
+    short, long = sorted((given.lower().lstrip("-"), name.lower().lstrip("-")), key=len)
+    same = sum(block.size for block in difflib.SequenceMatcher(None, short, long).get_matching_blocks())
+    return (len(short) > 2 and long.startswith(short)) or len(long) - same <= max(1, len(long) // 3)
 
 
 def unknown(what: str, given: str, allowed: Iterable[str]) -> UserError:

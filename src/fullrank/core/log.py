@@ -10,7 +10,17 @@ the same where nobody asked. The root logger is never touched; where it writes t
 from __future__ import annotations
 
 import logging
+import re
 import sys
+
+CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u202a-\u202e\u2066-\u2069]")
+"""What a terminal obeys where it should show it: escape sequences and the like, and overrides of the direction of text.
+An id, a title, a column's name or a path may hold any of them."""
+
+
+def printable(text: str) -> str:
+    """A text as it may be printed: control characters but newline and tab are shown as escapes (`\\x1b`)."""
+    return CONTROLS.sub(lambda control: control[0].encode("unicode_escape").decode(), text)
 
 
 def logger(name: str) -> logging.Logger:
@@ -35,7 +45,7 @@ class _Stderr(logging.Handler):
         if any(_shows(handler) for handler in logging.getLogger().handlers):
             return  # the application shows what its libraries say: not twice
         try:
-            print(self.format(record), file=sys.stderr, flush=True)
+            print(printable(self.format(record)), file=sys.stderr, flush=True)
         except Exception:
             self.handleError(record)
 

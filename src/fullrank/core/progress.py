@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
+from fullrank.core.log import printable
+
 Progress = Callable[[int, int], None]
 """Called with (done, in all); `in all` is 0 where it is not known."""
 Tell = Callable[[str], Progress]
@@ -50,14 +52,16 @@ class Reporter:
     def at(self, name: str, done: int, total: int, text: str | None = None) -> None:
         """How far a task is; `text` stands in place of its name from now on."""
         if self._bar is not None:
+            shown = printable(text or name)
             if name not in self._tasks:
-                self._tasks[name] = self._bar.add_task(text or name, total=total or None, completed=done)
-            self._bar.update(self._tasks[name], completed=done, total=total or None, description=text)
+                self._tasks[name] = self._bar.add_task(shown, total=total or None, completed=done)
+            self._bar.update(self._tasks[name], completed=done, total=total or None, description=text and shown)
         elif self.shown and self.lines:
             self._line(name, done, total)
 
     def say(self, text: str) -> None:
         """A line that stays."""
+        text = printable(text)
         if self._bar is not None:
             self._bar.console.print(text, highlight=False, markup=False, soft_wrap=True)
         elif self.shown:

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import json
 import math
+import signal
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -57,7 +60,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor | Pieces]) -> None:
         place = flat.untyped_storage().data_ptr()
         whole[name] = flat.clone() if place in places else flat  # the format has no two names for one place
         places.add(place)
-    with whole_file(path) as part:
+    with whole_file(path) as part, _held_interrupt():
         try:
             safetensors.torch.save_file(whole, str(part))
         except safetensors.SafetensorError as error:
@@ -88,7 +91,8 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     try:
         refuse_special(path)  # the library would wait where no signal reaches it
         open(path, "rb").close()  # the library takes all that it cannot open for missing
-        return safetensors.torch.load_file(str(path))
+        with _held_interrupt():
+            return safetensors.torch.load_file(str(path))
     except FileNotFoundError:
         raise UserError(f"{path} is missing; the folder is incomplete", code="missing-file") from None
     except RuntimeError as error:  # torch could not map the file
@@ -102,3 +106,19 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
             f"{path}{size} is not a readable safetensors file ({error}); the folder is damaged",
             code="file-damaged",
         ) from None
+
+
+@contextmanager
+def _held_interrupt() -> Iterator[None]:
+    """Let Ctrl-C wait for the end of the block: the library takes it for an error of the file, and it would be lost."""
+    handle, held = signal.getsignal(signal.SIGINT), []
+    if threading.current_thread() is not threading.main_thread() or not callable(handle):
+        yield
+        return
+    signal.signal(signal.SIGINT, lambda *given: held.append(given))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handle)
+        if held:
+            handle(*held[0])

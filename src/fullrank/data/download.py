@@ -30,7 +30,7 @@ from fullrank.core.locks import folder_lock
 from fullrank.core.progress import Reporter
 from fullrank.core.readers import read_json
 from fullrank.core.registry import find
-from fullrank.data.manifest import is_count
+from fullrank.data.manifest import is_count, require_no_store
 from fullrank.data.sources import EventSource, ImpressionSource, RemoteFile
 
 CHUNK = 1 << 18
@@ -73,6 +73,7 @@ def download(
             if place.exists() and not place.is_file():  # a pipe would never answer
                 sentence = f"{place} is no file, and {file.name} would be downloaded there; move it away"
                 raise UserError(sentence, code="not-a-file")
+    require_no_store(target, "downloads")
     try:
         target.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import csv
 import difflib
 import errno
+import glob
 import gzip
 import json
 import os
@@ -333,7 +334,8 @@ def _found_separator(path: Path, header: str) -> str:
 
 def _scan(path: Path, name: str, separator: str | None) -> pl.LazyFrame:
     if path.is_dir():
-        return pl.scan_parquet(path)
+        literal = glob.escape(str(path))  # `a[b]` would be read as `ab`
+        return pl.scan_parquet(path if literal == str(path) else f"{literal}/**/*.parquet", hive_partitioning=True)
     if not path.exists():
         near = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
         close = difflib.get_close_matches(path.name, near, n=1, cutoff=0.6)
@@ -350,7 +352,7 @@ def _scan(path: Path, name: str, separator: str | None) -> pl.LazyFrame:
         if suffix in (".parquet", ".pq"):
             return pl.scan_parquet(path, glob=False)
         if _is_json(path):
-            return pl.scan_ndjson(path, infer_schema_length=None)
+            return pl.scan_ndjson(glob.escape(str(path)), infer_schema_length=None)
         # Text stays text: guessing types from the first rows would turn the id 0042 into 42.
         return pl.scan_csv(path, separator=separator or ",", infer_schema=False, glob=False)
     except _FAILURES as error:

@@ -7,6 +7,7 @@ who asks for it is told why.
 
 from __future__ import annotations
 
+import glob
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +30,7 @@ class UnlikeFiles:
 def unlike_files(folder: Path) -> UnlikeFiles | None:
     """The files of a folder, by name, as one table; None where all have the same columns and types."""
     files = sorted(folder.rglob("*.parquet"))
-    schemas = [dict(pl.read_parquet_schema(file)) for file in files]
+    schemas = [dict(pl.read_parquet_schema(glob.escape(str(file)))) for file in files]
     if all(schema == schemas[0] for schema in schemas):
         return None
     types: dict[str, Any] = {}

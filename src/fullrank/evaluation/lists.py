@@ -78,7 +78,7 @@ def evaluate_lists(
     owner = _find(people, store.user_ids, f"users of {source.name}", store)
     ids = _find(things, store.catalog.ids, f"items of {source.name}", store)
     rows = np.lexsort((place if rising else -place, owner))  # stable: equal ones keep their order
-    table, facts = _padded_lists(owner[rows], ids[rows], users, longest_list(spec), store.num_items)
+    table, facts = _padded_lists(owner[rows], ids[rows], users, longest_list(spec, store.num_items), store.num_items)
     if facts["users_without_list"] == len(users):
         raise UserError(
             f"none of the {len(users):,} users of the split {split!r} has a list in {source.name}",

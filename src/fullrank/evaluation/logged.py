@@ -34,6 +34,7 @@ from fullrank.core.tables import write_table
 from fullrank.data import values
 from fullrank.data.column_names import USUAL, TimeColumn, event_columns
 from fullrank.data.frames import InputTable
+from fullrank.data.manifest import require_no_store
 from fullrank.data.values import TextIndex, Unit
 from fullrank.evaluation.compare import Comparison
 from fullrank.evaluation.statistics import bootstrap_p, bounds, draws, resample, sign_flip, summarise
@@ -108,7 +109,9 @@ class LoggedEvaluation:
         return {**plain, "counts": self.counts, "protocol": self.protocol}
 
     def save(self, folder: str | Path) -> None:
-        """Write `logged_evaluation.json` and `per_answer.parquet`. Raises `UserError` where the disk refuses."""
+        """Write `logged_evaluation.json` and `per_answer.parquet`. Raises `UserError` for a folder that is a store or
+        codes, and where the disk refuses."""
+        require_no_store(Path(folder), "evaluation")
         write_table(self.rows, Path(folder) / "per_answer.parquet")
         write_json(Path(folder) / "logged_evaluation.json", self.dump())
 

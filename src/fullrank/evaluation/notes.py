@@ -12,7 +12,12 @@ from fullrank.data.values import with_date
 
 def protocol_notes(protocol: Mapping[str, Any]) -> list[str]:
     """The notes that a protocol of retrieval calls for; none for a run on a plain split."""
-    found = _of_repeats(protocol) + (_of_events(protocol) if "events" in protocol else [])
+    found = []
+    if (longest := max(protocol["ks"])) > protocol["items"]:
+        found.append(
+            f"a list ends with the catalogue, so k = {longest:,} is read from lists of {protocol['items']:,} items"
+        )
+    found += _of_repeats(protocol) + (_of_events(protocol) if "events" in protocol else [])
     return found + (_of_lists(protocol) if "lists" in protocol else [])
 
 

@@ -220,15 +220,16 @@ class EvaluationResult:
     def to_json(self) -> str:
         return json.dumps(self.dump(), indent=2) + "\n"
 
-    def save(self, folder: Path | str) -> None:
+    def save(self, folder: Path | str, *, overwrite: bool = False) -> None:
         """Write the rows as `per_user.parquet` or `per_row.parquet` (see their `table`), and `evaluation.json`.
 
-        Raises `UserError` for a folder that is a store or codes, that holds an evaluation of the other seen policy,
-        and where the disk refuses.
+        Raises `UserError` for a folder that is a store or codes, that holds an evaluation of the other seen policy
+        (unless `overwrite`), and where the disk refuses.
         """
         folder = Path(folder)
         require_no_store(folder, "evaluation")
-        require_same_history(folder, self.protocol.get("seen"))
+        if not overwrite:
+            require_same_history(folder, self.protocol.get("seen"))
         page = folder / "evaluation.json"
         try:
             with whole_file(page) as part:  # both are on the disk before either takes its place

@@ -111,7 +111,7 @@ def measure_users(
     progress: Progress | None = None,
 ) -> PerUser:
     """The rows of some users of what `users_and_protocol` gave."""
-    model, longest = evaluated_model(model, store, spec), longest_list(spec)
+    model, longest = evaluated_model(model, store, spec), longest_list(spec, model.num_items)
     require_memory(
         PLACE_BYTES * len(users) * longest,
         f"the metrics of {len(users):,} users with lists of {longest:,} items",
@@ -165,9 +165,9 @@ def evaluated_model(model: Model, store: EvalStore, spec: Evaluation) -> Model:
     return model
 
 
-def longest_list(spec: Evaluation) -> int:
-    """The length of the lists that all metrics of a spec can be read from."""
-    return max(n.k for n in spec.names())
+def longest_list(spec: Evaluation, items: int) -> int:
+    """The length of the lists that all metrics of a spec can be read from: none is longer than the catalogue."""
+    return min(max(n.k for n in spec.names()), items)
 
 
 def ranked(

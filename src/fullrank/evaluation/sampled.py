@@ -70,7 +70,7 @@ def sampled_hits(
         others = scores[: drawn.size].reshape(drawn.shape)
         return own, target_places(scores[drawn.size :], own, others)
 
-    return _hits(model, users, spec, max(n.k for n in spec.names()), places, device, progress)
+    return _hits(model, users, spec, min(max(n.k for n in spec.names()), model.num_items), places, device, progress)
 
 
 def shared_negative_metrics(

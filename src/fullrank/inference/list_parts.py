@@ -270,6 +270,7 @@ def _begun(out: Path, asked: dict[str, Any], overwrite: bool) -> dict[str, Any]:
     """The manifest of the lists at `out`, written where there are none yet. Raises `UserError` for other lists."""
     if out.is_file():
         raise UserError(f"{str(out)!r} is a file; name a folder for the lists", code="not-a-folder")
+    manifests.require_outside_stores(out)
     if (out / manifests.NAME).is_file():
         manifest = open_list_parts(out)
         if manifest["asked"] == asked:

@@ -184,6 +184,7 @@ class VectorIndex:
     def save(self, folder: str | Path) -> None:
         """Write the index and its facts, all or nothing; an index that is there is replaced."""
         faiss = the_library()
+        manifests.require_outside_stores(Path(folder))
         require_replaceable(Path(folder), "vector index", is_index, {manifests.NAME, CODES}.__contains__)
         with whole_folder(folder, "the build of an index") as part:
             with open_whole(part / CODES) as file:

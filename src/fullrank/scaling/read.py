@@ -96,7 +96,7 @@ def _read_csv(file: Path) -> pl.DataFrame:
     import polars as pl
 
     try:
-        frame = pl.read_csv(file, infer_schema_length=None)
+        frame = pl.read_csv(file, infer_schema_length=None, glob=False)
     except (OSError, UnicodeDecodeError, pl.exceptions.PolarsError) as error:
         raise UserError(
             f"cannot read {file} as a CSV: {' '.join(str(error).split())[:200]}", code="table-unreadable"

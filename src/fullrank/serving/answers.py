@@ -35,6 +35,7 @@ from fullrank.core.log import logger
 from fullrank.core.parquet import read_parquet
 from fullrank.core.readers import read_json
 from fullrank.core.tables import write_table
+from fullrank.data.manifest import require_no_store
 
 log = logger(__name__)
 
@@ -97,6 +98,7 @@ class AnswerLog:
     ):
         """`days`: parts older than that are removed. Raises `UserError` where the folder cannot be made."""
         self.folder = check_path("the answer log", folder)
+        require_no_store(self.folder, "answer log")
         self.days, self.rows, self.seconds, self.most_places = days, rows, seconds, most_places
         self.written = self.dropped = self.failures = 0
         """Answers written and dropped, and how often a part could not be written, since the process began."""

@@ -24,6 +24,7 @@ from fullrank.core.files import write_json
 from fullrank.core.locks import folder_lock
 from fullrank.core.log import logger
 from fullrank.core.readers import read_json
+from fullrank.data.manifest import require_outside_stores
 
 log = logger(__name__)
 
@@ -199,6 +200,7 @@ def add_key(path: str | Path, name: str, scopes: Iterable[str] = ("read",)) -> t
     text = PREFIX + secrets.token_urlsafe(32)
     now = datetime.now(UTC).isoformat(timespec="seconds")
     key = Key(name, tuple(s for s in SCOPES if s in asked), now, sha256(text.encode()).hexdigest())
+    require_outside_stores(Path(path))
     with folder_lock(path, "keys add"):
         there = read_keys(path) if os.path.lexists(path) else []
         if any(one.name == name for one in there):

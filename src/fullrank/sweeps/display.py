@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
+from fullrank.core.log import printable
 from fullrank.core.progress import clock
 from fullrank.run import Run
 from fullrank.sweeps.jobs import Job
@@ -126,7 +127,7 @@ class Display:
     def say(self, text: str) -> None:
         """A line that stays."""
         if self.enabled:
-            self.console.print(text, highlight=False, markup=False, soft_wrap=True)
+            self.console.print(printable(text), highlight=False, markup=False, soft_wrap=True)
 
     def _line(self, text: str) -> None:
         if self.live is None:

@@ -11,6 +11,7 @@ import platform
 import statistics
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -21,8 +22,8 @@ import torch
 from fullrank import __version__
 from fullrank.core.errors import UserError
 from fullrank.core.files import jsonable, write_json, write_jsonl
-from fullrank.core.readers import read_jsonl
-from fullrank.data.manifest import is_count
+from fullrank.core.readers import read_json, read_jsonl
+from fullrank.data.manifest import is_count, require_outside_stores
 from fullrank.metrics.names import history_words
 from fullrank.sweeps.cost import JobCost
 from fullrank.sweeps.jobs import Job
@@ -207,10 +208,20 @@ def _spread(values: list[float]) -> dict[str, float | int | None]:
 
 
 def results_file(results: str | Path | None) -> Path | None:
-    """Where results are to be kept. Raises `UserError` for a folder, before anything runs."""
+    """Where results are to be kept. Raises `UserError` for a folder and for a file of others, before anything runs."""
     place = None if results is None else Path(results)
     if place is not None and place.is_dir():
         raise UserError(f"{place} is a folder; give the name of a JSON file for the results", code="not-a-file")
+    if place is not None:
+        require_outside_stores(place)
+    if place is not None and place.is_file():
+        tree: Any = None
+        with suppress(UserError):
+            tree = read_json(place)
+        if not (isinstance(tree, dict) and {"grid", "rows"} <= tree.keys()):
+            raise UserError(
+                f"{place} is there already and holds no results of a sweep: name another file", code="already-there"
+            )
     return place
 
 

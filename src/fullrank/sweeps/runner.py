@@ -13,6 +13,7 @@ from fullrank.core.device import resolve_device
 from fullrank.core.errors import UserError
 from fullrank.core.locks import folder_lock
 from fullrank.data.impressions.store import AnyStore
+from fullrank.data.manifest import require_no_store
 from fullrank.sweeps.cost import measure_costs
 from fullrank.sweeps.display import TOO_LONG, Display
 from fullrank.sweeps.engine import CELLS, Engine, Local, Work, check_job_folder, is_trained, steps_done
@@ -53,6 +54,7 @@ def run_jobs(
         check()
     begun = time.perf_counter()
     folder = Path(out)
+    require_no_store(folder, "runs")
     _make(folder)
     with folder_lock(folder, "sweep"):
         outcome = Outcome(jobs, store.fingerprint, RowsFile(folder))

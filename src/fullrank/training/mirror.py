@@ -25,7 +25,7 @@ from fullrank.core.locks import folder_lock
 from fullrank.core.log import logger
 from fullrank.core.readers import read_json, read_json_text
 from fullrank.data.manifest import NAME as MANIFEST
-from fullrank.data.manifest import sha256_file
+from fullrank.data.manifest import require_no_store, sha256_file
 from fullrank.training.checkpoint import forget_other_checkpoints
 
 log = logger(__name__)
@@ -53,6 +53,8 @@ class Mirror:
                 f"checkpoints cannot be kept at {brief(url)} ({str(error).splitlines()[0]})", code="unknown-file-system"
             ) from None
         self._root = root.rstrip("/")
+        if "file" in self._files.protocol:
+            require_no_store(Path(self._root), "checkpoints")
 
     def pointer(self) -> dict[str, Any] | None:
         """What the pointer says, {"step": of the checkpoint, "files": path -> SHA-256}; None where there is none."""

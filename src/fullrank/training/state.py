@@ -14,7 +14,7 @@ from fullrank.core.errors import UserError
 from fullrank.core.files import foreign_files
 from fullrank.core.leftovers import is_leftover
 from fullrank.data.impressions.store import AnyStore
-from fullrank.data.manifest import is_store
+from fullrank.data.manifest import require_no_store
 from fullrank.experiment import Experiment
 from fullrank.run import Run, is_run
 
@@ -32,12 +32,18 @@ def check_folder(
     folder: Path, experiment: Experiment, store: AnyStore, *, resume: bool, overwrite: bool, init_from: Run | None
 ) -> None:
     """Raise `UserError` where training into `folder` would destroy or mix up something. Changes nothing."""
-    if folder.exists() and not folder.is_dir():
-        raise UserError(f"{folder} is a file; give a folder for the run", code="not-a-folder")
-    if is_store(folder):
-        raise UserError(f"{folder} is a prepared store; give another folder for the run", code="folder-of-others")
     if init_from is not None and os.path.realpath(init_from.path) == os.path.realpath(folder) and not resume:
         raise UserError(f"{folder} is the run to go on from; give another folder for the new run", code="same-folder")
+    check_place(folder, resume=resume, overwrite=overwrite)
+    if resume and is_run(folder):
+        _same(Run.open(folder), experiment, store)
+
+
+def check_place(folder: Path, *, resume: bool = False, overwrite: bool = False) -> None:
+    """`check_folder` before it is known what is trained on what."""
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"{folder} is a file; give a folder for the run", code="not-a-folder")
+    require_no_store(folder, "run")
     if not is_run(folder):
         strange = foreign_files(folder, RUN_FILES.__contains__)
         if strange:
@@ -51,10 +57,7 @@ def check_folder(
                 "another",
                 code="folder-holds-a-run",
             )
-        return
-    if resume:
-        _same(Run.open(folder), experiment, store)
-    elif not overwrite:
+    elif not resume and not overwrite:
         raise UserError(
             f"{folder} holds a run; continue it with resume=True, replace it with overwrite=True, or choose another",
             code="folder-holds-a-run",

@@ -23,6 +23,9 @@ MORE: dict[str, tuple[str, ...]] = {
     ),
     "sasrec": ("model.encoder.layers=1",), "hstu": ("model.encoder.layers=1",), "plr": ("model.encoder.layers=1",),
     "bert4rec": ("model.encoder.layers=1",),
+    "fdsa": ("model.items.categorical=[brand]",),
+    "s3rec_pretrain": ("model.penalties.0.attributes=[brand]", "model.encoder.layers=1"),
+    "mojito": ("model.encoder.layers=1",),
     "rpg": ("model.encoder.layers=1",), "gru4rec": ("model.encoder.layers=2",),
 }  # fmt: skip
 

@@ -12,44 +12,65 @@ import torch
 
 import fullrank as fr
 from fullrank.core.errors import UserError
+from fullrank.core.registry import kinds
+from fullrank.data.batch import Batch
+from fullrank.experiment import find_experiment
+from fullrank.models.sequential.encoders.fmlp import Filter
 from fullrank.models.sequential.reasoning.budget import AS_TRAINED
 from fullrank.run import Run
 from fullrank.serving.export import make, parity
+from fullrank.serving.export.fmlp import Convolution
 from fullrank.serving.export.folder import Exported
 from fullrank.serving.export.recommender import recommender_graph
 from refusals import refused
 from tests.serving.export.exporting import ITEMS, made_run
 
-RECIPES = (
-    "sasrec",
-    "sasrec_2018",
-    "gru4rec",
-    "hstu",
-    "srt",
-    "plr",
-    "lares",
-    "unisrec",
-    "bert4rec",
-    "sprint",
-    "hstu_plus",
-    "sasrec_plus",
-    "rpg",
-    "fair",
+GUIDE = (Path(__file__).parents[3] / "docs" / "guide" / "export.md").read_text()
+ROWS = re.findall(r"^\| (`.*?) \| (open|whole|refused) \| (open|whole|refused) \|$", GUIDE, re.M)
+TABLE = [
+    (recipe, {"onnx": onnx, "torch": program})
+    for names, onnx, program in ROWS
+    for recipe in re.findall(r"`(\w+)`", names.partition("(")[0])
+]
+"""Recipe -> what the guide says of its length, by target."""
+
+
+def test_every_recipe_stands_in_the_guide_once() -> None:
+    assert sorted(recipe for recipe, _ in TABLE) == sorted(kinds("recipes"))
+
+
+@pytest.mark.parametrize(
+    ("recipe", "told"),
+    [
+        pytest.param(recipe, told, id=recipe, marks=() if set(told.values()) == {"refused"} else pytest.mark.slow)
+        for recipe, told in TABLE
+        if find_experiment(recipe).problem == "retrieval"  # of rankers: test_rankers.py
+    ],
 )
-FIXED = {("bert4rec", "onnx"), ("bert4rec", "torch"), ("gru4rec", "torch")}
-"""Whose graphs take rows of one length alone."""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("to", ["onnx", "torch"])
-@pytest.mark.parametrize("recipe", RECIPES)
-def test_every_recipe_answers_from_its_graph_as_it_does_itself(recipe: str, to: str, tmp_path: Path) -> None:
+def test_a_recipe_exports_as_the_guide_says(recipe: str, told: dict[str, str], tmp_path: Path) -> None:
     run = made_run(recipe, tmp_path / "run")
-    made = fr.export(run, tmp_path / "out", to=to, k=5)
-    assert made.parity["largest_difference"] <= parity.TOLERANCE and made.parity["same_places"] > 0.9
-    length = made.manifest["inputs"][0]["shape"][1]
-    assert (length == made.manifest["max_length"]) == ((recipe, to) in FIXED), length
-    assert Exported.open(made.path).manifest == made.manifest
+    for to, length in told.items():
+        if length == "refused":
+            with refused("not-exportable"):
+                fr.export(run, tmp_path / to, to=to)
+            continue
+        made = fr.export(run, tmp_path / to, to=to, k=5)
+        assert made.parity["largest_difference"] <= parity.TOLERANCE and made.parity["same_places"] > 0.9
+        places = made.manifest["inputs"][0]["shape"][1]
+        assert places == ("T" if length == "open" else made.manifest["max_length"])
+        assert Exported.open(made.path).manifest == made.manifest
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("causal", [True, False])
+def test_the_filter_of_fmlp_is_a_convolution(causal: bool) -> None:
+    """At every length up to `max_length`, padding included, without a trace."""
+    made = Filter(6, 9, causal)
+    torch.nn.init.normal_(made.weight)
+    for length in range(1, 10):
+        batch = Batch(torch.zeros(3, length, dtype=torch.int64), torch.tensor([length, max(length - 2, 1), 1]))
+        x = torch.randn(3, length, 6)
+        assert torch.allclose(Convolution(made)(x, batch), made(x, batch), atol=1e-5), length
 
 
 @pytest.mark.slow
@@ -64,8 +85,7 @@ def test_a_graph_of_rows_that_sum_to_one(norm: str, tmp_path: Path) -> None:
 def test_the_guide_uses_a_graph_without_the_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = made_run("sasrec", tmp_path / "run")
     fr.export(run, tmp_path / "exports" / "sasrec", k=6)
-    page = (Path(__file__).parents[3] / "docs" / "guide" / "export.md").read_text()
-    code = next(block for block in re.findall(r"```python\n(.*?)```", page, re.S) if "onnxruntime" in block)
+    code = next(block for block in re.findall(r"```python\n(.*?)```", GUIDE, re.S) if "onnxruntime" in block)
     assert "fullrank" not in code
     monkeypatch.chdir(tmp_path)
     told: dict[str, Any] = {}

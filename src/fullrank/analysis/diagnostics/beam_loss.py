@@ -67,7 +67,7 @@ class BeamLoss(Diagnostic):
         if not len(asked):
             return [not_measured(name, "the targets of all users are in their histories, which are not shown")]
         decoding = spec.decoding if spec.decoding.kind == "beam" else Decoding(kind="beam")
-        own = max(decoding.settings()["beams"], longest_list(spec))
+        own = max(decoding.settings()["beams"], longest_list(spec, context.model.num_items))
         search = TrieBeam(context.model.items, beams=own)
         tuples = len(search.trie)
         found = [row(name, "beams", own), row(name, "users", len(asked))]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -50,7 +51,7 @@ def write_whole(
     seen = segments.items
     manifests_of = [manifests.load_manifest(folder / parts.part_folder(number)) for number in range(count)]
     hashes = {int(bucket): value for one in manifests_of for bucket, value in one["buckets"].items()}
-    user_type = pl.read_parquet_schema(folder / parts.part_folder(0) / "users.parquet")["user_id"]
+    user_type = pl.read_parquet_schema(glob.escape(str(folder / parts.part_folder(0) / "users.parquet")))["user_id"]
     catalogue = join_table(told.items, "items", told.column, "item_id", ids, told.typed, told.items_id)
     write_table(whole_table(catalogue, "item", {"train_count": seen[0]}), folder / "items.parquet")
     split = _split([one["split"] for one in manifests_of], seen)

@@ -129,6 +129,7 @@ def delimited(
             schema=None if header else dict(columns),
             separator=separator,
             quote_char='"' if quoted else None,
+            glob=False,
         )
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, EOFError, zlib.error) as error:
         raise damaged_download(path, error) from None

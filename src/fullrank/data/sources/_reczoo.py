@@ -6,6 +6,7 @@ settings on the test rows. Here a tenth of the training rows is held out, or the
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
@@ -44,7 +45,8 @@ def unpacked(folder: Path, archive: str, names: Sequence[str], command: str) -> 
     if not all((folder / name).is_file() for name in names):
         if not (folder / archive).is_file():
             raise UserError(
-                f"{folder} has neither {archive} nor {', '.join(names)}; run: {command} --out {folder}",
+                f"{folder} has neither {archive} nor {', '.join(names)}; run: {command} --out "
+                f"{shlex.quote(str(folder))}",
                 code="missing-file",
             )
         extract(folder / archive, tuple(names), folder)

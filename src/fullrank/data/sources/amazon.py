@@ -18,7 +18,7 @@ from typing import Any, Literal
 import polars as pl
 from pydantic import model_validator
 
-from fullrank.core.errors import UserError, did_you_mean
+from fullrank.core.errors import UserError, command_line, did_you_mean
 from fullrank.core.spec import Spec
 from fullrank.data.sources import RemoteFile, Tables
 from fullrank.data.sources._parse import (
@@ -133,9 +133,9 @@ class Amazon(Spec):
 
     def _hint(self, folder: Path) -> str:
         changed = {name: value for name, value in self.dump().items() if name in ("year", "category", "subset")}
-        settings = " ".join(f"--set {name}={value}" for name, value in changed.items())
+        settings = [word for name, value in changed.items() for word in ("--set", f"{name}={value}")]
         without = " (or set metadata=false to do without the items)" if self.metadata else ""
-        return f"run: fullrank download amazon {settings} --out {folder}{without}"
+        return f"run: {command_line('download', 'amazon', *settings, '--out', folder)}{without}"
 
     def _read_events(self, path: Path) -> tuple[pl.DataFrame, int]:
         if self.year == 2023:

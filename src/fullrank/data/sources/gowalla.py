@@ -11,6 +11,7 @@ from typing import Literal
 
 import polars as pl
 
+from fullrank.core.errors import command_line
 from fullrank.core.spec import Spec
 from fullrank.data.sources import RemoteFile, Tables
 from fullrank.data.sources._parse import damaged_download, delimited, require, rows_with_events
@@ -33,7 +34,7 @@ class Gowalla(Spec):
     def read(self, folder: Path) -> Tables:
         """Check-ins oldest first within a user (the file's order reversed, so that ties keep their true order);
         items with `latitude` and `longitude` in degrees."""
-        path = require(folder, _NAME, hint=f"run: fullrank download gowalla --out {folder}")
+        path = require(folder, _NAME, hint=f"run: {command_line('download', 'gowalla', '--out', folder)}")
         columns = {
             "user_id": pl.Int64,
             "time": pl.String,

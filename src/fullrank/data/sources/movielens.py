@@ -13,6 +13,7 @@ from typing import Literal
 
 import polars as pl
 
+from fullrank.core.errors import command_line
 from fullrank.core.spec import Spec
 from fullrank.data.sources import RemoteFile, Tables
 from fullrank.data.sources._archive import extract
@@ -49,7 +50,7 @@ class MovieLens(Spec):
         The archive's tables are unpacked into `folder`.
         """
         name = f"ml-{self.variant}.zip"
-        hint = f"run: fullrank download movielens --set variant={self.variant} --out {folder}"
+        hint = f"run: {command_line('download', 'movielens', '--set', f'variant={self.variant}', '--out', folder)}"
         archive = require(folder, name, hint=hint)
         events, items, users = self._old(archive) if self.variant == "1m" else self._new(archive)
         items = rows_with_events(items, events).with_columns(

@@ -13,6 +13,7 @@ from typing import Literal
 
 import polars as pl
 
+from fullrank.core.errors import command_line
 from fullrank.core.spec import Spec
 from fullrank.data.sources import RemoteFile, Tables
 from fullrank.data.sources._parse import (
@@ -56,7 +57,7 @@ class Steam(Spec):
 
     def read(self, folder: Path) -> Tables:
         """Reviews in the file's order with `hours` played (missing for some); games that have a review."""
-        hint = f"run: fullrank download steam --out {folder}"
+        hint = f"run: {command_line('download', 'steam', '--out', folder)}"
         reviews, games = (require(folder, name, hint=hint) for name in (_REVIEWS, _GAMES))
         events, broken = records(reviews, _EVENTS, _review)
         items, broken_items = records(games, _ITEMS, _game)

@@ -23,6 +23,7 @@ from fullrank.core.files import write_json
 from fullrank.core.leftovers import sweep_folder
 from fullrank.core.progress import Progress
 from fullrank.core.tensor_files import read_tensors, write_tensors
+from fullrank.data.manifest import require_no_store
 from fullrank.semantic_ids.vectors.sentences import Embed
 
 PART = (128, 8192)
@@ -42,6 +43,7 @@ def cached_vectors(
     folder: Path, texts: Sequence[str], options: Mapping[str, Any], load: Callable[[], Embed], tick: Progress
 ) -> Float32[np.ndarray, "n D"]:
     """Vectors of the texts in their order. `load` is called only where some are missing."""
+    require_no_store(folder, "cache")
     place = folder / texts_fingerprint((), options)[:32]
     known = _read(place)
     distinct = sorted(set(texts), key=lambda text: (-len(text), text))

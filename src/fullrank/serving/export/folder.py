@@ -99,11 +99,13 @@ class Exported:
             )
 
 
-def require_replaceable_export(out: Path) -> None:
-    """Raise `UserError` unless an export may be written at `out`: nothing there, an empty folder, or an export."""
+def require_replaceable_export(out: Path, *, overwrite: bool = True) -> None:
+    """Raise `UserError` unless an export may be written at `out`: nothing there, an empty folder, or, with `overwrite`,
+    an export.
+    """
     manifests.require_outside_stores(out)
-    # Python leaves __pycache__ beside encode.py when it is imported there
-    require_replaceable(out, "folder of an export", is_export, {manifests.NAME, *FILES, "__pycache__"}.__contains__)
+    own = {manifests.NAME, *FILES, "__pycache__"}  # Python leaves the last beside encode.py when it is imported there
+    require_replaceable(out, "folder of an export", is_export, own.__contains__, overwrite=overwrite)
 
 
 def is_export(folder: Path) -> bool:

@@ -16,11 +16,13 @@ from torch import Tensor, nn
 from fullrank.core.errors import UserError
 from fullrank.data.batch import Batch
 from fullrank.models.sequential.attention.hstu import HSTUAttention, bucket_edges
+from fullrank.models.sequential.encoders.fmlp import FMLPBlock
 from fullrank.models.sequential.items import Items, unit
 from fullrank.models.sequential.items.semantic import SemanticItems
 from fullrank.models.sequential.model import RecommenderModel
 from fullrank.models.sequential.reasoning import Reasoner
 from fullrank.models.sequential.reasoning.budget import Budget
+from fullrank.serving.export.fmlp import Convolution
 from fullrank.serving.export.graph import EXAMPLE_ROWS, Graph, Port
 
 EXCLUDED = 5
@@ -99,9 +101,11 @@ class RecommenderGraph(nn.Module):
         self.k, self.hide_seen, self.budget = min(k, model.num_items), hide_seen, budget
         self.reads_times = model.reads_times
         self.encoder, self.task = model.encoder, model.task
-        for part in self.encoder.modules():
+        for part in list(self.encoder.modules()):
             if isinstance(part, HSTUAttention) and part.by_time is not None:
                 part.bucket_edges = bucket_edges()
+            if isinstance(part, FMLPBlock):
+                part.filter = Convolution(part.filter)  # type: ignore[assignment]
         with torch.no_grad():
             read = model.items.read(torch.arange(model.num_items)) if model.items.reads_apart else None
             normalise = model.cosine and not model.task.generates
