@@ -12,7 +12,7 @@ from tests.attack.worlds import world
 
 GOES_ON = {"sweep", "tune", "download"}
 """Verbs that are called again to go on with what is at --out: they keep what is finished."""
-NEW_ONLY = {"demo", "grow"}
+NEW_ONLY = {"calibrate", "demo", "grow"}
 """Verbs that go into a folder of their own or a new one alone."""
 TAKEN = {"already-there", "folder-holds-a-run", "folder-not-empty", "folder-of-others"}
 PREPARED = {*TAKEN, "inside-a-store", "same-folder", "not-a-folder"}

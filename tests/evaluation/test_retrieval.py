@@ -196,15 +196,17 @@ def test_default_metrics() -> None:
 
 
 @pytest.mark.parametrize(
-    "spec",
+    ("spec", "free"),
     [
-        Evaluation(ks=(10**6,)),
-        Evaluation(protocol="sampled", negatives=10**6),
-        Evaluation(sampled=10**6, metrics=("ndcg@5",)),
+        (Evaluation(ks=(10**6,)), 10_000),
+        (Evaluation(protocol="sampled", negatives=10**6), 40_000_000),
+        (Evaluation(sampled=10**6, metrics=("ndcg@5",)), 40_000_000),
     ],
 )
-def test_what_no_memory_holds_is_refused_before_it_is_made(spec: Evaluation, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fullrank.core.memory.available_bytes", lambda: 40_000_000)
-    monkeypatch.setattr("fullrank.core.memory.SMALL", 10**7)
+def test_what_no_memory_holds_is_refused_before_it_is_made(
+    spec: Evaluation, free: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fullrank.core.memory.available_bytes", lambda: free)
+    monkeypatch.setattr("fullrank.core.memory.SMALL", free // 4)
     with refused("too-large-for-memory", "GiB"):
         evaluate(Whole(40), STORE, "test", spec)

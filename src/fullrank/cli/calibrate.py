@@ -9,6 +9,7 @@ import typer
 
 from fullrank.cli.options import AsJson, Device, MovedStore, RunFolder, chosen
 from fullrank.cli.output import Output
+from fullrank.core.errors import command_line
 
 
 def add(app: typer.Typer) -> None:
@@ -44,5 +45,6 @@ def calibrate(
     found = made.calibration
     assert found is not None
     output.say(f"{made.path}: {found.method}, fitted on {found.rows:,} validation impressions")
-    output.say(f"evaluate it, with what it was before: fullrank evaluate {made.path} --split test", wrap=False)
+    evaluate = command_line("evaluate", made.path, "--split", "test")
+    output.say(f"evaluate it, with what it was before: {evaluate}", wrap=False)
     output.finish({"run": made.path, "calibrated_from": run, **found.dump()})
