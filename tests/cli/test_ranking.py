@@ -134,7 +134,7 @@ def test_report(call: Call, refuses: Refuses, clicks: Path, shop: Path, tmp_path
     assert found["left_out"]["size"].startswith("no two runs differ in the size of their ranker alone")
     assert "distribution-A" in found["left_out"] and (tmp_path / "p.html").read_text().startswith("<!DOCTYPE html>")
     assert call("evaluate", clicks / "lr", "--set", "bins=2", "--out", tmp_path / "kept").code == 0
-    said = call("report", *words, "--evaluation", f"lr={tmp_path / 'kept'}")
+    said = call("report", *words, "--overwrite", "--evaluation", f"lr={tmp_path / 'kept'}")
     assert said.code == 0 and "stable rank" in said.out
     refuses(
         "two-problems",
