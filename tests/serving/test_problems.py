@@ -172,6 +172,7 @@ TOLD = {
     "unknown-recipe": "no recipe is named in a request",
     "unknown-user": "of the retriever's store, by users=, which no request gives",
     "given-twice": "the path is that of a setting",
+    "unknown-setting": "the root is that of a tree of settings",
 }  # fmt: skip
 
 
