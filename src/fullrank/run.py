@@ -99,7 +99,7 @@ class Run:
 
         A file is hashed once in a process while it stays as it is. Raises `UserError` where it differs.
         """
-        entry = self.manifest["files"].get(name) if self.manifest["format_version"] >= HASHED else None
+        entry = self.manifest["files"].get(name) if self.manifest.get("format_version", 0) >= HASHED else None
         if entry is not None:
             if not (self.path / name).is_file():
                 raise UserError(f"{str(self.path / name)!r} is missing; {AGAIN}", code="missing-file")

@@ -136,7 +136,7 @@ def test_options_of_reasoners_stand_apart(call: Call) -> None:
 def test_recommenders_and_rankers_are_listed_apart(call: Call) -> None:
     lines = call("list", "recipes").out.splitlines()
     cut = next(n for n, line in enumerate(lines) if line.startswith("Rankers:"))
-    named = [line.split()[0] for line in lines[:cut] if line.strip()], [line.split()[0] for line in lines[cut:]]
+    named = [[line.split()[0] for line in part if line.strip()] for part in (lines[:cut], lines[cut:])]
     for recipe in kinds("recipes"):
         assert recipe in named[find_experiment(recipe).problem == "ranking"], recipe
     told = {line["kind"]: line["needs"] for line in call("list", "recipes", "--json").json["kinds"]}
