@@ -1,31 +1,24 @@
-"""Every check of a room, on every kind that it has, on every device: what the tests of components are made of."""
+"""Every kind of a room, for tests that run all of its checks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 
 from discover import Pair, everything, load, name
-from fullrank.testing import checks, checks_of, name_of
+from fullrank.testing import check_component
 
-NO_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU on this machine")
-DEVICES = ("cpu", pytest.param("cuda", marks=NO_GPU))
-
-
-def every_check(room: str) -> Callable[[Any], Any]:
-    """Parameters `pair`, `check` and `device`. No kind is imported before its tests run: a broken file fails alone."""
-
-    def marked(test: Any) -> Any:
-        of_device = pytest.mark.parametrize("device", DEVICES)
-        of_check = pytest.mark.parametrize("check", [name_of(check) for check in checks_of(room)])
-        return of_device(of_check(pytest.mark.parametrize("pair", everything(room), ids=name)(test)))
-
-    return marked
+DEVICES = ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
 
 
-def run_check(pair: Pair, check: str, device: str) -> None:
-    """Run one check of a room on one of its kinds."""
-    dict(checks(load(pair), room=pair[0]))[check](device)
+def every_kind(room: str) -> Any:
+    """One parameter `pair` for each kind. Nothing is imported before its test runs: a broken file fails alone."""
+    return pytest.mark.parametrize("pair", everything(room), ids=name)
+
+
+def run_checks(pair: Pair) -> None:
+    """Run all checks of a room on one of its kinds; the error names the check."""
+    for device in DEVICES:
+        check_component(load(pair), room=pair[0], device=device)

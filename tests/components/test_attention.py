@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from discover import Pair
-from tests.components.cases import every_check, run_check
+from tests.components.cases import every_kind, run_checks
 
 
-@every_check("attention")
-def test_attention(pair: Pair, check: str, device: str) -> None:
-    run_check(pair, check, device)
+@every_kind("attention")
+def test_attention(pair: Pair) -> None:
+    run_checks(pair)

@@ -13,12 +13,12 @@ from fullrank.data.batch import Batch, DenseScorer
 from fullrank.data.events.store import Store
 from fullrank.models.sequential.baselines.popularity import PopularityModel
 from fullrank.testing.baselines import check_rows, check_training_alone
-from tests.components.cases import every_check, run_check
+from tests.components.cases import every_kind, run_checks
 
 
-@every_check("baselines")
-def test_baselines(pair: Pair, check: str, device: str) -> None:
-    run_check(pair, check, device)
+@every_kind("baselines")
+def test_baselines(pair: Pair) -> None:
+    run_checks(pair)
 
 
 class Peeking(PopularityModel):

@@ -24,13 +24,13 @@ from fullrank.testing.encoders import (
     check_steps,
 )  # fmt: skip
 from fullrank.testing.inputs import LENGTHS, sequences
-from tests.components.cases import every_check, run_check
+from tests.components.cases import every_kind, run_checks
 from tiny import close, shaken
 
 
-@every_check("encoders")
-def test_encoders(pair: Pair, check: str, device: str) -> None:
-    run_check(pair, check, device)
+@every_kind("encoders")
+def test_encoders(pair: Pair) -> None:
+    run_checks(pair)
 
 
 def test_last() -> None:

@@ -14,17 +14,17 @@ from fullrank.data.events.catalog import Catalog
 from fullrank.models.sequential.items import unit
 from fullrank.models.sequential.items.features import Features
 from fullrank.models.sequential.items.table import ItemTable
-from fullrank.testing import checks, checks_of, name_of
+from fullrank.testing import check_component
 from fullrank.testing.inputs import EXAMPLES
 from fullrank.testing.items import DIM, check_state, check_vectors
 from refusals import refused
-from tests.components.cases import every_check, run_check
+from tests.components.cases import every_kind, run_checks
 from tiny import ITEMS, catalog, close, shaken
 
 
-@every_check("items")
-def test_items(pair: Pair, check: str, device: str) -> None:
-    run_check(pair, check, device)
+@every_kind("items")
+def test_items(pair: Pair) -> None:
+    run_checks(pair)
 
 
 def test_unit() -> None:
@@ -120,10 +120,8 @@ def test_a_list_of_an_item_that_came_later_keeps_the_codes() -> None:
     spec.build(DIM, old.extended(more)).transferred(spec.build(DIM, old).state_dict(), old, old.extended(more))
 
 
-@pytest.mark.parametrize("check", [name_of(check) for check in checks_of("items")])
-def test_items_with_lists_pass_every_check(check: str) -> None:
-    found = checks(Features(categorical=("brand", "tags"), numeric=("price",)), room="items")
-    dict(found)[check]("cpu")
+def test_items_with_lists_pass_every_check() -> None:
+    check_component(Features(categorical=("brand", "tags"), numeric=("price",)))
 
 
 def test_feature_dropout_in_training_alone() -> None:

@@ -15,13 +15,13 @@ from fullrank.data.batch import Batch, Queries, Record
 from fullrank.models.sequential.objectives.losses import positive_scores
 from fullrank.models.sequential.objectives.losses.bce import BCE, BCELoss
 from fullrank.testing.losses import check_gradient, check_memory, check_place, check_step, check_temperature
-from tests.components.cases import every_check, run_check
+from tests.components.cases import every_kind, run_checks
 from tiny import Flat
 
 
-@every_check("objectives.losses")
-def test_losses(pair: Pair, check: str, device: str) -> None:
-    run_check(pair, check, device)
+@every_kind("objectives.losses")
+def test_losses(pair: Pair) -> None:
+    run_checks(pair)
 
 
 class Tepid(BCELoss):

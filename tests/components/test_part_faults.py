@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from discover import Pair, name
+from discover import Pair, load, name
 from fullrank.models.sequential.attention.mojito import MojitoAttention
 from fullrank.models.sequential.encoders.caser import CaserEncoder
 from fullrank.models.sequential.encoders.fdsa import FDSAEncoder
@@ -25,7 +25,7 @@ from fullrank.models.sequential.regularizers.reasoning_alignment import Reasonin
 from fullrank.models.sequential.regularizers.s3rec import S3RecPenalty
 from fullrank.models.sequential.regularizers.sequence_contrast import SequenceContrastPenalty
 from fullrank.models.sequential.regularizers.tpab import TPABBootstrapPenalty
-from tests.components.cases import run_check
+from fullrank.testing import checks
 
 Plant = Callable[[Any], Any]
 """A method to the faulty one in its place."""
@@ -113,7 +113,8 @@ FAULTS: list[tuple[Pair, type, str, Plant, str]] = [
 def test_a_planted_fault_is_caught(
     pair: Pair, part: type, method: str, plant: Plant, check: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run_check(pair, check, "cpu")
+    run = dict(checks(load(pair), room=pair[0]))[check]
+    run()
     monkeypatch.setattr(part, method, plant(getattr(part, method)))
     with pytest.raises(AssertionError):
-        run_check(pair, check, "cpu")
+        run()

@@ -22,7 +22,7 @@ from fullrank.testing.regularizers import (
     nudged,
     small_recommender,
 )
-from tests.components.cases import every_check, run_check
+from tests.components.cases import every_kind, run_checks
 from tiny import ITEMS, Flat, histories, padded, plain
 
 ALL = pytest.mark.parametrize("pair", everything("regularizers"), ids=name)
@@ -97,9 +97,9 @@ BOTTOMLESS = {
 """Kinds without a least value to name, and why; of these a step against the gradient must lower the value."""
 
 
-@every_check("regularizers")
-def test_penalties(pair: Pair, check: str, device: str) -> None:
-    run_check(pair, check, device)
+@every_kind("regularizers")
+def test_penalties(pair: Pair) -> None:
+    run_checks(pair)
 
 
 @ALL

@@ -14,12 +14,12 @@ from fullrank.core.spec import Spec
 from fullrank.models.ranking import FieldTokens, RankerOutput
 from fullrank.models.ranking.fm import FM, FMRanker
 from fullrank.testing.rankers import check_bf16, check_captures, check_everything_learns, check_rows_alone
-from tests.components.cases import every_check, run_check
+from tests.components.cases import every_kind, run_checks
 
 
-@every_check("rankers")
-def test_rankers(pair: Pair, check: str, device: str) -> None:
-    run_check(pair, check, device)
+@every_kind("rankers")
+def test_rankers(pair: Pair) -> None:
+    run_checks(pair)
 
 
 class Gossip(FMRanker):

@@ -15,13 +15,13 @@ from fullrank.models.sequential.reasoning.rearec import ReaRec
 from fullrank.testing.inputs import sequences
 from fullrank.testing.reasoning import DIM, ENCODERS, LONGEST, made, steps_of
 from refusals import refused
-from tests.components.cases import every_check, run_check
+from tests.components.cases import every_kind, run_checks
 from tiny import close
 
 
-@every_check("reasoning")
-def test_reasoners(pair: Pair, check: str, device: str) -> None:
-    run_check(pair, check, device)
+@every_kind("reasoning")
+def test_reasoners(pair: Pair) -> None:
+    run_checks(pair)
 
 
 @pytest.mark.parametrize("wrong", [{"steps": -1}, {"streams": 0}])

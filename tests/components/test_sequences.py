@@ -12,13 +12,13 @@ from torch import Tensor
 from discover import Pair
 from fullrank.models.ranking.sequences.target_attention import ActivationUnit, TargetAttention
 from fullrank.testing.sequences import WIDTH, check_padded_reference, check_rows_alone, check_target
-from tests.components.cases import every_check, run_check
+from tests.components.cases import every_kind, run_checks
 from tiny import shaken
 
 
-@every_check("rankers.sequences")
-def test_sequences(pair: Pair, check: str, device: str) -> None:
-    run_check(pair, check, device)
+@every_kind("rankers.sequences")
+def test_sequences(pair: Pair) -> None:
+    run_checks(pair)
 
 
 class Gossip(ActivationUnit):

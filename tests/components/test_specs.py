@@ -11,12 +11,12 @@ import torch
 from pydantic import ConfigDict, Field
 
 import fullrank
-from discover import Pair, everything, example, load, name
+from discover import everything, example, load, name
 from fullrank.core.bounds import Width
-from fullrank.core.registry import ROOMS, kinds
+from fullrank.core.registry import ROOMS
 from fullrank.core.spec import Spec
-from fullrank.testing import name_of
-from fullrank.testing.inputs import Check
+from fullrank.testing import ROOMS as CHECKED
+from fullrank.testing.inputs import Check, naming
 from fullrank.testing.settings import (
     CHECKS,
     check_bounds,
@@ -29,18 +29,17 @@ from fullrank.testing.settings import (
 )  # fmt: skip
 
 CPU = torch.device("cpu")
-ALL = pytest.mark.parametrize("pair", everything(), ids=name)
-
-
-@pytest.mark.parametrize("check", CHECKS, ids=name_of)
-@ALL
-def test_settings(pair: Pair, check: Check) -> None:
-    check(example(load(pair)), CPU)
 
 
 @pytest.mark.parametrize("room", sorted(ROOMS))
-def test_every_room_has_something_in_it(room: str) -> None:
-    assert kinds(room)
+def test_settings(room: str) -> None:
+    """Of rooms without checks of their own: `check_component` runs those of settings, too."""
+    pairs = everything(room)
+    assert pairs, "nothing in it"
+    for pair in pairs if room not in CHECKED else ():
+        for check in CHECKS:
+            with naming(example(load(pair)), f"in {name(pair)}"):
+                check(example(load(pair)), CPU)
 
 
 class Loose(Spec):

@@ -25,12 +25,12 @@ from fullrank.testing.tasks import (
     check_segments,
     check_targets,
 )
-from tests.components.cases import every_check, run_check
+from tests.components.cases import every_kind, run_checks
 
 
-@every_check("objectives.tasks")
-def test_tasks(pair: Pair, check: str, device: str) -> None:
-    run_check(pair, check, device)
+@every_kind("objectives.tasks")
+def test_tasks(pair: Pair) -> None:
+    run_checks(pair)
 
 
 class Ahead(NextItemTask):

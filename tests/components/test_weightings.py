@@ -13,13 +13,13 @@ from discover import Pair
 from fullrank.data.batch import Queries, Step
 from fullrank.models.sequential.objectives.weightings.inverse_propensity import D2LR, InversePopularity
 from fullrank.testing.weightings import check_coupling, check_mean, check_sound, weigh
-from tests.components.cases import every_check, run_check
+from tests.components.cases import every_kind, run_checks
 from tiny import ITEMS
 
 
-@every_check("objectives.weightings")
-def test_weightings(pair: Pair, check: str, device: str) -> None:
-    run_check(pair, check, device)
+@every_kind("objectives.weightings")
+def test_weightings(pair: Pair) -> None:
+    run_checks(pair)
 
 
 @pytest.mark.parametrize("power", [0.25, 0.5, 1.0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -26,6 +27,8 @@ M = TypeVar("M", bound=nn.Module)
 
 ITEMS = 23
 STAGES = 8
+MOST_CHANGES = int(os.environ.get("FULLRANK_CHECKS", 2))
+"""Settings that checks vary together: pairs find what one setting does to another, single ones are ten times as fast."""
 LENGTHS = (1, 2, 5, 9, 3)
 """Lengths of the histories of `sequences`."""
 EXAMPLES: dict[str, dict[str, Any]] = {
@@ -57,9 +60,12 @@ def variations(spec: Spec) -> Iterator[Spec]:
 
 
 def reachable(spec: Spec, changes: int = 2, *, numbers: bool = True) -> list[Spec]:
-    """The spec and every one that differs from it in at most this many settings (but numbers, unless asked for)."""
+    """The spec and every one that differs from it in at most this many settings (but numbers, unless asked for).
+
+    At most `MOST_CHANGES`, where that is less.
+    """
     found, edge = {spec: None}, [spec]
-    for _ in range(changes):
+    for _ in range(min(changes, MOST_CHANGES)):
         edge = [other for one in edge for other in variations(one) if other not in found]
         edge = [other for other in edge if numbers or not _numbers_differ(spec, other)]
         found |= dict.fromkeys(edge)
