@@ -13,9 +13,11 @@ TORCH_CPU := https://download.pytorch.org/whl/cpu
 WORKERS ?= 2
 TESTS ?= tests
 CODE := $(wildcard src tests benchmarks docs examples)
-PYTEST = OMP_NUM_THREADS=1 POLARS_MAX_THREADS=2 $(BIN)/python -m pytest -q -n $(WORKERS)
+PYTEST := OMP_NUM_THREADS=1 POLARS_MAX_THREADS=2 $(BIN)/python -m pytest -q
+# What `make test-all` adds for every test: types and shapes of each call, and pairs of settings where `make test` varies one.
+THOROUGH := --jaxtyping-packages=fullrank,typechecker.checked
 
-.PHONY: help install demo test test-slow test-attack test-page test-redis test-cluster lowest wheel check gpu golden bench docs clean
+.PHONY: help install demo test test-all check golden gpu bench docs
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -46,45 +48,31 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP)  ## a generated marketplace end to end: prepare, train, compare four recommenders (under 5 minutes)
 	$(BIN)/fullrank demo
 
-test: $(STAMP)  ## every test but the slow ones (one folder or file: make test TESTS=tests/metrics)
-	$(PYTEST) -m "not slow" $(TESTS)
+test: $(STAMP)  ## the tests a person waits for, under 5 minutes (a part: TESTS=tests/metrics; MARK=slow, process, page, redis, cluster or attack)
+ifdef MARK
+	@$(if $(filter cluster,$(MARK)),$(MAKE) --no-print-directory cluster)
+	$(PYTEST) -rs -m "$(MARK)" $(if $(filter page cluster,$(MARK)),,-n $(WORKERS)) $(TESTS)
+else
+	FULLRANK_CHECKS=1 $(PYTEST) -n $(WORKERS) -m "not (slow or process or page or redis or cluster)" $(TESTS)
+endif
 
-test-slow: $(STAMP)  ## the slow tests alone, without those of the attack and of the page
-	$(PYTEST) -m "slow and not attack and not page and not cluster" $(TESTS)
+test-all: $(STAMP)  ## every test there is, with types checked: under 40 minutes; installs pyspark (450 MB) and ray
+	@$(MAKE) --no-print-directory cluster
+	$(PYTEST) -rs -n $(WORKERS) $(THOROUGH) -m "not (page or cluster)" $(TESTS)
+	$(PYTEST) -rs -m "page or cluster" $(TESTS)
 
-test-attack: $(STAMP)  ## every case of tests/attack (under 30 minutes), a table of what came of them, and its record
-	$(BIN)/python -m tests.attack -n $(WORKERS) --out results/attack
-
-test-page: $(STAMP)  ## the page of the service, driven in a Chromium that is there already (skipped, with the reason, without one)
-	@OMP_NUM_THREADS=1 POLARS_MAX_THREADS=2 $(BIN)/python -m pytest -q -rs -m page tests/serving
-
-test-redis: $(STAMP)  ## the history store on Redis and Valkey servers of its own (skipped, with the reason, without their binaries)
-	@OMP_NUM_THREADS=1 POLARS_MAX_THREADS=2 $(BIN)/python -m pytest -q -rs -k "redis-server or valkey-server" \
-	  tests/components/test_stores.py tests/serving/test_redis_store.py
-
-test-cluster: $(STAMP)  ## Spark and Ray on this machine: installs pyspark (450 MB) and ray; Spark's part is skipped, with the reason, without Java
+.PHONY: cluster
+cluster: $(STAMP)
 	@$(BIN)/python -m pip install -q -c constraints.txt -e '.[ray]'
 	@if command -v java >/dev/null; then $(BIN)/python -m pip install -q -c constraints.txt -e '.[spark]'; \
 	 else echo "no Java on this machine: the tests of Spark are skipped"; fi
-	@OMP_NUM_THREADS=1 POLARS_MAX_THREADS=2 $(BIN)/python -m pytest -q -rs -m cluster tests
 
-wheel: $(STAMP)  ## builds the wheel, installs it in an empty environment and runs the demo there
-	@OMP_NUM_THREADS=1 POLARS_MAX_THREADS=2 $(BIN)/python -m pytest -q -m slow tests/test_packaging.py
-
-# An environment of its own below build/. LOWEST_TORCH=0 keeps the tested torch, where its lowest has no CPU build.
-lowest:  ## the tests with the lowest versions that pyproject.toml allows
-	$(PYTHON) -m venv build/lowest
-	$(PYTHON) tests/lowest.py > build/lowest/constraints.txt
-	build/lowest/bin/python -m pip install -q --upgrade pip
-	build/lowest/bin/python -m pip install -q -c build/lowest/constraints.txt --extra-index-url $(TORCH_CPU) torch
-	build/lowest/bin/python -m pip install -q -c build/lowest/constraints.txt -e . --group dev
-	OMP_NUM_THREADS=1 POLARS_MAX_THREADS=2 build/lowest/bin/python -m pytest -q -n $(WORKERS) -m "not slow" $(TESTS)
-
-check: $(STAMP)  ## lint, format, types, import directions
+check: $(STAMP)  ## lint, format, types, import directions, no slow test in make test
 	$(BIN)/ruff check $(CODE)
 	$(BIN)/ruff format --check $(CODE)
 	$(BIN)/mypy
 	$(BIN)/python tests/arrows.py src/fullrank
+	$(BIN)/python tests/durations.py
 
 gpu: $(STAMP)  ## kernels checked and everything timed on this machine's CUDA device (under 10 minutes); writes results/gpu
 	$(BIN)/python -m benchmarks.gpu --json --out results/gpu
@@ -105,7 +93,3 @@ docs: $(STAMP)  ## the documentation as HTML in docs/_build/html; a warning is a
 	$(BIN)/python docs/make_sequence_tables.py
 	$(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build/html
 	@echo "open docs/_build/html/index.html"
-
-clean:  ## remove caches and built files; keeps .venv, data/ and runs/
-	rm -rf docs/_build build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
-	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -19,8 +19,8 @@ import pytest
 from hypothesis import settings
 
 ROOT = Path(__file__).resolve().parent.parent
-RECORD = ROOT / "build" / "durations.json"
-"""Test -> CPU seconds of its call, of the last run of all tests; read by `tests/durations.py`."""
+LEFT_OUT = {"slow", "process", "page", "redis", "cluster"}
+"""Marks of the tests that `make test` leaves out."""
 SLOWEST = 10
 
 # Derandomized: a run of the tests is repeatable, and a failure is the change's, not the draw's.
@@ -70,17 +70,22 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
         item.user_properties.append(("cpu_seconds", round(time.process_time() - begin, 3)))
 
 
-def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Write what each test took into `RECORD`, and name the slowest."""
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """Name the slowest tests, and write what each took (CPU seconds of its call) for `tests/durations.py`."""
     reports = [r for group in ("passed", "failed") for r in terminalreporter.stats.get(group, ()) if r.when == "call"]
     seconds = {r.nodeid: dict(r.user_properties).get("cpu_seconds", r.duration) for r in reports}
-    slowest = sorted(seconds, key=lambda test: -seconds[test])[:SLOWEST]
-    if len(seconds) > SLOWEST:
-        terminalreporter.section(f"slowest of {len(seconds)} tests, {sum(seconds.values()):,.0f} CPU seconds in all")
-        for test in slowest:
-            terminalreporter.write_line(f"{seconds[test]:7.2f}  {test}")
-        RECORD.parent.mkdir(exist_ok=True)
-        RECORD.write_text(json.dumps(dict(sorted(seconds.items())), indent=0) + "\n", encoding="utf-8")
+    if len(seconds) <= SLOWEST:
+        return
+    terminalreporter.section(f"slowest of {len(seconds)} tests, {sum(seconds.values()):,.0f} CPU seconds in all")
+    for test in sorted(seconds, key=lambda test: -seconds[test])[:SLOWEST]:
+        terminalreporter.write_line(f"{seconds[test]:7.2f}  {test}")
+    if config.getoption("jaxtyping_packages"):
+        record, recorded = "durations_all.json", set(seconds)
+    else:
+        record, recorded = "durations.json", {r.nodeid for r in reports if not LEFT_OUT & set(r.keywords)}
+    (ROOT / "build").mkdir(exist_ok=True)
+    text = json.dumps({test: seconds[test] for test in sorted(recorded)}, indent=0)
+    (ROOT / "build" / record).write_text(text + "\n", encoding="utf-8")
 
 
 @pytest.fixture(scope="session")

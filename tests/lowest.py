@@ -1,4 +1,4 @@
-"""Constraints with the lowest versions that pyproject.toml allows: ``python tests/lowest.py > FILE`` (`make lowest`).
+"""Constraints with the lowest versions that pyproject.toml allows: ``python tests/lowest.py > FILE`` (`.ci/lowest`).
 
 Each requirement ``name>=1.2`` of the dependencies and extras becomes ``name==1.2``. What they need themselves is left
 to pip. Torch stays at that of constraints.txt where a CPU build of its lowest version cannot be had (LOWEST_TORCH=0).

@@ -12,16 +12,13 @@ from pathlib import Path
 import pytest
 
 BINARIES = ("redis-server", "valkey-server")
+SERVERS = tuple(pytest.param(binary, marks=pytest.mark.redis) for binary in BINARIES)
+"""As parameters of a fixture."""
 
 
 def missing(binary: str) -> str | None:
     """Why there is no server, or None."""
     return None if shutil.which(binary) else f"no {binary} on the path (Debian: apt-get install {binary})"
-
-
-def needs(binary: str) -> pytest.MarkDecorator:
-    """Skips a test, with the reason, where the binary is not there."""
-    return pytest.mark.skipif(missing(binary) is not None, reason=missing(binary) or "")
 
 
 class Server:

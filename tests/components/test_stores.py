@@ -13,9 +13,9 @@ from fullrank.serving.stores import STORES, Document, Event, Forgotten, HistoryS
 from fullrank.serving.stores.memory import MemoryStore
 from fullrank.testing import stores
 from fullrank.testing.stores import CHECKS, SHARED, run_check, run_shared
-from redis_servers import BINARIES, Server, missing
+from redis_servers import SERVERS, Server, missing
 
-KINDS = ("memory", "sqlite", *BINARIES)
+KINDS = ("memory", "sqlite", *SERVERS)
 
 
 @pytest.fixture(scope="module", params=KINDS)

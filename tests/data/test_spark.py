@@ -1,4 +1,4 @@
-"""The engine spark: the store that one process makes, to the fingerprint. `make test-cluster` runs these."""
+"""The engine spark: the store that one process makes, to the fingerprint. `make test MARK=cluster` runs these."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Batch inference and evaluation on Spark and Ray: the bits of one process. `make test-cluster` runs these."""
+"""Batch inference and evaluation on Spark and Ray: the bits of one process. `make test MARK=cluster` runs these."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ import pytest
 
 from fullrank.serving.stores import Event, HistoryStore, StoreUnavailable, open_history_store
 from fullrank.serving.stores.redis_server import promise_of
-from redis_servers import BINARIES, Server, missing
+from redis_servers import SERVERS, Server, missing
 from refusals import refused
 from store_writer import PARTS, check
 
@@ -24,7 +24,7 @@ LIMIT = 2.0
 KEEP = 1_000_000
 
 
-@pytest.fixture(params=BINARIES)
+@pytest.fixture(params=SERVERS)
 def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[..., Server]]:
     """Makes servers with settings of their own."""
     if missing(request.param):

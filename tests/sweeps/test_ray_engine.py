@@ -1,4 +1,4 @@
-"""Sweeps on a Ray cluster of two nodes, one of which is killed. `make test-cluster` runs these."""
+"""Sweeps on a Ray cluster of two nodes, one of which is killed. `make test MARK=cluster` runs these."""
 
 from __future__ import annotations
 

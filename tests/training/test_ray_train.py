@@ -1,4 +1,4 @@
-"""Training on Ray Train, on two nodes of this machine. `make test-cluster` runs these."""
+"""Training on Ray Train, on two nodes of this machine. `make test MARK=cluster` runs these."""
 
 from __future__ import annotations
 

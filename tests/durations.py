@@ -1,0 +1,42 @@
+"""No test of `make test` takes long: ``python tests/durations.py`` reads the committed record and the last run's.
+
+tests/conftest.py writes what tests took into build/. `RECORD` holds those over a second on a quiet machine:
+``python tests/durations.py --record`` writes it anew from the last `make test`.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+LAST = Path(__file__).resolve().parent.parent / "build" / "durations.json"
+RECORD = Path(__file__).with_name("durations.json")
+MOST = 5.0
+"""CPU seconds: a busy machine adds less to them than to seconds of the clock."""
+RECORDED = 1.0
+LONG: dict[str, str] = {}
+"""Test -> why it takes longer than `MOST` and stays in `make test`."""
+
+
+def too_long(seconds: dict[str, float], reasons: dict[str, str] = LONG) -> list[str]:
+    """A sentence for each test over `MOST` without a reason, and for each reason of a test that is not over it."""
+    over = {test: value for test, value in seconds.items() if value > MOST}
+    slow = [f"{test} takes {over[test]:.1f} s of {MOST:g}: make it quicker, mark it slow, or say why in LONG"
+            for test in sorted(over) if test not in reasons]  # fmt: skip
+    return slow + [f"{test} is listed in LONG and takes no {MOST:g} s" for test in reasons if test not in over]
+
+
+def main(words: list[str]) -> int:
+    if "--record" in words:
+        seconds = {test: value for test, value in json.loads(LAST.read_text()).items() if value > RECORDED}
+        RECORD.write_text(json.dumps(seconds, indent=1) + "\n", encoding="utf-8")
+    seconds = json.loads(RECORD.read_text(encoding="utf-8"))
+    seconds |= json.loads(LAST.read_text(encoding="utf-8")) if LAST.exists() else {}
+    faults = too_long(seconds)
+    print("\n".join(faults) or f"no test of `make test` takes over {MOST:g} CPU seconds")
+    return 1 if faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
