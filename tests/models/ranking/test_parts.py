@@ -210,13 +210,20 @@ def test_xavier_uses_the_fans_of_one_token() -> None:
     assert not mixing.linear.bias.any()
 
 
-def test_dcnv2_crosses_are_equation_1() -> None:
-    ranker = shaken(DCNv2(crosses=2, deep={"hidden": ()}).build(FIELDS, 2))
+def test_dcnv2_is_the_papers() -> None:
+    """Crosses of Eq. 1; the deep part reads the tokens beside them, or what they made where it is stacked."""
     x = random(3, 7, 2)
-    first = state = x.flatten(1)
-    for cross in ranker.crosses:
-        state = first * cross.linear(state) + state
-    assert close(ranker(FieldTokens(x)).logits, ranker.head(state)[:, 0])
+    for deep, stacked in (((), False), ((5,), False), ((5,), True)):
+        structure = {"structure": "stacked"} if stacked else {}
+        ranker = shaken(DCNv2(crosses=2, deep={"hidden": deep}, **structure).build(FIELDS, 2)).eval()
+        first = state = x.flatten(1)
+        for cross in ranker.crosses:
+            state = first * cross.linear(state) + state
+        if stacked:
+            state = ranker.deep(state)
+        elif deep:
+            state = torch.cat([state, ranker.deep(first)], 1)
+        assert close(ranker(FieldTokens(x)).logits, ranker.head(state)[:, 0])
 
 
 TWO = {"first": {"hidden": [6]}, "second": {"hidden": [4]}, "heads": 2, "gate_hidden": [5]}
