@@ -65,6 +65,7 @@ def market(tmp_path: Path) -> Path:
     return prepare(tables.events, tmp_path / "store", items=tables.items).path
 
 
+@pytest.mark.process
 def test_the_pages_attention_trains_through_its_entry_point(tmp_path: Path, market: Path) -> None:
     install(tmp_path / "site")
     assert "elu_linear" in json.dumps(fullrank(tmp_path / "site", "list", "attention"))
@@ -84,6 +85,7 @@ def test_the_pages_attention_trains_through_its_entry_point(tmp_path: Path, mark
     assert found["metrics"]["ndcg@10"] > 0  # type: ignore[index]
 
 
+@pytest.mark.process
 def test_the_pages_own_test_passes(tmp_path: Path) -> None:
     site = tmp_path / "site"
     install(site)
@@ -94,6 +96,7 @@ def test_the_pages_own_test_passes(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr[-2000:]
 
 
+@pytest.mark.process
 def test_without_the_package_the_run_says_what_is_missing(tmp_path: Path, market: Path) -> None:
     command = [
         sys.executable,

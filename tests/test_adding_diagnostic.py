@@ -57,6 +57,7 @@ def python(site: Path, *arguments: str) -> str:
     return (done.stdout.splitlines() or [""])[-1]
 
 
+@pytest.mark.process
 def test_the_pages_diagnostic_has_rows_and_a_figure(site: Path, tmp_path: Path) -> None:
     tables = Planted(users=80, items=40, events_per_user=8).read()
     store = prepare(tables.events, tmp_path / "store", items=tables.items)
@@ -70,6 +71,7 @@ def test_the_pages_diagnostic_has_rows_and_a_figure(site: Path, tmp_path: Path) 
     assert "How many items reach a top ten" in out.read_text() and "Percent of the items: A 25" in out.read_text()
 
 
+@pytest.mark.process
 def test_the_pages_diagnostic_passes_the_checks(site: Path) -> None:
     python(site, "-c", block("python", 1))
 

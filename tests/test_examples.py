@@ -14,6 +14,7 @@ from examples import first_day
 PAGE = Path(__file__).parents[1] / "docs" / "guide" / "first_day.md"
 
 
+@pytest.mark.process
 def test_first_day(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(sys, "argv", ["first_day", str(tmp_path)])
     monkeypatch.setenv("PYTHONPATH", str(Path(fr.__file__).parents[1]))  # of the process that opens what is shipped

@@ -51,6 +51,7 @@ def test_no_circle_of_files() -> None:
     assert measures(SOURCE)["circles"] == []
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("statement", "unwanted"),
     [

@@ -5,9 +5,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from public_api import SNAPSHOT
 
 
+@pytest.mark.process
 def test_the_public_interface_is_that_of_the_snapshot():
     # In a process of its own: the types that tests check wrap what is to be described.
     command = [sys.executable, str(Path(SNAPSHOT).with_suffix(".py")), "--print"]

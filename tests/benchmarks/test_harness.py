@@ -62,6 +62,7 @@ def test_the_lock_is_free_after_a_failure(lock: Path) -> None:
         pass
 
 
+@pytest.mark.process
 def test_the_lock_of_a_killed_process_does_not_bind(lock: Path) -> None:
     code = f"""if True:
         import sys

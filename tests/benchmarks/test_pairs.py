@@ -28,6 +28,7 @@ def test_a_summary_is_of_pairs_and_not_of_sums() -> None:
     assert (found["x_over_baseline_low"], found["x_over_baseline_high"]) == (0.5, 1.0)
 
 
+@pytest.mark.process
 def test_a_worker_that_fails_ends_the_run(tmp_path: Path) -> None:
     """A tree without benchmarks."""
     (tmp_path / "src").mkdir()

@@ -124,6 +124,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("rows", [4, 0])
 def test_a_runner_gives_a_row_whatever_happens(store: Store, lists: np.ndarray, stand_in: Path, rows: int) -> None:
     settings: dict[str, Any] = {"rows": rows, "threads": 1, "seconds": 60}

@@ -81,6 +81,7 @@ def test_a_peak_that_does_not_last_is_seen() -> None:
     assert peak < 2
 
 
+@pytest.mark.process
 def test_a_ranking_in_a_process_of_its_own() -> None:
     found = memory.measured(40, 3000, block=512, threads=1)
     assert found["level_mb"] > 1 and found["peak_mb"] >= 0

@@ -122,6 +122,7 @@ def test_how_an_error_inside_a_verb_ends(
     assert sentence in told["error"] and told["code"] == code
 
 
+@pytest.mark.process
 def test_a_title_that_the_terminal_cannot_print_does_not_end_the_run(tmp_path: Path) -> None:
     (tmp_path / "caf\u00e9.yaml").write_text("seed: -1")
     env = {"PYTHONPATH": str(Path("src").resolve()), "PYTHONIOENCODING": "ascii"}
@@ -142,11 +143,13 @@ def test_a_reader_that_leaves_early_is_no_error() -> None:
 LIGHT = [["--help"], ["train", "--help"], ["list"], ["list", "recipes"], ["list", "sources", "--json"]]
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("words", LIGHT, ids=" ".join)
 def test_what_only_talks_loads_no_torch(words: list[str]) -> None:
     assert not {"torch", "lightning", "polars", "pandas"} & _loaded(words)
 
 
+@pytest.mark.process
 def test_prepare_loads_neither_torch_nor_lightning(tmp_path: Path) -> None:
     loaded = _loaded(["prepare", "planted", "--set", "source.users=50", "--out", str(tmp_path / "data")])
     assert not {"torch", "lightning", "pytorch_lightning"} & loaded and "polars" in loaded

@@ -42,15 +42,18 @@ def first_word(*words: str, rank: str = "0") -> str:
     return done.stderr
 
 
+@pytest.mark.process
 def test_a_word_before_anything_heavy_is_imported() -> None:
     assert first_word("train", "sasrec", "--data", "x", "--out", "y") == "fullrank train: starting\n"
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("words", [("--help",), ("train", "--help"), ("list", "recipes"), ("--version",)])
 def test_what_is_quick_needs_no_word(words: tuple[str, ...]) -> None:
     assert first_word(*words) == ""
 
 
+@pytest.mark.process
 def test_of_many_processes_one_says_it() -> None:
     assert first_word("train", rank="1") == ""
 

@@ -74,6 +74,7 @@ def test_a_store_too_small_for_a_law_has_its_page(call: Call, tmp_path: Path) ->
     assert "too few points for a power law" in (tmp_path / "page" / "report.html").read_text()
 
 
+@pytest.mark.process
 def test_it_loads_no_torch(data: Path) -> None:
     run = f"main(['scale', 'growth', {str(data)!r}])"
     code = f"import sys; from fullrank.cli import main; {run}; print('torch' in sys.modules)"

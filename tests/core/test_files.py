@@ -146,6 +146,7 @@ KILLED = """
 """
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("name", "function"),
     [("x.json", "flush"), ("x.json", "os.replace"), ("g.parquet", "os.replace"), ("g.csv", "flush"),

@@ -66,6 +66,7 @@ def test_nothing_is_left(tmp_path: Path) -> None:
     assert left(tmp_path / "new") == ["run"]
 
 
+@pytest.mark.process
 def test_another_process_is_refused_and_told_who(tmp_path: Path, holder) -> None:
     process = holder(tmp_path / "run")
     with refused("folder-locked", tmp_path / "run", "train", process.pid, locks.HOST), whole_folder(tmp_path / "run"):
@@ -74,6 +75,7 @@ def test_another_process_is_refused_and_told_who(tmp_path: Path, holder) -> None
     assert foreign_files(tmp_path) == [], "the lock and the part are nobody's"
 
 
+@pytest.mark.process
 def test_a_killed_holder_is_no_holder(tmp_path: Path, holder) -> None:
     process = holder(tmp_path / "run")
     process.send_signal(signal.SIGKILL)

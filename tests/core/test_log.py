@@ -66,6 +66,7 @@ def test_applications_get_the_records(caplog: pytest.LogCaptureFixture) -> None:
     assert [(one.name, one.message) for one in caplog.records] == [("fullrank.data.x", "hello")]
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("before", "shown"),
     [

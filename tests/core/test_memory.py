@@ -42,6 +42,7 @@ def test_a_system_that_does_not_say_refuses_nothing(monkeypatch: pytest.MonkeyPa
     memory.require_memory(2**60, "a table", "make it smaller")
 
 
+@pytest.mark.process
 @pytest.mark.skipif(sys.platform != "linux", reason="limits of the address space are Linux's here")
 def test_the_limit_of_the_process_counts() -> None:
     script = (

@@ -81,6 +81,7 @@ def test_clock(seconds: float, text: str) -> None:
     assert clock(seconds) == text
 
 
+@pytest.mark.process
 def test_core_is_light() -> None:
     """Importing core, or the package, loads neither rich nor polars nor torch."""
     code = """

@@ -46,6 +46,7 @@ def million(strings: bool) -> pl.DataFrame:
     return frame
 
 
+@pytest.mark.process
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peak memory is read from /proc (Linux)")
 @pytest.mark.parametrize("kind", ["integers.parquet", "strings.parquet", "integers.csv"])
 def test_a_million_events(tmp_path: Path, kind: str) -> None:
@@ -68,6 +69,7 @@ def test_a_million_events(tmp_path: Path, kind: str) -> None:
     assert found["cpu"] < 5, found
 
 
+@pytest.mark.process
 def test_nothing_but_loader_and_tensors_reaches_torch() -> None:
     heavy = ("__init__", "batch", "loader", "tensors")
     source = str(Path(fullrank.data.__file__).parents[2])

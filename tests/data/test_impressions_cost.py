@@ -84,6 +84,7 @@ def measured(table: Path, out: Path) -> dict[str, float]:
     return json.loads(done.stdout)
 
 
+@pytest.mark.process
 def test_a_million_impressions(tmp_path: Path) -> None:
     found = measured(written(tmp_path / "table", 4), tmp_path / "store")
     assert found["rows"] == 4 * BLOCK and not found["torch"], "prepare must stay light"

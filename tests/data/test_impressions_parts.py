@@ -265,6 +265,7 @@ def killed(path: Path, out: Path, left: int) -> None:
     assert subprocess.run(command, env=os.environ).returncode == -signal.SIGKILL and not out.exists()
 
 
+@pytest.mark.process
 def test_a_killed_preparation_goes_on(
     table: pl.DataFrame, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -285,6 +286,7 @@ def test_a_killed_preparation_goes_on(
     assert sorted(one.name for one in tmp_path.iterdir()) == ["again", path.name, "store", "whole"]
 
 
+@pytest.mark.process
 def test_a_preparation_of_another_table_begins_anew(table: pl.DataFrame, tmp_path: Path) -> None:
     path, out = tmp_path / "impressions.parquet", tmp_path / "store"
     table.write_parquet(path)

@@ -234,6 +234,7 @@ prepare.prepare_impressions(frame, sys.argv[2], schema={"fields": ["user"], "spl
 """
 
 
+@pytest.mark.process
 @pytest.mark.skipif(os.name == "nt", reason="signals")
 def test_a_killed_process_loses_nothing(folder: Path) -> None:
     before = describe_files(folder)

@@ -93,6 +93,7 @@ BESIDE = """
 """
 
 
+@pytest.mark.process
 def test_two_prepares_leave_one_whole_store(tmp_path: Path) -> None:
     from textwrap import dedent
 
@@ -112,6 +113,7 @@ def test_two_prepares_leave_one_whole_store(tmp_path: Path) -> None:
     assert Store.open(out, verify=True).num_users == 60 and left(tmp_path) == ["shop"]
 
 
+@pytest.mark.process
 def test_scratch_of_a_killed_process_goes_with_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     killed = "import os, signal; from fullrank.core.files import scratch_folder\n" + (

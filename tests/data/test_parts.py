@@ -207,6 +207,7 @@ fr.prepare(sys.argv[1], sys.argv[2], parts=6, set=["k_core=3"])
 """
 
 
+@pytest.mark.process
 def test_a_killed_preparation_goes_on(table: pl.DataFrame, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path, out = tmp_path / "events.parquet", tmp_path / "store"
     table.write_parquet(path)
@@ -220,6 +221,7 @@ def test_a_killed_preparation_goes_on(table: pl.DataFrame, tmp_path: Path, caplo
     assert not out.with_name("store.preparing").exists()
 
 
+@pytest.mark.process
 def test_a_preparation_of_another_table_begins_anew(table: pl.DataFrame, tmp_path: Path) -> None:
     path, out = tmp_path / "events.parquet", tmp_path / "store"
     table.write_parquet(path)

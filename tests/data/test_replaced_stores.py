@@ -76,6 +76,7 @@ KILLED = """
 """
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("module", "function"), [("data.manifest", "describe_files"), ("core.files", "flush"), ("core.files", "_swap")]
 )
@@ -100,6 +101,7 @@ def test_another_writer_at_work_is_left_alone(tmp_path: Path) -> None:
     assert left(tmp_path) == [f".store.{os.getppid()}.part", "store"]
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("limit", [200, 1500, 3000])
 def test_a_full_disk_loses_nothing(tmp_path: Path, limit: int) -> None:
     """A limit on the size of a file stands for a full disk: the same OSError at the same places."""

@@ -92,6 +92,7 @@ def test_an_empty_folder_is_a_clear_error(kind: str, tmp_path: Path) -> None:
         spec.impressions(tmp_path) if isinstance(spec, ImpressionSource) else spec.read(tmp_path)  # type: ignore[attr-defined]
 
 
+@pytest.mark.process
 def test_sources_load_neither_torch_nor_the_others() -> None:
     code = (
         "import sys; from fullrank.core.registry import discover; list(discover('data.sources'));"

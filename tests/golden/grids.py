@@ -52,9 +52,9 @@ def committed() -> Iterator[tuple[Path, list[dict[str, Any]]]]:
     for path in sorted(RESULTS.glob("*/*.json")):
         tree = json.loads(path.read_text())
         rows = tree.get("rows") if isinstance(tree, dict) else None
-        found = [row for row in rows or () if isinstance(row, dict) and "spec_hash" in row]
-        if found:
-            yield path, found
+        jobs = [row for row in rows if isinstance(row, dict) and "spec_hash" in row] if isinstance(rows, list) else []
+        if jobs:
+            yield path, jobs
 
 
 def cell_of(row: dict[str, Any]) -> dict[str, Any]:

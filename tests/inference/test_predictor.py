@@ -139,6 +139,7 @@ print(more_objects - objects, (more_pages - pages) * 4096)
 """
 
 
+@pytest.mark.process
 def test_a_thousand_calls_leave_nothing_behind() -> None:
     """In a process without the type checks of tests, which cost more than the calls."""
     done = subprocess.run([sys.executable, "-c", CALLS], capture_output=True, text=True, check=True)

@@ -21,6 +21,7 @@ needs_triton = pytest.mark.skipif(
 )
 
 
+@pytest.mark.process
 @needs_triton
 def test_parity_in_the_interpreter() -> None:
     """In a process of its own also because Triton reads TRITON_INTERPRET when it is first imported."""

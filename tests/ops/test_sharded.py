@@ -30,6 +30,7 @@ def told(store: Path, fault: str = "") -> list[str]:
     return [text for text, one in zip(said, processes, strict=True) if one.returncode]
 
 
+@pytest.mark.process
 def test_three_processes_equal_one(tmp_path: Path) -> None:
     assert told(tmp_path / "store") == []
 

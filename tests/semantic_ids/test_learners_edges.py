@@ -39,6 +39,7 @@ print(len(cases), "cases")
 """
 
 
+@pytest.mark.process
 def test_learners_survive_every_shape() -> None:
     """Fewer vectors than dimensions ended the process: SIGSEGV, or `free(): invalid size`."""
     watched = {**os.environ, "MALLOC_CHECK_": "3", "MALLOC_PERTURB_": "165", "PYTHONPATH": os.pathsep.join(sys.path)}

@@ -150,6 +150,7 @@ time.sleep(60)
 """
 
 
+@pytest.mark.process
 def test_a_kill_loses_the_buffer_alone(tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", KILLED, str(tmp_path)], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None and process.stdout.readline() == "ready\n"

@@ -42,6 +42,7 @@ def call(name: str, user: str = "u") -> list[Event]:
     return [Event(f"{name}/{n}", user, n, 1.0) for n in range(3)]
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("kills", [2, pytest.param(15, marks=pytest.mark.slow)])
 def test_sigkill_under_load_loses_no_acknowledged_event(tmp_path: Path, kills: int) -> None:
     acked: list[str] = []
@@ -71,6 +72,7 @@ def test_a_file_that_another_process_holds_for_a_moment_is_opened_after_it(tmp_p
     leaves.join()
 
 
+@pytest.mark.process
 def test_two_processes_write_to_one_file(tmp_path: Path) -> None:
     path = tmp_path / "x.db"
     processes = [started(str(path), name, "600") for name in "ab"]

@@ -72,6 +72,7 @@ sys.stdout.write(told.rendered()[0].decode())
 """
 
 
+@pytest.mark.process
 def test_several_processes_count_together_and_leave_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)

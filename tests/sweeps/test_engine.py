@@ -88,6 +88,7 @@ def test_work_is_handed_out_as_it_is_asked_for_and_as_it_fits(store: Store, tiny
     assert len(run_sweep(grid, store, out, progress=False, engine=one).rows.all) == 3 and len(one.asked) == 1
 
 
+@pytest.mark.process
 def test_the_engine_of_the_documentation_runs_in_other_processes(store: Store, tiny: Tiny, out: Path) -> None:
     grid = tiny("[popularity, {name: bad, recipe: popularity}, sasrec]")
     (out / "cells").mkdir(parents=True)
@@ -97,6 +98,7 @@ def test_the_engine_of_the_documentation_runs_in_other_processes(store: Store, t
     assert len((out / "rows.jsonl").read_text().splitlines()) == 3
 
 
+@pytest.mark.process
 def test_a_process_that_dies_costs_its_job_and_no_other(
     store: Store, tiny: Tiny, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

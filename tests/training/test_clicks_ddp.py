@@ -17,6 +17,7 @@ def column(run: Run, name: str) -> list[float]:
     return [row[name] for row in run.rows() if row["event"] == "epoch"]
 
 
+@pytest.mark.process
 def test_two_processes_equal_one(tmp_path: Path, worker: Path) -> None:
     store = shop(tmp_path / "store")
     spec = tiny("training.max_epochs=2", "model.ranker.deep.dropout=0", "training.lr=1e-3")

@@ -42,6 +42,7 @@ def test_micro_batches_add_up(case: str, market: Store, tmp_path: Path) -> None:
 OFTEN = ("next_item", "accumulated")
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("case", [pytest.param(c, marks=() if c in OFTEN else pytest.mark.slow) for c in CASES])
 def test_two_processes_equal_one(case: str, market: Store, tmp_path: Path, worker: Path) -> None:
     spec = tiny(*CASES[case], "training.max_epochs=2", dropout=0.0)

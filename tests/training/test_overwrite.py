@@ -145,6 +145,7 @@ def wait_for(process: subprocess.Popen[bytes], found: Any) -> None:
         time.sleep(0.005)
 
 
+@pytest.mark.process
 def test_killed_before_the_first_checkpoint(old: Path, market: Store, worker: Path) -> None:
     """The old run is whole, and what the killed process left goes with the next one that trains there."""
     before = content(old)
@@ -159,6 +160,7 @@ def test_killed_before_the_first_checkpoint(old: Path, market: Store, worker: Pa
     assert left(old.parent) == ["run"]
 
 
+@pytest.mark.process
 def test_a_run_in_training_is_refused_to_others(market: Store, tmp_path: Path, worker: Path) -> None:
     """Point 7 of the review: of two that resumed at once, one died, and the log had rows twice."""
     process = start(worker, market, tmp_path / "run", "fresh", "training.max_epochs=4000")
@@ -242,6 +244,7 @@ def test_a_run_that_lost_its_manifest_is_not_cleared(old: Path, market: Store) -
     train(NEW, market, old, overwrite=True, progress=False)
 
 
+@pytest.mark.process
 def test_processes_overwrite_together(old: Path, market: Store, worker: Path) -> None:
     spec = json.dumps(tiny("training.max_epochs=1", "seed=9", dropout=0.0).dump())
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(worker)]

@@ -110,6 +110,7 @@ def test_evaluate_refuses_other_data(run: Run, tmp_path: Path) -> None:
         fr.evaluate(run, data=other)
 
 
+@pytest.mark.process
 def test_a_run_folder_alone_is_enough(tmp_path: Path) -> None:
     """On a machine that never had the store: another process, the folder moved, the store deleted."""
     tables = Planted(users=60, items=40, events_per_user=8).read()

@@ -54,6 +54,7 @@ def one_thread():
     torch.set_num_threads(before)
 
 
+@pytest.mark.process
 def test_killed_twice_equals_unbroken(market: Store, tmp_path: Path, worker: Path, one_thread: None) -> None:
     unbroken = train(tiny(*SETTINGS), market, tmp_path / "unbroken", progress=False)
     steps = unbroken.rows()[-1]["step"] // 12

@@ -37,6 +37,7 @@ def shared(*settings: str) -> Experiment:
     return tiny(*SHARED, *settings, dropout=0.0)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("case", "processes"),
     [pytest.param(c, n, marks=() if (c, n) == ("softmax", 2) else SLOW) for c in CASES for n in (2, 4)
