@@ -42,7 +42,10 @@ def test_five_rows_unless_all_are_asked_for(call: Call, shop: Path) -> None:
     assert rows == ["ndcg", "recall", "mrr", "fair0.8", "coverage"] and "novelty" not in few and "hit = recall" in few
     assert "novelty" in every and "gini" in every
     named = call("evaluate", shop / "popularity", "--metric", "hit", "--metric", "recall").out
-    assert named.count("hit ") == 2 and "recall " in named, "what is asked for has a row, and the note says the rest"
+    rows = [line.split()[0] for line in named.splitlines() if line]
+    assert {"hit", "recall"} <= set(rows) and "hit = recall" in named, (
+        "what is asked for has a row, a note says the rest"
+    )
     assert "hit@10" in call("evaluate", shop / "popularity", "--json").json["metrics"]
 
 
@@ -98,7 +101,7 @@ def test_sampled_metrics_stand_beside(call: Call, shop: Path) -> None:
     assert row["full"] == found["metrics"]["recall@5"] and row["gap"] == row["sampled"] - row["full"]
     told = call(*words).out
     assert "20 shared negatives" in told and "all items" in told and f"{row['gap']:+.4f}" in told
-    assert "note:" not in told
+    assert "negatives were drawn" not in told
     more = call("evaluate", shop / "popularity", "--set", "sampled=10000", "--metric", "recall@5").out
     assert "note: 10,000 negatives were drawn with replacement from" in more and "full metrics say the same" in more
 

@@ -88,7 +88,7 @@ def test_it_loads_no_torch(data: Path) -> None:
         (["absent"], "missing-folder", "'absent'"),
         (["DATA", "--dim", "0"], "usage", "'--dim'"),
         (["DATA", "--seed", "-1"], "usage", "'--seed'"),
-        (["DATA", "--out", "FILE"], "not-a-folder", "manifest.json"),
+        (["DATA", "--out", "FILE"], "inside-a-store", "manifest.json"),
         ([], "usage", "missing argument 'STORE'"),
         (["DATA", "--sead", "1"], "unknown-option", "--seed"),
     ],

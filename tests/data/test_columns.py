@@ -48,7 +48,7 @@ def test_keywords_say_what_the_spec_says(tmp_path: Path) -> None:
         ({**NAMES, "set": ["columns.item=x"]}, "given-twice", ("columns.item", "item_col=")),
         ({**NAMES, "missing": "drop", "spec": fr.Prepare(missing="drop")}, "given-twice", ("missing=",)),
         ({"user_col": "customer"}, "missing-column", ("'item_id'", "item_col=")),
-        ({**NAMES, "time_col": "wann"}, "missing-column", ("'wann'", "'when'", "time_col=", "time_col=None")),
+        ({**NAMES, "time_col": "wann"}, "missing-column", ("'wann'", "when", "time_col=", "time_col=None")),
         ({**NAMES, "weight_col": "weigt"}, "missing-column", ("'weigt'", "weight_col=")),
         ({**NAMES, "separator": ";"}, "setting-without-effect", ("';'", "separator")),
         ({**NAMES, "time_col": None, "time_unit": "ms"}, "setting-without-effect", ("time_unit",)),

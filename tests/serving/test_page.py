@@ -1,7 +1,7 @@
 """The page in a browser: its journeys, by keyboard alone, on a phone, in light and dark, and what WCAG asks of it.
 
-Driven by Playwright in a Chromium that is there already (on the path, or named by FULLRANK_CHROMIUM); `make test MARK=page`
-runs these.
+Driven by Playwright in a Chromium that is there already (on the path, or named by FULLRANK_CHROMIUM); `make test
+MARK=page` runs these.
 """
 
 from __future__ import annotations

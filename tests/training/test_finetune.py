@@ -81,7 +81,7 @@ def test_top_blocks_that_are_not_there(run: Run, market: Store, tmp_path: Path) 
 
 def test_the_last_weights_may_be_kept(market: Store, tmp_path: Path) -> None:
     """At a rate that spoils what was learned, the best epoch is not the last."""
-    settings = ["training.max_epochs=2", "training.lr=3", "training.clip_norm=1"]
+    settings = ["training.max_epochs=3", "training.lr=3", "training.clip_norm=1"]
     best, last = (
         fr.train(tiny(*settings, f"training.keep={keep}"), market, tmp_path / keep, **QUIET)
         for keep in ("best", "last")
@@ -90,7 +90,7 @@ def test_the_last_weights_may_be_kept(market: Store, tmp_path: Path) -> None:
     final = read_tensors(checkpoint)
     assert all(torch.equal(final[name], tensor) for name, tensor in weights(last).items())
     scores = [row["validation/ndcg@10"] for row in best.rows() if row["event"] == "epoch"]
-    assert scores.index(max(scores)) == 0, "the data no longer shows it"
+    assert max(scores) > scores[-1], "the data no longer shows it"
     assert not torch.equal(weights(best)["items.embedding.weight"], weights(last)["items.embedding.weight"])
 
 

@@ -31,7 +31,7 @@ def serve(
     settings: Settings = None,
     as_json: AsJson = False,
 ) -> None:
-    """Serve a run over HTTP, with a page: lists of a recommender, or click probabilities of a ranking model.
+    """Serve a run over HTTP, with a page.
 
     Runs of every recipe are served. A recommender answers /v1/recommend, with --ranker in the order of a ranking
     model; a ranking model alone answers /v1/predict, with rows typed by its columns.

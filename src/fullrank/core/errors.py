@@ -56,10 +56,11 @@ def nearest(given: str, allowed: Iterable[str]) -> str | None:
 
 
 def _is_slip(given: str, name: str) -> bool:
-    """Whether one begins with the other, or they differ in a third of their letters at most."""
+    """Whether one begins with the other or ends with its words, or they differ in a third of their letters at most."""
     short, long = sorted((given.lower().lstrip("-"), name.lower().lstrip("-")), key=len)
     same = sum(block.size for block in difflib.SequenceMatcher(None, short, long).get_matching_blocks())
-    return (len(short) > 2 and long.startswith(short)) or len(long) - same <= max(1, len(long) // 3)
+    part = len(short) > 2 and (long.startswith(short) or long.endswith(f"_{short}"))
+    return part or len(long) - same <= max(1, len(long) // 3)
 
 
 def unknown(what: str, given: str, allowed: Iterable[str]) -> UserError:

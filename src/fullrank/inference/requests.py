@@ -283,7 +283,7 @@ def check_choice(name: str, given: Any, allowed: tuple[str, ...]) -> None:
     """Raise `UserError` unless a policy is one of those allowed."""
     if not isinstance(given, str) or given not in allowed:
         raise UserError(
-            f"{name}={brief(given)}{did_you_mean(brief(given), allowed)} (allowed: {', '.join(allowed)})",
+            f"{name}={brief(given)}{did_you_mean(str(given), allowed)} (allowed: {', '.join(allowed)})",
             code="unknown-choice",
         )
 

@@ -199,7 +199,7 @@ class Store:
 
     def repeated_share(self, split: str) -> float:
         """The share of a split's targets (validation, test) that stand in their own user's history."""
-        counts = self.manifest["split"][split]
+        counts = self.manifest.get("split", {}).get(split, {})
         if "repeated_targets" not in counts:  # a store of version 0.2 or earlier
             users = self.eval_set(split, without_history=True)
             counts = {"targets": len(users.truth.flat()), "repeated_targets": users.repeated_targets()}
