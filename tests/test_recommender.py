@@ -88,8 +88,13 @@ def fit(model: RecommenderModel, steps: int = 25, lr: float = 0.03) -> list[floa
 
 
 def marked(spec: Recommender) -> Any:
-    """Encoders beside the transformer meet every loss and score with the slow tests; at once, they meet every task."""
-    common = spec.encoder.kind_of() == "transformer" or (spec.loss.kind_of(), spec.scoring) == ("bce", Scoring())
+    """Other encoders and scores meet every loss with the slow tests; at once, a transformer meets every loss, and every
+    encoder a task."""
+    plainest = spec.encoder.kind_of() == "transformer" or (spec.loss.kind_of(), spec.task.kind_of()) == (
+        "bce",
+        "next_item",
+    )
+    common = plainest and spec.scoring == Scoring()
     return pytest.param(spec, id=label(spec), marks=() if common else pytest.mark.slow)
 
 
@@ -139,6 +144,7 @@ def test_the_other_parts_learn_too(spec: Recommender) -> None:
     assert Recommender.from_text(spec.to_yaml()) == spec
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spec", [*combinations(), *VARIANTS.values()], ids=lambda s: label(s))
 def test_bf16(spec: Recommender) -> None:
     """Under autocast the terms are close to those of fp32, in fp32, with finite gradients in fp32."""

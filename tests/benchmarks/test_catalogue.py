@@ -68,6 +68,7 @@ def test_the_files(tmp_path: Path) -> None:
     assert len(spread.unique()) == 40 and bool((spread % 40 == torch.arange(40)).all()) and int(spread.max()) > 40
 
 
+@pytest.mark.slow
 def test_small_figures(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     small = {"text": {"10k": 10_000, "10m": 20_000}, "table": {"10k": 10_000, "1m": 20_000}}
     for name, value in {"SIZES": small, "CACHE": tmp_path}.items():

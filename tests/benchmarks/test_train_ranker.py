@@ -40,17 +40,20 @@ def test_what_is_timed_is_right() -> None:
     benchmark.check()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", [without_a_cross, other_ungated])
 def test_a_wrong_twin_is_caught(fault: Any) -> None:
     with pytest.raises(Wrong, match="plain twin"):
         benchmark.check(plain=fault)
 
 
+@pytest.mark.slow
 def test_a_floor_that_computes_something_else_is_caught() -> None:
     with pytest.raises(Wrong, match="floor"):
         benchmark.check(products=OneProduct)
 
 
+@pytest.mark.slow
 def test_a_pair_that_is_not_matched_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(benchmark.MATCHED, "rankmixer", "rankmixer")
     with pytest.raises(Wrong, match="dense parameters"):
@@ -65,6 +68,7 @@ def test_the_table_is_shaped_like_movielens() -> None:
     assert made.group_by("user").n_unique()["gender"].max() == 1 and made.group_by("item").n_unique()["year"].max() == 1
 
 
+@pytest.mark.slow
 def test_the_figures_at_a_tiny_size() -> None:
     options = argparse.Namespace(rows=6000, rounds=1, steps=1)
     figures = benchmark.measure(options, lambda text: None)

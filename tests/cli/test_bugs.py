@@ -82,6 +82,7 @@ def test_every_verb_is_in_the_table() -> None:
     assert set(WORK) | GROUPS == set(COMMANDS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("verb", WORK)
 def test_a_bug_in_a_verb_leaves_with_one_and_says_where_to_report_it(
     verb: str, call: Call, places: dict[str, str], monkeypatch: pytest.MonkeyPatch

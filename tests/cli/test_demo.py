@@ -19,6 +19,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demo, "MODELS", {name: few if set_ else () for name, set_ in demo.MODELS.items()})
 
 
+@pytest.mark.slow
 def test_the_demo_ends_with_a_table_and_runs_again(small: None, call: Call, tmp_path: Path) -> None:
     said = call("demo", "--out", tmp_path / "demo", "--json")
     assert said.code == 0, said.err
@@ -30,6 +31,7 @@ def test_the_demo_ends_with_a_table_and_runs_again(small: None, call: Call, tmp_
     assert again.code == 0 and "What to try next" in again.out and "SASRec++" in again.out
 
 
+@pytest.mark.slow
 def test_the_commands_it_proposes_work(small: None, call: Call, tmp_path: Path) -> None:
     out = call("demo", "--out", tmp_path / "demo").out
     commands = [

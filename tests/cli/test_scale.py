@@ -47,6 +47,7 @@ def test_help_without_a_verb_and_mistakes_before_any_work(runs: Path, call: Call
     refuses("not-a-folder", ["scale", "fit", runs, "--out", runs, *FEW], runs)
 
 
+@pytest.mark.slow
 def test_fit_writes_a_page_that_needs_nothing(runs: Path, call: Call, tmp_path: Path) -> None:
     said = call("scale", "fit", runs, "--form", "power", "--out", tmp_path / "page", "--json", *FEW)
     assert said.code == 0
@@ -60,6 +61,7 @@ def test_fit_writes_a_page_that_needs_nothing(runs: Path, call: Call, tmp_path: 
     assert not re.search(r"<script|https?://(?!www\.w3\.org)|<b>1", page), "nothing is fetched or runs, names are text"
 
 
+@pytest.mark.slow
 def test_a_page_of_losses(runs: Path, call: Call, tmp_path: Path) -> None:
     """The metric less 1 grows downwards; a sigmoid of it is left out with the reason."""
     header, *lines = runs.read_text().splitlines()
@@ -73,6 +75,7 @@ def test_a_page_of_losses(runs: Path, call: Call, tmp_path: Path) -> None:
     assert advice.code == 0 and 0.8 < advice.json["metric"]["value"] < 1
 
 
+@pytest.mark.slow
 def test_advise(runs: Path, call: Call) -> None:
     said = call("scale", "advise", runs, "--flops", "1e13", "--json", *FEW)
     assert said.code == 0 and said.json["flops"] == 1e13

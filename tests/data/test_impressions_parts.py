@@ -65,7 +65,13 @@ def same_rows(one: ImpressionStore, other: ImpressionStore) -> None:
     assert all(one.vocabulary(name).equals(other.vocabulary(name)) for name in ("user", "item"))
 
 
-@pytest.mark.parametrize("schema", SCHEMAS.values(), ids=SCHEMAS.keys())
+@pytest.mark.parametrize(
+    "schema",
+    [
+        pytest.param(schema, id=name, marks=[pytest.mark.slow] * (n > 1))
+        for n, (name, schema) in enumerate(SCHEMAS.items())
+    ],
+)
 def test_parts_hold_what_one_store_holds(schema: dict[str, Any], table: pl.DataFrame, tmp_path: Path) -> None:
     whole = fr.prepare_impressions(table, tmp_path / "whole", schema=schema)
     prints = set()
@@ -97,6 +103,7 @@ def _name(field: Any) -> str:
     return field if isinstance(field, str) else field["name"]
 
 
+@pytest.mark.slow
 def test_more_parts_than_rows(table: pl.DataFrame, tmp_path: Path) -> None:
     schema = SCHEMA | {"split": {"kind": "temporal", "shares": [1, 0, 0]}}
     few = table.head(20)

@@ -65,6 +65,7 @@ def trained() -> tuple[RecommenderModel, list[list[int]]]:
     return model.eval(), rows[-50:]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hidden", [False, True])
 def test_a_beam_of_50_keeps_the_exhaustive_list(
     trained: tuple[RecommenderModel, list[list[int]]], hidden: bool

@@ -50,6 +50,7 @@ def market(tmp_path_factory: pytest.TempPathFactory) -> Store:
     return prepare(tables.events, tmp_path_factory.mktemp("market") / "store")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recipe", ["hstu", "hstu_plus"])
 def test_it_learns(recipe: str, market: Store, tmp_path: Path) -> None:
     """The loss falls, and after some epochs it ranks clearly better than popularity does."""

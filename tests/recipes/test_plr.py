@@ -102,6 +102,7 @@ APART = (
 """What may keep streams apart, all at once."""
 
 
+@pytest.mark.slow
 def test_what_keeps_streams_apart_is_diagnosed_stopped_early_and_exported(market: Store, tmp_path: Path) -> None:
     """A few epochs and then `diagnose` say whether the streams are one; every way to answer takes the same steps."""
     small = ["model.dim=16", "model.max_length=16", "model.encoder.inner=16", "training.max_epochs=1"]

@@ -74,6 +74,7 @@ def test_the_authors_block_and_equation_4() -> None:
     assert deep.model.ranker.initial == "identity" and deep.training.warmup > 0  # type: ignore[attr-defined]
 
 
+@pytest.mark.slow
 def test_rungs_rise_and_meet_their_twins() -> None:
     cells = {cell.name: cell for cell in Grid.read(GRID).expand()}
     sizes = {

@@ -71,6 +71,7 @@ def test_the_line_through_the_best_runs(power_ladder: Callable[..., Ladder]) -> 
     assert lines["parameters"](1e12)[0] == pytest.approx(np.exp(level + slope * np.log(1e12)))
 
 
+@pytest.mark.slow
 def test_advice_holds_its_budget_and_its_intervals(power_ladder: Callable[..., Ladder]) -> None:
     ladder = power_ladder()
     found = advise(ladder, 1e13, resamples=20)
@@ -94,6 +95,7 @@ def test_advice_on_losses(power_ladder: Callable[..., Ladder]) -> None:
     assert found.metric[0] == pytest.approx(found.by_law["metric"][0], abs=0.02)
 
 
+@pytest.mark.slow
 def test_advice_that_cannot_be_given(power_ladder: Callable[..., Ladder]) -> None:
     ladder = power_ladder()
     with refused("not-positive", "flops", -1):

@@ -80,6 +80,7 @@ def test_the_range_of_the_end_is_where_it_fits_as_well(power_ladder: Make, sigmo
     assert fit_law(sigmoid_ladder, "linear", resamples=20).end_range is None
 
 
+@pytest.mark.slow
 def test_five_data_sizes_and_a_bound_are_said(power_ladder: Make) -> None:
     few = fit_law(power_ladder(datas=4, noise=1e-2), "power", resamples=40)
     assert {d.ground for d in few.unidentified} >= {"levels", "interval"}
@@ -181,6 +182,7 @@ def test_other_runs_that_cannot_be_fitted_are_refused(power_ladder: Make) -> Non
         hold_out(one, "sigmoid", "data")
 
 
+@pytest.mark.slow
 def test_the_published_runs_give_the_published_curve(srt_csv: Path) -> None:
     law = fit_law(srt_csv, "sigmoid", resamples=40)
     assert len(law.residuals) == 945 and law.runs == 119

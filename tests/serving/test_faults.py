@@ -46,6 +46,7 @@ def test_many_threads_get_what_recommend_gives(shop: Shop) -> None:
         assert [one["score"] for one in answer["items"]] == pytest.approx(expected["score"].to_list(), abs=1e-5)
 
 
+@pytest.mark.slow
 def test_overflow_is_shed_and_passes(shop: Shop) -> None:
     with running(run=str(shop.run.path), queue=4, max_batch=1) as client:
         own = Client(client.url)

@@ -155,6 +155,7 @@ def test_a_failed_trial_has_no_score_and_is_never_the_best(
     assert found["best"]["sasrec"]["trial"] != 1
 
 
+@pytest.mark.slow
 def test_a_search_by_tpe_goes_on_to_the_trials_of_an_unbroken_one(
     store: Store, out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cheap: None
 ) -> None:
@@ -218,6 +219,7 @@ def by_tpe(space: Search, store: Store, out: Path, *failing: str) -> tuple[dict[
     return tune(space, store, out, progress=False, sampler="tpe", engine=flaky), flaky.started
 
 
+@pytest.mark.slow
 def test_trials_that_tpe_asked_for_stay_when_a_failed_one_ends_well_later(store: Store, out: Path, cheap: None) -> None:
     """Its score comes too late for the trials behind it: they keep their settings, and the next one is told of it."""
     first, _ = by_tpe(search("[sasrec]", trials=8), store, out, "sasrec-trial2")
@@ -239,6 +241,7 @@ def test_a_failed_trial_is_tried_again_once_in_a_call(store: Store, out: Path, c
         assert found["trials"]["sasrec"][2]["error"] and found["budget"]["trials_counted"] == trials
 
 
+@pytest.mark.slow
 def test_a_cell_that_joins_a_search_by_tpe_leaves_the_trials_of_the_others(
     store: Store, out: Path, cheap: None
 ) -> None:
@@ -317,6 +320,7 @@ def test_another_sampler_is_refused(store: Store, out: Path) -> None:
         tune(search(), store, out, sampler="random")
 
 
+@pytest.mark.slow
 def test_settings_on_one_axis_are_handed_on_one_by_one(store: Store, out: Path, tmp_path: Path, cheap: None) -> None:
     """tuned.json names plain settings, and a search by TPE goes on from what it asked for."""
     plain = search("[sasrec]").model_dump()

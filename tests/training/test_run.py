@@ -142,6 +142,7 @@ def test_a_row_that_training_did_not_write_is_left_out_with_those_behind_it(
     assert Run.open(folder).rows() == rows
 
 
+@pytest.mark.slow
 def test_every_recipe_trains_and_is_read_back(market: Store, tmp_path: Path) -> None:
     from fullrank.core.registry import kinds
 

@@ -85,13 +85,15 @@ def test_nothing_is_fetched_and_nothing_runs(whole: Report) -> None:
     assert policy and "default-src 'none'" in (policy[0] or "")
 
 
+@pytest.mark.slow
 def test_it_is_the_same_page_each_time(whole: Report, runs: dict[str, Run]) -> None:
     assert report(list(runs.values()), users=40).html == whole.html
 
 
-@pytest.mark.parametrize(
-    "name", ["<img src=x onerror=alert(1)>", "$\\frac{$", "_hidden", "a\"b'&c", "{{ 7 * 7 }}", "bell\x07", "x" * 200]
-)
+HOSTILE = ["<img src=x onerror=alert(1)>", "$\\frac{$", "_hidden", "a\"b'&c", "{{ 7 * 7 }}", "bell\x07", "x" * 200]
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n not in HOSTILE[:2])) for n in HOSTILE])
 def test_hostile_names_are_text(name: str, store: Store, tmp_path: Path) -> None:
     shallow = [f"model.encoder.layers={n}" for n in (1, 2)]
     pair = [make(store, tmp_path / "one" / name, shallow[0]), make(store, tmp_path / "two", shallow[1])]
@@ -123,6 +125,7 @@ def test_one_baseline_alone_has_a_page(runs: dict[str, Run], tmp_path: Path) -> 
     assert "ollaps" not in " ".join(made.sentences), "of a popularity ranking it says nothing new"
 
 
+@pytest.mark.slow
 def test_many_runs_keep_their_own_look(runs: dict[str, Run], store: Store, tmp_path: Path) -> None:
     several = [make(store, tmp_path / f"r{n}", recipe="popularity") for n in range(30)]
     made = report(several, users=20)

@@ -162,6 +162,7 @@ def test_names_are_text(store: ImpressionStore, tmp_path: Path) -> None:
     assert not {"script", "img"} & {tag for tag, _ in page.elements} and "49" not in made.html.split("<title>")[0]
 
 
+@pytest.mark.slow
 def test_kept_results_are_taken_and_others_measured(runs: dict[str, Run], tmp_path: Path) -> None:
     run = Run.open(Path(shutil.copytree(runs["rankmixer"].path, tmp_path / "run")))
     kept = fr.evaluate(run, set=["bins=3"])

@@ -109,6 +109,7 @@ def test_an_evaluation_with_hidden_events_is_not_taken(thinkers: list[Run], stor
     assert "dropped" not in one.evaluation.protocol
 
 
+@pytest.mark.slow
 def test_a_page_without_reasoners_does_not_mention_them(found: list[RunResult]) -> None:
     (block,) = blocks_of_runs("retrieval", ORDER, found[2:])
     names = {one.name for one in [*joint_figures("retrieval", ORDER, found[2:]), *block.figures]}

@@ -211,6 +211,7 @@ def solved(sequences: Any, steps: int = 200) -> float:
         return auc(made.eval().probabilities(fresh).numpy(), fresh.labels.numpy())
 
 
+@pytest.mark.slow
 def test_attention_and_search_find_what_pooling_hides() -> None:
     assert solved("pooled") < 0.75
     assert solved({"kind": "target_attention", "unit": {"hidden": [32], "activation": "relu"}}) > 0.88
