@@ -90,11 +90,8 @@ def fit(model: RecommenderModel, steps: int = 25, lr: float = 0.03) -> list[floa
 def marked(spec: Recommender) -> Any:
     """Other encoders and scores meet every loss with the slow tests; at once, a transformer meets every loss, and every
     encoder a task."""
-    plainest = spec.encoder.kind_of() == "transformer" or (spec.loss.kind_of(), spec.task.kind_of()) == (
-        "bce",
-        "next_item",
-    )
-    common = plainest and spec.scoring == Scoring()
+    plain = (spec.loss.kind_of(), spec.task.kind_of()) == ("bce", "next_item")
+    common = spec.scoring == Scoring() and (spec.encoder.kind_of() == "transformer" or plain)
     return pytest.param(spec, id=label(spec), marks=() if common else pytest.mark.slow)
 
 
