@@ -128,7 +128,7 @@ fullrank export sasrec --to folder --out data
 fullrank predict sasrec --data events.csv
 fullrank cascade sasrec popularity --data data
 fullrank compare sasrec popularity
-fullrank serve nowhere
+fullrank serve nowhere --port 0
 fullrank verify nowhere
 fullrank download movilens --out new
 """
