@@ -1,4 +1,4 @@
-"""All cases of the attack, then a table of what came of them, recorded in ``results/attack/``.
+"""All draws of the attack, then a table of what came of them, recorded in ``results/attack/``.
 
     python -m tests.attack [-n WORKERS] [--out FILE|FOLDER] [words for pytest]
 
@@ -9,12 +9,11 @@ Leaves with the exit code of pytest.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import subprocess
 import sys
 import tempfile
-import time
+import xml.etree.ElementTree as ElementTree
 from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -22,12 +21,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import harness, machine
-from tests.attack.frame import KINDS, RESULTS
+from tests.attack.frame import SURVIVED
 
 ROOT = Path(__file__).resolve().parents[2]
 PYTEST = ["-q", "-p", "no:cacheprovider", "-o", "addopts=--import-mode=importlib --strict-markers --strict-config"]
-SHOWN = 200
-"""Failed cases that the record holds in full."""
+NAMES = ("tried", "survived", "refused", "failed")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -35,67 +33,68 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("-n", default="2", metavar="WORKERS", help="processes of pytest-xdist  [default: 2]")
     parser.add_argument("--out", type=Path, metavar="FILE|FOLDER", help="where the counts go; nowhere by default")
     options, words = parser.parse_known_args(argv)
-    with tempfile.TemporaryDirectory(prefix="fullrank-attack-") as folder:
-        threads = {"OMP_NUM_THREADS": "1", "POLARS_MAX_THREADS": "1"}
-        tests = [] if any("test_" in word for word in words) else [str(ROOT / "tests" / "attack")]
-        given = [sys.executable, "-m", "pytest", *PYTEST, "-n", options.n, *words, *tests]
-        begun = time.perf_counter()
-        code = subprocess.run(given, cwd=ROOT, env={**os.environ, **threads, RESULTS: folder}).returncode
-        spent = time.perf_counter() - begun
-        rows = read(Path(folder))
+    tests = [] if any("test_" in word for word in words) else [str(ROOT / "tests" / "attack")]
+    code, rows = run("-n", options.n, *words, *tests)
     print(table(rows))
     if options.out is not None:
-        settings = {"command": " ".join(["python -m tests.attack", *(argv or sys.argv[1:])]), "workers": options.n}
+        parts = counts(rows)
         answer = {
-            "name": "attack", "figures": figures(rows) | {"seconds": round(spent)}, "parts": counts(rows),
-            "failed": [row for row in rows if not row["held"]][:SHOWN], "settings": settings,
-            "machine": machine.record(ROOT), "taken": datetime.now(UTC).isoformat(timespec="seconds"),
+            "name": "attack", "parts": parts,
+            "figures": {name: sum(part[name] for part in parts.values()) for name in NAMES},
+            "slowest": {row["test"]: row["seconds"] for row in sorted(rows, key=lambda row: -row["seconds"])[:20]},
+            "failed": [row for row in rows if row["failure"]], "machine": machine.record(ROOT),
+            "settings": {"command": " ".join(["python -m tests.attack", *(argv or sys.argv[1:])]),
+            "workers": options.n},
+            "taken": datetime.now(UTC).isoformat(timespec="seconds"),
         }  # fmt: skip
         print(f"recorded in {harness.write(answer, options.out)}")
     return code
 
 
-def read(folder: Path) -> list[dict[str, Any]]:
-    """The rows of all processes, in order of their names."""
-    lines = [line for file in folder.glob("*.jsonl") for line in file.read_text(encoding="utf-8").splitlines()]
-    return sorted((json.loads(line) for line in lines), key=lambda row: (row["part"], row["verb"], row["name"]))
+def run(*words: str, source: Path = ROOT / "src") -> tuple[int, list[dict[str, Any]]]:
+    """The exit code of pytest with the package in `source`, and what came of each test."""
+    with tempfile.TemporaryDirectory() as folder:
+        paths = ["-o", f"pythonpath=. {source} tests", f"--junitxml={folder}/junit.xml"]
+        threads = {"OMP_NUM_THREADS": "1", "POLARS_MAX_THREADS": "1", "PYTHONPATH": str(source)}
+        command = [sys.executable, "-m", "pytest", *PYTEST, *paths, *words]
+        code = subprocess.run(command, cwd=ROOT, env={**os.environ, **threads}).returncode
+        return code, read(Path(folder) / "junit.xml")
+
+
+def read(report: Path) -> list[dict[str, Any]]:
+    """A row a test: its file and name, its seconds, how it failed, and its draws as `PART/VERB/KIND` -> number."""
+    rows = []
+    for case in ElementTree.parse(report).getroot().iter("testcase"):
+        wrong = [child.attrib.get("message", "") for child in case if child.tag in ("failure", "error")]
+        draws = {item.attrib["name"]: int(item.attrib["value"]) for item in case.iter("property")}
+        part = case.attrib["classname"].rpartition(".test_")[2].replace("_", " ")
+        rows.append({"part": part, "test": case.attrib["name"], "seconds": round(float(case.attrib["time"]), 2),
+                     "failure": "; ".join(wrong)[:600], "draws": draws})  # fmt: skip
+    return rows
 
 
 def counts(rows: list[dict[str, Any]]) -> dict[str, dict[str, int]]:
-    """Part -> tried, survived, and of these how many were refused; failed; and the cases of each kind of outcome."""
-    found = {}
-    for part in sorted({row["part"] for row in rows}):
-        own = [row for row in rows if row["part"] == part]
-        held = [row for row in own if row["held"]]
-        kinds = Counter(row["kind"] for row in own)
-        found[part] = {
-            "tried": len(own), "survived": len(held), "refused": sum(row["kind"] == "refused" for row in held),
-            "failed": len(own) - len(held), **{kind: kinds[kind] for kind in KINDS if kinds[kind]},
-        }  # fmt: skip
-    return found
-
-
-def figures(rows: list[dict[str, Any]]) -> dict[str, float]:
-    """The sums over all parts."""
-    failed = Counter(row["kind"] for row in rows if not row["held"])
-    return {
-        "tried": len(rows), "survived": sum(row["held"] for row in rows), **{kind: failed[kind] for kind in KINDS},
-        "slowest_seconds": max((row["seconds"] for row in rows), default=0.0),
-    }  # fmt: skip
+    """Part -> tried, survived, of these refused; failed; then the draws of each verb. A test without draws is one."""
+    found: dict[str, Counter[str]] = {}
+    for row in rows:
+        own = row["draws"] or {f"{row['part']}/{row['test'].partition('[')[0]}/{'bug' if row['failure'] else 'ok'}": 1}
+        for key, count in own.items():
+            part, verb, kind = key.split("/")
+            counter = found.setdefault(part, Counter(dict.fromkeys(NAMES, 0)))
+            names = ("survived", "refused") if kind == "refused" else ("survived" if kind in SURVIVED else "failed",)
+            counter.update(dict.fromkeys(("tried", *names, verb), count))
+    return {part: dict(counter) for part, counter in sorted(found.items())}
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """A line a part, their sum, then a line for each case that failed."""
-    names = ("tried", "survived", "refused", "failed")
+    """A line a part, their sum, then a line for each test that failed."""
     parts = counts(rows)
-    total = {name: sum(part[name] for part in parts.values()) for name in names}
-    lines = [f"{'part':<24}" + "".join(f"{name:>10}" for name in names)]
-    for part, numbers in [*parts.items(), ("all", total)]:
-        lines.append(f"{part:<24}" + "".join(f"{numbers[name]:>10,}" for name in names))
-    for row in rows:
-        if not row["held"]:
-            lines.append(f"{row['kind']:<8}{row['part']} {row['verb']} {row['name']}: {row['detail'][:200]}")
-    return "\n".join(lines)
+    parts["all"] = {name: sum(part[name] for part in parts.values()) for name in NAMES}
+    lines = [f"{'part':<24}" + "".join(f"{name:>10}" for name in NAMES)]
+    lines += [f"{part:<24}" + "".join(f"{row[name]:>10,}" for name in NAMES) for part, row in parts.items()]
+    return "\n".join(
+        [*lines, *(f"{row['part']} {row['test']}: {row['failure'][:300]}" for row in rows if row["failure"])]
+    )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A command line that works for every verb, which cases change in one place; `leaves` finds the verbs by themselves."""
+"""A command line that works for every verb, which draws change in one place; `leaves` reads the verbs off typer."""
 
 from __future__ import annotations
 
@@ -11,57 +11,53 @@ from typing import Any
 import typer.main
 
 from fullrank.cli import build
-from tests.attack.worlds import DIM, ENCODE, TINY, set_of
-
-QUICK = (*set_of(*TINY, *DIM),)
+from tests.attack.worlds import ENCODE, QUICK, known, world
 
 
 @dataclass(frozen=True)
 class Base:
-    """Arguments and options of a command that ends with 0. ``@x`` is of the world, ``~x`` in the case's own folder."""
+    """Arguments and options of a command that ends with 0. ``@x`` is of the world, ``~x`` in the draw's own folder."""
 
     arguments: tuple[str, ...] = ()
-    options: dict[str, str | None] = field(default_factory=dict)
-    """Option -> its value; None of a flag."""
+    options: dict[str, str] = field(default_factory=dict)
     more: tuple[str, ...] = ()
-    """Options that may be repeated, which no case replaces."""
+    """Words that no draw replaces."""
     works: bool = True
     """False: it is refused, since it would take minutes; its paths are attacked with those alone that must be."""
 
 
+OUT = {"--out": "~out"}
 BASES: dict[str, Base] = {
     "demo": Base(options={"--out": "@store"}, works=False),
     "doctor": Base(),
     "list": Base(("attention",)),
     "show": Base(("sasrec",)),
     "schema": Base(options={"--kind": "transformer"}),
-    "download": Base(("planted",), {"--out": "~downloads"}),
-    "prepare": Base(("@events.csv",), {"--out": "~out"}),
-    "prepare-impressions": Base(("@impressions.parquet",), {"--schema": "@schema.yaml", "--out": "~out"}),
-    "subset": Base(("@store",), {"--out": "~out", "--share": "0.5"}),
-    "encode": Base(("@store",), {"--vectors": "@vectors.parquet", "--out": "~out"}, tuple(ENCODE.split())),
-    "train": Base(("sasrec",), {"--data": "@store", "--out": "~out"}, QUICK),
-    "pretrain": Base(("sasrec",), {"--data": "@store", "--out": "~out"}, (*QUICK, "--data", "@store2")),
+    "download": Base(("planted",), OUT),
+    "prepare": Base(("@events.csv",), OUT),
+    "prepare-impressions": Base(("@impressions.parquet",), {"--schema": "@schema.yaml", **OUT}),
+    "subset": Base(("@store",), {**OUT, "--share": "0.5"}),
+    "encode": Base(("@store",), {"--vectors": "@vectors.parquet", **OUT}, tuple(ENCODE.split())),
+    "train": Base(("sasrec",), {"--data": "@store", **OUT}, tuple(QUICK.split())),
+    "pretrain": Base(("sasrec",), {"--data": "@store", **OUT}, (*QUICK.split(), "--data", "@store2")),
     "fisher": Base(("@sasrec",), {"--out": "~f.safetensors", "--batches": "3"}),
-    "finetune": Base(("@sasrec",), {"--data": "@store", "--out": "~out", "--stages": "0"}, QUICK),
-    "calibrate": Base(("@lr",), {"--out": "~out"}),
-    "sweep": Base(("@grid.yaml",), {"--data": "@store", "--out": "~out"}),
-    "tune": Base(("@space.yaml",), {"--data": "@store", "--out": "~out"}),
+    "finetune": Base(("@sasrec",), {"--data": "@store", **OUT, "--stages": "0"}, tuple(QUICK.split())),
+    "sweep": Base(("@grid.yaml",), {"--data": "@store", **OUT}),
+    "tune": Base(("@space.yaml",), {"--data": "@store", **OUT}),
     "evaluate": Base(("@sasrec",)),
     "recommend": Base(("@sasrec",), {"--history": "3,5,7", "--k": "5"}),
     "similar": Base(("@sasrec",), {"--item": "3", "--k": "5"}),
     "vectors": Base(("@sasrec",), {"--out": "~vectors.parquet"}),
-    "grow": Base(("@sasrec",), {"--items": "@new_items.csv", "--start": "mean", "--out": "~out"}),
+    "grow": Base(("@sasrec",), {"--items": "@new_items.csv", "--start": "mean", **OUT}),
     "serve": Base(("@sasrec",), {"--store": "memory:"}, ("--check",)),
     "predict": Base(("@lr", "@today.csv")),
     "cascade": Base(
-        ("@sasrec", "@lr"), {"--user": "user_id", "--item": "item_id", "--candidates": "30"},
-        ("--context", "hour=3"),
+        ("@sasrec", "@lr"), {"--user": "user_id", "--item": "item_id", "--candidates": "30"}, ("--context", "hour=3")
     ),
     "diagnose": Base(("@sasrec",), {"--users": "20", "--out": "~rows.jsonl"}),
     "attention": Base(("@sasrec",)),
     "report": Base(("@popularity",), {"--out": "~page.html", "--users": "20"}),
-    "export": Base(("@sasrec",), {"--to": "faiss", "--out": "~out"}),
+    "export": Base(("@sasrec",), {"--to": "faiss", **OUT}),
     "verify": Base(("@sasrec",)),
     "keys add": Base(("~keys.json",), {"--name": "shop"}, ("--scope", "write")),
     "keys list": Base(("@keys.json",)),
@@ -69,8 +65,10 @@ BASES: dict[str, Base] = {
     "scale fit": Base(("@scaling.csv",), {"--form": "power", "--resamples": "20"}),
     "scale advise": Base(("@scaling.csv",), {"--flops": "1e12", "--form": "power", "--resamples": "20"}),
     "scale growth": Base(("@store",)),
-}  # fmt: skip
+}
 """Verb -> its base; a verb without one fails `test_every_verb_has_a_base`."""
+FILES = {"FILE", "EVENTS", "IMPRESSIONS", "GRID", "SPACE", "RECIPE"}
+WRITTEN = {"out", "results", "cache"}
 
 
 @dataclass(frozen=True)
@@ -79,18 +77,22 @@ class Parameter:
 
     name: str
     """``--k``, or the name of an argument."""
-    place: int | None
+    position: int | None
     """Which argument it is; None of an option."""
     kind: str
     """`int`, `float`, `str`, `Path`, `bool` (a flag)."""
-    many: bool
-    metavar: str
+    ends: tuple[Any, ...]
+    """The least and the largest number that typer takes."""
     is_file: bool
     """Of a path: whether it is a file's that is read, by what the help calls it."""
 
+    @property
+    def is_path(self) -> bool:
+        return self.kind == "Path" or (self.position is not None and self.is_file)
 
-FILES = {"FILE", "EVENTS", "IMPRESSIONS", "GRID", "SPACE", "RECIPE"}
-WRITTEN = {"out", "results", "cache"}
+    @property
+    def is_written(self) -> bool:
+        return self.name.removeprefix("--") in WRITTEN
 
 
 @cache
@@ -108,42 +110,37 @@ def _walk(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]
 
 
 def _parameters(command: Any) -> Iterator[Parameter]:
-    place = 0
+    position = 0
     for one in command.params:
-        argument = one.param_type_name == "argument"
-        kind = str(one.type_descriptor.annotation)
+        argument, kind = one.param_type_name == "argument", str(one.type_descriptor.annotation)
         name = next((word for word in ("Path", "int", "float", "bool") if word in kind), "str")
+        ends = tuple(end for end in (getattr(one, "min", None), getattr(one, "max", None)) if end is not None)
         is_file = one.metavar in FILES and one.name not in WRITTEN
-        many = bool(getattr(one, "multiple", False) or one.nargs != 1)
-        yield Parameter(
-            one.name if argument else one.opts[0], place if argument else None, name, many, one.metavar or "", is_file
-        )
-        place += argument
+        yield Parameter(one.name if argument else one.opts[0], position if argument else None, name, ends, is_file)
+        position += argument
 
 
-def words_of(verb: str, home: Path, place: Path, **changes: Any) -> list[str]:
-    """The base of a verb as words; see `changed`."""
-    return located(changed(verb, **changes), home, place)
+def parameter_of(verb: str, name: str) -> Parameter:
+    return next(one for one in leaves()[verb] if one.name == name)
 
 
-def changed(verb: str, parameter: Parameter | None = None, value: str | None = None) -> list[str]:
-    """The words of a base with one parameter set to `value`, in place of the base's own."""
+def changed(
+    verb: str, parameter: Parameter | None = None, value: str | None = None, more: tuple[str, ...] = ()
+) -> list[str]:
+    """The words of a base with one parameter set to `value` (None: a flag), or `more` words behind its name."""
     base = BASES[verb]
-    arguments, options, more = list(base.arguments), dict(base.options), list(base.more)
-    if parameter is not None and parameter.place is not None:
-        arguments[parameter.place : parameter.place + 1] = [str(value)]
+    arguments, options = list(base.arguments), {name: (name, text) for name, text in base.options.items()}
+    if parameter is not None and parameter.position is not None:
+        arguments[parameter.position : parameter.position + 1] = [str(value)]
     elif parameter is not None:
-        options[parameter.name] = value
-    given = [word for name, text in options.items() for word in ((name,) if text is None else (name, text))]
+        options[parameter.name] = (parameter.name,) if value is None else (parameter.name, value)
+    words = [word for name, pair in options.items() if name not in more for word in pair]
     dashes = ["--"] if any(word.startswith("-") for word in arguments) else []  # an argument, not an option
-    return [*verb.split(), "--json", *given, *more, *dashes, *arguments]
+    return [*verb.split(), "--json", *more, *words, *base.more, *dashes, *arguments]
 
 
-def located(words: list[str], home: Path, place: Path) -> list[str]:
-    """Words with ``@x`` and ``~x`` as paths."""
-    return [
-        str(home / word[1:]) if word.startswith("@") and (home / word[1:].split("/")[0]).exists()
-        else str(place / word[1:]) if word.startswith("~") and len(word) > 1
-        else word
-        for word in words
-    ]  # fmt: skip
+def watched(words: list[str]) -> list[Path]:
+    """What a command line, and the base of its verb, read of the world: it has to be left as it is."""
+    base = BASES.get(" ".join(words[:2])) or BASES.get(words[0]) or Base()
+    parts = {word[1:] for word in (*words, *base.arguments, *base.options.values()) if word.startswith("@")}
+    return [Path(world(part)) for part in sorted(parts) if known(part)]

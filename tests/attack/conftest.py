@@ -1,18 +1,13 @@
-"""One folder of shared worlds for all processes of a run, and the watchdog of native code."""
+"""One folder of shared worlds for all processes of a run, and the counts of draws in each test's report."""
 
 from __future__ import annotations
 
-import faulthandler
-import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.attack.frame import SHARED
-
-NATIVE_SECONDS = 240
-"""Behind the alarm of a case: code that no signal interrupts ends the worker, and pytest names the case."""
+from tests.attack.frame import SHARED, TALLY, parse_once
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -23,15 +18,17 @@ def worlds(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Iterator
     home.mkdir(exist_ok=True)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(SHARED, str(home))
+        parse_once(patch)
         yield
 
 
 @pytest.fixture(autouse=True)
-def watchdog() -> Iterator[None]:
-    """End a worker whose case no signal interrupts."""
-    faulthandler.dump_traceback_later(NATIVE_SECONDS, exit=True, file=sys.__stderr__)
+def tally(record_property: Callable[[str, object], None]) -> Iterator[None]:
+    """`PART/VERB/KIND` -> number of draws, as properties of the test in a report of JUnit's form."""
+    TALLY.clear()
     yield
-    faulthandler.cancel_dump_traceback_later()
+    for key, count in TALLY.items():
+        record_property("/".join(key), count)
 
 
 @pytest.fixture

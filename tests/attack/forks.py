@@ -11,123 +11,96 @@ be made to kill itself before the n-th of them, or to find the disk full from th
 from __future__ import annotations
 
 import atexit
+import errno
 import fcntl
+import importlib
 import json
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-from tests.attack.frame import patience, shared
+import pytest
+
+from tests.attack.frame import SECONDS, Said, parse_once, patience, shared
 
 Then = Literal["kill", "stop", "full", "remove"]
-HERE = Path(__file__).resolve()
-SOURCE, ROOT = HERE.parents[2] / "src", HERE.parents[2]
-
-
-@dataclass(frozen=True)
-class Done:
-    """How a child ended."""
-
-    code: int | None
-    """The exit status; minus the signal that ended it; None: it still runs."""
-    out: str
-    err: str
-    seconds: float
-    places: list[str] = field(default_factory=list)
-    """`KIND PATH` of each place that it came by, the path below its folder."""
-
-    @property
-    def refusal(self) -> str | None:
-        """The code of the refusal that `--json` printed last, or None."""
-        lines = self.out.splitlines()
-        try:
-            code = json.loads(lines[-1]).get("code") if lines else None
-        except (ValueError, AttributeError):
-            return None
-        return code if isinstance(code, str) else None
+ROOT = Path(__file__).resolve().parents[2]
 
 
 class Child:
     """A command line that runs."""
 
-    def __init__(self, server: Forks, pid: int, begun: float):
-        self.server, self.pid, self.begun = server, pid, begun
+    def __init__(self, server: Forks, pid: int, words: Sequence[object]):
+        self.server, self.pid, self.words, self.begun = server, pid, tuple(map(str, words)), time.perf_counter()
 
     def signal(self, number: int) -> None:
         self.server.ask({"do": "signal", "pid": self.pid, "number": int(number)})
 
-    def wait(self, seconds: float) -> Done:
+    def wait(self, seconds: float) -> Said:
         """How it ended within that time; its `code` is None where it has not."""
         said = self.server.ask({"do": "wait", "pid": self.pid, "seconds": seconds})
-        spent = time.perf_counter() - self.begun
-        return Done(said["code"], said["out"], said["err"], spent, said["places"].splitlines())
+        spent, places = time.perf_counter() - self.begun, tuple(said["places"].splitlines())
+        return Said(self.words, said["code"], said["out"], said["err"], spent, False, places)
 
-    def halted(self, seconds: float = 20.0) -> bool:
+    def halted(self) -> bool:
         """Wait until it has stopped at its place; False where it ended before."""
-        return bool(self.server.ask({"do": "halted", "pid": self.pid, "seconds": seconds})["halted"])
+        return bool(self.server.ask({"do": "halted", "pid": self.pid, "seconds": SECONDS})["halted"])
 
-    def end(self, seconds: float = 20.0) -> Done:
-        """How it ended; what takes longer hangs and is killed (code -SIGKILL, and `err` says so)."""
-        seconds *= patience()
-        done = self.wait(seconds)
+    def end(self) -> Said:
+        """How it ended; what takes longer than a draw may hangs and is killed."""
+        done = self.wait(SECONDS * patience())
         if done.code is not None:
             return done
         self.signal(signal.SIGKILL)
-        done = self.wait(5.0)
-        return Done(done.code, done.out, f"{done.err}\nHANG: killed after {seconds:.0f} s", done.seconds, done.places)
+        return replace(self.wait(5.0), hung=True)
 
 
 class Forks:
     """The server, as the tests see it. `close` it in the end."""
 
-    def __init__(self, place: Path):
-        place.mkdir(parents=True, exist_ok=True)
-        path = os.pathsep.join([str(SOURCE), str(ROOT), os.environ.get("PYTHONPATH", "")])
-        one = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
-        environment = {**os.environ, **one, "POLARS_MAX_THREADS": "1", "PYTHONPATH": path}
-        environment["TORCHINDUCTOR_CACHE_DIR"] = str(place / "inductor")
+    def __init__(self, folder: Path):
+        folder.mkdir(parents=True, exist_ok=True)
+        path = os.pathsep.join([str(ROOT / "src"), str(ROOT), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")])
+        threads = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "POLARS_MAX_THREADS")
+        environment = {**os.environ, **dict.fromkeys(threads, "1"), "PYTHONPATH": path}
+        environment["TORCHINDUCTOR_CACHE_DIR"] = str(folder / "inductor")
         command = [sys.executable, "-W", "ignore", "-m", "tests.attack.forks"]
         self.process = subprocess.Popen(
-            command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=place
+            command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=folder
         )
         assert self._answer() == {"ready": True}
 
     def start(
-        self,
-        words: Sequence[object],
-        home: Path,
-        *,
-        at: int | None = None,
-        then: Then = "kill",
-        limits: dict[str, int] | None = None,
-        places: bool = False,
-    ) -> Child:
-        """Run a command line, or a function of fullrank (`fullrank:grow_catalog` and its arguments as one mapping).
+        self, words: Sequence[object], home: Path, *, at: int | None = None, then: Then = "kill",
+        limits: dict[str, int] | None = None, places: bool = False,
+    ) -> Child:  # fmt: skip
+        """Run a command line, or a function (`fullrank:fill_unseen` and its arguments as one mapping).
 
         `home` is its working folder. Before place `at`, `then` happens: it is killed or stopped, the disk is full from
         there on, or everything in its folder is removed. `limits` are those of `resource`, such as `RLIMIT_FSIZE`.
         `places`: count them.
         """
-        told = [words[0], *(word if isinstance(word, dict) else str(word) for word in words[1:])]
-        asked = {
-            "do": "start", "words": told, "home": str(home.resolve()), "at": at, "then": then, "limits": limits or {},
+        question = {
+            "do": "start", "words": [word if isinstance(word, dict) else str(word) for word in words],
+            "home": str(home.resolve()), "at": at, "then": then, "limits": limits or {},
             "places": places or at is not None,
         }  # fmt: skip
-        begun = time.perf_counter()
-        return Child(self, self.ask(asked)["pid"], begun)
+        return Child(self, self.ask(question)["pid"], words)
 
-    def run(self, words: Sequence[object], home: Path, **given: Any) -> Done:
-        return self.start(words, home, **given).end()
+    def run(self, words: Sequence[object], home: Path, **how: Any) -> Said:
+        return self.start(words, home, **how).end()
 
     def ask(self, question: dict[str, Any]) -> dict[str, Any]:
         assert self.process.stdin is not None
@@ -151,13 +124,13 @@ class Forks:
 @cache
 def forks() -> Forks:
     """The fork server of this process."""
-    server = Forks(shared(f"kills-logs-{os.getpid()}", lambda folder: None))
+    server = Forks(shared(f"forks-{os.getpid()}", Path.mkdir))
     atexit.register(server.close)
     return server
 
 
 class Places:
-    """Counts what this process does to files below `root`; calls `act` at each place with its number and kind."""
+    """Counts what this process does to files below `root`; calls `act` at each place with its number, kind and path."""
 
     EVENTS = {
         "os.rename": "rename", "os.mkdir": "mkdir", "os.remove": "remove", "os.rmdir": "rmdir", "os.link": "link",
@@ -174,18 +147,18 @@ class Places:
         import polars as pl
         import safetensors.torch
 
-        sys.addaudithook(self._heard)
-        self._wrap(os, "fsync", "flush")
-        for name in ("write_parquet", "write_csv", "write_ndjson"):
-            self._wrap(pl.DataFrame, name, "native", at=1)
-        self._wrap(pl.LazyFrame, "sink_parquet", "native", at=1)
-        self._wrap(safetensors.torch, "save_file", "native", at=1)
         from fullrank.core import files
 
-        if hasattr(files, "exchange"):
-            self._wrap(files, "exchange", "exchange")
+        sys.addaudithook(self._heard)
+        for owner, name, kind, at in (
+            (os, "fsync", "flush", 0), (pl.DataFrame, "write_parquet", "native", 1), (pl.DataFrame, "write_csv",
+            "native", 1),
+            (pl.DataFrame, "write_ndjson", "native", 1), (pl.LazyFrame, "sink_parquet", "native", 1),
+            (safetensors.torch, "save_file", "native", 1), (files, "exchange", "exchange", 0),
+        ):  # fmt: skip
+            self._wrap(owner, name, kind, at)
 
-    def _wrap(self, owner: Any, name: str, kind: str, at: int = 0) -> None:
+    def _wrap(self, owner: Any, name: str, kind: str, at: int) -> None:
         real = getattr(owner, name)
 
         def passed(*arguments: Any, **named: Any) -> Any:
@@ -208,19 +181,18 @@ class Places:
             folder = arguments[-1] if event in ("os.remove", "os.rmdir") else -1
             self._passed(self.EVENTS[event], arguments[0], folder)
 
-    def _passed(self, kind: str, place: Any, folder: Any = -1) -> None:
-        if not isinstance(place, int | str | bytes | os.PathLike):
-            return
-        if isinstance(place, int) or hasattr(place, "fileno"):
-            path = _path_of(place)
+    def _passed(self, kind: str, target: Any, folder: Any = -1) -> None:
+        if isinstance(target, int) or hasattr(target, "fileno"):
+            path = _path_of(target)
+        elif isinstance(target, str | bytes | os.PathLike):
+            within = _path_of(folder) if isinstance(folder, int) and folder >= 0 else os.getcwd()
+            path = os.path.join(within, os.fsdecode(target))
         else:
-            path = os.fsdecode(place)
-            path = os.path.join(_path_of(folder) if isinstance(folder, int) and folder >= 0 else os.getcwd(), path)
-        if not path.startswith(self.root):
             return
         there = os.path.lexists(path)
-        if self.inside or (kind == "mkdir" and there) or (kind in ("remove", "rmdir") and not there):
-            return  # it changes nothing
+        changes_nothing = (kind == "mkdir" and there) or (kind in ("remove", "rmdir") and not there)
+        if self.inside or changes_nothing or not path.startswith(self.root):
+            return
         self.count += 1
         os.write(self.log, f"{kind} {os.path.relpath(path, self.root)}\n".encode())
         outer, self.inside = self.inside, True  # what is done at a place is none itself
@@ -242,39 +214,36 @@ def serve() -> None:
     _import_all()
     print(json.dumps({"ready": True}), flush=True)
     for line in sys.stdin:
-        asked = json.loads(line)
-        if asked["do"] == "start":
-            answer = {"pid": _fork(asked)}
-        elif asked["do"] == "signal":
-            os.kill(asked["pid"], asked["number"])
-            answer = {}
-        elif asked["do"] == "halted":
-            answer = {"halted": _halted(asked["pid"], asked["seconds"])}
+        question = json.loads(line)
+        answer: dict[str, Any] = {}
+        if question["do"] == "start":
+            answer = {"pid": _fork(question)}
+        elif question["do"] == "signal":
+            os.kill(question["pid"], question["number"])
+        elif question["do"] == "halted":
+            answer = {"halted": _halted(question["pid"], question["seconds"])}
         else:
-            answer = _wait(asked["pid"], asked["seconds"])
+            answer = _wait(question["pid"], question["seconds"])
         print(json.dumps(answer), flush=True)
 
 
 def _import_all() -> None:
-    import importlib
-    import pkgutil
-
-    import fullrank
-
-    assert str(SOURCE) in str(fullrank.__file__), fullrank.__file__
-    for module in pkgutil.walk_packages(fullrank.__path__, "fullrank."):
-        if not module.name.endswith("__main__"):
-            with suppress(ImportError):
-                importlib.import_module(module.name)
-    for name in ("matplotlib.pyplot", "matplotlib.backends.backend_svg", "jinja2", "optuna", "torch._dynamo",
-                 "torch.distributed", "lightning.pytorch", "faiss"):  # fmt: skip
-        with suppress(ImportError):
-            importlib.import_module(name)
     import gc
+    import pkgutil
 
     import torch
 
+    import fullrank
+
+    assert str(ROOT / "src") in str(fullrank.__file__), fullrank.__file__
+    names = [module.name for module in pkgutil.walk_packages(fullrank.__path__, "fullrank.")]
+    for name in (*names, "matplotlib.pyplot", "matplotlib.backends.backend_svg", "jinja2", "optuna", "torch._dynamo",
+                 "torch.distributed", "lightning.pytorch", "faiss"):  # fmt: skip
+        if not name.endswith("__main__"):
+            with suppress(ImportError):
+                importlib.import_module(name)
     torch.set_num_threads(1)
+    parse_once(pytest.MonkeyPatch())
     gc.freeze()
 
 
@@ -307,10 +276,10 @@ def _wait(pid: int, seconds: float) -> dict[str, Any]:
         os.set_blocking(pipe, False)
         with open(pipe, "rb") as file:
             texts.append((file.read() or b"").decode("utf-8", "replace"))
-    return {"code": code, "out": texts[0], "err": texts[1], "places": texts[2]}
+    return dict(zip(("code", "out", "err", "places"), (code, *texts), strict=True))
 
 
-def _fork(asked: dict[str, Any]) -> int:
+def _fork(question: dict[str, Any]) -> int:
     pipes = [os.pipe() for _ in range(3)]
     for _, end in pipes:
         fcntl.fcntl(end, fcntl.F_SETPIPE_SZ, ROOM)
@@ -318,7 +287,7 @@ def _fork(asked: dict[str, Any]) -> int:
     if pid == 0:
         code = 70
         try:
-            code = _child(asked, [end for _, end in pipes])
+            code = _child(question, [end for _, end in pipes])
         except BaseException:
             traceback.print_exc()
         finally:
@@ -331,59 +300,51 @@ def _fork(asked: dict[str, Any]) -> int:
     return pid
 
 
-def _child(asked: dict[str, Any], ends: list[int]) -> int:
+def _child(question: dict[str, Any], ends: list[int]) -> int:
     import faulthandler
     import resource
-    import tempfile
 
-    os.dup2(ends[0], 1)
-    os.dup2(ends[1], 2)
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    for number, handle in enumerate((os.open(os.devnull, os.O_RDONLY), *ends[:2])):
+        os.dup2(handle, number)
     # The server's own are of other files: its stdin has questions in it.
     sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
-    sys.stdout = open(1, "w", encoding="utf-8", closefd=False, buffering=1)  # noqa: SIM115
-    sys.stderr = open(2, "w", encoding="utf-8", closefd=False, buffering=1)  # noqa: SIM115
-    os.chdir(asked["home"])
-    os.environ["TMPDIR"] = os.path.join(asked["home"], "tmp")
+    sys.stdout, sys.stderr = (open(n, "w", encoding="utf-8", closefd=False, buffering=1) for n in (1, 2))
+    os.chdir(question["home"])
+    os.environ["TMPDIR"] = os.path.join(question["home"], "tmp")
     tempfile.tempdir = None
     faulthandler.enable()
-    for name, value in asked["limits"].items():
+    for name, value in question["limits"].items():
         resource.setrlimit(getattr(resource, name), (value, value))
-    if asked["places"]:
-        root = asked["home"] + os.sep
-        Places(root, ends[2], _act(root, asked["at"], asked["then"])).install()
-    code = _call(asked["words"])
+    if question["places"]:
+        root = question["home"] + os.sep
+        Places(root, ends[2], _act(root, question["at"], question["then"])).install()
+    code = _call(question["words"])
     sys.stdout.flush()
     sys.stderr.flush()
     return code
 
 
 def _act(root: str, at: int | None, then: Then) -> Callable[[int, str, str], None]:
-    import errno
-    import shutil
-
     def act(count: int, kind: str, path: str) -> None:
+        if at is None or count < at or (count > at and then != "full"):
+            return
         if then == "full":
-            if at is not None and count >= at and kind in Places.WRITING:
+            if kind in Places.WRITING:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
-        elif count == at and then == "remove":
-            for name in os.listdir(root):
-                if name != "tmp":
-                    shutil.rmtree(os.path.join(root, name), ignore_errors=True)
-        elif count == at:
+        elif then == "remove":
+            for name in {*os.listdir(root)} - {"tmp"}:
+                shutil.rmtree(os.path.join(root, name), ignore_errors=True)
+        else:
             os.kill(os.getpid(), signal.SIGKILL if then == "kill" else signal.SIGSTOP)
 
     return act
 
 
 def _call(words: list[Any]) -> int:
-    if len(words) != 2 or not isinstance(words[1], dict):
+    if not isinstance(words[-1], dict):
         from fullrank.cli import main
 
-        sys.argv[1:] = words  # as a process of its own, which has a way to end by a signal
-        return main()
-    import importlib
-
+        return main(words)
     from fullrank.core.errors import UserError
 
     module, name = words[0].split(":")

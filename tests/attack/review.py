@@ -7,6 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import resource
+import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -14,27 +18,68 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.attack.frame import Said, call, outcome_of, patience, shared
-from tests.attack.spawn import environment
+import pytest
+
+from tests.attack.frame import SECONDS, SURVIVED, Said, call, outcome_of, patience, shared
 from tests.attack.worlds import DIM, set_of, world
 
 MANY = ("training.max_epochs=3000", "training.batch_size=64", "training.patience=null", *DIM)
+TRAIN = ("train", "sasrec")
+ASKED = ("--k", 30, "--history", "9,7,5")
+
+
+SLOW = (pytest.mark.slow, pytest.mark.attack)
+
+
+def slow(test: Any) -> Any:
+    """Mark what `make test` leaves out; what it guards has a fast test in its own room."""
+    return pytest.mark.slow(pytest.mark.attack(test))
+
+
+def survived(*words: object, kinds: tuple[str, ...] = SURVIVED) -> Said:
+    """The command line ends with an answer or a refusal. Version 0.1 had no codes: `test_options` asks for them."""
+    said = call(*words, "--json")
+    outcome = outcome_of(said, as_json=kinds == ("ok",))
+    assert outcome.kind in kinds, outcome
+    return said
 
 
 def refused(*words: object) -> Said:
-    """The command line ends with status 2 and one sentence. Version 0.1 had no codes: `test_options` asks for them."""
-    said = call(*words, "--json")
-    outcome = outcome_of(said, as_json=False)
-    assert outcome.kind == "refused", f"{outcome.kind}: {outcome.detail}"
-    return said
+    """The command line ends with status 2 and one sentence."""
+    return survived(*words, kinds=("refused",))
 
 
 def answer(*words: object) -> Any:
     """The JSON of a command line that ends with 0."""
-    said = call(*words, "--json")
-    outcome = outcome_of(said)
-    assert outcome.kind == "ok", f"{outcome.kind}: {outcome.detail}"
-    return said.json
+    return survived(*words, kinds=("ok",)).json
+
+
+def spawn(*words: object, seconds: float = SECONDS + 10, memory: int | None = None) -> Said:
+    """A command line in a process of its own, with at most `memory` bytes; its whole group is ended in time.
+
+    The ten seconds are those of starting Python on a busy machine.
+    """
+    bound = None if memory is None else lambda: resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+    begun, hung = time.perf_counter(), False
+    process = subprocess.Popen(
+        [sys.executable, "-m", "fullrank", *map(str, words)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        errors="backslashreplace", start_new_session=True, env=environment(), preexec_fn=bound,
+    )  # fmt: skip
+    try:
+        out, err = process.communicate(timeout=seconds * patience())
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        out, err = process.communicate()
+        hung = True
+    return Said(tuple(map(str, words)), process.returncode, out, err, time.perf_counter() - begun, hung)
+
+
+def environment() -> dict[str, str]:
+    """This process's environment, with one thread and the package that is imported here."""
+    import fullrank
+
+    path = os.pathsep.join(filter(None, [str(Path(fullrank.__file__).parents[1]), os.environ.get("PYTHONPATH")]))
+    return {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "POLARS_MAX_THREADS": "1"}
 
 
 def listed(run: object, *words: object) -> list[tuple[Any, ...]]:
@@ -42,24 +87,16 @@ def listed(run: object, *words: object) -> list[tuple[Any, ...]]:
     return [(row["item"], round(row["score"], 6)) for row in rows]
 
 
-ASKED = ("--k", 30, "--history", "9,7,5")
-
-
 @contextlib.contextmanager
-def training(run: Path, *words: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that trains for long, once it has kept a checkpoint; killed at the end."""
-    given = ["train", "sasrec", "--data", world()["store"], "--out", str(run), *words, *set_of(*MANY)]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "fullrank", *given],
-        env=environment(),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
+def training(run: Path) -> Iterator[tuple[subprocess.Popen[bytes], list[str]]]:
+    """A process that trains for long, once it has kept a checkpoint, and its words; killed at the end."""
+    words = [*TRAIN, "--data", world("store"), "--out", str(run), *set_of(*MANY)]
+    process = subprocess.Popen([sys.executable, "-m", "fullrank", *words], env=environment(), stdout=subprocess.DEVNULL,
+                               stderr=subprocess.DEVNULL, start_new_session=True)  # fmt: skip
     try:
         waited(lambda: len(rows_of(run)) >= 2 or process.poll() is not None)
         assert process.poll() is None, "the training has ended before its time"
-        yield process
+        yield process, words
     finally:
         process.kill()
         process.wait()
@@ -80,11 +117,12 @@ def rows_of(run: Path) -> list[int]:
     return [json.loads(line)["epoch"] for line in lines if '"event": "epoch"' in line]
 
 
-def cut_off() -> Path:
-    """A run whose training was killed, with its checkpoint."""
+def cut_off(copy: Path) -> tuple[Path, list[str]]:
+    """A copy of a run whose training was killed, with its checkpoint, and the words that resume it."""
 
-    def make(folder: Path) -> None:
-        with training(folder / "run"):
-            waited(lambda: len(rows_of(folder / "run")) >= 4)
+    def make(run: Path) -> None:
+        with training(run):
+            waited(lambda: len(rows_of(run)) >= 4)
 
-    return shared("cut-off", make) / "run"
+    shutil.copytree(shared("killed", make), copy)
+    return copy, [*TRAIN, "--resume", "--data", world("store"), "--out", str(copy), *set_of(*MANY)]

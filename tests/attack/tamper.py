@@ -1,98 +1,244 @@
-"""Damaged folders: one file of a folder is damaged (`mutations`), a verb reads it, its answer is compared.
+"""Damaged folders: one file of a folder is damaged (`damage`), a verb reads it, its answer is compared.
 
 An answer is what the verb prints with --json and the files that it writes, less what no two calls share. Equal to that
-of the whole folder, or refused in a sentence: survived. Another answer with exit 0 is `silent`, unless one of the rules
-of `may_differ` says why it cannot be told. Whatever happens, the code that hostile files carry must not run.
+of the whole folder, or refused in a sentence: survived. Another answer with exit 0 is `silent`, unless `may_differ`
+says why it cannot be told. Whatever happens, the code that hostile files carry must not run.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fnmatch
 import hashlib
 import json
 import os
 import re
 import shutil
+import sys
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tests.attack import specimens
-from tests.attack.damage import CANARY, Mutation
-from tests.attack.frame import Case, Outcome, Said, outcome_of, own_place, shared
-from tests.attack.mutations import damage, mutations, of_folder, reseal
-from tests.attack.specimens import SPECIMENS, Specimen
-from tests.attack.tamper_verbs import Verb, verbs_of
+from hypothesis import strategies as st
+from hypothesis.strategies import SearchStrategy
 
-FOLDER = "."
-"""In the place of a file: the whole folder is damaged."""
+from tests.attack.damage import CANARY, Damage, apply, damages, kinds_of_files, of_folder, reseal
+from tests.attack.frame import Outcome, Said, call, outcome_of, own_folder, said_by, steady
+from tests.attack.worlds import encode_text, located, world
 
 
-def cases() -> Iterator[Case]:
-    """A case for each specimen, verb, kind of file and slot. Which damage a slot holds is known when the files are."""
-    for specimen in SPECIMENS:
-        for at, verb in enumerate(verbs_of(specimen)):
-            for pattern in (FOLDER, *specimen.patterns):
-                if pattern != FOLDER and not any(fnmatch.fnmatchcase(pattern, some) for some in verb.reads):
-                    continue
-                for slot in range(verb.slots):
-                    name = f"{specimen.name} {pattern} {slot:02d}"
-                    yield Case("tamper", verb.name, name, _runner(specimen, at, pattern, slot))
+@dataclass(frozen=True)
+class Specimen:
+    """A folder of the world that is damaged, and another one of its format, whose files are put into it."""
+
+    name: str
+    twin: str = ""
+    unfinished: bool = False
+    """Whether it is a run whose training was cut off."""
+    hashed: bool = True
+    """Whether it is of a format with hashes: then every change of a file is found or does not matter."""
+    resealed: bool = False
+    """Whether the manifest is given the hashes of the damaged files: a stranger's folder may be whole and still be
+    hostile. Its answers are its own, so nothing is compared."""
+
+    @property
+    def folder(self) -> Path:
+        return Path(world(self.name.removesuffix(" resealed")))
 
 
-def _runner(specimen: Specimen, at: int, pattern: str, slot: int) -> Callable[[Path], Outcome]:
-    return lambda place: attack(specimen, at, pattern, slot, place)
+def resealed(name: str, twin: str = "") -> Specimen:
+    return Specimen(f"{name} resealed", twin, hashed=False, resealed=True)
 
 
-def attack(specimen: Specimen, at: int, pattern: str, slot: int, place: Path) -> Outcome:
+SPECIMENS = (
+    Specimen("shop", "twin"), Specimen("shown", "shown_twin"), Specimen("run", "run_twin"), Specimen("item_to_item",
+    "run"),
+    Specimen("plr", "run"), Specimen("rpg", "run"), Specimen("srt", "run"), Specimen("dcnv2", "dcnv2_twin"),
+    Specimen("rankmixer", "dcnv2"), Specimen("cut_off", "cut_off_twin", unfinished=True), Specimen("grown", "run"),
+    Specimen("codes", "codes_twin"), Specimen("evaluation", "evaluation_twin"), Specimen("evaluation_of_clicks"),
+    Specimen("sweep"), Specimen("tuned"), Specimen("vectors"), Specimen("golden_sasrec", "run", hashed=False),
+    Specimen("golden_dcnv2", "dcnv2", hashed=False), Specimen("golden_cut_off", "cut_off", hashed=False),
+    Specimen("golden_impressions", "shown", hashed=False), Specimen("golden_codes", "codes", hashed=False),
+    resealed("shop", "twin"), resealed("shown", "shown_twin"), resealed("run", "run_twin"), resealed("rpg", "run"),
+    resealed("dcnv2", "dcnv2_twin"), resealed("codes", "codes_twin"), resealed("evaluation", "evaluation_twin"),
+    resealed("evaluation_of_clicks"),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Reader:
+    """Something that reads a folder: a command line on `~it` that writes below `~out`, or a function of both."""
+
+    specimen: Specimen
+    verb: str
+    draws: int
+    """Damages of each kind of file that it meets."""
+    ask: str | Callable[[Path, Path], Any]
+
+    @property
+    def name(self) -> str:
+        return f"{self.specimen.name}-{self.verb}".replace(" ", "_")
+
+    @property
+    def writes(self) -> bool:
+        """Whether it writes into the folder that it reads."""
+        return self.verb in ("resume", "sweep", "tune")
+
+    def said(self, folder: Path) -> Said:
+        if isinstance(self.ask, str):
+            return call(*located(self.ask.split(), folder), "--json")
+        function = self.ask
+        return said_by(lambda: _told(lambda: function(folder / "it", folder / "out")), (self.verb, "--json"))
+
+
+def _told(function: Callable[[], Any]) -> int:
+    """Print what a function of the library returns or raises as a verb would."""
+    from fullrank.cli.errors import explained
+    from fullrank.core.files import jsonable
+
+    try:
+        print(json.dumps(jsonable(function())))
+        return 0
+    except BaseException as error:
+        told = explained(error)
+        print(json.dumps({"error": told.sentence, "code": told.code}))
+        print(f"Error: {told.sentence}", file=sys.stderr)
+        return told.status
+
+
+def _compared(it: Path, out: Path) -> Any:
+    import fullrank as fr
+    from fullrank.evaluation.result import EvaluationResult
+
+    found = EvaluationResult.load(it)
+    clicks = "auc" in found.metrics
+    other = EvaluationResult.load(Path(world("evaluation_of_clicks" if clicks else "evaluation_twin")))
+    return [vars(fr.compare(found, other, "auc" if clicks else "ndcg@10")), found.dump()]
+
+
+INTO, RECOMMEND = "--out ~out/made", "recommend ~it --histories @histories.csv"
+CODED = "--vectors @vectors.parquet --levels 2 --size 4 --set limits.collisions=1"
+CONTEXT = "--items @goods.parquet --users @people.parquet --context hour=20 --user user --item item"
+EPOCH = "--set training.max_epochs=1 --set training.batch_size=128"
+SASREC = f"{EPOCH} --set model.dim=8 --set model.encoder.layers=1"
+FROM = f"train --from ~it {INTO} --set seed=2"
+BASELINE, SUBSET = f"train item_to_item --data ~it {INTO}", f"subset ~it --share 0.5 {INTO}"
+RECOMMENDER = {"recommend": (8, RECOMMEND), "evaluate": (4, "evaluate ~it --data @shop"), "verify": (6, "verify ~it")}
+PREDICT = "predict ~it @unseen.parquet --out ~out/p.parquet"
+RANKER = {"predict": (8, PREDICT), "evaluate": (4, "evaluate ~it --data @shown"), "verify": (6, "verify ~it")}
+GROW_CODES = {"encode --grow": (18, f"encode @more --grow ~it {INTO}")}
+VERIFY = {"verify": (6, "verify ~it")}
+GOLD = "@golden_new_impressions.parquet"
+READERS: dict[str, dict[str, tuple[int, str | Callable[[Path, Path], Any]]]] = {
+    "shop": {
+        "evaluate": (9, "evaluate @run --data ~it"), "train a baseline": (9, BASELINE), "subset": (9, SUBSET),
+        "encode": (4, f"encode ~it {CODED} {INTO}"), "train": (2, f"train sasrec --data ~it {INTO} {SASREC}"),
+        "diagnose": (2, "diagnose @run --data ~it --users 20 --out ~out/d.jsonl"),
+        "attention": (2, "attention @run --data ~it"), **VERIFY,
+    },
+    "shown": {
+        "evaluate": (9, "evaluate @dcnv2 --data ~it"), "train": (4, f"train lr --data ~it {INTO} {EPOCH}"),
+        "diagnose": (2, "diagnose @dcnv2 --data ~it --impressions 50 --out ~out/d.jsonl"),
+        "cascade": (2, f"cascade @run @dcnv2 --impressions ~it {CONTEXT} {INTO}"), **VERIFY,
+    },
+    "run": {
+        **RECOMMENDER, "diagnose": (2, "diagnose ~it --users 20 --out ~out/d.jsonl"), "train --from": (4,
+        f"{FROM} --data @shop"),
+        "resume": (4, "train @run/spec.json --data @shop --out ~it --resume"), "attention": (2, "attention ~it"),
+        "report": (1, "report ~it --users 20 --out ~out/r.html"),
+        "grow": (4, "grow ~it --items @new_items.csv --start mean --out ~out/grown"),
+    },
+    "item_to_item": RECOMMENDER, "plr": RECOMMENDER, "rpg": RECOMMENDER, "srt": RECOMMENDER,
+    "grown": {"recommend": (8, RECOMMEND), **VERIFY},  # no store has its items
+    "cut_off": {**RECOMMENDER, "resume": (12, "train @cut_off/spec.json --data @shop --out ~it --resume")},
+    "dcnv2": {
+        **RANKER, "train --from": (4, f"{FROM} --data @shown"), "cascade": (2, f"cascade @run ~it {CONTEXT} {INTO}"),
+    },
+    "rankmixer": RANKER,
+    "codes": {
+        **GROW_CODES, "train": (3, f"train rpg --data @shop {INTO} --set model.items.codes=~it {SASREC}"), **VERIFY,
+    },
+    "evaluation": {"compare": (24, _compared)}, "evaluation_of_clicks": {"compare": (16, _compared)},
+    "sweep": {"sweep": (5, "sweep @grid.yaml --data @shop --out ~it")},
+    "tuned": {"tune": (10, "tune @trials.yaml --data @shop --out ~it --sampler tpe")},
+    "vectors": {"encode": (25, lambda it, out: encode_text(world("shop"), it, out / "codes").codes.tolist())},
+    "golden_sasrec": {
+        "recommend": (20, "recommend ~it --histories @golden_histories.parquet"),
+        "evaluate": (8, "evaluate ~it --data @golden_events"), "train --from": (3, f"{FROM} --data @golden_events"),
+        **VERIFY,
+    },
+    "golden_dcnv2": {
+        "predict": (20, f"predict ~it {GOLD} --data @golden_impressions --out ~out/p.parquet"), **VERIFY,
+    },
+    "golden_cut_off": {
+        "resume": (8, "train @golden_cut_off/spec.json --data @golden_events --out ~it --resume"),
+    },
+    "golden_impressions": {"predict": (6, f"predict @golden_dcnv2 {GOLD} --data ~it --out ~out/p.parquet")},
+    "golden_codes": {"encode --grow": (12, f"encode @gold --grow ~it {INTO}"), **VERIFY},
+    "shop resealed": {
+        "evaluate": (8, "evaluate @run --data ~it"), "train a baseline": (8, BASELINE), "subset": (6, SUBSET), **VERIFY,
+    },
+    "shown resealed": {
+        "evaluate": (10, "evaluate @dcnv2 --data ~it"), "train": (6, f"train lr --data ~it {INTO} {EPOCH}"), **VERIFY,
+    },
+    "run resealed": {"recommend": (10, RECOMMEND), "train --from": (3, f"{FROM} --data @shop"), **VERIFY},
+    "rpg resealed": {"recommend": (10, RECOMMEND)}, "dcnv2 resealed": {"predict": (10, PREDICT), **VERIFY},
+    "codes resealed": {"encode --grow": (16, GROW_CODES["encode --grow"][1]), **VERIFY},
+    "evaluation resealed": {"compare": (24, _compared)}, "evaluation_of_clicks resealed": {"compare": (16, _compared)},
+}  # fmt: skip
+ALL = [Reader(specimen, verb, *how) for specimen in SPECIMENS for verb, how in READERS[specimen.name].items()]
+
+
+def cases(specimen: Specimen) -> tuple[int, SearchStrategy[tuple[str, Damage]]]:
+    """How many kinds of files a specimen has, with itself as one; and damages of one of them, or of itself (`.`)."""
+    files, twin = kinds_of_files(specimen.folder), Path(world(specimen.twin)) if specimen.twin else None
+    found = [st.tuples(st.just("."), of_folder(specimen.folder, twin))]
+    for file in files:
+        damaged = damages(specimen.folder / file, twin and twin / file)
+        found.append(st.tuples(st.just(file), damaged))
+    return len(found), st.one_of(found)
+
+
+def tampered(reader: Reader, drawn: tuple[str, Damage], folder: Path) -> Outcome:
     """Damage a file of a copy of the specimen, let the verb read it, and judge its answer."""
-    home, verbs = world(), verbs_of(specimen)
-    file = file_of(specimen, pattern)
-    every = damages(specimen, file)
-    here = slot * len(verbs) + at  # neighbours in the list of damages go to different verbs
-    mutation = every[here * len(every) // (verbs[at].slots * len(verbs)) % len(every)]
-    it = place / specimen.name
-    shutil.copytree(home / specimen.name, it)
-    if file == FOLDER:
-        mutation.write(it)
-    else:
-        damage(it, file, mutation)
-        if specimen.resealed:
-            reseal(it, file)
-    found = judged(specimen, verbs[at], file, mutation, home, it, place)
-    return Outcome(found.kind, f"[{file}: {mutation.name}] {found.detail}", found.code)
+    file, damage = drawn
+    it = furnish(reader.specimen, folder)
+    apply(it, file, damage)
+    if reader.specimen.resealed and file != ".":
+        reseal(it, file)
+    return judged(reader, file, damage, folder)
 
 
-def judged(specimen: Specimen, verb: Verb, file: str, mutation: Mutation, home: Path, it: Path, place: Path) -> Outcome:
+def furnish(specimen: Specimen, folder: Path) -> Path:
+    """A copy of a specimen, a folder to write into, and the vectors that golden codes name."""
+    shutil.copytree(specimen.folder, folder / "it")
+    (folder / "out").mkdir()
+    (folder / "vectors.parquet").symlink_to(world("gold_vectors.parquet"))
+    return folder / "it"
+
+
+def judged(reader: Reader, file: str, damage: Damage, folder: Path) -> Outcome:
     """What the verb makes of a folder that is damaged."""
-    furnish(place, home)
+    specimen, it = reader.specimen, folder / "it"
+    whole = whole_answer(reader) if specimen.hashed else None
     before = inode(it / file)
-    with canary(place / "canary"):
-        said = verb.ask(home, it, place / "out")
-    if (place / "canary").exists():
+    with canary(folder / "canary"):
+        said = reader.said(folder)
+    if (folder / "canary").exists():
         return Outcome("native", "code of the folder was run")
     outcome = outcome_of(said)
-    if outcome.code in ("unknown-verb", "unknown-option", "usage"):  # a case that asked nothing shows nothing
+    if outcome.code in ("unknown-verb", "unknown-option", "usage"):  # a draw that asked nothing shows nothing
         return Outcome("bug", f"the command line itself is wrong: {outcome.detail}")
-    if outcome.kind != "ok" or not specimen.hashed or may_differ(specimen, verb, file, mutation):
+    if outcome.kind != "ok" or not specimen.hashed or may_differ(reader, file, damage):
         return outcome
-    if verb.name == "verify":
-        wrong = wrongly_sound(said.json, home / specimen.name, it)
+    if reader.verb == "verify":
+        wrong = wrongly_sound(said.json, specimen.folder, it)
         return Outcome("silent", f"{', '.join(wrong)} said to be sound") if wrong else outcome
-    wanted, found = whole_answer(specimen, verb), answer(verb, said, it, place)
+    wanted, found = whole, answer(reader, said, folder)
     if inode(it / file) == before:  # it was not written again: that nobody read it is no other answer
         wanted, found = ([*one[:2], {k: v for k, v in one[2].items() if k != file}] for one in (wanted, found))
-    if found != wanted:
-        return Outcome("silent", first_difference(wanted, found))
-    return outcome
-
-
-def furnish(place: Path, home: Path) -> None:
-    """What verbs find in their working directory: a folder to write into, and the vectors that codes name."""
-    (place / "out").mkdir()
-    (place / "vectors.parquet").symlink_to(home / "more_vectors.parquet")
+    return outcome if found == wanted else Outcome("silent", first_difference(wanted, found))
 
 
 def wrongly_sound(said: Any, whole: Path, it: Path) -> list[str]:
@@ -113,51 +259,28 @@ def content(path: Path) -> Any:
     return path.read_bytes()
 
 
-def may_differ(specimen: Specimen, verb: Verb, file: str, mutation: Mutation) -> str:
+def may_differ(reader: Reader, file: str, damage: Damage) -> str:
     """Why another answer is no fault here; empty where it is one."""
-    for rule in (_is_log, _is_row, _is_gone):
-        if reason := rule(verb, file, mutation):
-            return reason
-    if specimen.unfinished and file in ("weights.safetensors", FOLDER):
+    if file.endswith(("metrics.jsonl", "diagnosis.jsonl")) and reader.verb in ("report", "resume", "sweep", "tune"):
+        return "a log grows in place: what shows its rows shows those that are there"
+    if file.endswith("rows.jsonl"):
+        return "rows are measurements: a row that was taken out is measured again, one that is there is told"
+    gone = damage.name in ("missing", "a link to nowhere", "nothing in it")
+    if gone and reader.writes and file in ("checkpoints/last.json", "."):
+        return "what is not there is begun anew, as the answer says"
+    if reader.specimen.unfinished and file in ("weights.safetensors", "."):
         return "training has not ended: the weights are the best so far, nothing is hashed yet, and a note says so"
     return ""
 
-
-def _is_log(verb: Verb, file: str, mutation: Mutation) -> str:
-    shown = verb.name in ("report", "resume", "sweep", "tune")
-    log = file.endswith(("metrics.jsonl", "diagnosis.jsonl"))
-    return "a log grows in place: what shows its rows shows those that are there" if log and shown else ""
-
-
-def _is_row(verb: Verb, file: str, mutation: Mutation) -> str:
-    rows = file.endswith("rows.jsonl")
-    return (
-        "rows are measurements: a row that was taken out is measured again, one that is there is told" if rows else ""
-    )
-
-
-def _is_gone(verb: Verb, file: str, mutation: Mutation) -> str:
-    gone = mutation.name in ("missing", "a link to nowhere", "nothing in it")
-    begins = verb.writes and file in ("checkpoints/last.json", FOLDER)
-    return "what is not there is begun anew, as the answer says" if gone and begins else ""
-
-
-# Answers
 
 VOLATILE = re.compile(r"seconds|_per_s$|_ms$|memory|hours|^date$|^taken$|created|^code$|environment|^load_average$")
 """Keys of figures that no two calls share."""
 
 
-def answer(verb: Verb, said: Said, it: Path, place: Path) -> Any:
+def answer(reader: Reader, said: Said, folder: Path) -> Any:
     """What was said and written, with the names of folders that differ from call to call replaced."""
-    text = said.out.replace(str(it), "IT").replace(str(place), "PLACE")
-    return [without_volatile(json.loads(text)), written(place / "out"), written(it) if verb.writes else {}]
-
-
-def without_volatile(tree: Any) -> Any:
-    if isinstance(tree, dict):
-        return {key: without_volatile(value) for key, value in tree.items() if not VOLATILE.search(key)}
-    return [without_volatile(value) for value in tree] if isinstance(tree, list) else tree
+    tree = json.loads(said.out.replace(str(folder), "FOLDER"))
+    return [steady(tree, VOLATILE), written(folder / "out"), written(folder / "it") if reader.writes else {}]
 
 
 def written(folder: Path) -> dict[str, str]:
@@ -168,35 +291,32 @@ def written(folder: Path) -> dict[str, str]:
 
 
 @cache
-def whole_answer(specimen: Specimen, verb: Verb) -> Any:
+def whole_answer(reader: Reader) -> Any:
     """The answer to the folder as it was made."""
-    with own_place("whole") as place:
-        it = place / specimen.name
-        shutil.copytree(world() / specimen.name, it)
-        furnish(place, world())
-        said = verb.ask(world(), it, place / "out")
-        assert said.code == 0, f"{verb.name} of the whole {specimen.name}: {said.err[-500:]}"
-        return answer(verb, said, it, place)
+    with own_folder() as folder:
+        furnish(reader.specimen, folder)
+        said = reader.said(folder)
+        assert said.code == 0, f"{reader.verb} of the whole {reader.specimen.name}: {said.err[-500:]}"
+        return answer(reader, said, folder)
 
 
 def inode(path: Path) -> tuple[int, int] | None:
     """Which file lies there, and when it was written; None where there is none."""
     try:
-        found = path.lstat()
+        return path.lstat().st_ino, path.lstat().st_mtime_ns
     except OSError:
         return None
-    return found.st_ino, found.st_mtime_ns
 
 
 def first_difference(a: Any, b: Any, where: str = "") -> str:
+    pairs: list[tuple[Any, Any, Any]] = []
     if isinstance(a, dict) and isinstance(b, dict):
-        for key in [*a, *(key for key in b if key not in a)]:
-            if a.get(key) != b.get(key):
-                return first_difference(a.get(key), b.get(key), f"{where}.{key}")
-    if isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
-        for at, (one, other) in enumerate(zip(a, b, strict=True)):
-            if one != other:
-                return first_difference(one, other, f"{where}[{at}]")
+        pairs = [(key, a.get(key), b.get(key)) for key in {**a, **b}]
+    elif isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
+        pairs = [(at, *both) for at, both in enumerate(zip(a, b, strict=True))]
+    for key, one, other in pairs:
+        if one != other:
+            return first_difference(one, other, f"{where}.{key}")
     return f"{where}: {str(a)[:80]} and now {str(b)[:80]}"
 
 
@@ -207,40 +327,3 @@ def canary(path: Path) -> Iterator[None]:
         yield
     finally:
         del os.environ[CANARY]
-
-
-# The world
-
-
-WORLD = "tamper-world"
-
-
-@cache
-def world() -> Path:
-    return shared("tamper", _made).with_name(WORLD)
-
-
-def _made(mark: Path) -> None:
-    home = mark.with_name(WORLD)  # not `mark`, which is moved in the end: runs hold the paths of their stores
-    shutil.rmtree(home, ignore_errors=True)
-    home.mkdir()
-    specimens.make(home)
-
-
-@cache
-def file_of(specimen: Specimen, pattern: str) -> str:
-    """The first file of a specimen that fits a pattern."""
-    if pattern == FOLDER:
-        return FOLDER
-    return next(name for name in specimens.files(specimen, world()) if specimens.fits(name, pattern))
-
-
-@cache
-def damages(specimen: Specimen, file: str) -> list[Mutation]:
-    """Every damage of a file, in an order in which neighbours are of different ways."""
-    home = world()
-    whole, twin = home / specimen.name, home / specimen.twin if specimen.twin else None
-    if file == FOLDER:
-        return list(of_folder(whole, twin))
-    other = None if twin is None or not (twin / file).is_file() else twin / file
-    return list(mutations(specimens.files(specimen, home)[file], whole / file, other))

@@ -29,12 +29,12 @@ from fullrank.models.sequential.model import Recommender
 from fullrank.models.sequential.objectives.tasks.last_item import LastItem
 from fullrank.models.sequential.objectives.tasks.semantic_tokens import SemanticTokens
 from fullrank.models.sequential.reasoning.plr import PLR
-from tests.training.clicks import SCHEMA
-from tests.training.clicks import table as impressions
+from tests.attack.worlds import impressions, world
 from tiny import ITEMS, catalog, shaken, store
 
 pytestmark = pytest.mark.attack
 
+Ask = Callable[[Predictor], Any]
 IDS = [f"i{n}" for n in range(ITEMS)]
 DRAW = np.random.default_rng(7)
 HISTORIES = {f"u{n}": [IDS[i] for i in DRAW.choice(ITEMS, 1 + n % 7, replace=False)] for n in range(24)}
@@ -91,7 +91,7 @@ def at_once(calls: Sequence[Callable[[], Any]], threads: int) -> list[Any]:
     return [parts[n % threads][n // threads] for n in range(len(calls))]
 
 
-def shared_and_fresh(made: Callable[[], Predictor], asks: Sequence[Callable[[Predictor], Any]], threads: int) -> None:
+def shared_and_fresh(made: Callable[[], Predictor], asks: Sequence[Ask], threads: int) -> None:
     """All calls at once, on a predictor that nobody has asked before, are those of another predictor, one by one."""
     alone, shared = made(), made()
     wanted = [plain(ask(alone)) for ask in asks]
@@ -101,30 +101,16 @@ def shared_and_fresh(made: Callable[[], Predictor], asks: Sequence[Callable[[Pre
     assert [plain(ask(shared)) for ask in asks] == wanted, "the calls left something behind"
 
 
-@pytest.mark.parametrize(
-    "owners",
-    ["one predictor", "two predictors of one module", pytest.param("a run's module", marks=pytest.mark.slow)],
-)
-def test_two_threads_with_two_budgets(owners: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("owners", ["one predictor", pytest.param("two predictors", marks=pytest.mark.slow)])
+def test_two_threads_with_two_budgets(owners: str) -> None:
     """Until a budget was an argument, a quarter of such answers were wrong, and all default answers afterwards."""
     first = predictor("reasoning")
-    if owners == "a run's module":
-        table = pl.DataFrame([{"user_id": user, "item_id": item, "timestamp": at}
-                              for user, items in HISTORIES.items() for at, item in enumerate(items)])  # fmt: skip
-        settings = ["model.dim=8", "model.encoder.layers=1", "model.reasoner.steps=2", "training.max_epochs=1"]
-        data = fr.prepare(table, tmp_path / "data")
-        run = fr.train("plr", data, tmp_path / "run", set=settings, device="cpu", progress=False)
-        module, known = run.model(), run.catalog
-        shaken(module)
-        first, second = (Predictor(module, known, device="cpu") for _ in range(2))
-    else:
-        second = first if owners == "one predictor" else Predictor(first.model, catalog(), device="cpu")
+    second = first if owners == "one predictor" else Predictor(first.model, catalog(), device="cpu")
     default = first.recommend(HISTORIES, k=5).rows()
-    budgets = ({"steps": 0}, {"steps": 3})
     calls = [
-        lambda who=who, one=one, steps=steps: who.recommend(one, k=5, budget=steps)
+        lambda who=who, one=one, steps=steps: who.recommend(one, k=5, budget={"steps": steps})
         for one in ONE_BY_ONE * 3
-        for who, steps in zip((first, second), budgets, strict=True)
+        for who, steps in ((first, 0), (second, 3))
     ]
     alone = [plain(call()) for call in calls]
     assert sum(a != b for a, b in zip(alone[::2], alone[1::2], strict=True)) > len(alone) // 4, "budgets must differ"
@@ -158,7 +144,7 @@ def test_a_budget_that_is_kept_between_calls_is_caught(monkeypatch: pytest.Monke
 @pytest.mark.slow
 def test_eight_threads_with_every_budget() -> None:
     """Steps, adaptive stopping, scores and vectors of users, of one reasoner."""
-    asks: list[Callable[[Predictor], Any]] = []
+    asks: list[Ask] = []
     for one in ONE_BY_ONE:
         asks += [lambda made, one=one, steps=steps: made.recommend(one, k=4, budget={"steps": steps})
                  for steps in range(4)]  # fmt: skip
@@ -170,17 +156,18 @@ def test_eight_threads_with_every_budget() -> None:
     shared_and_fresh(lambda: predictor("reasoning"), asks, 8)
 
 
+@pytest.mark.slow
 def test_eight_threads_with_every_search() -> None:
     """Graphs and beams are made while others ask, more than are kept."""
-    asks: list[Callable[[Predictor], Any]] = [
+    asks: list[Ask] = [
         lambda made, one=one, how=how: made.recommend(one, k=5, decoding=how) for one in ONE_BY_ONE for how in SEARCHES
     ]
     shared_and_fresh(lambda: predictor("codes"), asks, 8)
 
 
-@pytest.mark.parametrize("kind", ["vectors", "item_to_item"])
+@pytest.mark.parametrize("kind", ["item_to_item", pytest.param("vectors", marks=pytest.mark.slow)])
 def test_eight_threads_with_every_question(kind: str) -> None:
-    asks: list[Callable[[Predictor], Any]] = []
+    asks: list[Ask] = []
     for n, (user, items) in enumerate(HISTORIES.items()):
         one, item = {user: items}, IDS[n % ITEMS] if kind == "vectors" else items[0]
         asks += [
@@ -198,19 +185,16 @@ def test_eight_threads_with_every_question(kind: str) -> None:
 @pytest.mark.slow
 def test_eight_threads_of_predictions(tmp_path: Path) -> None:
     """Click probabilities, in memory and into a file for each thread."""
-    data = fr.prepare_impressions(impressions(600), tmp_path / "clicks", schema=SCHEMA)
-    torch.manual_seed(0)
-    model = shaken(fr.RankingModel().build(data.fields), 0.1).eval()
-    new = [impressions(600).slice(40 * n, 40) for n in range(15)]
+    known, new = fr.Run.open(world("lr")), [impressions(40, seed) for seed in range(15)]
 
     def into_file(made: Predictor, n: int) -> pl.DataFrame:
         out = tmp_path / f"{threading.get_ident()}-{n}.parquet"
         made.predict_file(new[n], out)
         return pl.read_parquet(out)
 
-    asks: list[Callable[[Predictor], Any]] = [lambda made, n=n: made.predict(new[n]) for n in range(15)]
+    asks: list[Ask] = [lambda made, n=n: made.predict(new[n]) for n in range(15)]
     asks += [lambda made, n=n: into_file(made, n) for n in range(9)]
-    shared_and_fresh(lambda: Predictor(model, data.encoder, device="cpu"), asks, 8)
+    shared_and_fresh(lambda: fr.load(known, device="cpu"), asks, 8)
 
 
 CALLS = """

@@ -1,45 +1,115 @@
-"""Two writers of one folder never mix, and a reader beside a writer sees the old output or the new one."""
+"""Two writers, or a writer and a reader, of one folder: one of them is stopped at a place while the other works.
+
+The second writer is refused with `folder-locked`, or both succeed one after the other. In the end there is what one
+writer alone would have left. A reader beside a writer gets the old answer or the new one.
+"""
 
 from __future__ import annotations
 
-from functools import partial
+import signal
+from functools import cache, partial
+from pathlib import Path
 
-from tests.attack import writers
-from tests.attack.frame import Case, Outcome, attacks, check
-from tests.attack.verbs import BY_NAME
+from hypothesis import strategies as st
 
-PLACES = 2
-READ = 8
+from tests.attack.forks import forks
+from tests.attack.frame import SURVIVED, Outcome, Said, attack, every, outcome_of, own_folder
+from tests.attack.kills import server_for, unkilled
+from tests.attack.verbs import BY_NAME, Verb, listing, snapshot
+from tests.attack.worlds import world
 
-
-def cases() -> list[Case]:
-    found = []
-    for one, other in writers.PAIRS:
-        name = other.name if other is not one else "itself"
-        found += [
-            Case("writers", one.name, f"stopped-{n}-of-{PLACES}-beside-{name}",
-                 partial(writers.both, one, other, n, PLACES))
-            for n in range(PLACES)
-        ]  # fmt: skip
-        if one is other:
-            found.append(Case("writers", one.name, "three-at-once", partial(writers.at_once, one, 3)))
-    return found
-
-
-def reader_cases() -> list[Case]:
-    verb = BY_NAME["train-over"]
-
-    def read(nth: int, home: writers.Path) -> Outcome:
-        return writers.read_beside(writers.READER, verb, writers.answers_of_all_states(), nth, READ, home)
-
-    return [Case("writers", "recommend", f"while-train-is-at-{n}-of-{READ}", partial(read, n)) for n in range(READ)]
+TAKEN = {"folder-locked", "folder-holds-a-run", "folder-not-empty"}
+"""Why the second of two writers may be refused; the last two where the first has finished meanwhile."""
+PAIRS = (
+    "train train", "train-over train-over", "train-resume train-resume", "train-over train-baseline", "prepare prepare",
+    "prepare-over prepare-over", "clicks-over clicks-over", "subset subset", "encode-over encode-over", "sweep sweep",
+    "tune tune", "evaluate evaluate", "evaluate-into-run diagnose", "grow grow", "predict-parquet predict-parquet",
+    "download download",
+)  # fmt: skip
+"""The first is stopped while the second works."""
+STATES = ("run_twin", "cut_off", "run")
+"""What stands at `run` while `train-over` works: the old run, the new one after an epoch, and at its end."""
+READER = ("recommend", "run", "--history", "1,2,3", "-k", "5")
 
 
-@attacks(cases(), one_in=40)
-def test_two_writers_do_not_mix(case: Case) -> None:
-    check(case)
+@every(PAIRS, name="pair")
+def test_two_writers_do_not_mix(pair: str) -> None:
+    one, other = (BY_NAME[name] for name in pair.split())
+    places = st.integers(1, len(unkilled(one.name).places))
+    attack("writers", one.name, places, partial(beside, one, other), 2)
+    if one is other:
+        attack("writers", one.name, st.just(3), partial(at_once, one), 1)
 
 
-@attacks(reader_cases(), one_in=12)
-def test_a_reader_gets_the_old_answer_or_the_new_one(case: Case) -> None:
-    check(case)
+@every(["train-over"])
+def test_a_reader_gets_the_old_answer_or_the_new_one(verb: str) -> None:
+    places = st.integers(1, len(unkilled(verb).places))
+    attack("writers", "recommend", places, partial(read_beside, BY_NAME[verb]), 8)
+
+
+def beside(one: Verb, other: Verb, at: int, home: Path) -> Outcome:
+    """`one` is stopped before a place while `other` runs from its start to its end; then it goes on."""
+    with server_for(one) as first:
+        second = first if other is one else other
+        child = forks().start(first.words(as_json=True), first.begin(home), at=at, then="stop")
+        if not child.halted():
+            return Outcome("bug", f"{one.name} did not come to place {at}: {child.end().err[-300:]}")
+        meanwhile = forks().run(second.words(as_json=True), home)
+        child.signal(signal.SIGCONT)
+        return agreed(one, other, [child.end(), meanwhile], home)
+
+
+def at_once(verb: Verb, count: int, home: Path) -> Outcome:
+    """As many of them are started together."""
+    with server_for(verb) as given:
+        given.begin(home)
+        children = [forks().start(given.words(as_json=True), home) for _ in range(count)]
+        return agreed(verb, verb, [child.end() for child in children], home)
+
+
+def read_beside(writer: Verb, at: int, home: Path) -> Outcome:
+    """A reader while the writer is stopped at a place: its answer has to be that of one of `STATES`."""
+    child = forks().start(writer.words(), writer.begin(home), at=at, then="stop")
+    if not child.halted():
+        return Outcome("bug", f"{writer.name} did not come to place {at}: {child.end().err[-300:]}")
+    done = forks().run(READER, home)
+    child.signal(signal.SIGCONT)
+    ended = child.end()
+    if done.code != 0:
+        kind = "hang" if done.hung else "loss" if done.code == 2 else "bug"
+        return Outcome(kind, f"the reader ended with {done.code}: {done.err[-300:]}")
+    if done.out not in answers_of_all_states():
+        return Outcome("silent", f"neither the old answer nor the new one: {done.out[:300]}")
+    return agreed(writer, writer, [ended], home)
+
+
+@cache
+def answers_of_all_states() -> frozenset[str]:
+    """What `READER` says of each run of `STATES`."""
+    found = set()
+    for name in STATES:
+        with own_folder() as home:
+            (home / "run").symlink_to(world(name))
+            done = forks().run(READER, home)
+            assert done.code == 0, done.err
+            found.add(done.out)
+    assert len(found) > 1, "the old run and the new one answer alike: the reader could not tell them apart"
+    return frozenset(found)
+
+
+def agreed(one: Verb, other: Verb, all_done: list[Said], home: Path) -> Outcome:
+    """Whether somebody won, and left what one of them alone would have left."""
+    for done in all_done:
+        outcome = outcome_of(done)
+        if outcome.kind not in SURVIVED:
+            return outcome
+        if outcome.code not in {*TAKEN, ""}:
+            return Outcome("loss", f"refused as {outcome.code}: {outcome.detail}")
+    if all(done.code for done in all_done):
+        return Outcome("loss", f"nobody won: {all_done[0].err[-200:]}")
+    now, wanted, others = snapshot(home, one.out), unkilled(one.name), unkilled(other.name)
+    if now not in (wanted.files, others.files, {**others.files, **wanted.files}):  # the last: different files of a run
+        names = sorted(n for n in {**now, **wanted.files} if now.get(n) != wanted.files.get(n))
+        return Outcome("silent", f"what neither of them writes alone: {', '.join(names[:8])}")
+    litter = sorted({*listing(home)} - {*wanted.listing} - {*others.listing})
+    return Outcome("noise", f"litter {', '.join(litter[:6])}") if litter else Outcome("ok")
