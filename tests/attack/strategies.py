@@ -223,7 +223,8 @@ def columns(draw: Any, column: pl.Series) -> pl.Series:
         values = [n + draw(st.sampled_from([0.5, 2.0**60, -5])) for n in range(len(values))]
     elif kind in ("text", "padded"):
         values = [f" {value} " if kind == "padded" else str(value) for value in values]
-    return pl.Series(column.name, values, strict=False)
+    mixed = pl.Series(column.name, values, strict=False)
+    return mixed if mixed.dtype != pl.Object else pl.Series(column.name, [str(value) for value in values])
 
 
 @st.composite

@@ -34,36 +34,21 @@ class Specimen:
 
     name: str
     twin: str = ""
-    unfinished: bool = False
-    """Whether it is a run whose training was cut off."""
-    hashed: bool = True
-    """Whether it is of a format with hashes: then every change of a file is found or does not matter."""
-    resealed: bool = False
-    """Whether the manifest is given the hashes of the damaged files: a stranger's folder may be whole and still be
-    hostile. Its answers are its own, so nothing is compared."""
 
     @property
     def folder(self) -> Path:
-        return Path(world(self.name.removesuffix(" resealed")))
+        return Path(world(self.name.removeprefix("resealed:")))
 
+    @property
+    def hashed(self) -> bool:
+        """Whether it is of a format with hashes: then every change of a file is found or does not matter."""
+        return not self.resealed and not self.name.startswith("golden")
 
-def resealed(name: str, twin: str = "") -> Specimen:
-    return Specimen(f"{name} resealed", twin, hashed=False, resealed=True)
-
-
-SPECIMENS = (
-    Specimen("shop", "twin"), Specimen("shown", "shown_twin"), Specimen("run", "run_twin"), Specimen("item_to_item",
-    "run"),
-    Specimen("plr", "run"), Specimen("rpg", "run"), Specimen("srt", "run"), Specimen("dcnv2", "dcnv2_twin"),
-    Specimen("rankmixer", "dcnv2"), Specimen("cut_off", "cut_off_twin", unfinished=True), Specimen("grown", "run"),
-    Specimen("codes", "codes_twin"), Specimen("evaluation", "evaluation_twin"), Specimen("evaluation_of_clicks"),
-    Specimen("sweep"), Specimen("tuned"), Specimen("vectors"), Specimen("golden_sasrec", "run", hashed=False),
-    Specimen("golden_dcnv2", "dcnv2", hashed=False), Specimen("golden_cut_off", "cut_off", hashed=False),
-    Specimen("golden_impressions", "shown", hashed=False), Specimen("golden_codes", "codes", hashed=False),
-    resealed("shop", "twin"), resealed("shown", "shown_twin"), resealed("run", "run_twin"), resealed("rpg", "run"),
-    resealed("dcnv2", "dcnv2_twin"), resealed("codes", "codes_twin"), resealed("evaluation", "evaluation_twin"),
-    resealed("evaluation_of_clicks"),
-)  # fmt: skip
+    @property
+    def resealed(self) -> bool:
+        """Whether the manifest is given the hashes of the damaged files: a stranger's folder may be whole and still be
+        hostile. Its answers are its own, so nothing is compared."""
+        return self.name.startswith("resealed:")
 
 
 @dataclass(frozen=True)
@@ -117,77 +102,150 @@ def _compared(it: Path, out: Path) -> Any:
     return [vars(fr.compare(found, other, "auc" if clicks else "ndcg@10")), found.dump()]
 
 
-INTO, RECOMMEND = "--out ~out/made", "recommend ~it --histories @histories.csv"
-CODED = "--vectors @vectors.parquet --levels 2 --size 4 --set limits.collisions=1"
-CONTEXT = "--items @goods.parquet --users @people.parquet --context hour=20 --user user --item item"
-EPOCH = "--set training.max_epochs=1 --set training.batch_size=128"
-SASREC = f"{EPOCH} --set model.dim=8 --set model.encoder.layers=1"
-FROM = f"train --from ~it {INTO} --set seed=2"
-BASELINE, SUBSET = f"train item_to_item --data ~it {INTO}", f"subset ~it --share 0.5 {INTO}"
-RECOMMENDER = {"recommend": (8, RECOMMEND), "evaluate": (4, "evaluate ~it --data @shop"), "verify": (6, "verify ~it")}
-PREDICT = "predict ~it @unseen.parquet --out ~out/p.parquet"
-RANKER = {"predict": (8, PREDICT), "evaluate": (4, "evaluate ~it --data @shown"), "verify": (6, "verify ~it")}
-GROW_CODES = {"encode --grow": (18, f"encode @more --grow ~it {INTO}")}
-VERIFY = {"verify": (6, "verify ~it")}
-GOLD = "@golden_new_impressions.parquet"
-READERS: dict[str, dict[str, tuple[int, str | Callable[[Path, Path], Any]]]] = {
-    "shop": {
-        "evaluate": (9, "evaluate @run --data ~it"), "train a baseline": (9, BASELINE), "subset": (9, SUBSET),
-        "encode": (4, f"encode ~it {CODED} {INTO}"), "train": (2, f"train sasrec --data ~it {INTO} {SASREC}"),
-        "diagnose": (2, "diagnose @run --data ~it --users 20 --out ~out/d.jsonl"),
-        "attention": (2, "attention @run --data ~it"), **VERIFY,
-    },
-    "shown": {
-        "evaluate": (9, "evaluate @dcnv2 --data ~it"), "train": (4, f"train lr --data ~it {INTO} {EPOCH}"),
-        "diagnose": (2, "diagnose @dcnv2 --data ~it --impressions 50 --out ~out/d.jsonl"),
-        "cascade": (2, f"cascade @run @dcnv2 --impressions ~it {CONTEXT} {INTO}"), **VERIFY,
-    },
-    "run": {
-        **RECOMMENDER, "diagnose": (2, "diagnose ~it --users 20 --out ~out/d.jsonl"), "train --from": (4,
-        f"{FROM} --data @shop"),
-        "resume": (4, "train @run/spec.json --data @shop --out ~it --resume"), "attention": (2, "attention ~it"),
-        "report": (1, "report ~it --users 20 --out ~out/r.html"),
-        "grow": (4, "grow ~it --items @new_items.csv --start mean --out ~out/grown"),
-    },
-    "item_to_item": RECOMMENDER, "plr": RECOMMENDER, "rpg": RECOMMENDER, "srt": RECOMMENDER,
-    "grown": {"recommend": (8, RECOMMEND), **VERIFY},  # no store has its items
-    "cut_off": {**RECOMMENDER, "resume": (12, "train @cut_off/spec.json --data @shop --out ~it --resume")},
-    "dcnv2": {
-        **RANKER, "train --from": (4, f"{FROM} --data @shown"), "cascade": (2, f"cascade @run ~it {CONTEXT} {INTO}"),
-    },
-    "rankmixer": RANKER,
-    "codes": {
-        **GROW_CODES, "train": (3, f"train rpg --data @shop {INTO} --set model.items.codes=~it {SASREC}"), **VERIFY,
-    },
-    "evaluation": {"compare": (24, _compared)}, "evaluation_of_clicks": {"compare": (16, _compared)},
-    "sweep": {"sweep": (5, "sweep @grid.yaml --data @shop --out ~it")},
-    "tuned": {"tune": (10, "tune @trials.yaml --data @shop --out ~it --sampler tpe")},
-    "vectors": {"encode": (25, lambda it, out: encode_text(world("shop"), it, out / "codes").codes.tolist())},
-    "golden_sasrec": {
-        "recommend": (20, "recommend ~it --histories @golden_histories.parquet"),
-        "evaluate": (8, "evaluate ~it --data @golden_events"), "train --from": (3, f"{FROM} --data @golden_events"),
-        **VERIFY,
-    },
-    "golden_dcnv2": {
-        "predict": (20, f"predict ~it {GOLD} --data @golden_impressions --out ~out/p.parquet"), **VERIFY,
-    },
-    "golden_cut_off": {
-        "resume": (8, "train @golden_cut_off/spec.json --data @golden_events --out ~it --resume"),
-    },
-    "golden_impressions": {"predict": (6, f"predict @golden_dcnv2 {GOLD} --data ~it --out ~out/p.parquet")},
-    "golden_codes": {"encode --grow": (12, f"encode @gold --grow ~it {INTO}"), **VERIFY},
-    "shop resealed": {
-        "evaluate": (8, "evaluate @run --data ~it"), "train a baseline": (8, BASELINE), "subset": (6, SUBSET), **VERIFY,
-    },
-    "shown resealed": {
-        "evaluate": (10, "evaluate @dcnv2 --data ~it"), "train": (6, f"train lr --data ~it {INTO} {EPOCH}"), **VERIFY,
-    },
-    "run resealed": {"recommend": (10, RECOMMEND), "train --from": (3, f"{FROM} --data @shop"), **VERIFY},
-    "rpg resealed": {"recommend": (10, RECOMMEND)}, "dcnv2 resealed": {"predict": (10, PREDICT), **VERIFY},
-    "codes resealed": {"encode --grow": (16, GROW_CODES["encode --grow"][1]), **VERIFY},
-    "evaluation resealed": {"compare": (24, _compared)}, "evaluation_of_clicks resealed": {"compare": (16, _compared)},
+FUNCTIONS: dict[str, Callable[[Path, Path], Any]] = {
+    "COMPARE": _compared,
+    "TEXTS": lambda it, out: encode_text(world("shop"), it, out / "codes").codes.tolist(),
+}
+"""What no command line reads."""
+WORDS = {
+    "INTO": "--out ~out/made", "ROWS": "--out ~out/d.jsonl", "ITEM_TO_ITEM": "item_to_item --data ~it --out ~out/made",
+    "ON": "--data @shop --out", "HISTORIES": "--histories @histories.csv", "SEED": "--out ~out/made --set seed=2",
+    "CODED": "--vectors @vectors.parquet --levels 2 --size 4 --set limits.collisions=1 --out ~out/made",
+    "WITH": "--items @goods.parquet --users @people.parquet --context hour=20 --user user --item item --out ~out/made",
+    "EPOCH": "--set training.max_epochs=1 --set training.batch_size=128 --out ~out/made",
+    "SMALL": "--set model.dim=8 --set model.encoder.layers=1", "PREDICTIONS": "--out ~out/p.parquet",
+    "NEW": "@golden_new_impressions.parquet",
 }  # fmt: skip
-ALL = [Reader(specimen, verb, *how) for specimen in SPECIMENS for verb, how in READERS[specimen.name].items()]
+"""Short for some words of `READERS`."""
+TABLE = """
+shop twin
+    evaluate         9 evaluate @run --data ~it
+    train a baseline 9 train ITEM_TO_ITEM
+    subset           9 subset ~it --share 0.5 INTO
+    encode           4 encode ~it CODED
+    train            2 train sasrec --data ~it EPOCH SMALL
+    diagnose         2 diagnose @run --data ~it --users 20 ROWS
+    attention        2 attention @run --data ~it
+    verify           6 verify ~it
+shown shown_twin
+    evaluate         9 evaluate @dcnv2 --data ~it
+    train            4 train lr --data ~it EPOCH
+    diagnose         2 diagnose @dcnv2 --data ~it --impressions 50 ROWS
+    cascade          2 cascade @run @dcnv2 --impressions ~it WITH
+    verify           6 verify ~it
+run run_twin
+    recommend        8 recommend ~it HISTORIES
+    evaluate         4 evaluate ~it --data @shop
+    verify           6 verify ~it
+    diagnose         2 diagnose ~it --users 20 ROWS
+    train --from     4 train --from ~it --data @shop SEED
+    resume           4 train @run/spec.json ON ~it --resume
+    attention        2 attention ~it
+    report           1 report ~it --users 20 --out ~out/r.html
+    grow             4 grow ~it --items @new_items.csv --start mean INTO
+item_to_item run
+    recommend        8 recommend ~it HISTORIES
+    evaluate         4 evaluate ~it --data @shop
+    verify           6 verify ~it
+plr run
+    recommend        8 recommend ~it HISTORIES
+    evaluate         4 evaluate ~it --data @shop
+    verify           6 verify ~it
+rpg run
+    recommend        8 recommend ~it HISTORIES
+    evaluate         4 evaluate ~it --data @shop
+    verify           6 verify ~it
+srt run
+    recommend        8 recommend ~it HISTORIES
+    evaluate         4 evaluate ~it --data @shop
+    verify           6 verify ~it
+grown run
+    recommend        8 recommend ~it HISTORIES
+    verify           6 verify ~it
+cut_off cut_off_twin
+    recommend        8 recommend ~it HISTORIES
+    evaluate         4 evaluate ~it --data @shop
+    verify           6 verify ~it
+    resume          12 train @cut_off/spec.json ON ~it --resume
+dcnv2 dcnv2_twin
+    predict          8 predict ~it @unseen.parquet PREDICTIONS
+    evaluate         4 evaluate ~it --data @shown
+    verify           6 verify ~it
+    train --from     4 train --from ~it --data @shown SEED
+    cascade          2 cascade @run ~it WITH
+rankmixer dcnv2
+    predict          8 predict ~it @unseen.parquet PREDICTIONS
+    evaluate         4 evaluate ~it --data @shown
+    verify           6 verify ~it
+codes codes_twin
+    encode --grow   18 encode @more --grow ~it INTO
+    train            3 train rpg --data @shop --set model.items.codes=~it EPOCH SMALL
+    verify           6 verify ~it
+evaluation evaluation_twin
+    compare         24 COMPARE
+evaluation_of_clicks
+    compare         16 COMPARE
+sweep
+    sweep            5 sweep @grid.yaml ON ~it
+tuned
+    tune            10 tune @trials.yaml ON ~it --sampler tpe
+vectors
+    encode          25 TEXTS
+golden_sasrec run
+    recommend       20 recommend ~it --histories @golden_histories.parquet
+    evaluate         8 evaluate ~it --data @golden_events
+    train --from     3 train --from ~it --data @golden_events SEED
+    verify           6 verify ~it
+golden_dcnv2 dcnv2
+    predict         20 predict ~it NEW --data @golden_impressions PREDICTIONS
+    verify           6 verify ~it
+golden_cut_off cut_off
+    resume           8 train @golden_cut_off/spec.json --data @golden_events --out ~it --resume
+golden_impressions shown
+    predict          6 predict @golden_dcnv2 NEW --data ~it PREDICTIONS
+golden_codes codes
+    encode --grow   12 encode @gold --grow ~it INTO
+    verify           6 verify ~it
+resealed:shop twin
+    evaluate         8 evaluate @run --data ~it
+    train a baseline 8 train ITEM_TO_ITEM
+    subset           6 subset ~it --share 0.5 INTO
+    verify           6 verify ~it
+resealed:shown shown_twin
+    evaluate        10 evaluate @dcnv2 --data ~it
+    train            6 train lr --data ~it EPOCH
+    verify           6 verify ~it
+resealed:run run_twin
+    recommend       10 recommend ~it HISTORIES
+    train --from     3 train --from ~it --data @shop SEED
+    verify           6 verify ~it
+resealed:rpg run
+    recommend       10 recommend ~it HISTORIES
+resealed:dcnv2 dcnv2_twin
+    predict         10 predict ~it @unseen.parquet PREDICTIONS
+    verify           6 verify ~it
+resealed:codes codes_twin
+    encode --grow   16 encode @more --grow ~it INTO
+    verify           6 verify ~it
+resealed:evaluation evaluation_twin
+    compare         24 COMPARE
+resealed:evaluation_of_clicks
+    compare         16 COMPARE
+"""
+"""A folder of the world and its twin; below it its readers: verb, damages of each kind of file, command line."""
+
+
+def _readers() -> Iterator[Reader]:
+    for block in re.split(r"\n(?=\S)", TABLE.strip()):
+        head, *lines = block.split("\n")
+        for line in lines:
+            verb, draws, words = re.fullmatch(r" +(.+?) +(\d+) (.+)", line).groups()  # type: ignore[union-attr]
+            ask = FUNCTIONS.get(words) or " ".join(WORDS.get(word, word) for word in words.split())
+            yield Reader(Specimen(*head.split()), verb, int(draws), ask)
+
+
+ALL = [*_readers()]
+SPECIMENS = [*dict.fromkeys(reader.specimen for reader in ALL)]
 
 
 def cases(specimen: Specimen) -> tuple[int, SearchStrategy[tuple[str, Damage]]]:
@@ -268,7 +326,7 @@ def may_differ(reader: Reader, file: str, damage: Damage) -> str:
     gone = damage.name in ("missing", "a link to nowhere", "nothing in it")
     if gone and reader.writes and file in ("checkpoints/last.json", "."):
         return "what is not there is begun anew, as the answer says"
-    if reader.specimen.unfinished and file in ("weights.safetensors", "."):
+    if reader.specimen.name == "cut_off" and file in ("weights.safetensors", "."):
         return "training has not ended: the weights are the best so far, nothing is hashed yet, and a note says so"
     return ""
 

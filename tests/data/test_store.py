@@ -205,6 +205,10 @@ DAMAGE: dict[str, tuple[Callable[[Path], Any], tuple[str, ...]]] = {
         ("file-damaged", "items.npy"),
     ),
     "a shape of truths": (lambda f: put_bytes(f, "items.npy", header("(True,)", 32)), ("file-damaged", "items.npy")),
+    "an open bracket in a header": (
+        lambda f: put_bytes(f, "items.npy", header("(8,", 32)),
+        ("file-damaged", "items.npy"),
+    ),
     "a deep header": (
         lambda f: put_bytes(f, "items.npy", header("(" * 20 + "8" + ",)" * 20, 32)),
         ("file-damaged", "items.npy"),

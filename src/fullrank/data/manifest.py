@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from tokenize import TokenError
 from typing import Any
 
 import numpy as np
@@ -183,7 +184,7 @@ def map_array(path: Path, dtype: str, shape: tuple[int, ...]) -> np.ndarray:
         with np.errstate(over="raise"):  # a shape whose size wraps around
             found = np.lib.format.open_memmap(path, mode="r")  # np.load would look into archives too
     except (ValueError, TypeError, ArithmeticError, OSError, EOFError, SyntaxError, RecursionError,
-            MemoryError) as error:  # fmt: skip
+            MemoryError, TokenError) as error:  # fmt: skip
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise cannot_open(path, error) or damaged_file(path, reason) from None
     if found.dtype.str != dtype or found.shape != shape or not found.flags.c_contiguous:
