@@ -223,6 +223,10 @@ def said_by(
     return Said(tuple(map(str, words)), code, *read(), time.perf_counter() - begun, bool(rung))
 
 
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is no JSON")
+
+
 def outcome_of(said: Said, *, as_json: bool | None = None) -> Outcome:
     """The kind of what a command line left behind. `ok` says nothing about its answer."""
     wants_json = "--json" in said.words if as_json is None else as_json
@@ -239,7 +243,7 @@ def outcome_of(said: Said, *, as_json: bool | None = None) -> Outcome:
     if wants_json:
         try:
             (line,) = said.out.removesuffix("\n").split("\n")
-            answer = json.loads(line)
+            answer = json.loads(line, parse_constant=_refuse)
         except ValueError as error:
             return Outcome("noise", f"stdout is not one line of JSON ({error}): {said.out[:300]}")
     if said.code == 0:

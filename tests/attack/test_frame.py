@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from fullrank.cli import main
 from tests.attack import __main__ as report
 from tests.attack import frame
+from tests.attack.bases import changed, parameter_of
 from tests.attack.frame import (
     SURVIVED,
     TALLY,
@@ -28,6 +29,7 @@ from tests.attack.frame import (
     limited,
     outcome_of,
 )
+from tests.attack.test_options import spoken
 from tests.attack.test_options import test_options as options
 from tests.attack.test_options import test_words_alone as words_alone
 from tests.attack.test_settings import test_words_behind_set as settings
@@ -71,7 +73,7 @@ def overwrites(words: list[str]) -> int:
 
 
 def takes_nan(words: list[str]) -> int:
-    return print("{}\nnan") or 0 if "nan" in words else main(words)
+    return print('{"k": NaN}') or 0 if "nan" in words else main(words)
 
 
 def leaves_half_a_folder(words: list[str]) -> int:
@@ -81,6 +83,12 @@ def leaves_half_a_folder(words: list[str]) -> int:
 
 def exits_1(words: list[str]) -> int:
     return 1 if any(len(word) > 40 for word in words) else main(words)
+
+
+def number_of_items() -> None:
+    """The attack on one option."""
+    values = st.sampled_from(["5", "nan"]).map(partial(changed, "similar", parameter_of("similar", "--k")))
+    attack("options", "similar", values, spoken, 2)
 
 
 def takes_everything(words: list[str]) -> int:
@@ -105,9 +113,8 @@ def short(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.parametrize(
     ("planted", "attacked", "kind"),
     [
-        (raises, partial(options, "similar"), "bug"), (overwrites, partial(options, "keys list"), "loss"),
-        (leaves_half_a_folder, partial(options, "scale growth"), "loss"), (takes_nan, partial(options, "similar"),
-        "noise"),
+        (raises, number_of_items, "bug"), (overwrites, partial(options, "keys list"), "loss"),
+        (leaves_half_a_folder, partial(options, "scale growth"), "loss"), (takes_nan, number_of_items, "noise"),
         (exits_1, partial(settings, "show"), "bug"), (takes_everything, words_alone, "silent"),
         (hangs, partial(options, "list"), "hang"),
     ],

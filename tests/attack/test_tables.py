@@ -30,14 +30,10 @@ def given(verb: str, parameter: str, table: pl.DataFrame | Content, folder: Path
         suffix, content = table
         (folder / f"given.{suffix}").write_bytes(content)
     else:
-        suffix = ("parquet", "parquet", "csv", "jsonl")[len(str(table.schema)) % 4]
-        try:
-            {"parquet": table.write_parquet, "csv": table.write_csv, "jsonl": table.write_ndjson}[suffix](
-                folder / f"given.{suffix}"
-            )
-        except pl.exceptions.PolarsError:  # text holds no lists, bytes and durations
-            suffix = "parquet"
-            table.write_parquet(folder / f"given.{suffix}")
+        plain = all(kind in (pl.Int64, pl.Float64, pl.String, pl.Boolean) for kind in table.dtypes)
+        suffix = ("parquet", "csv", "jsonl")[len(str(table.schema)) % 3 if plain else 0]
+        write = {"parquet": table.write_parquet, "csv": table.write_csv, "jsonl": table.write_ndjson}[suffix]
+        write(folder / f"given.{suffix}")
     return spoken(changed(verb, parameter_of(verb, parameter), f"~given.{suffix}"), folder)
 
 
