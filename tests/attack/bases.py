@@ -28,6 +28,7 @@ BASES: dict[str, str] = {
     "pretrain": f"sasrec --data @store --out ~out {QUICK} --data @store2",
     "fisher": "@sasrec --out ~f.safetensors --batches 3",
     "finetune": f"@sasrec --data @store --out ~out --stages 0 {QUICK}",
+    "calibrate": "@lr --out ~out",
     "sweep": "@grid.yaml --data @store --out ~out",
     "tune": "@space.yaml --data @store --out ~out",
     "evaluate": "@sasrec",
@@ -70,6 +71,7 @@ class Parameter:
     """`int`, `float`, `str`, `Path`, `bool` (a flag)."""
     ends: tuple[Any, ...]
     """The least and the largest number that typer takes."""
+    metavar: str
     is_file: bool
     """Of a path: whether it is a file's that is read, by what the help calls it."""
 
@@ -103,7 +105,8 @@ def _parameters(command: Any) -> Iterator[Parameter]:
         name = next((word for word in ("Path", "int", "float", "bool") if word in kind), "str")
         ends = tuple(end for end in (getattr(one, "min", None), getattr(one, "max", None)) if end is not None)
         is_file = one.metavar in FILES and one.name not in WRITTEN
-        yield Parameter(one.name if argument else one.opts[0], position if argument else None, name, ends, is_file)
+        own = one.name if argument else one.opts[0]
+        yield Parameter(own, position if argument else None, name, ends, one.metavar or "", is_file)
         position += argument
 
 
@@ -133,5 +136,5 @@ def changed(
 def watched(words: list[str]) -> list[Path]:
     """What a command line, and the base of its verb, read of the world: it has to be left as it is."""
     base = BASES.get(" ".join(words[:2])) or BASES.get(words[0], "")
-    parts = {word[1:] for word in (*words, *base.split()) if word.startswith("@")}
+    parts = {word[1:].partition("/")[0] for word in (*words, *base.split()) if word.startswith("@")}
     return [Path(world(part)) for part in sorted(parts) if known(part)]

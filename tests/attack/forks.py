@@ -344,7 +344,8 @@ def _call(words: list[Any]) -> int:
     if not isinstance(words[-1], dict):
         from fullrank.cli import main
 
-        return main(words)
+        sys.argv[1:] = words  # as a process of its own, which has a way to end by a signal
+        return main()
     from fullrank.core.errors import UserError
 
     module, name = words[0].split(":")

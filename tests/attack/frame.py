@@ -37,6 +37,11 @@ from hypothesis.strategies import SearchStrategy
 import fullrank.cli
 from fullrank.cli import main
 
+try:
+    from fullrank.core.log import CONTROLS, printable
+except ImportError:  # version 0.1, which printed them
+    CONTROLS, printable = re.compile(r"(?!)"), str
+
 SURVIVED = ("ok", "refused")
 PHASES = [Phase.generate, Phase.shrink]
 KINDS = {
@@ -114,7 +119,7 @@ def every(values: Iterable[Any], sample: Sequence[Any] = (), name: str = "verb")
 def own_folder() -> Iterator[Path]:
     """An empty folder that is the working directory inside, with `tmp` for temporary files; removed behind it."""
     before, temporary = os.getcwd(), (tempfile.tempdir, os.environ.get("TMPDIR"))
-    folder = Path(tempfile.mkdtemp(prefix="attack-", dir=_root()))
+    folder = Path(tempfile.mkdtemp(prefix="attack\x1b[7m-", dir=_root()))
     (folder / "tmp").mkdir()
     try:
         os.chdir(folder)
@@ -240,6 +245,8 @@ def outcome_of(said: Said, *, as_json: bool | None = None) -> Outcome:
         return Outcome("interrupted" if said.code == 130 else "bug", f"exit {said.code}: {said.err[-500:]}")
     if "Traceback" in said.err:
         return Outcome("noise", f"a traceback: {said.err[-500:]}")
+    if raw := CONTROLS.search(said.err + said.out):
+        return Outcome("noise", f"a control character for the terminal: {raw[0]!r}")
     if wants_json:
         try:
             (line,) = said.out.removesuffix("\n").split("\n")
@@ -258,7 +265,7 @@ def outcome_of(said: Said, *, as_json: bool | None = None) -> Outcome:
             if word[start : start + SHOWN] in last:
                 return Outcome("noise", f"shows more than {SHOWN} characters of the input: {last[:300]}")
     code = str(answer.get("code", ""))
-    if wants_json and (not code or answer.get("error") != sentence):
+    if wants_json and (not code or printable(str(answer.get("error"))) != sentence):
         return Outcome("noise", f"the JSON says another thing than stderr: {answer}")
     return Outcome("refused", last, code)
 

@@ -74,13 +74,13 @@ def killed_after(verb: Verb, share: float, home: Path, number: int = signal.SIGK
         if done.code is None:
             child.signal(number)
             done = child.end()
-        return _judged(given, done, home, f"signal {number} after {share:.0%} of its time")
+        return _judged(given, done, home, f"signal {number} after {share:.0%} of its time", number)
 
 
-def _judged(verb: Verb, done: Said, home: Path, what: str) -> Outcome:
+def _judged(verb: Verb, done: Said, home: Path, what: str, number: int = signal.SIGKILL) -> Outcome:
     if done.hung:
         return Outcome("hang", f"{what}: {done.err[-200:]}")
-    if done.code not in (0, 130, -signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT, 128 + signal.SIGTERM):
+    if done.code not in (0, -signal.SIGKILL if number == signal.SIGKILL else 128 + number):
         return Outcome("native" if (done.code or 0) < 0 else "bug", f"{what}: exit {done.code}: {done.err[-300:]}")
     fault = fault_of(verb, home)
     return Outcome("loss", f"{what}: {fault}") if fault else started_again(verb, home, what)

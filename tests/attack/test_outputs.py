@@ -4,11 +4,12 @@ stay whole in any case. What a verb writes to is found among its declared option
 
 from __future__ import annotations
 
-import pytest
+from pathlib import Path
+from typing import Any
 
-from tests.attack.bases import BASES, WRITTEN, Parameter, changed, leaves, located
-from tests.attack.frame import command, digest, own_place
-from tests.attack.worlds import world
+from tests.attack.bases import BASES, REFUSED, Parameter, changed, leaves, parameter_of
+from tests.attack.frame import Outcome, digest, every, own_folder
+from tests.attack.test_options import spoken
 
 GOES_ON = {"sweep", "tune", "download"}
 """Verbs that are called again to go on with what is at --out: they keep what is finished."""
@@ -20,41 +21,45 @@ PREPARED = {*TAKEN, "inside-a-store", "same-folder", "not-a-folder"}
 
 def output_of(verb: str, one: Parameter) -> str:
     """A name of the kind that the option takes."""
-    base = BASES[verb].options.get(one.name) or ""
+    words = BASES[verb].split()
+    base = words[words.index(one.name) + 1] if one.name in words else ""
     return base if base.startswith("~") else "~made" + ".parquet" * (one.metavar == "FILE")
 
 
-@pytest.mark.parametrize("verb", [pytest.param(verb, marks=pytest.mark.attack) for verb in leaves()])
+def ended(words: list[str], folder: Path, *more: Path) -> Outcome:
+    """What came of a command line that may change nothing of the world, nor of `more`."""
+    return spoken(words, folder, kept=more)
+
+
+@every(leaves(), ("list", "show", "schema", "keys list", "predict"))
 def test_bases_work_and_replace_nothing(verb: str) -> None:
-    home, out = world().home, next((one for one in leaves()[verb] if one.name == "--out"), None)
-    if out is None or not BASES[verb].works:
-        with own_place(verb) as place:
-            ended = command(*located(changed(verb), home, place), keep=[home])
-        assert ended.kind == ("ok" if BASES[verb].works else "refused"), ended
-        return
-    overwrite = [] if verb in GOES_ON | NEW_ONLY else ["--overwrite"]
-    assert bool(overwrite) == ("--overwrite" in {one.name for one in leaves()[verb]})
-    with own_place(verb) as place:
-        name = output_of(verb, out)
-        words = located(changed(verb, out, name), home, place)
-        path = place / name[1:]
+    names = {one.name for one in leaves()[verb]}
+    with own_folder() as folder:
+        if "--out" not in names or verb in REFUSED:
+            outcome = ended(changed(verb), folder)
+            assert outcome.kind == ("refused" if verb in REFUSED else "ok"), outcome
+            return
+        out, overwrite = parameter_of(verb, "--out"), [] if verb in GOES_ON | NEW_ONLY else ["--overwrite"]
+        assert bool(overwrite) == ("--overwrite" in names)
+        words = changed(verb, out, output_of(verb, out))
+        path = folder / output_of(verb, out)[1:]
         if out.metavar == "FILE":
             path.write_text("precious")
-            refused = command(*words, keep=[home, place])
-            assert refused.code in TAKEN, refused
-        ended = command(*words, *overwrite, keep=[home])
-        assert ended.kind == "ok" and len(digest(path)), ended
+            outcome = ended(words, folder, folder)
+            assert outcome.code in TAKEN, outcome
+        outcome = ended([*words, *overwrite], folder)
+        assert outcome.kind == "ok" and len(digest(path)), outcome
         if verb not in GOES_ON:
-            refused = command(*words, keep=[home, place])
-            assert refused.code in TAKEN, refused
+            outcome = ended(words, folder, folder)
+            assert outcome.code in TAKEN, outcome
 
 
-@pytest.mark.attack
-def test_nothing_is_written_into_prepared_data() -> None:
-    for verb, parameters in leaves().items():
-        for one in (one for one in parameters if one.name[2:] in WRITTEN):
-            for value in [f"@store/{output_of(verb, one)[1:]}", *["@store", "@codes"] * (one.metavar == "FOLDER")]:
-                with own_place(verb) as place:
-                    ended = command(*located(changed(verb, one, value), world().home, place), keep=[world().home])
-                unread = one.name == "--cache" and ended.kind == "ok"  # of texts, which the base does not encode
-                assert ended.code in PREPARED or unread, (verb, one.name, value, ended)
+@every(leaves(), ("schema", "predict"))
+def test_nothing_is_written_into_prepared_data(verb: str) -> None:
+    for one in (one for one in leaves()[verb] if one.is_written):
+        values: Any = [f"@store/{output_of(verb, one)[1:]}", *["@store", "@codes"] * (one.metavar == "FOLDER")]
+        for value in values:
+            with own_folder() as folder:
+                outcome = ended(changed(verb, one, value), folder)
+            unread = one.name == "--cache" and outcome.kind == "ok"  # of texts, which the base does not encode
+            assert outcome.code in PREPARED or unread, (verb, one.name, value, outcome)

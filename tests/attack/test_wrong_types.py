@@ -44,7 +44,7 @@ WRONG = st.sampled_from([
 """What a caller may put anywhere by mistake."""
 CALLS: dict[str, dict[str, Any]] = {
     "Predictor.recommend": ASKED,
-    "Predictor.recommend to users": {"users": ["u1"], **STORE, "filters": {"title": "thing 1 1"},
+    "Predictor.recommend to users": {"users": ["u1"], **STORE, "filters": {"title": items()["title"][1]},
     "item_table": items()},
     "Predictor.score": {**ASKED, "candidates": [3]}, "Predictor.similar": {"items": 1}, "Predictor.user_vectors": ASKED,
     "Predictor.predict": {"impressions": UNSEEN}, "Predictor.predict_file": {"impressions": UNSEEN,

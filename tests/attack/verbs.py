@@ -52,24 +52,25 @@ class Verb:
         return home
 
     def words(self, *, again: bool = False, as_json: bool = False) -> list[Any]:
-        """The words with the paths of the world."""
+        """The words with the paths of the world; what is replaced whole may be there already."""
         if not isinstance(self.line, str):
             return located(self.line)
-        return located([*self.line.split(), *([self.again] if again and self.again else []), *["--json"][:as_json]])
+        more = ["--overwrite"] * (self.kind == "whole" and not self.once) + ["--json"] * as_json
+        return located([*self.line.split(), *more, *([self.again] if again and self.again else [])])
 
 
 SHOP, SEEN = "--data @shop", "--set bootstrap=5 --data @shop"
-TRAIN, CODES = f"train sasrec {SHOP} --out run {SMALL}", f"--vectors @vectors.parquet {ENCODE} --out codes --overwrite"
-SHOWN = "prepare-impressions @impressions.parquet --schema @schema.yaml --out st --overwrite"
+TRAIN, CODES = f"train sasrec {SHOP} --out run {SMALL}", f"--vectors @vectors.parquet {ENCODE} --out codes"
+SHOWN = "prepare-impressions @impressions.parquet --schema @schema.yaml --out st"
 VERBS = (
-    Verb("prepare", "prepare @events.csv --items @items.csv --out st --overwrite", "st", kills=10),
-    Verb("prepare-over", "prepare @events.csv --out st --overwrite", "st", "twin", kills=10),
+    Verb("prepare", "prepare @events.csv --items @items.csv --out st", "st", kills=10),
+    Verb("prepare-over", "prepare @events.csv --out st", "st", "twin", kills=10),
     Verb("clicks", SHOWN, "st", kills=13),
     Verb("clicks-over", SHOWN, "st", "clicks_old"),
-    Verb("subset", "subset @shop --share 0.5 --out st --overwrite", "st", "twin", kills=5),
+    Verb("subset", "subset @shop --share 0.5 --out st", "st", "twin", kills=5),
     Verb("encode", f"encode @shop {CODES}", "codes"),
     Verb("encode-over", f"encode @shop {CODES}", "codes", "codes_twin", kills=5),
-    Verb("grow-codes", "encode @more --vectors @vectors.parquet --grow @codes --out codes --overwrite", "codes"),
+    Verb("grow-codes", "encode @more --vectors @vectors.parquet --grow @codes --out codes", "codes"),
     Verb("train", TRAIN, "run", again="--resume", kind="train", kills=20),
     Verb("train-over", f"{TRAIN} --overwrite", "run", "run_twin", kind="train", kills=20),
     Verb("train-resume", f"train @cut_off/spec.json {SHOP} --out run --resume", "run", "cut_off", kind="train",
@@ -96,6 +97,7 @@ VERBS = (
     Verb("sweep", f"sweep @cells.yaml {SHOP} --out grid --results kept.json", "grid", kind="rows", kills=5),
     Verb("tune", f"tune @space.yaml {SHOP} --out tuned", "tuned", kind="rows"),
     Verb("grow", "grow @run --items @new_items.csv --start mean --out grown", "grown", once=True, kills=9),
+    Verb("calibrate", "calibrate @lr --data @clicks --out calibrated", "calibrated", once=True),
     Verb("fisher", f"fisher @run {SHOP} --batches 2 --out f.safetensors", "f.safetensors", "old.csv"),
     Verb("finetune", f"finetune @run {SHOP} --out run --stages 0 --set training.max_epochs=2",
          "run", again="--resume", kind="train"),

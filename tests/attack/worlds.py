@@ -24,6 +24,8 @@ USERS, ITEMS, ROWS = 60, 40, 300
 NEW = (900001, 900002)
 START = 1_700_000_000
 DAY = 86_400
+HOSTILE = "\x1b[31m\x9b2J\u202e"
+"""In titles and in the name of a column: what a terminal would obey. No verb may print it (`frame.outcome_of`)."""
 TINY = ("training.max_epochs=1", "training.batch_size=64")
 DIM = ("model.dim=8", "model.encoder.layers=1")
 GOLDEN = Path(__file__).parents[1] / "golden" / "folders"
@@ -59,8 +61,9 @@ def with_new_items() -> pl.DataFrame:
 
 def items(*ids: int) -> pl.DataFrame:
     numbers = ids or range(ITEMS)
-    return pl.DataFrame({"item_id": numbers, "title": [f"thing {n % 7} {n}" for n in numbers],
-                         "price": [1.5 * (n % 999) for n in numbers]})  # fmt: skip
+    return pl.DataFrame({"item_id": numbers, "title": [f"thing {n % 7} {n}{HOSTILE}" for n in numbers],
+                         "price": [1.5 * (n % 999) for n in numbers],
+                         HOSTILE: [f"{HOSTILE}{n % 3}" for n in numbers]})  # fmt: skip
 
 
 def people() -> pl.DataFrame:
@@ -237,7 +240,7 @@ def _cut_off(*settings: str) -> Callable[[Path], object]:
         words = [word for word in SMALL.split() if word != "--set"]
         try:
             fr.train("sasrec", world("shop"), path, set=[*words, "training.checkpoint_minutes=0", *settings],
-                     callbacks=[Cut(3)], progress=False)  # fmt: skip
+                     callbacks=[Cut(2)], progress=False)  # fmt: skip
         except CutOff:
             pass
 
