@@ -171,7 +171,7 @@ def train(
     if given:
         name, value = next(iter(given.items()))
         raise UserError(
-            f"{name}={value} is about training on Ray: name the cluster by ray=, or leave it out",
+            f"{name}={brief(value)} is about training on Ray: name the cluster by ray=, or leave it out",
             code="setting-without-effect",
         )
     return fit(spec, _store(data), folder, **how)

@@ -43,6 +43,8 @@ except ImportError:  # version 0.1, which printed them
     CONTROLS, printable = re.compile(r"(?!)"), str
 
 SURVIVED = ("ok", "refused")
+PLAIN = ("tamper", "wrong types")
+"""Parts whose folders have no control character in their name, which would stand in every answer."""
 PHASES = [Phase.generate, Phase.shrink]
 KINDS = {
     "ok": "exit 0",
@@ -92,7 +94,7 @@ def attack(
         outcome = Outcome("bug")
         faulthandler.dump_traceback_later(NATIVE_SECONDS, exit=True, file=sys.__stderr__)
         try:
-            with own_folder() as folder:
+            with own_folder("attack-" if part in PLAIN else "attack\x1b[7m-") as folder:
                 outcome = run(value, folder)
         finally:
             faulthandler.cancel_dump_traceback_later()
@@ -116,10 +118,10 @@ def every(values: Iterable[Any], sample: Sequence[Any] = (), name: str = "verb")
 
 
 @contextlib.contextmanager
-def own_folder() -> Iterator[Path]:
+def own_folder(prefix: str = "attack-") -> Iterator[Path]:
     """An empty folder that is the working directory inside, with `tmp` for temporary files; removed behind it."""
     before, temporary = os.getcwd(), (tempfile.tempdir, os.environ.get("TMPDIR"))
-    folder = Path(tempfile.mkdtemp(prefix="attack\x1b[7m-", dir=_root()))
+    folder = Path(tempfile.mkdtemp(prefix=prefix, dir=_root()))
     (folder / "tmp").mkdir()
     try:
         os.chdir(folder)

@@ -49,7 +49,8 @@ def words_for(parameter: Parameter) -> SearchStrategy[str]:
 
 def numbers_for(parameter: Parameter) -> SearchStrategy[str]:
     """The ends of an option's numbers, and large ones."""
-    large = LARGE[1:] if parameter.name == "--resamples" else LARGE  # a thousand fits take a minute, and say so
+    lasting = parameter.name in ("--resamples", "--parts")  # a thousand take half a minute, and say so
+    large = (*LARGE[1:], str(10**12)) if lasting else LARGE
     return st.sampled_from([*dict.fromkeys((*large, *map(str, parameter.ends)))])
 
 

@@ -337,7 +337,7 @@ VOLATILE = re.compile(r"seconds|_per_s$|_ms$|memory|hours|^date$|^taken$|created
 
 def answer(reader: Reader, said: Said, folder: Path) -> Any:
     """What was said and written, with the names of folders that differ from call to call replaced."""
-    tree = json.loads(said.out.replace(str(folder), "FOLDER"))
+    tree = json.loads(said.out.replace(json.dumps(str(folder))[1:-1], "FOLDER"))
     return [steady(tree, VOLATILE), written(folder / "out"), written(folder / "it") if reader.writes else {}]
 
 

@@ -155,4 +155,4 @@ def _said(path: Path, home: Path) -> str:
 
 
 def _plain(tree: Any, home: Path) -> bytes:
-    return json.dumps(steady(tree, VOLATILE), sort_keys=True).replace(str(home), "HOME").encode()
+    return json.dumps(steady(tree, VOLATILE), sort_keys=True).replace(json.dumps(str(home))[1:-1], "HOME").encode()

@@ -132,7 +132,7 @@ FILES: dict[str, Callable[[], Any]] = {
     "space.yaml": lambda: SPACE, "shown.yaml": lambda: json.dumps(tables.SCHEMA | {"time": "at"}),
     "goods.parquet": lambda: numbered(tables.goods(ITEMS)), "people.parquet": lambda: numbered(tables.people()),
     "gold.parquet": lambda: tables.events(60, 43), "gold_vectors.parquet": lambda: tables.vectors(43),
-    "cells.yaml": lambda: f"cells: [{{name: a, recipe: sasrec}}, popularity]\nseeds: [0, 1]\nevaluate: [test]\n{FEW}",
+    "cells.yaml": lambda: f"cells:\n- {{name: a, recipe: sasrec, {FEW[:-1]}}}\n- popularity\nseeds: [0, 1]\n",
     "trials.yaml": lambda: "cells: [{recipe: item_to_item}]\ntrials: 6\nspace: {model.decay: {uniform: [0.1, 0.9]}}\n",
 }  # fmt: skip
 """File -> its table or its text."""

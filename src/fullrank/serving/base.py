@@ -8,6 +8,7 @@ models answer on the batcher's thread, new versions are made on threads beside b
 from __future__ import annotations
 
 import asyncio
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
@@ -56,7 +57,7 @@ class BaseService(ABC, Generic[M]):
         )
         self.versions: Versions[M] = Versions(
             self._open_model,
-            base=Path(settings.run).resolve(),
+            base=Path(os.path.realpath(settings.run)),  # which takes links that lead nowhere
             folder=None if settings.watch is None else Path(settings.watch),
             settings=CanarySettings(tolerance=settings.tolerance, recall=settings.recall),
             canaries=None if settings.canary is None else Path(settings.canary),
