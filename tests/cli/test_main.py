@@ -14,7 +14,9 @@ import torch
 import typer
 
 from fullrank.cli import VERBS, build, main
+from fullrank.cli.options import shortcuts
 from fullrank.core.errors import UserError
+from fullrank.core.overrides import read_setting
 
 if TYPE_CHECKING:
     from conftest import Call
@@ -182,3 +184,8 @@ def test_processes_behind_the_first_are_silent(call: Call, monkeypatch: pytest.M
 
 def test_main_returns_its_code() -> None:
     assert main(["list"]) == 0
+
+
+def test_an_option_of_a_setting_takes_any_text() -> None:
+    """YAML reads the two halves of an escaped character above U+FFFF as two characters that no file name has."""
+    assert read_setting(shortcuts({"ranker": "🛋 größe"}, None)[0]) == ("ranker", "🛋 größe")

@@ -64,5 +64,5 @@ def evaluate_lists(call: Call, lists: Path, columns: Mapping[str, str | None]) -
 
 def _alike(spec: Evaluation, changes: list[str]) -> list[str]:
     """Settings by which lists are measured like a run: its own and those of the call, but for how a model answers."""
-    own = [f"{name}={json.dumps(jsonable(getattr(spec, name)))}" for name in SHARED]
+    own = [f"{name}={json.dumps(jsonable(getattr(spec, name)), ensure_ascii=False)}" for name in SHARED]
     return [*own, *(text for text in changes if text.partition("=")[0].strip().split(".")[0] not in OF_ANSWERS)]

@@ -254,7 +254,7 @@ def shortcuts(typed: Mapping[str, object], settings: list[str] | None) -> list[s
     for path in typed:
         if path in asked:
             raise UserError(f"{path} is given twice, by its own option and by --set; keep one", code="given-twice")
-    return [*(f"{path}={json.dumps(value)}" for path, value in typed.items()), *(settings or [])]
+    return [*(f"{path}={json.dumps(value, ensure_ascii=False)}" for path, value in typed.items()), *(settings or [])]
 
 
 def in_options(sentence: str, flags: Mapping[str, str], typed: Iterable[str] = ()) -> str:

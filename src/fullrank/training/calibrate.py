@@ -49,7 +49,7 @@ def calibrate(
     A calibration that `run` has is replaced. Raises `UserError` for a recommender, for a run whose training has not
     ended or that is of format 1, and where there is nothing to fit.
     """
-    if method not in METHODS:
+    if not isinstance(method, str) or method not in METHODS:
         raise unknown("method", method, METHODS)
     require_empty(check_path("out", out))
     encoder = run.encoder(data)  # refuses a recommender
