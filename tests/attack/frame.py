@@ -109,9 +109,12 @@ def attack(
     profile(seed(zlib.crc32(f"{part} {verb} {key}".encode()))(given(values)(draw)))()
 
 
-def every(values: Iterable[Any], sample: Sequence[Any] = (), name: str = "verb") -> pytest.MarkDecorator:
-    """Parametrise an attack: the values of `sample` belong to `make test`, the others are slow."""
-    marks = {True: [pytest.mark.attack], False: [pytest.mark.attack, pytest.mark.slow]}
+def every(
+    values: Iterable[Any], sample: Sequence[Any] = (), name: str = "verb", process: bool = False
+) -> pytest.MarkDecorator:
+    """Parametrise an attack: the values of `sample` belong to `make test`; `process`: it starts a fork server."""
+    rest = pytest.mark.process if process else pytest.mark.slow
+    marks = {True: [pytest.mark.attack], False: [pytest.mark.attack, rest]}
     return pytest.mark.parametrize(
         name, [pytest.param(v, id=str(getattr(v, "name", v)), marks=marks[v in sample]) for v in values]
     )

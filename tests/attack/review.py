@@ -28,12 +28,12 @@ TRAIN = ("train", "sasrec")
 ASKED = ("--k", 30, "--history", "9,7,5")
 
 
-SLOW = (pytest.mark.slow, pytest.mark.attack)
+SLOW = (pytest.mark.process, pytest.mark.attack)
 
 
 def slow(test: Any) -> Any:
     """Mark what `make test` leaves out; what it guards has a fast test in its own room."""
-    return pytest.mark.slow(pytest.mark.attack(test))
+    return pytest.mark.process(pytest.mark.attack(test))
 
 
 def survived(*words: object, kinds: tuple[str, ...] = SURVIVED) -> Said:

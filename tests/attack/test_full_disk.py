@@ -32,7 +32,7 @@ def mounting() -> str | None:
         return failure
 
 
-@every(VERBS)
+@every(VERBS, process=True)
 def test_a_disk_without_room_loses_nothing(verb: Verb) -> None:
     places = st.integers(1, len(unkilled(verb.name).places))
     full: Any = places.map(lambda at: {"at": at, "then": "full"})
@@ -42,7 +42,7 @@ def test_a_disk_without_room_loses_nothing(verb: Verb) -> None:
     attack("full disk", verb.name, places, partial(folder_removed, verb), 1)
 
 
-@every(VERBS)
+@every(VERBS, process=True)
 def test_a_small_or_read_only_disk_loses_nothing(verb: Verb) -> None:
     if (why := mounting()) is not None:
         pytest.skip(f"no tmpfs can be mounted here: {why}")

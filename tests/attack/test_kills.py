@@ -16,7 +16,7 @@ from tests.attack.kills import killed_after, killed_at, unkilled
 from tests.attack.verbs import BY_NAME, VERBS, Verb
 
 
-@every(VERBS)
+@every(VERBS, process=True)
 def test_a_kill_loses_nothing_and_is_made_good_by_the_next_start(verb: Verb) -> None:
     places = st.integers(1, len(unkilled(verb.name).places))
     attack("kills", verb.name, places, partial(killed_at, verb), verb.kills)
@@ -32,7 +32,7 @@ def test_every_verb_that_writes_is_killed() -> None:
     assert {verb for verb in writing if not any(line.startswith(f"{verb} ") for line in lines)} == {"demo", "scale fit"}
 
 
-@pytest.mark.slow
+@pytest.mark.process
 @pytest.mark.attack
 def test_what_is_torn_or_left_is_noticed(tmp_path: Path) -> None:
     """The judge sees what a writer in place would leave."""

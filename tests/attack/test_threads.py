@@ -232,7 +232,7 @@ print(after - before, tracemalloc.get_traced_memory()[0] - held)
 """
 
 
-@pytest.mark.slow
+@pytest.mark.process
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="resident memory is read from /proc")
 def test_a_thousand_calls_of_two_budgets_leave_nothing_behind() -> None:
     """In a process without the type checks of tests. Of the allocator's pages 8 MiB, of Python's own 64 KiB."""

@@ -32,7 +32,7 @@ STATES = ("run_twin", "cut_off", "run")
 READER = ("recommend", "run", "--history", "1,2,3", "-k", "5")
 
 
-@every(PAIRS, name="pair")
+@every(PAIRS, name="pair", process=True)
 def test_two_writers_do_not_mix(pair: str) -> None:
     one, other = (BY_NAME[name] for name in pair.split())
     places = st.integers(1, len(unkilled(one.name).places))
@@ -41,7 +41,7 @@ def test_two_writers_do_not_mix(pair: str) -> None:
         attack("writers", one.name, st.just(3), partial(at_once, one), 1)
 
 
-@every(["train-over"])
+@every(["train-over"], process=True)
 def test_a_reader_gets_the_old_answer_or_the_new_one(verb: str) -> None:
     places = st.integers(1, len(unkilled(verb).places))
     attack("writers", "recommend", places, partial(read_beside, BY_NAME[verb]), 8)

@@ -94,7 +94,7 @@ SKIPPED = {"progress", "tell", "callbacks", "loggers", "engine"}
 """Arguments that are called or handed on: objects of the caller's own, whose errors are the caller's."""
 
 
-@every(CALLS, name="name")
+@every(CALLS, name="name", process=True)
 def test_a_wrong_argument_is_one_sentence(name: str, home: Path) -> None:
     (home / "tmp").mkdir()
     child = forks().start([f"{__name__}:attacked", {"name": name}], home)
