@@ -28,7 +28,7 @@ settings.register_profile("fullrank", deadline=None, derandomize=True, max_examp
 settings.load_profile("fullrank")
 
 _running: list[pytest.Item] = []
-"""The test that runs now, while it is not marked `process`."""
+"""The test of `make test` that runs now."""
 
 
 def pytest_configure() -> None:
@@ -54,7 +54,7 @@ def _refuse_processes(event: str, arguments: tuple[Any, ...]) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    _running[:] = [] if item.get_closest_marker("process") else [item]
+    _running[:] = [] if LEFT_OUT & {mark.name for mark in item.iter_markers()} else [item]
     try:
         return (yield)
     finally:
