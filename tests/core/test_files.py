@@ -348,3 +348,19 @@ def test_arrays_come_back_as_they_were(tmp_path: Path, array: np.ndarray) -> Non
     files.write_array(tmp_path / "a.npy", array)
     found = np.load(tmp_path / "a.npy")
     assert found.dtype == array.dtype and found.shape == array.shape and np.array_equal(found, array)
+
+
+def test_a_folder_that_cannot_take_its_place_leaves_the_old_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a kill between two steps shows (`test_a_killed_writer_leaves_the_old_file`), in this process."""
+    with files.whole_folder(tmp_path / "out") as folder:
+        files.write_json(folder / "x.json", 1)
+
+    def refuse(new: Path, out: Path) -> None:
+        raise OSError("no")
+
+    monkeypatch.setattr(files, "_swap", refuse)
+    with pytest.raises(UserError), files.whole_folder(tmp_path / "out") as folder:
+        files.write_json(folder / "x.json", 2)
+    assert (tmp_path / "out" / "x.json").read_text().strip() == "1"
