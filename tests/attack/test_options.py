@@ -65,7 +65,7 @@ def first_met() -> set[tuple[str, str]]:
     return {(verb, name) for (name, _), verb in seen.items()}
 
 
-@every(leaves(), CHEAP)
+@every(leaves(), CHEAP, process=True)  # `--workers` starts some
 def test_options(verb: str) -> None:
     for parameter in leaves()[verb]:
         if parameter.name in HANDLED:
