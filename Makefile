@@ -13,6 +13,8 @@ TORCH_CPU := https://download.pytorch.org/whl/cpu
 WORKERS ?= 2
 TESTS ?= tests
 CODE := $(wildcard src tests benchmarks docs examples)
+# Modules are compiled once for all of the many processes that tests start.
+unexport PYTHONDONTWRITEBYTECODE
 PYTEST := OMP_NUM_THREADS=1 POLARS_MAX_THREADS=2 $(BIN)/python -m pytest -q
 # What `make test-all` adds for every test: types and shapes of each call, and pairs of settings where `make test` varies one.
 THOROUGH := --jaxtyping-packages=fullrank,typechecker.checked

@@ -10,6 +10,7 @@ import ast
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 # Low to high. A room may import from its own layer (without a cycle of rooms) and from the layers before it.
@@ -65,17 +66,24 @@ def modules(root: Path) -> dict[str, Path]:
 
 def faults(root: Path) -> list[str]:
     """One sentence for every import in the package at `root` that the house forbids."""
-    trees = {name: ast.parse(file.read_text(encoding="utf-8")) for name, file in modules(root).items()}
-    imports = {name: list(imports_of(tree, f"{root.name}.{name}")) for name, tree in trees.items()}
+    imports = imports_below(root)
     found = [
         *_arrows(root.name, imports),
         *_cycles(root.name, imports),
         *_lightning(imports),
         *_heavy(root.name, imports),
     ]
-    for name, tree in trees.items():
+    for name, file in modules(root).items():
+        tree = ast.parse(file.read_text(encoding="utf-8"))
         found += [f"{name}:{line}: {what}: no pickle is read or written" for what, line in _pickling(tree)]
     return found
+
+
+@cache
+def imports_below(root: Path) -> dict[str, list[Import]]:
+    """Every import of the package at `root`, by module; read once in a process."""
+    files = {name: ast.parse(file.read_text(encoding="utf-8")) for name, file in modules(root).items()}
+    return {name: list(imports_of(tree, f"{root.name}.{name}")) for name, tree in files.items()}
 
 
 def imports_of(tree: ast.AST, module: str) -> Iterator[Import]:
@@ -91,8 +99,8 @@ def room_of(name: str) -> str:
 def externals(root: Path, *, lazy: bool) -> dict[str, list[str]]:
     """Third-party packages imported (lazily, or when a module is imported) -> the modules that do it."""
     found: dict[str, list[str]] = {}
-    for name, file in modules(root).items():
-        for item in imports_of(ast.parse(file.read_text(encoding="utf-8")), f"{root.name}.{name}"):
+    for name, imports in imports_below(root).items():
+        for item in imports:
             top = item.target.split(".")[0]
             if item.lazy == lazy and top != root.name and top not in sys.stdlib_module_names:
                 found.setdefault(top, []).append(name)

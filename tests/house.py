@@ -7,14 +7,13 @@ other. Facades (`__init__.py` that define nothing) and the package's own `__init
 
 from __future__ import annotations
 
-import ast
 import json
 import sys
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
-from arrows import imports_of, modules
+from arrows import Import, imports_below, modules
 
 SPLIT = ("models", "models.sequential")
 
@@ -25,7 +24,10 @@ def measures(root: Path) -> dict[str, Any]:
     texts = {name: file.read_text(encoding="utf-8") for name, file in files.items()}
     lines = sorted(text.count("\n") for text in texts.values())
     # Who imports the package itself asks for its version: no tie to all that the facade hands on.
-    edges = {name: _targets(root.name, name, texts[name], set(files)) - {name, "__init__"} for name in files}
+    edges = {
+        name: _targets(root.name, imports, set(files)) - {name, "__init__"}
+        for name, imports in imports_below(root).items()
+    }
     rooms: dict[str, set[str]] = {}
     for name, targets in edges.items():
         if name not in ("__init__", "__main__"):
@@ -65,9 +67,9 @@ def circles(edges: dict[str, set[str]]) -> list[set[str]]:
     return found
 
 
-def _targets(package: str, name: str, text: str, known: set[str]) -> set[str]:
+def _targets(package: str, imports: list[Import], known: set[str]) -> set[str]:
     found = set()
-    for item in imports_of(ast.parse(text), f"{package}.{name}"):
+    for item in imports:
         parts = item.target.split(".")
         if parts[0] == package:
             inner = parts[1:]

@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -28,7 +30,6 @@ from fullrank.sweeps.search import Search
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
-PAGE = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 OWN_KINDS = {"elu_linear"}
 """Kinds that docs/adding.md makes."""
 
@@ -49,11 +50,15 @@ def commands(text: str) -> Iterator[list[str]]:
                 yield words[words.index("-m") + 2 :]
 
 
+@cache
+def verbs() -> dict[str, Any]:
+    return typer.main.get_command(build()).commands  # type: ignore[attr-defined]
+
+
 def check_command(words: list[str]) -> None:
     """The verb exists, has these options, and every --set names a setting."""
-    verbs = typer.main.get_command(build()).commands  # type: ignore[attr-defined]
-    assert words[0] in verbs, f"there is no verb {words[0]!r}"
-    verb = verbs[words[0]]
+    assert words[0] in verbs(), f"there is no verb {words[0]!r}"
+    verb = verbs()[words[0]]
     if hasattr(verb, "commands"):  # a group: `scale fit`
         assert words[1:2] and words[1] in verb.commands, f"{words[0]} has no verb {' '.join(words[1:2])!r}"
         verb = verb.commands[words[1]]
@@ -89,16 +94,18 @@ def check_settings(words: list[str], settings: list[str]) -> None:
         (RankingEvaluation() if of_clicks else Evaluation()).override(*settings)
 
 
-@PAGE
-def test_commands(page: Path) -> None:
-    for words in commands(page.read_text(encoding="utf-8")):
-        check_command(words)
+def test_commands(subtests: pytest.Subtests) -> None:
+    for page in PAGES:
+        with subtests.test(page.relative_to(ROOT).as_posix()):
+            for words in commands(page.read_text(encoding="utf-8")):
+                check_command(words)
 
 
-@PAGE
-def test_python_compiles(page: Path) -> None:
-    for block in blocks(page.read_text(encoding="utf-8"), "python"):
-        compile(block, str(page), "exec")
+def test_python_compiles(subtests: pytest.Subtests) -> None:
+    for page in PAGES:
+        with subtests.test(page.relative_to(ROOT).as_posix()):
+            for block in blocks(page.read_text(encoding="utf-8"), "python"):
+                compile(block, str(page), "exec")
 
 
 def test_the_readme_example_runs(
@@ -116,25 +123,27 @@ def test_the_readme_example_runs(
     assert "'ndcg@10'" in shown and "rank" in shown
 
 
-@PAGE
-def test_yaml_parses(page: Path) -> None:
-    for block in blocks(page.read_text(encoding="utf-8"), "yaml"):
-        tree = yaml.safe_load(block)
-        if "model" in tree and "recipe" in tree:
-            Experiment.parse(tree)
-        elif "fields" in tree:
-            Schema.parse(tree)
-        elif "axes" in tree and ("base" in tree or "cells" in tree):
-            assert Grid.parse(tree).jobs()
-        elif "space" in tree:
-            assert Search.parse(tree).jobs()
+def test_yaml_parses(subtests: pytest.Subtests) -> None:
+    for page in PAGES:
+        with subtests.test(page.relative_to(ROOT).as_posix()):
+            for block in blocks(page.read_text(encoding="utf-8"), "yaml"):
+                tree = yaml.safe_load(block)
+                if "model" in tree and "recipe" in tree:
+                    Experiment.parse(tree)
+                elif "fields" in tree:
+                    Schema.parse(tree)
+                elif "axes" in tree and ("base" in tree or "cells" in tree):
+                    assert Grid.parse(tree).jobs()
+                elif "space" in tree:
+                    assert Search.parse(tree).jobs()
 
 
-@PAGE
-def test_links_lead_somewhere(page: Path) -> None:
-    for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text(encoding="utf-8")):
-        if not target.startswith("http"):
-            assert (page.parent / target).exists(), f"{page.name} links to {target}, which does not exist"
+def test_links_lead_somewhere(subtests: pytest.Subtests) -> None:
+    for page in PAGES:
+        with subtests.test(page.relative_to(ROOT).as_posix()):
+            for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text(encoding="utf-8")):
+                if not target.startswith("http"):
+                    assert (page.parent / target).exists(), f"{page.name} links to {target}, which does not exist"
 
 
 def test_the_map_is_that_of_the_tree() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 import subprocess
 import sys
@@ -11,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from arrows import externals, faults, imports_of, modules
+from arrows import externals, faults, imports_below
 from house import measures
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -93,8 +92,8 @@ def test_every_third_party_import_is_declared() -> None:
                 assert module.startswith(free), (
                     f"{module} imports {top}, which pyproject.toml does not list in its {where}"
                 )
-    for name, file in modules(SOURCE).items():
-        for item in imports_of(ast.parse(file.read_text()), f"fullrank.{name}"):
+    for name, imports in imports_below(SOURCE).items():
+        for item in imports:
             inner = item.target.removeprefix("fullrank.")
             if inner.startswith(OF_THE_SERVICE) and not name.startswith(OF_THE_SERVICE):
                 assert item.lazy, f"{name} imports {inner}, and so packages of an extra: import it in a function"
@@ -102,8 +101,8 @@ def test_every_third_party_import_is_declared() -> None:
 
 def test_kernels_are_imported_where_triton_is() -> None:
     """A torch for CPUs brings no Triton: `ops/kernels.py` imports its kernels by name, when they are to run."""
-    for name, file in modules(SOURCE).items():
-        for item in imports_of(ast.parse(file.read_text()), f"fullrank.{name}"):
+    for name, imports in imports_below(SOURCE).items():
+        for item in imports:
             asked = item.target.startswith(("fullrank.ops.triton_", "triton")) and not name.startswith("ops.triton_")
             assert not asked or (item.lazy and name == "ops.kernels"), f"{name} imports {item.target}"
 
