@@ -47,6 +47,15 @@ def as_format_2(run: Path) -> Path:
     return _write(run / "manifest.json", tree | {"format_version": 2})
 
 
+def store_moved(run: Path, to: Path) -> None:
+    """Make the manifest of a run name another place of its store."""
+    path = run / "manifest.json"
+    tree = json.loads(path.read_text())
+    tree["data"]["path"] = str(to)
+    path.write_text(json.dumps(tree))
+    reseal(run)
+
+
 def _write(path: Path, tree: dict[str, Any]) -> Path:
     path.write_text(json.dumps(tree))
     return path.parent

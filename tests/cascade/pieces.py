@@ -11,11 +11,13 @@ import torch
 
 import fullrank as fr
 from fakes import Whole
-from fullrank.cascade import RankingStage, RetrievalStage
+from fullrank.cascade import Cascade, RankingStage, RetrievalStage
 from fullrank.models.ranking.model import RankingModel
 from tiny import shaken
 
 USERS, ITEMS, BEGIN = 25, 40, 1_600_000_000
+Both = tuple[fr.Store, fr.ImpressionStore]
+HISTORIES = {f"u{u}": [int(i) for i in np.random.default_rng(u).integers(ITEMS, size=1 + u % 5)] for u in range(USERS)}
 SCHEMA: dict[str, Any] = {
     "fields": [
         "hour", "user", {"kind": "numeric", "name": "income", "transform": "bucket", "buckets": 3},
@@ -62,7 +64,7 @@ def log(rows: int = 360) -> pl.DataFrame:
     return pairs.join(people(), on="user", how="left").join(goods(), on="item", how="left")
 
 
-def stores(folder: Path) -> tuple[fr.Store, fr.ImpressionStore]:
+def stores(folder: Path) -> Both:
     """Both split at the same moments; the store of events knows all items."""
     split = {"kind": "global_time", **{key: SCHEMA["split"][key] for key in ("validation_from", "test_from")}}
     rest = pl.DataFrame({"user_id": ["u0"] * ITEMS, "item_id": range(ITEMS), "timestamp": [BEGIN - 1] * ITEMS})
@@ -76,10 +78,15 @@ def stores(folder: Path) -> tuple[fr.Store, fr.ImpressionStore]:
 def ranker(store: fr.ImpressionStore, scale: float = 0.3) -> RankingStage:
     torch.manual_seed(0)
     click = RankingModel.parse({"embedding": {"dim": 4}, "ranker": {"kind": "dcnv2", "deep": {"hidden": [8]}}})
-    return RankingStage(
-        shaken(click.build(store.fields), scale).eval(), store.encoder, trained_until=store.trained_until
-    )  # fmt: skip
+    model = shaken(click.build(store.fields), scale).eval()
+    return RankingStage(model, store.encoder, trained_until=store.trained_until)
 
 
-def retriever(store: fr.Store, **settings: Any) -> RetrievalStage:
-    return RetrievalStage(Whole(store.num_items, **settings), store.catalog, store)
+def retriever(store: fr.Store) -> RetrievalStage:
+    return RetrievalStage(Whole(store.num_items), store.catalog, store)
+
+
+def made(events: fr.Store, shown: fr.ImpressionStore | RankingStage, **settings: Any) -> Cascade:
+    """A cascade with the tables of all users and items."""
+    stage = shown if isinstance(shown, RankingStage) else ranker(shown)
+    return Cascade(retriever(events), stage, **{"users": people(), "items": goods()} | settings)

@@ -17,7 +17,7 @@ from fullrank.inference.predict import predict
 from fullrank.inference.predictor import Predictor
 from fullrank.models.ranking.model import RankingModel
 from refusals import refused
-from tests.cascade.pieces import ITEMS, USERS, goods, log, retriever, stores
+from tests.cascade.pieces import HISTORIES, ITEMS, USERS, Both, goods, log, retriever
 from tiny import shaken
 
 FIELDS: list[Any] = [
@@ -25,8 +25,6 @@ FIELDS: list[Any] = [
     {"kind": "sequence", "name": "kinds", "shares": "kind", "max_length": 3},
 ]  # fmt: skip
 TOGETHER = {"kind": "target_attention", "together": [["history", "kinds"]]}
-HISTORIES = {f"u{u}": [int(i) for i in np.random.default_rng(u).integers(ITEMS, size=1 + u % 5)] for u in range(USERS)}
-
 ODD = ([1, 2, 3, 7, 5], [3, 7, 5], [4, 7, 5])
 
 
@@ -47,9 +45,9 @@ def joined(pairs: pl.DataFrame, table: pl.DataFrame, histories: dict[str, list[i
     )
 
 
-@pytest.fixture(scope="module")
-def events(tmp_path_factory: pytest.TempPathFactory) -> fr.Store:
-    return stores(tmp_path_factory.mktemp("cascade"))[0]
+@pytest.fixture
+def events(both: Both) -> fr.Store:
+    return both[0]
 
 
 def ranker(folder: Path, sequences: Any) -> RankingStage:

@@ -11,38 +11,18 @@ import pytest
 import fullrank as fr
 from fullrank.cascade import Cascade, RankingStage, RetrievalStage
 from refusals import refused
-from tests.cascade.pieces import ITEMS, SCHEMA, goods, log, people, ranker, retriever, stores
+from tests.cascade.pieces import ITEMS, SCHEMA, Both, goods, log, made, people, ranker, retriever
 
 ASK: dict[str, Any] = {"k": 2, "candidates": 5, "context": {"hour": 1}}
-
-
-@pytest.fixture(scope="module")
-def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[fr.Store, fr.ImpressionStore]:
-    return stores(tmp_path_factory.mktemp("cascade"))
-
-
-def made(both: tuple[fr.Store, fr.ImpressionStore], **settings: Any) -> Cascade:
-    given: dict[str, Any] = {"users": people(), "items": goods()} | settings
-    return Cascade(retriever(both[0]), ranker(both[1]), **given)
-
-
-@pytest.mark.parametrize(
-    ("settings", "says"),
-    [
-        ({"item": "itm"}, ("unknown-item-column", "itm", "item")),
-        ({"user": "price"}, ("id-not-categorical", "price")),
-        ({"user": "item"}, ("repeated-column", "user='item'", "item='item'")),
-        ({"items": goods().rename({"item": "sku"})}, ("missing-id-column", "item", "item_id")),
-    ],
-)
-def test_tables_and_columns(both: Any, settings: dict[str, Any], says: tuple[str, ...]) -> None:
-    with refused(*says):
-        made(both, **settings)
 
 
 @pytest.mark.parametrize(
     ("settings", "ask", "says"),
     [
+        ({"item": "itm"}, {}, ("unknown-item-column", "itm", "item")),
+        ({"user": "price"}, {}, ("id-not-categorical", "price")),
+        ({"user": "item"}, {}, ("repeated-column", "user='item'", "item='item'")),
+        ({"items": goods().rename({"item": "sku"})}, {}, ("missing-id-column", "item", "item_id")),
         (
             {"items": goods().drop("price")},
             {},
@@ -84,42 +64,33 @@ def test_tables_and_columns(both: Any, settings: dict[str, Any], says: tuple[str
         ({}, {"histories": {"u1": list(range(ITEMS))}}, ("no-candidates", 1, "'u1'", "bare='skip'")),
     ],
 )
-def test_questions(both: Any, settings: dict[str, Any], ask: dict[str, Any], says: tuple[object, ...]) -> None:
+def test_questions(both: Both, settings: dict[str, Any], ask: dict[str, Any], says: tuple[object, ...]) -> None:
     with refused(*says):
-        made(both, **settings).recommend(**({"histories": {"u1": [1, 2]}} | ASK | ask))
+        made(*both, **settings).recommend(**({"histories": {"u1": [1, 2]}} | ASK | ask))
 
 
-def test_schemas_without_users_or_items(both: Any, tmp_path: Path) -> None:
-    for fields, group, says in (
-        (["item", "hour"], None, ("missing-id-column", "item, hour", "user=NAME")),
-        (["user", "hour"], None, ("missing-id-column", "user, hour", "item=NAME")),
-        (["user", "item"], "town", None),
-    ):
+def test_schemas_without_users_or_items(both: Both, tmp_path: Path) -> None:
+    def cascade(*fields: str, group: str | None = None, **more: str) -> Cascade:
         schema = SCHEMA | {"fields": fields, "group": group}
-        people_in_town = log().with_columns(town=pl.lit("x"))
-        store = fr.prepare_impressions(people_in_town, tmp_path / "store", schema=schema, overwrite=True)
-        if says is None:
-            assert Cascade(retriever(both[0]), ranker(store), user="user").user == "user"
-            continue
-        with refused(*says):
-            Cascade(retriever(both[0]), ranker(store))
+        in_town = log().with_columns(town=pl.lit("x"))
+        store = fr.prepare_impressions(in_town, tmp_path / "store", schema=schema, overwrite=True)
+        return Cascade(retriever(both[0]), ranker(store), **more)
 
-
-def test_a_ranker_that_reads_nothing_of_items(both: Any, tmp_path: Path) -> None:
-    store = fr.prepare_impressions(log(), tmp_path / "store", schema=SCHEMA | {"fields": ["user", "hour"]})
+    with refused("missing-id-column", "item, hour", "user=NAME"):
+        cascade("item", "hour")
     with refused("missing-id-column", "user, hour", "item=NAME"):
-        Cascade(retriever(both[0]), ranker(store))
+        cascade("user", "hour")
+    assert cascade("user", "item", group="town", user="user").user == "user"
 
 
-def test_items_of_another_kind(both: Any, tmp_path: Path) -> None:
+def test_items_of_another_kind(both: Both, tmp_path: Path) -> None:
     other = log().with_columns(item=pl.col("item") + 5000)
     store = fr.prepare_impressions(other, tmp_path / "store", schema=SCHEMA)
-    cascade = Cascade(retriever(both[0]), ranker(store), users=people(), items=goods())
     with refused("no-known-ids", "40"):
-        cascade.recommend({"u1": [1, 2]}, **ASK)
+        made(both[0], store).recommend({"u1": [1, 2]}, **ASK)
 
 
-def test_stages_the_wrong_way_round(both: Any, tmp_path: Path) -> None:
+def test_stages_the_wrong_way_round(both: Both, tmp_path: Path) -> None:
     store, shown = both
     found = fr.train("popularity", store, tmp_path / "popularity", progress=False)
     small = ["training.max_epochs=1", "evaluation.bootstrap=0", "model.embedding.l2=0"]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+import shlex
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from fullrank.cli import main
+from tests.cli.mistakes import TINY, furnish
 
 
 @dataclass(frozen=True)
@@ -30,38 +32,56 @@ class Said:
 
 
 Call = Callable[..., Said]
-
-
-@pytest.fixture
-def call(capfd: pytest.CaptureFixture[str]) -> Call:
-    def run(*words: object) -> Said:
-        capfd.readouterr()
-        code = main([str(word) for word in words])
-        out, err = capfd.readouterr()
-        return Said(code, out, err)
-
-    return run
-
-
+Ask = Callable[[str], Any]
 Refuses = Callable[..., str]
 
 
 @pytest.fixture
+def call(shop: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Call:
+    """`call("evaluate @sasrec --out kept")`: a line is typed in the folder of the test, `@` is that of the shop.
+
+    What follows the line are more words, as they are.
+    """
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+
+    def run(line: str, *more: str) -> Said:
+        typed = [f"{shop}/{word[1:]}" if word.startswith("@") else word for word in shlex.split(line)]
+        capfd.readouterr()
+        code = main([*typed, *more])
+        return Said(code, *capfd.readouterr())
+
+    return run
+
+
+@pytest.fixture
+def ask(call: Call) -> Ask:
+    """What a line that ends well says to a program."""
+
+    def run(line: str) -> Any:
+        said = call(f"{line} --json")
+        assert said.code == 0, said.err
+        return said.json
+
+    return run
+
+
+@pytest.fixture
 def refuses(call: Call) -> Refuses:
-    """`refuses("code", words, "named", ...)`: the command line ends with status 2, this code and one sentence.
+    """`refuses("code", line, "named", ...)`: the command line ends with status 2, this code and one sentence.
 
     The sentence names these values (what was given, what is allowed); its prose may change. It is returned.
     """
 
-    def run(code: str, words: Sequence[object], *names: object) -> str:
-        said = call(*words, "--json")
+    def run(code: str, line: str, *names: object) -> str:
+        said = call(f"{line} --json")
         assert said.code == 2 and "Traceback" not in said.err, said.err
-        sentence = said.json["error"]
+        sentence = str(said.json["error"])
         assert said.err.splitlines()[-1] == f"Error: {sentence}"
         assert said.json["code"] == code, said.json
         for name in names:
             assert str(name) in sentence, f"{name!r} is not named in: {sentence}"
-        return str(sentence)
+        return sentence
 
     return run
 
@@ -69,10 +89,11 @@ def refuses(call: Call) -> Refuses:
 @pytest.fixture(scope="session")
 def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with `data` (a store) and the runs `popularity`, `item_to_item` and `sasrec` (one epoch, tiny)."""
-    home = tmp_path_factory.mktemp("shop")
-    small = ["--set", "source.users=150", "--set", "source.items=60"]
-    assert main(["prepare", "planted", *small, "--out", str(home / "data")]) == 0
-    tiny = ["--set", "model.dim=8", "--set", "model.encoder.layers=1", "--set", "training.max_epochs=1"]
-    for recipe, settings in {"popularity": [], "item_to_item": [], "sasrec": tiny}.items():
-        assert main(["train", recipe, "--data", str(home / "data"), "--out", str(home / recipe), *settings]) == 0
-    return home
+    return furnish(tmp_path_factory.mktemp("shop"), popularity="", item_to_item="", sasrec=TINY)
+
+
+@pytest.fixture
+def learned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The self-test of `doctor` has passed, in no time."""
+    facts = {"ok": True, "problem": None, "parameters": 1, "seconds": 0.0, "recall": 1.0, "chance": 0.25}
+    monkeypatch.setattr("fullrank.cli.doctor.selftest", lambda: facts)

@@ -24,6 +24,7 @@ Each line is typed again by `test_mistakes.py`; `python tests/cli/mistakes.py` w
 | error code | given | said | exit |
 |---|---|---|---|
 """
+TINY = "--set model.dim=8 --set model.encoder.layers=1 --set training.max_epochs=1"
 EVENTS = "user_id,item_id,timestamp\n" + "".join(
     f"{user},{(user * 3 + event) % 12},{1_600_000_000 + 86_400 * event}\n" for user in range(12) for event in range(6)
 )
@@ -134,17 +135,21 @@ fullrank download movilens --out new
 """
 
 
-def build(folder: Path) -> None:
-    """Write the files, the store and the runs that the lines are typed beside."""
+def furnish(home: Path, **runs: str) -> Path:
+    """A folder with a tiny marketplace, `data`, and runs of these recipes with these settings."""
     from fullrank.cli import main
 
+    lines = [f"prepare planted --set source.users=150 --set source.items=60 --out {home}/data"]
+    lines += [f"train {recipe} --data {home}/data --out {home}/{recipe} {more}" for recipe, more in runs.items()]
+    assert all(main(line.split()) == 0 for line in lines)
+    return home
+
+
+def build(folder: Path) -> None:
+    """Write the files, the store and the runs that the lines are typed beside."""
     for name, text in FILES.items():
         (folder / name).write_text(text)
-    small = ["--set", "source.users=150", "--set", "source.items=60"]
-    tiny = ["--set", "model.dim=8", "--set", "model.encoder.layers=1", "--set", "training.max_epochs=1"]
-    assert main(["prepare", "planted", *small, "--out", str(folder / "data")]) == 0
-    for recipe, settings in {"popularity": [], "sasrec": tiny}.items():
-        assert main(["train", recipe, "--data", str(folder / "data"), "--out", str(folder / recipe), *settings]) == 0
+    furnish(folder, popularity="", sasrec=TINY)
 
 
 def lines() -> list[str]:

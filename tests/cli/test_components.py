@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 
 import pytest
 
@@ -15,20 +15,18 @@ from fullrank.core.spec import Spec
 from fullrank.experiment import Experiment
 from fullrank.semantic_ids.spec import Encode
 from refusals import refused
-
-if TYPE_CHECKING:
-    from conftest import Call, Refuses
+from tests.cli.conftest import Ask, Call, Refuses
 
 
-def test_list_names_every_room_and_its_kinds(call: Call) -> None:
-    found = {entry["room"]: entry["kinds"] for entry in call("list", "--json").json["rooms"]}
+def test_list_names_every_room_and_its_kinds(ask: Ask, call: Call) -> None:
+    found = {entry["room"]: entry["kinds"] for entry in ask("list")["rooms"]}
     assert found == {room: kinds(room) for room in ROOMS}
     assert all(room in call("list").out for room in ROOMS)
 
 
 @pytest.mark.parametrize("room", list(ROOMS))
-def test_every_kind_has_a_line(room: str, call: Call) -> None:
-    found = call("list", room, "--json").json["kinds"]
+def test_every_kind_has_a_line(room: str, ask: Ask) -> None:
+    found = ask(f"list {room}")["kinds"]
     assert [entry["kind"] for entry in found] == kinds(room)
     assert all(entry["what"] for entry in found)
 
@@ -44,7 +42,7 @@ def choosing(spec: type[Spec]) -> Iterator[tuple[str, str]]:
             waiting += [*get_args(one), *getattr(one, "__metadata__", ())]
 
 
-def test_a_type_is_listed_by_each_name_that_a_setting_gives_it(call: Call, refuses: Refuses) -> None:
+def test_a_type_is_listed_by_each_name_that_a_setting_gives_it(ask: Ask, call: Call, refuses: Refuses) -> None:
     """The fields of all Specs that take components say which settings those are."""
     specs = [Experiment, Encode, *(find(kind, room) for room in ROOMS if room != "recipes" for kind in kinds(room))]
     fields = {pair for spec in specs for pair in choosing(spec)}
@@ -53,17 +51,17 @@ def test_a_type_is_listed_by_each_name_that_a_setting_gives_it(call: Call, refus
         assert (path.split(".")[-1], room) in fields, f"no setting {path} takes {room}"
         if path != "model":
             assert {rooms_named(name)[0] for name in (room, room.split(".")[-1], path, path.split(".")[-1])} == {room}
-    assert call("list", "model.penalties", "--json").json == call("list", "regularizers", "--json").json
+    assert ask("list model.penalties") == ask("list regularizers")
     assert "model.penalties" in call("list").out
     for given, near in {"lossess": "losses", "model.penalty": "model.penalties", "penaltys": "penalties"}.items():
-        refuses("unknown-component-type", ["list", given], f"did you mean {near!r}")
-    refuses("ambiguous-kind", ["list", "model"], "recommender", "click")
-    refuses("unknown-kind", ["show", "sasrec", "--set", "model.penalties=[sprynt]"], "no penalty", "'sprint'")
+        refuses("unknown-component-type", f"list {given}", f"did you mean {near!r}")
+    refuses("ambiguous-kind", "list model", "recommender", "click")
+    refuses("unknown-kind", "show sasrec --set model.penalties=[sprynt]", "no penalty", "'sprint'")
 
 
-def test_a_setting_without_its_path_is_answered_with_the_path(call: Call, refuses: Refuses) -> None:
+def test_a_setting_without_its_path_is_answered_with_the_path(ask: Ask, refuses: Refuses) -> None:
     """Every last word that one setting alone has, and what is near to one."""
-    tree = call("show", "sasrec", "--json").json["spec"]
+    tree = ask("show sasrec")["spec"]
     words = [path.split(".") for path in leaves(tree)]
     alone = [path for path in words if len(path) > 1 and [other[-1] for other in words].count(path[-1]) == 1]
     assert len(alone) > 40
@@ -71,9 +69,12 @@ def test_a_setting_without_its_path_is_answered_with_the_path(call: Call, refuse
     for path in alone:
         with refused("unknown-setting", f"did you mean {'.'.join(path)!r}?"):
             experiment.override(f"{path[-1]}=1")
-    for given, meant in {"lrr": "training.lr", "epochs": "training.max_epochs", "encoder.dropout": "model.encoder.dr",
-                         "model.dimm": "'dim'"}.items():  # fmt: skip
-        refuses("unknown-setting", ["show", "sasrec", "--set", f"{given}=1"], meant)
+    for given, meant in {
+        "lrr": "training.lr",
+        "epochs": "training.max_epochs",
+        "encoder.dropout": "model.encoder.dr",
+    }.items():
+        refuses("unknown-setting", f"show sasrec --set {given}=1", meant)
 
 
 def leaves(tree: Any, before: str = "") -> Iterator[str]:
@@ -82,41 +83,38 @@ def leaves(tree: Any, before: str = "") -> Iterator[str]:
         yield from leaves(value, f"{before}{key}.") if isinstance(value, dict) else [f"{before}{key}"]
 
 
-def test_a_third_partys_kind_is_listed_with_its_line(
-    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_third_partys_kind_is_listed_with_its_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ask: Ask) -> None:
     (tmp_path / "theirs.py").write_text('"""A window over the last events."""\nimport torch\n')
     info = tmp_path / "theirs-1.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1\n")
     (info / "entry_points.txt").write_text("[fullrank.attention]\nwindow = theirs:Window\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    found = {entry["kind"]: entry["what"] for entry in call("list", "attention", "--json").json["kinds"]}
+    found = {entry["kind"]: entry["what"] for entry in ask("list attention")["kinds"]}
     assert found["window"] == "A window over the last events."
     assert "theirs" not in sys.modules
 
 
-def test_schema_of_an_experiment_completes_a_recipe(call: Call, tmp_path: Path) -> None:
-    tree = call("schema", "--json").json
+def test_schema_of_an_experiment_completes_a_recipe(ask: Ask, call: Call, tmp_path: Path) -> None:
+    tree = ask("schema")
     assert {"model", "training", "evaluation", "seed"} <= set(tree["properties"])
     assert json.loads(call("schema").out) == tree
-    out = tmp_path / "deep" / "experiment.schema.json"
-    assert call("schema", "--out", out).code == 0 and json.loads(out.read_text()) == tree
+    assert call("schema --out deep/experiment.schema.json").code == 0
+    assert json.loads((tmp_path / "deep" / "experiment.schema.json").read_text()) == tree
 
 
-def test_schema_of_one_kind(call: Call, refuses: Refuses) -> None:
-    assert "layers" in call("schema", "--kind", "transformer", "--json").json["properties"]
-    assert "k_core" in call("schema", "--kind", "prepare", "--json").json["properties"]
-    refuses("ambiguous-kind", ["schema", "--kind", "popularity"], "baselines", "recipes", "--type")
-    assert call("schema", "--kind", "popularity", "--room", "baselines").code == 0
-    refuses("unknown-kind", ["schema", "--kind", "transfomer"], "did you mean 'transformer'")
-    refuses("missing-option", ["schema", "--room", "baselines"], "--kind")
+def test_schema_of_one_kind(ask: Ask, call: Call, refuses: Refuses) -> None:
+    assert "layers" in ask("schema --kind transformer")["properties"]
+    assert "k_core" in ask("schema --kind prepare")["properties"]
+    assert "label_threshold" in ask("schema --kind impressions")["properties"]
+    refuses("ambiguous-kind", "schema --kind popularity", "baselines", "recipes", "--type")
+    assert call("schema --kind popularity --room baselines").code == 0
+    refuses("unknown-kind", "schema --kind transfomer", "did you mean 'transformer'")
+    refuses("missing-option", "schema --room baselines", "--kind")
 
 
-def test_what_show_prints_trains_again(call: Call, refuses: Refuses, tmp_path: Path, shop: Path) -> None:
-    text = call("show", "sasrec", "--set", "model.dim=16").out
-    (tmp_path / "mine.yaml").write_text(text)
-    tree = call("show", tmp_path / "mine.yaml", "--json").json["spec"]
-    assert tree["model"]["dim"] == 16 and tree == call("show", "sasrec", "--set", "model.dim=16", "--json").json["spec"]
-    assert call("show", shop / "sasrec", "--json").json["spec"]["model"]["dim"] == 8
-    refuses("unknown-recipe", ["show", "sasrex"], "did you mean 'sasrec'")
+def test_what_show_prints_trains_again(ask: Ask, call: Call, tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text(call("show sasrec --set model.dim=16").out)
+    tree = ask("show mine.yaml")["spec"]
+    assert tree["model"]["dim"] == 16 and tree == ask("show sasrec --set model.dim=16")["spec"]
+    assert ask("show @sasrec")["spec"]["model"]["dim"] == 8

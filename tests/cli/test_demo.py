@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from fullrank.cli import demo
-
-if TYPE_CHECKING:
-    from conftest import Call, Refuses
+from tests.cli.conftest import Ask, Call, Refuses
 
 
 @pytest.fixture
@@ -20,29 +18,26 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-def test_the_demo_ends_with_a_table_and_runs_again(small: None, call: Call, tmp_path: Path) -> None:
-    said = call("demo", "--out", tmp_path / "demo", "--json")
-    assert said.code == 0, said.err
-    found = said.json
+def test_the_demo_ends_with_a_table_and_runs_again(small: None, ask: Ask, call: Call) -> None:
+    said = ask("demo --out demo")
+    found = said
     assert list(found["metrics"]) == ["popularity", "item_to_item", "gru4rec", "sasrec_plus"]
     assert all(list(row) == ["ndcg@10", "recall@10", "fair0.8@1", "coverage@10"] for row in found["metrics"].values())
     assert found["example"]["recommendations"][0]["title"]
-    again = call("demo", "--out", tmp_path / "demo")
+    again = call("demo --out demo")
     assert again.code == 0 and "What to try next" in again.out and "SASRec++" in again.out
 
 
 @pytest.mark.slow
-def test_the_commands_it_proposes_work(small: None, call: Call, tmp_path: Path) -> None:
-    out = call("demo", "--out", tmp_path / "demo").out
-    commands = [
-        line.split()[1:] for line in out.split("What to try next:")[1].splitlines() if line.startswith("  fullrank")
-    ]
+def test_the_commands_it_proposes_work(small: None, call: Call) -> None:
+    out = call("demo --out demo").out
+    commands = re.findall(r"^  fullrank (.*)", out.split("What to try next:")[1], re.MULTILINE)
     assert len(commands) >= 4
-    shown, again = (_list(text) for text in (out.split("SASRec++ recommends")[1], call(*commands[1]).out))
+    shown, again = (_list(text) for text in (out.split("SASRec++ recommends")[1], call(commands[1]).out))
     assert shown == again and len(shown) == 5, "the list that it prints is that of the command it prints"
-    for words in commands:
-        if "data/mine" not in words:
-            assert call(*words).code == 0, words
+    for line in commands:
+        if " data/mine" not in line:
+            assert call(line).code == 0, line
 
 
 def _list(text: str) -> list[list[str]]:
@@ -53,7 +48,7 @@ def _list(text: str) -> list[list[str]]:
 
 def test_a_folder_of_others_is_left_alone(refuses: Refuses, tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("precious")
-    refuses("folder-of-others", ["demo", "--out", tmp_path], tmp_path, demo.MARK)
+    refuses("folder-of-others", f"demo --out {tmp_path}", tmp_path, demo.MARK)
     assert (tmp_path / "thesis.txt").exists()
 
 
@@ -63,7 +58,7 @@ def test_what_the_demo_did_not_write_is_never_deleted(mine: str, refuses: Refuse
         (tmp_path / name).mkdir()
     (tmp_path / demo.MARK).write_text("{}")
     (tmp_path / mine).mkdir() if "." not in mine else (tmp_path / mine).write_text("precious")
-    refuses("folder-of-others", ["demo", "--out", tmp_path], f" {mine};")
+    refuses("folder-of-others", "demo --out .", f" {mine};")
     assert {entry.name for entry in tmp_path.iterdir()} == {*demo.MODELS, "data", demo.MARK, mine}
 
 
@@ -80,8 +75,8 @@ def test_its_own_leftovers_are_replaced_and_links_not_followed(tmp_path: Path) -
 
 
 @pytest.mark.slow
-def test_the_real_demo_learns(call: Call, tmp_path: Path) -> None:
-    found = call("demo", "--out", tmp_path / "demo", "--json").json
+def test_the_real_demo_learns(ask: Ask) -> None:
+    found = ask("demo --out demo")
     metrics = {name: row["ndcg@10"] for name, row in found["metrics"].items()}
     assert metrics["popularity"] * 2 < min(metrics["item_to_item"], metrics["gru4rec"], metrics["sasrec_plus"])
     assert metrics["sasrec_plus"] > metrics["item_to_item"] and found["seconds"] < 300

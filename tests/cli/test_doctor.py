@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
 
 from fullrank.cli.doctor import selftest
 from fullrank.core.errors import install_extra
-
-if TYPE_CHECKING:
-    from conftest import Call
+from tests.cli.conftest import Ask, Call
 
 
-def test_a_sound_installation(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    said = call("doctor", "--json")
+def test_a_sound_installation(call: Call, tmp_path: Path) -> None:
+    said = call("doctor --json")
     found = said.json
     assert said.code == 0, said.err
     assert "note" not in said.err, said.err
@@ -27,18 +25,11 @@ def test_a_sound_installation(call: Call, tmp_path: Path, monkeypatch: pytest.Mo
     assert all(found["packages"].values()) and not list(tmp_path.iterdir())
 
 
-def test_a_folder_that_cannot_be_written(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
-    import tempfile
-
-    def refuse(**_: Any) -> None:
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(tempfile, "TemporaryDirectory", refuse)
-    facts = {"ok": True, "problem": None, "parameters": 1, "seconds": 0.0, "recall": 1.0, "chance": 0.25}
-    monkeypatch.setattr("fullrank.cli.doctor.selftest", lambda: facts)
+def test_a_folder_that_cannot_be_written(learned: None, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.TemporaryDirectory", Mock(side_effect=PermissionError(13, "Permission denied")))
     said = call("doctor")
     assert said.code == 2 and "Permission denied" in said.err
-    assert call("doctor", "--json").code == 2
+    assert call("doctor --json").code == 2
 
 
 @pytest.mark.parametrize(
@@ -51,14 +42,11 @@ def test_a_folder_that_cannot_be_written(call: Call, monkeypatch: pytest.MonkeyP
     ],
 )
 def test_what_a_file_system_lacks_is_told(
-    name: str, broken: Any, status: int, call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, broken: Any, status: int, learned: None, ask: Ask, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    facts = {"ok": True, "problem": None, "parameters": 1, "seconds": 0.0, "recall": 1.0, "chance": 0.25}
-    monkeypatch.setattr("fullrank.cli.doctor.selftest", lambda: facts)
-    monkeypatch.chdir(tmp_path)
-    assert set(call("doctor", "--json").json["folder"]["file_system"].values()) == {None}
+    assert set(ask("doctor")["folder"]["file_system"].values()) == {None}
     monkeypatch.setattr(name, broken)
-    said = call("doctor", "--json")
+    said = call("doctor --json")
     lacking = [one for one, why in said.json["folder"]["file_system"].items() if why is not None]
     assert (said.code, len(lacking)) == (status, 1)
 

@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import os
 import socket
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from unittest.mock import Mock
 
 import pytest
 
-if TYPE_CHECKING:
-    from conftest import Call, Refuses
+from tests.cli.conftest import Call, Refuses
 
-
-@pytest.fixture(autouse=True)
-def _quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    facts = {"ok": True, "problem": None, "parameters": 1, "seconds": 0.0, "recall": 1.0, "chance": 0.25}
-    monkeypatch.setattr("fullrank.cli.doctor.selftest", lambda: facts)
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("learned")
 
 
 def free_port() -> int:
@@ -26,8 +21,8 @@ def free_port() -> int:
         return int(found.getsockname()[1])
 
 
-def test_all_is_well(call: Call, shop: Path, tmp_path: Path) -> None:
-    said = call("doctor", "--serve", "--store", "h.sqlite", "--run", shop / "sasrec", "--port", free_port(), "--json")
+def test_all_is_well(call: Call, tmp_path: Path) -> None:
+    said = call(f"doctor --serve --store h.sqlite --run @sasrec --port {free_port()} --json")
     found = said.json["serve"]
     assert said.code == 0 and found["ok"], said.err
     assert found["store"]["promise"] and found["store"]["write_ms"] > 0 and found["run"]["ms"] > 0
@@ -40,7 +35,7 @@ def test_a_store_that_is_there_stays(call: Call, tmp_path: Path) -> None:
     from fullrank.cli import doctor_serve
 
     (tmp_path / "h.sqlite").touch()
-    assert call("doctor", "--serve", "--store", "sqlite:h.sqlite", "--port", free_port()).code == 0
+    assert call(f"doctor --serve --store sqlite:h.sqlite --port {free_port()}").code == 0
     assert (tmp_path / "h.sqlite").exists() and doctor_serve.PORT == 8000
 
 
@@ -49,25 +44,18 @@ def test_what_is_not_in_order(call: Call, tmp_path: Path, monkeypatch: pytest.Mo
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        said = call("doctor", "--serve", "--port", port, "--json")
+        said = call(f"doctor --serve --port {port} --json")
         assert said.code == 2 and str(port) in said.json["serve"]["problem"]
     (tmp_path / "torn.sqlite").write_bytes(b"no database" * 100)
-    for words in (["--store", "torn.sqlite"], ["--store", "redis://127.0.0.1:1/0"], ["--store", "http://x"],
-                  ["--run", tmp_path]):  # fmt: skip
-        said = call("doctor", "--serve", "--port", free_port(), *words, "--json")
+    for words in ("--store torn.sqlite", "--store redis://127.0.0.1:1/0", "--store http://x", "--run ."):
+        said = call(f"doctor --serve --port {free_port()} {words} --json")
         assert said.code == 2 and said.json["serve"]["problem"], words
-    assert call("doctor", "--serve", "--port", free_port(), "--store", "http://x").code == 2
-
-    def missing(name: str) -> Any:
-        import importlib.metadata
-
-        raise importlib.metadata.PackageNotFoundError(name)
-
-    monkeypatch.setattr("importlib.metadata.version", missing)
-    said = call("doctor", "--serve", "--port", free_port(), "--json")
+    assert call(f"doctor --serve --port {free_port()} --store http://x").code == 2
+    monkeypatch.setattr("importlib.metadata.version", Mock(side_effect=PackageNotFoundError("uvicorn")))
+    said = call(f"doctor --serve --port {free_port()} --json")
     assert said.code == 2 and "[serve]" in said.json["serve"]["problem"]
 
 
 def test_options_of_a_service_alone(refuses: Refuses) -> None:
-    for words in (["--run", "x"], ["--store", "x"], ["--port", "1"]):
-        refuses("setting-without-effect", ["doctor", *words], words[0], "--serve")
+    for words in ("--run x", "--store x", "--port 1"):
+        refuses("setting-without-effect", f"doctor {words}", words.split()[0], "--serve")

@@ -7,7 +7,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from tests.cli.conftest import Call, Refuses
+from tests.cli.conftest import Ask, Call, Refuses
 
 
 @pytest.fixture
@@ -26,25 +26,24 @@ def log(tmp_path: Path) -> Path:
     return folder
 
 
-def test_versions_are_measured_and_saved(log: Path, call: Call, tmp_path: Path) -> None:
-    words = ("evaluate", "--log", log, "--events", tmp_path / "events.csv", "--columns", "who,what,when")
-    found = call(*words, "--json", "--out", tmp_path / "out", "--metric", "hit").json
+def test_versions_are_measured_and_saved(log: Path, ask: Ask, call: Call, tmp_path: Path) -> None:
+    words = "evaluate --log log --events events.csv --columns who,what,when"
+    found = ask(f"{words} --out out --metric hit")
     assert found["versions"]["a"]["metrics"] == {"hit@2": 0.0} and found["versions"]["b"]["metrics"]["hit@2"] > 0.5
     assert found["differences"][0]["difference"] > 0.5 and found["counts"]["scored"] == 40
     assert found["protocol"]["within_hours"] == 24
     assert (tmp_path / "out" / "per_answer.parquet").is_file()
-    shown = call(*words)
+    shown = call(words)
     assert shown.code == 0 and "b - a" in shown.out + shown.err
 
 
-def test_what_does_not_go_together_is_refused(log: Path, refuses: Refuses, shop: Path, tmp_path: Path) -> None:
-    events = tmp_path / "events.csv"
-    refuses("options-exclude-each", ["evaluate", shop / "sasrec", "--log", log, "--events", events], "RUN", "--log")
-    refuses("options-exclude-each", ["evaluate", shop / "sasrec", "--within", 5], "--within", "--log DIR")
-    refuses("given-twice", ["evaluate", "--log", log, "--events", events, "--columns", "a,b,c", "--user-col", "who"])
-    refuses("options-exclude-each", ["evaluate", "--log", log, "--events", events, "--set", "seen=keep"], "--set")
-    refuses("no-run", ["evaluate"])
-    refuses("no-events", ["evaluate", "--log", log])
-    refuses("missing-column", ["evaluate", "--log", log, "--events", events], "user_id")
-    refuses("setting-out-of-range", ["evaluate", "--log", log, "--events", events, "--within", "-1"], "-1")
-    refuses("no-logged-answers", ["evaluate", "--log", shop, "--events", events])
+def test_what_does_not_go_together_is_refused(log: Path, refuses: Refuses) -> None:
+    refuses("options-exclude-each", "evaluate @sasrec --log log --events events.csv", "RUN", "--log")
+    refuses("options-exclude-each", "evaluate @sasrec --within 5", "--within", "--log DIR")
+    refuses("given-twice", "evaluate --log log --events events.csv --columns a,b,c --user-col who")
+    refuses("options-exclude-each", "evaluate --log log --events events.csv --set seen=keep", "--set")
+    refuses("no-run", "evaluate")
+    refuses("no-events", "evaluate --log log")
+    refuses("missing-column", "evaluate --log log --events events.csv", "user_id")
+    refuses("setting-out-of-range", "evaluate --log log --events events.csv --within -1", "-1")
+    refuses("no-logged-answers", "evaluate --log @ --events events.csv")

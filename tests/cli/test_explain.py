@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 import fullrank as fr
 from fullrank.data.events.store import Store
-
-if TYPE_CHECKING:
-    from conftest import Call, Refuses
+from tests.cli.conftest import Ask, Call, Refuses
 
 
-def test_shares_of_one_user(shop: Path, call: Call) -> None:
-    found = call("attention", shop / "sasrec", "--json").json
+def test_shares_of_one_user(shop: Path, ask: Ask) -> None:
+    found = ask("attention @sasrec")
     events = found["events"]
     assert found["split"] == "test" and {event["relevant"] for event in events} == {True, False}
     shares = [event["attention"][str(shop / "sasrec")] for event in events]
@@ -29,8 +26,8 @@ def test_shares_of_one_user(shop: Path, call: Call) -> None:
 
 
 def test_two_runs_side_by_side(shop: Path, tmp_path: Path, call: Call) -> None:
-    other = shutil.copytree(shop / "sasrec", tmp_path / "other")
-    said = call("attention", shop / "sasrec", other, "--user", Store.open(shop / "data").user_ids[3])
+    shutil.copytree(shop / "sasrec", tmp_path / "other")
+    said = call(f"attention @sasrec other --user {Store.open(shop / 'data').user_ids[3]}")
     assert said.code == 0 and said.err == ""
     for word in ("A1 %", "B1 %", "relevant", "who chose next", "below 0"):
         assert word in said.out
@@ -39,14 +36,9 @@ def test_two_runs_side_by_side(shop: Path, tmp_path: Path, call: Call) -> None:
 @pytest.mark.parametrize(
     ("words", "code", "name"),
     [
-        (["--user", "nobody"], "unknown-user", "no user 'nobody'"),
-        (["--split", "train"], "unknown-value", "allowed: validation, test"),
-        (["--data", "nowhere"], "missing-folder", "'nowhere'"),
+        ("@sasrec --user nobody", "unknown-user", "no user 'nobody'"),
+        ("@popularity", "no-attention-weights", ""),
     ],
 )
-def test_mistakes(words: list[str], code: str, name: str, shop: Path, refuses: Refuses) -> None:
-    refuses(code, ["attention", shop / "sasrec", *words], name)
-
-
-def test_a_baseline_has_nothing_to_show(shop: Path, refuses: Refuses) -> None:
-    refuses("no-attention-weights", ["attention", shop / "popularity"])
+def test_mistakes(words: str, code: str, name: str, refuses: Refuses) -> None:
+    refuses(code, f"attention {words}", name)

@@ -5,12 +5,10 @@ from __future__ import annotations
 import ast
 import os
 import re
-import shlex
 import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 import typer.main
@@ -22,19 +20,17 @@ from fullrank.cli.output import Output
 from fullrank.core.registry import find, kinds
 from fullrank.experiment import find_experiment
 from fullrank.training.log import TrainingProgress
-
-if TYPE_CHECKING:
-    from conftest import Call
+from tests.cli.conftest import Ask, Call
 
 SOURCE = str(Path(fullrank.__file__).parents[1])
 HEAVY = "import sys; sys.modules.update({name: None for name in ('torch', 'lightning', 'numpy', 'polars', 'typer')})"
 """Python in which importing one of these fails."""
 
 
-def first_word(*words: str, rank: str = "0") -> str:
+def first_word(line: str, rank: str = "0") -> str:
     """What a process says on stderr before it imports anything heavy."""
     call = "from fullrank.cli import main\ntry: main()\nexcept ImportError: pass"
-    code = f"{HEAVY}; sys.argv = {['fullrank', *words]!r}\n{call}"
+    code = f"{HEAVY}; sys.argv = {['fullrank', *line.split()]!r}\n{call}"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True,
         env={**os.environ, "PYTHONPATH": SOURCE, "RANK": rank},
@@ -44,26 +40,22 @@ def first_word(*words: str, rank: str = "0") -> str:
 
 @pytest.mark.process
 def test_a_word_before_anything_heavy_is_imported() -> None:
-    assert first_word("train", "sasrec", "--data", "x", "--out", "y") == "fullrank train: starting\n"
+    assert first_word("train sasrec --data x --out y") == "fullrank train: starting\n"
+    assert first_word("train", rank="1") == "", "of many processes one says it"
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("words", [("--help",), ("train", "--help"), ("list", "recipes"), ("--version",)])
-def test_what_is_quick_needs_no_word(words: tuple[str, ...]) -> None:
-    assert first_word(*words) == ""
-
-
-@pytest.mark.process
-def test_of_many_processes_one_says_it() -> None:
-    assert first_word("train", rank="1") == ""
+@pytest.mark.parametrize("line", ["--help", "train --help", "list recipes", "--version"])
+def test_what_is_quick_needs_no_word(line: str) -> None:
+    assert first_word(line) == ""
 
 
 def test_sigterm_ends_a_verb_with_143_before_training_and_inside_it(
     shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """At the door of all verbs: while it is read what was typed, while nothing is trained yet, and behind a step."""
-    words = ["train", "gru4rec", "--data", shop / "data", "--out", tmp_path / "run", "--set", "model.dim=8"]
-    monkeypatch.setattr(sys, "argv", ["fullrank", *map(str, words), "--set", "training.checkpoint_minutes=0"])
+    words = f"train gru4rec --data {shop}/data --out {tmp_path}/run --set model.dim=8"
+    monkeypatch.setattr(sys, "argv", f"fullrank {words} --set training.checkpoint_minutes=0".split())
     places = {"fullrank.cli.build": (1, ""), "fullrank.api.train": (1, ""),
               "fullrank.training.log.TrainingProgress.advance": (4, "--resume")}  # fmt: skip
     for place, (nth, hint) in places.items():
@@ -117,7 +109,7 @@ def test_every_verb_and_option_has_one_place_in_the_help(call: Call) -> None:
         command = app.commands[verb]  # type: ignore[attr-defined]
         if hasattr(command, "commands"):
             continue
-        told = call(verb, "--help").out
+        told = call(f"{verb} --help").out
         titles = [told.find(f"\n{title}:\n") for title in ("Options", *grouped_help.OPTIONS)]
         listed = told[min(place for place in titles if place >= 0) :]
         heads = [line.split()[0].rstrip(",") for line in listed.splitlines() if line.startswith("  -")]
@@ -131,18 +123,18 @@ def test_every_verb_and_option_has_one_place_in_the_help(call: Call) -> None:
 
 
 def test_options_of_reasoners_stand_apart(call: Call) -> None:
-    told = call("recommend", "--help").out
+    told = call("recommend --help").out
     own = told[told.index("Models that reason:") :]
     assert "--reasoning-steps" in own and "--history" not in own and "--reasoning-steps" not in told[: -len(own)]
 
 
-def test_recommenders_and_rankers_are_listed_apart(call: Call) -> None:
-    lines = call("list", "recipes").out.splitlines()
+def test_recommenders_and_rankers_are_listed_apart(ask: Ask, call: Call) -> None:
+    lines = call("list recipes").out.splitlines()
     cut = next(n for n, line in enumerate(lines) if line.startswith("Rankers:"))
     named = [[line.split()[0] for line in part if line.strip()] for part in (lines[:cut], lines[cut:])]
     for recipe in kinds("recipes"):
         assert recipe in named[find_experiment(recipe).problem == "ranking"], recipe
-    told = {line["kind"]: line["needs"] for line in call("list", "recipes", "--json").json["kinds"]}
+    told = {line["kind"]: line["needs"] for line in ask("list recipes")["kinds"]}
     assert told["hstu"] == "events, times" and told["srt"] == "events, titles"
 
 
@@ -160,7 +152,7 @@ def test_what_a_recipe_says_that_it_needs_is_what_it_needs(recipe: str) -> None:
     assert ("codes" in needs, needs.endswith(", titles")) == (items == "semantic", items in ("text", "unisrec"))
 
 
-def test_commands_that_are_printed_can_be_pasted(call: Call, shop: Path, tmp_path: Path) -> None:
+def test_commands_that_are_printed_can_be_pasted(call: Call) -> None:
     """A command with a value in it is made by `command_line`, which quotes: one typed into an f-string would not."""
     verbs = "|".join(verb for group in grouped_help.VERBS.values() for verb in group)
     for file in Path(fullrank.__file__).parent.rglob("*.py"):
@@ -169,10 +161,9 @@ def test_commands_that_are_printed_can_be_pasted(call: Call, shop: Path, tmp_pat
             text = "".join(str(part.value) if isinstance(part, ast.Constant) else "{}" for part in parts)
             typed = re.search(rf"fullrank ({verbs}) [^`\n]*{{}}", text)
             assert typed is None or (file.name, typed[0]) in OWN_NAMES, f"{file}:{node.lineno}: {typed[0]}"
-    out = tmp_path / "it's a folder"
-    said = call("train", "popularity", "--data", shop / "data", "--out", out)
-    (line,) = (line for line in said.out.splitlines() if line.startswith("evaluate it: "))
-    assert call(*shlex.split(line)[3:]).code == 0
+    said = call("train popularity --data @data --out", "it's a folder")
+    (line,) = (line for line in said.out.splitlines() if line.startswith("evaluate it: fullrank "))
+    assert call(line.removeprefix("evaluate it: fullrank ")).code == 0
 
 
 OWN_NAMES = {

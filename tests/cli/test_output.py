@@ -62,14 +62,9 @@ def test_paragraphs_wrap_and_commands_do_not(
     assert len(capsys.readouterr().out.splitlines()) == 1
 
 
-@pytest.mark.parametrize(("value", "text"), [(4.21, "4.2 s"), (42.0, "42 s"), (130.0, "2 min 10 s")])
-def test_seconds(value: float, text: str) -> None:
-    assert seconds(value) == text
-
-
-@pytest.mark.parametrize(("value", "text"), [(None, ""), (math.nan, "-"), (12345, "12,345"), (0.12345, "0.1235")])
-def test_shown(value: object, text: str) -> None:
-    assert shown(value) == text
+def test_seconds_and_values_as_they_are_shown() -> None:
+    assert [seconds(value) for value in (4.21, 42.0, 130.0)] == ["4.2 s", "42 s", "2 min 10 s"]
+    assert [shown(value) for value in (None, math.nan, 12345, 0.12345)] == ["", "-", "12,345", "0.1235"]
 
 
 def test_progress_without_a_terminal_is_a_line_now_and_then(
@@ -107,7 +102,7 @@ def test_nothing_that_is_printed_moves_a_terminal(capsys: pytest.CaptureFixture[
     assert not CONTROLS.search(said) and said.count("\\x1b[31m") >= 5, said
 
 
-def test_progress_on_a_terminal_shows_names_as_they_are_written(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_on_a_terminal_shows_names_as_they_are_written() -> None:
     from rich.progress import Progress
 
     reporter = Reporter(transient=True)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import gzip
+import http.server
 import re
+import threading
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import polars as pl
 import pytest
@@ -14,9 +16,8 @@ from fullrank.cli.prepare import FLAGS
 from fullrank.core.spec import Spec
 from fullrank.data.events.prepare import Columns, Prepare
 from fullrank.data.events.store import Store
-
-if TYPE_CHECKING:
-    from conftest import Call, Refuses
+from fullrank.data.sources.amazon import Amazon
+from tests.cli.conftest import Ask, Call, Refuses
 
 
 @pytest.fixture
@@ -35,87 +36,68 @@ def events(tmp_path: Path) -> Path:
     return tmp_path
 
 
-COLUMNS = ("--user-col", "who", "--item-col", "what", "--time-col", "when")
+COLUMNS = "--user-col who --item-col what --time-col when"
+LOG = f"log.csv {COLUMNS}"
 
 
 @pytest.mark.parametrize("name", ["log.csv", "log.csv.gz", "log.parquet", "log.jsonl", "log.jsonl.gz"])
-def test_own_columns_in_every_format(name: str, events: Path, call: Call) -> None:
-    said = call("prepare", events / name, *COLUMNS, "--out", events / "data", "--json")
-    assert said.code == 0 and said.json["counts"] == {"users": 6, "items": 9, "events": 54}
-    assert Store.open(events / "data").fingerprint == said.json["fingerprint"]
+def test_own_columns_in_every_format(name: str, events: Path, ask: Ask) -> None:
+    said = ask(f"prepare {name} {COLUMNS} --out data")
+    assert said["counts"] == {"users": 6, "items": 9, "events": 54}
+    assert Store.open(events / "data").fingerprint == said["fingerprint"]
 
 
-def test_options_are_settings(events: Path, call: Call) -> None:
+def test_options_are_settings(events: Path, ask: Ask) -> None:
     options = "--k-core 2 --rating-col stars --min-rating 2 --type-col did --event-type buy --split global_time"
-    options += " --duplicates last --time-unit s"
-    first = call("prepare", events / "log.parquet", *COLUMNS, *options.split(), "--out", events / "a", "--json").json
+    first = ask(f"prepare log.parquet {COLUMNS} {options} --duplicates last --time-unit s --out a")
     settings = "columns.user=who columns.item=what columns.time=when columns.rating=stars min_rating=2 columns.type=did"
     settings += " event_types=[buy] k_core=2 split=global_time duplicates=last columns.time_unit=s"
-    pairs = [word for setting in settings.split() for word in ("--set", setting)]
-    second = call("prepare", events / "log.parquet", *pairs, "--out", events / "b", "--json").json
+    pairs = " ".join(f"--set {setting}" for setting in settings.split())
+    second = ask(f"prepare log.parquet {pairs} --out b")
     assert first["spec"] == second["spec"] and first["fingerprint"] == second["fingerprint"]
-    assert [step["filter"] for step in first["filters"]] == [
-        "read",
-        "event_types",
-        "min_rating",
-        "duplicates",
-        "k_core",
-    ]
+    steps = [step["filter"] for step in first["filters"]]
+    assert steps == "read event_types min_rating duplicates k_core".split()
 
 
 def test_rows_in_order_need_no_time(events: Path, call: Call) -> None:
-    words = ("--user-col", "who", "--item-col", "what", "--time-col", "none")
-    assert call("prepare", events / "log.csv", *words, "--out", events / "data").code == 0
+    assert call("prepare log.csv --user-col who --item-col what --time-col none --out data").code == 0
     assert Store.open(events / "data").times is None
 
 
 def test_column_names_are_never_read_as_yaml(events: Path, call: Call) -> None:
     pl.read_csv(events / "log.csv").rename({"who": "no", "what": "12"}).write_csv(events / "odd.csv")
-    said = call("prepare", events / "odd.csv", "--user-col", "no", "--item-col", "12", "--time-col", "when",
-                "--out", events / "data", "--json")  # fmt: skip
-    assert said.code == 0, said.err
+    assert call("prepare odd.csv --user-col no --item-col 12 --time-col when --out data").code == 0
 
 
 @pytest.mark.parametrize(
     ("words", "code", "names"),
     [
-        (["log.csv", "--user-col", "whom", "--item-col", "what"], "missing-column", ["'whom'", "did you mean 'who'"]),
-        (["log.csv"], "missing-column", ["'user_id'", "--user-col"]),
-        (["log.csvv"], "missing-file", ["log.csvv", "did you mean"]),
-        (["empty.csv"], "empty-file", ["empty.csv"]),
-        (["log.csv", *COLUMNS, "--k-core", "50"], "no-events-left", ["--k-core", "50", "54 events"]),
-        (["log.csv", *COLUMNS, "--min-rating", "3"], "missing-setting", ["--min-rating", "--rating-col"]),
-        (["log.csv", *COLUMNS, "--rating-col", "stars"], "setting-without-effect", ["stars", "--min-rating"]),
-        (["planted", "--set", "columns.rating=rating"], "setting-without-effect", ["rating", "--min-rating"]),
-        (["log.csv", "--user-col", "who", "--item-col", "who"], "repeated-column", ["'who'"]),
-        (["log.csv", *COLUMNS, "--split", "globl_time"], "unknown-split", ["did you mean 'global_time'"]),
-        (["log.csv", *COLUMNS, "--duplicates", "frist"], "invalid-setting", ["--duplicates: ", "'frist'", "'first'"]),
-        (["log.csv", *COLUMNS, "--time-unit", "hours"], "invalid-setting", ["--time-unit: ", "'s', 'ms'", "'hours'"]),
-        (["log.csv", *COLUMNS, "--set", "kcore=3"], "unknown-setting", ["'kcore'", "did you mean 'k_core'"]),
-        (["log.csv", "--set", "columns.user_=who"], "unknown-setting", ["columns.user_: ", "'user_'"]),
-        (["log.csv", "--set", "columns.time_units=ms"], "unknown-setting", ["columns.time_units: "]),
-        (["log.csv", *COLUMNS, "--k-core", "3", "--set", "k_core=2"], "given-twice", ["--k-core", "--set"]),
-        (["log.csv", *COLUMNS, "--from", "."], "option-without-effect", ["--from", "'log.csv'"]),
-        (["log.csv", *COLUMNS, "--items", "nothing.csv"], "missing-file", ["nothing.csv"]),
-        (["plantd"], "unknown-source", ["'plantd'", "did you mean 'planted'"]),
-        (["planted", "--items", "log.csv"], "option-without-effect", ["'planted'", "--items and --users"]),
-        (["planted", "--from", "."], "option-without-effect", ["'planted'", "--from"]),
-        (["planted", "--set", "source.userz=5"], "unknown-setting", ["did you mean 'users'"]),
-        (["movielens"], "missing-file", ["fullrank download movielens"]),
+        ("LOG --min-rating 3", "missing-setting", ["--min-rating", "--rating-col"]),
+        ("LOG --rating-col stars", "setting-without-effect", ["stars", "--min-rating"]),
+        ("planted --set columns.rating=rating", "setting-without-effect", ["rating", "--min-rating"]),
+        ("log.csv --user-col who --item-col who", "repeated-column", ["'who'"]),
+        ("LOG --split globl_time", "unknown-split", ["did you mean 'global_time'"]),
+        ("LOG --duplicates frist", "invalid-setting", ["--duplicates: ", "'frist'", "'first'"]),
+        ("LOG --set kcore=3", "unknown-setting", ["'kcore'", "did you mean 'k_core'"]),
+        ("log.csv --set columns.user_=who", "unknown-setting", ["columns.user_: ", "'user_'"]),
+        ("log.csv --set columns.time_units=ms", "unknown-setting", ["columns.time_units: "]),
+        ("LOG --k-core 3 --set k_core=2", "given-twice", ["--k-core", "--set"]),
+        ("LOG --from .", "option-without-effect", ["--from", "'log.csv'"]),
+        ("LOG --items nothing.csv", "missing-file", ["nothing.csv"]),
+        ("planted --items log.csv", "option-without-effect", ["'planted'", "--items and --users"]),
+        ("planted --from .", "option-without-effect", ["'planted'", "--from"]),
+        ("planted --set source.userz=5", "unknown-setting", ["did you mean 'users'"]),
+        ("movielens", "missing-file", ["fullrank download movielens"]),
     ],
 )
-def test_mistakes(
-    words: list[str], code: str, names: list[str], events: Path, refuses: Refuses, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(events)
-    (events / "empty.csv").touch()
-    refuses(code, ["prepare", *words, "--out", "data"], *names)
+def test_mistakes(words: str, code: str, names: list[str], events: Path, refuses: Refuses) -> None:
+    refuses(code, f"prepare {words.replace('LOG', LOG)} --out data", *names)
     assert not (events / "data").exists()
 
 
 def test_options_of_settings_say_what_the_spec_says(call: Call) -> None:
     """Help, default, bounds and allowed values are those of `Prepare`: nothing is typed a second time."""
-    told = " ".join(call("prepare", "--help").out.split())
+    told = " ".join(call("prepare --help").out.split())
     for path, flag in FLAGS.items():
         spec: type[Spec] = Columns if path.startswith("columns.") else Prepare
         field = spec.model_fields[path.removeprefix("columns.")]
@@ -128,39 +110,29 @@ def test_options_of_settings_say_what_the_spec_says(call: Call) -> None:
         "--time-col NAME|none",
     ):
         assert words in told
-    assert "--levels N K, codes of an item" in " ".join(call("encode", "--help").out.split())
+    assert "--levels N K, codes of an item" in " ".join(call("encode --help").out.split())
 
 
-def test_a_source_with_settings(call: Call, tmp_path: Path) -> None:
-    words = ["prepare", "planted", "--set", "source.users=40", "--set", "k_core=2", "--out", tmp_path / "a", "--json"]
-    found = call(*words).json
+def test_a_source_with_settings(ask: Ask) -> None:
+    found = ask("prepare planted --set source.users=40 --set k_core=2 --out a")
     assert found["spec"]["k_core"] == 2 and found["counts"]["users"] <= 40
     assert found["spec"]["columns"]["rating"] == "rating", "the source says which column holds the rating"
 
 
-def test_download_of_what_needs_none(call: Call, tmp_path: Path) -> None:
-    said = call("download", "planted", "--out", tmp_path, "--json")
+def test_download_of_what_needs_none(refuses: Refuses, call: Call) -> None:
+    said = call("download planted --out . --json")
     assert said.json["files"] == [] and "no files to download" in said.err
-    assert "did you mean 'movielens'" in call("download", "movielenz").err
-    assert "did you mean 'variant'" in call("download", "movielens", "--set", "varient=1m").err
+    refuses("unknown-setting", "download movielens --set varient=1m", "did you mean 'variant'")
 
 
-def test_download_from_a_server(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import functools
-    import http.server
-    import threading
-
-    from fullrank.data.sources.amazon import Amazon
-
+def test_download_from_a_server(tmp_path: Path, ask: Ask) -> None:
     (tmp_path / "site").mkdir()
     for file in Amazon().files():
         (tmp_path / "site" / file.name).write_bytes(b"x" * 1000)
     handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(tmp_path / "site"))
-    monkeypatch.chdir(tmp_path)
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        said = call("download", "amazon", "--set", f"base_url=http://127.0.0.1:{server.server_port}", "--json")
+        said = ask(f"download amazon --set base_url=http://127.0.0.1:{server.server_port}")
         server.shutdown()
-    assert said.code == 0, said.err
-    assert {Path(file).parent for file in said.json["files"]} == {Path("downloads/amazon")}
-    assert all(Path(file).stat().st_size == 1000 for file in said.json["files"])
+    assert {Path(file).parent for file in said["files"]} == {Path("downloads/amazon")}
+    assert all(Path(file).stat().st_size == 1000 for file in said["files"])

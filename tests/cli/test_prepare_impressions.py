@@ -2,71 +2,51 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+import numpy as np
 import polars as pl
 import pytest
 
-from fullrank.cli import main
 from fullrank.data.impressions.store import ImpressionStore
-
-if TYPE_CHECKING:
-    from conftest import Refuses
-
-FRAME = pl.DataFrame(
-    {"click": [0, 1] * 50, "user": [row % 7 for row in range(100)], "x": [row / 3 for row in range(100)]}
-)
+from tests.cli.conftest import Ask, Call, Refuses
 
 
-def test_a_file_with_a_schema(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    FRAME.write_parquet(tmp_path / "t.parquet")
+def test_a_file_with_a_schema(ask: Ask, tmp_path: Path) -> None:
+    frame = pl.DataFrame({"click": [0, 1] * 50, "user": np.arange(100) % 7, "x": np.arange(100) / 3})
+    frame.write_parquet(tmp_path / "t.parquet")
     (tmp_path / "s.yaml").write_text("label: click\nfields: [user]\nsplit: {kind: random, shares: [0.4, 0.3, 0.3]}\n")
-    words = ["prepare-impressions", str(tmp_path / "t.parquet"), "--out", str(tmp_path / "store")]
-    assert main([*words, "--schema", str(tmp_path / "s.yaml"), "--set", "group=user", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out.splitlines()[-1])
+    told = ask("prepare-impressions t.parquet --out store --schema s.yaml --set group=user")
     store = ImpressionStore.open(tmp_path / "store")
     assert told["fingerprint"] == store.fingerprint and told["counts"]["rows"] == 100 and store.num_groups == 7
-    assert main([*words, "--overwrite", "--set", "split.shares=[0.4,0.3,0.3]"]) == 0
+    ask("prepare-impressions t.parquet --out store --overwrite --set split.shares=[0.4,0.3,0.3]")
     assert [field.name for field in ImpressionStore.open(tmp_path / "store").fields] == ["user", "x"]
 
 
-def test_a_source(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    out = str(tmp_path / "store")
-    assert main(["prepare-impressions", "planted_clicks", "--set", "source.rows=500", "--out", out]) == 0
-    assert "500 rows, 7 fields" in " ".join(capsys.readouterr().out.split())
-    settings = ["--set", "source.rows=500", "--set", "split.shares=[0.5,0.3,0.2]"]
-    assert main(["prepare-impressions", "planted_clicks", *settings, "--out", out, "--overwrite"]) == 0
-    assert len(ImpressionStore.open(out).split("train")) < 300
+def test_a_source(call: Call, tmp_path: Path) -> None:
+    words = "prepare-impressions planted_clicks --set source.rows=500 --out store"
+    assert "500 rows, 7 fields" in " ".join(call(words).out.split())
+    assert call(f"{words} --set split.shares=[0.5,0.3,0.2] --overwrite").code == 0
+    assert len(ImpressionStore.open(tmp_path / "store").split("train")) < 300
 
 
 @pytest.mark.parametrize(
     ("words", "code", "name"),
     [
-        (["planted_clicks"], "missing-option", "--out"),
-        (["movielens", "--out", "x"], "wrong-kind-of-source", "fullrank prepare movielens"),
-        (["planted_click", "--out", "x"], "unknown-source", "did you mean 'planted_clicks'"),
-        (["planted_clicks", "folder", "--out", "x"], "option-without-effect", "'planted_clicks'"),
-        (["none.parquet", "folder", "--out", "x"], "option-without-effect", "'none.parquet'"),
-        (["none.parquet", "--out", "x"], "missing-file", "none.parquet"),
-        (["planted_clicks", "--set", "source.row=5", "--out", "x"], "unknown-setting", "'rows'"),
-        (["planted_clicks", "--set", "spilt=random", "--out", "x"], "unknown-setting", "'split'"),
+        ("planted_clicks", "missing-option", "--out"),
+        ("movielens --out x", "wrong-kind-of-source", "fullrank prepare movielens"),
+        ("planted_click --out x", "unknown-source", "did you mean 'planted_clicks'"),
+        ("planted_clicks folder --out x", "option-without-effect", "'planted_clicks'"),
+        ("none.parquet folder --out x", "option-without-effect", "'none.parquet'"),
+        ("none.parquet --out x", "missing-file", "none.parquet"),
+        ("planted_clicks --set source.row=5 --out x", "unknown-setting", "'rows'"),
+        ("planted_clicks --set spilt=random --out x", "unknown-setting", "'split'"),
     ],
 )
-def test_mistakes(
-    words: list[str], code: str, name: str, refuses: Refuses, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    refuses(code, ["prepare-impressions", *words], name)
+def test_mistakes(words: str, code: str, name: str, refuses: Refuses, tmp_path: Path) -> None:
+    refuses(code, f"prepare-impressions {words}", name)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_prepare_refuses_impressions(refuses: Refuses, tmp_path: Path) -> None:
-    words = ["prepare", "criteo", "--out", tmp_path / "x"]
-    refuses("wrong-kind-of-source", words, "fullrank prepare-impressions criteo")
-
-
-def test_schema_of_impressions(capsys: pytest.CaptureFixture) -> None:
-    assert main(["schema", "--kind", "impressions", "--json"]) == 0
-    assert "label_threshold" in json.loads(capsys.readouterr().out.splitlines()[-1])["properties"]
+def test_prepare_refuses_impressions(refuses: Refuses) -> None:
+    refuses("wrong-kind-of-source", "prepare criteo --out x", "fullrank prepare-impressions criteo")

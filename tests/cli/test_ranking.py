@@ -3,184 +3,153 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import polars as pl
 import pytest
 import yaml
 
 from fullrank.cli import main
+from tests.cli.conftest import Ask, Call, Refuses
 from tests.training.clicks import shop as store_of
 from tests.training.clicks import table
 
-if TYPE_CHECKING:
-    from conftest import Call, Refuses
-
-TINY = ("training.max_epochs=1", "training.batch_size=256", "evaluation.bootstrap=20", "model.embedding.l2=0")
+SMALL = "--set training.batch_size=256 --set evaluation.bootstrap=20 --set model.embedding.l2=0"
+TINY = f"{SMALL} --set training.max_epochs=1"
 
 
 @pytest.fixture(scope="session")
 def clicks(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with `data` (impressions) and the runs `lr` and `rankelastor` (one epoch, tiny)."""
+    """A folder with `impressions` and the runs `lr` and `rankelastor` (one epoch, tiny)."""
     home = tmp_path_factory.mktemp("clicks")
-    store_of(home / "data")
-    small = ["model.embedding.dim=4", "model.ranker.tokens=4", "model.ranker.width=4", "model.ranker.blocks=1"]
-    for recipe, settings in {"lr": [], "rankelastor": small}.items():
-        words = [word for setting in (*TINY, *settings) for word in ("--set", setting)]
-        assert main(["train", recipe, "--data", str(home / "data"), "--out", str(home / recipe), *words]) == 0
+    store_of(home / "impressions")
+    sizes = "embedding.dim=4 ranker.tokens=4 ranker.width=4 ranker.blocks=1".split()
+    for recipe, settings in {"lr": "", "rankelastor": " ".join(f"--set model.{size}" for size in sizes)}.items():
+        line = f"train {recipe} --data {home}/impressions --out {home}/{recipe} {TINY} {settings}"
+        assert main(line.split()) == 0
     return home
 
 
-def test_evaluate(call: Call, clicks: Path) -> None:
-    found = call("evaluate", clicks / "rankelastor", "--json").json
+@pytest.fixture(autouse=True)
+def beside(clicks: Path, tmp_path: Path) -> None:
+    """The store and the runs lie in the folder of the test."""
+    for path in clicks.iterdir():
+        (tmp_path / path.name).symlink_to(path)
+
+
+def test_evaluate(ask: Ask, call: Call, clicks: Path) -> None:
+    found = ask("evaluate rankelastor")
     assert {"auc", "logloss", "gauc", "ece", "pcoc"} < set(found["metrics"]) and found["curve"]
-    said = call("evaluate", clicks / "lr", "--split", "validation")
+    said = call("evaluate lr --split validation")
     assert "reliability" in said.out and "impressions of the validation split" in said.out
     assert max(map(len, said.out.splitlines())) <= 80
 
 
-def test_evaluate_two(call: Call, refuses: Refuses, clicks: Path, tmp_path: Path) -> None:
-    found = call("evaluate", clicks / "lr", clicks / "rankelastor", "--out", tmp_path, "--json").json
+def test_evaluate_two(ask: Ask, refuses: Refuses, clicks: Path, tmp_path: Path) -> None:
+    found = ask("evaluate lr rankelastor --out .")
     gap = found["metrics"]["auc"]
     assert gap["difference"] == gap["b"] - gap["a"] and len(gap["interval"]) == 2
     assert (tmp_path / "a" / "per_row.parquet").is_file() and (tmp_path / "b" / "evaluation.json").is_file()
-    one = call("evaluate", clicks / "lr", clicks / "rankelastor", "--metric", "logloss", "--json").json
+    one = ask("evaluate lr rankelastor --metric logloss")
     assert list(one["metrics"]) == ["logloss"]
     assert set(found["metrics"]) == {"auc", "logloss", "auc-logloss", "gauc"}
-    alone = call("evaluate", clicks / "lr", "--metric", "gauc", "--set", "slices=[item]", "--json").json
-    assert (
-        list(alone["metrics"]) == list(alone["interval"]) == ["gauc"] and "(10 other values)" in alone["slices"]["item"]
-    )
-    for words in ([clicks / "lr"], [clicks / "lr", clicks / "rankelastor"]):
-        refuses("unknown-metric", ["evaluate", *words, "--metric", "gaucc"], "did you mean 'gauc'?")
-    words = ["evaluate", clicks / "lr", clicks / "rankelastor", "--metric", "ece"]
-    refuses("metric-of-one-run", words, "ece has no paired difference")
+    alone = ask("evaluate lr --metric gauc --set slices=[item]")
+    assert list(alone["metrics"]) == list(alone["interval"]) == ["gauc"]
+    assert "(10 other values)" in alone["slices"]["item"]
+    for runs in ("lr", "lr rankelastor"):
+        refuses("unknown-metric", f"evaluate {runs} --metric gaucc", "did you mean 'gauc'?")
+    refuses("metric-of-one-run", "evaluate lr rankelastor --metric ece", "ece has no paired difference")
 
 
-def test_evaluate_refuses_two_kinds(refuses: Refuses, clicks: Path, shop: Path) -> None:
-    for pair in ((clicks / "lr", shop / "popularity"), (shop / "popularity", clicks / "lr")):
-        refuses("two-problems", ["evaluate", *pair], *pair)
-    words = ["evaluate", clicks / "lr", "--reasoning-steps", 0, "--drop", "0.1"]
+def test_evaluate_refuses_two_kinds(refuses: Refuses, clicks: Path) -> None:
+    for pair in ("lr @popularity", "@popularity lr"):
+        refuses("two-problems", f"evaluate {pair}", "lr", "popularity")
+    words = "evaluate lr --reasoning-steps 0 --drop 0.1"
     refuses("option-of-other-problem", words, "--drop", "--reasoning-steps")
 
 
-def test_predict(call: Call, clicks: Path, tmp_path: Path) -> None:
+def test_predict(ask: Ask, call: Call, clicks: Path, tmp_path: Path) -> None:
     table(50).drop("label").write_parquet(tmp_path / "today.parquet")
-    said = call("predict", clicks / "lr", tmp_path / "today.parquet", "--out", tmp_path / "p.parquet", "--json")
-    assert said.json["rows"] == 50
+    said = ask("predict lr today.parquet --out p.parquet")
+    assert said["rows"] == 50
     found = pl.read_parquet(tmp_path / "p.parquet")
     assert found["note"].to_list() == list(range(50)) and found["probability"].is_between(0, 1).all()
-    shown = call("predict", clicks / "lr", tmp_path / "today.parquet", "--column", "ctr")
+    shown = call("predict lr today.parquet --column ctr")
     assert "ctr" in shown.out and "40 more" in shown.out
 
 
 def test_predict_says_what_is_wrong(refuses: Refuses, clicks: Path, shop: Path, tmp_path: Path) -> None:
     table(5).drop("item").write_parquet(tmp_path / "bad.parquet")
-    refuses("missing-column", ["predict", clicks / "lr", tmp_path / "bad.parquet"], "'item'")
-    refuses(
-        "not-a-ranking-model",
-        ["predict", shop / "popularity", tmp_path / "bad.parquet"],
-        shop / "popularity",
-        "`recommend`",
-    )
-    words = ["predict", clicks / "lr", tmp_path / "bad.parquet", "--out", "x.xls"]
-    refuses("unknown-suffix", words, "'.xls'", ".parquet")
+    refuses("missing-column", "predict lr bad.parquet", "'item'")
+    refuses("not-a-ranking-model", "predict @popularity bad.parquet", shop / "popularity", "`recommend`")
+    refuses("unknown-suffix", "predict lr bad.parquet --out x.xls", "'.xls'", ".parquet")
 
 
-def test_the_wrong_store(refuses: Refuses, clicks: Path, shop: Path, tmp_path: Path) -> None:
-    refuses(
-        "store-of-other-problem",
-        ["train", "sasrec", "--data", clicks / "data", "--out", tmp_path / "a"],
-        "sasrec",
-        clicks / "data",
-    )
-    refuses(
-        "store-of-other-problem", ["train", "lr", "--data", shop / "data", "--out", tmp_path / "b"], "lr", shop / "data"
-    )
-    refuses("not-a-recommender", ["recommend", clicks / "lr", "--history", "1"], clicks / "lr", "`predict`")
+def test_the_wrong_store(refuses: Refuses, shop: Path) -> None:
+    refuses("store-of-other-problem", "train sasrec --data impressions --out a", "sasrec", "impressions")
+    refuses("store-of-other-problem", "train lr --data @data --out b", "lr", shop / "data")
+    refuses("not-a-recommender", "recommend lr --history 1", "lr", "`predict`")
 
 
-def test_diagnose(call: Call, refuses: Refuses, clicks: Path, shop: Path, tmp_path: Path) -> None:
-    rows = tmp_path / "rows.jsonl"
-    found = call("diagnose", clicks / "rankelastor", "--impressions", 60, "--seed", 1, "--out", rows, "--json").json
-    assert (
-        found["impressions"] == 60 and found["seed"] == 1 and len(rows.read_text().splitlines()) == len(found["rows"])
-    )
-    said = call("diagnose", clicks / "rankelastor", "--impressions", 60, "--out", rows, "--overwrite")
-    for word in (
-        "60 impressions of the test split",
-        "mixing_0",
-        "stable",
-        "gain",
-        "left out: rank_theorems",
-        "directions that pass",
-    ):
-        assert word in " ".join(said.out.split())
-    assert (
-        max(len(line) for line in said.out.splitlines() if str(tmp_path) not in line and str(clicks) not in line) <= 80
-    )
-    said = call("diagnose", clicks / "lr", "--out", rows, "--overwrite")
+def test_diagnose(ask: Ask, call: Call, refuses: Refuses, clicks: Path, shop: Path, tmp_path: Path) -> None:
+    found = ask("diagnose rankelastor --impressions 60 --seed 1 --out rows.jsonl")
+    assert found["impressions"] == 60 and found["seed"] == 1
+    assert len((tmp_path / "rows.jsonl").read_text().splitlines()) == len(found["rows"])
+    said = call("diagnose rankelastor --impressions 60 --out rows.jsonl --overwrite")
+    shown = " ".join(said.out.split())
+    for word in ("60 impressions of the test split", "mixing_0", "stable", "gain", "left out: rank_theorems"):
+        assert word in shown
+    assert max(map(len, said.out.splitlines())) <= 80
+    said = call("diagnose lr --out rows.jsonl --overwrite")
     assert said.code == 0 and "left out: token_ranks" in said.out
-    refuses("sample-of-other-problem", ["diagnose", clicks / "lr", "--users", 5], clicks / "lr", "give impressions")
-    words = ["diagnose", shop / "popularity", "--impressions", 5]
-    refuses("sample-of-other-problem", words, shop / "popularity", "give users")
+    refuses("sample-of-other-problem", "diagnose lr --users 5", "lr", "give impressions")
+    refuses("sample-of-other-problem", "diagnose @popularity --impressions 5", shop / "popularity", "give users")
 
 
-def test_report(call: Call, refuses: Refuses, clicks: Path, shop: Path, tmp_path: Path) -> None:
-    words = (clicks / "lr", clicks / "rankelastor", "--impressions", 60, "--out", tmp_path / "p.html")
-    found = call("report", *words, "--json").json
+def test_report(ask: Ask, call: Call, refuses: Refuses, clicks: Path, shop: Path, tmp_path: Path) -> None:
+    words = "lr rankelastor --impressions 60 --out p.html"
+    found = ask(f"report {words}")
     assert found["figures"] == ["differences", "reliability", "gain", "curves", "trajectory", "distribution-B"]
     assert found["runs"][0]["stable_rank"] is None and found["runs"][1]["stable_rank"] >= 1
     assert found["left_out"]["size"].startswith("no two runs differ in the size of their ranker alone")
     assert "distribution-A" in found["left_out"] and (tmp_path / "p.html").read_text().startswith("<!DOCTYPE html>")
-    assert call("evaluate", clicks / "lr", "--set", "bins=2", "--out", tmp_path / "kept").code == 0
-    said = call("report", *words, "--overwrite", "--evaluation", f"lr={tmp_path / 'kept'}")
+    assert call("evaluate lr --set bins=2 --out kept").code == 0
+    said = call(f"report {words} --overwrite --evaluation lr=kept")
     assert said.code == 0 and "stable rank" in said.out
-    refuses(
-        "two-problems",
-        ["report", clicks / "lr", shop / "popularity", "--out", tmp_path / "q.html"],
-        clicks / "lr",
-        shop / "popularity",
-    )
+    refuses("two-problems", "report lr @popularity --out q.html", "lr", shop / "popularity")
 
 
 def test_watch(call: Call, refuses: Refuses, clicks: Path, tmp_path: Path) -> None:
-    tiny = [word for setting in TINY for word in ("--set", setting)]
-    said = call("train", "dcnv2", "--data", clicks / "data", "--out", tmp_path / "run", "--watch", *tiny)
+    said = call(f"train dcnv2 --data impressions --out run --watch {TINY}")
     assert said.code == 0 and "last layer stable rank" in said.err
     assert "watch/stable_rank/cross_2" in (tmp_path / "run" / "metrics.jsonl").read_text()
-    words = ["train", "lr", "--data", clicks / "data", "--out", tmp_path / "lr", "--watch", *tiny]
-    refuses("nothing-to-watch", words)
-    assert not (tmp_path / "lr").exists()
+    refuses("nothing-to-watch", f"train lr --data impressions --out new --watch {TINY}")
+    assert not (tmp_path / "new").exists()
 
 
-def test_tune_and_sweep(call: Call, clicks: Path, tmp_path: Path) -> None:
-    settings = [word for setting in TINY[1:] for word in ("--set", setting)]
+def test_tune_and_sweep(ask: Ask, call: Call, clicks: Path, tmp_path: Path) -> None:
     (tmp_path / "space.yaml").write_text(
         "cells: [lr, fm]\nspace: {training.lr: {log: [1.0e-3, 1.0e-1]}}\ntrials: 2\nepochs_share: 0.05\n"
         "set: {evaluation.selection: logloss}\n"
     )
-    found = call(
-        "tune", tmp_path / "space.yaml", "--data", clicks / "data", "--out", tmp_path / "t", *settings, "--json"
-    ).json
+    found = ask(f"tune space.yaml --data impressions --out t {SMALL}")
     for name, best in found["best"].items():
         assert best["score"] == min(trial["score"] for trial in found["trials"][name])
     (tmp_path / "grid.yaml").write_text("cells: [lr]\nseeds: [0, 1]\nset: {training.max_epochs: 1}\n")
-    said = call("sweep", tmp_path / "grid.yaml", "--data", clicks / "data", "--out", tmp_path / "s", *settings)
+    said = call(f"sweep grid.yaml --data impressions --out s {SMALL}")
     assert said.code == 0 and "logloss" in said.out and "gauc" in said.out
 
 
-def test_show_counts_the_size(call: Call, refuses: Refuses, clicks: Path, shop: Path) -> None:
+def test_show_counts_the_size(ask: Ask, call: Call, refuses: Refuses, clicks: Path) -> None:
     """Of a run and of a recipe on a store, as comments that YAML passes over; the run's row holds the same."""
-    found = call("show", clicks / "rankelastor", "--json").json
+    found = ask("show rankelastor")
     size = found["size"]
     assert size == found["manifest"]["size"] and size["flops"] == sum(size["flops_by_component"].values())
     assert size["embedding_parameters"] + size["dense_parameters"] == found["manifest"]["parameters"]
-    smaller = call("show", clicks / "rankelastor", "--set", "model.ranker.blocks=2", "--json").json["size"]
+    smaller = ask("show rankelastor --set model.ranker.blocks=2")["size"]
     assert smaller["dense_parameters"] > size["dense_parameters"]
-    said = call("show", "lr", "--data", clicks / "data").out
+    said = call("show lr --data impressions").out
     assert "parameters in tables, 1 dense" in said and "\n# 0 FLOPs" in said
-    assert yaml.safe_load(said) == call("show", "lr", "--json").json["spec"]
-    assert "size" not in call("show", shop / "sasrec", "--json").json
-    refuses("option-of-other-problem", ["show", "sasrec", "--data", clicks / "data"], "sasrec", "--data")
-    refuses("option-of-other-problem", ["show", "lr", "--data", shop / "data"], "lr", "--data")
+    assert yaml.safe_load(said) == ask("show lr")["spec"]
+    assert "size" not in ask("show @sasrec")
+    refuses("option-of-other-problem", "show sasrec --data impressions", "sasrec", "--data")
+    refuses("option-of-other-problem", "show lr --data @data", "lr", "--data")

@@ -5,15 +5,13 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
-if TYPE_CHECKING:
-    from conftest import Call, Refuses
+from tests.cli.conftest import Call, Refuses
 
-FEW = ("--resamples", "20")
+FEW = "--resamples 20"
 
 
 @pytest.fixture
@@ -26,30 +24,30 @@ def runs(tmp_path: Path) -> Path:
             best = 0.2 - 4 * n**-0.3 - 3 * t**-0.4 + 3e-4 * draw.standard_normal()
             lines.append(f"{n:.0f}-{t:.0f},<b>{t:.0f},{n:.0f},{n / 2:.0f},{t:.0f},{6 * n * t},"
                          + ",".join(f"{best * (1 - 0.4 / e):.6f}" for e in (1, 2, 4)))  # fmt: skip
-    file = tmp_path / "runs.csv"
-    file.write_text("\n".join(lines) + "\n")
-    return file
+    path = tmp_path / "runs.csv"
+    path.write_text("\n".join(lines) + "\n")
+    return path
 
 
 def test_fit_ends_with_the_parameters(runs: Path, call: Call) -> None:
-    said = call("scale", "fit", runs, "--form", "sigmoid", "--reference", "srt", "--json", *FEW)
+    said = call(f"scale fit runs.csv --form sigmoid --reference srt --json {FEW}")
     assert said.code == 0 and set(said.json["parameters"]) == {"a", "k", "x0", "c"}
     assert set(said.json["intervals"]) == {"a", "k", "x0", "c", "asymptote"}
     assert said.json["reference"]["parameters"]["x0"] == 24.44 and "rmse" in said.err
-    spoken = call("scale", "fit", runs, "--form", "power", *FEW)
+    spoken = call(f"scale fit runs.csv --form power {FEW}")
     assert spoken.code == 0 and "alpha" in spoken.out and "without the 5 runs of the largest data" in spoken.out
 
 
 def test_help_without_a_verb_and_mistakes_before_any_work(runs: Path, call: Call, refuses: Refuses) -> None:
     said = call("scale")
     assert said.code == 0 and "advise" in said.out and "Error" not in said.err
-    refuses("usage", ["scale", "fit", runs, "--seed", "-1"], "'--seed'")
-    refuses("not-a-folder", ["scale", "fit", runs, "--out", runs, *FEW], runs)
+    refuses("usage", "scale fit runs.csv --seed -1", "'--seed'")
+    refuses("not-a-folder", f"scale fit runs.csv --out runs.csv {FEW}", "runs.csv")
 
 
 @pytest.mark.slow
 def test_fit_writes_a_page_that_needs_nothing(runs: Path, call: Call, tmp_path: Path) -> None:
-    said = call("scale", "fit", runs, "--form", "power", "--out", tmp_path / "page", "--json", *FEW)
+    said = call(f"scale fit runs.csv --form power --out page --json {FEW}")
     assert said.code == 0
     kept = json.loads((tmp_path / "page" / "fit.json").read_text())
     assert kept["parameters"] == said.json["parameters"] and kept["held_out"] == said.json["held_out"]
@@ -62,43 +60,40 @@ def test_fit_writes_a_page_that_needs_nothing(runs: Path, call: Call, tmp_path: 
 
 
 @pytest.mark.slow
-def test_a_page_of_losses(runs: Path, call: Call, tmp_path: Path) -> None:
+def test_a_page_of_losses(runs: Path, call: Call) -> None:
     """The metric less 1 grows downwards; a sigmoid of it is left out with the reason."""
     header, *lines = runs.read_text().splitlines()
     turned = [",".join([*w[:6], *(f"{1 - float(v):.6f}" for v in w[6:])]) for w in (line.split(",") for line in lines)]
     losses = runs.with_name("losses.csv")
     losses.write_text("\n".join([header.replace("ndcg", "loss"), *turned]) + "\n")
-    said = call("scale", "fit", losses, "--form", "loss", "--out", tmp_path / "page", "--json", *FEW)
+    said = call(f"scale fit losses.csv --form loss --out page --json {FEW}")
     assert said.code == 0 and said.json["metric"] == "loss" and said.json["parameters"]["A"] > 0
     assert "left out: A line or a sigmoid" in said.err
-    advice = call("scale", "advise", losses, "--flops", "1e12", "--form", "loss", "--json", *FEW)
+    advice = call(f"scale advise losses.csv --flops 1e12 --form loss --json {FEW}")
     assert advice.code == 0 and 0.8 < advice.json["metric"]["value"] < 1
 
 
 @pytest.mark.slow
 def test_advise(runs: Path, call: Call) -> None:
-    said = call("scale", "advise", runs, "--flops", "1e13", "--json", *FEW)
+    said = call(f"scale advise runs.csv --flops 1e13 --json {FEW}")
     assert said.code == 0 and said.json["flops"] == 1e13
     for name in ("parameters", "data", "epochs", "metric"):
         low, high = said.json[name]["interval"]
         assert low <= high and said.json[name]["value"] > 0, name
-    spoken = call("scale", "advise", runs, "--flops", "1e30", *FEW)
+    spoken = call(f"scale advise runs.csv --flops 1e30 {FEW}")
     assert spoken.code == 0 and "extrapolation" in " ".join(spoken.out.split()) and "interactions T" in spoken.out
 
 
 @pytest.mark.parametrize(
     ("words", "code", "name"),
     [
-        (["fit", "absent.csv"], "missing-file", "absent.csv"),
-        (["fit", "RUNS", "--form", "sigmiod"], "unknown-form", "did you mean 'sigmoid'"),
-        (["fit", "RUNS", "--flops-col", "spent"], "missing-column", "no column 'spent'"),
-        (["fit", "RUNS", "--form", "linear", "--reference", "srt"], "option-without-effect", "'linear'"),
-        (["fit", "RUNS", "--reference", "chinchilla"], "unknown-reference", "allowed: srt"),
-        (["advise", "RUNS"], "usage", "missing option '--flops'"),
-        (["advise", "RUNS", "--flops", "-3"], "not-positive", "flops is -3"),
-        (["advise", "RUNS", "--flops", "1e12", "--form", "linear"], "unknown-form", "'linear'"),
-        (["fti", "RUNS"], "unknown-verb", "did you mean 'fit'"),
+        ("fit runs.csv --form sigmiod", "unknown-form", "did you mean 'sigmoid'"),
+        ("fit runs.csv --flops-col spent", "missing-column", "no column 'spent'"),
+        ("fit runs.csv --form linear --reference srt", "option-without-effect", "'linear'"),
+        ("fit runs.csv --reference chinchilla", "unknown-reference", "allowed: srt"),
+        ("advise runs.csv --flops -3", "not-positive", "flops is -3"),
+        ("advise runs.csv --flops 1e12 --form linear", "unknown-form", "'linear'"),
     ],
 )
-def test_mistakes_are_one_sentence(words: list[str], code: str, name: str, runs: Path, refuses: Refuses) -> None:
-    refuses(code, ["scale", *(str(runs) if word == "RUNS" else word for word in words)], name)
+def test_mistakes_are_one_sentence(words: str, code: str, name: str, runs: None, refuses: Refuses) -> None:
+    refuses(code, f"scale {words}", name)

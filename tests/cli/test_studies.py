@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import torch
@@ -15,10 +15,8 @@ from fullrank.data.events.store import Store
 from fullrank.evaluation import EvaluationResult
 from fullrank.experiment import find_experiment
 from fullrank.run import write_run, write_weights
+from tests.cli.conftest import Ask, Call, Refuses
 from tiny import shaken
-
-if TYPE_CHECKING:
-    from conftest import Call, Refuses
 
 
 @pytest.fixture(scope="module")
@@ -35,120 +33,114 @@ def plr(shop: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_the_budget_of_evaluate(call: Call, plr: Path) -> None:
-    found = call("evaluate", plr, "--reasoning-steps", 1, "--reasoning-streams", 1, "--json").json
+def test_the_budget_of_evaluate(plr: Path, ask: Ask) -> None:
+    found = ask(f"evaluate {plr} --reasoning-steps 1 --reasoning-streams 1")
     assert found["protocol"]["reasoning"] == {"steps": 1, "streams": 1}
-    same = call("evaluate", plr, "--set", "reasoning.steps=1", "--set", "reasoning.streams=1", "--json").json
+    same = ask(f"evaluate {plr} --set reasoning.steps=1 --set reasoning.streams=1")
     assert same["metrics"] == found["metrics"]
-    own = call("evaluate", plr, "--json").json
+    own = ask(f"evaluate {plr}")
     assert own["protocol"]["reasoning"] == {"steps": 3, "streams": 2} and own["metrics"] != found["metrics"]
 
 
-def test_a_budget_refuses_what_has_no_effect(refuses: Refuses, shop: Path, plr: Path) -> None:
+def test_a_budget_refuses_what_has_no_effect(refuses: Refuses, plr: Path) -> None:
     for words, code, name in (
-        ((shop / "sasrec", "--reasoning-steps", 1), "no-reasoner", "--reasoning-steps 1"),
-        ((shop / "popularity", "--adaptive", 5), "no-reasoner", "--adaptive 5"),
-        ((plr, "--reasoning-streams", 3), "too-many-streams", "2 streams: 3"),
-        ((plr, "--patience", 2), "setting-without-effect", "patience has no effect without adaptive"),
-        ((plr, "--reasoning-steps", 1, "--set", "reasoning.steps=2"), "given-twice", "--reasoning-steps"),
-        ((plr, "--set", "reasoning.depth=2"), "unknown-setting", "'depth'"),
-        ((plr, "--reasoning-steps", -1), "usage", "'--reasoning-steps'"),
+        ("@sasrec --reasoning-steps 1", "no-reasoner", "--reasoning-steps 1"),
+        ("@popularity --adaptive 5", "no-reasoner", "--adaptive 5"),
+        (f"{plr} --reasoning-streams 3", "too-many-streams", "2 streams: 3"),
+        (f"{plr} --reasoning-steps 1 --set reasoning.steps=2", "given-twice", "--reasoning-steps"),
     ):
-        refuses(code, ["evaluate", *words], name)
+        refuses(code, f"evaluate {words}", name)
 
 
-def test_adaptive_stopping_says_how_long(call: Call, plr: Path) -> None:
-    words = ("evaluate", plr, "--adaptive", 3, "--metric", "ndcg@10")
-    found = call(*words, "--json").json
+def test_adaptive_stopping_says_how_long(ask: Ask, call: Call, plr: Path) -> None:
+    words = f"evaluate {plr} --adaptive 3 --metric ndcg@10"
+    found = ask(words)
     assert 1 <= found["mean_steps"] <= 3
-    assert f"{found['mean_steps']:.2f} of at most 3 reasoning steps a user" in call(*words).out
+    assert f"{found['mean_steps']:.2f} of at most 3 reasoning steps a user" in call(words).out
 
 
-def test_recommend_takes_the_same_budget(call: Call, refuses: Refuses, shop: Path, plr: Path) -> None:
-    words = ("recommend", plr, "--history", "1002,1003,1005", "--k", 5, "--json")
-    zero = call(*words, "--reasoning-steps", 0).json
+def test_recommend_takes_the_same_budget(ask: Ask, refuses: Refuses, plr: Path) -> None:
+    words = f"recommend {plr} --history 1002,1003,1005 --k 5"
+    zero = ask(f"{words} --reasoning-steps 0")
     assert zero["reasoning"] == {"steps": 0}
     lists = {
         name: [row["item"] for row in fr.recommend(plr, [[1002, 1003, 1005]], k=5, reasoning=budget).to_dicts()]
         for name, budget in {"zero": {"steps": 0}, "own": None, "three": {"steps": 3}}.items()
     }
     assert [row["item"] for row in zero["recommendations"]] == lists["zero"] != lists["own"] == lists["three"]
-    settled = call(*words, "--adaptive", 5).json["recommendations"]
+    settled = ask(f"{words} --adaptive 5")["recommendations"]
     assert {row["steps"] for row in settled} <= {1, 2, 3} and len({row["steps"] for row in settled}) == 1
-    refuses("no-reasoner", ["recommend", shop / "sasrec", "--history", "1002,1003", "--adaptive", 5], "--adaptive 5")
+    refuses("no-reasoner", "recommend @sasrec --history 1002,1003 --adaptive 5", "--adaptive 5")
 
 
-def test_the_ceiling(call: Call, refuses: Refuses, plr: Path, shop: Path, tmp_path: Path) -> None:
-    found = call("evaluate", plr, "--oracle-step", "--out", tmp_path / "kept", "--json").json
+def test_the_ceiling(ask: Ask, call: Call, refuses: Refuses, plr: Path, tmp_path: Path) -> None:
+    found = ask(f"evaluate {plr} --oracle-step --out kept")
     row = found["oracle"]["ndcg@10"]
     assert row["best"] >= row["fixed"] == pytest.approx(api.evaluate(plr).metrics["ndcg@10"]) == row["steps"][-1]
     assert "reads the truth" in found["label"] and len(row["steps"]) == 4
     assert json.loads((tmp_path / "kept" / "oracle_step.json").read_text())["oracle"] == found["oracle"]
-    said = call("evaluate", plr, "--oracle-step").out
+    said = call(f"evaluate {plr} --oracle-step").out
     assert "Oracle (reads the truth" in " ".join(said.split())
-    refuses("not-a-reasoner", ["evaluate", shop / "sasrec", "--oracle-step"])
-    refuses("one-run-at-a-time", ["evaluate", plr, shop / "sasrec", "--oracle-step"], "--oracle-step")
+    refuses("not-a-reasoner", "evaluate @sasrec --oracle-step")
+    refuses("one-run-at-a-time", f"evaluate {plr} @sasrec --oracle-step", "--oracle-step")
 
 
-def test_the_curve(call: Call, plr: Path) -> None:
-    found = call("evaluate", plr, "--step-curve", "--reasoning-steps", 2, "--json").json["curve"]
+def test_the_curve(ask: Ask, call: Call, plr: Path) -> None:
+    found = ask(f"evaluate {plr} --step-curve --reasoning-steps 2")["curve"]
     assert [row["label"] for row in found] == ["0", "1", "2", "adaptive, at most 2"]
     assert all(row["seconds"] > 0 and list(row["metrics"]) == ["ndcg@10"] for row in found)
-    one = call("evaluate", plr, "--reasoning-steps", 1, "--json").json["metrics"]["ndcg@10"]
+    one = ask(f"evaluate {plr} --reasoning-steps 1")["metrics"]["ndcg@10"]
     assert found[1]["metrics"]["ndcg@10"] == pytest.approx(one)
-    assert "s / 1,000 users" in call("evaluate", plr, "--step-curve", "--metric", "hit@5").out
+    assert "s / 1,000 users" in call(f"evaluate {plr} --step-curve --metric hit@5").out
 
 
-def test_every_budget(call: Call, refuses: Refuses, plr: Path, shop: Path, tmp_path: Path) -> None:
-    found = call("evaluate", plr, "--dial", "--reasoning-steps", 1, "--out", tmp_path, "--json").json["curve"]
+def test_every_budget(ask: Ask, refuses: Refuses, plr: Path, shop: Path, tmp_path: Path) -> None:
+    found = ask(f"evaluate {plr} --dial --reasoning-steps 1 --out .")["curve"]
     assert [(row["streams"], row["label"]) for row in found] == [
         (m, label) for m in (1, 2) for label in ("0", "1", "adaptive, at most 1")
     ]
     for row in (found[1], found[4]):
-        words = ("--reasoning-steps", 1, "--reasoning-streams", row["streams"], "--json")
-        one = call("evaluate", plr, *words).json["metrics"]
+        one = ask(f"evaluate {plr} --reasoning-steps 1 --reasoning-streams {row['streams']}")["metrics"]
         assert row["metrics"]["ndcg@10"] == pytest.approx(one["ndcg@10"])
     assert found[0]["metrics"] == found[3]["metrics"] and found[1]["metrics"] != found[4]["metrics"]
     assert json.loads((tmp_path / "dial.json").read_text())["curve"] == found
-    refuses("options-exclude-each", ["evaluate", plr, "--reasoning-streams", 1, "--dial"], "--reasoning-streams")
-    refuses("options-exclude-each", ["evaluate", plr, "--step-curve", "--dial"], "--step-curve and --dial")
-    refuses("no-reasoner", ["evaluate", shop / "sasrec", "--dial"], shop / "sasrec")
+    refuses("options-exclude-each", f"evaluate {plr} --reasoning-streams 1 --dial", "--reasoning-streams")
+    refuses("options-exclude-each", f"evaluate {plr} --step-curve --dial", "--step-curve and --dial")
+    refuses("no-reasoner", "evaluate @sasrec --dial", shop / "sasrec")
 
 
-def test_hidden_events_of_one_run_and_of_two(call: Call, shop: Path, plr: Path, tmp_path: Path) -> None:
-    found = call("evaluate", plr, "--drop", "0.3,0.1", "--out", tmp_path, "--json").json["shares"]
+def test_hidden_events_of_one_run_and_of_two(ask: Ask, call: Call, shop: Path, plr: Path, tmp_path: Path) -> None:
+    found = ask(f"evaluate {plr} --drop 0.3,0.1 --out .")["shares"]
     assert [row["drop"] for row in found] == [0.0, 0.1, 0.3]
     assert found[0]["metrics"] == pytest.approx(api.evaluate(plr).metrics) and "dropped" not in found[0]["protocol"]
     assert found[2]["metrics"] == api.evaluate(plr, set=["drop=0.3"]).metrics
     assert EvaluationResult.load(tmp_path / "drop-0.1").metrics == found[1]["metrics"]
-    pairs = call("evaluate", shop / "sasrec", plr, "--drop", "0.2", "--metric", "ndcg@10", "--json").json["shares"]
+    pairs = ask(f"evaluate @sasrec {plr} --drop 0.2 --metric ndcg@10")["shares"]
     one, two = (api.evaluate(path, set=["drop=0.2"]).metrics["ndcg@10"] for path in (shop / "sasrec", plr))
     row = pairs[1]["metrics"]["ndcg@10"]
     assert (row["a"], row["b"]) == (one, two) and 0 < row["p"] <= 1
-    assert "hidden" in call("evaluate", shop / "sasrec", plr, "--drop", "0.2", "--metric", "ndcg@10").out
-    assert "30%" in call("evaluate", plr, "--drop", "0.3").out
+    assert "hidden" in call(f"evaluate @sasrec {plr} --drop 0.2 --metric ndcg@10").out
+    assert "30%" in call(f"evaluate {plr} --drop 0.3").out
 
 
 @pytest.mark.parametrize(
     ("words", "code", "name"),
     [
-        (("--drop", "1.5"), "not-shares", "--drop 1.5"),
-        (("--drop", "many"), "not-shares", "'many'"),
-        (("--drop", "0.1", "--set", "drop=0.2"), "options-exclude-each", "--drop"),
-        (("--drop", "0.1", "--adaptive", "5"), "options-exclude-each", "--drop"),
-        (("--drop", "0.1", "--oracle-step"), "options-exclude-each", "--drop and --oracle-step"),
-        (("--set", "drop=1.5"), "invalid-setting", "drop: Input should be less than 1"),
-        (("--oracle-step", "--adaptive", "5"), "adaptive-without-effect", "leave --adaptive out"),
+        ("--drop 1.5", "not-shares", "--drop 1.5"),
+        ("--drop many", "not-shares", "'many'"),
+        ("--drop 0.1 --set drop=0.2", "options-exclude-each", "--drop"),
+        ("--drop 0.1 --adaptive 5", "options-exclude-each", "--drop"),
+        ("--drop 0.1 --oracle-step", "options-exclude-each", "--drop and --oracle-step"),
     ],
 )
-def test_bad_studies_are_refused(refuses: Refuses, plr: Path, words: tuple[str, ...], code: str, name: str) -> None:
-    refuses(code, ["evaluate", plr, *words], name)
+def test_bad_studies_are_refused(refuses: Refuses, plr: Path, words: str, code: str, name: str) -> None:
+    refuses(code, f"evaluate {plr} {words}", name)
 
 
-def test_diagnose_says_what_reasoning_is_worth(call: Call, plr: Path, shop: Path, tmp_path: Path) -> None:
-    words = ("--users", 30, "--out", tmp_path / "rows.jsonl", "--overwrite")
-    said = call("diagnose", plr, *words)
+def test_diagnose_says_what_reasoning_is_worth(ask: Ask, call: Call, plr: Path) -> None:
+    words = "--users 30 --out rows.jsonl --overwrite"
+    said = call(f"diagnose {plr} {words}")
     assert said.code == 0 and "gate entropy" in said.out and "oracle" in said.out
-    rows = {row["diagnostic"] for row in call("diagnose", plr, *words, "--json").json["rows"]}
+    rows = {row["diagnostic"] for row in ask(f"diagnose {plr} {words}")["rows"]}
     assert {"diversity", "streams", "ensemble", "latent_attention", "step_curve", "oracle_step", "gate_gain"} <= rows
-    assert "gate entropy" not in call("diagnose", shop / "sasrec", *words).out
+    assert "gate entropy" not in call(f"diagnose @sasrec {words}").out

@@ -106,50 +106,42 @@ def test_users_without_a_history_are_left_out_and_counted() -> None:
         evaluate(Whole(8), store, "validation", SMALL.override("empty=answer"))
 
 
-def test_several_targets_of_one_user() -> None:
+def asks(chosen: EvalSet, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stores give these users for any split."""
+    monkeypatch.setattr(Kept, "eval_set", lambda *_, **__: chosen)
+
+
+def test_several_targets_of_one_user(monkeypatch: pytest.MonkeyPatch) -> None:
     """A global-time split: two events after the cut, one of them twice."""
-    store = Kept.of([[0, 1, 2, 3, 3]], 6)
-
-    class Late(Kept):
-        def eval_set(self, split: str, *, without_history: bool = False) -> EvalSet:
-            known, targets = (Jagged(self.items, np.array([a]), np.array([b])) for a, b in ((0, 2), (2, 5)))
-            return EvalSet(Histories(known, users=np.array([0])), targets)
-
-    found = evaluate(Whole(6), Late(**vars(store)), "test", SMALL.override("ks=[4]"))
+    events = np.array([0, 1, 2, 3, 3])
+    known, targets = (Jagged(events, np.array([low]), np.array([high])) for low, high in ((0, 2), (2, 5)))
+    asks(EvalSet(Histories(known, users=np.array([0])), targets), monkeypatch)
+    found = evaluate(Whole(6), Kept.of([events.tolist()], 6), "test", SMALL.override("ks=[4]"))
     assert found.metrics["recall@4"] == 1.0
 
 
-@pytest.mark.parametrize(
-    ("split", "said"), [("train", ("unknown-split", "train")), ("tset", ("unknown-split", "test"))]
-)
-def test_other_splits_are_refused(split: str, said: tuple[str, ...]) -> None:
-    with refused(*said):
-        evaluate(Whole(40), STORE, split, SMALL)
+def test_other_splits_and_catalogues_are_refused() -> None:
+    for items, split, *said in (
+        (40, "train", "unknown-split", "train"),
+        (40, "tset", "unknown-split", "test"),
+        (41, "test", "catalogue-size-differs", "41", "40"),
+    ):
+        with refused(*said):
+            evaluate(Whole(items), STORE, split, SMALL)
 
 
-def test_a_store_of_another_catalogue_is_refused() -> None:
-    with refused("catalogue-size-differs", "41", "40"):
-        evaluate(Whole(41), STORE, "test", SMALL)
-
-
-def test_a_split_without_users_is_refused() -> None:
-    class Nobody(Kept):
-        def eval_set(self, split: str, *, without_history: bool = False) -> EvalSet:
-            return super().eval_set(split).take(slice(0, 0))
-
-    with refused("no-users-in-split"):
-        evaluate(Whole(40), Nobody(**vars(STORE)), "test", SMALL)
-    only_empty = Kept.of([[0, 1], [2, 3]], 5)
+def test_a_split_without_users_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with refused("no-users-with-history", "2"):
-        evaluate(Whole(5), only_empty, "validation", SMALL)
+        evaluate(Whole(5), Kept.of([[0, 1], [2, 3]], 5), "validation", SMALL)
+    asks(STORE.eval_set("test").take(slice(0, 0)), monkeypatch)
+    with refused("no-users-in-split"):
+        evaluate(Whole(40), STORE, "test", SMALL)
 
 
-def test_users_come_back_in_their_own_order() -> None:
-    class Shuffled(Kept):
-        def eval_set(self, split: str, *, without_history: bool = False) -> EvalSet:
-            return super().eval_set(split).take(np.random.default_rng(0).permutation(60))
-
-    plain, shuffled = (evaluate(Whole(40), s, "test", SMALL) for s in (STORE, Shuffled(**vars(STORE))))
+def test_users_come_back_in_their_own_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = evaluate(Whole(40), STORE, "test", SMALL)
+    asks(STORE.eval_set("test").take(np.random.default_rng(0).permutation(60)), monkeypatch)
+    shuffled = evaluate(Whole(40), STORE, "test", SMALL)
     assert np.array_equal(plain.per_user.users, shuffled.per_user.users)
     assert plain.to_json() == shuffled.to_json()
 
@@ -164,8 +156,6 @@ def test_models_see_user_rows_and_times() -> None:
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"negatives": 10}, ("setting-without-effect", "negatives", "'full'", "'sampled'")),
-        ({"negatives_from": "popularity"}, ("setting-without-effect", "negatives_from", "'full'")),
         ({"protocol": "sampled", "metrics": ["gini"]}, ("metric-needs-lists", "'gini'", "'sampled'")),
         ({"metrics": ["ndgc"]}, ("unknown-metric", "'ndgc'", "'ndcg'")),
         ({"metrics": []}, ("no-metrics",)),

@@ -58,15 +58,6 @@ def test_places_equal_sorting_all_candidates(targets: int, count: int, seed: int
                 assert found[i] == place
 
 
-def test_ties_go_to_the_target() -> None:
-    """As documented: a model without an opinion looks perfect under this protocol, and does not under the full one."""
-    store = Kept.random(30, 200)
-    flat = Whole(200, levels=0)
-    sampled = evaluate(flat, store, "test", Evaluation(protocol="sampled", bootstrap=0))
-    assert sampled.metrics["ndcg@1"] == 1.0
-    assert evaluate(flat, store, "test", Evaluation(bootstrap=0)).metrics["ndcg@1"] < 0.2
-
-
 @pytest.mark.parametrize("source", [None, "uniform", "popularity"])
 @pytest.mark.parametrize("seen", ["exclude", "keep"])
 def test_metrics_equal_plain_loops(source: str | None, seen: str) -> None:

@@ -13,25 +13,29 @@ from fullrank.evaluation.sampled import SHARED_BY, shared_negatives
 from fullrank.metrics.names import DEFAULT_SAMPLED
 from refusals import refused
 
-USERS, ITEMS = 300, 40
+ITEMS = 40
+MODEL, STORE = Whole(ITEMS), Kept.random(300, ITEMS)
 
 
 def asked(**settings: object) -> Evaluation:
     return Evaluation.parse({"ks": (1, 5), "sampled": 12, "bootstrap": 0, **settings})
 
 
+def measured(**settings: object) -> EvaluationResult:
+    return evaluate(MODEL, STORE, "test", asked(**settings))
+
+
 def test_by_hand() -> None:
     """Each target against its group's draws, one user at a time."""
-    model, store = Whole(ITEMS), Kept.random(USERS, ITEMS)
-    found = evaluate(model, store, "test", asked(seed=4))
+    found = measured(seed=4)
     assert found.protocol["sampled"]["negatives"] == 12 and found.protocol["candidates"] == "full"
-    own = store.eval_set("test")
+    own = STORE.eval_set("test")
     row = {int(u): i for i, u in enumerate(found.per_user.users)}
     checked = 0
     for user, history, targets in zip(own.users, own.histories.items, own.targets, strict=True):
         if not len(history) or len(targets) != 1:
             continue
-        scores = model.scores(history)
+        scores = MODEL.scores(history)
         drawn = shared_negatives(np.array([user // SHARED_BY]), 12, ITEMS, 4)[0]
         place = int((scores[drawn] > scores[targets[0]]).sum())
         wanted = 1 / np.log2(place + 2) if place < 5 else 0.0
@@ -54,34 +58,31 @@ def test_draws_are_shared_by_neighbours_and_even() -> None:
 
 
 def test_alike_however_the_work_is_cut() -> None:
-    model, store = Whole(ITEMS), Kept.random(USERS, ITEMS)
-    whole = evaluate(model, store, "test", asked())
+    whole = measured()
     for settings in ({"batch_size": 7}, {"block": 9}):
-        again = evaluate(model, store, "test", asked(**settings))
+        again = measured(**settings)
         assert all(np.array_equal(again.per_user.sampled[n], v) for n, v in whole.per_user.sampled.items())
-    parts = [measure(model, store, "test", asked(), shard=(rank, 3)) for rank in range(3)]
+    parts = [measure(MODEL, STORE, "test", asked(), shard=(rank, 3)) for rank in range(3)]
     assert merge(parts).sampled == whole.sampled
     assert set(whole.sampled) == {f"{name}@{k}" for name in DEFAULT_SAMPLED for k in (1, 5)}
 
 
 def test_on_disk_and_never_unasked(tmp_path: Path) -> None:
-    model, store = Whole(ITEMS), Kept.random(USERS, ITEMS)
-    found = evaluate(model, store, "test", asked())
+    found = measured()
     found.save(tmp_path)
     again = EvaluationResult.load(tmp_path)
     assert again.sampled == found.sampled and again.dump()["sampled"] == found.dump()["sampled"]
-    plain = evaluate(model, store, "test", asked(sampled=None))
+    plain = measured(sampled=None)
     assert plain.metrics == found.metrics and not plain.sampled
     assert "sampled" not in plain.dump() and "sampled" not in plain.protocol
     assert asked().for_selection().sampled is None
 
 
 def test_as_many_negatives_as_items_are_noted() -> None:
-    model, store = Whole(ITEMS), Kept.random(USERS, ITEMS)
     for count in (ITEMS, 1000):
-        note = evaluate(model, store, "test", asked(sampled=count)).protocol["sampled"]["note"]
+        note = measured(sampled=count).protocol["sampled"]["note"]
         assert f"{count:,} negatives were drawn with replacement from {ITEMS} items" in note
-    assert "note" not in evaluate(model, store, "test", asked(sampled=ITEMS - 1)).protocol["sampled"]
+    assert "note" not in measured(sampled=ITEMS - 1).protocol["sampled"]
 
 
 def test_refusals() -> None:

@@ -28,10 +28,6 @@ def test_groups_by_hand() -> None:
     assert labels["target"] == ["tail", "head", "mid"], "of several targets the most popular one counts"
 
 
-def test_history_labels_name_their_bounds() -> None:
-    assert LABELS["history"] == ("0", "1-4", "5-9", "10-19", "20-49", "50+")
-
-
 def test_means_and_counts() -> None:
     found = slice_means({"hit@1": np.array([1.0, 0.0, 1.0])}, {"users": np.array([0, 0, 1])})
     assert found == {"users": {"known": {"count": 2, "hit@1": 0.5}, "new": {"count": 1, "hit@1": 1.0}}}

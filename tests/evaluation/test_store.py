@@ -37,14 +37,3 @@ def test_popularity_on_a_prepared_store(split: str, tmp_path: Path) -> None:
         values.append(len(wanted & set(ranked)) / len(wanted))
     assert found.per_user.values["recall@5"].tolist() == pytest.approx(values)
     assert found.protocol["fingerprint"] == store.fingerprint
-
-
-def test_users_that_are_new_after_the_cut_are_counted(tmp_path: Path) -> None:
-    store = prepare(events(), tmp_path / "store", spec=Prepare().override("split=global_time"))
-    model = Popularity().build(store.catalog)
-    model.fit(store)
-    everybody = len(store.eval_set("test", without_history=True))
-    left, all_of_them = (evaluate(model, store, "test", Evaluation(bootstrap=0, empty=e)) for e in ("skip", "answer"))
-    assert all_of_them.protocol["users"] == everybody > left.protocol["users"]
-    assert left.protocol["users"] + left.protocol["users_without_history"] == everybody
-    assert all_of_them.slices["history"]["0"]["count"] == left.protocol["users_without_history"]

@@ -80,12 +80,12 @@ def check_states(model: RecommenderModel, encoder: FastEncoder) -> None:
         assert off <= 1e-5 * max(scale, 1.0), f"states are off by {off} of {scale}"
 
 
-def check_lists(model: RecommenderModel, encoder: FastEncoder, k: int = 20) -> None:
+def check_lists(model: RecommenderModel, encoder: FastEncoder) -> None:
     """The lists are those of `rank`, but for items whose scores are equal to within rounding."""
     histories = some()
-    wanted = rank(model, histories, k=k, filters=Filters())
+    wanted = rank(model, histories, k=20, filters=Filters())
     items, times = listed(histories)
-    scores, ids = encoder.lists_of(items, k, times=times, hidden=items)
+    scores, ids = encoder.lists_of(items, 20, times=times, hidden=items)
     assert np.allclose(scores, wanted.scores, rtol=1e-5, atol=1e-5)
     for row, column in np.argwhere(ids != wanted.ids):
         near = np.abs(wanted.scores[row] - wanted.scores[row, column]) < 1e-4

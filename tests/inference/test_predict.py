@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import polars as pl
@@ -46,19 +47,13 @@ def model(store: ImpressionStore) -> RankingModule:
     return shaken(RankingModel().build(store.fields), 0.1).eval()  # type: ignore[return-value]
 
 
-def fine(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Chunks of 70 rows, scored by 32; the list gets the sizes of the frames that are encoded."""
-    sizes: list[int] = []
-    plain = module.transform
-
-    def counted(encoder: Any, frame: pl.DataFrame, *rest: Any, **more: Any) -> Any:
-        sizes.append(len(frame))
-        return plain(encoder, frame, *rest, **more)
-
+def fine(monkeypatch: pytest.MonkeyPatch) -> Mock:
+    """Chunks of 70 rows, scored by 32; the calls by which frames are encoded are counted."""
+    counted = Mock(side_effect=module.transform)
     monkeypatch.setattr(frames, "CHUNK", 70)
     monkeypatch.setattr(module, "ROWS", 32)
     monkeypatch.setattr(module, "transform", counted)
-    return sizes
+    return counted
 
 
 def test_predictions_are_those_of_evaluation(store: ImpressionStore, model: RankingModule) -> None:
@@ -116,13 +111,14 @@ def test_chunks_change_nothing(
 ) -> None:
     given = table(300)
     whole = predict(model, store.encoder, given)
-    sizes = fine(monkeypatch)
+    encoded = fine(monkeypatch)
     path, told = tmp_path / f"in{kind}", list[tuple[int, int]]()
     {".parquet": given.write_parquet, ".csv": given.write_csv, ".jsonl": given.write_ndjson}[kind](path)
     out = tmp_path / "new" / f"out{kind}"
     done = predict_file(model, store.encoder, path, out, progress=lambda *at: told.append(at))
     found = READ[kind](out)
-    assert found.columns == whole.columns and done.rows == len(found) == 300 and max(sizes) <= 32
+    assert found.columns == whole.columns and done.rows == len(found) == 300
+    assert max(len(call.args[1]) for call in encoded.call_args_list) <= 32
     assert np.allclose(found["probability"], whole["probability"], rtol=1e-6)
     assert found["note"].equals(whole["note"]) and done.mean == pytest.approx(whole["probability"].mean())
     assert told[-1] == (300, 300) and [at for at, _ in told] == sorted({at for at, _ in told})
@@ -154,31 +150,25 @@ def test_an_error_leaves_the_old_file(
 def test_a_full_disk_is_a_sentence(
     store: ImpressionStore, model: RankingModule, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*_: Any) -> None:
-        raise OSError(28, os.strerror(28))
-
-    monkeypatch.setattr(files.os, "fsync", full)
+    monkeypatch.setattr(files.os, "fsync", Mock(side_effect=OSError(28, os.strerror(28))))
     with refused("not-written", tmp_path / "out.parquet", os.strerror(28)):
         predict_file(model, store.encoder, table(9), tmp_path / "out.parquet")
     assert not list(tmp_path.iterdir())
 
 
 def test_what_cannot_be_written_is_said_at_once(store: ImpressionStore, model: RankingModule, tmp_path: Path) -> None:
-    with refused("lists-in-csv", "more", "out.parquet"):
-        predict_file(model, store.encoder, table(9).with_columns(more=[1, 2]), tmp_path / "out.csv")
-    with refused("unknown-suffix"):
-        predict_file(model, store.encoder, table(9), tmp_path / "out.xls")
-    with refused("column-exists", "note"):
-        predict_file(model, store.encoder, table(9), tmp_path / "out.parquet", column="note")
+    for code, name, frame, out, column in (
+        ("lists-in-csv", "more", table(9).with_columns(more=[1, 2]), "out.csv", "p"),
+        ("unknown-suffix", ".xls", table(9), "out.xls", "p"),
+        ("column-exists", "note", table(9), "out.parquet", "note"),
+    ):
+        with refused(code, name):
+            predict_file(model, store.encoder, frame, tmp_path / out, column=column)
     assert not list(tmp_path.iterdir())
 
 
-def test_lists_are_as_good_as_the_text_that_a_schema_splits(store: ImpressionStore, model: RankingModule) -> None:
-    found, wanted = (predict(model, store.encoder, made(200))["probability"] for made in (listed, table))
-    assert found.equals(wanted)
-
-
-def test_labels_are_not_read(store: ImpressionStore, model: RankingModule) -> None:
-    """Stars in the label column are no reason to refuse new impressions."""
-    found = predict(model, store.encoder, table(9).with_columns(label=pl.lit(7)))
-    assert found["probability"].equals(predict(model, store.encoder, table(9))["probability"])
+def test_lists_serve_as_text_and_labels_are_not_read(store: ImpressionStore, model: RankingModule) -> None:
+    """A schema splits the text; stars in the label column are no reason to refuse new impressions."""
+    frames = (table(200), listed(200), table(200).with_columns(label=pl.lit(7)))
+    wanted, *found = (predict(model, store.encoder, frame)["probability"] for frame in frames)
+    assert all(probabilities.equals(wanted) for probabilities in found)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -36,13 +37,6 @@ def test_equals_ranking_one_history_at_a_time(
     assert ranking.seen == seen
 
 
-def test_the_whole_history_is_seen_although_only_its_end_is_read() -> None:
-    model = Whole(6, max_length=2)
-    ranking = rank(model, ragged([[0, 1, 2, 3, 4]]), k=6)
-    assert ranking.ids.tolist() == [[5, -1, -1, -1, -1, -1]]
-    assert model.asked[0].items.tolist() == [[3, 4]] and model.asked[0].lengths.tolist() == [2]
-
-
 def test_batches_hold_rows_of_like_length_and_what_the_model_needs() -> None:
     histories = [[1] * n for n in (1, 9, 2, 8)]
     items = ragged(histories).items
@@ -72,20 +66,16 @@ def test_no_histories_give_no_lists() -> None:
     assert rank(Whole(5), ragged([]), k=3).ids.shape == (0, 3)
 
 
-def test_an_item_outside_the_catalogue_is_refused() -> None:
-    with refused("item-out-of-range", "5"):
-        rank(Whole(5), ragged([[1, 5]]), k=1)
-    with refused("item-out-of-range", "1"):
-        rank(Whole(5), ragged([[1, -1]]), k=1)
-
-
-@pytest.mark.parametrize(
-    ("bad", "said"),
-    [({"seen": "hide"}, ("unknown-seen-policy", "hide")), ({"batch_size": 0}, ("batch-size-below-one", "batch_size"))],
-)
-def test_bad_settings_are_refused(bad: dict, said: tuple[str, ...]) -> None:
-    with refused(*said):
-        rank(Whole(5), ragged([[1]]), k=1, **bad)
+def test_items_outside_the_catalogue_and_bad_settings_are_refused() -> None:
+    bad: dict[str, Any]
+    for item, bad, *said in (
+        (5, {}, "item-out-of-range", "5"),
+        (-1, {}, "item-out-of-range", "1"),
+        (2, {"seen": "hide"}, "unknown-seen-policy", "hide"),
+        (2, {"batch_size": 0}, "batch-size-below-one", "batch_size"),
+    ):
+        with refused(*said):
+            rank(Whole(5), ragged([[1, item]]), k=1, **bad)
 
 
 def test_a_model_that_answers_for_other_items_is_refused() -> None:

@@ -146,64 +146,59 @@ def test_no_name_of_a_column_is_taken(name: str) -> None:
 
 
 FRAME = pl.DataFrame({"user_id": ["a", "b"], "item_id": ["i01", "i02"], "timestamp": [2, 1]})
-REFUSED: dict[str, tuple[Any, dict[str, Any], tuple[str, ...]]] = {
-    "one column twice": (FRAME, {"columns": ("item_id", "item_id")}, ("repeated-column", "'item_id'")),
-    "time and item in one": (FRAME, {"columns": ("user_id", "item_id", "item_id")}, ("repeated-column",)),
-    "columns as text": (FRAME, {"columns": "user_id"}, ("not-column-names", "'user_id'")),
-    "a column that is not there": (FRAME, {"columns": ("user", "item_id")}, ("missing-column", "'user'")),
-    "a unit without times": (FRAME[:, :2], {"time_unit": "ms"}, ("setting-without-effect", "'ms'")),
-    "a unit of lists": ([["i01"]], {"time_unit": "ms"}, ("setting-without-effect", "'ms'")),
+REFUSED: dict[str, tuple[Any, ...]] = {
+    "one column twice": (FRAME, "repeated-column", "'item_id'", {"columns": ("item_id", "item_id")}),
+    "columns as text": (FRAME, "not-column-names", "'user_id'", {"columns": "user_id"}),
+    "a column that is not there": (FRAME, "missing-column", "'user'", {"columns": ("user", "item_id")}),
+    "a unit without times": (FRAME[:, :2], "setting-without-effect", "'ms'", {"time_unit": "ms"}),
+    "a unit of lists": ([["i01"]], "setting-without-effect", "'ms'", {"time_unit": "ms"}),
     "a unit of dates": (
         FRAME.with_columns(timestamp=pl.from_epoch("timestamp")),
+        "setting-without-effect",
+        "'timestamp'",
         {"time_unit": "ms"},
-        ("setting-without-effect", "'timestamp'"),
     ),
-    "a missing user": (FRAME.with_columns(user_id=pl.Series(["a", None])), {}, ("missing-users", "1 of 2")),
-    "a missing item": (FRAME.with_columns(item_id=pl.Series([None, "i01"])), {}, ("missing-ids", "'item_id'", "row 0")),
-    "a missing time": (FRAME.with_columns(timestamp=pl.Series([None, 1])), {}, ("missing-times", "'timestamp'")),
-    "times of NaN": (FRAME.with_columns(timestamp=float("nan")), {}, ("unreadable-times", "2 times")),
-    "users in lists": (FRAME.with_columns(user_id=pl.Series([["a"], ["b"]])), {}, ("wrong-column-type", "'user_id'")),
-    "items of another type": (FRAME.with_columns(item_id=pl.Series([1, 2])), {}, ("wrong-id-type", "Int64", "'i00'")),
-    "pandas columns twice": (
-        pd.concat([FRAME.to_pandas()] * 2, axis=1),
-        {},
-        ("repeated-column", "histories"),
-    ),
-    "users of several types": ({1: ["i01"], "a": ["i02"]}, {}, ("mixed-ids", "int, str")),
-    "a user None": ({None: ["i01"]}, {}, ("wrong-id-type", "None")),
-    "an item None": ({"a": ["i01", None]}, {}, ("missing-ids", "1 of 2")),
-    "an item NaN": ({"a": [float("nan")]}, {}, ("wrong-id-type", "nan")),
-    "items of several types": ({"a": ["i01", 5]}, {}, ("mixed-ids", "int, str")),
-    "a truth among numbers": ({"a": [True]}, {}, ("wrong-id-type", "True")),
-    "bytes": (b"i01", {}, ("not-histories", "b'i01'")),
-    "a text": ("i01", {}, ("not-histories", "'i01'")),
-    "a set": ({"i01"}, {}, ("not-histories", "{'i01'}")),
-    "a generator": ((one for one in [["i01"]]), {}, ("not-histories", "generator")),
-    "nothing": (None, {}, ("not-histories", "None")),
-    "no list": ([], {}, ("no-histories",)),
-    "a mapping in a mapping": ({"a": {"i01": 1}}, {}, ("not-item-lists", "'a'")),
-    "lists in lists": ([[["i01"]], ["i02"]], {}, ("wrong-id-type|mixed-ids", "i01")),
+    "a missing user": (FRAME.with_columns(user_id=pl.Series(["a", None])), "missing-users", "1 of 2"),
+    "a missing item": (FRAME.with_columns(item_id=pl.Series([None, "i01"])), "missing-ids", "column 'item_id'"),
+    "a missing time": (FRAME.with_columns(timestamp=pl.Series([None, 1])), "missing-times", "'timestamp'"),
+    "times of NaN": (FRAME.with_columns(timestamp=float("nan")), "unreadable-times", "2 times"),
+    "users in lists": (FRAME.with_columns(user_id=pl.Series([["a"], ["b"]])), "wrong-column-type", "'user_id'"),
+    "items of another type": (FRAME.with_columns(item_id=pl.Series([1, 2])), "wrong-id-type", "Int64"),
+    "pandas columns twice": (pd.concat([FRAME.to_pandas()] * 2, axis=1), "repeated-column", "histories"),
+    "users of several types": ({1: ["i01"], "a": ["i02"]}, "mixed-ids", "int, str"),
+    "a user None": ({None: ["i01"]}, "wrong-id-type", "None"),
+    "an item None": ({"a": ["i01", None]}, "missing-ids", "1 of 2"),
+    "an item NaN": ({"a": [float("nan")]}, "wrong-id-type", "nan"),
+    "items of several types": ({"a": ["i01", 5]}, "mixed-ids", "int, str"),
+    "a truth among numbers": ({"a": [True]}, "wrong-id-type", "True"),
+    "bytes": (b"i01", "not-histories", "b'i01'"),
+    "a text": ("i01", "not-histories", "'i01'"),
+    "a set": ({"i01"}, "not-histories", "{'i01'}"),
+    "a generator": ((one for one in [["i01"]]), "not-histories", "generator"),
+    "nothing": (None, "not-histories", "None"),
+    "no list": ([], "no-histories", ""),
+    "a mapping in a mapping": ({"a": {"i01": 1}}, "not-item-lists", "'a'"),
+    "lists in lists": ([[["i01"]], ["i02"]], "mixed-ids", "list, str"),
 }
 
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_is_no_request_is_one_sentence(name: str) -> None:
-    histories, how, (codes, *named) = REFUSED[name]
-    with pytest.raises(UserError) as caught:
-        read_histories(histories, KNOWN, **how)
-    sentence = str(caught.value)
-    assert caught.value.code in codes.split("|"), (caught.value.code, sentence)
-    assert all(one in sentence for one in named) and "\n" not in sentence, sentence
+    histories, code, named, *how = REFUSED[name]
+    with refused(code, named) as refusal:
+        read_histories(histories, KNOWN, **dict(*how))
+    assert "\n" not in str(refusal)
 
 
 @pytest.mark.parametrize("given", [np.int8, np.int32, np.int64, np.uint64, int], ids=lambda kind: kind.__name__)
 def test_whole_numbers_of_any_width_are_ids(given: Any) -> None:
-    known = Catalog(pl.DataFrame({"item": range(4), "item_id": [5, 6, 7, 8], "train_count": [1] * 4}))
+    for far in (8, 2**62):
+        known = Catalog(pl.DataFrame({"item": range(4), "item_id": [5, 6, 7, far], "train_count": [1] * 4}))
+        assert known.lookup([far, 9, -1]).tolist() == [3, -1, -1]
     for items in ([given(5), given(7)], (given(5), given(7)), np.array([5, 7]).astype(given), pl.Series([5, 7])):
         assert [one.tolist() for one in read_histories({given(1): items}, known).histories.items] == [[0, 2]]
-    with refused("wrong-id-type", "'5'"):
-        read_histories([["5"]], known)
-    with refused("mixed-ids", "int, str"):
-        read_histories([["5", 6]], known)
-    with refused("mixed-ids", "bool, int"):
-        read_histories([[True, 6]], known)
+    for items, *said in (
+        (["5"], "wrong-id-type", "'5'"), (["5", 6], "mixed-ids", "int, str"), ([True, 6], "mixed-ids", "bool, int"),
+    ):  # fmt: skip
+        with refused(*said):
+            read_histories([items], known)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import polars as pl
 import pytest
 import torch
 
@@ -16,7 +15,7 @@ from fullrank.inference.filters import Filters
 from fullrank.inference.trie_beam import TrieBeam
 from fullrank.models.sequential.codes import GeneratedScorer
 from fullrank.models.sequential.model import RecommenderModel
-from tiny import padded
+from tiny import catalog, padded, with_codes
 
 ITEMS, LENGTH, SIZES = 800, 20, (64, 16, 16)
 
@@ -25,18 +24,12 @@ def coded(categories: list[str]) -> Catalog:
     """An item's first code is its category; the others tell the items of one apart, in no order."""
     rng = np.random.default_rng(0)
     kinds = {name: code for code, name in enumerate(sorted(set(categories)))}
-    codes = np.empty((ITEMS, 3), np.uint16)
+    codes = np.empty((ITEMS, 3), int)
     for name, code in kinds.items():
         own = np.array([i for i, other in enumerate(categories) if other == name])
         drawn = rng.choice(SIZES[1] * SIZES[2], len(own), replace=False)
         codes[own] = np.stack([np.full(len(own), code), drawn // SIZES[2], drawn % SIZES[2]], 1)
-    frame = pl.DataFrame({"item": range(ITEMS), "item_id": range(ITEMS), "train_count": [1] * ITEMS})
-    return Catalog(
-        frame.with_columns(
-            codes=pl.Series(codes, dtype=pl.Array(pl.UInt16, 3)),
-            code_sizes=pl.Series([SIZES] * ITEMS, dtype=pl.Array(pl.Int32, 3)),
-        )
-    )
+    return with_codes(catalog(ITEMS), codes, SIZES)
 
 
 @pytest.fixture(scope="module")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import shutil
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,22 +22,22 @@ from refusals import refused
 
 pytest.importorskip("faiss")
 ITEMS, WIDTH = 20_000, 16
+Arrays = tuple[np.ndarray, np.ndarray]
+"""Vectors of items, and of users."""
 
 
 @pytest.fixture(scope="module")
-def vectors() -> tuple[np.ndarray, np.ndarray]:
+def vectors() -> Arrays:
     return clustered_vectors(ITEMS, 600, width=WIDTH, clusters=100)
 
 
 @pytest.fixture(scope="module")
-def index(vectors: tuple[np.ndarray, np.ndarray]) -> VectorIndex:
+def index(vectors: Arrays) -> VectorIndex:
     items, users = vectors
     return VectorIndex.build(items, users[:400], threads=1)
 
 
-def scorer(
-    vectors: tuple[np.ndarray, np.ndarray], low: int = 400, high: int = 600, temperature: float = 1.0
-) -> DenseScorer:
+def scorer(vectors: Arrays, low: int = 400, high: int = 600, temperature: float = 1.0) -> DenseScorer:
     return DenseScorer(torch.from_numpy(vectors[1][low:high]), torch.from_numpy(vectors[0]), temperature)
 
 
@@ -45,9 +45,7 @@ def overlap(found: torch.Tensor, exact: torch.Tensor) -> float:
     return float((found[:, :, None] == exact[:, None]).any(2).double().mean())
 
 
-def test_recall_is_reached_for_other_users_and_scores_are_exact(
-    index: VectorIndex, vectors: tuple[np.ndarray, np.ndarray]
-) -> None:
+def test_recall_is_reached_for_other_users_and_scores_are_exact(index: VectorIndex, vectors: Arrays) -> None:
     facts, asked = index.facts, scorer(vectors, temperature=0.5)
     assert facts.recall - facts.recall_error >= 0.99 and facts.real_users and facts.users == 400
     assert 0 < facts.probes < facts.cells / 4 and facts.recall_codes < facts.recall and facts.bytes > ITEMS * WIDTH
@@ -59,7 +57,7 @@ def test_recall_is_reached_for_other_users_and_scores_are_exact(
         assert (scores[:, 1:] <= scores[:, :-1]).all()
 
 
-def test_more_cells_are_read_for_more_recall(vectors: tuple[np.ndarray, np.ndarray]) -> None:
+def test_more_cells_are_read_for_more_recall(vectors: Arrays) -> None:
     items, users = vectors
     few, most = (
         VectorIndex.build(items[:4000], users[:100], IndexSettings(recall=recall), threads=1).facts
@@ -70,7 +68,7 @@ def test_more_cells_are_read_for_more_recall(vectors: tuple[np.ndarray, np.ndarr
     assert (fixed.cells, fixed.probes, fixed.real_users) == (20, 3, False)
 
 
-def test_eight_bit_codes_of_all_items(vectors: tuple[np.ndarray, np.ndarray]) -> None:
+def test_eight_bit_codes_of_all_items(vectors: Arrays) -> None:
     items, users = vectors
     flat = VectorIndex.build(items[:4000], users[:100], IndexSettings(kind="flat_int8"), threads=1)
     assert flat.facts.recall == 1 and flat.facts.recall_codes > 0.9 and flat.facts.bytes < 4000 * WIDTH * 1.1
@@ -122,9 +120,7 @@ def test_the_law_of_filters(monkeypatch: pytest.MonkeyPatch, grown: int, few: in
                 assert torch.equal(ids, exact[1]) and torch.equal(scores, exact[0])
 
 
-def test_a_category_far_from_the_user(
-    index: VectorIndex, vectors: tuple[np.ndarray, np.ndarray], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_category_far_from_the_user(index: VectorIndex, vectors: Arrays, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a mask leaves may lie in cells that the user would never read."""
     monkeypatch.setattr(vector_search, "FEW", 100)
     asked = scorer(vectors, 400, 450)
@@ -134,7 +130,7 @@ def test_a_category_far_from_the_user(
         assert overlap(index(asked, 10, filters)[1], top_k(asked, 10, filters=filters)[1]) > 0.95
 
 
-def test_a_plan_is_made_once_for_a_mask(index: VectorIndex, vectors: tuple[np.ndarray, np.ndarray]) -> None:
+def test_a_plan_is_made_once_for_a_mask(index: VectorIndex, vectors: Arrays) -> None:
     asked, search = scorer(vectors, 400, 402), index._search
     mask, barred = np.arange(ITEMS) % 2 > 0, np.arange(ITEMS) % 3 > 0
     held = len(search._plans)
@@ -148,7 +144,7 @@ def test_a_plan_is_made_once_for_a_mask(index: VectorIndex, vectors: tuple[np.nd
     assert len(search._plans) == vector_search.MOST_PLANS
 
 
-def test_many_threads_get_the_same_lists(index: VectorIndex, vectors: tuple[np.ndarray, np.ndarray]) -> None:
+def test_many_threads_get_the_same_lists(index: VectorIndex, vectors: Arrays) -> None:
     mask = np.arange(ITEMS) % 2 > 0
 
     def one(user: int) -> torch.Tensor:
@@ -161,7 +157,7 @@ def test_many_threads_get_the_same_lists(index: VectorIndex, vectors: tuple[np.n
     assert all(torch.equal(a, b) for a, b in zip(alone, together, strict=True))
 
 
-def test_saved_and_opened(index: VectorIndex, vectors: tuple[np.ndarray, np.ndarray], tmp_path: Path) -> None:
+def test_saved_and_opened(index: VectorIndex, vectors: Arrays, tmp_path: Path) -> None:
     folder = tmp_path / "index"
     index.save(folder)
     index.save(folder)  # in place of the older one
@@ -185,33 +181,34 @@ def test_saved_and_opened(index: VectorIndex, vectors: tuple[np.ndarray, np.ndar
 @pytest.mark.parametrize("file", ["index.faiss", "manifest.json"])
 @pytest.mark.parametrize("damage", ["changed", "short", "gone"])
 def test_a_damaged_index_is_refused(
-    index: VectorIndex, vectors: tuple[np.ndarray, np.ndarray], tmp_path: Path, file: str, damage: str
+    index: VectorIndex, vectors: Arrays, tmp_path: Path, file: str, damage: str
 ) -> None:
     folder = tmp_path / "index"
     index.save(folder)
     path = folder / file
     held = bytearray(path.read_bytes())
+    at = held.index(b'"recall": 0.') + 12 if file == "manifest.json" else len(held) // 2
+    code = "file-damaged"
     if damage == "gone":
         path.unlink()
+        code = "missing-file" if file == "index.faiss" else "wrong-folder"
+    elif damage == "short":
+        path.write_bytes(held[: len(held) // 2])
     else:
-        at = held.index(b'"recall": 0.') + 12 if file == "manifest.json" else len(held) // 2
-        held[at] = held[at] ^ 1
-        path.write_bytes(held if damage == "changed" else held[: len(held) // 2])
-    code = "file-damaged" if damage != "gone" else "missing-file" if file == "index.faiss" else "wrong-folder"
+        held[at] ^= 1
+        path.write_bytes(held)
     with refused(code):
         VectorIndex.open(folder, vectors[0])
-    shutil.rmtree(folder)
 
 
 def test_a_floor_of_recall(index: VectorIndex) -> None:
     index.require(index.facts.recall)
-    with refused("recall-below-floor", 0.9999):
-        VectorIndex(index.index, replace(index.facts, recall=0.9)).require(0.9999)
-    with refused("recall-below-floor"):
-        VectorIndex(index.index, replace(index.facts, recall=float("nan"))).require(0.5)
+    for recall, floor in ((0.9, 0.9999), (float("nan"), 0.5)):
+        with refused("recall-below-floor", floor):
+            VectorIndex(index.index, replace(index.facts, recall=recall)).require(floor)
 
 
-def test_what_cannot_be_searched_is_refused(index: VectorIndex, vectors: tuple[np.ndarray, np.ndarray]) -> None:
+def test_what_cannot_be_searched_is_refused(index: VectorIndex, vectors: Arrays) -> None:
     asked = scorer(vectors, 400, 403)
 
     class Other:
@@ -221,23 +218,25 @@ def test_what_cannot_be_searched_is_refused(index: VectorIndex, vectors: tuple[n
             raise AssertionError("no item is scored")
 
     narrow = DenseScorer(asked.vectors[:, 1:], asked.table[:, 1:])
-    for wrong in (Other(), replace(asked, table=asked.table[:-1]), narrow):
-        with refused("index-of-other-vectors"):
-            index(wrong, 10)  # type: ignore[arg-type]
-    diverged = asked.vectors.clone()
-    diverged[1] = torch.nan
-    with refused("nan-scores"):
-        index(replace(asked, vectors=diverged), 10)
     newer = torch.cat([asked.table, torch.full((1, WIDTH), torch.nan)])
-    with refused("nan-scores"):
-        index(replace(asked, table=newer), 10)
-    with refused("invalid-list-length"):
-        index(asked, 0)
-    for bad in (vectors[0] * np.nan, vectors[0][:0]):
-        with refused("vectors-not-finite"):
-            VectorIndex.build(bad)
-    with refused("vectors-of-other-width"):
-        VectorIndex.build(vectors[0], vectors[1][:, :5])
+    wrong: Any
+    for wrong, k, code in (
+        (Other(), 10, "index-of-other-vectors"),
+        (replace(asked, table=asked.table[:-1]), 10, "index-of-other-vectors"),
+        (narrow, 10, "index-of-other-vectors"),
+        (replace(asked, vectors=asked.vectors * torch.tensor([[1], [torch.nan], [1]])), 10, "nan-scores"),
+        (replace(asked, table=newer), 10, "nan-scores"),
+        (asked, 0, "invalid-list-length"),
+    ):
+        with refused(code):
+            index(wrong, k)
+    for items, users, code in (
+        (vectors[0] * np.nan, None, "vectors-not-finite"),
+        (vectors[0][:0], None, "vectors-not-finite"),
+        (vectors[0], vectors[1][:, :5], "vectors-of-other-width"),
+    ):
+        with refused(code):
+            VectorIndex.build(items, users)
 
 
 def test_small_catalogues() -> None:
