@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import polars as pl
+import torch
 
 from fullrank.data.events.catalog import Catalog
 from fullrank.semantic_ids.vectors import sentences
@@ -39,6 +40,14 @@ def matrix(rows: int = 200, seed: int = 0) -> np.ndarray:
     if rows > 31:
         x[30] = x[31] = x[3]
     return x
+
+
+def silent(done: int, total: int) -> None:
+    """Progress that nobody hears."""
+
+
+def drawn(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
 def settings(vector_file: Path, *more: str) -> list[str]:

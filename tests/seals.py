@@ -31,6 +31,23 @@ def reseal(folder: Path, *, sizes: bool = False) -> Path:
     return _write(path, sealed(tree))
 
 
+def rewrite(folder: Path, changes: dict[str, Any]) -> Path:
+    """Change values of a folder's manifest, also inside of its objects (None takes a key out); its hashes agree."""
+
+    def merge(tree: dict[str, Any], changes: dict[str, Any]) -> None:
+        for key, value in changes.items():
+            if value is None:
+                del tree[key]
+            elif isinstance(value, dict) and isinstance(tree.get(key), dict):
+                merge(tree[key], value)
+            else:
+                tree[key] = value
+
+    tree = json.loads((folder / "manifest.json").read_text())
+    merge(tree, changes)
+    return reseal(_write(folder / "manifest.json", tree))
+
+
 def unsealed(folder: Path) -> Path:
     """A store or codes as versions wrote them whose manifests had no seal."""
     tree = json.loads((folder / "manifest.json").read_text())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -23,7 +22,7 @@ def test_what_is_right_comes_through() -> None:
     assert check_type("split", "test", str, "a name") == "test"
 
 
-WRONG: list[tuple[Callable[..., Any], tuple[Any, ...], tuple[str, ...]]] = [
+WRONG = [
     (check_path, ("out", None), ("not-a-path", "out=None")),
     (check_path, ("out", b"a"), ("not-a-path", "b'a'")),
     (check_path, ("out", ""), ("not-a-path", "''")),
@@ -44,6 +43,6 @@ WRONG: list[tuple[Callable[..., Any], tuple[Any, ...], tuple[str, ...]]] = [
 
 
 @pytest.mark.parametrize(("check", "given", "said"), WRONG)
-def test_what_is_wrong_is_named(check: Callable[..., Any], given: tuple[Any, ...], said: tuple[str, ...]) -> None:
+def test_what_is_wrong_is_named(check: Callable, given: tuple, said: tuple) -> None:
     with refused(*said):
         check(*given)

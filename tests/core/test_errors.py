@@ -10,7 +10,7 @@ import pytest
 
 from fullrank.core.errors import install_extra
 
-ORIGINS: dict[str, Any] = {
+ORIGINS = {
     "pip install 'fullrank[report]'": None,
     "pip install '/my shop/fullrank-0.2-py3-none-any.whl[report]'": {
         "url": "file:///my%20shop/fullrank-0.2-py3-none-any.whl", "archive_info": {},

@@ -7,20 +7,15 @@ import errno
 import json
 import os
 import resource
-import signal
-import subprocess
-import sys
-import textwrap
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import polars as pl
 import pytest
 import torch
 
+from folders import left
 from fullrank.core import files
 from fullrank.core.errors import UserError
 from fullrank.core.files import (
@@ -52,7 +47,7 @@ def grow(path: Path) -> None:
         table.add(FRAME)
 
 
-WRITERS: dict[str, Callable[[Path], Any]] = {
+WRITERS = {
     "x.txt": lambda path: write_text(path, "new"),
     "x.json": lambda path: write_json(path, {"new": 1}),
     "rows.jsonl": lambda path: write_jsonl(path, [{"new": 1}]),
@@ -68,8 +63,8 @@ WRITERS: dict[str, Callable[[Path], Any]] = {
 each = pytest.mark.parametrize("name", WRITERS)
 
 
-def left(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir())
+def full(*_: object) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 @each
@@ -93,10 +88,6 @@ def test_a_full_disk_leaves_the_old_file(
     tmp_path: Path, name: str, where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / name).write_text("old")
-
-    def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
     monkeypatch.setattr(files.os, where, full)
     with refused("not-written", tmp_path / name, os.strerror(errno.ENOSPC)):
         WRITERS[name](tmp_path / name)
@@ -129,53 +120,6 @@ def test_a_link_is_followed(tmp_path: Path) -> None:
     for text in ("one", "two"):
         write_text(tmp_path / "link.txt", text)
         assert (tmp_path / "link.txt").is_symlink() and (tmp_path / "real" / "x.txt").read_text() == text
-
-
-KILLED = """
-    import os, signal, sys
-    from pathlib import Path
-    import numpy as np, polars as pl, torch
-    from fullrank.core import files
-    sys.path.insert(0, {tests!r})
-    import importlib.util
-    spec = importlib.util.spec_from_file_location("writers", {here!r})
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    files.{owner}{function} = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
-    module.WRITERS[{name!r}](Path({path!r}))
-"""
-
-
-@pytest.mark.process
-@pytest.mark.parametrize(
-    ("name", "function"),
-    [("x.json", "flush"), ("x.json", "os.replace"), ("g.parquet", "os.replace"), ("g.csv", "flush"),
-     ("x.safetensors", "flush")],
-)  # fmt: skip
-def test_a_killed_writer_leaves_the_old_file(tmp_path: Path, name: str, function: str) -> None:
-    (tmp_path / name).write_text("old")
-    killed(tmp_path / name, name, function)
-    assert (tmp_path / name).read_text() == "old"
-    litter = [entry for entry in left(tmp_path) if entry != name]
-    assert len(litter) == 1 and is_leftover(litter[0]), "one hidden entry, whatever the writer makes of its own"
-    assert foreign_files(tmp_path, {name}.__contains__) == []
-    WRITERS[name](tmp_path / name)
-    assert left(tmp_path) == [name] and (tmp_path / name).read_bytes() != b"old"
-
-
-def killed(path: Path, name: str, function: str) -> None:
-    source = textwrap.dedent(KILLED).format(
-        tests=str(Path(__file__).parents[1]), here=__file__, owner="", function=function, name=name, path=str(path)
-    )
-    root = str(Path(files.__file__).parents[2])
-    done = subprocess.run(
-        [sys.executable, "-c", source],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env={**os.environ, "PYTHONPATH": root},
-    )
-    assert done.returncode == -signal.SIGKILL, done.stderr
 
 
 def test_an_error_of_the_block_is_not_ours(tmp_path: Path) -> None:
@@ -214,33 +158,30 @@ def test_the_only_copy_is_not_swept(tmp_path: Path) -> None:
     assert left(tmp_path) == ["store"]
 
 
-@pytest.mark.parametrize(
-    ("name", "litter"),
-    [(".spec.json.123.part", True), (".out.parquet.9.part", True), (".store.7.previous", True), ("spec.json", False),
-     (".spec.json.part", False), ("x.1.part", False), (".git", False), ("data.bin.part", False)],
-)  # fmt: skip
-def test_litter(name: str, litter: bool) -> None:
-    assert is_leftover(name) == litter
-
-
 def test_litter_is_nobodys_file(tmp_path: Path) -> None:
-    (tmp_path / f".manifest.json.{DEAD}.part").write_text("{")
+    litter = [".spec.json.123.part", ".out.parquet.9.part", ".store.7.previous", f".manifest.json.{DEAD}.part"]
+    mine = ["spec.json", ".spec.json.part", "x.1.part", ".git", "data.bin.part"]
+    assert all(map(is_leftover, litter)) and not any(map(is_leftover, mine))
+    for name in litter:
+        (tmp_path / name).write_text("{")
     require_replaceable(tmp_path, "store", lambda folder: False, lambda name: False)
     (tmp_path / "thesis.tex").write_text("x")
-    with refused("folder-not-empty"):
-        require_replaceable(tmp_path, "store", lambda folder: False, lambda name: False)
-    with refused("foreign-files", "thesis.tex"):
-        require_replaceable(tmp_path, "store", lambda folder: True, lambda name: False)
+    assert foreign_files(tmp_path, lambda name: False) == ["thesis.tex"]
+    for is_store, code in ((False, "folder-not-empty"), (True, "foreign-files")):
+        with refused(code, *["thesis.tex"] * is_store):
+            require_replaceable(tmp_path, "store", lambda folder, known=is_store: known, lambda name: False)
 
 
-def test_a_folder_names_itself_where_a_file_in_it_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("module", "step"), [(files.os, "replace"), (files, "_swap")])
+def test_a_folder_that_cannot_be_finished_leaves_the_old_one(
+    tmp_path: Path, module: Any, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It names itself, also where a file in it fails; the old one is what a kill would leave, too."""
     with whole_folder(tmp_path / "out") as folder:
         (folder / "x").write_text("old")
-    monkeypatch.setattr(files.os, "replace", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
-    with (
-        refused("not-written", f"'{tmp_path / 'out'}'", "No space left on device"),
-        whole_folder(tmp_path / "out") as folder,
-    ):
+    monkeypatch.setattr(module, step, full)
+    error = os.strerror(errno.ENOSPC)
+    with refused("not-written", f"'{tmp_path / 'out'}'", error), whole_folder(tmp_path / "out") as folder:
         write_text(folder / "x", "new")
     assert (tmp_path / "out" / "x").read_text() == "old" and left(tmp_path) == ["out"]
 
@@ -255,8 +196,7 @@ def test_what_is_written(tmp_path: Path) -> None:
     assert (tmp_path / "x.jsonl").read_text() == '{"n": 0}\n{"n": 1}\n{"n": 2}\n'
     copy_file(tmp_path / "x.jsonl", tmp_path / "y.jsonl")
     assert (tmp_path / "y.jsonl").read_bytes() == (tmp_path / "x.jsonl").read_bytes()
-    write_array(tmp_path / "x.npy", np.arange(3))
-    assert np.load(tmp_path / "x.npy").tolist() == [0, 1, 2]
+    assert files.without_dots("runs/x") == Path("runs/x"), "a plain path is told as it was given"
 
 
 @pytest.mark.parametrize("name", ["a[1]*?.parquet", "table.csv", "table.jsonl"])
@@ -275,12 +215,10 @@ def test_a_table_of_frames(tmp_path: Path, name: str) -> None:
 def test_a_table_that_cannot_begin_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = Path.mkdir
 
-    def full(self: Path, *given: object, **named: object) -> None:
-        if self.name == "pieces":
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        real(self, *given, **named)  # type: ignore[arg-type]
+    def mkdir(self: Path, *given: object, **named: object) -> None:
+        full() if self.name == "pieces" else real(self, *given, **named)
 
-    monkeypatch.setattr(Path, "mkdir", full)
+    monkeypatch.setattr(Path, "mkdir", mkdir)
     with refused("not-written", tmp_path / "x.parquet", os.strerror(errno.ENOSPC)), TableWriter(tmp_path / "x.parquet"):
         pass
     assert left(tmp_path) == []
@@ -348,19 +286,3 @@ def test_arrays_come_back_as_they_were(tmp_path: Path, array: np.ndarray) -> Non
     files.write_array(tmp_path / "a.npy", array)
     found = np.load(tmp_path / "a.npy")
     assert found.dtype == array.dtype and found.shape == array.shape and np.array_equal(found, array)
-
-
-def test_a_folder_that_cannot_take_its_place_leaves_the_old_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What a kill between two steps shows (`test_a_killed_writer_leaves_the_old_file`), in this process."""
-    with files.whole_folder(tmp_path / "out") as folder:
-        files.write_json(folder / "x.json", 1)
-
-    def refuse(new: Path, out: Path) -> None:
-        raise OSError("no")
-
-    monkeypatch.setattr(files, "_swap", refuse)
-    with pytest.raises(UserError), files.whole_folder(tmp_path / "out") as folder:
-        files.write_json(folder / "x.json", 2)
-    assert (tmp_path / "out" / "x.json").read_text().strip() == "1"

@@ -13,7 +13,7 @@ ROWS = st.lists(st.lists(st.integers(0, 9), max_size=6), max_size=8)
 
 
 @st.composite
-def views(draw: st.DrawFn) -> tuple[Jagged, list[list[int]]]:
+def views(draw: st.DrawFn) -> tuple:
     """Rows that overlap, repeat and skip values of one array, and the same as lists."""
     values = draw(st.lists(st.integers(0, 9), max_size=12))
     edge = st.integers(0, len(values))
@@ -22,12 +22,12 @@ def views(draw: st.DrawFn) -> tuple[Jagged, list[list[int]]]:
     return Jagged(np.array(values, np.int64), starts, ends), [values[a:b] for a, b in pairs]
 
 
-def lists(jagged: Jagged) -> list[list[int]]:
+def lists(jagged: Jagged) -> list:
     return [row.tolist() for row in jagged]
 
 
 @given(views())
-def test_flat_offsets_and_rows_agree_with_lists(made: tuple[Jagged, list[list[int]]]) -> None:
+def test_flat_offsets_and_rows_agree_with_lists(made: tuple) -> None:
     jagged, rows = made
     assert len(jagged) == len(rows) and lists(jagged) == rows
     assert jagged.lengths.tolist() == [len(row) for row in rows]
@@ -39,7 +39,7 @@ def test_flat_offsets_and_rows_agree_with_lists(made: tuple[Jagged, list[list[in
 
 
 @given(views(), st.data())
-def test_take_chooses_rows_by_number_mask_and_slice(made: tuple[Jagged, list[list[int]]], data: st.DataObject) -> None:
+def test_take_chooses_rows_by_number_mask_and_slice(made: tuple, data: st.DataObject) -> None:
     jagged, rows = made
     if rows:
         at = data.draw(st.lists(st.integers(0, len(rows) - 1), max_size=5))
@@ -51,14 +51,14 @@ def test_take_chooses_rows_by_number_mask_and_slice(made: tuple[Jagged, list[lis
 
 
 @given(views(), st.integers(0, 7))
-def test_parts_of_rows(made: tuple[Jagged, list[list[int]]], count: int) -> None:
+def test_parts_of_rows(made: tuple, count: int) -> None:
     jagged, rows = made
     assert lists(jagged.last(count)) == [row[max(len(row) - count, 0) :] for row in rows]
     assert lists(jagged.distinct()) == [sorted(set(row)) for row in rows]
 
 
 @given(views(), st.integers(0, 7), st.integers(-1, 3))
-def test_padded_is_right_padded_and_cut(made: tuple[Jagged, list[list[int]]], width: int, fill: int) -> None:
+def test_padded_is_right_padded_and_cut(made: tuple, width: int, fill: int) -> None:
     jagged, rows = made
     longest = max([1, *map(len, rows)])
     assert jagged.padded(fill=fill).tolist() == [row + [fill] * (longest - len(row)) for row in rows]
@@ -68,7 +68,7 @@ def test_padded_is_right_padded_and_cut(made: tuple[Jagged, list[list[int]]], wi
 
 
 @given(ROWS)
-def test_the_ways_to_make_one_agree(rows: list[list[int]]) -> None:
+def test_the_ways_to_make_one_agree(rows: list) -> None:
     made = Jagged.from_lists(rows)
     assert lists(made) == rows
     assert lists(Jagged.from_offsets(made.values, made.offsets)) == rows
@@ -76,7 +76,7 @@ def test_the_ways_to_make_one_agree(rows: list[list[int]]) -> None:
 
 
 @given(ROWS, st.randoms(use_true_random=False))
-def test_pairs_in_any_order_keep_the_order_within_a_row(rows: list[list[int]], order: object) -> None:
+def test_pairs_in_any_order_keep_the_order_within_a_row(rows: list, order: object) -> None:
     pairs = [(at, value) for at, row in enumerate(rows) for value in row]
     order.shuffle(pairs)  # type: ignore[attr-defined]
     keys, values = (np.array([pair[i] for pair in pairs], np.int64) for i in (0, 1))

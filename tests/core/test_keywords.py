@@ -5,13 +5,12 @@ from __future__ import annotations
 import inspect
 import pickle
 from types import FunctionType
-from typing import Any
 
 import fullrank as fr
 from refusals import refused
 
 
-def public() -> list[Any]:
+def public() -> list:
     """Functions of `fr.__all__`, and the public methods of the two classes that answer."""
     functions = [getattr(fr, name) for name in fr.__all__ if name not in ("Click", "Clicks", "attended")]
     methods = [one for cls in (fr.Predictor, fr.Cascade) for name, one in vars(cls).items() if not name.startswith("_")]

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import logging
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import polars as pl
 import pytest
 
-import fullrank
+from folders import python
 from fullrank.core.log import logger, shown_at
 from fullrank.data.events.prepare import prepare
 
-ENV = {**os.environ, "PYTHONPATH": str(Path(fullrank.__file__).parents[1])}
 TOP = logging.getLogger("fullrank")
 TIMES = [1_600_000_000, 1_600_000_001, 1_600_000_002]
 EVENTS = pl.DataFrame({"user_id": [1, 1, 1], "item_id": [1, 2, 3], "timestamp": TIMES})
@@ -29,14 +25,14 @@ def level() -> Iterator[None]:
     TOP.setLevel(before)
 
 
-def test_one_handler_for_all(capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_handler_for_all(capsys: pytest.CaptureFixture) -> None:
     for name in ("fullrank.data.x", "fullrank.data.y", "fullrank.data.x"):
         logger(name).info("hello")
     assert capsys.readouterr() == ("", "hello\n" * 3)
     assert [type(handler).__name__ for handler in TOP.handlers].count("_Stderr") == 1
 
 
-def test_levels(capsys: pytest.CaptureFixture[str]) -> None:
+def test_levels(capsys: pytest.CaptureFixture) -> None:
     log = logger("fullrank.data.x")
     log.debug("hidden")
     TOP.setLevel(logging.WARNING)
@@ -48,7 +44,7 @@ def test_levels(capsys: pytest.CaptureFixture[str]) -> None:
     assert (shown_at(True), shown_at(False)) == (logging.INFO, logging.DEBUG)
 
 
-def test_steps_of_prepare(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_steps_of_prepare(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     prepare(EVENTS, tmp_path / "a")
     assert capsys.readouterr() == ("", "")
     prepare(EVENTS, tmp_path / "a", progress=True, overwrite=True)
@@ -85,5 +81,5 @@ from fullrank.core.log import logger
 logger("fullrank.x").info("hello")
 assert root == (logging.getLogger().handlers, logging.getLogger().level)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=ENV)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", shown)
+    done = python(code)
+    assert (done.stdout, done.stderr) == ("", shown)

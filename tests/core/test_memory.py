@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from folders import python
 from fullrank.core import memory
 from refusals import refused
 
@@ -49,5 +49,4 @@ def test_the_limit_of_the_process_counts() -> None:
         "import resource; resource.setrlimit(resource.RLIMIT_AS, (2**30, 2**30))\n"
         "from fullrank.core.memory import available_bytes\nprint(available_bytes())"
     )
-    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
-    assert 0 < int(found.stdout) < 2**30
+    assert 0 < int(python(script).stdout) < 2**30

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from folders import python
 from fullrank.core.errors import UserError
 from fullrank.core.parquet import read_parquet
 from tests.golden.make import FOLDERS
@@ -24,6 +23,7 @@ OPEN = """
 import json, resource, sys
 from pathlib import Path
 from fullrank import ImpressionStore, Store, verify
+from folders import python
 from fullrank.core.errors import UserError
 from fullrank.evaluation.result import EvaluationResult
 from fullrank.run import Run
@@ -66,7 +66,7 @@ def equal_rows(path: Path, like: pa.Table, *, groups: int = 10) -> Path:
 
 @pytest.mark.slow
 def test_no_reader_of_a_folder_takes_memory_for_a_small_file(tmp_path: Path) -> None:
-    files: list[Path] = []
+    files = []
     for file in sorted(FOLDERS.glob("*/*.parquet")):  # found by looking: a new kind of folder needs a reader above
         if file.parent.name in ("plr", "rpg", "srt", "cut_off", "item_to_item"):  # runs as sasrec is one
             continue
@@ -82,8 +82,7 @@ def test_no_reader_of_a_folder_takes_memory_for_a_small_file(tmp_path: Path) -> 
             (folder / "evaluation.json").write_text(json.dumps(tree))
             reseal(folder / "evaluation.json")
     assert len(files) >= 8
-    done = subprocess.run([sys.executable, "-c", OPEN, *map(str, files)], capture_output=True, text=True, check=True)
-    for line in done.stdout.splitlines():
+    for line in python(OPEN, *files).stdout.splitlines():
         file, code, grown = json.loads(line)
         assert code in ("file-oversized", "file-damaged", "not-an-evaluation"), (file, code)
         assert grown < 200, (file, grown)  # MB; decoded, they take up to 900

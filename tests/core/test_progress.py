@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import io
-import os
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-import fullrank
+from folders import python
 from fullrank.core import progress
 from fullrank.core.progress import Reporter, clock, quiet, reporting, stages
-
-ENV = {**os.environ, "PYTHONPATH": str(Path(fullrank.__file__).parents[1])}
 
 
 class Terminal(io.StringIO):
@@ -27,21 +22,21 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "QUIET_SECONDS", 0.0)
 
 
-def test_lines(capsys: pytest.CaptureFixture[str], at_once: None) -> None:
+def test_lines(capsys: pytest.CaptureFixture, at_once: None) -> None:
     with reporting("read") as tick:
         tick(5, 10)
         tick(1234, 0)
     assert capsys.readouterr() == ("", "read: 5 of 10 (50%)\nread: 1,234\n")
 
 
-def test_lines_are_seldom(capsys: pytest.CaptureFixture[str]) -> None:
+def test_lines_are_seldom(capsys: pytest.CaptureFixture) -> None:
     with reporting("read") as tick:
         for done in range(1000):
             tick(done, 1000)
     assert capsys.readouterr() == ("", "")
 
 
-def test_silence(capsys: pytest.CaptureFixture[str], at_once: None) -> None:
+def test_silence(capsys: pytest.CaptureFixture, at_once: None) -> None:
     with Reporter(False) as reporter, reporting("read", shown=False) as tick, stages(shown=False) as tell:
         reporter.say("x")
         reporter.at("a", 1, 2)
@@ -69,7 +64,7 @@ def test_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "one" in screen.getvalue() and "two" in screen.getvalue()
 
 
-def test_every_file_gets_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_file_gets_a_line(capsys: pytest.CaptureFixture) -> None:
     with Reporter(sizes=True) as reporter:
         for done in (500, 1000):
             reporter.at("a.zip", done, 1000)
@@ -88,5 +83,4 @@ def test_core_is_light() -> None:
 import sys, fullrank, fullrank.core.files, fullrank.core.log, fullrank.core.progress, fullrank.core.tables
 assert not {"rich", "polars", "torch"} & set(sys.modules), sorted({"rich", "polars", "torch"} & set(sys.modules))
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=ENV)
-    assert done.returncode == 0, done.stderr
+    python(code)

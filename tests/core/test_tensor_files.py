@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,7 @@ from fullrank.core.tensor_files import read_tensors, write_tensors
 def test_an_interrupt_that_the_library_swallows(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, whole = tmp_path / "weights.safetensors", getattr(safetensors.torch, name)
     write_tensors(path, {"x": torch.zeros(3)})
-    told: list[str] = []
+    told = []
 
     def swallowing(*given: object) -> object:
         try:
@@ -28,7 +27,7 @@ def test_an_interrupt_that_the_library_swallows(name: str, tmp_path: Path, monke
         return whole(*given)
 
     monkeypatch.setattr(safetensors.torch, name, swallowing)
-    act: Callable[[], object] = lambda: read_tensors(path)  # noqa: E731
+    act = lambda: read_tensors(path)  # noqa: E731
     if name == "save_file":
         act = lambda: write_tensors(path, {"x": torch.ones(3)})  # noqa: E731
     with pytest.raises(KeyboardInterrupt):

@@ -8,49 +8,18 @@ import json
 import random
 import tarfile
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 
 import polars as pl
 import pytest
 
 from fullrank.core.errors import UserError
+from fullrank.data.sources import _archive
 from fullrank.data.sources._archive import extract
 from fullrank.data.sources._parse import delimited, records
 from refusals import refused
 
-WANTED = ("a.csv", "b.csv")
 BODY = random.Random(0).randbytes(3000) + b"abc" * 3000
-
-
-def zipped(method: int) -> bytes:
-    whole = io.BytesIO()
-    with zipfile.ZipFile(whole, "w", method) as archive:
-        archive.writestr("x/a.csv", BODY)
-        archive.writestr("x/b.csv", b"other")
-    return whole.getvalue()
-
-
-def tarred(mode: str) -> bytes:
-    whole = io.BytesIO()
-    with tarfile.open(fileobj=whole, mode=mode) as archive:  # type: ignore[call-overload]
-        for name, content in (("x/a.csv", BODY), ("x/b.csv", b"other")):
-            entry = tarfile.TarInfo(name)
-            entry.size = len(content)
-            archive.addfile(entry, io.BytesIO(content))
-    return whole.getvalue()
-
-
-FORMATS: dict[str, Callable[[], bytes]] = {
-    "zip stored": lambda: zipped(zipfile.ZIP_STORED),
-    "zip deflate": lambda: zipped(zipfile.ZIP_DEFLATED),
-    "zip bzip2": lambda: zipped(zipfile.ZIP_BZIP2),
-    "zip lzma": lambda: zipped(zipfile.ZIP_LZMA),
-    "tar": lambda: tarred("w"),
-    "tar.gz": lambda: tarred("w:gz"),
-    "tar.bz2": lambda: tarred("w:bz2"),
-    "tar.xz": lambda: tarred("w:xz"),
-}
 
 
 def damaged(whole: bytes, draw: random.Random) -> bytes:
@@ -69,28 +38,56 @@ def damaged(whole: bytes, draw: random.Random) -> bytes:
     return bytes(data)
 
 
-@pytest.mark.parametrize("form", FORMATS)
+def packed(form: str, members: dict) -> bytes:
+    """A zip (`zip`, or `zip` and a compression of zipfile) or a tar (`tar`, `tar.gz`, ...) of these members."""
+    whole = io.BytesIO()
+    if form.startswith("zip"):
+        method = getattr(zipfile, f"ZIP_{form[4:].upper() or 'DEFLATED'}")
+        with zipfile.ZipFile(whole, "w", method) as archive:
+            for name, content in members.items():
+                archive.writestr(name, content)
+    else:
+        with tarfile.open(fileobj=whole, mode=f"w:{form[4:]}") as tar:
+            for name, content in members.items():
+                entry = tarfile.TarInfo(name)
+                entry.size = len(content)
+                tar.addfile(entry, io.BytesIO(content))
+    return whole.getvalue()
+
+
+CONTENT = {"a.csv": BODY, "b.csv": b"other"}
+
+
+def whole(form: str) -> bytes:
+    return packed(form, {f"x/{name}": content for name, content in CONTENT.items()})
+
+
+@pytest.mark.parametrize(
+    "form", ["zip stored", "zip deflated", "zip bzip2", "zip lzma", "tar", "tar.gz", "tar.bz2", "tar.xz"]
+)
 def test_a_damaged_archive_is_refused_or_read_right(form: str, tmp_path: Path) -> None:
-    whole, draw, refusals = FORMATS[form](), random.Random(form), 0
+    draw, refusals = random.Random(form), 0
     for number in range(60):
         folder = tmp_path / str(number)
         folder.mkdir()
-        (folder / "archive").write_bytes(damaged(whole, draw))
+        (folder / "archive").write_bytes(damaged(whole(form), draw))
         try:
-            found = extract(folder / "archive", WANTED, folder)
+            extract(folder / "archive", tuple(CONTENT), folder)
         except UserError as error:
             refusals += 1
             assert error.code in ("wrong-download", "missing-file") and str(folder / "archive") in str(error)
         else:
-            if form != "tar":  # which has no checksum of what it holds
-                assert found["a.csv"].read_bytes() == BODY and found["b.csv"].read_bytes() == b"other"
-        assert {path.name for path in folder.iterdir()} <= {"archive", *WANTED}
+            assert all((folder / name).exists() for name in CONTENT)
+        for path in folder.iterdir():
+            assert path.name == "archive" or path.name in CONTENT
+            if form != "tar" and path.name != "archive":  # a tar has no checksum of what it holds
+                assert path.read_bytes() == CONTENT[path.name], "no part of a member is left"
     assert refusals > 10
 
 
 def flagged(place: int, value: int, local: int) -> bytes:
     """A zip whose directory and first member have another value at a place of their headers."""
-    data = bytearray(zipped(zipfile.ZIP_STORED))
+    data = bytearray(whole("zip stored"))
     data[data.find(b"PK\1\2") + place] = value
     data[local] = value
     return bytes(data)
@@ -105,15 +102,19 @@ def special(kind: bytes) -> bytes:
     return whole.getvalue()
 
 
-HOSTILE: dict[str, tuple[str, Callable[[], bytes]]] = {
+HOSTILE = {
     "with a password": ("wrong-download", lambda: flagged(8, 1, 6)),
     "of an unknown compression": ("wrong-download", lambda: flagged(10, 99, 8)),
-    "with NUL in a name": ("missing-file", lambda: zipped(zipfile.ZIP_STORED).replace(b"a.csv", b"a\0csv")),
+    "with NUL in a name": ("missing-file", lambda: whole("zip stored").replace(b"a.csv", b"a\0csv")),
     "empty": ("wrong-download", lambda: b""),
     "a symbolic link": ("missing-file", lambda: special(tarfile.SYMTYPE)),
     "a hard link": ("missing-file", lambda: special(tarfile.LNKTYPE)),
     "a pipe": ("missing-file", lambda: special(tarfile.FIFOTYPE)),
     "a device": ("missing-file", lambda: special(tarfile.CHRTYPE)),
+    "a member that unpacks to more than it says": (
+        "wrong-download",
+        lambda: packed("zip", {"a.csv": bytes(10**6)}).replace((10**6).to_bytes(4, "little"), b"\xe8\3\0\0"),
+    ),
 }
 
 
@@ -122,11 +123,46 @@ def test_an_archive_of_something_else_is_refused(case: str, tmp_path: Path) -> N
     code, make = HOSTILE[case]
     (tmp_path / "archive").write_bytes(make())
     with refused(code, tmp_path / "archive"):
-        extract(tmp_path / "archive", WANTED, tmp_path)
+        extract(tmp_path / "archive", tuple(CONTENT), tmp_path)
     assert not (tmp_path / "a.csv").exists()
 
 
-@pytest.mark.parametrize("cut", [0.0, 0.3, 0.9, 0.999])
+@pytest.mark.parametrize("path", ["../evil/a.csv", "/etc/a.csv", "..\\a.csv", "C:\\x\\a.csv"])
+@pytest.mark.parametrize("form", ["zip", "tar"])
+def test_hostile_paths_in_an_archive_are_refused(form: str, path: str, tmp_path: Path) -> None:
+    (tmp_path / "archive").write_bytes(packed(form, {path: b"abc"}))
+    into = tmp_path / "into"
+    into.mkdir()
+    with refused("path-outside-folder", repr(path)):
+        extract(tmp_path / "archive", ("a.csv",), into)
+    assert list(into.iterdir()) == [] and not (tmp_path / "evil").exists()
+
+
+@pytest.mark.parametrize("form", ["zip", "tar"])
+@pytest.mark.parametrize(("bound", "enough"), [("MOST_MEMBERS", 2), ("MOST_BYTES", 100)])
+def test_an_archive_has_bounds(
+    form: str, bound: str, enough: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What stands before the wanted member counts too: a tar is read through to find it."""
+    archive = tmp_path / "archive"
+    archive.write_bytes(packed(form, {"other": b"x" * 90, "a.csv": b"y" * 10}))
+    monkeypatch.setattr(_archive, bound, enough - 1)
+    with refused("archive-too-large", archive):
+        extract(archive, ("a.csv",), tmp_path)
+    assert list(tmp_path.iterdir()) == [archive]
+    monkeypatch.setattr(_archive, bound, enough)
+    assert extract(archive, ("a.csv",), tmp_path)["a.csv"].read_bytes() == b"y" * 10
+
+
+def test_an_unpacked_member_is_kept_and_a_changed_one_replaced(tmp_path: Path) -> None:
+    (tmp_path / "archive").write_bytes(packed("zip", {"x/a.csv": b"12345"}))
+    path = tmp_path / "a.csv"
+    for before, after in ((b"54321", b"54321"), (b"no", b"12345")):
+        path.write_bytes(before)
+        assert extract(tmp_path / "archive", ("a.csv",), tmp_path) == {"a.csv": path} and path.read_bytes() == after
+
+
+@pytest.mark.parametrize("cut", [0.0, 0.01, 0.3, 0.9, 0.999])
 @pytest.mark.parametrize("flip", [False, True])
 def test_a_damaged_gzip_is_refused(cut: float, flip: bool, tmp_path: Path) -> None:
     draw = random.Random(1)

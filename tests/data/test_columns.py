@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 from pathlib import Path
-from typing import Any
 
 import polars as pl
 import pytest
@@ -54,7 +53,7 @@ def test_keywords_say_what_the_spec_says(tmp_path: Path) -> None:
         ({**NAMES, "time_col": None, "time_unit": "ms"}, "setting-without-effect", ("time_unit",)),
     ],
 )
-def test_mistakes(given: dict[str, Any], code: str, names: tuple[str, ...], tmp_path: Path) -> None:
+def test_mistakes(given: dict, code: str, names: tuple, tmp_path: Path) -> None:
     with refused(code, *names):
         fr.prepare(LOG, tmp_path / "s", **given)
     assert not (tmp_path / "s").exists()
@@ -89,7 +88,7 @@ def test_a_comma_in_the_header_is_the_separator_of_a_csv_file(tmp_path: Path) ->
 
 @pytest.mark.parametrize("file", ["e.csv", "e.parquet", "e.jsonl"])
 def test_rows_without_a_value_are_dropped_where_that_is_asked(
-    file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    file: str, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     holes = pl.DataFrame({
         "customer": [None, "a", "b", "b"], "sku": [9, None, 9, 9], "when": [1.0, 2.0, None, 3.0], "stars": [None] * 4,
@@ -113,7 +112,7 @@ def test_rows_without_a_value_are_dropped_where_that_is_asked(
         fr.prepare(broken, tmp_path / "v", **NAMES, missing="drop")
 
 
-def test_numbers_that_are_no_times_are_noted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_numbers_that_are_no_times_are_noted(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     columns = {"user_col": "customer", "item_col": "sku"}
     (note,) = fr.prepare(LOG, tmp_path / "a", **columns, time_col="stars").manifest["notes"]
     assert "'stars' are 1 to 5" in note and note in capsys.readouterr().err
@@ -169,37 +168,3 @@ def test_a_package_that_is_not_there_is_named(tmp_path: Path) -> None:
     for error in (ImportError("pyarrow is required for converting"), ModuleNotFoundError("no", name="pyarrow")):
         with refused("missing-package", "pip install pyarrow"):
             source.attempt(lambda error=error: (_ for _ in ()).throw(error))
-
-
-@pytest.mark.parametrize("verb", ["prepare", "prepare_impressions", "subset", "encode", "grow_codes"])
-def test_what_is_there_is_replaced_on_request_alone(verb: str, tmp_path: Path) -> None:
-    items = [f"i{n}" for n in range(12)]
-    events = pl.DataFrame([(u, items[(u + n) % 12], 1e9 + n) for u in range(12) for n in range(6)], orient="row",
-                          schema=["user_id", "item_id", "timestamp"])  # fmt: skip
-    store, out = fr.prepare(events, tmp_path / "shop"), tmp_path / "out"
-    vectors = pl.DataFrame({"item_id": [*items, "new"], "vector": [[float(n), n % 3, n % 5] for n in range(13)]})
-    vectors.write_parquet(tmp_path / "v.parquet")
-    how = [f"vectors={{kind: file, path: {tmp_path / 'v.parquet'}}}", "learner=rq_kmeans", "learner.levels=1",
-           "learner.size=4", "limits.collisions=1"]  # fmt: skip
-    calls = {
-        "prepare": lambda **given: fr.prepare(events, out, **given),
-        "prepare_impressions": lambda **given: fr.prepare_impressions(CLICKS, out, label="liked", **given),
-        "subset": lambda **given: fr.subset(store, out, share=0.5, **given),
-        "encode": lambda **given: fr.encode(store, out, set=how, **given),
-    }
-    if verb == "grow_codes":
-        codes = fr.encode(store, tmp_path / "codes", set=how)
-        grown = store.catalog.extended(pl.DataFrame({"item_id": ["new"]}))
-        calls[verb] = lambda **given: fr.grow_codes(codes, grown, out, vectors=tmp_path / "v.parquet", **given)
-    calls[verb]()
-    before = {path.name: (path.stat().st_ino, path.stat().st_mtime_ns) for path in out.iterdir()}
-    with refused("already-there", out, "overwrite=True"):
-        calls[verb]()
-    assert {path.name: (path.stat().st_ino, path.stat().st_mtime_ns) for path in out.iterdir()} == before
-    calls[verb](overwrite=True)
-    assert {path.name: path.stat().st_ino for path in out.iterdir()} != {name: at[0] for name, at in before.items()}
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "thesis.tex").write_text("x")
-    out = tmp_path / "mine"
-    with refused("folder-not-empty", out):
-        calls[verb](overwrite=True)

@@ -10,33 +10,25 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
 
 import pytest
 
 from fullrank.core.errors import UserError
 from fullrank.data import download as downloads
 from fullrank.data.download import download
-from fullrank.data.sources import RemoteFile, Tables
+from fullrank.data.sources import RemoteFile
 from refusals import refused
 
 Answer = Callable[[socket.socket], None]
 
 
-@dataclass
-class Plain:
-    """A source of one file."""
-
-    url: str
-    size: int | None = None
-
-    def files(self) -> tuple[RemoteFile, ...]:
-        return (RemoteFile(self.url, "a.bin", size=self.size),)
-
-    def read(self, folder: Path) -> Tables:
-        raise NotImplementedError
+def fetch(url: str, folder: Path, size: int | None = None) -> bytes:
+    """Download a source of one file, and read it."""
+    source = SimpleNamespace(files=lambda: (RemoteFile(url, "a.bin", size=size),))
+    download(source, folder, progress=False, attempts=2)
+    return (folder / "a.bin").read_bytes()
 
 
 @pytest.fixture(autouse=True)
@@ -108,7 +100,7 @@ def stall(connection: socket.socket) -> None:
 
 
 NINES = "9" * 5000
-ANSWERS: dict[str, tuple[str, Answer]] = {
+ANSWERS = {
     "length of 5,000 digits": ("answer-malformed", length(NINES)),
     "length of 20 digits": ("answer-malformed", length("9" * 20)),
     "length negative": ("answer-malformed", length("-5")),
@@ -155,12 +147,11 @@ def test_an_answer_that_is_none_is_refused(case: str, tmp_path: Path) -> None:
     code, answer = ANSWERS[case]
     size = 1000 if "for ever" in case else None
     with serving(answer) as url, refused(code) as refusal:
-        download(Plain(url, size), tmp_path, progress=False, attempts=2)
+        fetch(url, tmp_path, size)
     assert len(str(refusal)) < 600 and str(refusal).isprintable()
     assert not (tmp_path / "a.bin").exists()
     with serving(length("3")) as url:  # nothing that was left blocks the folder
-        download(Plain(url), tmp_path, progress=False)
-    assert (tmp_path / "a.bin").read_bytes() == b"abc"
+        assert fetch(url, tmp_path) == b"abc"
 
 
 @pytest.mark.parametrize(
@@ -170,14 +161,14 @@ def test_an_answer_that_is_none_is_refused(case: str, tmp_path: Path) -> None:
 )  # fmt: skip
 def test_a_redirect_to_no_address_is_refused(to: str, tmp_path: Path) -> None:
     with serving(moved(to)) as url, refused("address-not-http", url):
-        download(Plain(url), tmp_path, progress=False, attempts=2)
+        fetch(url, tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("to", ["/a.bin", "//", "http://", "http:///x", "x", "?" * 70_000, "http://127.0.0.1:1/"])
 def test_a_redirect_that_leads_nowhere_is_given_up(to: str, tmp_path: Path) -> None:
     with serving(moved(to)) as url, refused("download-interrupted", url):
-        download(Plain(url), tmp_path, progress=False, attempts=2)
+        fetch(url, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -187,12 +178,12 @@ def test_a_redirect_that_leads_nowhere_is_given_up(to: str, tmp_path: Path) -> N
 )  # fmt: skip
 def test_an_address_that_is_none_is_refused(url: str, tmp_path: Path) -> None:
     with refused("address-not-http", "http://") as refusal:
-        download(Plain(url), tmp_path, progress=False, attempts=2)
+        fetch(url, tmp_path)
     assert len(str(refusal)) < 400
 
 
-NOTE: dict[str, Any] = {"url": "URL", "validator": '"v"', "total": 30}
-NOTES: dict[str, Any] = {
+NOTE = {"url": "URL", "validator": '"v"', "total": 30}
+NOTES = {
     "validator with a line break": NOTE | {"validator": "a\r\nHost: evil"},
     "validator with U+2028": NOTE | {"validator": "a\u2028b"},
     "validator long": NOTE | {"validator": "a" * 100_000},
@@ -216,8 +207,7 @@ def test_a_part_with_a_tampered_note_is_begun_again(case: str, tmp_path: Path) -
         note = json.loads(json.dumps(NOTES[case]).replace("URL", url))
         (tmp_path / "a.bin.part").write_bytes(b"?" * 10)
         (tmp_path / "a.bin.part.json").write_text(json.dumps(note))
-        download(Plain(url), tmp_path, progress=False, attempts=1)
-    assert (tmp_path / "a.bin").read_bytes() == b"abc"
+        assert fetch(url, tmp_path) == b"abc"
     assert [path.name for path in tmp_path.iterdir()] == ["a.bin"]
 
 
@@ -233,8 +223,6 @@ def test_what_stands_in_the_way_is_named_or_replaced(name: str, kind: str, tmp_p
         path.symlink_to(tmp_path / ("nowhere" if kind == "link to nowhere" else name))
     with serving(length("3")) as url:
         try:
-            download(Plain(url), tmp_path, progress=False, attempts=1)
+            assert fetch(url, tmp_path) == b"abc"
         except UserError as error:
             assert str(path) in str(error) and error.code in ("not-a-file", "not-written")
-        else:
-            assert (tmp_path / "a.bin").read_bytes() == b"abc"

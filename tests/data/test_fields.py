@@ -7,7 +7,6 @@ from typing import Any
 
 import duckdb
 import numpy as np
-import pandas as pd
 import polars as pl
 import pytest
 import torch
@@ -33,7 +32,7 @@ FRAME = pl.DataFrame(
         "split": ["train"] * 40 + ["valid"] * 10 + ["test"] * 10,
     }
 )
-FIELDS: list[Any] = ["user", "item", {"kind": "numeric", "name": "price"}]
+FIELDS = ["user", "item", {"kind": "numeric", "name": "price"}]
 
 
 def prepared(tmp_path: Path, frame: Any = FRAME, **schema: Any) -> fr.ImpressionStore:
@@ -68,7 +67,7 @@ def prepared(tmp_path: Path, frame: Any = FRAME, **schema: Any) -> fr.Impression
         ("fields: [a]\nsplit: {kind: random, shares: [0, 0.5, 0.5]}", ("wrong-shares", "(0.0, 0.5, 0.5)")),
     ],
 )
-def test_a_schema_that_cannot_be_meant(text: str, says: tuple[str, ...]) -> None:
+def test_a_schema_that_cannot_be_meant(text: str, says: tuple) -> None:
     with refused(*says):
         Schema.from_text(text)
 
@@ -99,19 +98,16 @@ def test_schema_round_trip(tmp_path: Path) -> None:
         ({"label": pl.lit(1)}, {}, ("constant-labels", "40 train rows", "label 1")),
         ({"label": pl.when(pl.col("split") == "test").then(0).otherwise("label")}, {},
          ("constant-labels", "10 test rows", "label 0")),
-        ({"split": pl.lit("x")}, {"split": {"kind": "random", "shares": [0.4, 0.3, 0.3]}}, None),
         ({"split": pl.lit("later")}, {}, ("unknown-split", "'later'", "train, validation, test")),
         ({"split": pl.lit(1)}, {}, ("wrong-column-type", "'split'", "Int")),
         ({"split": pl.lit("valid")}, {}, ("empty-split", "given", "training")),
         ({"user": pl.col("user") + 0.5}, {}, ("not-whole-numbers", "'user'")),
         ({"user": pl.lit(None).cast(pl.Int64)}, {"group": "user"}, ("missing-groups", "'user'")),
         ({"user": pl.col("when").cast(pl.Datetime)}, {}, ("wrong-column-type", "'user'", "Datetime")),
-        ({"price": pl.lit("cheap")}, {}, ("unreadable-numbers", "'price'")),
         ({"price": pl.lit(float("inf"))}, {}, ("unreadable-numbers", "'price'")),
         ({"price": pl.lit(1e300)}, {"fields": [{"kind": "numeric", "name": "price", "transform": "linear"}]},
          ("numbers-too-large", "'price'", "3e38")),
         ({"price": pl.concat_list("price")}, {}, ("wrong-column-type", "'price'", "List")),
-        ({"when": pl.lit(float("nan"))}, {"time": "when", "split": "temporal"}, ("unreadable-times", "'when'", "nan")),
         ({"when": pl.lit("yesterday")}, {"time": "when", "split": "temporal"},
          ("unreadable-times", "'when'", "'yesterday'")),
         ({}, {"fields": [{"kind": "bag", "name": "tags"}]}, ("missing-separator", "'tags'")),
@@ -123,30 +119,22 @@ def test_schema_round_trip(tmp_path: Path) -> None:
         ({}, {"group": "session"}, ("missing-column", "'session'")),
     ],
 )  # fmt: skip
-def test_a_table_that_cannot_be_meant(
-    tmp_path: Path, change: dict[str, Any], schema: dict[str, Any], says: tuple[str, ...] | None
-) -> None:
-    if says is None:
-        assert len(prepared(tmp_path, FRAME.with_columns(**change), **schema)) == ROWS
-        return
+def test_a_table_that_cannot_be_meant(tmp_path: Path, change: dict, schema: dict, says: tuple) -> None:
     with refused(*says):
         prepared(tmp_path, FRAME.with_columns(**change), **schema)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_no_rows_and_no_file(tmp_path: Path) -> None:
-    with refused("empty-table", "impressions"):
-        prepared(tmp_path, FRAME.head(0))
-    with refused("missing-file", "none.parquet"):
-        prepared(tmp_path, tmp_path / "none.parquet")
-    (tmp_path / "empty.csv").write_text("")
-    with refused("empty-file", "empty.csv"):
-        prepared(tmp_path, tmp_path / "empty.csv")
-    (tmp_path / "torn.parquet").write_bytes(b"PAR1 not really")
-    with refused("table-unreadable", "torn.parquet"):
-        prepared(tmp_path, tmp_path / "torn.parquet")
-    with refused("not-a-table", ".parquet", "polars"):
-        prepared(tmp_path, 5)
+def test_a_column_of_splits_is_read_where_it_is_the_split(tmp_path: Path) -> None:
+    random = {"kind": "random", "shares": [0.4, 0.3, 0.3]}
+    assert len(prepared(tmp_path, FRAME.with_columns(split=pl.lit("x")), split=random)) == ROWS
+
+
+def test_no_rows_and_no_table(tmp_path: Path) -> None:
+    for table, *says in ((FRAME.head(0), "empty-table", "impressions"), (5, "not-a-table", ".parquet", "polars"),
+                         (tmp_path / "none.parquet", "missing-file", "none.parquet")):  # fmt: skip
+        with refused(*says):
+            prepared(tmp_path, table)
 
 
 def test_every_engine_gives_the_same_store(tmp_path: Path) -> None:
@@ -154,7 +142,7 @@ def test_every_engine_gives_the_same_store(tmp_path: Path) -> None:
     FRAME.write_parquet(tmp_path / "t.parquet", row_group_size=7)
     FRAME.write_csv(tmp_path / "t.csv")
     FRAME.write_ndjson(tmp_path / "t.jsonl")
-    pandas: pd.DataFrame = FRAME.to_pandas()
+    pandas = FRAME.to_pandas()
     tables = [FRAME, FRAME.lazy(), pandas, FRAME.to_arrow(), duckdb.sql("select * from pandas")]
     tables += [tmp_path / "t.parquet", tmp_path / "t.csv", tmp_path / "t.jsonl"]
     prints = {prepared(tmp_path, table, **schema).fingerprint for table in tables}
@@ -194,8 +182,8 @@ def test_new_impressions(tmp_path: Path) -> None:
     assert batch.missing[:, 0].tolist() == [False, True, True] and batch.numeric[1:].abs().sum() == 0
     assert batch.labels is None and batch.groups is None
     known = store.encode(fresh.head(2).with_columns(label=pl.Series([0, 1])))
-    assert known.labels is not None and known.labels.tolist() == [0, 1]
-    assert known.groups is not None and known.groups.tolist() == [3, 7]
+    assert known.labels.tolist() == [0, 1]
+    assert known.groups.tolist() == [3, 7]
     text = store.encode(fresh.with_columns(pl.col("user").cast(pl.String)))
     assert torch.equal(text.categorical, batch.categorical)
     with refused("missing-column", "'item'"):
@@ -258,7 +246,7 @@ def test_counts_survive_merging(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("values", [[5, 1, 5, 5, -2, 9, 5], [0.5, -0.0, 0.0, 1e300, -1e300, 2.5, 2.5]])
-def test_cuts_equal_a_stable_sort(tmp_path: Path, values: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cuts_equal_a_stable_sort(tmp_path: Path, values: list, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fullrank.data.impressions.splits._BLOCK", 7)  # ties are counted over several blocks
     times = np.array(values * 13)
     for shares in ((0.8, 0.1, 0.1), (0.34, 0.33, 0.33), (1.0, 0.0, 0.0), (0.01, 0.0, 0.99)):
@@ -312,7 +300,7 @@ def test_inference(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
         fr.prepare_impressions(FRAME.select("label"), tmp_path / "none")
 
 
-def looked_at(**columns: Any) -> dict[str, Any]:
+def looked_at(**columns: Any) -> dict:
     """The fields that are inferred of a table with a label and these columns, by name."""
     rows = len(next(iter(columns.values())))
     frame = pl.DataFrame({"label": [0, 1] * (rows // 2), **columns}, strict=False)

@@ -27,7 +27,6 @@ def test_taking_users_keeps_their_items_times_and_targets(rows: np.ndarray | sli
     assert len(taken) == len(taken.histories) == len(order)
     assert taken.users.tolist() == [[2, 4, 9][i] for i in order]
     assert [r.tolist() for r in taken.histories.items] == [[[5, 6], [8], []][i] for i in order]
-    assert taken.histories.seconds is not None
     assert [r.tolist() for r in taken.histories.seconds] == [[[100, 101], [103], []][i] for i in order]
     assert [r.tolist() for r in taken.targets] == [[[7], [9], [4, 3]][i] for i in order]
     assert taken.next_items.tolist() == [[7, 9, 4][i] for i in order]
@@ -48,7 +47,6 @@ def store(tmp_path: Path) -> Store:
 def test_all_events_of_a_store(store: Store) -> None:
     rows = [store.catalog.external(row).to_list() for row in store.events.items]
     assert rows == [[0, 1], [0, 1, 2], [0, 1, 2, 3]]
-    assert store.events.seconds is not None
     assert [row.tolist() for row in store.events.seconds] == [[0, 1], [10, 11, 12], [20, 21, 22, 23]]
 
 

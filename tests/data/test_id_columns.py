@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import gzip
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import polars as pl
 import pytest
 
-from fullrank.core.errors import UserError
 from fullrank.data.events.prepare import prepare
 from fullrank.data.frames import InputTable
 from fullrank.data.impressions.prepare import prepare_impressions
 from fullrank.evaluation.later_events import later_events
-from tests.refusals import refused
+from refusals import refused
 
 N, SECONDS = 40, 1_500_000_000
 EVENTS = pl.DataFrame(
@@ -47,7 +44,7 @@ def test_whole_floats_are_the_integers_they_were(tmp_path: Path) -> None:
     """What pandas makes of integers with a gap: the same store from every format, and at every reader of ids."""
     floats = EVENTS.cast({"user_id": pl.Float64, "item_id": pl.Float64})
     print_of = {parts: prepare(EVENTS, tmp_path / f"s{parts}", parts=parts).fingerprint for parts in (None, 3)}
-    tables: dict[str, Any] = {"polars": floats, "pandas": floats.to_pandas()}
+    tables = {"polars": floats, "pandas": floats.to_pandas()}
     tables |= {name: write(floats, tmp_path / f"e.{name}") for name in ("parquet", "csv", "jsonl", "csv.gz")}
     for name, table in tables.items():
         for parts, expected in print_of.items():
@@ -88,7 +85,7 @@ def test_numbers_beside_text_in_json_lines_are_not_one_item(tmp_path: Path) -> N
             prepare(path, tmp_path / "s", parts=parts)
 
 
-FOLDERS: dict[str, tuple[dict[str, Any], str | None]] = {
+FOLDERS = {
     "Int32": ({"user_id": pl.Int32, "item_id": pl.Int32, "timestamp": pl.Int32}, None),
     "UInt64": ({"user_id": pl.UInt64, "item_id": pl.UInt64}, None),
     "Float64": ({"user_id": pl.Float64, "item_id": pl.Float64, "timestamp": pl.Float64}, None),
@@ -152,18 +149,16 @@ def test_milliseconds_are_refused_by_every_reader_of_times(tmp_path: Path) -> No
         tables |= {f"{name}, one": milliseconds(tmp_path / f"one.{name}", slice(3, 4))}
     schema = {"label": "label", "time": "timestamp", "fields": [{"name": "item_id", "kind": "categorical"}],
               "split": {"kind": "temporal"}}  # fmt: skip
-    readers: dict[str, Callable[[Any], object]] = {
+    readers = {
         "prepare": lambda table: prepare(table, tmp_path / "s"),
         "parts": lambda table: prepare(table, tmp_path / "s", parts=2),
         "later events": lambda table: later_events(table, store.catalog, store),
         "histories": lambda table: later_events(EVENTS, store.catalog, table),
     }
-    for what, table in tables.items():
-        for reader, read in readers.items():
-            with pytest.raises(UserError, match="milliseconds") as caught:
+    for table in tables.values():
+        for read in readers.values():
+            with refused("wrong-time-unit", "milliseconds", "first in row", "time_unit="):
                 read(table)
-            assert caught.value.code == "wrong-time-unit", (what, reader)
-            assert "first in row" in str(caught.value) and "time_unit=" in str(caught.value), (what, reader)
     clicks = pl.read_parquet(tables["parquet, one"]).with_columns(label=pl.int_range(N) % 2)
     for parts in (None, 2):
         with refused("wrong-time-unit", "row 3", "milliseconds"):
@@ -196,17 +191,12 @@ def test_dropping_is_advised_where_it_works(tmp_path: Path) -> None:
     with refused("missing-ids", "missing='drop' drops those"):
         prepare(gap, tmp_path / "s")
     prepare(gap, tmp_path / "s", missing="drop")
-    for wrong, code in {
-        "31/12/2014": ("timestamp", "unreadable-times"),
-        "1.5": ("user_id", "missing-ids"),
-    }.items():
-        column, name = code
-        bad = EVENTS.with_columns(pl.lit(wrong).alias(column).cast(pl.Float64 if wrong == "1.5" else pl.String))
-        if wrong == "1.5":
-            bad = bad.with_columns(user_id=pl.Series([None, *[1.5] * (N - 1)]))
-        with pytest.raises(UserError) as caught:
-            prepare(bad, tmp_path / "t")
-        assert caught.value.code == name and "drop'" not in str(caught.value), str(caught.value)
+    for column, values, code in (
+        ("timestamp", ["31/12/2014"] * N, "unreadable-times"), ("user_id", [None, *[1.5] * (N - 1)], "missing-ids"),
+    ):  # fmt: skip
+        with refused(code) as refusal:
+            prepare(EVENTS.with_columns(pl.Series(column, values)), tmp_path / "t")
+        assert "drop'" not in str(refusal)
 
 
 def test_the_table_of_items_names_its_id_column(tmp_path: Path) -> None:
@@ -230,7 +220,7 @@ def test_what_does_not_fit_into_memory_is_prepared_in_parts(tmp_path: Path, monk
     path = write(EVENTS, tmp_path / "e.csv.gz")
     expected = prepare(EVENTS, tmp_path / "two", parts=2).fingerprint
     monkeypatch.setattr(needed_memory, "SAID", 2000)
-    said: list[str] = []
+    said = []
     monkeypatch.setattr(needed_memory.log, "info", said.append)
     assert prepare(path, tmp_path / "s").manifest["format"] == "fullrank.store"
     assert f"{N} rows" in said[-1]

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +13,7 @@ import polars as pl
 import pytest
 
 import fullrank as fr
+from folders import python
 from fullrank.data.impressions import part_times, part_work
 from fullrank.data.impressions.fingerprints import BLOCKS, block_edges, part_edges
 from fullrank.data.impressions.numeric import ExactMoments
@@ -25,7 +23,7 @@ from refusals import refused
 from tests.data.test_impressions_twin import SCHEMA, frame_of
 from tests.data.test_impressions_twin import table as rows_of
 
-SCHEMAS: dict[str, dict[str, Any]] = {
+SCHEMAS = {
     "temporal, with ties": SCHEMA,
     "temporal by fractions": SCHEMA | {"time": "clock"},
     "temporal by date": SCHEMA | {"time": "when"},
@@ -72,7 +70,7 @@ def same_rows(one: ImpressionStore, other: ImpressionStore) -> None:
         for n, (name, schema) in enumerate(SCHEMAS.items())
     ],
 )
-def test_parts_hold_what_one_store_holds(schema: dict[str, Any], table: pl.DataFrame, tmp_path: Path) -> None:
+def test_parts_hold_what_one_store_holds(schema: dict, table: pl.DataFrame, tmp_path: Path) -> None:
     whole = fr.prepare_impressions(table, tmp_path / "whole", schema=schema)
     prints = set()
     for count in (1, 3, 70):
@@ -268,8 +266,8 @@ fr.prepare_impressions(sys.argv[2], sys.argv[3], schema=SCHEMA, parts=5)
 
 
 def killed(path: Path, out: Path, left: int) -> None:
-    command = [sys.executable, "-c", KILLED, str(Path(__file__).parents[2]), str(path), str(out), str(left)]
-    assert subprocess.run(command, env=os.environ).returncode == -signal.SIGKILL and not out.exists()
+    python(KILLED, Path(__file__).parents[2], path, out, left, ends=-signal.SIGKILL)
+    assert not out.exists()
 
 
 @pytest.mark.process
@@ -303,12 +301,3 @@ def test_a_preparation_of_another_table_begins_anew(table: pl.DataFrame, tmp_pat
         fr.prepare_impressions(path, tmp_path / "whole", schema=SCHEMA),
         fr.prepare_impressions(path, out, schema=SCHEMA, parts=5),
     )
-
-
-def test_a_planted_fault_is_noticed(table: pl.DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Parts that take ties as if there were none before them give another split, so another fingerprint."""
-    right = fr.prepare_impressions(table, tmp_path / "right", schema=SCHEMA, parts=3)
-    of_part = part_times.Borders.of_part
-    monkeypatch.setattr(part_times.Borders, "of_part", lambda self, number: of_part(self, 0))
-    wrong = fr.prepare_impressions(table, tmp_path / "wrong", schema=SCHEMA, parts=3)
-    assert wrong.fingerprint != right.fingerprint

@@ -25,7 +25,7 @@ ROWS = histories(LENGTHS, seed=1)
 
 def loader(**settings: Any) -> Loader:
     times = [[1000 * u + t for t in range(len(row))] for u, row in enumerate(ROWS)]
-    plain: dict[str, Any] = {"by": "tokens", "size": 20, "seed": 5, "counts": TASK.counts}
+    plain = {"by": "tokens", "size": 20, "seed": 5, "counts": TASK.counts}
     return Loader(store(ROWS, times=times), TASK.segments, **(plain | settings))
 
 
@@ -36,23 +36,26 @@ def same(a: Batch, b: Batch) -> bool:
     )
 
 
-def events(batch: Batch) -> list[list[int]]:
+def events(batch: Batch) -> list:
     return [row[:n] for row, n in zip(batch.items.tolist(), batch.lengths.tolist(), strict=True)]
 
 
-def expected() -> Counter[tuple[int, ...]]:
+def expected() -> Counter:
     """The last 11 training events of every user with two of them."""
     return Counter(tuple(row[:-2][-11:]) for row in ROWS if len(row) >= 4)
 
 
 @pytest.mark.parametrize(
-    ("by", "size"), [("tokens", 20), ("tokens", 33), ("tokens", 10**6), ("rows", 1), ("rows", 4), ("rows", 100)]
+    ("by", "size"),
+    [*(("tokens", size) for size in (1, 3, 7, 20, 33, 10**6)), *(("rows", size) for size in (1, 4, 100))],
 )
 def test_an_epoch_holds_every_row_once(by: str, size: int) -> None:
     load = loader(by=by, size=size)
     for epoch in range(3):
         batches = [load.batch(k) for k in range(epoch * load.steps_per_epoch, (epoch + 1) * load.steps_per_epoch)]
-        assert Counter(tuple(row) for b in batches for row in events(b)) == expected()
+        rows = Counter(tuple(row) for b in batches for row in events(b))
+        once = by == "rows" or size > 11  # batches smaller than a row are filled up with rows of the next epoch
+        assert rows == expected() if once else rows.keys() == expected().keys()
         assert all(len(b.items) > 0 and b.items.shape[1] == int(b.lengths.max()) for b in batches)
         assert all(b.step == epoch * load.steps_per_epoch + i and b.seed == 5 for i, b in enumerate(batches))
 
@@ -62,7 +65,6 @@ def test_held_out_events_are_never_read() -> None:
     last = np.array([1000 * u + len(row) - 3 for u, row in enumerate(ROWS)])
     for k in range(2 * load.steps_per_epoch):
         batch = load.batch(k)
-        assert batch.times is not None
         at = batch.times[torch.arange(len(batch.items)), batch.lengths - 1].numpy()
         assert np.isin(at, last).all(), "a row ends with its user's last training event"
 
@@ -86,7 +88,6 @@ def test_the_keys_of_users_stand_beside_their_rows(shards: int) -> None:
     for k in range(load.steps_per_epoch):
         for shard in range(shards):
             batch = load.batch(k, shard)
-            assert batch.user_keys is not None and batch.users is not None
             assert batch.user_keys.tolist() == keys[batch.users.numpy()].tolist()
             assert events(batch) == [ROWS[user][:-2][-11:] for user in batch.users]
     assert loader().batch(0).user_keys is None
@@ -149,16 +150,6 @@ def test_prefixes_change_with_the_epoch() -> None:
         assert len(set(ids)) == len(ids)
         epochs.append(set(ids))
     assert epochs[0] != epochs[1]
-
-
-@pytest.mark.parametrize("size", [1, 3, 7])
-def test_batches_smaller_than_a_row(size: int) -> None:
-    """Every batch of every epoch has rows, and no row is left out."""
-    load = loader(size=size)
-    for epoch in range(2):
-        batches = [load.batch(epoch * load.steps_per_epoch + i) for i in range(load.steps_per_epoch)]
-        assert all(len(b.items) > 0 for b in batches)
-        assert {tuple(row) for b in batches for row in events(b)} == set(expected())
 
 
 def test_too_little_to_train_on() -> None:

@@ -78,13 +78,13 @@ def test_iso_dates_count_as_their_seconds() -> None:
         ({"validation_from": "soon", "test_from": 9}, ("not-a-date", "'soon'", "ISO 8601")),
     ],
 )
-def test_moments_that_cannot_be_meant(split: dict[str, Any], says: str) -> None:
+def test_moments_that_cannot_be_meant(split: dict, says: str) -> None:
     with refused(*says):
         Schema.parse({"fields": ["a"], "time": "t", "split": {"kind": "temporal", **split}})
 
 
 def test_numbers_that_cannot_be_squared_are_refused(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
-    fields: Any = [{"name": "price", "kind": "numeric"}]
+    fields = [{"name": "price", "kind": "numeric"}]
     frame = FRAME.with_columns(price=pl.Series([1.0, 1e300] * 30))
     for parts in (None, 2):
         with refused("numbers-too-large", "'price'", "row 1", "1e+300", "transform=standard"):

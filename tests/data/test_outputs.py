@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import polars as pl
 import pytest
 
-from fullrank.core.files import scratch_folder, without_dots
+from folders import left
+from fullrank.core.files import scratch_folder
 from fullrank.core.locks import folder_lock
 from fullrank.data.events.prepare import prepare
 from fullrank.data.events.store import Store
@@ -30,19 +28,6 @@ def events() -> pl.DataFrame:
 @pytest.fixture
 def store(events: pl.DataFrame, tmp_path: Path) -> Store:
     return prepare(events, tmp_path / "shop")
-
-
-def left(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir())
-
-
-def test_a_path_with_dots_in_it(events: pl.DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Point 18 of the review: it was written, and then there was no store."""
-    made = prepare(events, tmp_path / "a" / "missing" / ".." / "z")
-    assert made.path == tmp_path / "a" / "z" and Store.open(made.path, verify=True).num_users == 60
-    assert left(tmp_path / "a") == ["z"]
-    monkeypatch.chdir(tmp_path)
-    assert without_dots("runs/x") == Path("runs/x"), "a plain path is told as it was given"
 
 
 def test_nothing_is_written_into_a_store(events: pl.DataFrame, store: Store) -> None:
@@ -76,51 +61,8 @@ def test_a_folder_that_is_being_written_is_refused_before_the_work(
         other.submit(calls[verb]).result()
 
 
-BESIDE = """
-    import sys
-    from fullrank.core.errors import UserError
-    from fullrank.data.events.prepare import prepare
-    from fullrank.data.sources.planted import Planted
-    events = Planted(users=60, items=40, events_per_user=8, seed=int(sys.argv[2])).read().events
-    print("ready", flush=True)
-    sys.stdin.readline()
-    for _ in range(10):
-        try:
-            prepare(events, sys.argv[1], overwrite=True)
-        except UserError as error:
-            if error.code != "folder-locked":
-                raise
-"""
-
-
-@pytest.mark.process
-def test_two_prepares_leave_one_whole_store(tmp_path: Path) -> None:
-    from textwrap import dedent
-
-    out = tmp_path / "shop"
-    command = [sys.executable, "-c", dedent(BESIDE), str(out)]
-    both = [
-        subprocess.Popen([*command, str(seed)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        for seed in (1, 2)
-    ]
-    for process in both:
-        assert process.stdout is not None and process.stdout.readline() == "ready\n"
-    for process in both:
-        assert process.stdin is not None
-        process.stdin.write("\n")
-        process.stdin.flush()
-    assert [process.wait(timeout=100) for process in both] == [0, 0]
-    assert Store.open(out, verify=True).num_users == 60 and left(tmp_path) == ["shop"]
-
-
-@pytest.mark.process
-def test_scratch_of_a_killed_process_goes_with_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_scratch_folder_is_private_and_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    killed = "import os, signal; from fullrank.core.files import scratch_folder\n" + (
-        "with scratch_folder() as folder: (folder / 'x').write_text('x'); os.kill(os.getpid(), signal.SIGKILL)"
-    )
-    subprocess.run([sys.executable, "-c", killed], env={**os.environ, "TMPDIR": str(tmp_path)}, check=False)
-    assert len(left(tmp_path)) == 1
     with scratch_folder() as folder:
         assert left(tmp_path) == [folder.name] and folder.stat().st_mode & 0o777 == 0o700
     assert left(tmp_path) == []

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +12,7 @@ import polars as pl
 import pytest
 
 import fullrank as fr
+from folders import python
 from fullrank.core.errors import UserError
 from fullrank.core.jagged import Jagged
 from fullrank.core.parted import PartedArray, occurrences, stretches
@@ -58,7 +56,7 @@ def same_events(whole: fr.Store, other: fr.Store) -> None:
     assert whole.manifest["filters"] == other.manifest["filters"] and whole.manifest["notes"] == other.manifest["notes"]
 
 
-SPECS: dict[str, list[str]] = {
+SPECS = {
     "as it is": [],
     "k-core": ["k_core=[5,8]"],
     "types, ratings, one of each": [
@@ -73,7 +71,7 @@ SPECS: dict[str, list[str]] = {
 
 
 @pytest.mark.parametrize("settings", SPECS.values(), ids=SPECS.keys())
-def test_parts_hold_what_one_store_holds(settings: list[str], table: pl.DataFrame, tmp_path: Path) -> None:
+def test_parts_hold_what_one_store_holds(settings: list, table: pl.DataFrame, tmp_path: Path) -> None:
     whole = fr.prepare(table, tmp_path / "whole", set=settings)
     found = [fr.prepare(table, tmp_path / f"in {count}", parts=count, set=settings) for count in (1, 3, 12)]
     for store in found:
@@ -133,16 +131,6 @@ def test_batches_do_not_depend_on_the_number_of_parts(table: pl.DataFrame, tmp_p
         for other in others:
             for name in ("items", "lengths", "rows", "users", "user_keys", "times"):
                 assert (getattr(one, name) == getattr(other, name)).all()
-
-
-def test_training_and_evaluation_do_not_depend_on_the_number_of_parts(table: pl.DataFrame, tmp_path: Path) -> None:
-    results = []
-    for count in (1, 5):
-        store = fr.prepare(table, tmp_path / f"data {count}", parts=count)
-        run = fr.train("sasrec", store, tmp_path / f"run {count}", set=["training.max_epochs=1", "model.dim=8"])
-        results.append(fr.evaluate(run, data=store))
-    assert results[0].metrics == results[1].metrics
-    assert (results[0].per_user.lists == results[1].per_user.lists).all()
 
 
 def test_a_part_is_a_store(table: pl.DataFrame, tmp_path: Path) -> None:
@@ -207,13 +195,17 @@ fr.prepare(sys.argv[1], sys.argv[2], parts=6, set=["k_core=3"])
 """
 
 
+def killed(path: Path, out: Path, left: int) -> None:
+    python(KILLED, path, out, left, ends=-signal.SIGKILL)
+    assert not out.exists() and out.with_name("store.preparing").exists()
+
+
 @pytest.mark.process
 def test_a_killed_preparation_goes_on(table: pl.DataFrame, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path, out = tmp_path / "events.parquet", tmp_path / "store"
     table.write_parquet(path)
     for left in (0, 2, 3):
-        ended = subprocess.run([sys.executable, "-c", KILLED, str(path), str(out), str(left)], env=os.environ)
-        assert ended.returncode == -signal.SIGKILL and not out.exists()
+        killed(path, out, left)
     with caplog.at_level("INFO"):
         store = fr.prepare(path, out, parts=6, set=["k_core=3"], progress=True)
     assert "go on with what was read before" in caplog.text
@@ -225,12 +217,10 @@ def test_a_killed_preparation_goes_on(table: pl.DataFrame, tmp_path: Path, caplo
 def test_a_preparation_of_another_table_begins_anew(table: pl.DataFrame, tmp_path: Path) -> None:
     path, out = tmp_path / "events.parquet", tmp_path / "store"
     table.write_parquet(path)
-    subprocess.run([sys.executable, "-c", KILLED, str(path), str(out), "2"], env=os.environ)
-    assert out.with_name("store.preparing").exists()
+    killed(path, out, 2)
     table.head(3500).write_parquet(path)
-    same_events(
-        fr.prepare(path, tmp_path / "whole", set=["k_core=3"]), fr.prepare(path, out, parts=6, set=["k_core=3"])
-    )
+    whole = fr.prepare(path, tmp_path / "whole", set=["k_core=3"])
+    same_events(whole, fr.prepare(path, out, parts=6, set=["k_core=3"]))
 
 
 def test_replaced_only_where_that_is_asked(table: pl.DataFrame, tmp_path: Path) -> None:

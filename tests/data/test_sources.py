@@ -3,28 +3,22 @@
 from __future__ import annotations
 
 import gzip
-import io
 import json
-import os
-import subprocess
-import sys
-import tarfile
-import zipfile
 from pathlib import Path
 
 import polars as pl
 import pytest
 
-from fullrank.core.registry import discover, find, kinds
+from fullrank.core.registry import find, kinds
 from fullrank.core.spec import Spec
-from fullrank.data.sources import EventSource, ImpressionSource, Tables, _archive
-from fullrank.data.sources._archive import extract
+from fullrank.data.sources import EventSource, ImpressionSource, Tables
 from fullrank.data.sources.gowalla import Gowalla
 from fullrank.data.sources.movielens import MovieLens
 from fullrank.data.sources.retailrocket import RetailRocket
 from fullrank.data.sources.steam import Steam
 from fullrank.data.sources.yelp import Yelp
 from refusals import refused
+from tests.data.test_archives import packed
 
 EVENTS = ["amazon", "gowalla", "movielens", "planted", "retailrocket", "steam", "yelp"]
 CLICKS = [
@@ -36,17 +30,6 @@ KINDS = sorted(EVENTS + CLICKS)
 
 def gz(path: Path, text: str) -> None:
     path.write_bytes(gzip.compress(text.encode("utf-8")))
-
-
-def zipped(path: Path, members: dict[str, bytes]) -> None:
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, data in members.items():
-            archive.writestr(name, data)
-
-
-def rows(frame: pl.DataFrame | None, *names: str) -> list[tuple[object, ...]]:
-    assert frame is not None
-    return frame.select(names or frame.columns).rows()
 
 
 def checked(tables: Tables) -> Tables:
@@ -92,18 +75,6 @@ def test_an_empty_folder_is_a_clear_error(kind: str, tmp_path: Path) -> None:
         spec.impressions(tmp_path) if isinstance(spec, ImpressionSource) else spec.read(tmp_path)  # type: ignore[attr-defined]
 
 
-@pytest.mark.process
-def test_sources_load_neither_torch_nor_the_others() -> None:
-    code = (
-        "import sys; from fullrank.core.registry import discover; list(discover('data.sources'));"
-        "import fullrank.data.download;"
-        "sys.exit(any(name.split('.')[0] in ('torch', 'lightning', 'pandas') for name in sys.modules))"
-    )
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    assert subprocess.run([sys.executable, "-c", code], check=False, env=environment).returncode == 0
-    assert len(list(discover("data.sources"))) == len(KINDS)
-
-
 def test_movielens_1m(tmp_path: Path) -> None:
     members = {
         "ml-1m/ratings.dat": b"1::1193::5::978300760\n1::661::3::978302109\n2::1193::4::978298413\n",
@@ -113,14 +84,14 @@ def test_movielens_1m(tmp_path: Path) -> None:
         "ml-1m/users.dat": b"1::F::1::10::48067\n2::M::56::16::70072-1234\n3::M::25::15::55117\n",
         "ml-1m/README": b"terms",
     }
-    zipped(tmp_path / "ml-1m.zip", members)
+    (tmp_path / "ml-1m.zip").write_bytes(packed("zip", members))
     tables = checked(MovieLens().read(tmp_path))
-    assert rows(tables.events) == [(1, 1193, 978300760, 5.0), (1, 661, 978302109, 3.0), (2, 1193, 978298413, 4.0)]
-    assert rows(tables.items) == [
+    assert tables.events.rows() == [(1, 1193, 978300760, 5.0), (1, 661, 978302109, 3.0), (2, 1193, 978298413, 4.0)]
+    assert tables.items.rows() == [
         (1193, "Am\xe9lie: Le Fabuleux (2001)", "Comedy|Drama", 2001),
         (661, "Plain", "Animation", None),
     ]
-    assert rows(tables.users) == [(1, "F", 1, 10, "48067"), (2, "M", 56, 16, "70072-1234")]
+    assert tables.users.rows() == [(1, "F", 1, 10, "48067"), (2, "M", 56, 16, "70072-1234")]
     assert tables.columns["rating"] == "rating"
 
 
@@ -133,17 +104,17 @@ def test_movielens_csv(variant: str, tmp_path: Path) -> None:
             "29,Ouvert \xe9t\xe9,(no genres listed)\n"
         ).encode(),
     }
-    zipped(tmp_path / f"ml-{variant}.zip", members)
+    (tmp_path / f"ml-{variant}.zip").write_bytes(packed("zip", members))
     tables = checked(MovieLens(variant=variant).read(tmp_path))
-    assert rows(tables.events) == [(1, 2, 1112486027, 3.5), (1, 29, 1112484676, 0.5)]
-    assert rows(tables.items) == [
+    assert tables.events.rows() == [(1, 2, 1112486027, 3.5), (1, 29, 1112484676, 0.5)]
+    assert tables.items.rows() == [
         (2, "American President, The (1995)", "Comedy|Drama", 1995),
         (29, "Ouvert \xe9t\xe9", None, None),
     ]
 
 
 def test_movielens_of_another_variant_is_refused(tmp_path: Path) -> None:
-    zipped(tmp_path / "ml-1m.zip", {"ml-20m/ratings.csv": b"userId\n"})
+    (tmp_path / "ml-1m.zip").write_bytes(packed("zip", {"ml-20m/ratings.csv": b"userId\n"}))
     with refused("missing-file", "ratings.dat, movies.dat, users.dat"):
         MovieLens().read(tmp_path)
 
@@ -165,11 +136,11 @@ def test_steam(tmp_path: Path) -> None:
     gz(tmp_path / "steam_reviews.json.gz", "\n".join(reviews) + "\n")
     gz(tmp_path / "steam_games.json.gz", "\n".join(games) + "\n")
     tables = checked(Steam().read(tmp_path))
-    assert rows(tables.events) == [
+    assert tables.events.rows() == [
         ("Chaos Syren", "725280", 1513468800, 0.1),
         ("o\\x", "328100", 1515110400, None),
     ]
-    assert rows(tables.items) == [
+    assert tables.items.rows() == [
         ("725280", "Lost Summoner Kitty", "Action|Indie", "Strategy", "Kotoshiro", "Kotoshiro", 4.99, "2018-01-04"),
         ("328100", "Free One", None, None, None, None, 0.0, None),
     ]
@@ -183,8 +154,8 @@ def test_gowalla(tmp_path: Path) -> None:
     )
     gz(tmp_path / "loc-gowalla_totalCheckins.txt.gz", text)
     tables = checked(Gowalla().read(tmp_path))
-    assert rows(tables.events) == [(1, 22847, 1287440263), (0, 420315, 1287440263), (0, 22847, 1287532527)]
-    assert rows(tables.items) == [(22847, 30.2359091167, -97.7951395833), (420315, 30.2691029532, -97.7493953705)]
+    assert tables.events.rows() == [(1, 22847, 1287440263), (0, 420315, 1287440263), (0, 22847, 1287532527)]
+    assert tables.items.rows() == [(22847, 30.2359091167, -97.7951395833), (420315, 30.2691029532, -97.7493953705)]
 
 
 YELP = {
@@ -194,7 +165,7 @@ YELP = {
 }
 
 
-def yelp_members() -> dict[str, bytes]:
+def yelp_members() -> dict:
     business = [YELP["business"] | {"categories": "Bars, Coffee & Tea"}, {"business_id": "b2", "categories": None}]
     objects = {"review": [YELP["review"]], "business": business, "user": [YELP["user"], {"user_id": "u2"}]}
     return {
@@ -205,26 +176,20 @@ def yelp_members() -> dict[str, bytes]:
 
 @pytest.mark.parametrize("form", ["files", "tar", "tgz", "zip"])
 def test_yelp(form: str, tmp_path: Path) -> None:
-    packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w" if form == "tar" else "w:gz") as archive:
+    tar = packed("tar" if form == "tar" else "tar.gz", yelp_members())
+    if form == "files":
         for name, data in yelp_members().items():
-            info = tarfile.TarInfo(name)
-            info.size = len(data)
-            archive.addfile(info, io.BytesIO(data))
-            if form == "files":
-                (tmp_path / name).write_bytes(data)
-    if form in ("tar", "tgz"):
-        (tmp_path / f"yelp_dataset.{form}").write_bytes(packed.getvalue())
-    if form == "zip":
+            (tmp_path / name).write_bytes(data)
+    elif form == "zip":
         # As Yelp packs it: a gzipped tar that is called .tar, in a folder, inside a zip with Apple's shadow files.
-        members = {"Yelp JSON/yelp_dataset.tar": packed.getvalue(), "__MACOSX/Yelp JSON/._yelp_dataset.tar": b"x"}
-        zipped(tmp_path / "Yelp-JSON.zip", members)
+        members = {"Yelp JSON/yelp_dataset.tar": tar, "__MACOSX/Yelp JSON/._yelp_dataset.tar": b"x"}
+        (tmp_path / "Yelp-JSON.zip").write_bytes(packed("zip", members))
+    else:
+        (tmp_path / f"yelp_dataset.{form}").write_bytes(tar)
     tables = checked(Yelp().read(tmp_path))
-    assert rows(tables.events) == [("u1", "b1", 1391632230, 4.0)]
-    assert rows(tables.items) == [
-        ("b1", "Caf\xe9 \xb7 One", "Bars", "Bars|Coffee & Tea", "Tampa", "FL", 3.5),
-    ]
-    assert rows(tables.users) == [("u1", "2007-01-25 16:47:26", 7)]
+    assert tables.events.rows() == [("u1", "b1", 1391632230, 4.0)]
+    assert tables.items.rows() == [("b1", "Caf\xe9 \xb7 One", "Bars", "Bars|Coffee & Tea", "Tampa", "FL", 3.5)]
+    assert tables.users.rows() == [("u1", "2007-01-25 16:47:26", 7)]
 
 
 RETAIL = {
@@ -241,13 +206,13 @@ RETAIL = {
 @pytest.mark.parametrize("form", ["files", "zip"])
 def test_retailrocket(form: str, tmp_path: Path) -> None:
     if form == "zip":
-        zipped(tmp_path / "archive.zip", RETAIL)
+        (tmp_path / "archive.zip").write_bytes(packed("zip", RETAIL))
     else:
         for name, data in RETAIL.items():
             (tmp_path / name).write_bytes(data)
     tables = checked(RetailRocket().read(tmp_path))
-    assert rows(tables.events) == [(257597, 355908, 1433221332, "view"), (992329, 248676, 1433224214, "transaction")]
-    assert sorted(rows(tables.items)) == [(248676, "213", None), (355908, "1338", "1278")]
+    assert tables.events.rows() == [(257597, 355908, 1433221332, "view"), (992329, 248676, 1433224214, "transaction")]
+    assert sorted(tables.items.rows()) == [(248676, "213", None), (355908, "1338", "1278")]
     assert tables.columns["type"] == "type"
     only = tmp_path / "only"
     only.mkdir()
@@ -255,104 +220,6 @@ def test_retailrocket(form: str, tmp_path: Path) -> None:
     assert RetailRocket(properties=False).read(only).items is None
     with refused("missing-file", "category_tree.csv"):
         RetailRocket().read(only)
-
-
-@pytest.mark.parametrize("path", ["../evil/ratings.dat", "/etc/ratings.dat", "..\\ratings.dat", "C:\\x\\ratings.dat"])
-@pytest.mark.parametrize("form", ["zip", "tar"])
-def test_hostile_paths_in_an_archive_are_refused(form: str, path: str, tmp_path: Path) -> None:
-    into = tmp_path / "into"
-    into.mkdir()
-    archive = tmp_path / "a"
-    if form == "zip":
-        zipped(archive, {path: b"1::1::5::1\n"})
-    else:
-        with tarfile.open(archive, "w") as tar:
-            info = tarfile.TarInfo(path)
-            info.size = 3
-            tar.addfile(info, io.BytesIO(b"abc"))
-    with refused("path-outside-folder", repr(path)):
-        extract(archive, ("ratings.dat",), into)
-    assert list(into.iterdir()) == [] and not (tmp_path / "evil").exists()
-
-
-def test_links_in_an_archive_are_not_followed(tmp_path: Path) -> None:
-    secret = tmp_path / "secret"
-    secret.write_text("private")
-    archive = tmp_path / "a.tar"
-    with tarfile.open(archive, "w") as tar:
-        info = tarfile.TarInfo("ratings.dat")
-        info.type, info.linkname = tarfile.SYMTYPE, str(secret)
-        tar.addfile(info)
-    with refused("missing-file", archive, "ratings.dat"):
-        extract(archive, ("ratings.dat",), tmp_path)
-    assert not (tmp_path / "ratings.dat").exists()
-
-
-@pytest.mark.parametrize("form", ["zip", "tar.gz"])
-def test_a_cut_archive_is_a_clear_error_and_leaves_nothing(form: str, tmp_path: Path) -> None:
-    into = tmp_path / "into"
-    into.mkdir()
-    whole = tmp_path / "whole"
-    data = bytes(range(256)) * 500
-    if form == "zip":
-        zipped(whole, {"ratings.dat": data})
-    else:
-        with tarfile.open(whole, "w:gz") as tar:
-            info = tarfile.TarInfo("ratings.dat")
-            info.size = len(data)
-            tar.addfile(info, io.BytesIO(data))
-    assert extract(whole, ("ratings.dat",), into)["ratings.dat"].read_bytes() == data
-    (into / "ratings.dat").unlink()
-    cut = tmp_path / "cut"
-    cut.write_bytes(whole.read_bytes()[: whole.stat().st_size // 2])
-    with refused("wrong-download", cut):
-        extract(cut, ("ratings.dat",), into)
-    assert list(into.iterdir()) == []
-
-
-@pytest.mark.parametrize("form", ["zip", "tar"])
-@pytest.mark.parametrize("bound", ["MOST_MEMBERS", "MOST_BYTES"])
-def test_an_archive_has_bounds(form: str, bound: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What stands before the wanted member counts too: a tar is read through to find it."""
-    members = {"other": b"x" * 90, "ratings.dat": b"y" * 10}
-    archive, into = tmp_path / "a", tmp_path / "into"
-    into.mkdir()
-    if form == "zip":
-        zipped(archive, members)
-    else:
-        with tarfile.open(archive, "w") as tar:
-            for name, data in members.items():
-                info = tarfile.TarInfo(name)
-                info.size = len(data)
-                tar.addfile(info, io.BytesIO(data))
-    enough = {"MOST_MEMBERS": 2, "MOST_BYTES": 100}[bound]
-    monkeypatch.setattr(_archive, bound, enough - 1)
-    with refused("archive-too-large", archive):
-        extract(archive, ("ratings.dat",), into)
-    assert list(into.iterdir()) == []
-    monkeypatch.setattr(_archive, bound, enough)
-    assert extract(archive, ("ratings.dat",), into)["ratings.dat"].read_bytes() == b"y" * 10
-
-
-def test_a_member_that_unpacks_to_more_than_it_says(tmp_path: Path) -> None:
-    """A zip that lies about a size is damaged; no more than that size is ever written."""
-    archive = tmp_path / "a.zip"
-    zipped(archive, {"ratings.dat": bytes(1_000_000)})
-    data = archive.read_bytes()
-    archive.write_bytes(data.replace((1_000_000).to_bytes(4, "little"), (1_000).to_bytes(4, "little")))
-    with refused("wrong-download", archive):
-        extract(archive, ("ratings.dat",), tmp_path)
-    assert not (tmp_path / "ratings.dat").exists()
-
-
-def test_an_unpacked_member_is_kept_and_a_changed_one_replaced(tmp_path: Path) -> None:
-    zipped(tmp_path / "a.zip", {"x/ratings.dat": b"12345"})
-    path = extract(tmp_path / "a.zip", ("ratings.dat",), tmp_path)["ratings.dat"]
-    path.write_bytes(b"54321")
-    assert extract(tmp_path / "a.zip", ("ratings.dat",), tmp_path)["ratings.dat"].read_bytes() == b"54321"
-    path.write_bytes(b"short")
-    path.write_bytes(b"no")
-    assert extract(tmp_path / "a.zip", ("ratings.dat",), tmp_path)["ratings.dat"].read_bytes() == b"12345"
 
 
 def test_a_cut_or_foreign_table_is_a_clear_error(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import gzip
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,12 +19,17 @@ from fullrank.data.sources.frappe import FIELDS, Frappe
 from fullrank.data.sources.movielens_ctr import MovieLensCTR
 from fullrank.data.sources.planted_clicks import PlantedClicks
 from refusals import refused
+from tests.data.test_archives import packed
 
 Folder = Callable[[str], Path]
 
 
 def prepared(found: ImpressionTables, out: Path) -> fr.ImpressionStore:
     return fr.prepare_impressions(found.table, out, schema=found.schema, notes=found.notes)
+
+
+def sizes(store: fr.ImpressionStore) -> list:
+    return [len(store.split(part)) for part in ("train", "validation", "test")]
 
 
 def frame(found: ImpressionTables) -> pl.DataFrame:
@@ -41,21 +45,20 @@ def criteo_part(rows: int, seed: int) -> str:
     return "\n".join(lines) + "\n"
 
 
-@pytest.mark.parametrize("packed", [True, False])
-def test_criteo(tmp_path: Path, packed: bool) -> None:
+@pytest.mark.parametrize("archived", [True, False])
+def test_criteo(tmp_path: Path, archived: bool) -> None:
     parts = {"train.csv": 40, "valid.csv": 10, "test.csv": 6}
     texts = {name: criteo_part(rows, rows) for name, rows in parts.items()}
-    if packed:
-        with zipfile.ZipFile(tmp_path / "Criteo_x1.zip", "w") as archive:
-            for name, text in texts.items():
-                archive.writestr(f"Criteo_x1/{name}", text)
+    if archived:
+        members = {f"Criteo_x1/{name}": text.encode() for name, text in texts.items()}
+        (tmp_path / "Criteo_x1.zip").write_bytes(packed("zip", members))
     else:
         for name, text in texts.items():
             (tmp_path / name).write_text(text)
     found = Criteo().impressions(tmp_path)
     assert isinstance(found.table, pl.LazyFrame), "33 million rows are not read at once"
     store = prepared(found, tmp_path / "store")
-    assert [len(store.split(name)) for name in ("train", "validation", "test")] == [40, 10, 6]
+    assert sizes(store) == [40, 10, 6]
     assert [field.kind for field in store.fields] == ["numeric"] * 13 + ["categorical"] * 26
     batch, first = store.batch(range(40, 50)), texts["valid.csv"].splitlines()[1].split(",")
     assert batch.missing[0].tolist() == [cell == "" for cell in first[1:14]]
@@ -72,7 +75,7 @@ def test_criteo_of_another_version(tmp_path: Path) -> None:
         Criteo().impressions(tmp_path)
 
 
-def avazu_text(hours: list[str]) -> str:
+def avazu_text(hours: list) -> str:
     header = ["id", "click", "hour", *KEPT]
     lines = [",".join(header)]
     for row, hour in enumerate(hours):
@@ -92,8 +95,7 @@ def test_avazu(tmp_path: Path, name: str) -> None:
     assert table["weekend"].to_list() == [int(day.strftime("%w") in "06") for day in days]
     assert table["hour"].to_list() == [row % 24 for row in range(300)]
     store = prepared(found, tmp_path / "store")
-    sizes = [len(store.split(part)) for part in ("train", "validation", "test")]
-    assert sum(sizes) == 300 and abs(sizes[0] - 240) < 25
+    assert sum(sizes(store)) == 300 and abs(sizes(store)[0] - 240) < 25
     by_name = {field.name: field for field in store.fields}
     assert by_name["C21"].size == 2, "what is seen once is unknown"
     assert by_name["weekend"].size == 4 and by_name["site_id"].size == 5
@@ -103,7 +105,7 @@ def test_avazu_given(tmp_path: Path) -> None:
     for name, rows in (("train.csv", 20), ("valid.csv", 6), ("test.csv", 4)):
         (tmp_path / name).write_text(avazu_text(["14102100"] * rows))
     store = prepared(Avazu(split="given").impressions(tmp_path), tmp_path / "store")
-    assert [len(store.split(part)) for part in ("train", "validation", "test")] == [20, 6, 4]
+    assert sizes(store) == [20, 6, 4]
     with refused("setting-without-effect", "seed"):
         Avazu.parse({"split": "given", "seed": 1})
 
@@ -133,12 +135,13 @@ def test_frappe_records(tmp_path: Path) -> None:
 
 
 def test_movielens_from_the_publisher(tmp_path: Path) -> None:
-    with zipfile.ZipFile(tmp_path / "ml-1m.zip", "w") as archive:
-        ratings = [f"{row % 4 + 1}::{row % 6 + 1}::{row % 5 + 1}::{978_300_000 + 3_600 * row}" for row in range(100)]
-        movies = [f"{at}::Film {at} (19{90 + at})::Drama|Comedy" for at in range(1, 6)] + ["6::Café::War"]
-        archive.writestr("ml-1m/ratings.dat", "\n".join(ratings))
-        archive.writestr("ml-1m/movies.dat", "\n".join(movies).encode("latin-1"))
-        archive.writestr("ml-1m/users.dat", "\n".join(f"{at}::F::25::{at}::0{at}" for at in range(1, 5)))
+    files = {
+        "ratings": [f"{row % 4 + 1}::{row % 6 + 1}::{row % 5 + 1}::{978_300_000 + 3_600 * row}" for row in range(100)],
+        "movies": [f"{at}::Film {at} (19{90 + at})::Drama|Comedy" for at in range(1, 6)] + ["6::Café::War"],
+        "users": [f"{at}::F::25::{at}::0{at}" for at in range(1, 5)],
+    }
+    members = {f"ml-1m/{name}.dat": "\n".join(rows).encode("latin-1") for name, rows in files.items()}
+    (tmp_path / "ml-1m.zip").write_bytes(packed("zip", members))
     found = MovieLensCTR().impressions(tmp_path)
     assert frame(found).row(0, named=True) == {
         "rating": 1.0, "timestamp": 978_300_000, "user": 1, "item": 1, "gender": "F", "age": 25, "occupation": 1,
@@ -154,7 +157,7 @@ def test_real_movielens(real_data: Folder, tmp_path: Path) -> None:
     folder = real_data("ml-1m")
     found = MovieLensCTR().impressions(folder)
     store = prepared(found, tmp_path / "store")
-    assert [len(store.split(part)) for part in ("train", "validation", "test")] == [799_688, 99_961, 99_962]
+    assert sizes(store) == [799_688, 99_961, 99_962]
     assert [field.name for field in store.fields] == [
         "user", "item", "gender", "age", "occupation", "zip", "year", "genre", "genres", "hour", "weekday"
     ]  # fmt: skip
@@ -169,7 +172,7 @@ def test_real_movielens(real_data: Folder, tmp_path: Path) -> None:
 def test_real_frappe(real_data: Folder, tmp_path: Path) -> None:
     store = prepared(Frappe().impressions(real_data("frappe")), tmp_path / "store")
     assert len(store) == 288_609 and store.num_groups == 957
-    assert [len(store.split(part)) for part in ("train", "validation", "test")] == [202_252, 57_645, 28_712]
+    assert sizes(store) == [202_252, 57_645, 28_712]
     assert store.manifest["counts"]["parts"]["test"]["positive"] == 9_521
     with refused("setting-without-effect", "negatives", "seed"):
         Frappe(seed=2).impressions(real_data("frappe"))

@@ -48,7 +48,7 @@ def files(table: pl.DataFrame, tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("settings", SPECS.values(), ids=SPECS.keys())
-def test_the_store_is_that_of_one_process(settings: list[str], files: Path, spark: Any, tmp_path: Path) -> None:
+def test_the_store_is_that_of_one_process(settings: list, files: Path, spark: Any, tmp_path: Path) -> None:
     here = fr.prepare(files, tmp_path / "here", parts=3, set=settings)
     there = fr.prepare(files, tmp_path / "there", parts=3, engine="spark", set=settings)
     assert here.fingerprint == there.fingerprint
@@ -100,7 +100,7 @@ IMPRESSIONS = {name: SCHEMAS[name] for name in ("temporal, with ties", "temporal
 
 @pytest.mark.parametrize("schema", IMPRESSIONS.values(), ids=IMPRESSIONS.keys())
 def test_impressions_are_those_of_one_process(
-    schema: dict[str, Any], impressions: pl.DataFrame, spark: Any, tmp_path: Path
+    schema: dict, impressions: pl.DataFrame, spark: Any, tmp_path: Path
 ) -> None:
     folder = tmp_path / "some impressions"
     folder.mkdir()

@@ -7,9 +7,7 @@ import json
 import os
 import pickle
 import shutil
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import polars as pl
@@ -19,7 +17,7 @@ from fullrank.data.events.prepare import Columns, Prepare, prepare
 from fullrank.data.events.store import Store
 from fullrank.data.manifest import sealed
 from refusals import refused
-from seals import reseal
+from seals import reseal, rewrite
 
 EVENTS = pl.DataFrame(
     {
@@ -66,7 +64,6 @@ def test_what_is_trained_on(folder: Path) -> None:
     rows = [(u, i) for u in range(store.num_users) for i in range(store.offsets[u], store.bounds[u, 0])]
     assert users.tolist() == [u for u, _ in rows] and len(rows) < store.num_events
     places = [i for _, i in rows]
-    assert store.times is not None and times is not None
     assert items.tolist() == store.items[places].tolist() and times.tolist() == store.times[places].tolist()
     assert np.bincount(items, minlength=store.num_items).tolist() == store.catalog.popularity.tolist()
     timeless = prepare(EVENTS.drop("timestamp"), folder.parent / "timeless", spec=Prepare(columns=Columns(time=None)))
@@ -91,34 +88,22 @@ def test_the_manifest_describes_every_file(folder: Path) -> None:
 
 
 class Exploit:
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple:
         return os.mkdir, ("exploited",)
 
 
-def change(folder: Path, edit: Callable[[dict[str, Any]], Any]) -> None:
-    path = folder / "manifest.json"
-    manifest = json.loads(path.read_text())
-    edit(manifest)
-    path.write_text(json.dumps(manifest))
-    reseal(folder)
+def put(folder: Path, name: str, content: Any) -> None:
+    """Other content of a file (bytes, an array, a table), and its size in the manifest: its own checks are left."""
+    buffer = io.BytesIO()
+    if isinstance(content, np.ndarray):
+        np.save(buffer, content, allow_pickle=True)
+    elif isinstance(content, pl.DataFrame):
+        content.write_parquet(buffer)
+    (folder / name).write_bytes(content if isinstance(content, bytes) else buffer.getvalue())
+    reseal(folder, sizes=True)
 
 
-def put(folder: Path, name: str, array: np.ndarray, pickled: bool = False) -> None:
-    """Replace an array and make the manifest agree: only the checks of the content itself are left."""
-    np.save(folder / name, array, allow_pickle=pickled)
-    change(folder, lambda m: m["files"][name].update(bytes=(folder / name).stat().st_size))
-
-
-def put_bytes(folder: Path, name: str, content: bytes) -> None:
-    (folder / name).write_bytes(content)
-    change(folder, lambda m: m["files"][name].update(bytes=len(content)))
-
-
-def cut(path: Path, size: int) -> None:
-    os.truncate(path, size)
-
-
-def header(shape: str, size: int = 0) -> bytes:
+def header(shape: str, size: int = 32) -> bytes:
     text = f"{{'descr': '<i4', 'fortran_order': False, 'shape': {shape}, }}".encode()
     text += b" " * (117 - len(text)) + b"\n"
     return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text + b"\0" * size
@@ -130,182 +115,132 @@ def npz() -> bytes:
     return buffer.getvalue()
 
 
-DAMAGE: dict[str, tuple[Callable[[Path], Any], tuple[str, ...]]] = {
-    "no folder": (shutil.rmtree, ("missing-folder", "store", "fullrank prepare")),
-    "no manifest": (lambda f: (f / "manifest.json").unlink(), ("wrong-folder", "manifest.json")),
-    "JSON garbage": (lambda f: (f / "manifest.json").write_text("{]"), ("file-damaged", "manifest.json", "not JSON")),
-    "bytes garbage": (
-        lambda f: (f / "manifest.json").write_bytes(b"\xff\xfe\x00"),
-        ("file-damaged", "manifest.json", "not JSON"),
-    ),
-    "deep JSON": (
-        lambda f: (f / "manifest.json").write_text("[" * 10**6),
-        ("file-damaged", "manifest.json", "not JSON"),
-    ),
-    "a list": (lambda f: (f / "manifest.json").write_text("[]"), ("file-damaged", "manifest.json", "object")),
-    "another format": (lambda f: change(f, lambda m: m.update(format="x")), ("wrong-folder", "'x'", "fullrank.store")),
-    "a newer version": (
-        lambda f: change(f, lambda m: m.update(format_version=2)),
-        ("wrong-format-version", "2", "1"),
-    ),
-    "no counts": (lambda f: change(f, lambda m: m.pop("counts")), ("manifest-incomplete", "counts")),
-    "negative counts": (lambda f: change(f, lambda m: m["counts"].update(users=-1)), ("manifest-incomplete", "counts")),
-    "no fingerprint": (lambda f: change(f, lambda m: m.pop("fingerprint")), ("manifest-incomplete", "'fingerprint'")),
-    "no split": (lambda f: change(f, lambda m: m.pop("split")), ("manifest-incomplete", "'split'")),
-    "type names": (lambda f: change(f, lambda m: m.update(type_names=3)), ("manifest-incomplete", "'type_names'")),
-    "too few type names": (
-        lambda f: change(f, lambda m: m.update(type_names=["buy"])),
-        ("file-damaged", "types.npy", "0 .. 0"),
-    ),
-    "no files": (lambda f: change(f, lambda m: m.update(files=[])), ("manifest-incomplete", "'files'")),
-    "a path out": (
-        lambda f: change(f, lambda m: m["files"].update({"../items.npy": m["files"]["items.npy"]})),
-        ("foreign-files", "../items.npy"),
-    ),
-    "an absolute path": (
-        lambda f: change(f, lambda m: m["files"].update({"/etc/passwd": m["files"]["items.npy"]})),
-        ("foreign-files", "/etc/passwd"),
-    ),
-    "an entry that is no entry": (
-        lambda f: change(f, lambda m: m["files"].update({"items.npy": 5})),
-        ("manifest-incomplete", "size", "items.npy"),
-    ),
-    "items not listed": (
-        lambda f: change(f, lambda m: m["files"].pop("items.npy")),
-        ("manifest-incomplete", "items.npy"),
-    ),
-    "table not listed": (
-        lambda f: change(f, lambda m: m["files"].pop("users.parquet")),
-        ("manifest-incomplete", "users.parquet"),
-    ),
-    "a missing array": (lambda f: (f / "offsets.npy").unlink(), ("missing-file", "offsets.npy")),
-    "a missing table": (lambda f: (f / "items.parquet").unlink(), ("missing-file", "items.parquet")),
-    "an array that is a folder": (
-        lambda f: ((f / "items.npy").unlink(), (f / "items.npy").mkdir()),
-        ("missing-file", "items.npy"),
-    ),
-    "a truncated array": (lambda f: cut(f / "items.npy", 140), ("file-damaged", "items.npy", "140 bytes")),
-    "truncated, manifest agrees": (
-        lambda f: put_bytes(f, "items.npy", (f / "items.npy").read_bytes()[:-4]),
-        ("file-damaged", "items.npy"),
-    ),
-    "longer, manifest agrees": (
-        lambda f: put_bytes(f, "items.npy", (f / "items.npy").read_bytes() + b"1234"),
-        ("file-damaged", "items.npy", "size"),
-    ),
-    "an empty array file": (lambda f: put_bytes(f, "items.npy", b""), ("file-damaged", "items.npy")),
-    "a header alone": (lambda f: put_bytes(f, "items.npy", header("(8,)")), ("file-damaged", "items.npy")),
-    "a huge shape": (lambda f: put_bytes(f, "items.npy", header(f"({2**62},)", 32)), ("file-damaged", "items.npy")),
-    "a shape that wraps around": (
-        lambda f: put_bytes(f, "items.npy", header(f"({2**40}, {2**40})", 32)),
-        ("file-damaged", "items.npy"),
-    ),
-    "a shape beyond 64 bits": (
-        lambda f: put_bytes(f, "items.npy", header(f"({2**70},)", 32)),
-        ("file-damaged", "items.npy"),
-    ),
-    "a shape of truths": (lambda f: put_bytes(f, "items.npy", header("(True,)", 32)), ("file-damaged", "items.npy")),
-    "an open bracket in a header": (
-        lambda f: put_bytes(f, "items.npy", header("(8,", 32)),
-        ("file-damaged", "items.npy"),
-    ),
-    "a deep header": (
-        lambda f: put_bytes(f, "items.npy", header("(" * 20 + "8" + ",)" * 20, 32)),
-        ("file-damaged", "items.npy"),
-    ),
-    "columns first": (
-        lambda f: put(f, "bounds.npy", np.asfortranarray(np.array([[2, 3], [5, 6], [8, 8]]))),
-        ("file-damaged", "bounds.npy"),
-    ),
-    "a negative shape": (lambda f: put_bytes(f, "items.npy", header("(-8,)", 32)), ("file-damaged", "items.npy")),
-    "code in a header": (
-        lambda f: put_bytes(f, "items.npy", header("__import__('os')", 32)),
-        ("file-damaged", "items.npy"),
-    ),
-    "an archive": (lambda f: put_bytes(f, "items.npy", npz()), ("file-damaged", "items.npy")),
-    "a pickle": (lambda f: put_bytes(f, "items.npy", pickle.dumps(Exploit())), ("file-damaged", "items.npy")),
-    "an object array": (
-        lambda f: put(f, "items.npy", np.array([Exploit()] * 8, dtype=object), pickled=True),
-        ("file-damaged", "items.npy"),
-    ),
-    "another dtype": (lambda f: put(f, "items.npy", np.zeros(8, np.int64)), ("file-damaged", "items.npy", "int64")),
-    "another byte order": (lambda f: put(f, "items.npy", np.zeros(8, ">i4")), ("file-damaged", "items.npy", ">i4")),
-    "another shape": (
-        lambda f: put(f, "bounds.npy", np.zeros((2, 3), np.int64)),
-        ("file-damaged", "bounds.npy", "(2, 3)"),
-    ),
-    "an item too large": (
-        lambda f: put(f, "items.npy", np.full(8, 4, np.int32)),
-        ("file-damaged", "items.npy", "0 .. 3"),
-    ),
-    "a negative item": (
-        lambda f: put(f, "items.npy", np.full(8, -1, np.int32)),
-        ("file-damaged", "items.npy", "0 .. 3"),
-    ),
-    "offsets that fall": (lambda f: put(f, "offsets.npy", np.array([0, 7, 4, 8])), ("file-damaged", "offsets.npy")),
-    "offsets that start late": (
-        lambda f: put(f, "offsets.npy", np.array([1, 4, 7, 8])),
-        ("file-damaged", "offsets.npy"),
-    ),
-    "offsets that end late": (lambda f: put(f, "offsets.npy", np.array([0, 4, 7, 9])), ("file-damaged", "offsets.npy")),
-    "bounds outside": (
-        lambda f: put(f, "bounds.npy", np.array([[2, 5], [5, 6], [8, 8]])),
-        ("file-damaged", "bounds.npy"),
-    ),
-    "bounds before": (
-        lambda f: put(f, "bounds.npy", np.array([[2, 3], [3, 6], [8, 8]])),
-        ("file-damaged", "bounds.npy"),
-    ),
-    "bounds swapped": (
-        lambda f: put(f, "bounds.npy", np.array([[3, 2], [5, 6], [8, 8]])),
-        ("file-damaged", "bounds.npy"),
-    ),
-    "parquet garbage": (
-        lambda f: put_bytes(f, "items.parquet", b"PAR1" + b"\xff" * 99 + b"PAR1"),
-        ("table-unreadable", "items.parquet"),
-    ),
-    "other items": (lambda f: _items(f, lambda t: t[:3]), ("file-damaged", "items.parquet", "3 rows")),
-    "item ids twice": (
-        lambda f: _items(f, lambda t: t.with_columns(item_id=pl.lit("a"))),
-        ("wrong-item-table", "'item_id'"),
-    ),
-    "no train_count": (lambda f: _items(f, lambda t: t.drop("train_count")), ("wrong-item-table", "'train_count'")),
+GARBAGE = b"PAR1" + b"\xff" * 99 + b"PAR1"
+
+
+ENTRY = {"bytes": 1, "sha256": ""}
+
+
+BROKEN = {
+    "no folder": (shutil.rmtree, "missing-folder", "fullrank prepare"),
+    "no manifest": (lambda f: (f / "manifest.json").unlink(), "wrong-folder", "manifest.json"),
+    "JSON garbage": (lambda f: (f / "manifest.json").write_text("{]"), "file-damaged", "manifest.json"),
+    "bytes garbage": (lambda f: (f / "manifest.json").write_bytes(b"\xff\xfe\x00"), "file-damaged", "manifest.json"),
+    "deep JSON": (lambda f: (f / "manifest.json").write_text("[" * 10**6), "file-damaged", "manifest.json"),
+    "a list": (lambda f: (f / "manifest.json").write_text("[]"), "file-damaged", "manifest.json"),
+    "a missing array": (lambda f: (f / "offsets.npy").unlink(), "missing-file", "offsets.npy"),
+    "a missing table": (lambda f: (f / "items.parquet").unlink(), "missing-file", "items.parquet"),
+    "a folder": (lambda f: ((f / "items.npy").unlink(), (f / "items.npy").mkdir()), "missing-file", "items.npy"),
+    "a truncated array": (lambda f: os.truncate(f / "items.npy", 140), "file-damaged", "items.npy", "140 bytes"),
 }
 
 
-def _items(folder: Path, edit: Callable[[pl.DataFrame], pl.DataFrame]) -> None:
-    buffer = io.BytesIO()
-    edit(pl.read_parquet(folder / "items.parquet")).write_parquet(buffer)
-    put_bytes(folder, "items.parquet", buffer.getvalue())
+MANIFESTS = {
+    "another format": ({"format": "x"}, "wrong-folder", "'x'", "fullrank.store"),
+    "a newer version": ({"format_version": 2}, "wrong-format-version", "2", "1"),
+    "no counts": ({"counts": None}, "manifest-incomplete", "counts"),
+    "negative counts": ({"counts": {"users": -1}}, "manifest-incomplete", "counts"),
+    "no fingerprint": ({"fingerprint": None}, "manifest-incomplete", "'fingerprint'"),
+    "no split": ({"split": None}, "manifest-incomplete", "'split'"),
+    "type names": ({"type_names": 3}, "manifest-incomplete", "'type_names'"),
+    "too few type names": ({"type_names": ["buy"]}, "file-damaged", "types.npy", "0 .. 0"),
+    "no files": ({"files": []}, "manifest-incomplete", "'files'"),
+    "a path out": ({"files": {"../items.npy": ENTRY}}, "foreign-files", "../items.npy"),
+    "an absolute path": ({"files": {"/etc/passwd": ENTRY}}, "foreign-files", "/etc/passwd"),
+    "an entry that is no entry": ({"files": {"items.npy": 5}}, "manifest-incomplete", "items.npy"),
+    "items not listed": ({"files": {"items.npy": None}}, "manifest-incomplete", "items.npy"),
+    "table not listed": ({"files": {"users.parquet": None}}, "manifest-incomplete", "users.parquet"),
+}
+"""What is changed in the manifest (None takes a key out), and the refusal."""
 
 
-@pytest.mark.parametrize("name", DAMAGE)
-def test_damaged_and_hostile_folders(folder: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(folder.parent)
-    damage, said = DAMAGE[name]
-    damage(folder)
-    with refused(*said) as caught:
+ITEMS = {
+    "truncated, manifest agrees": lambda whole: whole[:-4],
+    "longer, manifest agrees": lambda whole: whole + b"1234",
+    "an empty array file": b"",
+    "a header alone": header("(8,)", 0),
+    "a huge shape": header(f"({2**62},)"),
+    "a shape that wraps around": header(f"({2**40}, {2**40})"),
+    "a shape beyond 64 bits": header(f"({2**70},)"),
+    "a shape of truths": header("(True,)"),
+    "an open bracket in a header": header("(8,"),
+    "a deep header": header("(" * 20 + "8" + ",)" * 20),
+    "a negative shape": header("(-8,)"),
+    "code in a header": header("__import__('os')"),
+    "an archive": npz(),
+    "a pickle": pickle.dumps(Exploit()),
+    "an object array": np.array([Exploit()] * 8, dtype=object),
+    "another dtype": np.zeros(8, np.int64),
+    "another byte order": np.zeros(8, ">i4"),
+    "an item too large": np.full(8, 4, np.int32),
+    "a negative item": np.full(8, -1, np.int32),
+}
+
+
+OTHERS = {
+    "columns first": ("bounds.npy", np.asfortranarray(np.array([[2, 3], [5, 6], [8, 8]]))),
+    "another shape": ("bounds.npy", np.zeros((2, 3), np.int64)),
+    "offsets that fall": ("offsets.npy", np.array([0, 7, 4, 8])),
+    "offsets that start late": ("offsets.npy", np.array([1, 4, 7, 8])),
+    "offsets that end late": ("offsets.npy", np.array([0, 4, 7, 9])),
+    "bounds outside": ("bounds.npy", np.array([[2, 5], [5, 6], [8, 8]])),
+    "bounds before": ("bounds.npy", np.array([[2, 3], [3, 6], [8, 8]])),
+    "bounds swapped": ("bounds.npy", np.array([[3, 2], [5, 6], [8, 8]])),
+    "parquet garbage": ("items.parquet", GARBAGE, "table-unreadable"),
+    "other items": ("items.parquet", lambda t: t[:3]),
+    "item ids twice": ("items.parquet", lambda t: t.with_columns(item_id=pl.lit("a")), "wrong-item-table"),
+    "no train_count": ("items.parquet", lambda t: t.drop("train_count"), "wrong-item-table"),
+}
+
+
+CONTENTS = {name: ("items.npy", content) for name, content in ITEMS.items()} | OTHERS
+
+
+def opened(folder: Path, code: str, *names: str) -> None:
+    with refused(code, *names) as refusal:
         Store.open(folder)
-    assert "\n" not in str(caught)
-    assert not (folder.parent / "exploited").exists()
+    assert "\n" not in str(refusal) and not (folder.parent / "exploited").exists()
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_broken_folders(folder: Path, name: str) -> None:
+    damage, *says = BROKEN[name]
+    damage(folder)
+    opened(folder, *says)
+
+
+@pytest.mark.parametrize("name", MANIFESTS)
+def test_hostile_manifests(folder: Path, name: str) -> None:
+    changes, *says = MANIFESTS[name]
+    rewrite(folder, changes)
+    opened(folder, *says)
+
+
+@pytest.mark.parametrize("name", CONTENTS)
+def test_hostile_files(folder: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder.parent)
+    file, content, *code = CONTENTS[name]
+    if callable(content):
+        path = folder / file
+        content = content(pl.read_parquet(path) if path.suffix == ".parquet" else path.read_bytes())
+    put(folder, file, content)
+    opened(folder, *(code or ["file-damaged"]), file if not code or "unreadable" in code[0] else "items")
 
 
 def test_a_damaged_user_table_is_found_when_it_is_read(folder: Path) -> None:
-    put_bytes(folder, "users.parquet", b"PAR1" + b"\xff" * 99 + b"PAR1")
+    put(folder, "users.parquet", GARBAGE)
     with refused("table-unreadable", "users.parquet"):
         Store.open(folder).user_ids  # noqa: B018
 
 
 def test_verify_finds_a_flipped_bit(folder: Path) -> None:
-    content = bytearray((folder / "times.npy").read_bytes())
-    content[-1] ^= 1
-    (folder / "times.npy").write_bytes(content)
+    whole = (folder / "times.npy").read_bytes()
+    (folder / "times.npy").write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
     assert Store.open(folder, verify=False).num_events
-    with refused("file-damaged", "times.npy"):
-        Store.open(folder)
-    with refused("file-damaged", "times.npy"):
-        Store.open(folder, verify=True)
-    (folder / "times.npy").write_bytes(bytes(content[:-1]) + bytes([content[-1] ^ 1]))
+    for verify in (None, True):
+        with refused("file-damaged", "times.npy"):
+            Store.open(folder, **{} if verify is None else {"verify": verify})
+    (folder / "times.npy").write_bytes(whole)
     Store.open(folder, verify=True)
     path = folder / "manifest.json"
     manifest = json.loads(path.read_text())

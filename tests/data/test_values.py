@@ -87,7 +87,7 @@ def test_text_of_an_untyped_file() -> None:
         (pl.Series([True]), True, ("wrong-column-type", "Boolean")),
     ],
 )
-def test_bad_times_are_counted_and_shown(series: pl.Series, typed: bool, said: tuple[str, ...]) -> None:
+def test_bad_times_are_counted_and_shown(series: pl.Series, typed: bool, said: tuple) -> None:
     with refused(*said):
         values.seconds(series, "column 't'", typed=typed)
 
@@ -98,7 +98,7 @@ def test_a_unit_for_dates_has_no_effect_and_is_refused() -> None:
 
 
 @pytest.mark.parametrize("dtype", [pl.Int8, pl.UInt16, pl.Int32, pl.Int64, pl.UInt64])
-def test_integer_ids_keep_their_type(dtype: type[pl.DataType]) -> None:
+def test_integer_ids_keep_their_type(dtype: type) -> None:
     assert values.ids(pl.Series([3, 1], dtype=dtype), "id").dtype == dtype
 
 
@@ -124,7 +124,7 @@ def test_ids_from_text_files() -> None:
         (pl.Series([None, None]), ("missing-ids", "2 missing")),
     ],
 )
-def test_bad_ids_are_counted_and_shown(series: pl.Series, said: tuple[str, ...]) -> None:
+def test_bad_ids_are_counted_and_shown(series: pl.Series, said: tuple) -> None:
     with refused(*said):
         values.ids(series, "column 'id'")
 

@@ -18,7 +18,7 @@ def pairs(scores: np.ndarray, labels: np.ndarray) -> float:
     return float((np.sign(gaps) + 1).mean() / 2) if gaps.size else math.nan
 
 
-def draw(rows: int, seed: int, levels: int = 7) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def draw(rows: int, seed: int, levels: int = 7) -> tuple:
     rng = np.random.default_rng(seed)
     labels = (rng.random(rows) < 0.4).astype(float)
     scores = (rng.integers(levels, size=rows) + labels * rng.integers(0, 2, rows)) / (levels + 1)
@@ -45,12 +45,6 @@ def test_a_weight_is_a_number_of_copies(rows: int, seed: int) -> None:
     weights = np.random.default_rng(seed).integers(0, 4, rows)
     copied = pairs(np.repeat(scores, weights), np.repeat(labels, weights))
     assert weighted_auc(dense_ranks(scores), labels, weights.astype(float)) == pytest.approx(copied, nan_ok=True)
-
-
-def test_a_monotone_change_of_scores_changes_nothing() -> None:
-    scores, labels, _ = draw(500, 1, levels=200)
-    assert auc(np.exp(3 * scores), labels) == auc(scores, labels) == pytest.approx(1 - auc(-scores, labels))
-    assert auc(labels, labels) == 1.0 and auc(np.ones(500), labels) == 0.5
 
 
 @given(st.integers(1, 80), st.integers(0, 1000))

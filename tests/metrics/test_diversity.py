@@ -35,7 +35,7 @@ def measured(*settings: str) -> EvaluationResult:
     return evaluate(Whole(ITEMS), kept(), "test", Evaluation(bootstrap=0, ks=(1, 4, 10)).override(*settings))
 
 
-def looped(items: list[int], values: list[set[str]]) -> float:
+def looped(items: list, values: list) -> float:
     """The slow twin: sets of every pair."""
     known = [values[item] for item in items if item >= 0 and values[item]]
     pairs = [1 - len(a & b) / len(a | b) for a, b in combinations(known, 2)]
@@ -45,9 +45,9 @@ def looped(items: list[int], values: list[set[str]]) -> float:
 @pytest.mark.parametrize(
     ("column", "values"), [("brand", [{v} - {None} for v in BRANDS]), ("tags", list(map(set, TAGS)))]
 )
-def test_equals_loops_over_sets(column: str, values: list[set[str]]) -> None:
+def test_equals_loops_over_sets(column: str, values: list) -> None:
     found = measured(f"diversity_by={column}")
-    assert found.per_user.lists is not None and found.protocol["diversity_by"] == column
+    assert found.protocol["diversity_by"] == column
     for k in (1, 4, 10):
         expected = [looped(row[:k].tolist(), values) for row in found.per_user.lists]
         assert found.per_user.values[f"ild@{k}"] == pytest.approx(expected)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from coded import matrix
+from coded import matrix, silent
 from fullrank.semantic_ids import collisions
 from fullrank.semantic_ids.collisions import colliding, resolve_collisions, transport
 from fullrank.semantic_ids.rq_kmeans import RqKmeans
@@ -20,9 +20,9 @@ POPULAR = np.arange(ROWS) * 7 % 50
 
 
 @pytest.fixture(scope="module")
-def made() -> tuple[Tensor, Tensor, object]:
+def made() -> tuple:
     x = torch.from_numpy(matrix(ROWS))
-    quantiser = RqKmeans(levels=2, size=32).fit(x, 0, lambda done, total: None)
+    quantiser = RqKmeans(levels=2, size=32).fit(x, 0, silent)
     codes = quantiser.encode(x)
     assert colliding(codes).sum() > 40, "the codes collide, or the tests below say nothing"
     return x, codes, quantiser

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -18,8 +19,8 @@ from refusals import refused
 
 
 @pytest.fixture
-def codes(vector_file: Path, tmp_path: Path) -> fr.Codes:
-    return fr.encode(catalog(), tmp_path / "codes", set=settings(vector_file))
+def codes(encode: Callable) -> fr.Codes:
+    return encode()
 
 
 def test_codes_of_a_catalogue(codes: fr.Codes) -> None:
@@ -91,9 +92,9 @@ def test_the_report_is_what_the_codes_are(codes: fr.Codes) -> None:
 
 @pytest.mark.parametrize("policy", ["extra_digit", "sinkhorn"])
 @pytest.mark.parametrize("learner", ["opq", "rq_kmeans"])
-def test_policies_leave_no_collision(policy: str, learner: str, vector_file: Path, tmp_path: Path) -> None:
+def test_policies_leave_no_collision(policy: str, learner: str, vector_file: Path, encode: Callable) -> None:
     own = [s for s in settings(vector_file) if learner == "opq" or "rounds" not in s]
-    made = fr.encode(catalog(), tmp_path / "codes", set=[f"learner={learner}", *own, f"collisions={policy}"])
+    made = encode(set=[f"learner={learner}", *own, f"collisions={policy}"])
     report = made.report["collisions"]
     assert report["policy"] == made.policy == policy and report["before"]["rate"] > report["after"]["rate"] == 0
     assert not colliding(made.codes).any() and made.levels == (5 if policy == "extra_digit" else 4)
@@ -102,10 +103,10 @@ def test_policies_leave_no_collision(policy: str, learner: str, vector_file: Pat
     assert (errors["error"] > errors["error_before_policy"]) == (policy == "sinkhorn")
 
 
-def test_reduced_and_whitened(vector_file: Path, tmp_path: Path) -> None:
-    made = fr.encode(catalog(), tmp_path / "codes", set=settings(vector_file, "pca=8", "whiten=true"))
+def test_reduced_and_whitened(encode: Callable) -> None:
+    made = encode("pca=8", "whiten=true")
     x = torch.from_numpy(matrix(200))
-    assert made.reduction is not None and made.reduction.matrix.shape == (12, 8) and made.codebooks.shape == (4, 16, 2)
+    assert made.reduction.matrix.shape == (12, 8) and made.codebooks.shape == (4, 16, 2)
     assert torch.equal(made.quantise(x), made.codes)
     assert float((x - made.decode(made.codes)).pow(2).mean()) < 0.5 * float((x - x.mean(0)).pow(2).mean())
 
@@ -118,27 +119,26 @@ def test_reduced_and_whitened(vector_file: Path, tmp_path: Path) -> None:
         (("limits.neighbours=1",), "neighbours-lost", ("limits.neighbours=0",)),
     ],
 )
-def test_bad_codes_are_refused(change: tuple[str, ...], code: str, names: tuple[object, ...], tmp_path: Path) -> None:
+def test_bad_codes_are_refused(change: tuple, code: str, names: tuple, encode: Callable, tmp_path: Path) -> None:
     x = matrix(200)
     x[:, 6:] = 0  # half of the levels have nothing to say
-    pl.DataFrame({"item_id": np.arange(200), "v": x}).write_parquet(tmp_path / "v.parquet")
-    whole = settings(tmp_path / "v.parquet", "learner.rounds=0", "limits.use=0", "limits.neighbours=0")
+    v = written(x, tmp_path / "v.parquet")
+    whole = settings(v, "learner.rounds=0", "limits.use=0", "limits.neighbours=0")
     with refused(code, *names):
-        fr.encode(catalog(), tmp_path / "codes", set=[*whole, *change])
+        encode(set=[*whole, *change])
     assert not (tmp_path / "codes").exists(), "nothing is written"
-    fr.encode(catalog(), tmp_path / "codes", set=whole)
+    encode(set=whole)
 
 
-def test_a_collapsed_codebook_stops_by_default(tmp_path: Path) -> None:
-    x = np.repeat(matrix(2), 100, 0)
-    pl.DataFrame({"item_id": np.arange(200), "v": x}).write_parquet(tmp_path / "v.parquet")
+def test_a_collapsed_codebook_stops_by_default(encode: Callable, tmp_path: Path) -> None:
+    v = written(np.repeat(matrix(2), 100, 0), tmp_path / "v.parquet")
     with refused("codebook-collapsed", "12.5%", 16, "limits.use=0"):
-        fr.encode(catalog(), tmp_path / "codes", set=settings(tmp_path / "v.parquet"))
+        encode(set=settings(v))
 
 
-def test_text_end_to_end(model: Sentences, tmp_path: Path) -> None:
+def test_text_end_to_end(model: Sentences, encode: Callable, tmp_path: Path) -> None:
     quick = ["learner=rq_kmeans", "learner.size=16", "limits.collisions=1", "vectors.columns=[title]"]
-    made = fr.encode(catalog(), tmp_path / "codes", set=quick, cache=tmp_path / "cache")
+    made = encode(set=quick, cache=tmp_path / "cache")
     assert made.manifest["counts"]["without_vector"] == 5
     assert made.manifest["notes"] == [
         "5 of 200 items have no vector (nothing is known of them): they have the codes of the mean vector"
@@ -148,31 +148,28 @@ def test_text_end_to_end(model: Sentences, tmp_path: Path) -> None:
     assert made.manifest["vectors"]["columns"] == ["title"] and made.manifest["data"] == {}
 
 
-def test_the_seed_and_nothing_else_decides(vector_file: Path, tmp_path: Path) -> None:
-    one, two, three = (
-        fr.encode(catalog(), tmp_path / str(i), set=settings(vector_file, f"seed={seed}"))
-        for i, seed in enumerate((3, 3, 4))
-    )
+def test_the_seed_and_nothing_else_decides(encode: Callable) -> None:
+    one, two, three = (encode(f"seed={seed}", name=name) for name, seed in zip("abc", (3, 3, 4), strict=True))
     assert one.fingerprint == two.fingerprint != three.fingerprint
 
 
-def test_few_items(vector_file: Path, tmp_path: Path) -> None:
+def test_few_items(encode: Callable) -> None:
     with refused("too-few-vectors", 9, "learner.size=2"):
-        fr.encode(catalog(9), tmp_path / "codes", set=settings(vector_file))
-    one = fr.encode(catalog(1), tmp_path / "one", set=settings(vector_file, "learner.size=1", "learner.rounds=0"))
+        encode(items=catalog(9))
+    one = encode("learner.size=1", "learner.rounds=0", items=catalog(1), name="one")
     assert one.codes.tolist() == [[0, 0, 0, 0]] and one.report["neighbours"]["recall"] is None
     untrained = Catalog(catalog(30).frame.with_columns(train_count=pl.lit(0, pl.Int64)))
     with refused("nothing-to-learn-from", "fit_on=all"):
-        fr.encode(untrained, tmp_path / "none", set=settings(vector_file))
-    fr.encode(untrained, tmp_path / "all", set=settings(vector_file, "fit_on=all"))
+        encode(items=untrained)
+    encode("fit_on=all", items=untrained)
 
 
 @pytest.mark.parametrize("policy", ["list", "extra_digit", "sinkhorn"])
-def test_new_items_get_codes_and_old_ones_keep_theirs(policy: str, vector_file: Path, tmp_path: Path) -> None:
-    old = fr.encode(catalog(), tmp_path / "old", set=settings(vector_file, f"collisions={policy}"))
+def test_new_items_get_codes_and_old_ones_keep_theirs(policy: str, encode: Callable, grow: Callable) -> None:
+    old = encode(f"collisions={policy}")
     order = np.random.default_rng(1).permutation(230)
     more = Catalog(catalog(230).frame[order].with_columns(item=pl.Series(np.arange(230))))
-    new = fr.grow_codes(old.path, more, tmp_path / "new")
+    new = grow(old.path, more)
     assert torch.equal(new.of(catalog()), old.codes) and new.sizes == old.sizes
     assert torch.equal(new.codebooks, old.codebooks) and new.policy == policy
     if policy == "list":
@@ -182,36 +179,37 @@ def test_new_items_get_codes_and_old_ones_keep_theirs(policy: str, vector_file: 
     grown = new.manifest["grown"]
     assert grown["items"] == grown["described"] == 30 and grown["from"] == old.fingerprint
     assert grown["ratio"] == pytest.approx(grown["error"] / grown["error_before"]) and 0.8 < grown["ratio"] < 1.5
-    again = fr.grow_codes(new, catalog(240), tmp_path / "newer")
-    assert torch.equal(again.of(more), new.codes)
+    assert torch.equal(grow(new, 240, "newer").of(more), new.codes)
 
 
-def test_drift_is_said(codes: fr.Codes, tmp_path: Path) -> None:
+def written(rows: np.ndarray, path: Path) -> Path:
+    pl.DataFrame({"item_id": np.arange(len(rows)), "vector": rows}).write_parquet(path)
+    return path
+
+
+def test_drift_is_said(codes: fr.Codes, grow: Callable, tmp_path: Path) -> None:
     far = matrix(230)
     far[200:] = 9 * np.random.default_rng(7).normal(size=(30, 12))
-    pl.DataFrame({"item_id": np.arange(230), "vector": far}).write_parquet(tmp_path / "far.parquet")
-    new = fr.grow_codes(codes, catalog(230), tmp_path / "new", vectors=tmp_path / "far.parquet")
+    new = grow(codes, vectors=written(far, tmp_path / "far.parquet"))
     assert new.manifest["grown"]["ratio"] > 3
     assert "times worse than those they were learned from" in new.manifest["notes"][-1]
 
 
 def test_growing_refuses_what_makes_no_sense(
-    codes: fr.Codes, model: Sentences, tmp_path: Path, vector_file: Path
+    codes: fr.Codes, model: Sentences, encode: Callable, grow: Callable, tmp_path: Path, vector_file: Path
 ) -> None:
     with refused("no-new-items", 150):
-        fr.grow_codes(codes, catalog(150), tmp_path / "new")
+        grow(codes, 150)
     with refused("items-without-vectors", 20):
         frame = catalog(270).frame[[*range(10), *range(250, 270)]].with_columns(item=pl.Series(np.arange(30)))
-        fr.grow_codes(codes, Catalog(frame), tmp_path / "new")
-    narrow = pl.DataFrame({"item_id": np.arange(230), "v": matrix(230)[:, :5]})
-    narrow.write_parquet(tmp_path / "narrow.parquet")
+        grow(codes, Catalog(frame))
     with refused("other-vectors", 5):
-        fr.grow_codes(codes, catalog(230), tmp_path / "new", vectors=tmp_path / "narrow.parquet")
-    text = ["learner=rq_kmeans", "learner.size=16", "limits.collisions=1"]
-    made = fr.encode(catalog(), tmp_path / "text", set=text, cache=tmp_path / "cache")
+        grow(codes, vectors=written(matrix(230)[:, :5], tmp_path / "narrow.parquet"))
+    cache = tmp_path / "cache"
+    text = encode(set=["learner=rq_kmeans", "learner.size=16", "limits.collisions=1"], name="text", cache=cache)
     with refused("other-vectors", "text"):
-        fr.grow_codes(made, catalog(230), tmp_path / "new", vectors=vector_file, cache=tmp_path / "cache")
-    kept = fr.grow_codes(made, catalog(230, first=10), tmp_path / "new", cache=tmp_path / "cache")
+        grow(text, vectors=vector_file, cache=cache)
+    kept = grow(text, catalog(230, first=10), cache=cache)
     assert "10 items of text are not among these items" in kept.manifest["notes"][-1]
 
 

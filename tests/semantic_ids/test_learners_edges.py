@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-
 import pytest
 import torch
 
+from folders import python
 from fullrank.core.registry import kinds
 from fullrank.semantic_ids.opq import Opq
 from refusals import refused
@@ -42,10 +39,7 @@ print(len(cases), "cases")
 @pytest.mark.process
 def test_learners_survive_every_shape() -> None:
     """Fewer vectors than dimensions ended the process: SIGSEGV, or `free(): invalid size`."""
-    watched = {**os.environ, "MALLOC_CHECK_": "3", "MALLOC_PERTURB_": "165", "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run([sys.executable, "-c", LEARN], env=watched, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, f"{done.returncode}: {done.stderr[-800:]}"
-    assert "cases" in done.stdout
+    assert "cases" in python(LEARN, MALLOC_CHECK_="3", MALLOC_PERTURB_="165").stdout
 
 
 def test_faiss_is_chosen_where_it_can_learn() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,29 +12,19 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-import fullrank as fr
-from coded import catalog, matrix, settings
+from coded import catalog, drawn, matrix, settings, silent
 from fullrank.semantic_ids.autoencoder import Autoencoder
 from fullrank.semantic_ids.letter import CodeDiversity, CollaborativeAlignment, Letter, balanced_clusters, partners
 from fullrank.semantic_ids.rqvae import LearningStep
 from fullrank.semantic_ids.vectors import Vectors
 from refusals import refused
 
-SMALL: dict[str, Any] = {"levels": 2, "size": 16, "hidden": (64,), "width": 6, "epochs": 60, "batch": 60, "lr": 0.01}
+SMALL = {"levels": 2, "size": 16, "hidden": (64,), "width": 6, "epochs": 60, "batch": 60, "lr": 0.01}
 GROUPS = torch.arange(120) % 6
 
 
-def silent(done: int, total: int) -> None: ...
-
-
-def drawn(*shape: int, seed: int = 0) -> torch.Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
-
-
 def learned(collaborative: Vectors | None = None, **changes: Any) -> Autoencoder:
-    found = Letter(**SMALL | changes).fit(drawn(120, 8), 0, silent, collaborative)
-    assert isinstance(found, Autoencoder)
-    return found
+    return Letter(**SMALL | changes).fit(drawn(120, 8), 0, silent, collaborative)
 
 
 def grouped(known: torch.Tensor | None = None) -> Vectors:
@@ -44,13 +35,6 @@ def grouped(known: torch.Tensor | None = None) -> Vectors:
 def step(rows: torch.Tensor, through: torch.Tensor, codes: torch.Tensor, books: torch.Tensor) -> LearningStep:
     words = torch.stack([books[k][codes[:, k]] for k in range(len(books))], 1)
     return LearningStep(rows, through, codes, words, books)
-
-
-def agreement(codes: torch.Tensor) -> tuple[float, float]:
-    """Share of equal first codes among pairs of a group, and among pairs of different groups."""
-    same, group = codes[:, None, 0] == codes[None, :, 0], GROUPS[:, None] == GROUPS
-    off = ~torch.eye(len(codes), dtype=torch.bool)
-    return float(same[group & off].float().mean()), float(same[~group].float().mean())
 
 
 def test_alignment_by_hand() -> None:
@@ -106,15 +90,6 @@ def test_partners_are_others_of_the_cluster() -> None:
     assert seen == {(0, 2), (0, 4), (2, 0), (2, 4), (4, 0), (4, 2), (1, 5), (5, 1), (3, -1)}
 
 
-def test_alignment_gives_like_items_common_codes() -> None:
-    """Vectors are noise; the groups are in the collaborative vectors alone."""
-    x = drawn(120, 8)
-    with_it = agreement(learned(grouped(), alignment=5.0, diversity=0).encode(x))
-    without = agreement(learned(alignment=0, diversity=0).encode(x))
-    assert with_it[0] > 2 * without[0] and with_it[0] > 4 * with_it[1]
-    assert without[0] < 1.6 * without[1]
-
-
 def test_items_without_a_collaborative_vector_do_not_align() -> None:
     few = torch.arange(120) < 60
     half = learned(grouped(few), epochs=5)
@@ -124,25 +99,9 @@ def test_items_without_a_collaborative_vector_do_not_align() -> None:
     assert not torch.equal(half.codebooks, learned(grouped(), epochs=5).codebooks)
 
 
-def test_diversity_changes_the_codes_in_use() -> None:
-    x = drawn(120, 8)
-    plain, diverse = (learned(alignment=0, diversity=weight, clusters=4) for weight in (0, 1.0))
-    assert not torch.equal(plain.encode(x), diverse.encode(x))
-
-    def loss(found: Autoencoder) -> float:
-        """Of all codewords, the same clusters for both."""
-        term = CodeDiversity(1.0, 4, 1.0, torch.Generator().manual_seed(0))
-        term.begin(found.codebooks)
-        every = torch.arange(16)[:, None].expand(16, 2)
-        unit = F.normalize(found.codebooks, dim=2)
-        return float(term(step(every[:, 0], drawn(16, 6), every, unit)))
-
-    assert loss(diverse) < loss(plain), "codewords of a cluster are nearer to each other"
-
-
 @pytest.mark.parametrize("change", [{"clusters": 2}, {"temperature": 0.2}, {"diversity": 0.5}, {"alignment": 1.0}])
-def test_every_setting_does_something(change: dict[str, float]) -> None:
-    base: dict[str, Any] = {"epochs": 4, "diversity": 0.1, "clusters": 4}
+def test_every_setting_does_something(change: dict) -> None:
+    base = {"epochs": 4, "diversity": 0.1, "clusters": 4}
     one, other = learned(grouped(), **base), learned(grouped(), **base | change)
     assert not torch.equal(one.codebooks, other.codebooks)
 
@@ -168,18 +127,22 @@ def people(tmp_path: Path) -> Path:
     return tmp_path / "people.parquet"
 
 
-def encoding(vector_file: Path, *more: str) -> list[str]:
-    source = [s for s in settings(vector_file) if "rounds" not in s]
-    return [*more, *source, "limits.neighbours=0"]
+def encoding(file: Path, learner: str, *more: str) -> list:
+    source = [s for s in settings(file) if "rounds" not in s]
+    return [f"learner={learner}", *source, "limits.neighbours=0", *more]
+
+
+def beside(file: Path) -> str:
+    return f"collaborative={{kind: file, path: {str(file)!r}}}"
 
 
 QUICK = ("learner.hidden=[32]", "learner.width=8", "learner.epochs=20", "learner.lr=0.01")
 
 
 def test_encode_hands_over_the_collaborative_vectors(
-    vector_file: Path, people: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    vector_file: Path, people: Path, tmp_path: Path, encode: Callable, grow: Callable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given: list[Vectors] = []
+    given = []
     own = Letter._alignment
 
     def spy(self: Letter, found: Vectors) -> CollaborativeAlignment:
@@ -187,53 +150,44 @@ def test_encode_hands_over_the_collaborative_vectors(
         return own(self, found)
 
     monkeypatch.setattr(Letter, "_alignment", spy)
-    beside = f"collaborative={{kind: file, path: {str(people)!r}}}"
-    made = fr.encode(catalog(), tmp_path / "one", set=encoding(vector_file, "learner=letter", beside, *QUICK))
+    made = encode(set=encoding(vector_file, "letter", beside(people), *QUICK))
     trained = catalog().popularity > 0  # items 49, 99, 149 and 199 have no events
     assert np.array_equal(given[0].matrix.numpy()[:180], matrix(190, seed=3)[trained[:190], :8][:180])
     assert given[0].known.tolist() == (np.flatnonzero(trained) < 190).tolist()
     assert made.manifest["collaborative"]["file"] == "people.parquet"
     assert made.report["collaborative"]["items"] == 190 and 0 < made.report["collaborative"]["recall"] < 1
     assert made.manifest["learning"]["last_epoch"]["alignment"] > 0
-    less = fr.encode(
-        catalog(), tmp_path / "two", set=encoding(vector_file, "learner=letter", "learner.alignment=0", *QUICK)
-    )
+    less = encode(set=encoding(vector_file, "letter", "learner.alignment=0", *QUICK), name="less")
     assert less.fingerprint != made.fingerprint and "collaborative" not in less.report
-    grown = fr.grow_codes(made, catalog(230), tmp_path / "new")
-    assert torch.equal(grown.of(catalog()), made.codes)
+    assert torch.equal(grow(made).of(catalog()), made.codes)
     with refused("missing-collaborative-vectors", "--collaborative"):
-        fr.encode(catalog(), tmp_path / "three", set=encoding(vector_file, "learner=letter", *QUICK))
+        encode(set=encoding(vector_file, "letter", *QUICK), name="three")
     assert not (tmp_path / "three").exists()
 
 
-def test_any_learner_is_compared_with_collaborative_vectors(vector_file: Path, people: Path, tmp_path: Path) -> None:
-    beside = f"collaborative={{kind: file, path: {str(people)!r}}}"
-    plain = fr.encode(catalog(), tmp_path / "a", set=encoding(vector_file, "learner=rq_kmeans"))
-    compared = fr.encode(catalog(), tmp_path / "b", set=encoding(vector_file, "learner=rq_kmeans", beside))
+def test_any_learner_is_compared_with_collaborative_vectors(vector_file: Path, people: Path, encode: Callable) -> None:
+    plain = encode(set=encoding(vector_file, "rq_kmeans"), name="a")
+    compared = encode(set=encoding(vector_file, "rq_kmeans", beside(people)), name="b")
     assert torch.equal(plain.codes, compared.codes), "learners that do not ask do not see them"
-    alone = fr.encode(catalog(), tmp_path / "c", set=encoding(people, "learner=rq_kmeans", beside))
+    alone = encode(set=encoding(people, "rq_kmeans", beside(people)), name="c")
     assert alone.report["collaborative"]["recall"] > 1.5 * compared.report["collaborative"]["recall"]
 
 
-def test_joined_vectors(vector_file: Path, people: Path, tmp_path: Path) -> None:
+def test_joined_vectors(vector_file: Path, people: Path, tmp_path: Path, encode: Callable, grow: Callable) -> None:
     files = [f"{{kind: file, path: {str(path)!r}}}" for path in (vector_file, people)]
-
-    def joined(*more: str) -> list[str]:
-        return [f"vectors={{kind: joined, parts: [{', '.join(files)}]}}", *more, *encoding(vector_file)[1:]]
-
-    learner = ("learner=rq_kmeans",)
-    made = fr.encode(catalog(), tmp_path / "both", set=joined(*learner))
+    joined = [*encoding(vector_file, "rq_kmeans"), f"vectors={{kind: joined, parts: [{', '.join(files)}]}}"]
+    made = encode(set=joined)
     found = made.spec.vectors.read(catalog(), tmp_path, lambda name: silent)
     first = F.normalize(torch.from_numpy(matrix(200)), dim=1)
     second = F.normalize(torch.from_numpy(matrix(190, seed=3)[:, :8].copy()), dim=1)
     assert torch.equal(found.matrix[:, :12], first) and torch.equal(found.matrix[:190, 12:], second)
     assert not found.matrix[190:, 12:].any() and bool(found.known.all())
     assert found.facts["width"] == 20 and len(found.facts["parts"]) == 2
-    heavier = fr.encode(catalog(), tmp_path / "heavy", set=joined("vectors.weights=[1, 3]", *learner))
+    heavier = encode(set=[*joined, "vectors.weights=[1, 3]"], name="heavy")
     assert heavier.fingerprint != made.fingerprint
     assert heavier.manifest["vectors"]["fingerprint"] != made.manifest["vectors"]["fingerprint"]
     with refused("weights-not-of-parts", 2, 3):
-        fr.encode(catalog(), tmp_path / "no", set=joined("vectors.weights=[1, 3, 2]"))
+        encode(set=[*joined, "vectors.weights=[1, 3, 2]"], name="no")
     with refused("other-vectors", "joined"):
-        fr.grow_codes(made, catalog(230), tmp_path / "no", vectors=vector_file)
-    assert torch.equal(fr.grow_codes(made, catalog(230), tmp_path / "new").of(catalog()), made.codes)
+        grow(made, vectors=vector_file)
+    assert torch.equal(grow(made).of(catalog()), made.codes)

@@ -10,7 +10,7 @@ from fullrank.semantic_ids.reader import Tuples
 from fullrank.semantic_ids.trie import Trie
 
 
-def tuples(items: int, sizes: tuple[int, ...], seed: int = 0) -> Tuples:
+def tuples(items: int, sizes: tuple, seed: int = 0) -> Tuples:
     rng = np.random.default_rng(seed)
     codes = torch.from_numpy(np.stack([rng.integers(0, size, items) for size in sizes], 1))
     return Tuples(codes, rng.integers(0, 9, items))
@@ -18,12 +18,12 @@ def tuples(items: int, sizes: tuple[int, ...], seed: int = 0) -> Tuples:
 
 @pytest.mark.parametrize("sizes", [(4, 3, 5), (7,), (2, 2, 2, 2), (1, 9)])
 @pytest.mark.parametrize("items", [1, 40])
-def test_nodes_are_the_beginnings_of_tuples(items: int, sizes: tuple[int, ...]) -> None:
+def test_nodes_are_the_beginnings_of_tuples(items: int, sizes: tuple) -> None:
     found = tuples(items, sizes)
     trie = Trie(found)
     every = [tuple(row) for row in found.tuples.tolist()]
     assert every == sorted(every) and len(trie) == len(every)
-    before: list[tuple[int, ...]] = [()]
+    before = [()]
     for k, level in enumerate(trie.levels):
         nodes = sorted({row[: k + 1] for row in every})
         assert [node[-1] for node in nodes] == level.codes.tolist()

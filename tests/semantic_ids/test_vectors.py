@@ -99,7 +99,7 @@ def test_a_damaged_part_is_made_again(
 
 
 @pytest.mark.parametrize("shape", [(), (1, 3)])
-def test_a_foreign_part_does_not_decide_the_width(shape: tuple[int, ...], model: Sentences, tmp_path: Path) -> None:
+def test_a_foreign_part_does_not_decide_the_width(shape: tuple, model: Sentences, tmp_path: Path) -> None:
     spec, given = TextVectors(columns=("price",)), catalog(10)
     whole = spec.read(given, tmp_path, quiet)
     (file,) = tmp_path.rglob("*.safetensors")
@@ -110,7 +110,7 @@ def test_a_foreign_part_does_not_decide_the_width(shape: tuple[int, ...], model:
 
 
 def test_progress_counts_distinct_texts(model: Sentences, tmp_path: Path) -> None:
-    told: list[tuple[int, int]] = []
+    told = []
     TextVectors(columns=("title",)).read(
         catalog(), tmp_path, lambda what: lambda done, total: told.append((done, total))
     )
@@ -154,7 +154,7 @@ def test_vectors_of_a_file(tmp_path: Path) -> None:
         ({"id": [0, 1], "v": [[1.0], [2.0]]}, "missing-column", "vectors.item"),
     ],
 )
-def test_files_that_hold_no_vectors(frame: dict[str, list[object]], code: str, name: object, tmp_path: Path) -> None:
+def test_files_that_hold_no_vectors(frame: dict, code: str, name: object, tmp_path: Path) -> None:
     pl.DataFrame(frame, strict=False).write_parquet(tmp_path / "v.parquet")
     with refused(code, name):
         FileVectors(path=str(tmp_path / "v.parquet")).read(catalog(20), tmp_path, quiet)
@@ -163,18 +163,17 @@ def test_files_that_hold_no_vectors(frame: dict[str, list[object]], code: str, n
 def test_reduction_to_principal_components() -> None:
     x = torch.from_numpy(matrix(200)) @ torch.diag(torch.linspace(3, 0.1, 12))
     full = fit_reduction(x, 12, False)
-    assert full is not None
     torch.testing.assert_close(full.inverse(full.apply(x)), x, atol=1e-4, rtol=1e-4)
     few = fit_reduction(x, 4, False)
     white = fit_reduction(x, 4, True)
-    assert few is not None and white is not None and fit_reduction(x, None, False) is None
+    assert fit_reduction(x, None, False) is None
     centred = (x - x.mean(0)).double()
     u, s, v = torch.linalg.svd(centred, full_matrices=False)
     torch.testing.assert_close(few.apply(x).double().abs(), (u * s)[:, :4].abs(), atol=1e-3, rtol=1e-3)
     torch.testing.assert_close(white.apply(x).T.cov(correction=0), torch.eye(4), atol=1e-3, rtol=1e-3)
     torch.testing.assert_close(white.inverse(white.apply(x)), few.inverse(few.apply(x)), atol=1e-3, rtol=1e-3)
     back = Reduction.load(white.tensors())
-    assert back is not None and torch.equal(back.apply(x), white.apply(x))
+    assert torch.equal(back.apply(x), white.apply(x))
     with refused("too-many-dimensions", 13, "pca=12"):
         fit_reduction(x, 13, False)
     with refused("too-many-dimensions", 6, "pca=4"):
@@ -185,7 +184,7 @@ def test_whitening_does_not_blow_up_what_is_constant() -> None:
     x = torch.from_numpy(matrix(100))
     x[:, 3] = 2.5
     white = fit_reduction(x, None, True)
-    assert white is not None and float(white.apply(x).abs().max()) < 20
+    assert float(white.apply(x).abs().max()) < 20
 
 
 def test_the_packaged_model_works_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,7 @@ from fullrank.models.ranking.mixings.full import Full, kronecker
 from fullrank.ops.effective_rank import stable_rank
 
 SEEDS = st.integers(0, 2**32 - 1)
-HOMOGENEOUS: list[Callable[[Tensor], Tensor]] = [F.relu, lambda x: F.leaky_relu(x, 0.1), torch.abs]
+HOMOGENEOUS = [F.relu, lambda x: F.leaky_relu(x, 0.1), torch.abs]
 
 
 def draw(*shape: int, seed: int = 0) -> Tensor:
@@ -114,19 +114,19 @@ def test_2_2_is_not_of_gelu_and_not_of_networks_per_token() -> None:
 
 
 @pytest.mark.parametrize("act", [F.relu, F.gelu])
-def test_2_2_contraction_is_no_law(act: Callable[[Tensor], Tensor]) -> None:
+def test_2_2_contraction_is_no_law(act: Callable) -> None:
     """Its probabilistic half, at T = 16, D = m = 24: from full rank 49 of 50 draws contract, from rank 3 half do."""
     full, low = (torch.tensor([_ratio(x, act, seed) for seed, x in _many(size)]) for size in (24, 3))
     assert float((full < 1).double().mean()) > 0.95 and float(full.mean()) < 0.65
     assert float((low < 1).double().mean()) < 0.6 and float(low.mean()) > 1
 
 
-def _ratio(x: Tensor, act: Callable[[Tensor], Tensor], seed: int) -> float:
+def _ratio(x: Tensor, act: Callable, seed: int) -> float:
     up, down = (draw(24, 24, seed=seed + n) / 24**0.5 for n in (1000, 2000))
     return rank(act(x @ up) @ down) / rank(x)
 
 
-def _many(low: int) -> list[tuple[int, Tensor]]:
+def _many(low: int) -> list:
     """50 matrices 16 x 24 of an algebraic rank, each with a seed."""
     return [(10 * seed, draw(16, low, seed=seed) @ draw(low, 24, seed=seed + 700)) for seed in range(50)]
 
@@ -184,7 +184,7 @@ def test_3_1_the_inclusion_is_strict(part: int) -> None:
 # Theorem 3.2: gated feed-forwards
 
 
-def gated(x: Tensor, hidden: int, seed: int, act: Callable[[Tensor], Tensor] = F.gelu) -> tuple[Tensor, Tensor]:
+def gated(x: Tensor, hidden: int, seed: int, act: Callable = F.gelu) -> tuple:
     """The multiplicative term before its readout, and the whole block, with entries of variance 1 / D."""
     width = x.shape[1]
     up, value = (draw(width, hidden, seed=seed + n) / width**0.5 for n in (1, 2))
