@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import polars as pl
+import torch
+from torch import Tensor
 
 from discover import Pair, load
 from fullrank.core.spec import Spec
@@ -24,8 +26,8 @@ from fullrank.testing.inputs import (
 )  # fmt: skip
 
 __all__ = [
-    "ITEMS", "Flat", "built", "catalog", "close", "coded_catalog", "histories", "padded", "plain", "questions",
-    "reachable", "shaken", "store", "with_codes",
+    "ITEMS", "Flat", "built", "catalog", "close", "coded_catalog", "drawn", "histories", "padded", "plain",
+    "questions", "reachable", "shaken", "store", "with_codes",
 ]  # fmt: skip
 
 
@@ -51,3 +53,8 @@ def coded_catalog(size: int, sizes: tuple[int, ...], same: int = 0) -> Catalog:
     codes = np.stack([rng.integers(0, number, size) for number in sizes], 1)
     codes[size - same :] = codes[0]
     return with_codes(catalog(size), codes, sizes)
+
+
+def drawn(*shape: int, seed: int = 0) -> Tensor:
+    """Normal numbers that are the same each time."""
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))

@@ -2,31 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
 
 from fullrank.analysis.activations import SampleStore, sample_protocol, sample_users
-from fullrank.analysis.diagnosis import LEFT_OUT
 from fullrank.analysis.diagnostics.ablation import Ablation, parts_of, self_attending, silenced
 from fullrank.evaluation import Evaluation, evaluate
 from fullrank.inference.attention import blocks_of
-from fullrank.models.sequential.attention.focused import Focused
-from fullrank.models.sequential.baselines.popularity import Popularity
-from fullrank.models.sequential.encoders.seq2seq import Seq2Seq
-from fullrank.models.sequential.encoders.transformer import Transformer
-from fullrank.models.sequential.objectives.tasks.last_item import LastItem
-from tests.analysis.conftest import context_of, everyone, model_of, recommender, shop, values
-from tiny import histories, padded
+from parts import Focused, LastItem, Seq2Seq, Transformer
+from tests.analysis.conftest import STORE, context_of, model_of, recommender, shop, values
+from tiny import drawn, histories, padded
 
 
 @pytest.mark.parametrize("settings", [(), ("task=last_item", "reasoner=plr")], ids=["plain", "reasoning"])
 @pytest.mark.parametrize("label", ["attention", "feed_forward"])
-def test_without_a_part_is_as_with_a_zero_output(label: str, settings: tuple[str, ...]) -> None:
-    store = shop()
-    model, twin = (model_of(recommender(None, *settings), store) for _ in range(2))
+def test_without_a_part_is_as_with_a_zero_output(label, settings) -> None:
+    model, twin = (model_of(recommender(None, *settings)) for _ in range(2))
     if settings:
         twin.load_state_dict(model.state_dict())
     batch = padded(histories((3, 9, 5), items=30))
@@ -48,18 +40,17 @@ def test_without_a_part_is_as_with_a_zero_output(label: str, settings: tuple[str
     [("decoder_attention", ("attention", "output")), ("cross_attention", ("cross", "output")),
      ("decoder_feed_forward", ("feed_forward", "down"))],
 )  # fmt: skip
-def test_parts_of_a_decoder_are_left_out_together(label: str, outputs: tuple[str, str]) -> None:
+def test_parts_of_a_decoder_are_left_out_together(label, outputs) -> None:
     """As with zeros for the last matrix of each; a search, token by token, sees the same."""
-    store = shop()
     spec = recommender(Seq2Seq(layers=1, decoder_layers=2)).model_copy(update={"task": LastItem()})
-    model, twin = model_of(spec, store), model_of(spec, store)
+    model, twin = model_of(spec), model_of(spec)
     batch = padded(histories((3, 9, 5), items=30))
     for block in twin.encoder.decoder:
         torch.nn.init.zeros_(getattr(getattr(block, outputs[0]), outputs[1]).weight)
     (part,) = (part for part in parts_of(model) if part.label == label)
-    token = torch.randn(3, 2, 8, generator=torch.Generator().manual_seed(1))
+    token = drawn(3, 2, 8, seed=1)
 
-    def answers(one: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    def answers(one):
         x = one.items.embed(batch.items)
         return one.answer(batch).vectors, one.encoder.step(token, one.encoder.start(x, batch)[1])[0]
 
@@ -71,33 +62,22 @@ def test_parts_of_a_decoder_are_left_out_together(label: str, outputs: tuple[str
         assert all(not torch.allclose(a, b) for a, b in zip(answers(model), found, strict=True))
 
 
-def test_a_pre_norm_block_without_both_is_the_identity() -> None:
-    store = shop()
-    model = model_of(recommender(), store)
-    block = model.encoder.blocks[0]
-    batch = padded(histories((4, 2), items=30))
-    x = torch.randn(2, 4, 8)
-    with torch.no_grad(), silenced((block.attention, block.feed_forward)):
-        assert torch.equal(block(x, batch), x)
-
-
 def test_parts_are_each_block_and_all_of_a_kind() -> None:
-    store = shop()
-    found = [(part.label, part.layer, len(part.modules)) for part in parts_of(model_of(recommender(), store))]
+    found = [(part.label, part.layer, len(part.modules)) for part in parts_of(model_of())]
     kinds = [("attention", 0, 1), ("attention", 1, 1), ("attention", None, 2)]
     fed = [("feed_forward", layer, many) for _, layer, many in kinds]
     assert found == [*kinds, *fed, ("mixing", None, 2)]
     bare = recommender(Transformer(layers=1, feed_forward="none"))
-    assert [(part.label, part.layer) for part in parts_of(model_of(bare, store))] == [
+    assert [(part.label, part.layer) for part in parts_of(model_of(bare))] == [
         ("attention", 0),
         ("mixing", None),
     ]
     signed = recommender(Transformer(layers=1, attention=Focused(heads=1), feed_forward="none"))
-    assert [part.label for part in parts_of(model_of(signed, store))] == ["attention"], "rows do not sum to one"
+    assert [part.label for part in parts_of(model_of(signed))] == ["attention"], "rows do not sum to one"
 
 
 @pytest.mark.parametrize("settings", [(), ("task=last_item", "reasoner={kind: rearec, steps: 1}")])
-def test_an_event_that_attends_to_itself_is_answered_as_if_it_were_alone(settings: tuple[str, ...]) -> None:
+def test_an_event_that_attends_to_itself_is_answered_as_if_it_were_alone(settings) -> None:
     model = model_of(recommender(Transformer(layers=2, positions="none"), *settings), shop())
     long, last = padded(histories((6, 3), items=30)), padded([h[-1:] for h in histories((6, 3), items=30)])
     mixers = parts_of(model)[-1].modules
@@ -112,22 +92,15 @@ def test_an_event_that_attends_to_itself_is_answered_as_if_it_were_alone(setting
 
 @pytest.mark.parametrize("settings", [(), ("scoring.similarity=cosine", "scoring.temperature=0.1")])
 @pytest.mark.parametrize("spec", [Evaluation(), Evaluation(seen="keep", selection="recall@5", popularity="all")])
-def test_the_whole_model_is_measured_as_an_evaluation_does(spec: Evaluation, settings: tuple[str, ...]) -> None:
-    store = shop()
-    model, some = model_of(recommender(None, *settings), store), sample_users(store, "test", 17)
-    rows = Ablation(context_of(model, some, store, evaluation=sample_protocol(spec))).rows()
-    found = evaluate(model, SampleStore(store, some.users), "test", sample_protocol(spec))
+def test_the_whole_model_is_measured_as_an_evaluation_does(spec, settings) -> None:
+    model, some = model_of(recommender(None, *settings)), sample_users(STORE, "test", 17)
+    rows = Ablation(context_of(model, some, STORE, evaluation=sample_protocol(spec))).rows()
+    found = evaluate(model, SampleStore(STORE, some.users), "test", sample_protocol(spec))
     assert found.protocol["users"] == 17 and np.array_equal(found.per_user.users, np.sort(some.users))
     assert set(found.metrics) == {spec.selection, "fair0.8@1"}
     for name, value in found.metrics.items():
         assert values(rows, name, label="whole") == [value]
     assert len(values(rows, "collapse_share")) == 8
     with torch.no_grad(), silenced((model.encoder.blocks[1].feed_forward,)):
-        again = evaluate(model, SampleStore(store, some.users), "test", sample_protocol(spec))
+        again = evaluate(model, SampleStore(STORE, some.users), "test", sample_protocol(spec))
     assert values(rows, "fair0.8@1", label="feed_forward", layer=1) == [again.metrics["fair0.8@1"]]
-
-
-def test_a_model_without_blocks_says_so() -> None:
-    store = shop()
-    rows = Ablation(context_of(model_of(Popularity(), store), everyone(store), store)).rows()
-    assert [one["name"] for one in rows] == [LEFT_OUT]

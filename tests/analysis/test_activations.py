@@ -9,51 +9,47 @@ import torch
 from fullrank.analysis.activations import activations, sample_users
 from fullrank.data.batch import DenseScorer
 from fullrank.inference import attention as room
-from fullrank.inference.attention import attention_of, blocks_of, trim, weights_of
-from fullrank.models.sequential.encoders.gru import GRU
+from fullrank.inference.attention import weights_of
 from refusals import refused
-from tests.analysis.conftest import DIM, everyone, history, model_of, recommender, shop
-from tiny import close, histories, padded
+from tests.analysis.conftest import EVERYONE, STORE, history, model_of, shop
+from tiny import close, padded
 
 
 def test_a_sample_is_a_function_of_the_seed() -> None:
-    store = shop()
     one, two, other = (
-        sample_users(store, "test", 9),
-        sample_users(store, "test", 9),
-        sample_users(store, "test", 9, seed=1),
+        sample_users(STORE, "test", 9),
+        sample_users(STORE, "test", 9),
+        sample_users(STORE, "test", 9, seed=1),
     )
     assert np.array_equal(one.users, two.users) and not np.array_equal(one.users, other.users)
     assert len(one) == 9 and len(np.unique(one.users)) == 9
-    assert np.array_equal(sample_users(store, "test", 20).first(9).users, one.users), (
+    assert np.array_equal(sample_users(STORE, "test", 20).first(9).users, one.users), (
         "a smaller sample is its beginning"
     )
-    assert len(everyone(store)) == len(store.eval_set("test"))
+    assert len(EVERYONE) == len(STORE.eval_set("test"))
 
 
 @pytest.mark.parametrize(("split", "users", "said"), [("tset", 5, "unknown-split"), ("test", 1, "sample-too-small")])
-def test_a_sample_that_cannot_be(split: str, users: int, said: str) -> None:
+def test_a_sample_that_cannot_be(split, users, said) -> None:
     with refused(said, split if said == "unknown-split" else users):
         sample_users(shop(), split, users)
 
 
 def test_every_user_is_read_once_with_the_models_answer() -> None:
-    store = shop()
-    model, some = model_of(recommender(), store), everyone(store)
+    model = model_of()
     seen = []
-    for reading in activations(model, some):
+    for reading in activations(model, EVERYONE):
         seen += reading.users.tolist()
         assert isinstance(reading.scorer, DenseScorer) and reading.states is not None
         for place, vector in zip(reading.users, reading.scorer.vectors, strict=True):
-            alone = model.answer(padded([history(some, place).tolist()])).vectors[0]
+            alone = model.answer(padded([history(EVERYONE, place).tolist()])).vectors[0]
             assert close(vector, alone)
-    assert sorted(seen) == list(range(len(some)))
+    assert sorted(seen) == list(range(len(EVERYONE)))
 
 
 def test_what_attentions_and_norms_were_given() -> None:
-    store = shop()
-    model = model_of(recommender(), store)
-    (reading,) = activations(model, everyone(store))
+    model = model_of()
+    (reading,) = activations(model, EVERYONE)
     assert [attended.layer for attended in reading.attentions] == [0, 1]
     for attended, layer in zip(reading.attentions, reading.states.layers, strict=False):
         block = model.encoder.blocks[attended.layer]
@@ -64,21 +60,19 @@ def test_what_attentions_and_norms_were_given() -> None:
 
 
 def test_nothing_stays_behind() -> None:
-    store = shop()
-    model = model_of(recommender(), store).train()
+    model = model_of().train()
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     state = torch.random.get_rng_state()
-    for _ in activations(model, everyone(store)):
+    for _ in activations(model, EVERYONE):
         break
     assert model.training and torch.equal(torch.random.get_rng_state(), state)
     assert all(not m._forward_hooks and not m._forward_pre_hooks for m in model.modules())
     assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
 
 
-def test_weights_come_in_parts_without_padding(monkeypatch: pytest.MonkeyPatch) -> None:
-    store = shop()
-    model = model_of(recommender(), store)
-    (reading,) = activations(model, everyone(store))
+def test_weights_come_in_parts_without_padding(monkeypatch) -> None:
+    model = model_of()
+    (reading,) = activations(model, EVERYONE)
     attended = reading.attentions[1]
     with torch.no_grad():
         ((_, _, whole),) = weights_of(attended)
@@ -91,18 +85,3 @@ def test_weights_come_in_parts_without_padding(monkeypatch: pytest.MonkeyPatch) 
             assert close(weights, whole[rows, :, :width, :width])
             assert not whole[rows, :, width:].any(), "rows of padded queries are zero"
             assert close(weights.sum(-1), batch.valid[:, None].float().expand(-1, 2, -1))
-
-
-def test_cutting_a_batch_keeps_every_tensor() -> None:
-    batch = padded(histories((2, 7, 3)), extra=4)
-    part = trim(batch, slice(0, 1))
-    assert part.items.shape == (1, 2) and part.lengths.tolist() == [2] and part.rows.tolist() == [100]
-    assert torch.equal(part.items, batch.items[:1, :2])
-
-
-def test_models_without_blocks() -> None:
-    store = shop()
-    model = model_of(recommender(GRU()), store)
-    assert blocks_of(model) == [] and attention_of(model.encoder) is None
-    (reading,) = activations(model, everyone(store))
-    assert reading.attentions == () and reading.states.tokens.shape[-1] == DIM

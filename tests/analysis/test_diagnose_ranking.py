@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 import fullrank as fr
-from fullrank.analysis.diagnosis import NAME, Diagnosis, Row
+from fullrank.analysis.diagnose import diagnose_ranking
+from fullrank.analysis.diagnosis import NAME, Diagnosis
 from fullrank.analysis.ranking_activations import ranking_activations, sample_impressions
 from fullrank.core.tensor_files import read_tensors
 from fullrank.data.events.prepare import prepare
@@ -25,20 +25,20 @@ SMALL = ("training.max_epochs=2", "training.batch_size=300", "model.ranker.token
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> ImpressionStore:
+def store(tmp_path_factory) -> ImpressionStore:
     return shop(tmp_path_factory.mktemp("clicks") / "data")
 
 
-def mixing(*settings: str) -> Any:
+def mixing(*settings) -> Any:
     return tiny().override("model.ranker=rankelastor", *SMALL, *settings)
 
 
 @pytest.fixture(scope="module")
-def run(store: ImpressionStore, tmp_path_factory: pytest.TempPathFactory) -> Run:
+def run(store, tmp_path_factory) -> Run:
     return fr.train(mixing(), store, tmp_path_factory.mktemp("run") / "bare", progress=False)
 
 
-def test_a_sample_is_a_function_of_seed_and_split(store: ImpressionStore) -> None:
+def test_a_sample_is_a_function_of_seed_and_split(store) -> None:
     test = store.split("test")
     some = sample_impressions(store, "test", 50)
     assert len(set(some)) == 50 and all(row in test for row in some) and (np.diff(some) > 0).all()
@@ -51,9 +51,7 @@ def test_a_sample_is_a_function_of_seed_and_split(store: ImpressionStore) -> Non
             sample_impressions(store, *words)
 
 
-def test_rows_are_those_of_the_whole_split_in_any_batches(
-    run: Run, store: ImpressionStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_are_those_of_the_whole_split_in_any_batches(run, store, tmp_path, monkeypatch) -> None:
     found = fr.diagnose(run, impressions=10**6)
     about = found.about()
     assert about["impressions"] == len(store.split("test")) and about["split"] == "test" and about["seed"] == 0
@@ -66,13 +64,13 @@ def test_rows_are_those_of_the_whole_split_in_any_batches(
         assert ours["value"] == pytest.approx(theirs["value"], rel=1e-4, abs=1e-4), ours
 
 
-def _smooth(found: Diagnosis) -> list[Row]:
+def _smooth(found) -> list:
     """The figures that rounding moves a little, and does not make jump."""
     return [one for one in found.rows if one["value"] is not None and not one["name"].endswith(("_bin", "_rose"))]
 
 
-def test_reading_leaves_the_model_as_it_was(run: Run, store: ImpressionStore) -> None:
-    model: Any = run.model().train()
+def test_reading_leaves_the_model_as_it_was(run, store) -> None:
+    model = run.model().train()
     hooks = [module._forward_pre_hooks for module in model.modules()]
     for one in ranking_activations(model, store, sample_impressions(store, "test", 9)):
         assert list(one.feed_forward_inputs) == ["ffn_0", "ffn_1"] and not any(
@@ -81,15 +79,17 @@ def test_reading_leaves_the_model_as_it_was(run: Run, store: ImpressionStore) ->
     assert model.training and not any(hooks)
 
 
-def test_what_is_refused(run: Run, store: ImpressionStore, tmp_path: Path) -> None:
+def test_what_is_refused(run, store, tmp_path) -> None:
     with refused("sample-of-other-problem", run.path, "impressions"):
         fr.diagnose(run, users=5)
     other = fr.prepare_impressions(table(200), tmp_path / "other", schema=SCHEMA | {"fields": ["user", "item"]})
     with refused("store-differs", tmp_path / "other", run.path):
         fr.diagnose(run, data=other)
+    with refused("other-fields", other.path):
+        diagnose_ranking(run.model(), other)
 
 
-def test_watching_logs_every_tap_and_changes_no_weight(run: Run, store: ImpressionStore, tmp_path: Path) -> None:
+def test_watching_logs_every_tap_and_changes_no_weight(run, store, tmp_path) -> None:
     watched = fr.train(mixing(), store, tmp_path / "watched", callbacks=[fr.Watch()], progress=False)
     epochs = [row for row in watched.rows() if row["event"] == "epoch"]
     assert len(epochs) == 2 and not [row for row in watched.rows() if row["event"] == "watch"]
@@ -102,7 +102,7 @@ def test_watching_logs_every_tap_and_changes_no_weight(run: Run, store: Impressi
     assert one.keys() == two.keys() and all(one[key].equal(two[key]) for key in one)
 
 
-def test_watching_inside_an_epoch_is_what_a_diagnosis_says(store: ImpressionStore, tmp_path: Path) -> None:
+def test_watching_inside_an_epoch_is_what_a_diagnosis_says(store, tmp_path) -> None:
     watch = fr.WatchRanks(impressions=100, every=3)
     made = fr.train(mixing("training.max_epochs=1"), store, tmp_path / "r", callbacks=[watch], progress=False)
     rows = [row for row in made.rows() if row["event"] == "watch"]
@@ -112,7 +112,7 @@ def test_watching_inside_an_epoch_is_what_a_diagnosis_says(store: ImpressionStor
     assert found.of("token_ranks", "stable_rank")[-1]["value"] == pytest.approx(epoch["watch/last_layer_stable_rank"])
 
 
-def test_what_cannot_be_watched_is_said_before_anything_is_written(store: ImpressionStore, tmp_path: Path) -> None:
+def test_what_cannot_be_watched_is_said_before_anything_is_written(store, tmp_path) -> None:
     assert isinstance(fr.WatchRanks(), Callback)
     lr = tiny().override("model={kind: click, ranker: lr}")
     for spec, watch, hint in (
@@ -132,16 +132,8 @@ def test_what_cannot_be_watched_is_said_before_anything_is_written(store: Impres
             fr.WatchRanks(**settings)
 
 
-def test_without_validation_training_impressions_are_read(tmp_path: Path) -> None:
+def test_without_validation_training_impressions_are_read(tmp_path) -> None:
     schema = SCHEMA | {"split": {"kind": "random", "shares": [0.9, 0.0, 0.1]}}
     store = fr.prepare_impressions(table(400), tmp_path / "data", schema=schema)
     made = fr.train(mixing("training.max_epochs=1"), store, tmp_path / "r", callbacks=[fr.Watch()], progress=False)
     assert [row for row in made.rows() if row["event"] == "epoch"][0]["watch/last_layer_stable_rank"] >= 1
-
-
-def test_other_fields_are_refused(run: Run, store: ImpressionStore, tmp_path: Path) -> None:
-    from fullrank.analysis.diagnose import diagnose_ranking
-
-    other = fr.prepare_impressions(table(200), tmp_path / "other", schema=SCHEMA | {"fields": ["user", "item"]})
-    with refused("other-fields", other.path):
-        diagnose_ranking(run.model(), other)  # type: ignore[arg-type]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import pytest
@@ -21,13 +19,21 @@ from fullrank.analysis.diagnostics.explain import ExampleUser, example_user, exp
 from fullrank.analysis.diagnostics.focus import Focus
 from fullrank.analysis.relevance import Relevance
 from fullrank.data.events.store import Store
-from fullrank.models.sequential.attention.focused import Focused
-from fullrank.models.sequential.attention.softmax import Softmax
-from fullrank.models.sequential.encoders.gru import GRU
-from fullrank.models.sequential.encoders.transformer import Transformer
-from fullrank.models.sequential.objectives.tasks.cloze import Cloze
+from parts import Cloze, Focused, Softmax, Transformer
 from refusals import refused
-from tests.analysis.conftest import ITEMS, context_of, everyone, history, model_of, observed, recommender, shop, values
+from tests.analysis.conftest import (
+    EVERYONE,
+    ITEMS,
+    STORE,
+    context_of,
+    everyone,
+    history,
+    model_of,
+    observed,
+    recommender,
+    shop,
+    values,
+)
 from tiny import store
 
 KINDS = {
@@ -39,13 +45,13 @@ KINDS = {
 }
 
 
-def sets(on: Store) -> list[set[int]]:
+def sets(on) -> list:
     """The training items of each user."""
     bounds = zip(on.offsets[:-1], on.bounds[:, 0], strict=True)
     return [set(map(int, on.items[low:high])) for low, high in bounds if high > low]
 
 
-def related(on: Store, item: int, target: int) -> bool:
+def related(on, item, target) -> bool:
     """Positive pointwise mutual information, from sets."""
     had = sets(on)
     both, one, two = (sum(1 for s in had if wanted <= s) for wanted in ({item, target}, {item}, {target}))
@@ -54,7 +60,7 @@ def related(on: Store, item: int, target: int) -> bool:
 
 @given(st.lists(st.lists(st.integers(0, 6), min_size=3, max_size=8), min_size=1, max_size=9))
 @settings(max_examples=40, deadline=None)
-def test_relevance_is_positive_mutual_information(rows: list[list[int]]) -> None:
+def test_relevance_is_positive_mutual_information(rows) -> None:
     on = store(rows, 7)
     pairs = np.array([(a, b) for a in range(7) for b in range(7)])
     relevance = Relevance(on)
@@ -64,7 +70,7 @@ def test_relevance_is_positive_mutual_information(rows: list[list[int]]) -> None
     assert relevance.together(pairs[:, 0], pairs[:, 1]).tolist() == together
 
 
-def test_pairs_are_counted_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pairs_are_counted_in_parts(monkeypatch) -> None:
     on = shop(80)
     pairs = np.random.default_rng(0).integers(0, ITEMS, (300, 2))
     whole = Relevance(on).together(pairs[:, 0], pairs[:, 1])
@@ -81,49 +87,52 @@ def test_alike_vectors_make_relevant() -> None:
         Relevance(on, vectors[:3])
 
 
+def last_looks(attended, row, keys) -> np.ndarray:
+    """[H, K]: the shares of these keys in the attention of a row's last query, with their sign."""
+    last = int(attended.batch.lengths[row]) - 1
+    with torch.no_grad():
+        weights = attended.module.weights(attended.x, attended.batch)[row, :, last, keys].double().numpy()
+    return weights / np.abs(weights).sum(1, keepdims=True)
+
+
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_twin_adds_up_single_weights(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    on = shop()
-    model, some = model_of(KINDS[kind], on), everyone(on)
-    targets = some.next_items
+def test_the_twin_adds_up_single_weights(kind, monkeypatch) -> None:
+    model = model_of(KINDS[kind])
     monkeypatch.setattr(room, "LAST", 6)
-    sums, even, users = np.zeros((3, 2, 2)), 0.0, 0
-    for reading in activations(model, some):
+    monkeypatch.setattr("fullrank.inference.attention.WEIGHTS", 300)
+    sums, even = [], []
+    for reading in activations(model, EVERYONE):
+        batch = reading.attentions[0].batch
         for row, place in enumerate(reading.users):
-            batch = reading.attentions[0].batch
-            length = int(batch.lengths[row])
-            real = [j for j in range(length) if batch.hidden is None or not batch.hidden[row, j]]
-            keys = real[-6:]
-            assert [int(batch.items[row, j]) for j in real] == history(some, place)[-len(real) :].tolist()
-            marks = np.array([related(on, int(batch.items[row, j]), int(targets[place])) for j in keys])
-            if marks.all() or not marks.any():
-                continue
-            users, even = users + 1, even + marks.mean()
-            for attended in reading.attentions:
-                with torch.no_grad():
-                    weights = attended.module.weights(attended.x, batch)[row, :, length - 1, keys].double().numpy()
-                shares = weights / np.abs(weights).sum(1, keepdims=True)
-                sums[0, attended.layer] += np.abs(shares[:, marks]).sum(1)
-                sums[1, attended.layer] += shares[:, marks].sum(1)
-                sums[2, attended.layer] += shares[:, ~marks].sum(1)
-    (rows,) = observed(model, some, Focus, on=on)
-    assert 3 < users < len(some) and values(rows, "users") == [users] and values(rows, "asked") == [len(some)]
-    assert values(rows, "even")[0] == pytest.approx(even / users)
+            keys = [j for j in range(int(batch.lengths[row])) if batch.hidden is None or not batch.hidden[row, j]][-6:]
+            items, target = batch.items[row, keys].tolist(), int(EVERYONE.next_items[place])
+            assert items == history(EVERYONE, place)[-len(keys) :].tolist()
+            marks = np.array([related(STORE, item, target) for item in items])
+            if marks.any() and not marks.all():
+                looks = np.stack([last_looks(attended, row, keys) for attended in reading.attentions])
+                parts = (np.abs(looks[..., marks]), looks[..., marks], looks[..., ~marks])
+                sums.append([part.sum(-1) for part in parts])
+                even.append(marks.mean())
+    (rows,) = observed(model, Focus)
+    assert 3 < len(even) < len(EVERYONE) and values(rows, "even") == [pytest.approx(np.mean(even))]
+    assert values(rows, "users") == [len(even)] and values(rows, "asked") == [len(EVERYONE)]
+    shares = np.mean(sums, 0)
     for layer in range(2):
         for head in (None, 0, 1):
-            share, kept, noise = (s[layer].mean() if head is None else s[layer, head] for s in sums / users)
-            where: dict[str, Any] = {"layer": layer, "head": head}
-            assert values(rows, "relevant", **where)[0] == pytest.approx(share, abs=1e-5)
-            assert values(rows, "ratio", **where)[0] == pytest.approx(share * users / even, rel=1e-4)
-            assert values(rows, "signed", label="relevant", **where)[0] == pytest.approx(kept, abs=1e-5)
-            assert values(rows, "signed", label="noise", **where)[0] == pytest.approx(noise, abs=1e-5)
-    if kind != "focused":
-        assert sums[0] == pytest.approx(sums[1]), "softmax weights have no sign"
+            share, kept, noise = (part[layer].mean() if head is None else part[layer, head] for part in shares)
+            for name, label, expected in (
+                ("relevant", None, share), ("ratio", None, share / np.mean(even)),
+                ("signed", "relevant", kept), ("signed", "noise", noise),
+            ):  # fmt: skip
+                found = values(rows, name, layer=layer, head=head, label=label)
+                assert found == [pytest.approx(expected, rel=1e-4, abs=1e-5)]
+    if kind == "focused":
+        assert (shares[0] > shares[1] + 0.1 / len(even)).any()
     else:
-        assert (sums[0] > sums[1] + 0.1).any()
+        assert shares[0] == pytest.approx(shares[1]), "softmax weights have no sign"
 
 
-def planted(users: int = 60) -> Store:
+def planted(users=60) -> Store:
     """Two departments that nobody mixes, but for three stray events each: relevant is who is of the target's own."""
     rng = np.random.default_rng(0)
     rows = []
@@ -148,36 +157,30 @@ def test_attention_to_the_own_department_is_seen() -> None:
             q, k, _ = model.encoder.blocks[0].attention.qkv.weight.split(8)
             q.copy_(strength * torch.eye(8))
             k.copy_(torch.eye(8))
-        (rows,) = observed(model, some, Focus, on=on)
+        (rows,) = observed(model, Focus, on=on, some=some)
         assert least < values(rows, "ratio", layer=0, head=0)[0] < most
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_explanation_shows_each_event(kind: str) -> None:
-    on = shop()
-    model, some = model_of(KINDS[kind], on), everyone(on)
-    relevance = Relevance(on)
+def test_an_explanation_shows_each_event(kind) -> None:
+    model = model_of(KINDS[kind])
+    relevance = Relevance(STORE)
     for place in (0, 3, 7):
-        user = int(some.users[place])
-        found = explain_user(model, on, user, relevance=relevance)
-        read = history(some, place, 10 if causal(kind) else 9)
-        events = some.histories.items
+        user = int(EVERYONE.users[place])
+        found = explain_user(model, STORE, user, relevance=relevance)
+        read = history(EVERYONE, place, 10 if causal(kind) else 9)
+        events = EVERYONE.histories.items
         assert found.items.tolist() == read.tolist() and found.target == events.values[events.ends[place]]
-        assert found.relevant.tolist() == [related(on, int(i), found.target) for i in read]
+        assert found.relevant.tolist() == [related(STORE, int(i), found.target) for i in read]
         assert np.abs(found.shares).sum(1).max() <= 1 + 1e-5 and found.shares.shape == (2, len(read))
-        (reading,) = (r for r in activations(model, some) if place in r.users)
-        row = reading.users.tolist().index(place)
-        batch, attended = reading.attentions[1].batch, reading.attentions[1]
-        with torch.no_grad():
-            last = int(batch.lengths[row]) - 1
-            weights = attended.module.weights(attended.x, batch)[row, :, last, : len(read)].double()
-        wanted = (weights / weights.abs().sum(-1, keepdim=True)).mean(0).numpy()
-        assert np.allclose(found.shares[1], wanted, atol=1e-4)
+        (reading,) = (r for r in activations(model, EVERYONE) if place in r.users)
+        wanted = last_looks(reading.attentions[1], reading.users.tolist().index(place), [*range(len(read))])
+        assert np.allclose(found.shares[1], wanted.mean(0), atol=1e-4)
     with refused("no-target", 10_000, "test"):
-        explain_user(model, on, 10_000)
+        explain_user(model, STORE, 10_000)
 
 
-def causal(kind: str) -> bool:
+def causal(kind) -> bool:
     return not kind.startswith("two-sided")
 
 
@@ -195,24 +198,11 @@ def test_the_example_user_has_both_kinds_and_is_the_same_for_every_model() -> No
 
 
 def test_what_is_left_out_says_why() -> None:
-    on = shop()
-    found = diagnose_retrieval(model_of(recommender(GRU()), on), on, users=25)
-    assert "no attention" in found.left_out()["focus"] and "no attention" in found.left_out()["case"]
-    found = diagnose_retrieval(model_of(recommender(), on), on, split="train", users=25)
+    found = diagnose_retrieval(model_of(), STORE, split="train", users=25)
     assert "no targets" in found.left_out()["focus"] and not found.of("case")
     same = store([[1, 2, 3, 1, 2, 3]] * 6, ITEMS)
     model, some = model_of(recommender(), same), everyone(same)
     focus = Focus(context_of(model, some, same))
     focus.targets = np.array([3] * 6)
-    (rows,) = observed(model, some, focus)
+    (rows,) = observed(model, focus, some=some)
     assert [one["name"] for one in rows] == [LEFT_OUT] and "both relevant events and noise" in rows[0]["label"]
-
-
-def test_rows_of_the_sample_do_not_depend_on_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    on = shop()
-    model, some = model_of(KINDS["focused"], on), everyone(on)
-    (whole,) = observed(model, some, Focus, on=on)
-    monkeypatch.setattr("fullrank.inference.attention.WEIGHTS", 300)
-    (parts,) = observed(model, some, Focus, on=on)
-    for a, b in pairwise([whole, parts]):
-        assert [one["value"] for one in a] == pytest.approx([one["value"] for one in b], abs=1e-6)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ import pytest
 import torch
 
 import fullrank as fr
-from fullrank.analysis.activations import Activations, activations
+from fullrank.analysis.activations import activations
 from fullrank.analysis.diagnosis import LEFT_OUT
 from fullrank.analysis.diagnostics import beam_loss as room
 from fullrank.analysis.diagnostics.beam_loss import BeamLoss
@@ -21,20 +20,12 @@ from fullrank.analysis.diagnostics.code_popularity import CodePopularity
 from fullrank.analysis.diagnostics.cold_items import ColdItems, target_groups
 from fullrank.analysis.diagnostics.explain import explain_user
 from fullrank.analysis.diagnostics.focus import Focus
-from fullrank.analysis.report import OpenTable
 from fullrank.analysis.report.collect import collect
 from fullrank.data.events.catalog import Catalog
-from fullrank.data.events.store import Store
 from fullrank.evaluation import Evaluation
 from fullrank.inference.search import Decoding
-from fullrank.models.sequential.attention.softmax import Softmax
-from fullrank.models.sequential.encoders.transformer import Transformer
-from fullrank.models.sequential.items.semantic import Semantic
-from fullrank.models.sequential.model import Recommender
-from fullrank.models.sequential.objectives.tasks.generate import Generate
-from fullrank.models.sequential.objectives.tasks.semantic_tokens import SemanticTokens
-from tests.analysis.conftest import ITEMS, context_of, everyone, observed, recommender, shop, values
-from tests.analysis.conftest import model_of as plain_model
+from parts import Generate, Recommender, Semantic, SemanticTokens, Softmax, Transformer
+from tests.analysis.conftest import EVERYONE, ITEMS, STORE, context_of, model_of, observed, values
 from tiny import shaken
 
 SIZES = (3, 4, 5)
@@ -42,11 +33,11 @@ ROTARY = Transformer(layers=2, attention=Softmax(heads=2, rope=True), positions=
 TASKS = {"generate": Generate(), "semantic_tokens": SemanticTokens(), "with_users": Generate(user_tokens=3)}
 
 
-def model_of(on: Store, task: str = "generate") -> Any:
+def generator(task="generate") -> Any:
     """Thirty items with three codes drawn at random; two of them share all three."""
     codes = np.stack([np.random.default_rng(k).integers(0, size, ITEMS) for k, size in enumerate(SIZES)], 1)
     codes[7] = codes[3]
-    frame = on.catalog.frame.with_columns(
+    frame = STORE.catalog.frame.with_columns(
         codes=pl.Series(codes.astype(np.uint16), dtype=pl.Array(pl.UInt16, 3)),
         code_sizes=pl.Series([list(SIZES)] * ITEMS, dtype=pl.Array(pl.Int32, 3)),
     )
@@ -55,7 +46,7 @@ def model_of(on: Store, task: str = "generate") -> Any:
     return shaken(spec.build(Catalog(frame)), 0.5).eval()
 
 
-def scores(batch: Activations, prefix: list[int], size: int, row: int) -> torch.Tensor:
+def scores(batch, prefix, size, row) -> torch.Tensor:
     """log p of each code behind a prefix, from scores of whole beginnings."""
     tuples = torch.tensor([[*prefix, code] for code in range(size)])
     whole = batch.scorer.score_tuples(tuples)[row]  # type: ignore[attr-defined]
@@ -63,37 +54,35 @@ def scores(batch: Activations, prefix: list[int], size: int, row: int) -> torch.
     return whole - before
 
 
-def events_of(model: Any, on: Store, prefix: list[int]) -> int:
+def events_of(model, prefix) -> int:
     """Training events of the items whose codes begin so."""
     codes = model.items.codes.tolist()
-    return sum(int(e) for e, one in zip(on.catalog.popularity, codes, strict=True) if one[: len(prefix)] == prefix)
+    return sum(int(e) for e, one in zip(STORE.catalog.popularity, codes, strict=True) if one[: len(prefix)] == prefix)
 
 
-def each(model: Any, on: Store) -> Iterator[tuple[Activations, int, int, list[int]]]:
+def each(model) -> Iterator:
     """(batch, row of the batch, target, its codes) of each user."""
-    some = everyone(on)
-    for batch in activations(model, some):
+    for batch in activations(model, EVERYONE):
         for row, place in enumerate(batch.users):
-            target = int(some.next_items[place])
+            target = int(EVERYONE.next_items[place])
             yield batch, row, target, model.items.codes[target].tolist()
 
 
 @torch.inference_mode()
 def test_codes_by_level_are_those_of_loops() -> None:
-    on = shop()
-    model = model_of(on)
-    (rows,) = observed(model, everyone(on), CodeLevels, on=on)
+    model = generator()
+    (rows,) = observed(model, CodeLevels)
     codes, total = model.items.codes.tolist(), 0.0
     for level, size in enumerate(SIZES):
-        found: dict[str, list[float]] = {}
-        for batch, row, _, own in each(model, on):
+        found = {}
+        for batch, row, _, own in each(model):
             log_p = scores(batch, own[:level], size, row)
             there = sorted({one[level] for one in codes if one[:level] == own[:level]})
             figures = {
                 "log_p": log_p[own[level]], "top_1": int(log_p.argmax()) == own[level], "open": len(there),
                 "top_1_open": there[int(log_p[there].argmax())] == own[level], "open_mass": log_p[there].exp().sum(),
                 "log_p_counts": np.log(
-                    (events_of(model, on, own[: level + 1]) + 1) / (events_of(model, on, own[:level]) + len(there))
+                    (events_of(model, own[: level + 1]) + 1) / (events_of(model, own[:level]) + len(there))
                 ),
             }  # fmt: skip
             for name, value in figures.items():
@@ -101,32 +90,30 @@ def test_codes_by_level_are_those_of_loops() -> None:
         for name, some in found.items():
             assert values(rows, name, index=level + 1) == [pytest.approx(np.mean(some), abs=1e-5)], name
         total += np.mean(found["log_p"])
-    exact = [float(batch.scorer.block(0, ITEMS)[row, target]) for batch, row, target, _ in each(model, on)]
+    exact = [float(batch.scorer.block(0, ITEMS)[row, target]) for batch, row, target, _ in each(model)]
     assert total == pytest.approx(np.mean(exact), abs=1e-5), "log p of an item is the sum over its codes"
 
 
 @torch.inference_mode()
 def test_codes_that_are_predicted_at_once() -> None:
-    on = shop()
-    model = model_of(on, "semantic_tokens")
-    levels, popular = observed(model, everyone(on), CodeLevels, CodePopularity, on=on)
+    model = generator("semantic_tokens")
+    levels, popular = observed(model, CodeLevels, CodePopularity)
     mean = np.mean(values(levels, "log_p"))
-    exact = [float(batch.scorer.block(0, ITEMS)[row, target]) for batch, row, target, _ in each(model, on)]
+    exact = [float(batch.scorer.block(0, ITEMS)[row, target]) for batch, row, target, _ in each(model)]
     assert mean == pytest.approx(np.mean(exact), abs=1e-5), "a score is the mean over levels"
     assert not values(popular, "collapse_share", label="scores") and len(values(popular, "spearman")) == 3
-    assert BeamLoss(context_of(model, everyone(on), on)).rows() == [], "it searches no trie"
+    assert BeamLoss(context_of(model)).rows() == [], "it searches no trie"
 
 
 @torch.inference_mode()
 def test_popularity_of_codes_is_that_of_loops() -> None:
-    on = shop()
-    model = model_of(on)
-    (rows,) = observed(model, everyone(on), CodePopularity, on=on)
+    model = generator()
+    (rows,) = observed(model, CodePopularity)
     for level, size in enumerate(SIZES):
         counts = np.zeros(size)
-        np.add.at(counts, model.items.codes[:, level].numpy(), on.catalog.popularity)
+        np.add.at(counts, model.items.codes[:, level].numpy(), STORE.catalog.popularity)
         head = set(np.argsort(-counts, kind="stable")[: int(np.ceil(0.2 * size))].tolist())
-        log_p = [(scores(batch, own[:level], size, row), own[level]) for batch, row, _, own in each(model, on)]
+        log_p = [(scores(batch, own[:level], size, row), own[level]) for batch, row, _, own in each(model)]
         mean = torch.stack([one.exp() for one, _ in log_p]).mean(0)
         expected = {
             "head_predicted": np.mean([int(one.argmax()) in head for one, _ in log_p]),
@@ -143,18 +130,18 @@ def test_popularity_of_codes_is_that_of_loops() -> None:
     assert 1 / 3 <= values(rows, "collapse_share", label="scores")[0] <= 1
 
 
-def kept_by_loops(model: Any, on: Store, width: int, *, lossless: bool = False) -> np.ndarray:
+def kept_by_loops(model, width, *, lossless=False) -> np.ndarray:
     """[U, K]: whether each target's beginning is kept, level by level, one user at a time; or would be if all were."""
-    some, found = everyone(on), []
-    hidden = {int(user): set(row.tolist()) for user, row in enumerate(some.histories.items)}
+    found = []
+    hidden = {int(user): set(row.tolist()) for user, row in enumerate(EVERYONE.histories.items)}
     tuples = model.items.codes.tolist()
-    for batch in activations(model, some):
+    for batch in activations(model, EVERYONE):
         for row, place in enumerate(batch.users):
-            own = tuples[int(some.next_items[place])]
-            if int(some.next_items[place]) in hidden[int(place)]:
+            own = tuples[int(EVERYONE.next_items[place])]
+            if int(EVERYONE.next_items[place]) in hidden[int(place)]:
                 continue
             shown = [one for item, one in enumerate(tuples) if item not in hidden[int(place)]]
-            kept: list[list[int]] = [[]]
+            kept = [[]]
             here = []
             for level in range(len(SIZES)):
                 open_ = sorted({tuple(one[: level + 1]) for one in shown if one[:level] in kept})
@@ -167,57 +154,47 @@ def kept_by_loops(model: Any, on: Store, width: int, *, lossless: bool = False) 
 
 
 @torch.inference_mode()
-def test_what_a_beam_loses_is_that_of_loops(monkeypatch: pytest.MonkeyPatch) -> None:
-    on = shop()
+def test_what_a_beam_loses_is_that_of_loops(monkeypatch) -> None:
     model, spec = (
-        model_of(on),
+        generator(),
         Evaluation(decoding=Decoding(kind="beam", beams=2), metrics=("ndcg@2",), selection="ndcg@2"),
     )
-    rows = BeamLoss(context_of(model, everyone(on), on, evaluation=spec)).rows()
+    rows = BeamLoss(context_of(model, evaluation=spec)).rows()
     for width in (1, 2, 8):
-        expected = kept_by_loops(model, on, width)
+        expected = kept_by_loops(model, width)
         assert values(rows, "kept", label=f"{width} beams") == pytest.approx(expected.mean(0)), width
     assert values(rows, "users") == [len(expected)] and values(rows, "beams") == [2]
-    whole = kept_by_loops(model, on, 2, lossless=True)
+    whole = kept_by_loops(model, 2, lossless=True)
     assert values(rows, "kept", label="exhaustive") == pytest.approx(whole.mean(0))
     monkeypatch.setattr(room, "EXHAUSTIVE", 10)
-    large = BeamLoss(context_of(model, everyone(on), on, evaluation=spec)).rows()
+    large = BeamLoss(context_of(model, evaluation=spec)).rows()
     assert not values(large, "kept", label="exhaustive") and values(large, "kept", label="2 beams")
 
 
 def test_other_models_have_no_rows_and_training_has_no_targets() -> None:
-    on = shop()
-    plain, coded = plain_model(recommender(), on), model_of(on)
     for section in (CodeLevels, CodePopularity):
-        assert observed(plain, everyone(on), section, on=on) == [[]]
-        (rows,) = observed(coded, everyone(on), section, on=on, split="train")
+        assert observed(model_of(), section) == [[]]
+        (rows,) = observed(generator(), section, split="train")
         assert [one["name"] for one in rows] == [LEFT_OUT]
-    assert BeamLoss(context_of(plain, everyone(on), on)).rows() == []
+    assert BeamLoss(context_of(model_of())).rows() == []
 
 
 def test_attention_to_an_event_is_that_to_all_its_tokens() -> None:
-    on = shop()
-    vars(on)["user_keys"] = np.arange(on.num_users)  # it has no table of users
-    (rows,) = observed(model_of(on), everyone(on), Focus, on=on)
-    (with_users,) = observed(model_of(on, "with_users"), everyone(on), Focus, on=on)
-    (other,) = observed(plain_model(recommender(), on), everyone(on), Focus, on=on)
-    assert values(rows, "even") == pytest.approx(values(other, "even")), "the same events, whatever they are made of"
-    assert values(with_users, "even") == pytest.approx(values(other, "even")), "the user's token is no event"
-    assert values(rows, "users") == values(with_users, "users") == values(other, "users")
+    """The same events, whatever they are made of; the user's token is no event."""
+    plain, *others = (observed(model, Focus)[0] for model in (model_of(), generator(), generator("with_users")))
+    for rows in others:
+        assert values(rows, "even") == pytest.approx(values(plain, "even"))
+        assert values(rows, "users") == values(plain, "users")
 
 
 @pytest.mark.parametrize("task", ["generate", "with_users"])
-def test_the_example_user_s_events_are_those_of_the_history(task: str) -> None:
-    on = shop()
-    vars(on)["user_keys"] = np.arange(on.num_users)
-    model = model_of(on, task)
-    asked = on.eval_set("test")
-    for user, history in zip(asked.users[:3], asked.histories.items, strict=False):
-        found = explain_user(model, on, int(user))
+def test_the_example_user_s_events_are_those_of_the_history(task) -> None:
+    for user, history in zip(EVERYONE.users[:3], EVERYONE.histories.items, strict=False):
+        found = explain_user(generator(task), STORE, int(user))
         assert found.items.tolist() == history[-10:].tolist() and found.shares.shape == (2, len(found.items))
 
 
-def test_cold_items(tmp_path: Path) -> None:
+def test_cold_items(tmp_path) -> None:
     """Item 90 is chosen last by one user alone, item 91 by two, once in training."""
     rng = np.random.default_rng(0)
     rows = [(user, int(item), 100 * user + n) for user in range(20) for n, item in enumerate(rng.permutation(12)[:6])]
@@ -233,7 +210,6 @@ def test_cold_items(tmp_path: Path) -> None:
         n = int(store.catalog.popularity[by_user[int(user)]])
         assert group == (0 if n == 0 else 1 if n < 5 else 2)
     table = ColdItems.figure([result])
-    assert isinstance(table, OpenTable)
     (_, none, _, many, places, people, best) = table.rows[0]
     recall = result.evaluation.per_user.values["recall@10"]
     assert none == recall[groups == 0].mean() and many == recall[groups == 2].mean()

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from fullrank.analysis.activations import Activations, Sample, activations
+from fullrank.analysis.activations import activations
 from fullrank.analysis.diagnose import diagnose_retrieval
-from fullrank.analysis.diagnosis import LEFT_OUT, Diagnosis, Row
+from fullrank.analysis.diagnosis import LEFT_OUT
 from fullrank.analysis.diagnostics.diversity import Diversity, contraction, mean_distance
 from fullrank.analysis.diagnostics.ensemble import Ensemble
 from fullrank.analysis.diagnostics.latent_attention import EDGES, LABELS, OWN, LatentAttention, latent_weights
@@ -22,55 +22,48 @@ from fullrank.analysis.diagnostics.streams import Streams
 from fullrank.evaluation import Evaluation, evaluate
 from fullrank.inference.attention import attention_of, blocks_of
 from fullrank.inference.batches import batches
-from fullrank.models.sequential.attention.hstu import HSTU
-from fullrank.models.sequential.encoders.transformer import Transformer
-from tests.analysis.conftest import ITEMS, context_of, everyone, model_of, observed, recommender, shop, values
+from parts import HSTU, Transformer
+from tests.analysis.conftest import EVERYONE, ITEMS, STORE, context_of, expect, model_of, observed, recommender, values
 
-STORE = shop()
 SPEC = Evaluation(bootstrap=0, ks=(10,), metrics=("ndcg@10",))
 
 
-def thinker(*settings: str, reasoner: str = "plr", scale: float = 0.3) -> Any:
+def thinker(*settings, reasoner="plr", scale=0.3) -> Any:
     given = (f"reasoner={reasoner}", "task=last_item", *settings)
-    return model_of(recommender(None, *given), STORE, scale=scale)
+    return model_of(recommender(None, *given), scale=scale)
 
 
 PLR = thinker("reasoner.steps=3", "reasoner.streams=3")
 
 
-def targets(some: Sample) -> np.ndarray:
-    return some.next_items
+def read(model) -> Any:
+    """What a pass over everyone shows, and the thoughts in it."""
+    (only,) = activations(model, EVERYONE)
+    return only, only.states.reasoning
 
 
-def read(model: Any) -> Activations:
-    (only,) = activations(model, everyone(STORE))
-    assert only.states is not None and only.states.reasoning is not None
-    return replace(only)
-
-
-def figures(rows: list[Row]) -> dict[str, float]:
+def figures(rows) -> dict:
     return {one["name"]: one["value"] for one in rows if one["index"] is None}
 
 
 def test_distances_are_means_over_pairs_and_users() -> None:
-    reading = read(PLR)
-    thoughts = reading.states.reasoning  # type: ignore[union-attr]
-    (rows,) = observed(PLR, everyone(STORE), Diversity)
+    _, thoughts = read(PLR)
+    (rows,) = observed(PLR, Diversity)
     opened = thoughts.start[:, None] + PLR.reasoner.triggers
     for t in range(4):
         h = (opened if t == 0 else thoughts.steps[:, t - 1]).detach().double().numpy()
         pairs = [
             np.square(h[u, a] - h[u, b]).sum() for u in range(len(h)) for a in range(3) for b in range(3) if a != b
         ]
-        assert values(rows, "distance", index=t)[0] == pytest.approx(np.mean(pairs))
+        expect(rows, "distance", np.mean(pairs), index=t)
     distances = values(rows, "distance")
     slope = np.polyfit(range(4), np.log(distances), 1)[0]
-    assert values(rows, "gamma")[0] == pytest.approx(-slope / 2)
-    assert values(rows, "lipschitz")[0] == pytest.approx(math.exp(slope / 2))
+    expect(rows, "gamma", -slope / 2)
+    expect(rows, "lipschitz", math.exp(slope / 2))
 
 
 @pytest.mark.parametrize("gamma", [0.4, 0.0, -0.2])
-def test_a_planted_contraction_is_found(gamma: float) -> None:
+def test_a_planted_contraction_is_found(gamma) -> None:
     line = contraction([3 * math.exp(-2 * gamma * t) for t in range(5)])
     assert line is not None and line.gamma == pytest.approx(gamma, abs=1e-12)
     assert line.intercept == pytest.approx(math.log(3)) and line.residual < 1e-12
@@ -82,24 +75,24 @@ def test_streams_that_part_are_noted_as_not_decaying() -> None:
     model = thinker("reasoner.streams=2", scale=2.0)
     with torch.no_grad():
         model.reasoner.triggers.mul_(1e-2)  # so near at first that large weights drive them apart
-    (rows,) = observed(model, everyone(STORE), Diversity)
+    (rows,) = observed(model, Diversity)
     (one,) = [row for row in rows if row["name"] == "gamma"]
     assert one["value"] < 0 and "not decaying" in one["label"]
 
 
-def log_shares(vector: torch.Tensor, model: Any) -> np.ndarray:
-    scores = (vector.detach() @ model.items.all().detach().T / model.temperature).double().numpy()
+@torch.no_grad()
+def log_shares(vector, model) -> np.ndarray:
+    table = model.items.all()
     if model.cosine:
-        table = torch.nn.functional.normalize(model.items.all().detach(), dim=-1)
-        scores = (torch.nn.functional.normalize(vector.detach(), dim=-1) @ table.T / model.temperature).double().numpy()
-    return scores - np.log(np.exp(scores - scores.max()).sum()) - scores.max()
+        vector, table = (torch.nn.functional.normalize(x, dim=-1) for x in (vector, table))
+    return (vector @ table.T / model.temperature).detach().double().log_softmax(-1).numpy()
 
 
 @pytest.mark.parametrize("settings", [(), ("scoring.similarity=cosine", "scoring.temperature=0.2")])
-def test_divergences_and_the_gate_equal_loops(settings: tuple[str, ...]) -> None:
+def test_divergences_and_the_gate_equal_loops(settings) -> None:
     model = thinker("reasoner.streams=3", *settings)
-    thoughts = read(model).states.reasoning  # type: ignore[union-attr]
-    (rows,) = observed(model, everyone(STORE), Streams)
+    _, thoughts = read(model)
+    (rows,) = observed(model, Streams)
     kl = np.zeros((3, 3))
     for u in range(len(thoughts.start)):
         p = [log_shares(thoughts.steps[u, :, m].mean(0), model) for m in range(3)]
@@ -107,24 +100,22 @@ def test_divergences_and_the_gate_equal_loops(settings: tuple[str, ...]) -> None
     kl /= len(thoughts.start)
     for a in range(3):
         for b in range(3):
-            assert values(rows, "kl", head=a, index=b)[0] == pytest.approx(kl[a, b], rel=1e-4, abs=1e-7)
-    assert values(rows, "mean_kl")[0] == pytest.approx(kl.sum() / 6, rel=1e-4)
+            expect(rows, "kl", kl[a, b], head=a, index=b, rel=1e-4, abs=1e-7)
+    expect(rows, "mean_kl", kl.sum() / 6, rel=1e-4)
     gate = thoughts.gate.detach().double().numpy()
-    assert values(rows, "gate_entropy")[0] == pytest.approx(np.mean([-(g @ np.log(g)) / math.log(3) for g in gate]))
+    expect(rows, "gate_entropy", np.mean([-(g @ np.log(g)) / math.log(3) for g in gate]))
     for m in range(3):
-        assert values(rows, "gate_weight", head=m)[0] == pytest.approx(gate[:, m].mean())
-        assert values(rows, "gate_use", head=m)[0] == pytest.approx(np.mean(gate.argmax(1) == m))
+        expect(rows, "gate_weight", gate[:, m].mean(), head=m)
+        expect(rows, "gate_use", np.mean(gate.argmax(1) == m), head=m)
 
 
 def test_the_mixture_equals_loops_and_the_benefit_is_never_negative() -> None:
-    some = everyone(STORE)
-    reading = read(PLR)
-    thoughts = reading.states.reasoning  # type: ignore[union-attr]
-    (rows,) = observed(PLR, some, Ensemble)
+    reading, thoughts = read(PLR)
+    (rows,) = observed(PLR, Ensemble)
     found = figures(rows)
     alone, mixed, gated, apart = [], [], [], []
     for u, place in enumerate(reading.users):
-        item = targets(some)[place]
+        item = EVERYONE.next_items[place]
         z = thoughts.steps[u].mean(0)
         p = np.array([log_shares(z[m], PLR)[item] for m in range(3)])
         gate = thoughts.gate[u].detach().double().numpy()
@@ -137,19 +128,17 @@ def test_the_mixture_equals_loops_and_the_benefit_is_never_negative() -> None:
     assert found["loss_mixture"] == pytest.approx(np.mean(mixed), rel=1e-5)
     assert found["loss_gated"] == pytest.approx(np.mean(gated), rel=1e-5)
     assert found["benefit"] == pytest.approx(found["loss_streams"] - found["loss_mixture"]), "Theorem 4.1 is exact"
-    assert found["least_benefit"] >= -1e-9 and found["users"] == len(some)
+    assert found["least_benefit"] >= -1e-9 and found["users"] == len(EVERYONE)
     assert found["constant"] == pytest.approx(benefit @ apart / (apart @ apart), rel=1e-3)
     assert found["largest_constant"] == pytest.approx((benefit / apart).min(), rel=1e-2, abs=1e-6)
     assert found["correlation"] == pytest.approx(np.corrcoef(benefit, apart)[0, 1], rel=1e-3)
-    answer = [
-        -log_shares(reading.states.outputs["answer"][u], PLR)[targets(some)[p]] for u, p in enumerate(reading.users)
-    ]  # type: ignore[union-attr]
-    assert found["loss_answer"] == pytest.approx(np.mean(answer), rel=1e-5)
+    answers = log_shares(reading.states.outputs["answer"], PLR)
+    items = EVERYONE.next_items[reading.users]
+    assert found["loss_answer"] == pytest.approx(-answers[range(len(items)), items].mean(), rel=1e-5)
 
 
 def test_the_corollary_is_checked_step_by_step() -> None:
-    some = everyone(STORE)
-    (rows, apart) = observed(PLR, some, Ensemble, Diversity)
+    (rows, apart) = observed(PLR, Ensemble, Diversity)
     gamma, start = values(apart, "gamma")[0], values(apart, "distance", index=0)[0]
     for t in (1, 2, 3):
         step = {name: values(rows, f"step_{name}", index=t)[0] for name in ("loss_streams", "loss_mixture", "bound")}
@@ -160,10 +149,10 @@ def test_the_corollary_is_checked_step_by_step() -> None:
 
 
 def test_equal_streams_have_no_benefit_and_no_constant() -> None:
-    model, some = thinker(), everyone(STORE)
+    model = thinker()
     with torch.no_grad():
         model.reasoner.triggers.copy_(model.reasoner.triggers[:1].expand(2, -1))
-    ensemble, streams, apart = observed(model, some, Ensemble, Streams, Diversity)
+    ensemble, streams, apart = observed(model, Ensemble, Streams, Diversity)
     assert abs(figures(ensemble)["benefit"]) < 1e-6 and values(streams, "mean_kl")[0] < 1e-6
     (one,) = [row for row in apart if row["name"] == "gamma"]
     assert values(apart, "distance", index=0) == [0.0] and one["value"] is None and "the same" in one["label"]
@@ -172,14 +161,13 @@ def test_equal_streams_have_no_benefit_and_no_constant() -> None:
 
 def test_weights_of_latent_tokens_reproduce_the_attention() -> None:
     """Mixing the values by the weights that are shown gives what the attention returned."""
-    some = everyone(STORE)
     attentions = [attention_of(block) for block in blocks_of(PLR)]
-    seen: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = []
+    seen = []
 
-    def spy(attention: Any) -> None:
+    def spy(attention):
         attend_latent = attention.attend_latent
 
-        def noted(q: Any, prefix: Any, own: Any, batch: Any) -> Any:
+        def noted(q, prefix, own, batch):
             found = attend_latent(q, prefix, own, batch)
             seen.append((prefix[1], own[1], found))
             return found
@@ -189,7 +177,7 @@ def test_weights_of_latent_tokens_reproduce_the_attention() -> None:
     for attention in attentions:
         spy(attention)
     try:
-        for _, batch in batches(PLR, some.histories, block=ITEMS):
+        for _, batch in batches(PLR, EVERYONE.histories, block=ITEMS):
             for place, looked in enumerate(latent_weights(PLR, attentions, batch)):
                 prefix, own, out = seen[place]
                 width = batch.items.shape[1]
@@ -206,12 +194,11 @@ def test_weights_of_latent_tokens_reproduce_the_attention() -> None:
 
 
 def test_attention_by_band_and_place_equals_loops() -> None:
-    some = everyone(STORE)
-    rows = LatentAttention(context_of(PLR, some, STORE)).rows()
+    rows = LatentAttention(context_of(PLR)).rows()
     attentions = [attention_of(block) for block in blocks_of(PLR)]
     mass = np.zeros((2, 3, 3, len(LABELS) + 1))
     places, reached, even, users = np.zeros((2, 3, 3, 20)), np.zeros(20), np.zeros(len(LABELS)), 0
-    for _, batch in batches(PLR, some.histories, block=ITEMS):
+    for _, batch in batches(PLR, EVERYONE.histories, block=ITEMS):
         width = batch.items.shape[1]
         for looked in latent_weights(PLR, attentions, batch):
             first = (looked.layer, looked.step) == (0, 1)
@@ -239,41 +226,30 @@ def test_attention_by_band_and_place_equals_loops() -> None:
                 assert found == pytest.approx(places[layer, stream, step - 1, 1] / reached[1], abs=1e-6)
                 whole = sum(values(rows, "mass", **where))
                 assert whole == pytest.approx(1, abs=1e-6)
-    assert values(rows, "even", label="last")[0] == pytest.approx(even[0] / users)
+    expect(rows, "even", even[0] / users, label="last")
 
 
 def test_steps_gate_and_ceiling_are_evaluations() -> None:
-    some = everyone(STORE)
-    rows = [
-        one for kind in (StepCurve, OracleStep, GateGain)
-        for one in kind(context_of(PLR, some, STORE, evaluation=SPEC)).rows()
-    ]  # fmt: skip
+    curve, ceiling, gate = (kind(context_of(PLR, evaluation=SPEC)).rows() for kind in (StepCurve, OracleStep, GateGain))
 
-    def at(*settings: str) -> float:
-        return evaluate(PLR, STORE, "test", SPEC.override(*settings)).metrics["ndcg@10"]  # type: ignore[arg-type]
+    def at(*settings):
+        return pytest.approx(evaluate(PLR, STORE, "test", SPEC.override(*settings)).metrics["ndcg@10"])
 
-    curve = [one for one in rows if one["diagnostic"] == "step_curve"]
     for step in range(6):
-        found = values(curve, "ndcg@10", index=step, label="fixed")[0]
-        assert found == pytest.approx(at(f"reasoning.steps={step}")), step
+        assert values(curve, "ndcg@10", index=step, label="fixed")[0] == at(f"reasoning.steps={step}"), step
     assert 1 <= values(curve, "steps", label="adaptive")[0] <= 5 and values(curve, "trained") == [3]
-    assert values(curve, "ndcg@10", label="adaptive")[0] == pytest.approx(
-        at("reasoning.steps=5", "reasoning.adaptive=10")
-    )
-    ceiling = [one for one in rows if one["diagnostic"] == "oracle_step"]
-    assert values(ceiling, "fixed")[0] == pytest.approx(at()) and values(ceiling, "best")[0] >= at()
-    gate = [one for one in rows if one["diagnostic"] == "gate_gain"]
+    assert values(curve, "ndcg@10", label="adaptive")[0] == at("reasoning.steps=5", "reasoning.adaptive=10")
+    fixed = values(ceiling, "fixed")[0]
+    assert fixed == at() and values(ceiling, "best")[0] >= fixed
     with equal_weights(PLR.reasoner):
-        even = at()
-    assert values(gate, "learned")[0] == pytest.approx(at()) and values(gate, "even")[0] == pytest.approx(even)
-    assert values(gate, "gain")[0] == pytest.approx(at() - even) and even != at()
-    assert "weigh" not in vars(PLR.reasoner)
+        assert values(gate, "even")[0] == at() != fixed
+    assert values(gate, "learned")[0] == at() and "weigh" not in vars(PLR.reasoner)
+    expect(gate, "gain", fixed - values(gate, "even")[0])
 
 
 def test_hidden_events_are_measured_for_any_model() -> None:
-    some = everyone(STORE)
-    for model in (PLR, model_of(recommender(), STORE)):
-        rows = Robustness(context_of(model, some, STORE, evaluation=SPEC)).rows()
+    for model in (PLR, model_of()):
+        rows = Robustness(context_of(model, evaluation=SPEC)).rows()
         assert [one["index"] for one in rows] == [0, 10, 20, 30]
         wanted = evaluate(model, STORE, "test", SPEC.override("drop=0.3")).metrics["ndcg@10"]
         assert rows[-1]["value"] == pytest.approx(wanted)
@@ -283,7 +259,7 @@ REASONING = {"diversity", "streams", "ensemble", "latent_attention", "step_curve
 
 
 def test_a_plain_model_says_nothing_of_reasoning() -> None:
-    plain = diagnose_retrieval(model_of(recommender(), STORE), STORE, users=20)
+    plain = diagnose_retrieval(model_of(), STORE, users=20)
     assert not REASONING & {one["diagnostic"] for one in plain.rows} and plain.left_out() == {}
 
 
@@ -298,21 +274,14 @@ def test_a_reasoner_has_a_whole_diagnosis() -> None:
     found = diagnose_retrieval(PLR, STORE, users=20)
     assert set(found.left_out()) == {"bound"}, "Theorem 4.1 of SPRINT is about the last layer's states"
     assert REASONING <= {one["diagnostic"] for one in found.rows}
-    for one in found.rows:
-        assert one["value"] is None or math.isfinite(one["value"]), one
-    again = diagnose_retrieval(PLR, STORE, users=20)
-    assert [one for one in again.rows if one["name"] != "seconds"] == [
-        one for one in found.rows if one["name"] != "seconds"
-    ]
     trained = diagnose_retrieval(PLR, STORE, split="train", users=20)
     assert "ensemble" in trained.left_out() and not trained.of("step_curve") and trained.of("diversity")
-    assert isinstance(found, Diagnosis)
 
 
 @pytest.mark.parametrize(
     "reasoner", ["lares", "{kind: rearec, answer: mean}", "{kind: rearec, answer: last}"], ids=["lares", "erl", "prl"]
 )
-def test_one_stream_has_a_ceiling_and_a_curve_in_its_diagnosis(reasoner: str) -> None:
+def test_one_stream_has_a_ceiling_and_a_curve_in_its_diagnosis(reasoner) -> None:
     model = thinker(reasoner=reasoner)
     found = diagnose_retrieval(model, STORE, users=40, evaluation=SPEC)
     rows = found.of("oracle_step", "best")
@@ -327,8 +296,8 @@ def test_one_stream_has_a_ceiling_and_a_curve_in_its_diagnosis(reasoner: str) ->
 
 def test_an_attention_without_softmax_says_so() -> None:
     encoder = Transformer(layers=1, attention=HSTU(heads=2))
-    model = model_of(recommender(encoder, "reasoner=plr", "task=last_item"), STORE)
-    (only,) = LatentAttention(context_of(model, everyone(STORE), STORE)).rows()
+    model = model_of(recommender(encoder, "reasoner=plr", "task=last_item"))
+    (only,) = LatentAttention(context_of(model)).rows()
     assert only["name"] == LEFT_OUT and "no softmax weights" in only["label"]
 
 
@@ -337,7 +306,7 @@ def test_without_attention_steps_do_not_read_the_history_either() -> None:
     from fullrank.analysis.diagnostics.ablation import silenced
 
     attentions = [attention_of(block) for block in blocks_of(PLR)]
-    batch = next(iter(batches(PLR, everyone(STORE).histories, block=ITEMS)))[1]
+    batch = next(iter(batches(PLR, EVERYONE.histories, block=ITEMS)))[1]
     with silenced(tuple(attentions)), torch.no_grad():  # type: ignore[arg-type]
         thinking = PLR.reasoner.begin(*PLR.task.inference_inputs(PLR.items, batch))
         other = replace(thinking, cache=replace(thinking.cache, layers=tuple(

@@ -16,7 +16,7 @@ from fullrank.analysis.diagnostics.shortcut import LastEvents, Shortcut, branchi
 from fullrank.data.events.catalog import Catalog
 from fullrank.evaluation import Evaluation, evaluate
 from fullrank.models.sequential.baselines.transition_graph import TransitionGraph
-from tests.analysis.conftest import context_of, everyone, model_of, recommender, shop
+from tests.analysis.conftest import STORE, context_of, everyone, model_of, shop
 from tiny import padded, store
 
 
@@ -53,12 +53,11 @@ def test_feature_similarity_compares_consecutive_and_random_pairs() -> None:
 
 
 def test_last_events_reads_them_alone() -> None:
-    data = shop()
-    model = model_of(recommender(), data)
+    model = model_of()
     short = LastEvents(model, 2)
     spec = Evaluation(metrics=("ndcg@10",), slices=False, bootstrap=0)
     assert short.max_length == 2 and LastEvents(model, 10**6).max_length == model.max_length
-    whole, cut = (evaluate(one, data, "test", spec).metrics["ndcg@10"] for one in (model, short))
+    whole, cut = (evaluate(one, STORE, "test", spec).metrics["ndcg@10"] for one in (model, short))
     assert whole != cut
     with torch.inference_mode():
         asked = padded([[3, 5]])

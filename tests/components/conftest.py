@@ -11,7 +11,7 @@ from fullrank.core import registry
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _look_up_once() -> Iterator[None]:
+def _look_up_once() -> Iterator:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(registry, "_points", cache(registry._points))
         yield

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from discover import Pair
 from tests.components.cases import every_kind, run_checks
 
 
 @every_kind("attention")
-def test_attention(pair: Pair) -> None:
+def test_attention(pair) -> None:
     run_checks(pair)

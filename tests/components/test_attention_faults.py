@@ -2,40 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
-from fullrank.data.batch import Batch
 from fullrank.models.sequential.attention import mask
-from fullrank.models.sequential.attention.hstu import HSTU, HSTUAttention
-from fullrank.models.sequential.attention.softmax import Softmax, SoftmaxAttention
-from fullrank.testing.attention import (
-    DIM,
-    check_across,
-    check_apply,
-    check_causal,
-    check_columns,
-    check_effects,
-    check_latent,
-    check_learns,
-    check_linear,
-    check_matrices,
-    check_padding,
-    check_project,
-    check_weights,
-)  # fmt: skip
+from fullrank.models.sequential.attention.hstu import HSTUAttention
+from fullrank.models.sequential.attention.softmax import SoftmaxAttention
+from fullrank.testing import attention
+from fullrank.testing.attention import DIM, LONGEST
+from parts import HSTU, Softmax
 from tiny import shaken
 
 
 class Leaky(SoftmaxAttention):
     """Planted: says that it is causal and looks ahead."""
 
-    def forward(self, x: Tensor, batch: Batch) -> Tensor:
+    def forward(self, x, batch):
         q, k, v = self.project(x, batch.positions(from_end=False))
         return self.attend(q, k, v, mask(batch, causal=False))
 
@@ -43,7 +27,7 @@ class Leaky(SoftmaxAttention):
 class Blind(SoftmaxAttention):
     """Planted: bidirectional, and reads the padding."""
 
-    def forward(self, x: Tensor, batch: Batch) -> Tensor:
+    def forward(self, x, batch):
         q, k, v = self.project(x, batch.positions(from_end=False))
         return self.attend(q, k, v, torch.ones_like(mask(batch, causal=False)))
 
@@ -51,28 +35,28 @@ class Blind(SoftmaxAttention):
 class Unscaled(SoftmaxAttention):
     """Planted: its weights forget the square root."""
 
-    def weights(self, x: Tensor, batch: Batch) -> Tensor:
+    def weights(self, x, batch):
         return super().weights(x * x.shape[-1] ** 0.25, batch)
 
 
 class Overlooking(SoftmaxAttention):
     """Planted: a latent token does not see its stream's earlier tokens."""
 
-    def attend_latent(self, q: Tensor, prefix: Any, own: Any, batch: Batch) -> Tensor:
+    def attend_latent(self, q, prefix, own, batch):
         return super().attend_latent(q, prefix, (own[0][:, :, :, -1:], own[1][:, :, :, -1:]), batch)
 
 
 class Open(SoftmaxAttention):
     """Planted: its weights show what the mask hides."""
 
-    def weights(self, x: Tensor, batch: Batch) -> Tensor:
+    def weights(self, x, batch):
         return torch.ones(len(x), self.heads, x.shape[1], x.shape[1]) / x.shape[1]
 
 
 class Swapped(SoftmaxAttention):
     """Planted: names the key's projection as the value's."""
 
-    def matrices(self) -> tuple[Tensor, Tensor]:
+    def matrices(self):
         dim = self.output.out_features
         return self.qkv.weight[dim : 2 * dim].unflatten(0, (self.heads, -1)), self.output.weight
 
@@ -80,107 +64,77 @@ class Swapped(SoftmaxAttention):
 class Idle(SoftmaxAttention):
     """Planted: a parameter that nothing reads."""
 
-    def __init__(self, dim: int, max_length: int, spec: Softmax):
+    def __init__(self, dim, max_length, spec):
         super().__init__(dim, max_length, spec)
         self.extra = torch.nn.Parameter(torch.ones(dim))
 
-    def forward(self, x: Tensor, batch: Batch) -> Tensor:
+    def forward(self, x, batch):
         return super().forward(x, batch) + 0 * self.extra
 
 
 class Around(SoftmaxAttention):
     """Planted: what it reads reaches the output past the projection."""
 
-    def apply_weights(self, weights: Tensor, x: Tensor) -> Tensor:
+    def apply_weights(self, weights, x):
         return super().apply_weights(weights, x) + 0.1 * x
 
 
 class Peeping(SoftmaxAttention):
     """Planted: a token that looks at another sequence sees its padding."""
 
-    def across(self, x: Tensor, memory: Any, valid: Tensor, captures: Any = None) -> Tensor:
+    def across(self, x, memory, valid, captures=None):
         return super().across(x, memory, torch.ones_like(valid), captures)
-
-
-class Deaf(Softmax):
-    """Planted: a setting that nothing reads."""
-
-    unread: bool = False
 
 
 class Prophet(HSTUAttention):
     """Planted: a query asks about the time after the next event's."""
 
-    def forward(self, x: Tensor, batch: Batch) -> Tensor:
-        assert batch.times is not None
+    def forward(self, x, batch):
         return super().forward(x, replace(batch, times=batch.times.roll(-1, 1)))
 
 
 class Stale(HSTUAttention):
     """Planted: the padding's times are read as the row's own."""
 
-    def forward(self, x: Tensor, batch: Batch) -> Tensor:
+    def forward(self, x, batch):
         return super().forward(x, replace(batch, lengths=torch.full_like(batch.lengths, batch.items.shape[1])))
 
 
 class Signed(HSTUAttention):
     """Planted: notes the weights with their sign."""
 
-    def forward(self, x: Tensor, batch: Batch) -> Tensor:
+    def noted(self, x, batch):
+        return self.weights(x, batch) * batch.valid[:, None, :, None]
+
+    def forward(self, x, batch):
         y = super().forward(x, batch)
         if batch.captures is not None and batch.captures.columns:
-            sums = (self.weights(x, batch) * batch.valid[:, None, :, None]).sum(2)
-            batch.captures.columns[-1] = replace(batch.captures.columns[-1], sums=sums)
+            batch.captures.columns[-1] = replace(batch.captures.columns[-1], sums=self.noted(x, batch).sum(2))
         return y
 
 
-class Crowded(HSTUAttention):
+class Crowded(Signed):
     """Planted: counts the queries of the padding."""
 
-    def forward(self, x: Tensor, batch: Batch) -> Tensor:
-        y = super().forward(x, batch)
-        if batch.captures is not None and batch.captures.columns:
-            batch.captures.columns[-1] = replace(batch.captures.columns[-1], sums=self.weights(x, batch).abs().sum(2))
-        return y
+    def noted(self, x, batch):
+        return self.weights(x, batch).abs()
+
+
+SOFTMAX, BOTH_SIDES, TIMED = Softmax(), Softmax(causal=False), HSTU()
 
 
 @pytest.mark.parametrize(
-    ("fault", "check"),
+    ("fault", "spec", "check"),
     [
-        (Prophet, check_causal),
-        (Stale, check_padding),
-        (Signed, check_columns),
-        (Crowded, check_columns),
+        (Leaky, SOFTMAX, "causal"), (Blind, BOTH_SIDES, "padding"), (Unscaled, SOFTMAX, "apply"),
+        (Swapped, SOFTMAX, "matrices"), (Around, SOFTMAX, "matrices"), (Swapped, SOFTMAX, "linear"),
+        (Leaky, SOFTMAX, "project"), (Idle, SOFTMAX, "learns"), (Overlooking, SOFTMAX, "latent"),
+        (Peeping, BOTH_SIDES, "across"), (Open, SOFTMAX, "weights"), (Prophet, TIMED, "causal"),
+        (Stale, TIMED, "padding"), (Signed, TIMED, "columns"), (Crowded, TIMED, "columns"),
     ],
-)
-def test_planted_faults_of_times_and_columns_are_caught(fault: type, check: Callable[[Any], None]) -> None:
-    check(shaken(HSTUAttention(DIM, 16, HSTU())).eval())
+)  # fmt: skip
+def test_planted_faults_are_caught(fault, spec, check) -> None:
+    run = getattr(attention, f"check_{check}")
+    run(shaken(spec.build(DIM, LONGEST)).eval())
     with pytest.raises(AssertionError):
-        check(shaken(fault(DIM, 16, HSTU())).eval())
-
-
-def test_a_setting_without_effect_is_caught() -> None:
-    with pytest.raises(AssertionError, match="has no effect"):
-        check_effects(Deaf(), torch.device("cpu"))
-
-
-@pytest.mark.parametrize(
-    ("fault", "causal", "check"),
-    [
-        (Leaky, True, check_causal),
-        (Blind, False, check_padding),
-        (Unscaled, True, check_apply),
-        (Swapped, True, check_matrices),
-        (Around, True, check_matrices),
-        (Swapped, True, check_linear),
-        (Leaky, True, check_project),
-        (Idle, True, check_learns),
-        (Overlooking, True, check_latent),
-        (Peeping, False, check_across),
-        (Open, True, check_weights),
-    ],
-)
-def test_planted_faults_are_caught(fault: type, causal: bool, check: Callable[[Any], None]) -> None:
-    check(shaken(SoftmaxAttention(DIM, 16, Softmax(causal=causal))).eval())
-    with pytest.raises(AssertionError):
-        check(shaken(fault(DIM, 16, Softmax(causal=causal))).eval())
+        run(shaken(fault(DIM, LONGEST, spec)).eval())

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 import pytest
 import torch
 
-from fullrank.analysis.diagnosis import Row, row
-from fullrank.analysis.diagnostics import Diagnostic, Section, find_sections
-from fullrank.analysis.report import Figure, Missing, Panel, RunTable
-from fullrank.analysis.report.results import RunResult
+from fullrank.analysis.diagnosis import row
+from fullrank.analysis.diagnostics import Diagnostic, find_sections
+from fullrank.analysis.report import Figure, Panel, RunTable
 from fullrank.problem import PROBLEMS
 from fullrank.testing import check_component
 
@@ -19,7 +15,7 @@ SECTIONS = [section for problem in PROBLEMS for section in find_sections(problem
 
 
 @pytest.mark.parametrize("section", SECTIONS, ids=lambda one: f"{one.problem}-{one.name}")
-def test_diagnostic(section: type[Section]) -> None:
+def test_diagnostic(section) -> None:
     check_component(section)
 
 
@@ -28,28 +24,28 @@ class Sound(Diagnostic):
 
     name = "sound"
 
-    def rows(self) -> list[Row]:
+    def rows(self):
         return [row(self.name, "users", len(self.context.sample))]
 
 
 class Unnamed(Sound):
     """Rows of another name."""
 
-    def rows(self) -> list[Row]:
+    def rows(self):
         return [row("other", "users", 1)]
 
 
 class Infinite(Sound):
     """A value that no file holds."""
 
-    def rows(self) -> list[Row]:
+    def rows(self):
         return [row(self.name, "users", float("inf"))]
 
 
 class Drawing(Sound):
     """A draw from everybody's generator."""
 
-    def rows(self) -> list[Row]:
+    def rows(self):
         return [row(self.name, "draw", float(torch.rand(())))]
 
 
@@ -58,17 +54,17 @@ class PerBatch(Sound):
 
     count = 0
 
-    def observe(self, batch: Any) -> None:
+    def observe(self, batch):
         self.count += 1
 
-    def rows(self) -> list[Row]:
+    def rows(self):
         return [row(self.name, "batches", self.count)]
 
 
 class Meddling(Sound):
     """A hook that stays."""
 
-    def rows(self) -> list[Row]:
+    def rows(self):
         if isinstance(self.context.model, torch.nn.Module):
             self.context.model.register_forward_hook(lambda *given: None)
         return []
@@ -78,7 +74,7 @@ class Ragged(Sound):
     """A table whose rows are shorter than its header."""
 
     @classmethod
-    def table_of(cls, result: RunResult) -> RunTable | None:
+    def table_of(cls, result):
         return RunTable("a", "b", ("x", "y"), ((1,),))
 
 
@@ -86,7 +82,7 @@ class Nameless(Sound):
     """The same figure for every run."""
 
     @classmethod
-    def figure_of(cls, result: RunResult) -> Figure | Missing | None:
+    def figure_of(cls, result):
         return Figure("one", "t", "c", (Panel("<svg></svg>", "alt"),), ("x",), ((1,),))
 
 
@@ -94,12 +90,12 @@ class Careless(Sound):
     """A figure that takes its rows for granted."""
 
     @classmethod
-    def figure(cls, results: Sequence[RunResult]) -> Figure | Missing | None:
+    def figure(cls, results):
         value = results[0].diagnosis.of("sound")[0]["value"]
         return Figure("sound", "t", "c", (Panel("<svg></svg>", "alt"),), ("x",), ((value,),))
 
 
-FAULTS: dict[type[Diagnostic], str] = {
+FAULTS = {
     Unnamed: "rows", Infinite: "rows", Drawing: "repeatable", PerBatch: "batches", Meddling: "model",
     Ragged: "figures", Nameless: "figures",
 }  # fmt: skip
@@ -110,7 +106,7 @@ def test_a_sound_diagnostic_passes() -> None:
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda one: one.__name__)
-def test_a_planted_fault_is_caught(fault: type[Diagnostic]) -> None:
+def test_a_planted_fault_is_caught(fault) -> None:
     with pytest.raises(AssertionError, match=f"{fault.__name__}, check '{FAULTS[fault]}'"):
         check_component(fault)
 

@@ -2,34 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
-from discover import Pair
-from fullrank.data.batch import Batch, States, last
+from fullrank.data.batch import States, last
 from fullrank.models.sequential.encoders import Cache
-from fullrank.models.sequential.encoders.gru import GRU, GRUEncoder
-from fullrank.models.sequential.encoders.transformer import Transformer, TransformerEncoder
+from fullrank.models.sequential.encoders.gru import GRUEncoder
+from fullrank.models.sequential.encoders.transformer import TransformerEncoder
 from fullrank.testing.encoders import (
     DIM,
     LONGEST,
     check_causal,
-    check_effects,
     check_padding,
     check_steps,
 )  # fmt: skip
 from fullrank.testing.inputs import LENGTHS, sequences
+from parts import GRU, Transformer
 from tests.components.cases import every_kind, run_checks
 from tiny import close, shaken
 
 
 @every_kind("encoders")
-def test_encoders(pair: Pair) -> None:
+def test_encoders(pair) -> None:
     run_checks(pair)
 
 
@@ -41,7 +37,7 @@ def test_last() -> None:
 class Peeking(GRUEncoder):
     """Planted: each position adds the mean of the whole row."""
 
-    def forward(self, x: Tensor, batch: Batch) -> States:
+    def forward(self, x, batch):
         states = super().forward(x, batch)
         return States(states.tokens + (x * batch.valid[..., None]).mean(1, keepdim=True), states.layers, states.blocks)
 
@@ -51,7 +47,7 @@ class Backwards(GRUEncoder):
 
     causal = False
 
-    def forward(self, x: Tensor, batch: Batch) -> States:
+    def forward(self, x, batch):
         states = super().forward(x.flip(1), batch)
         return States(states.tokens.flip(1), states.layers, states.blocks)
 
@@ -59,21 +55,21 @@ class Backwards(GRUEncoder):
 class Overrun(GRUEncoder):
     """Planted: remembers the state behind the padding instead of behind each row's end."""
 
-    def start(self, x: Tensor, batch: Batch) -> tuple[States, Cache]:
+    def start(self, x, batch):
         return self(x, batch), Cache(((self.gru(x)[1].movedim(1, 0)[:, None],),), batch)
 
 
 class Late(TransformerEncoder):
     """Planted: a step forgets that steps went before it."""
 
-    def step(self, x: Tensor, cache: Cache) -> tuple[Tensor, Cache]:
+    def step(self, x, cache):
         return super().step(x, replace(cache, layers=tuple(kept[:2] for kept in cache.layers)))
 
 
 class Gossip(TransformerEncoder):
     """Planted: a stream hears of the others."""
 
-    def step(self, x: Tensor, cache: Cache) -> tuple[Tensor, Cache]:
+    def step(self, x, cache):
         return super().step(x + x.mean(1, keepdim=True), cache)
 
 
@@ -87,22 +83,8 @@ class Gossip(TransformerEncoder):
         (TransformerEncoder, Gossip, check_steps),
     ],
 )
-def test_planted_faults_are_caught(sound: type, fault: type, check: Callable[[Any], None]) -> None:
+def test_planted_faults_are_caught(sound, fault, check) -> None:
     arguments = (DIM, GRU()) if sound is GRUEncoder else (DIM, LONGEST, Transformer())
     check(shaken(sound(*arguments)).eval())
     with pytest.raises(AssertionError):
         check(shaken(fault(*arguments)).eval())
-
-
-class Deaf(Transformer):
-    """Planted: a setting that nothing reads."""
-
-    unread: bool = False
-
-    def build(self, dim: int, max_length: int) -> TransformerEncoder:
-        return TransformerEncoder(dim, max_length, Transformer())
-
-
-def test_a_setting_without_effect_is_caught() -> None:
-    with pytest.raises(AssertionError, match="has no effect"):
-        check_effects(Deaf(), torch.device("cpu"))

@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 from torch import nn
 
-from discover import Pair, everything, name
+from discover import everything, name
 from fullrank.models.ranking.dnn import DNN
 from fullrank.models.ranking.perceptron import Deep
-from fullrank.models.sequential.encoders import EncoderSpec
-from fullrank.models.sequential.encoders.gru import GRU
-from fullrank.models.sequential.encoders.transformer import Transformer
 from fullrank.models.sequential.reasoning import Reasoner
 from fullrank.ops.flop_count import by_part, counted, forward_flops
 from fullrank.testing import rankers
 from fullrank.testing.attention import counts_as_said
+from parts import GRU, Transformer
 from tiny import ITEMS, built, catalog, plain, reachable
 
 DIM, ROWS = 12, 3
 
 
 @pytest.mark.parametrize("pair", everything("items"), ids=name)
-def test_what_items_say_is_what_torch_counts(pair: Pair) -> None:
+def test_what_items_say_is_what_torch_counts(pair) -> None:
     for _, items in built(reachable(plain(pair), 2, numbers=False), DIM, catalog()):
         if not hasattr(items, "flops"):
             assert len(getattr(items, "uncounted", "")) > 20, "neither flops(count) nor a sentence `uncounted`"
@@ -49,14 +45,14 @@ def test_a_wrong_count_and_silence_are_caught() -> None:
 class Branching(nn.Module):
     """Costs half as much on shapes as on numbers."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.map = nn.Linear(DIM, DIM)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x):
         return self.map(x) if x.is_meta else self.map(self.map(x))
 
-    def flops(self, length: int) -> dict[str, int]:
+    def flops(self, length):
         return forward_flops(self, torch.empty(1, length, DIM, device="meta")) or {}
 
 
@@ -66,13 +62,13 @@ def test_another_cost_on_shapes_than_on_numbers_is_caught() -> None:
 
 
 class Everything(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 4)) for _ in range(2))
         self.norm, self.unused = nn.LayerNorm(4), nn.Linear(4, 4)
         self.register_buffer("scale", torch.ones(4, 4, dtype=torch.float64))
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x):
         for block in self.blocks:
             x = block(x) @ self.scale
         return self.norm(x)
@@ -91,9 +87,9 @@ def test_flops_on_shapes_by_path_and_by_part() -> None:
     assert by_part(found, inner) == {"blocks": 2 * once, "up": 2 * once, "norm": 0, "other": own}
 
 
-def test_what_looks_at_values_is_unknown(caplog: pytest.LogCaptureFixture) -> None:
+def test_what_looks_at_values_is_unknown(caplog) -> None:
     class Looking(nn.Linear):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
+        def forward(self, x):
             return super().forward(x) * float(x.max())
 
     assert forward_flops(Looking(4, 4), torch.empty(2, 4, device="meta")) is None
@@ -109,7 +105,7 @@ def test_an_uncounted_attention_leaves_its_parts_unknown() -> None:
 
 
 @pytest.mark.parametrize("spec", [Transformer(), GRU(layers=2)], ids=lambda spec: spec.kind)
-def test_counting_draws_no_random_numbers(spec: EncoderSpec) -> None:
+def test_counting_draws_no_random_numbers(spec) -> None:
     encoder = spec.override("dropout=0.5").build(DIM, 8).train()
     state = torch.get_rng_state()
     found = encoder.flops(7)
@@ -122,7 +118,7 @@ def test_reasoners_say_that_they_are_not_counted() -> None:
 
 def test_a_ranker_that_says_half_or_nothing_is_caught() -> None:
     spec = DNN(deep=Deep(hidden=(5,)))
-    ranker: Any = spec.build(rankers.FIELDS, rankers.DIM)
+    ranker = spec.build(rankers.FIELDS, rankers.DIM)
     rankers.check_cost(spec, ranker)
     said = ranker.flops(len(rankers.FIELDS), rankers.DIM)
     for wrong in ({**said, "deep": said["deep"] // 2}, {"ranker": None}):

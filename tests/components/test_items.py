@@ -7,9 +7,7 @@ from typing import Any
 import polars as pl
 import pytest
 import torch
-from torch import Tensor
 
-from discover import Pair
 from fullrank.data.events.catalog import Catalog
 from fullrank.models.sequential.items import unit
 from fullrank.models.sequential.items.features import Features
@@ -23,7 +21,7 @@ from tiny import ITEMS, catalog, close, shaken
 
 
 @every_kind("items")
-def test_items(pair: Pair) -> None:
+def test_items(pair) -> None:
     run_checks(pair)
 
 
@@ -35,21 +33,21 @@ def test_unit() -> None:
 class Volatile(ItemTable):
     """Planted: the vectors depend on something that is not saved."""
 
-    def __init__(self, dim: int):
+    def __init__(self, dim):
         super().__init__(dim, catalog())
         self.shift = torch.randn(dim)
 
-    def embed(self, ids: Tensor) -> Tensor:
+    def embed(self, ids):
         return super().embed(ids) + self.shift
 
-    def all(self) -> Tensor:
+    def all(self):
         return super().all() + self.shift
 
 
 class Skewed(ItemTable):
     """Planted: the whole table is not what single ids give."""
 
-    def all(self) -> Tensor:
+    def all(self):
         return super().all().roll(1, 0)
 
 
@@ -62,7 +60,7 @@ def test_planted_faults_are_caught() -> None:
     check_vectors(shaken(ItemTable(DIM, catalog())))
 
 
-def features(**settings: Any) -> Any:
+def features(**settings) -> Any:
     spec = Features(**(EXAMPLES["features"] | settings))
     return shaken(spec.build(DIM, catalog())).eval()
 
@@ -120,14 +118,20 @@ def test_a_list_of_an_item_that_came_later_keeps_the_codes() -> None:
     spec.build(DIM, old.extended(more)).transferred(spec.build(DIM, old).state_dict(), old, old.extended(more))
 
 
-def test_items_with_lists_pass_every_check() -> None:
-    check_component(Features(categorical=("brand", "tags"), numeric=("price",)))
+@pytest.mark.parametrize(
+    "spec",
+    [
+        Features(categorical=("brand", "tags"), numeric=("price",)),
+        *(Features(categorical=columns, combine="beside") for columns in (("brand", "tags"), ("brand",), ("tags",))),
+    ],
+    ids=str,
+)
+def test_features_pass_every_check(spec) -> None:
+    check_component(spec)
 
 
-def test_feature_dropout_in_training_alone() -> None:
-    items = features(dropout=0.5)
-    assert torch.equal(items.all(), items.all())
-    items.train()
+def test_feature_dropout_is_of_training() -> None:
+    items = features(dropout=0.5).train()
     assert not torch.equal(items.all(), items.all())
 
 

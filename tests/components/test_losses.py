@@ -2,39 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
 
-from discover import Pair
-from fullrank.core.spec import Spec
-from fullrank.data.batch import Batch, Queries, Record
 from fullrank.models.sequential.objectives.losses import positive_scores
-from fullrank.models.sequential.objectives.losses.bce import BCE, BCELoss
+from fullrank.models.sequential.objectives.losses.bce import BCELoss
 from fullrank.testing.losses import check_gradient, check_memory, check_place, check_step, check_temperature
+from parts import BCE
 from tests.components.cases import every_kind, run_checks
 from tiny import Flat
 
 
 @every_kind("objectives.losses")
-def test_losses(pair: Pair) -> None:
+def test_losses(pair) -> None:
     run_checks(pair)
 
 
 class Tepid(BCELoss):
     """Planted: the temperature is left out."""
 
-    def __call__(self, queries: Queries, batch: Batch) -> Record:
+    def __call__(self, queries, batch):
         return super().__call__(replace(queries, temperature=1.0), batch)
 
 
 class Crowded(BCELoss):
     """Planted: every query is compared with the mean of all."""
 
-    def __call__(self, queries: Queries, batch: Batch) -> Record:
+    def __call__(self, queries, batch):
         record = super().__call__(queries, batch)
         return replace(record, losses=record.losses + record.losses.mean())
 
@@ -42,21 +38,21 @@ class Crowded(BCELoss):
 class Restless(BCELoss):
     """Planted: draws from torch's own generator."""
 
-    def __call__(self, queries: Queries, batch: Batch) -> Record:
+    def __call__(self, queries, batch):
         return super().__call__(queries, replace(batch, seed=int(torch.randint(1000, ()))))
 
 
 class Stuck(BCELoss):
     """Planted: forgets the step."""
 
-    def __call__(self, queries: Queries, batch: Batch) -> Record:
+    def __call__(self, queries, batch):
         return super().__call__(queries, replace(batch, step=0))
 
 
 class Cut(BCELoss):
     """Planted: no gradient reaches the positive's vector."""
 
-    def __call__(self, queries: Queries, batch: Batch) -> Record:
+    def __call__(self, queries, batch):
         record = super().__call__(queries, batch)
         fixed = positive_scores(replace(queries, table=Flat(queries.table.all().detach())))
         own = torch.nn.functional.softplus(-positive_scores(queries))
@@ -66,7 +62,7 @@ class Cut(BCELoss):
 class Whole(BCELoss):
     """Planted: makes all scores."""
 
-    def __call__(self, queries: Queries, batch: Batch) -> Record:
+    def __call__(self, queries, batch):
         record = super().__call__(queries, batch)
         return replace(record, losses=record.losses + 0 * (queries.vectors @ queries.table.all().T).sum(1))
 
@@ -82,13 +78,13 @@ class Whole(BCELoss):
         (Whole, check_memory),
     ],
 )
-def test_planted_faults_are_caught(fault: type[BCELoss], check: Callable[[Spec, Any], None]) -> None:
+def test_planted_faults_are_caught(fault, check) -> None:
     spec = BCE()
     check(spec, BCELoss(spec))
     if fault is Whole:
 
         class Planted(BCE):
-            def build(self) -> BCELoss:
+            def build(self):
                 return Whole(self)
 
         spec = Planted()

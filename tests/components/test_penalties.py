@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from discover import Pair, everything, name
+from discover import everything, name
 from fullrank.data.batch import Record, Step
 from fullrank.models.sequential.regularizers.logdet import LogDet
 from fullrank.testing.regularizers import (
     DIM,
-    Optimum,
     check_falls,
     check_finite,
     check_optimum,
@@ -23,34 +20,34 @@ from fullrank.testing.regularizers import (
     small_recommender,
 )
 from tests.components.cases import every_kind, run_checks
-from tiny import ITEMS, Flat, histories, padded, plain
+from tiny import ITEMS, Flat, drawn, histories, padded, plain
 
 ALL = pytest.mark.parametrize("pair", everything("regularizers"), ids=name)
 
 
-def searching(step: Step, table: Tensor) -> Step:
+def searching(step, table) -> Step:
     """The step with other item vectors to search."""
     return replace(step, queries=tuple(replace(q, table=Flat(table)) for q in step.queries))
 
 
-def at_orthonormal_items() -> tuple[Callable[[Tensor], Step], Tensor]:
+def at_orthonormal_items() -> tuple:
     """Item vectors whose Gram matrix is the identity."""
-    table = torch.linalg.qr(torch.randn(ITEMS, DIM, generator=torch.Generator().manual_seed(0)))[0]
+    table = torch.linalg.qr(drawn(ITEMS, DIM))[0]
     step = small_recommender().step(padded(histories([5, 7])))
     return lambda moved: searching(step, moved), table
 
 
-def at_zero_scores() -> tuple[Callable[[Tensor], Step], Tensor]:
+def at_zero_scores() -> tuple:
     """Item vectors that score nothing: the quotient is the square of a norm."""
     step = small_recommender().step(padded(histories([5, 7])))
     return lambda moved: searching(step, moved), torch.zeros(ITEMS, DIM)
 
 
-def at_even_odds() -> tuple[Callable[[Tensor], Step], Tensor]:
+def at_even_odds() -> tuple:
     """Where a target and its negative cannot be told apart (the same score), a probability of one half."""
     step = small_recommender().step(padded(histories([5, 7])))
 
-    def scored(moved: Tensor) -> Step:
+    def scored(moved):
         (q,) = step.queries
         record = Record(moved, positive=moved, negative=moved[:, None], negative_ids=q.targets[:, None])
         return replace(step, records={q.name: record})
@@ -61,22 +58,22 @@ def at_even_odds() -> tuple[Callable[[Tensor], Step], Tensor]:
 class OneWeight(nn.Module):
     """A model with a single parameter."""
 
-    def __init__(self, weight: Tensor):
+    def __init__(self, weight):
         super().__init__()
         self._weight = weight
 
-    def named_parameters(self, *_: Any, **__: Any) -> Iterator[Any]:
+    def named_parameters(self, *_, **__):
         yield "weight", self._weight
 
 
-def at_the_start() -> tuple[Callable[[Tensor], Step], Tensor]:
+def at_the_start() -> tuple:
     """The weights that training starts from."""
     step = small_recommender().step(padded(histories([5, 7])))
-    start = torch.randn(4, 3, generator=torch.Generator().manual_seed(2))
+    start = drawn(4, 3, seed=2)
     return lambda moved: replace(step, model=OneWeight(moved)), start
 
 
-OPTIMA: dict[str, Optimum] = {
+OPTIMA = {
     "logdet": at_orthonormal_items, "resn": at_zero_scores, "dros": at_even_odds, "ewc": at_the_start,
 }  # fmt: skip
 """Where each kind is least; a new penalty states its own here."""
@@ -98,12 +95,12 @@ BOTTOMLESS = {
 
 
 @every_kind("regularizers")
-def test_penalties(pair: Pair) -> None:
+def test_penalties(pair) -> None:
     run_checks(pair)
 
 
 @ALL
-def test_least_at_its_optimum(pair: Pair) -> None:
+def test_least_at_its_optimum(pair) -> None:
     if pair[1] in BOTTOMLESS:
         whole = small_recommender(pair[1], plain(pair))
         check_falls(whole, whole.penalties[pair[1]])
@@ -113,7 +110,7 @@ def test_least_at_its_optimum(pair: Pair) -> None:
 
 
 @ALL
-def test_weight_is_a_factor_elsewhere_too(pair: Pair) -> None:
+def test_weight_is_a_factor_elsewhere_too(pair) -> None:
     """At the steps in which a kind is least, a little aside."""
     spec = plain(pair)
     if hasattr(spec, "weight") and pair[1] in OPTIMA:
@@ -124,10 +121,10 @@ def test_weight_is_a_factor_elsewhere_too(pair: Pair) -> None:
 
 
 def test_planted_faults_are_caught() -> None:
-    def elsewhere(step: Step) -> Tensor:
+    def elsewhere(step):
         return (step.queries[0].table.all() - 1).pow(2).sum()
 
-    def detached(step: Step) -> Tensor:
+    def detached(step):
         return LogDet().build()(step).detach() + 0 * step.states.tokens.sum()
 
     with pytest.raises(AssertionError):
@@ -135,7 +132,7 @@ def test_planted_faults_are_caught() -> None:
     with pytest.raises(AssertionError):
         check_finite(small_recommender(), detached)
 
-    def backwards(step: Step) -> Tensor:
+    def backwards(step):
         value = LogDet().build()(step)
         return 2 * value.detach() - value
 

@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 import torch
 from torch import nn
 
-from discover import Pair
-from fullrank.core.spec import Spec
-from fullrank.models.ranking import FieldTokens, RankerOutput
+from fullrank.models.ranking import RankerOutput
 from fullrank.models.ranking.fm import FM, FMRanker
 from fullrank.testing.rankers import check_bf16, check_captures, check_everything_learns, check_rows_alone
 from tests.components.cases import every_kind, run_checks
 
 
 @every_kind("rankers")
-def test_rankers(pair: Pair) -> None:
+def test_rankers(pair) -> None:
     run_checks(pair)
 
 
 class Gossip(FMRanker):
     """Planted: each row hears of the others."""
 
-    def forward(self, x: FieldTokens) -> RankerOutput:
+    def forward(self, x):
         out = super().forward(x)
         return RankerOutput(out.logits + out.logits.mean(), out.captures)
 
@@ -33,7 +28,7 @@ class Gossip(FMRanker):
 class Idle(FMRanker):
     """Planted: a weight that nothing uses."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.unused = nn.Parameter(torch.ones(3))
 
@@ -41,14 +36,14 @@ class Idle(FMRanker):
 class Hoarder(FMRanker):
     """Planted: keeps outputs that nobody asked for."""
 
-    def forward(self, x: FieldTokens) -> RankerOutput:
+    def forward(self, x):
         return RankerOutput(super().forward(x).logits, {"embedding": x.tokens})
 
 
 class Overflow(FMRanker):
     """Planted: a constant that bfloat16's rounding turns to nothing and a logarithm to infinity."""
 
-    def forward(self, x: FieldTokens) -> RankerOutput:
+    def forward(self, x):
         out = super().forward(x)
         return RankerOutput(out.logits + ((1.0 + out.logits.bfloat16() * 0 + 1e-4) - 1.0).float().log(), out.captures)
 
@@ -57,7 +52,7 @@ class Overflow(FMRanker):
     ("fault", "check"),
     [(Gossip, check_rows_alone), (Idle, check_everything_learns), (Hoarder, check_captures), (Overflow, check_bf16)],
 )
-def test_planted_faults_are_caught(fault: type, check: Callable[[Spec, Any], None]) -> None:
+def test_planted_faults_are_caught(fault, check) -> None:
     check(FM(), FMRanker())
     with pytest.raises(AssertionError):
         check(FM(), fault())

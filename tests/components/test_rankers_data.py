@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import polars as pl
@@ -12,22 +10,24 @@ import pytest
 import torch
 
 from clicks import impressions
-from discover import Pair
 from fullrank.data.impressions.store import ImpressionStore
 from fullrank.inference.predict import predict
 from fullrank.models.ranking.model import RankingModel, RankingModule
 from rankers_small import ALL, DIM, model, small
 from refusals import refused
-from tests.training.clicks import SCHEMA, shop, table
+from tests.training.clicks import shop, table
 from tiny import close, shaken
+
+FM = ("rankers", "fm")
+"""Where every ranker is alike: the check is not its own."""
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> ImpressionStore:
+def store(tmp_path_factory) -> ImpressionStore:
     return shop(tmp_path_factory.mktemp("laws") / "store")
 
 
-def untrained(pair: Pair, store: ImpressionStore) -> RankingModule:
+def untrained(pair, store) -> RankingModule:
     """On the fields of a store; 0.924 and the like are no matter here."""
     spec = small(pair)
     if "tokens" in type(spec).model_fields:
@@ -38,7 +38,7 @@ def untrained(pair: Pair, store: ImpressionStore) -> RankingModule:
 
 
 @ALL
-def test_unknown_and_missing_values_have_vectors_of_their_own(pair: Pair) -> None:
+def test_unknown_and_missing_values_have_vectors_of_their_own(pair) -> None:
     """The logit of id 1 is that of the row of unknown values, whatever value it stands for; so is that of id 0."""
     made, batch = model(pair).eval(), impressions()
     for special in (0, 1):
@@ -53,19 +53,17 @@ def test_unknown_and_missing_values_have_vectors_of_their_own(pair: Pair) -> Non
         assert not close(before, after)
 
 
-@ALL
 @pytest.mark.parametrize("wrong", [2.0, -1.0, 0.5, float("nan")])
-def test_labels_are_0_or_1(pair: Pair, wrong: float) -> None:
+def test_labels_are_0_or_1(wrong) -> None:
     batch = impressions()
-    labels = batch.labels.clone()
-    labels[3] = wrong
+    batch.labels[3] = wrong
     with refused("invalid-label", "0 and 1"):
-        model(pair)(replace(batch, labels=labels))
+        model(FM)(batch)
 
 
 @ALL
 @pytest.mark.parametrize("update", ["adamw", "lazy_adam"])
-def test_every_parameter_of_the_whole_model_learns(pair: Pair, update: str) -> None:
+def test_every_parameter_of_the_whole_model_learns(pair, update) -> None:
     made = model(pair, f"update={update}", "l2=0.1").train()
     sum(made(impressions(64)).values()).backward()
     for label, parameter in made.named_parameters():
@@ -75,7 +73,7 @@ def test_every_parameter_of_the_whole_model_learns(pair: Pair, update: str) -> N
 
 
 @ALL
-def test_an_unseen_category_is_the_unknown_one(pair: Pair, store: ImpressionStore) -> None:
+def test_an_unseen_category_is_the_unknown_one(pair, store) -> None:
     """Whatever it is; a null is another thing, and every other column still counts."""
     made, given = untrained(pair, store), table(40).drop("label")
     new = [given.with_columns(user=pl.lit(value)) for value in (777, -5, None)]
@@ -84,7 +82,6 @@ def test_an_unseen_category_is_the_unknown_one(pair: Pair, store: ImpressionStor
     assert np.isfinite(a).all() and not np.allclose(a, predict(made, store.encoder, given)["probability"])
 
 
-@ALL
 @pytest.mark.parametrize(
     ("change", "says"),
     [
@@ -98,26 +95,8 @@ def test_an_unseen_category_is_the_unknown_one(pair: Pair, store: ImpressionStor
         ({"tags": pl.lit("a")}, ("missing-separator", "'tags'", "separator: '|'")),
     ],
 )
-def test_a_column_that_is_lacking_or_wrong(
-    pair: Pair, store: ImpressionStore, change: dict[str, Any], says: tuple[object, ...]
-) -> None:
+def test_a_column_that_is_lacking_or_wrong(store, change, says) -> None:
     lost = [name for name, value in change.items() if value is None]
     given = table(20).drop(lost).with_columns(**{name: v for name, v in change.items() if v is not None})
     with refused(*says):
-        predict(untrained(pair, store), store.encoder, given)
-
-
-@pytest.mark.parametrize(
-    ("wrong", "code"),
-    [(value, "wrong-labels") for value in (2.0, -1.0, 0.5)]
-    + [(value, "unreadable-numbers") for value in (None, float("nan"), "yes")],
-)
-def test_a_store_of_such_labels_is_refused(tmp_path: Path, wrong: Any, code: str) -> None:
-    """So that no ranker meets them."""
-    from fullrank.data.impressions.prepare import prepare_impressions
-
-    label = pl.when(pl.col("note") == 7).then(pl.lit(wrong, dtype=pl.String if wrong == "yes" else pl.Float64))
-    frame = table(60).with_columns(label=label.otherwise(pl.col("label")))
-    with refused(code, "'label'", 1, repr(wrong)):
-        prepare_impressions(frame, tmp_path / "store", schema=SCHEMA)
-    assert not (tmp_path / "store").exists()
+        predict(untrained(FM, store), store.encoder, given)

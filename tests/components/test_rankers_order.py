@@ -8,26 +8,25 @@ import torch
 from torch import Tensor
 
 from clicks import FIELDS, impressions
-from discover import Pair
 from fullrank.core.spec import Spec
 from fullrank.data.batch import Impressions
 from fullrank.models.ranking.fused import FusedTable
-from fullrank.models.ranking.model import RankingModel, RankingModule
-from rankers_small import ALL, DIM, SYMMETRIC, small, tokens
-from tiny import built, close, shaken
+from fullrank.models.ranking.model import RankingModel
+from rankers_small import ALL, DIM, SYMMETRIC, small
+from tiny import close, shaken
 
 ORDER = [3, 0, 6, 1, 5, 2, 4]
 """Place of each field of the permuted schema in the old one."""
 PERMUTED = tuple(FIELDS[place] for place in ORDER)
 
 
-def whole_blocks(pair: Pair) -> Spec:
+def whole_blocks(pair) -> Spec:
     """Small, with a tokeniser whose weights belong to single fields: one that cuts chunks across fields has none."""
     spec = small(pair)
     return spec.override("tokeniser={mode: vector, hidden: 5}") if "tokeniser" in type(spec).model_fields else spec
 
 
-def swapped(label: str, value: Tensor, order: list[int]) -> Tensor:
+def swapped(label, value, order) -> Tensor:
     """A parameter for fields in another order: each dimension made of one block per field has its blocks moved."""
     at = torch.tensor(order)
     for dim, size in enumerate(value.shape):
@@ -41,23 +40,10 @@ def swapped(label: str, value: Tensor, order: list[int]) -> Tensor:
     return value
 
 
-@ALL
-def test_the_order_of_fields_is_a_convention(pair: Pair) -> None:
-    """Fields in another order give the same logits: as they are for lr and fm, for the others with the blocks of the
-    weights that belong to fields moved alike. Tokenisers that cut chunks across fields have no such blocks (vector)."""
-    spec = whole_blocks(pair)
-    (_, one), (_, two) = next(built([spec], FIELDS, DIM)), next(built([spec], FIELDS, DIM))
-    if pair[1] not in SYMMETRIC:
-        state = one.state_dict()
-        two.load_state_dict({key: swapped(key, v, ORDER) for key, v in state.items()})
-    x = tokens(spec)
-    assert close(two(replace(x, tokens=x.tokens[:, ORDER])).logits, one(x).logits, 1e-4)
-
-
-def permuted(batch: Impressions) -> Impressions:
+def permuted(batch) -> Impressions:
     """The columns of a batch in the order that a store of the permuted schema has them."""
 
-    def moved(*kinds: str) -> list[int]:
+    def moved(*kinds):
         old, new = ([f.name for f in fields if f.kind in kinds] for fields in (FIELDS, PERMUTED))
         return [old.index(name) for name in new]
 
@@ -68,7 +54,7 @@ def permuted(batch: Impressions) -> Impressions:
     )  # fmt: skip
 
 
-def carried(one: RankingModule, two: RankingModule, symmetric: bool) -> None:
+def carried(one, two, symmetric) -> None:
     """The weights of a model into one of the permuted schema: a field's rows, numbers and blocks where it is now."""
     tables = [
         {f"{label}.table": m for label, m in made.named_modules() if isinstance(m, FusedTable)} for made in (one, two)
@@ -90,14 +76,13 @@ def carried(one: RankingModule, two: RankingModule, symmetric: bool) -> None:
 
 
 @ALL
-def test_the_order_of_the_schema_is_a_convention(pair: Pair) -> None:
+def test_the_order_of_the_schema_is_a_convention(pair) -> None:
     """The same of the whole model, from ids to logits."""
     spec = whole_blocks(pair)
     dim = {"dim": DIM} if "tokens" in spec.reads else {}
     click = RankingModel(ranker=spec, embedding=dim)
     one, two = (shaken(click.build(fields), seed=seed).eval() for seed, fields in ((1, FIELDS), (2, PERMUTED)))
     batch = impressions(40)
-    assert isinstance(one, RankingModule) and isinstance(two, RankingModule)
     carried(one, two, pair[1] in SYMMETRIC)
     assert close(two.output(permuted(batch)).logits, one.output(batch).logits, 1e-4)
     with torch.no_grad():

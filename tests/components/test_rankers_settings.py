@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Any, Literal
 
-import pytest
 import torch
 
 from clicks import FIELDS
-from discover import Pair, variations
+from discover import variations
 from fullrank.core.errors import UserError
 from fullrank.core.spec import Spec
-from fullrank.models.ranking.fm import FM
 from fullrank.testing.rankers import extra
 from rankers_small import ALL, DIM, PARTS, small, tokens
 from tiny import built, plain, reachable, shaken
 
 
 @cache
-def trace(spec: Spec) -> tuple[Any, ...] | None:
+def trace(spec) -> tuple | None:
     """What can be seen of a spec: the shapes of its parameters, starting values, an output, and one in training."""
     try:
         torch.manual_seed(0)
@@ -37,7 +34,7 @@ def trace(spec: Spec) -> tuple[Any, ...] | None:
     return shapes, start, *(tuple(o.flatten().tolist()) for o in out)
 
 
-def check_effects(spec: Spec) -> None:
+def check_effects(spec) -> None:
     """Of the values that a setting accepts here, one at least makes a difference."""
     here = trace(spec)
     for key in type(spec).model_fields:
@@ -50,13 +47,13 @@ def check_effects(spec: Spec) -> None:
         check_some(here, others, f"{key} of {spec!r}")
 
 
-def check_some(here: Any, others: list[Spec], what: str) -> None:
+def check_some(here, others, what) -> None:
     same = [found == here for found in map(trace, others[:3]) if found is not None]
     assert not same or not all(same), f"{what} has no effect: refuse it"
 
 
 @ALL
-def test_settings_have_effect(pair: Pair) -> None:
+def test_settings_have_effect(pair) -> None:
     base = small(pair)
     if "deep" in type(base).model_fields:
         base = base.override("deep.dropout=0.3")
@@ -68,7 +65,7 @@ def test_settings_have_effect(pair: Pair) -> None:
 
 
 @PARTS
-def test_parts_mix_and_learn(pair: Pair) -> None:
+def test_parts_mix_and_learn(pair) -> None:
     """Mixings and FFNs keep the shape; a mixing moves something from token to token, an FFN nothing."""
     for spec, part in built(reachable(plain(pair), 2), 4, 8):
         x = torch.randn(3, 4, 8, generator=torch.Generator().manual_seed(0), requires_grad=True)
@@ -77,15 +74,3 @@ def test_parts_mix_and_learn(pair: Pair) -> None:
         assert value.shape == x.shape, spec
         (touched,) = torch.autograd.grad(value[:, 0].pow(3).sum(), x)
         assert bool(touched[:, 1:].any()) == pair[0].endswith("mixings"), spec
-
-
-class Blind(FM):
-    """Planted: a setting that nothing reads."""
-
-    kind: Literal["fm"] = "fm"
-    unread: bool = False
-
-
-def test_a_planted_fault_is_caught() -> None:
-    with pytest.raises(AssertionError, match="has no effect"):
-        check_effects(Blind())

@@ -4,28 +4,24 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import Tensor
 
-from discover import Pair
-from fullrank.models.sequential.encoders import Cache
 from fullrank.models.sequential.encoders.gru import GRUEncoder
 from fullrank.models.sequential.reasoning.budget import Budget
-from fullrank.models.sequential.reasoning.plr import PLR
-from fullrank.models.sequential.reasoning.rearec import ReaRec
 from fullrank.testing.inputs import sequences
 from fullrank.testing.reasoning import DIM, ENCODERS, LONGEST, made, steps_of
+from parts import PLR, ReaRec
 from refusals import refused
 from tests.components.cases import every_kind, run_checks
 from tiny import close
 
 
 @every_kind("reasoning")
-def test_reasoners(pair: Pair) -> None:
+def test_reasoners(pair) -> None:
     run_checks(pair)
 
 
 @pytest.mark.parametrize("wrong", [{"steps": -1}, {"streams": 0}])
-def test_budgets_below_the_least_are_refused(wrong: dict[str, int]) -> None:
+def test_budgets_below_the_least_are_refused(wrong) -> None:
     with refused("invalid-setting", *wrong):
         Budget.parse(wrong)
 
@@ -63,7 +59,7 @@ def test_a_residual_keeps_apart_what_a_step_brings_together() -> None:
     """Around an encoder that answers the same whatever it is given, streams stay as far apart as they open."""
 
     class Same(GRUEncoder):
-        def step(self, x: Tensor, cache: Cache) -> tuple[Tensor, Cache]:
+        def step(self, x, cache):
             return torch.ones_like(x), cache
 
     x, batch = sequences(DIM)
@@ -76,7 +72,7 @@ def test_a_residual_keeps_apart_what_a_step_brings_together() -> None:
 
 
 @pytest.mark.parametrize("std", [0.02, 0.3, 1.0])
-def test_triggers_start_as_wide_as_they_are_told(std: float) -> None:
+def test_triggers_start_as_wide_as_they_are_told(std) -> None:
     torch.manual_seed(0)
     wide = PLR(streams=64, trigger_std=std).build(ENCODERS["gru"].build(DIM, LONGEST), DIM, LONGEST)
     assert float(wide.triggers.detach().std()) == pytest.approx(std, rel=0.1)

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 import torch
-from torch import Tensor
 
-from discover import Pair
 from fullrank.models.ranking.sequences.target_attention import ActivationUnit, TargetAttention
 from fullrank.testing.sequences import WIDTH, check_padded_reference, check_rows_alone, check_target
 from tests.components.cases import every_kind, run_checks
@@ -17,14 +12,14 @@ from tiny import shaken
 
 
 @every_kind("rankers.sequences")
-def test_sequences(pair: Pair) -> None:
+def test_sequences(pair) -> None:
     run_checks(pair)
 
 
 class Gossip(ActivationUnit):
     """Planted: each row hears of the others."""
 
-    def forward(self, target: Tensor, events: Tensor, rows: Tensor) -> Tensor:
+    def forward(self, target, events, rows):
         out = super().forward(target, events, rows)
         return out + out.mean(0)
 
@@ -32,21 +27,21 @@ class Gossip(ActivationUnit):
 class Aimless(ActivationUnit):
     """Planted: the target is not looked at."""
 
-    def forward(self, target: Tensor, events: Tensor, rows: Tensor) -> Tensor:
+    def forward(self, target, events, rows):
         return super().forward(torch.ones_like(target), events, rows)
 
 
 class Leaky(ActivationUnit):
     """Planted: a reference that counts the padding."""
 
-    def padded(self, target: Tensor, events: Tensor, inside: Tensor) -> Tensor:
+    def padded(self, target, events, inside):
         return super().padded(target, events, torch.ones_like(inside))
 
 
 @pytest.mark.parametrize(
     ("fault", "check"), [(Gossip, check_rows_alone), (Aimless, check_target), (Leaky, check_padded_reference)]
 )
-def test_planted_faults_are_caught(fault: type, check: Callable[[Any, Any], None]) -> None:
+def test_planted_faults_are_caught(fault, check) -> None:
     spec = TargetAttention()
     check(spec, shaken(ActivationUnit(WIDTH, spec)).eval())
     with pytest.raises(AssertionError):

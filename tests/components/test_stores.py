@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
 
-from fullrank.serving.stores import STORES, Document, Event, Forgotten, HistoryStore, open_history_store
+from fullrank.serving.stores import STORES, Document, Event, open_history_store
 from fullrank.serving.stores.memory import MemoryStore
 from fullrank.testing import stores
 from fullrank.testing.stores import CHECKS, SHARED, run_check, run_shared
@@ -19,7 +17,7 @@ KINDS = ("memory", "sqlite", *SERVERS)
 
 
 @pytest.fixture(scope="module", params=KINDS)
-def make(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[stores.Make]:
+def make(request, tmp_path_factory) -> Iterator:
     """Makes stores of one kind; a server of its own is started where it is found."""
     kind, folder = request.param, tmp_path_factory.mktemp("stores")
     if kind in ("memory", "sqlite"):
@@ -33,12 +31,12 @@ def make(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-def test_stores(make: stores.Make, check: Callable[[HistoryStore], Awaitable[None]]) -> None:
+def test_stores(make, check) -> None:
     asyncio.run(run_check(make, check))
 
 
 @pytest.mark.parametrize("check", SHARED, ids=lambda check: check.__name__)
-def test_stores_of_two_processes(make: stores.Make, check: Callable[..., Awaitable[None]]) -> None:
+def test_stores_of_two_processes(make, check) -> None:
     if isinstance(make("x", 1), MemoryStore):
         pytest.skip("memory is not shared")
     asyncio.run(run_shared(make, check))
@@ -52,7 +50,7 @@ def test_every_kind_of_store_is_checked() -> None:
 class Twice(MemoryStore):
     """Planted: stores an event as often as it comes."""
 
-    def _added(self, event: Event) -> bool:
+    def _added(self, event):
         self._known.clear()
         return super()._added(event)
 
@@ -60,28 +58,28 @@ class Twice(MemoryStore):
 class Everybody(MemoryStore):
     """Planted: an event id is known of all users together."""
 
-    def _added(self, event: Event) -> bool:
+    def _added(self, event):
         return all(event.event_id not in known for known in self._known.values()) and super()._added(event)
 
 
 class Arriving(MemoryStore):
     """Planted: the order of arrival."""
 
-    def _added(self, event: Event) -> bool:
+    def _added(self, event):
         return super()._added(Event(event.event_id, event.user, event.item, 0.0))
 
 
 class Textual(MemoryStore):
     """Planted: item ids are text."""
 
-    async def history(self, user: str, limit: int) -> list[Event]:
+    async def history(self, user, limit):
         return [Event(e.event_id, e.user, str(e.item), e.time) for e in await super().history(user, limit)]
 
 
 class Hoarding(MemoryStore):
     """Planted: keeps, and shows, twice as much as it was told."""
 
-    def _added(self, event: Event) -> bool:
+    def _added(self, event):
         self.keep, keep = 2 * self.keep, self.keep
         try:
             return super()._added(event)
@@ -92,14 +90,14 @@ class Hoarding(MemoryStore):
 class Merging(MemoryStore):
     """Planted: features join those that were there."""
 
-    async def put_user(self, user: str, features: Mapping[str, Any]) -> None:
+    async def put_user(self, user, features):
         await super().put_user(user, {**(await self.user(user) or {}), **features})
 
 
 class Remembering(MemoryStore):
     """Planted: the event ids of who is forgotten stay."""
 
-    async def delete_user(self, user: str) -> Forgotten:
+    async def delete_user(self, user):
         known = self._known.get(user, set())
         found = await super().delete_user(user)
         self._known[user] = known
@@ -109,7 +107,7 @@ class Remembering(MemoryStore):
 class Overlooking(MemoryStore):
     """Planted: a document that is put again keeps its number."""
 
-    async def put_documents(self, kind: str, bodies: Mapping[str, dict[str, Any] | None]) -> int:
+    async def put_documents(self, kind, bodies):
         before = dict(self._documents)
         last = await super().put_documents(kind, bodies)
         for place, (number, _) in before.items():
@@ -120,28 +118,28 @@ class Overlooking(MemoryStore):
 class Repeating(MemoryStore):
     """Planted: a sample may hold one user twice, and who has no events."""
 
-    async def sample_users(self, count: int, seed: int = 0) -> list[str]:
+    async def sample_users(self, count, seed=0):
         return [*await super().sample_users(count, seed), *self._features][:count]
 
 
 class Halving(MemoryStore):
     """Planted: what stands before a mistake is stored."""
 
-    async def add_events(self, events: Sequence[Event]) -> list[bool]:
+    async def add_events(self, events):
         return [(await super(Halving, self).add_events([event]))[0] for event in events]
 
 
 class Deaf(MemoryStore):
     """Planted: answers when it is closed."""
 
-    async def ping(self) -> None:
+    async def ping(self):
         pass
 
 
 class Hasty(MemoryStore):
     """Planted: shows the numbers of documents that are put while another is on its way, in the wrong order."""
 
-    async def documents(self, after: int = 0) -> list[Document]:
+    async def documents(self, after=0):
         return (await super().documents(after))[::-1]
 
 
@@ -153,7 +151,7 @@ class Hasty(MemoryStore):
         (Repeating, "sample"),        (Halving, "refused"), (Deaf, "closed"),
     ],
 )  # fmt: skip
-def test_planted_faults_are_caught(fault: type[MemoryStore], check: str) -> None:
+def test_planted_faults_are_caught(fault, check) -> None:
     with pytest.raises(AssertionError):
         asyncio.run(run_check(lambda name, keep: fault(keep=keep), getattr(stores, f"check_{check}")))
 
@@ -161,29 +159,29 @@ def test_planted_faults_are_caught(fault: type[MemoryStore], check: str) -> None
 class Late(MemoryStore):
     """Planted: a number is taken first and seen later, so that a reader goes past a document and never sees it."""
 
-    def __init__(self, shared: list[Document], numbers: Iterator[int]):
+    def __init__(self, shared, numbers):
         super().__init__()
         self._shared, self._numbers = shared, numbers
 
-    async def put_documents(self, kind: str, bodies: Mapping[str, dict[str, Any] | None]) -> int:
+    async def put_documents(self, kind, bodies):
         numbers = [next(self._numbers) for _ in bodies]
         await asyncio.sleep(0.003 if kind == "one" else 0)
         self._shared += [Document(kind, k, b, n) for (k, b), n in zip(bodies.items(), numbers, strict=True)]
         return numbers[-1]
 
-    async def documents(self, after: int = 0) -> list[Document]:
+    async def documents(self, after=0):
         return sorted((d for d in self._shared if d.sequence > after), key=lambda document: document.sequence)
 
 
 def test_a_document_that_is_seen_late_is_caught() -> None:
-    shared: list[Document] = []
+    shared = []
     numbers = iter(range(1, 10**6))
     with pytest.raises(AssertionError, match="missed"):
         asyncio.run(run_shared(lambda name, keep: Late(shared, numbers), stores.check_no_document_is_missed))
 
 
-def test_the_files_of_a_store_are_private(tmp_path: Path) -> None:
-    async def opened() -> list[int]:
+def test_the_files_of_a_store_are_private(tmp_path) -> None:
+    async def opened():
         store = open_history_store(str(tmp_path / "x.db"))
         await store.open()
         await store.add_events([Event("a", "u", 1, 1.0)])

@@ -206,7 +206,7 @@ def test_scores_stay_within_the_bound(activation: str, heads: int, scale: float)
     some = everyone(store)
     encoder = Transformer(layers=3, attention=Softmax(heads=heads), feed_forward="mlp", activation=activation)  # type: ignore[arg-type]
     model = model_of(recommender(encoder), store, scale=scale)
-    (rows,) = observed(model, some, Bound)
+    (rows,) = observed(model, Bound, some=some)
     limits = {(r["layer"], r["label"]): r["value"] for r in rows if r["name"] == "log10_bound"}
     norms = {(r["layer"], r["label"]): r["value"] for r in rows if r["name"] == "log10_norm"}
     assert len(limits) == 5 and norms.keys() == limits.keys()

@@ -14,9 +14,9 @@ import torch
 from fullrank.data.events.prepare import prepare
 from fullrank.data.events.store import Store
 from fullrank.data.sources.planted import Planted
-from fullrank.experiment import Experiment
-from fullrank.models.sequential.model import Recommender
+from fullrank.experiment import Experiment, find_experiment
 from fullrank.run import Run, write_run, write_weights
+from parts import Recommender
 from tiny import shaken
 
 HOSTILE = '</title><script>alert(1)</script><img src=x onerror="alert(2)">{{ 7 * 7 }}$\\frac$\x07'
@@ -36,37 +36,33 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
 def make(store: Store, path: Path, *settings: str, recipe: str = "sasrec", watched: bool = True) -> Run:
     """A run folder with drawn weights and three epochs in its journal."""
     small = ("model.dim=8", "model.max_length=12") if recipe not in ("popularity", "item_to_item") else ()
-    spec = Experiment.parse(_recipe(recipe)).override(*small, *settings)
+    spec = find_experiment(recipe).override(*small, *settings)
     torch.manual_seed(0)
-    model: Any = spec.model.build(store.catalog)  # type: ignore[attr-defined]
-    trained = isinstance(spec.model, Recommender)
-    if trained:
-        shaken(model)
-    else:
+    model = spec.model.build(store.catalog)
+    if not isinstance(spec.model, Recommender):
         model.fit(store)
-    data = {"path": str(store.path), "split_fingerprint": store.fingerprint, "users": store.num_users}
-    manifest = {"parameters": sum(p.numel() for p in model.parameters()), "data": data}
-    write_run(path, spec, store.catalog, manifest)
-    write_weights(path, model)
-    rows: list[dict[str, Any]] = [{"event": "fit", "step": 0, "epoch": 0, "seconds": 0.1}]
-    if trained:
+        rows = [{"event": "fit", "step": 0, "epoch": 0, "seconds": 0.1}]
+    else:
+        shaken(model)
         rows = [
             {"event": "epoch", "step": n, "epoch": n, "train/loss": 3 / n, "validation/ndcg@10": n / 9}
             | ({"watch/collapse_share": 0.1 * n} if watched else {})
             for n in (1, 2, 3)
         ]
+    return write(path, spec, store, store.catalog, model, rows)
+
+
+def write(path: Path, spec: Experiment, store: Any, known: Any, model: Any, rows: list) -> Run:
+    """A run folder of these weights, with these rows in its journal."""
+    data = {"path": str(store.path), "split_fingerprint": store.fingerprint}
+    write_run(path, spec, known, {"parameters": sum(p.numel() for p in model.parameters()), "data": data})
+    write_weights(path, model)
     (path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return Run.open(path)
 
 
-def _recipe(name: str) -> Any:
-    from fullrank.experiment import find_experiment
-
-    return find_experiment(name).dump()
-
-
 @pytest.fixture(scope="session")
-def runs(store: Store, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
+def runs(store: Store, tmp_path_factory: pytest.TempPathFactory) -> dict:
     """One to three layers, recurrent, and a baseline."""
     home = tmp_path_factory.mktemp("runs")
     made = {f"deep-{n}": make(store, home / f"deep-{n}", f"model.encoder.layers={n}") for n in (1, 2, 3)}
@@ -78,7 +74,7 @@ def runs(store: Store, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ru
 class Page(HTMLParser):
     """A page as a browser's parser sees it: its elements, ids and text; raises where tags do not match."""
 
-    def __init__(self, text: str):
+    def __init__(self, text):
         super().__init__(convert_charrefs=True)
         self.open: list[str] = []
         self.elements: list[tuple[str, dict[str, str | None]]] = []
@@ -87,27 +83,27 @@ class Page(HTMLParser):
         self.close()
         assert self.open == [], f"left open: {self.open}"
 
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+    def handle_starttag(self, tag, attrs):
         self.elements.append((tag, dict(attrs)))
         if tag not in VOID:
             self.open.append(tag)
 
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+    def handle_startendtag(self, tag, attrs):
         self.elements.append((tag, dict(attrs)))
 
-    def handle_endtag(self, tag: str) -> None:
+    def handle_endtag(self, tag):
         assert self.open and self.open[-1] == tag, f"</{tag}> in {self.open[-3:]}"
         self.open.pop()
 
-    def handle_data(self, data: str) -> None:
+    def handle_data(self, data):
         if self.open and self.open[-1] not in ("style",):
             self.text.append(data)
 
-    def ids(self) -> list[str]:
+    def ids(self):
         return [attributes["id"] or "" for _, attributes in self.elements if "id" in attributes]
 
-    def named(self, tag: str) -> list[dict[str, str | None]]:
+    def named(self, tag):
         return [attributes for name, attributes in self.elements if name == tag]
 
-    def said(self) -> str:
+    def said(self):
         return " ".join(" ".join(self.text).split())

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,7 +13,6 @@ from fullrank.analysis.report import Missing
 from fullrank.analysis.report import collect as room
 from fullrank.analysis.report.collect import collect
 from fullrank.analysis.report.results import not_comparable, run_names
-from fullrank.data.events.store import Store
 from fullrank.run import Run
 from refusals import refused
 from seals import reseal
@@ -23,17 +20,17 @@ from tests.analysis.report.conftest import make
 
 
 @pytest.fixture
-def run(store: Store, tmp_path: Path) -> Run:
+def run(store, tmp_path) -> Run:
     return make(store, tmp_path / "one", "model.encoder.layers=1")
 
 
 @pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def told(monkeypatch) -> list:
     """What was measured, in order."""
-    found: list[str] = []
+    found = []
 
-    def noted(name: str, plain: Any) -> Any:
-        def call(*given: object, **more: object) -> Any:
+    def noted(name, plain):
+        def call(*given, **more):
             found.append(name)
             return plain(*given, **more)
 
@@ -44,7 +41,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return found
 
 
-def test_what_is_missing_is_measured(run: Run, told: list[str]) -> None:
+def test_what_is_missing_is_measured(run, told) -> None:
     (found,) = collect([run], sample=20)
     assert told == ["evaluate", "diagnose"]
     assert found.key == "A" and found.name == "one" and found.layers == 1 and len(found.epochs) == 3
@@ -54,7 +51,7 @@ def test_what_is_missing_is_measured(run: Run, told: list[str]) -> None:
     assert not (run.path / "evaluation.json").exists() and not (run.path / "diagnosis.jsonl").exists()
 
 
-def test_what_the_folder_holds_is_taken(run: Run, told: list[str]) -> None:
+def test_what_the_folder_holds_is_taken(run, told) -> None:
     fr.evaluate(run).save(run.path)
     fr.diagnose(run, users=20).save(run.path / "diagnosis.jsonl")
     collect([run])
@@ -65,7 +62,7 @@ def test_what_the_folder_holds_is_taken(run: Run, told: list[str]) -> None:
     assert told == ["diagnose"], "a sample of another size was asked for"
 
 
-def test_what_is_of_other_weights_or_another_split_is_not(run: Run, told: list[str]) -> None:
+def test_what_is_of_other_weights_or_another_split_is_not(run, told) -> None:
     fr.evaluate(run).save(run.path)
     fr.diagnose(run, users=20).save(run.path / "diagnosis.jsonl")
     collect([run], split="validation", sample=20)
@@ -81,13 +78,13 @@ def test_what_is_of_other_weights_or_another_split_is_not(run: Run, told: list[s
     assert told == ["evaluate", "diagnose"]
 
 
-def test_an_evaluation_without_what_the_page_shows_is_made_anew(run: Run, told: list[str]) -> None:
+def test_an_evaluation_without_what_the_page_shows_is_made_anew(run, told) -> None:
     fr.evaluate(run, set=["metrics=[recall]"]).save(run.path)
     collect([run], sample=20)
     assert told == ["evaluate", "diagnose"]
 
 
-def test_given_evaluations_and_settings(run: Run, told: list[str]) -> None:
+def test_given_evaluations_and_settings(run, told) -> None:
     kept = fr.evaluate(run, set=["seen=keep"])
     (found,) = collect([run], sample=20, evaluations={"one": kept})
     assert told == ["diagnose"] and found.evaluation is kept
@@ -102,7 +99,7 @@ def test_given_evaluations_and_settings(run: Run, told: list[str]) -> None:
         collect([run], split="validation", evaluations={"one": kept})
 
 
-def test_runs_that_were_measured_differently_are_not_compared(run: Run, store: Store, tmp_path: Path) -> None:
+def test_runs_that_were_measured_differently_are_not_compared(run, store, tmp_path) -> None:
     other = make(store, tmp_path / "two", "evaluation.seen=keep")
     found = collect([run, other], sample=20)
     why = not_comparable(found)
@@ -117,7 +114,7 @@ def test_runs_that_were_measured_differently_are_not_compared(run: Run, store: S
     assert "selected by different metrics" in (not_comparable(apart) or "")
 
 
-def test_the_parts_are_measured_like_the_whole(run: Run, store: Store, tmp_path: Path) -> None:
+def test_the_parts_are_measured_like_the_whole(run, store, tmp_path) -> None:
     """With other settings an older diagnosis is measured anew, for both stand on one page."""
     own = make(store, tmp_path / "own")
     fr.diagnose(own, users=40).save(own.path / "diagnosis.jsonl")
@@ -126,14 +123,14 @@ def test_the_parts_are_measured_like_the_whole(run: Run, store: Store, tmp_path:
         assert one.diagnosis.about()["seen"] == one.evaluation.protocol["seen"]
 
 
-def test_sampled_metrics_have_no_lists(store: Store, tmp_path: Path) -> None:
+def test_sampled_metrics_have_no_lists(store, tmp_path) -> None:
     run = make(store, tmp_path / "s", "evaluation.protocol=sampled")
     with refused("needs-full-protocol", "protocol=full"):
         collect([run])
     assert collect([run], sample=20, settings=["protocol=full"])
 
 
-def test_mistakes(run: Run, tmp_path: Path, store: Store) -> None:
+def test_mistakes(run, tmp_path, store) -> None:
     with refused("no-runs"):
         collect([])
     with refused("given-twice", run.path):
@@ -152,7 +149,7 @@ def test_mistakes(run: Run, tmp_path: Path, store: Store) -> None:
         collect([run])
 
 
-def test_names_of_folders(tmp_path: Path) -> None:
+def test_names_of_folders(tmp_path) -> None:
     assert run_names([tmp_path / "a", tmp_path / "b"]) == ["a", "b"]
     assert run_names([tmp_path / "x" / "a", tmp_path / "y" / "a"]) == [
         str(tmp_path / "x" / "a"),

@@ -19,23 +19,21 @@ from fullrank.analysis.report import Figure, Missing
 from fullrank.analysis.report.collect import collect
 from fullrank.analysis.report.draw import look
 from fullrank.analysis.report.results import RunResult
-from fullrank.data.events.store import Store
-from fullrank.run import Run
 from tests.analysis.report.conftest import make
 
 
 @pytest.fixture(scope="module")
-def found(runs: dict[str, Run]) -> list[RunResult]:
+def found(runs) -> list:
     return collect(list(runs.values()), sample=40)
 
 
-def figure(made: Figure | Missing) -> Figure:
+def figure(made) -> Figure:
     assert isinstance(made, Figure), made
     return made
 
 
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=12))
-def test_the_front_holds_who_is_not_beaten(points: list[tuple[int, int]]) -> None:
+def test_the_front_holds_who_is_not_beaten(points) -> None:
     best = pareto_front([(float(x), float(y)) for x, y in points])
     for place, (x, y) in enumerate(points):
         beaten = any((a > x and b >= y) or (a >= x and b > y) for a, b in points)
@@ -43,7 +41,7 @@ def test_the_front_holds_who_is_not_beaten(points: list[tuple[int, int]]) -> Non
     assert [points[i][0] for i in best] == sorted(points[i][0] for i in best)
 
 
-def test_pareto_rows_are_metrics_with_intervals(found: list[RunResult]) -> None:
+def test_pareto_rows_are_metrics_with_intervals(found) -> None:
     made = figure(Pareto.figure(found))
     for row, one in zip(made.rows, found, strict=True):
         assert row[:2] == (f"{one.key} {one.name}", one.metric("ndcg@10")) and row[4] == one.metric("fair0.8@1")
@@ -51,12 +49,11 @@ def test_pareto_rows_are_metrics_with_intervals(found: list[RunResult]) -> None:
     assert isinstance(Pareto.figure(found[:1]), Missing)
 
 
-def test_bands_count_recommended_places(found: list[RunResult]) -> None:
+def test_bands_count_recommended_places(found) -> None:
     made = figure(PopularityBands.figure(found[:1]))
     one = found[0]
     popularity = one.run.catalog.popularity
     band, counts, events = item_bands(popularity), np.zeros(5), np.zeros(5)
-    assert one.evaluation.per_user.lists is not None
     for row in one.evaluation.per_user.lists[:, :10]:
         for item in row:
             counts[band[item]] += 1
@@ -66,7 +63,7 @@ def test_bands_count_recommended_places(found: list[RunResult]) -> None:
     assert [row[2] for row in made.rows] == pytest.approx((counts / counts.sum()).tolist())
 
 
-def test_depth_compares_what_differs_in_layers_alone(found: list[RunResult], store: Store, tmp_path_factory) -> None:
+def test_depth_compares_what_differs_in_layers_alone(found, store, tmp_path_factory) -> None:
     made = figure(Depth.figure(found))
     assert [row[1] for row in made.rows] == [1, 2, 3], "neither the recurrent run nor the baseline"
     assert [row[2] for row in made.rows] == [one.metric("ndcg@10") for one in found[:3]]
@@ -77,7 +74,7 @@ def test_depth_compares_what_differs_in_layers_alone(found: list[RunResult], sto
     assert [row[1] for row in figure(Depth.figure([*found[:2], *seeds])).rows] == [1, 2, 2]
 
 
-def test_spectra_layers_and_bounds_leave_out_who_has_none(found: list[RunResult]) -> None:
+def test_spectra_layers_and_bounds_leave_out_who_has_none(found) -> None:
     assert len(figure(SpectralCollapse.figure(found)).rows) == 5 and not figure(SpectralCollapse.figure(found)).absent
     made = figure(Layers.figure(found))
     assert len(made.rows) == 2 + 3 + 4 + 2 and len(made.panels) == 3 and "popularity" in made.absent[0]
@@ -91,7 +88,7 @@ def test_spectra_layers_and_bounds_leave_out_who_has_none(found: list[RunResult]
     assert isinstance(Layers.figure(found[4:]), Missing) and isinstance(Bound.figure(found[3:]), Missing)
 
 
-def test_rows_of_single_runs(found: list[RunResult]) -> None:
+def test_rows_of_single_runs(found) -> None:
     made = figure(Ablation.figure_of(found[1]))
     assert [row[0] for row in made.rows] == [
         "whole model", "no attention 1", "no attention 2", "no attention",
@@ -103,7 +100,7 @@ def test_rows_of_single_runs(found: list[RunResult]) -> None:
     assert sum(ratios.rows[0][1:]) == pytest.approx(1)
 
 
-def test_curves_show_what_was_journalled(found: list[RunResult]) -> None:
+def test_curves_show_what_was_journalled(found) -> None:
     made = figure(RetrievalCurves.figure(found))
     assert made.headers == ("run", "epoch", "validation ndcg@10", "training loss (without penalties)", "collapse share")
     assert made.rows[0] == ("A deep-1", 1, 1 / 9, 3.0, 0.1)
@@ -113,7 +110,7 @@ def test_curves_show_what_was_journalled(found: list[RunResult]) -> None:
     assert isinstance(RetrievalCurves.figure(found[4:]), Missing)
 
 
-def test_a_journal_with_odd_values_is_read_around(found: list[RunResult]) -> None:
+def test_a_journal_with_odd_values_is_read_around(found) -> None:
     one = found[0]
     odd = ({"event": "epoch", "step": 1, "epoch": "x", "train/loss": 1}, {"event": "epoch", "step": 2, "epoch": 2,
             "train/loss": float("nan"), "validation/ndcg@10": "high"}, *one.epochs)  # fmt: skip

@@ -10,25 +10,22 @@ import pytest
 from fullrank.analysis.diagnosis import Diagnosis
 from fullrank.analysis.diagnostics.explain import ExampleUser
 from fullrank.analysis.diagnostics.focus import Focus
-from fullrank.analysis.report import Figure, Missing
+from fullrank.analysis.report import Missing
 from fullrank.analysis.report.collect import collect
-from fullrank.analysis.report.results import RunResult
-from fullrank.data.events.store import Store
-from fullrank.run import Run
 from tests.analysis.report.conftest import HOSTILE, make
 
 
 @pytest.fixture(scope="module")
-def found(store: Store, runs: dict[str, Run], tmp_path_factory: pytest.TempPathFactory) -> list[RunResult]:
+def found(store, runs, tmp_path_factory) -> list:
     """Softmax and focused attention, and a baseline."""
     home = tmp_path_factory.mktemp("focused")
     focused = make(store, home / "focused", "model.encoder.attention={kind: focused, heads: 2}")
     return collect([runs["deep-2"], focused, runs["popularity"]], sample=60)
 
 
-def test_shares_by_layer(found: list[RunResult]) -> None:
+def test_shares_by_layer(found) -> None:
     made = Focus.figure(found)
-    assert isinstance(made, Figure) and [row[0] for row in made.rows] == ["A deep-2"] * 2 + ["B focused"] * 2
+    assert [row[0] for row in made.rows] == ["A deep-2"] * 2 + ["B focused"] * 2
     assert made.absent == ("Run C (popularity) is not shown: it has no attention that shows its weights.",)
     for row in made.rows:
         one = found["AB".index(row[0][0])]
@@ -46,9 +43,9 @@ def test_shares_by_layer(found: list[RunResult]) -> None:
     assert isinstance(missing, Missing) and missing.why == "popularity: it has no attention that shows its weights."
 
 
-def test_a_case_with_titles(found: list[RunResult]) -> None:
+def test_a_case_with_titles(found) -> None:
     made = ExampleUser.figure(found)
-    assert isinstance(made, Figure) and len(made.absent) == 1
+    assert len(made.absent) == 1
     assert made.headers == ("event", "item", "title", "related", "A layer 1", "A layer 2", "B layer 1", "B layer 2")
     assert [row[0] for row in made.rows] == list(range(1, len(made.rows) + 1))
     assert all(row[2].startswith("</title>") and "\x07" not in row[2] and HOSTILE not in row[2] for row in made.rows)
@@ -60,13 +57,13 @@ def test_a_case_with_titles(found: list[RunResult]) -> None:
     assert {row[3] for row in made.rows} == {"yes", "no"}
 
 
-def test_cases_of_other_data_do_not_mix(found: list[RunResult]) -> None:
+def test_cases_of_other_data_do_not_mix(found) -> None:
     other = tuple(
         one | {"value": one["value"] + 1} if one["diagnostic"] == "case" and one["name"] == "user" else one
         for one in found[1].diagnosis.rows
     )
     made = ExampleUser.figure([found[0], replace(found[1], diagnosis=Diagnosis(other))])
-    assert isinstance(made, Figure) and made.absent == ("Run B (focused) is not shown: its case is of other data.",)
+    assert made.absent == ("Run B (focused) is not shown: its case is of other data.",)
     strange = tuple(
         one | {"value": 10_000} if one["diagnostic"] == "case" and one["name"] == "item" else one
         for one in found[0].diagnosis.rows
@@ -74,9 +71,9 @@ def test_cases_of_other_data_do_not_mix(found: list[RunResult]) -> None:
     assert isinstance(ExampleUser.figure([replace(found[0], diagnosis=Diagnosis(strange))]), Missing)
 
 
-def test_a_run_that_reads_less_far_back_leaves_the_rest_empty(found: list[RunResult]) -> None:
+def test_a_run_that_reads_less_far_back_leaves_the_rest_empty(found) -> None:
     most = max(r["index"] for r in found[1].diagnosis.of("case", "item"))
     shorter = tuple(one for one in found[1].diagnosis.rows if one["diagnostic"] != "case" or one["index"] != most)
     made = ExampleUser.figure([found[0], replace(found[1], diagnosis=Diagnosis(shorter))])
-    assert isinstance(made, Figure) and not made.absent
+    assert not made.absent
     assert made.rows[-1][4] is not None and made.rows[-1][6:] == (None, None)

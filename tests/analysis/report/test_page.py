@@ -8,8 +8,6 @@ import os
 import re
 import shutil
 import subprocess
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,8 +15,6 @@ import fullrank as fr
 from fullrank.analysis.report import Examples, Figure, Missing
 from fullrank.analysis.report.page import Report, format_cell
 from fullrank.analysis.report.report import report
-from fullrank.data.events.store import Store
-from fullrank.run import Run
 from refusals import refused
 from tests.analysis.report.conftest import HOSTILE, Page, make
 
@@ -28,15 +24,15 @@ JOINT = OPEN + FOLDED
 
 
 @pytest.fixture(scope="module")
-def whole(runs: dict[str, Run]) -> Report:
+def whole(runs) -> Report:
     return report(list(runs.values()), users=40)
 
 
-def drawn(made: Report) -> list[Figure]:
+def drawn(made) -> list:
     return [figure for figure in made.figures if isinstance(figure, Figure)]
 
 
-def test_every_figure_is_there_with_its_numbers(whole: Report) -> None:
+def test_every_figure_is_there_with_its_numbers(whole) -> None:
     single = [f"{kind}-{key}" for key in "ABC" for kind in ("attention", "ablation")]
     assert sorted(figure.name for figure in drawn(whole)) == sorted(JOINT + single)
     page = Page(whole.html)
@@ -55,7 +51,7 @@ def test_every_figure_is_there_with_its_numbers(whole: Report) -> None:
         assert all(axis in body for axis in ("xtick_1", "ytick_1")), "axes have their ticks"
 
 
-def test_what_cannot_be_drawn_says_why(whole: Report) -> None:
+def test_what_cannot_be_drawn_says_why(whole) -> None:
     missing = {figure.name: figure.why for figure in whole.figures if isinstance(figure, Missing)}
     assert missing["attention-D"] == "gru: it has no attention that shows its weights."
     assert missing["ablation-E"] == "popularity: it has no blocks to leave out."
@@ -64,7 +60,7 @@ def test_what_cannot_be_drawn_says_why(whole: Report) -> None:
     assert "Run E (popularity) is not shown: it has no layers." in text
 
 
-def test_ids_are_unique_and_links_lead_somewhere(whole: Report) -> None:
+def test_ids_are_unique_and_links_lead_somewhere(whole) -> None:
     page = Page(whole.html)
     assert len(set(page.ids())) == len(page.ids())
     targets = [link["href"] for link in page.named("a")]
@@ -74,7 +70,7 @@ def test_ids_are_unique_and_links_lead_somewhere(whole: Report) -> None:
     assert all(target is not None and target[0] == "#" and target[1:] in page.ids() for target in targets)
 
 
-def test_nothing_is_fetched_and_nothing_runs(whole: Report) -> None:
+def test_nothing_is_fetched_and_nothing_runs(whole) -> None:
     page = Page(whole.html)
     assert not re.search(r"(https?:)?//\w", whole.html), "no address of any kind"
     tags = {tag for tag, _ in page.elements}
@@ -86,7 +82,7 @@ def test_nothing_is_fetched_and_nothing_runs(whole: Report) -> None:
 
 
 @pytest.mark.slow
-def test_it_is_the_same_page_each_time(whole: Report, runs: dict[str, Run]) -> None:
+def test_it_is_the_same_page_each_time(whole, runs) -> None:
     assert report(list(runs.values()), users=40).html == whole.html
 
 
@@ -94,7 +90,7 @@ NAMES = ["<img src=x onerror=alert(1)>", "$\\frac{$", "_hidden", "a\"b'&c", "{{ 
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n not in NAMES[:2])) for n in NAMES])
-def test_hostile_names_are_text(name: str, store: Store, tmp_path: Path) -> None:
+def test_hostile_names_are_text(name, store, tmp_path) -> None:
     shallow = [f"model.encoder.layers={n}" for n in (1, 2)]
     pair = [make(store, tmp_path / "one" / name, shallow[0]), make(store, tmp_path / "two", shallow[1])]
     made = report(pair, users=20)
@@ -105,7 +101,7 @@ def test_hostile_names_are_text(name: str, store: Store, tmp_path: Path) -> None
     assert "{{" not in name or "49" not in page.said().partition("Run A:")[2][:20]
 
 
-def test_hostile_titles_are_text(whole: Report) -> None:
+def test_hostile_titles_are_text(whole) -> None:
     page = Page(whole.html)
     (case,) = (figure for figure in drawn(whole) if figure.name == "case")
     told = 1 + len(case.rows)  # the item chosen next, and the events before it
@@ -116,7 +112,7 @@ def test_hostile_titles_are_text(whole: Report) -> None:
     assert HOSTILE not in whole.html and "{{ 7 * 7 }}" in page.said()
 
 
-def test_one_baseline_alone_has_a_page(runs: dict[str, Run], tmp_path: Path) -> None:
+def test_one_baseline_alone_has_a_page(runs, tmp_path) -> None:
     made = fr.report(runs["popularity"], tmp_path / "deep" / "page.html", users=20)
     assert (tmp_path / "deep" / "page.html").read_text(encoding="utf-8") == made.html
     assert {figure.name for figure in drawn(made)} == {"recall_bands", "bands", "spectrum", "robustness", "shortcut"}
@@ -126,7 +122,7 @@ def test_one_baseline_alone_has_a_page(runs: dict[str, Run], tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-def test_many_runs_keep_their_own_look(runs: dict[str, Run], store: Store, tmp_path: Path) -> None:
+def test_many_runs_keep_their_own_look(runs, store, tmp_path) -> None:
     several = [make(store, tmp_path / f"r{n}", recipe="popularity") for n in range(30)]
     made = report(several, users=20)
     assert [one.key for one in made.results[24:28]] == ["Y", "Z", "A1", "B1"]
@@ -137,15 +133,15 @@ def test_many_runs_keep_their_own_look(runs: dict[str, Run], store: Store, tmp_p
     ("value", "text"),
     [(None, "–"), (float("nan"), "–"), (12345, "12,345"), (0.123456, "0.1235"), (12345.6, "12,346"), ("a", "a")],
 )
-def test_cells(value: Any, text: str) -> None:
+def test_cells(value, text) -> None:
     assert format_cell(value) == text
 
 
 @pytest.mark.parametrize("package", ["matplotlib", "jinja2"])
-def test_a_missing_extra_is_named(package: str, runs: dict[str, Run], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_extra_is_named(package, runs, monkeypatch) -> None:
     plain = builtins.__import__
 
-    def without(name: str, *rest: Any, **named: Any) -> Any:
+    def without(name, *rest, **named):
         if name.split(".")[0] == package:
             raise ModuleNotFoundError(f"No module named {package!r}", name=package)
         return plain(name, *rest, **named)
@@ -185,7 +181,7 @@ document.getElementById("measured").textContent = JSON.stringify(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("width", [500, 1200, 1600])
-def test_a_browser_shows_every_figure(width: int, whole: Report, tmp_path: Path) -> None:
+def test_a_browser_shows_every_figure(width, whole, tmp_path) -> None:
     program = browser()
     text = re.sub(r"<meta http-equiv[^>]*>", "", whole.html).replace("</body>", MEASURE + "</body>")
     (tmp_path / "page.html").write_text(text, encoding="utf-8")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -15,12 +14,11 @@ from fullrank.analysis.diagnosis import NAME, Diagnosis
 from fullrank.analysis.report import Figure, Missing
 from fullrank.analysis.report.page import Report
 from fullrank.analysis.report.report import report
-from fullrank.data.events.store import Store
 from fullrank.data.impressions.store import ImpressionStore
-from fullrank.run import Run, write_run, write_weights
+from fullrank.run import Run
 from refusals import refused
 from seals import reseal
-from tests.analysis.report.conftest import HOSTILE, Page, make
+from tests.analysis.report.conftest import Page, make, write
 from tests.training.clicks import shop, tiny
 from tiny import shaken
 
@@ -32,46 +30,40 @@ RANKERS = {
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> ImpressionStore:
+def store(tmp_path_factory) -> ImpressionStore:
     return shop(tmp_path_factory.mktemp("clicks") / "data")
 
 
-def written(store: ImpressionStore, path: Path, *settings: str, watched: bool = True) -> Run:
+def written(store, path, *settings, watched=True) -> Run:
     """A run folder with drawn weights and three epochs in its journal."""
     spec = tiny(*settings)
     torch.manual_seed(0)
-    model: Any = shaken(spec.model.build(store.fields))  # type: ignore[attr-defined]
-    data = {"path": str(store.path), "split_fingerprint": store.fingerprint}
-    write_run(path, spec, store.encoder, {"parameters": sum(p.numel() for p in model.parameters()), "data": data})
-    write_weights(path, model)
-    rows: list[dict[str, Any]] = [
+    rows = [
         {"event": "epoch", "step": 9 * n, "epoch": n, "train/loss": 3 / n, "validation/auc": n / 9} for n in (1, 2, 3)
     ]
     if watched:
         rows = [row | {"watch/last_layer_stable_rank": 1.0 + row["epoch"]} for row in rows]
         rows.insert(0, {"event": "watch", "step": 4, "epoch": 0.5, "watch/last_layer_stable_rank": 1.5})
-    (path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return Run.open(path)
+    return write(path, spec, store, store.encoder, shaken(spec.model.build(store.fields)), rows)
 
 
 @pytest.fixture(scope="module")
-def runs(store: ImpressionStore, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
+def runs(store, tmp_path_factory) -> dict:
     home = tmp_path_factory.mktemp("runs")
     return {name: written(store, home / name, *settings, watched=name != "lr") for name, settings in RANKERS.items()}
 
 
 @pytest.fixture(scope="module")
-def whole(runs: dict[str, Run]) -> Report:
+def whole(runs) -> Report:
     made = report(list(runs.values()), impressions=100)
-    assert isinstance(made, Report)
     return made
 
 
-def drawn(made: Report) -> dict[str, Figure]:
+def drawn(made) -> dict:
     return {figure.name: figure for figure in made.figures if isinstance(figure, Figure)}
 
 
-def test_every_figure_is_there_with_its_numbers(whole: Report) -> None:
+def test_every_figure_is_there_with_its_numbers(whole) -> None:
     open_, folded = ["reliability", "gain", "curves"], ["trajectory", *(f"distribution-{key}" for key in "BCDE")]
     assert list(drawn(whole)) == open_ + folded and [one.name for one in whole.sections][:2] == [
         "differences",
@@ -88,7 +80,7 @@ def test_every_figure_is_there_with_its_numbers(whole: Report) -> None:
     assert {"auc", "logloss", "gauc", "ece", "pcoc"} <= set(page.said().split())
 
 
-def test_the_trajectory_is_that_of_the_diagnosis(whole: Report) -> None:
+def test_the_trajectory_is_that_of_the_diagnosis(whole) -> None:
     found = drawn(whole)["trajectory"]
     ranks = {(row[0], row[2]): row[3] for row in found.rows}
     for one in whole.results:
@@ -100,7 +92,7 @@ def test_the_trajectory_is_that_of_the_diagnosis(whole: Report) -> None:
 
 
 @pytest.fixture(scope="module")
-def ladder(runs: dict[str, Run], store: ImpressionStore, tmp_path_factory: pytest.TempPathFactory) -> Report:
+def ladder(runs, store, tmp_path_factory) -> Report:
     """RankMixer of two blocks and of one (whose manifest says its size, twice), DCNv2 of three crosses and of one."""
     home = tmp_path_factory.mktemp("sizes")
     small = written(store, home / "small", *RANKERS["rankmixer"], "model.ranker.blocks=1")
@@ -113,11 +105,10 @@ def ladder(runs: dict[str, Run], store: ImpressionStore, tmp_path_factory: pytes
     made = report(
         [runs["rankmixer"], runs["dcnv2"], Run.open(small.path), seed, cross, tables, runs["dnn"]], impressions=60
     )
-    assert isinstance(made, Report)
     return made
 
 
-def test_rank_against_dense_parameters(ladder: Report) -> None:
+def test_rank_against_dense_parameters(ladder) -> None:
     found, by_key = drawn(ladder)["size"], {one.key: one for one in ladder.results}
     assert [row[0].split()[0] for row in found.rows] == ["C", "A", "D", "E", "B"], "by line, smallest first"
     assert [row[1] for row in found.rows] == [
@@ -133,7 +124,7 @@ def test_rank_against_dense_parameters(ladder: Report) -> None:
     assert all("C, A, D: " in panel.svg and "E, B: " in panel.svg for panel in found.panels)
 
 
-def test_a_panel_for_each_step_between_layers(whole: Report) -> None:
+def test_a_panel_for_each_step_between_layers(whole) -> None:
     panels = {key: len(drawn(whole)[f"distribution-{key}"].panels) for key in "BCDE"}
     assert panels == {"B": 3, "C": 1, "D": 5, "E": 5}
     assert "dnn" in whole.results[2].name and "embedding" in drawn(whole)["distribution-C"].panels[0].alt
@@ -141,7 +132,7 @@ def test_a_panel_for_each_step_between_layers(whole: Report) -> None:
     assert [one.name for one in missing] == ["size", "distribution-A"] and "one weight per value" in missing[1].why
 
 
-def test_training_and_what_was_watched_inside_epochs(whole: Report) -> None:
+def test_training_and_what_was_watched_inside_epochs(whole) -> None:
     found = drawn(whole)["curves"]
     assert [panel.alt.split(" by epoch")[0] for panel in found.panels] == [
         "validation auc", "training loss (without penalties)", "stable rank behind the last layer",
@@ -149,28 +140,21 @@ def test_training_and_what_was_watched_inside_epochs(whole: Report) -> None:
     assert "B from 1.5 to 4" in found.panels[2].alt and "A from" not in found.panels[2].alt
 
 
-def test_theorems_are_a_table_of_runs_that_mix(whole: Report) -> None:
+def test_theorems_are_a_table_of_runs_that_mix(whole) -> None:
     said = Page(whole.html).said()
     assert "theorems of RankElastor in run D" in said and "theorems of RankElastor in run B" not in said
     assert "transpose_within" in said
 
 
-def test_names_are_text(store: ImpressionStore, tmp_path: Path) -> None:
-    """A field or a folder may be called anything."""
-    made = report([written(store, tmp_path / HOSTILE.replace("/", "-"))], impressions=20)
-    page = Page(made.html)
-    assert not {"script", "img"} & {tag for tag, _ in page.elements} and "49" not in made.html.split("<title>")[0]
-
-
 @pytest.mark.slow
-def test_kept_results_are_taken_and_others_measured(runs: dict[str, Run], tmp_path: Path) -> None:
+def test_kept_results_are_taken_and_others_measured(runs, tmp_path) -> None:
     run = Run.open(Path(shutil.copytree(runs["rankmixer"].path, tmp_path / "run")))
     kept = fr.evaluate(run, set=["bins=3"])
     kept.save(run.path)
     fr.diagnose(run, impressions=50).save(run.path / NAME)
-    told: list[str] = []
+    told = []
 
-    def tell(what: str) -> Any:
+    def tell(what):
         told.append(what.split()[0])
         return lambda done, total: None
 
@@ -192,24 +176,20 @@ def test_kept_results_are_taken_and_others_measured(runs: dict[str, Run], tmp_pa
     assert len(drawn(given)["reliability"].rows) == 2  # type: ignore[arg-type]
 
 
-def test_what_is_refused(runs: dict[str, Run], store: ImpressionStore, tmp_path: Path) -> None:
+def test_what_is_refused(runs, store, tmp_path) -> None:
     lr = runs["lr"]
     with refused("sample-of-other-problem", lr.path, "impressions"):
         report([lr], users=5)
     with refused("evaluation-does-not-fit", "lr", "validation"):
         report([lr], split="validation", evaluations={"lr": fr.evaluate(lr)})
-    with refused("setting-without-effect"):
-        report([lr], settings=["bins=2"], evaluations={"lr": fr.evaluate(lr)})
-    with refused("given-twice", lr.path):
-        report([lr, lr])
 
 
-def test_two_kinds_have_no_page_in_common(runs: dict[str, Run], tmp_path: Path) -> None:
+def test_two_kinds_have_no_page_in_common(runs, tmp_path) -> None:
     from fullrank.data.events.prepare import prepare
     from fullrank.data.sources.planted import Planted
 
     tables = Planted(users=60, items=40, events_per_user=8).read()
-    market: Store = prepare(tables.events, tmp_path / "market", items=tables.items)
+    market = prepare(tables.events, tmp_path / "market", items=tables.items)
     other = make(market, tmp_path / "popularity", recipe="popularity")
     for pair in ([runs["lr"], other], [other, runs["lr"]]):
         with refused("two-problems", runs["lr"].path, other.path):

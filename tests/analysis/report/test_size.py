@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -23,16 +22,15 @@ from fullrank.analysis.report import Figure, Missing
 from fullrank.analysis.report.collect import collect
 from fullrank.analysis.report.results import RunResult
 from fullrank.data.events.prepare import prepare
-from fullrank.data.events.store import Store
-from fullrank.data.impressions.fields import FieldInfo
 from fullrank.data.sources.planted import Planted
-from fullrank.experiment import Experiment, find_experiment
+from fullrank.experiment import find_experiment
 from fullrank.run import Run
 from tests.analysis.report.conftest import make
+from tests.analysis.report.test_figures import figure
 from tests.training.clicks import shop
 from tiny import catalog
 
-GROWN: dict[str, tuple[str, tuple[str, ...], Any, Any]] = {
+GROWN = {
     "dim": ("sasrec", (), 8, 16),
     "encoder.layers": ("sasrec", (), 1, 3),
     "encoder.hidden": ("gru4rec", (), "null", 512),
@@ -61,25 +59,25 @@ HEADS = {"encoder.attention.heads", "ranker.heads"}
 """They split a width that they do not widen, and grow with it."""
 
 
-def known(*specs: Experiment) -> list[RunResult]:
+def known(*specs) -> list:
     return [
         RunResult("ABCDEFG"[n], "", Run(Path("run"), spec, {}), None, Diagnosis(()), (), "")
         for n, spec in enumerate(specs)
     ]
 
 
-def count(spec: Experiment, fields: tuple[FieldInfo, ...]) -> int:
+def count(spec, fields) -> int:
     """Parameters without tables, by their names and not by their modules."""
     torch.manual_seed(0)
     if spec.clicks is None:
-        model: Any = spec.model.build(catalog())  # type: ignore[attr-defined]
+        model = spec.model.build(catalog())  # type: ignore[attr-defined]
         return sum(p.numel() for name, p in model.named_parameters() if not name.startswith("items."))
-    found: int = spec.model.build(fields).size().dense  # type: ignore[attr-defined]
+    found = spec.model.build(fields).size().dense  # type: ignore[attr-defined]
     return found
 
 
 @pytest.fixture(scope="module")
-def fields(tmp_path_factory: pytest.TempPathFactory) -> tuple[FieldInfo, ...]:
+def fields(tmp_path_factory) -> tuple:
     return tuple(shop(tmp_path_factory.mktemp("clicks") / "data").fields)
 
 
@@ -88,7 +86,7 @@ def test_every_setting_of_size_is_tried() -> None:
 
 
 @pytest.mark.parametrize("name", GROWN)
-def test_a_setting_of_size_adds_parameters_and_stays_in_line(name: str, fields: tuple[FieldInfo, ...]) -> None:
+def test_a_setting_of_size_adds_parameters_and_stays_in_line(name, fields) -> None:
     recipe, settings, less, more = GROWN[name]
     free = RANKER_SIZES if name.startswith("ranker.") else SIZES
     one, other = (find_experiment(recipe).override(*settings, f"model.{name}={value}") for value in (less, more))
@@ -98,21 +96,27 @@ def test_a_setting_of_size_adds_parameters_and_stays_in_line(name: str, fields: 
     assert len(same_but_for(known(one, other.override("training.lr=0.5")), free)) == 2
 
 
-def test_what_is_no_matter_of_size_is_another_line() -> None:
-    cross, deep = find_experiment("dcnv2"), find_experiment("autoint")
-    assert len(same_but_for(known(cross, cross.override("model.ranker.rank=4")), RANKER_SIZES)) == 2
-    assert len(same_but_for(known(deep, deep.override("model.ranker.deep.hidden=[]")), RANKER_SIZES)) == 2
-    assert len(same_but_for(known(deep, deep.override("model.embedding.dim=8")), RANKER_SIZES)) == 2, (
-        "tables would grow"
-    )
-    attention = find_experiment("sasrec")
-    assert len(same_but_for(known(attention, attention.override("model.max_length=20")), SIZES)) == 2
-    assert line_label(known(deep, deep)) == "A, B: autoint"
-    assert line_label(known(*[deep] * 7)) == "A, B, C, ... G: autoint"
+@pytest.mark.parametrize(
+    ("recipe", "setting", "free"),
+    [
+        ("dcnv2", "ranker.rank=4", RANKER_SIZES), ("autoint", "ranker.deep.hidden=[]", RANKER_SIZES),
+        ("autoint", "embedding.dim=8", RANKER_SIZES), ("sasrec", "max_length=20", SIZES),
+    ],
+)  # fmt: skip
+def test_what_is_no_matter_of_size_is_another_line(recipe, setting, free) -> None:
+    """Of an embedding's width, tables would grow."""
+    spec = find_experiment(recipe)
+    assert len(same_but_for(known(spec, spec.override(f"model.{setting}")), free)) == 2
+
+
+def test_the_label_of_a_line() -> None:
+    spec = find_experiment("autoint")
+    assert line_label(known(spec, spec)) == "A, B: autoint"
+    assert line_label(known(*[spec] * 7)) == "A, B, C, ... G: autoint"
 
 
 @pytest.fixture(scope="module")
-def ladder(runs: dict[str, Run], store: Store, tmp_path_factory: pytest.TempPathFactory) -> list[RunResult]:
+def ladder(runs, store, tmp_path_factory) -> list:
     """Three layers to one, a wider run of two seeds, and two runs without any relative."""
     home = tmp_path_factory.mktemp("sizes")
     wide = [make(store, home / f"wide-{n}", "model.dim=12", "model.encoder.layers=2", f"seed={n}") for n in (0, 1)]
@@ -120,12 +124,7 @@ def ladder(runs: dict[str, Run], store: Store, tmp_path_factory: pytest.TempPath
     return collect([*deep, runs["gru"], *wide, runs["popularity"]], sample=40)
 
 
-def figure(made: Figure | Missing) -> Figure:
-    assert isinstance(made, Figure), made
-    return made
-
-
-def test_runs_of_other_sizes_by_their_parameters(ladder: list[RunResult]) -> None:
+def test_runs_of_other_sizes_by_their_parameters(ladder) -> None:
     made = figure(RetrievalSize.figure(ladder))
     assert [row[0] for row in made.rows] == ["C deep-1", "B deep-2", "A deep-3", "E wide-0", "F wide-1"]
     by_key = {one.key: one for one in ladder}
@@ -143,14 +142,14 @@ def test_runs_of_other_sizes_by_their_parameters(ladder: list[RunResult]) -> Non
     assert all("C, B, A, E, F: sasrec" in panel.svg for panel in made.panels)
 
 
-def test_the_mean_of_the_seeds_is_drawn(ladder: list[RunResult]) -> None:
+def test_the_mean_of_the_seeds_is_drawn(ladder) -> None:
     line = [ladder[2], ladder[4], ladder[5]]
     sizes, values = {"C": 10, "E": 20, "F": 20}, {"C": 0.5, "E": 0.1, "F": 0.4}
     assert seed_means(line, sizes, lambda one: values[one.key]) == [(10, 0.5), (20, pytest.approx(0.25))]
     assert seed_means(line, sizes, lambda one: 0.3 if one.key == "F" else None) == [(20, 0.3)]
 
 
-def test_what_is_not_compared(ladder: list[RunResult], store: Store, tmp_path: Path) -> None:
+def test_what_is_not_compared(ladder, store, tmp_path) -> None:
     small, large, *_ = [one for one in ladder if one.name.startswith("deep")]
     alone = RetrievalSize.figure([small, ladder[3], ladder[6]])
     assert isinstance(alone, Missing) and "no two runs differ in the size of their model alone" in alone.why
@@ -165,7 +164,7 @@ def test_what_is_not_compared(ladder: list[RunResult], store: Store, tmp_path: P
     assert isinstance(RetrievalSize.figure([small, large]), Figure)
 
 
-def test_a_figure_that_no_run_has_is_named(ladder: list[RunResult]) -> None:
+def test_a_figure_that_no_run_has_is_named(ladder) -> None:
     bare = [
         replace(one, diagnosis=Diagnosis(tuple(row for row in one.diagnosis.rows if row["diagnostic"] != "spectrum")))
         for one in ladder[:2]

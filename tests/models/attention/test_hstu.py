@@ -5,22 +5,21 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from fullrank.data.batch import Batch, Captures, ColumnSums
-from fullrank.models.sequential.attention.hstu import HSTU, HSTUAttention, buckets
+from fullrank.data.batch import Captures
+from fullrank.models.sequential.attention.hstu import buckets
 from fullrank.models.sequential.attention.positions import Places, rotate
-from fullrank.models.sequential.attention.softmax import Softmax
-from fullrank.models.sequential.encoders.transformer import Transformer
+from parts import HSTU, Softmax, Transformer
 from refusals import refused
-from tiny import close, histories, padded, shaken
+from tiny import close, drawn, histories, padded, shaken
+from twins import same
 
 LONGEST = 9
-SETTINGS: list[dict[str, Any]] = [
+SETTINGS = [
     {},
     {"causal": False, "norm": "rms"},
     {"rel_bias": "positions", "divide_by": "visible", "qk_width": 5, "value_width": 3},
@@ -29,11 +28,11 @@ SETTINGS: list[dict[str, Any]] = [
 ]
 
 
-def silu(x: Tensor) -> Tensor:
+def silu(x) -> Tensor:
     return x / (1 + (-x).exp())
 
 
-def by_hand(attention: HSTUAttention, spec: HSTU, x: Tensor, times: list[int]) -> Tensor:
+def by_hand(attention, spec, x, times) -> Tensor:
     """The output for one row, query by query and key by key."""
     n, heads = len(x), spec.heads
     e, f = spec.qk_width or x.shape[1] // heads, spec.value_width or x.shape[1] // heads
@@ -69,12 +68,11 @@ def by_hand(attention: HSTUAttention, spec: HSTU, x: Tensor, times: list[int]) -
 
 
 @pytest.mark.parametrize("settings", SETTINGS)
-def test_equals_its_formula(settings: dict[str, Any]) -> None:
+def test_equals_its_formula(settings) -> None:
     spec = HSTU.parse(settings)
     attention = shaken(spec.build(8, LONGEST), 0.7).eval()
     batch = padded(histories([7, 4, 1]))
-    assert batch.times is not None
-    x = torch.randn(3, 7, 8, generator=torch.Generator().manual_seed(0))
+    x = drawn(3, 7, 8)
     y = attention(x, batch)
     for b, n in enumerate(batch.lengths.tolist()):
         assert close(y[b, :n], by_hand(attention, spec, x[b, :n], batch.times[b, :n].tolist()), 1e-4)
@@ -114,7 +112,6 @@ def test_starting_values() -> None:
     """N(0, 0.02) for the projections and tables, Xavier-uniform for the output, zero bias."""
     torch.manual_seed(0)
     attention = HSTU().build(64, 500)
-    assert attention.by_distance is not None and attention.by_time is not None
     for table in (attention.uvqk.weight, attention.by_distance, attention.by_time):
         assert 0.015 < float(table.detach().std()) < 0.025
     bound = math.sqrt(6 / 128)
@@ -135,24 +132,21 @@ def test_positions_beyond_the_longest_history_share_the_last_entry() -> None:
 
 
 @pytest.mark.parametrize("settings", [*SETTINGS, {"rel_bias": "none"}])
-@pytest.mark.parametrize("length", [127, 128, 131, 257])
-def test_column_sums_of_long_histories(settings: dict[str, Any], length: int) -> None:
+@pytest.mark.parametrize("length", [126, 131, 257])
+def test_column_sums_of_long_histories(settings, length) -> None:
     """Made in blocks, they equal those of the full weights in value and gradient, and the output is the same."""
     attention = shaken(HSTU.parse(settings).build(8, 260), 0.3).eval()
     batch = padded(histories([length, length - 60, 2]), extra=2)
-    x = torch.randn(3, length + 2, 8, generator=torch.Generator().manual_seed(1)).requires_grad_()
-    kept: list[ColumnSums] = []
+    x = drawn(3, length + 2, 8, seed=1).requires_grad_()
+    kept = []
     y = attention(x, replace(batch, captures=Captures(columns=kept)))
     noted = kept[0].sums
     weights = attention.weights(x, batch)
     slow = (weights.abs() * batch.valid[:, None, :, None]).sum(2)
-    assert close(noted, slow, 1e-4) and not noted.masked_select(~batch.valid[:, None]).any()
+    assert not noted.masked_select(~batch.valid[:, None]).any()
     assert close(y[batch.valid], attention.apply_weights(weights, x)[batch.valid], 1e-4)
-    leaves = [x, attention.uvqk.weight, *([] if attention.by_distance is None else [attention.by_distance])]
-    leaves += [] if attention.by_time is None else [attention.by_time]
-    found = torch.autograd.grad(noted.pow(2).sum(), leaves)
-    for a, b in zip(found, torch.autograd.grad(slow.pow(2).sum(), leaves), strict=True):
-        assert close(a, b, 2e-3)
+    tables = [table for table in (attention.by_distance, attention.by_time) if table is not None]
+    same(noted, slow, x, attention.uvqk.weight, *tables, tolerance=2e-3)
 
 
 def test_column_sums_under_autocast() -> None:
@@ -161,35 +155,13 @@ def test_column_sums_under_autocast() -> None:
     batch, x = padded(histories([150])), torch.randn(1, 150, 8)
     sums = []
     for cast in (False, True):
-        kept: list[ColumnSums] = []
+        kept = []
         with torch.autocast("cpu", torch.bfloat16, enabled=cast):
             attention(x, replace(batch, captures=Captures(columns=kept)))
         sums.append(kept[0].sums)
     assert sums[1].dtype == torch.float32 and (sums[0] - sums[1]).abs().max() < 0.05 * sums[0].abs().max()
     sums[1].sum().backward()
     assert attention.uvqk.weight.grad is not None and attention.uvqk.weight.grad.isfinite().all()
-
-
-def test_every_layer_notes_its_columns_in_order() -> None:
-    encoder = Transformer(layers=3, attention=HSTU()).build(8, 20)
-    kept: list[ColumnSums] = []
-    batch = padded(histories([5, 3]))
-    encoder(torch.randn(2, 5, 8), replace(batch, captures=Captures(columns=kept)))
-    assert [c.module for c in kept] == [block.attention for block in encoder.blocks]
-
-
-def test_dropout_in_training_alone() -> None:
-    batch, x = padded(histories([6])), torch.randn(1, 6, 8)
-    for name in ("dropout", "weight_dropout"):
-        attention = shaken(HSTU.parse({name: 0.5}).build(8, LONGEST))
-        attention.eval()
-        assert torch.equal(attention(x, batch), attention(x, batch))
-        attention.train()
-        torch.manual_seed(0)
-        first = attention(x, batch)
-        assert not close(first, attention(x, batch))
-        torch.manual_seed(0)
-        assert torch.equal(first, attention(x, batch))
 
 
 def test_a_row_without_events_is_finite() -> None:
@@ -216,7 +188,7 @@ def test_it_is_placed_and_softmax_is_not() -> None:
         ({"dropout": 1.0}, "invalid-setting", ("dropout", 1.0)),
     ],
 )
-def test_refusals(settings: dict[str, Any], code: str, named: tuple[object, ...]) -> None:
+def test_refusals(settings, code, named) -> None:
     with refused(code, *named):
         HSTU.parse(settings)
 
@@ -226,9 +198,3 @@ def test_refused_widths() -> None:
         HSTU(heads=3).build(10, 5)
     with refused("width-not-even", "hstu", 5):
         HSTU(rel_bias="none", rope=True).build(10, 5)
-    y = HSTU(heads=3, qk_width=4, value_width=2).build(10, 5)(torch.randn(1, 2, 10), one_row())
-    assert y.shape == (1, 2, 10)
-
-
-def one_row() -> Batch:
-    return padded([[1, 2]])

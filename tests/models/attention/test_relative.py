@@ -9,10 +9,11 @@ import torch
 
 from fullrank.models.sequential.attention.relative import Relative, RelativeAttention, distance_classes
 from refusals import refused
+from tests.models.attention.test_softmax import by_hand
 from tiny import close, histories, padded, shaken
 
 
-def bucket(apart: int, count: int, both_sides: bool) -> int:
+def bucket(apart, count, both_sides) -> int:
     """The class of one distance, in words: own ones first, then logarithms up to 128."""
     upper = 0
     if both_sides:
@@ -27,7 +28,7 @@ def bucket(apart: int, count: int, both_sides: bool) -> int:
 
 @pytest.mark.parametrize("both_sides", [True, False])
 @pytest.mark.parametrize("count", [4, 8, 32])
-def test_classes_of_distances(count: int, both_sides: bool) -> None:
+def test_classes_of_distances(count, both_sides) -> None:
     apart = torch.arange(-300, 301)
     found = distance_classes(apart, count, both_sides=both_sides)
     assert found.tolist() == [bucket(int(d), count, both_sides) for d in apart]
@@ -44,23 +45,17 @@ def test_a_table_of_t5() -> None:
 
 
 @pytest.mark.parametrize("causal", [True, False])
-def test_equals_its_formula(causal: bool) -> None:
-    """softmax(q k / sqrt(e) + b) v head by head and query by query, written with loops."""
-    dim, heads, length = 10, 2, 13
-    attention = shaken(RelativeAttention(dim, 16, Relative(heads=heads, causal=causal, buckets=8)), 1.0).eval()
-    batch = padded(histories([length, length - 2]))
-    x = torch.randn(2, length, dim)
+def test_equals_its_formula(causal) -> None:
+    """softmax(q k / sqrt(e) + b) v."""
+    attention = shaken(RelativeAttention(10, 16, Relative(heads=2, causal=causal, buckets=8)), 1.0).eval()
+    batch, x = padded(histories([13, 11])), torch.randn(2, 13, 10)
     y = attention(x, batch)
-    q, k, v = (x @ attention.qkv.weight.T).split(dim, -1)
-    e = dim // heads
+
+    def added(head, query, key):
+        return attention.by_bucket[bucket(query - key, 8, not causal), head]
+
     for b, n in enumerate(batch.lengths.tolist()):
-        for t in range(n):
-            parts, upto = [], t + 1 if causal else n
-            for h in range(heads):
-                of = slice(h * e, (h + 1) * e)
-                added = torch.stack([attention.by_bucket[bucket(t - j, 8, not causal), h] for j in range(upto)])
-                parts.append((k[b, :upto, of] @ q[b, t, of] / e**0.5 + added).softmax(0) @ v[b, :upto, of])
-            assert close(y[b, t], torch.cat(parts) @ attention.output.weight.T, 1e-4)
+        assert close(y[b, :n], by_hand(attention, x[b, :n], causal, added), 1e-4)
 
 
 def test_refuses_classes_that_do_not_divide() -> None:
@@ -68,12 +63,9 @@ def test_refuses_classes_that_do_not_divide() -> None:
         Relative().override("buckets=30")
 
 
-def test_without_classes_it_is_softmax_attention() -> None:
-    """Of any width of a head."""
-    for width in (None, 3):
-        attention = shaken(RelativeAttention(8, 16, Relative(buckets=0, width=width)), 1.0).eval()
-        batch, x = padded(histories([5, 3])), torch.randn(2, 5, 8)
-        q, k, v = (part.unflatten(-1, (2, -1)).transpose(1, 2) for part in attention.qkv(x).chunk(3, -1))
-        mixed = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-        wanted = attention.output(mixed.transpose(1, 2).flatten(2))
-        assert close(attention(x, batch)[batch.valid], wanted[batch.valid])
+@pytest.mark.parametrize("width", [None, 3])
+def test_without_classes_it_is_softmax_attention(width) -> None:
+    attention = shaken(RelativeAttention(8, 16, Relative(buckets=0, width=width)), 1.0).eval()
+    batch, x = padded(histories([5, 3])), torch.randn(2, 5, 8)
+    for row, n, y in zip(x, (5, 3), attention(x, batch), strict=True):
+        assert close(y[:n], by_hand(attention, row[:n], True), 1e-4)

@@ -7,22 +7,17 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
-from fullrank.data.events.store import Store
-from fullrank.models.sequential.baselines.item_to_item import ItemToItem, ItemToItemModel
+from fullrank.models.sequential.baselines.item_to_item import ItemToItem
+from fullrank.testing.baselines import fitted
 from tiny import ITEMS, histories, padded, store
 
 
-def fitted(data: Store, spec: ItemToItem) -> ItemToItemModel:
-    model = spec.build(data.catalog)
-    model.fit(data)
-    return model
-
-
-def twin(rows: list[list[int]], spec: ItemToItem, history: list[int]) -> np.ndarray:
+def twin(rows, spec, history) -> np.ndarray:
     """Scores of one history, from training events row[:-2] of each row."""
-    together: Counter[tuple[int, int]] = Counter()
-    count: Counter[int] = Counter()
+    together = Counter()
+    count = Counter()
     for row in (row[:-2] for row in rows):
         count.update(row)
         for i, a in enumerate(row):
@@ -39,48 +34,46 @@ def twin(rows: list[list[int]], spec: ItemToItem, history: list[int]) -> np.ndar
     return np.where(scores > 0, scores, [-1 / (1 + count[i]) for i in range(ITEMS)])
 
 
+def scores(rows: list, size: int, history: list, /, **settings) -> Tensor:
+    """What a model that is fitted to these rows says of one history."""
+    return fitted(ItemToItem(**settings), store(rows, size)).answer(padded([history], extra=1)).block(0, size)[0]
+
+
 def test_by_hand() -> None:
     """Trained on 0 1 2 and 0 1: 0 and 1 meet twice, 2 meets each of them once; counts 2, 2, 1."""
-    data = store([[0, 1, 2, 3, 3], [0, 1, 4, 4]], 5)
-    model = fitted(data, ItemToItem())
-    found = model.answer(padded([[0]])).block(0, 5)[0]
-    torch.testing.assert_close(found, torch.tensor([-1 / 3, 2 / 2, 1 / 2**0.5, -1, -1]))
-    near = fitted(data, ItemToItem(window=1)).answer(padded([[0]])).block(0, 5)[0]
-    torch.testing.assert_close(near, torch.tensor([-1 / 3, 1.0, -1 / 2, -1, -1]))
-    two = model.answer(padded([[2, 0]])).block(0, 5)[0]
-    torch.testing.assert_close(two, torch.tensor([0.8 / 2**0.5, 1 + 0.8 / 2**0.5, 1 / 2**0.5, -1, -1]))
+    rows = [[0, 1, 2, 3, 3], [0, 1, 4, 4]]
+    for history, settings, wanted in (
+        ([0], {}, [-1 / 3, 2 / 2, 1 / 2**0.5, -1, -1]),
+        ([0], {"window": 1}, [-1 / 3, 1.0, -1 / 2, -1, -1]),
+        ([2, 0], {}, [0.8 / 2**0.5, 1 + 0.8 / 2**0.5, 1 / 2**0.5, -1, -1]),
+    ):
+        torch.testing.assert_close(scores(rows, 5, history, **settings), torch.tensor(wanted))
 
 
 @pytest.mark.parametrize(
     "spec", [ItemToItem(), ItemToItem(window=1, decay=1), ItemToItem(window=40, neighbours=3)], ids=str
 )
-def test_equals_its_twin(spec: ItemToItem) -> None:
-    rows = histories((30, 3, 12, 2, 25, 8), seed=2)
-    model = fitted(store(rows), spec)
-    asked = histories((1, 4, 10), seed=3)
-    found = model.answer(padded(asked)).block(0, ITEMS)
-    for history, scores in zip(asked, found, strict=True):
-        np.testing.assert_allclose(scores.numpy(), twin(rows, spec, history), rtol=1e-5, atol=1e-6)
+def test_equals_its_twin(spec) -> None:
+    rows, asked = histories((30, 3, 12, 2, 25, 8), seed=2), histories((1, 4, 10), seed=3)
+    found = fitted(spec, store(rows)).answer(padded(asked)).block(0, ITEMS)
+    for history, row in zip(asked, found, strict=True):
+        np.testing.assert_allclose(row.numpy(), twin(rows, spec, history), rtol=1e-5, atol=1e-6)
 
 
 def test_histories_do_not_meet() -> None:
     """The last event of one user and the first of the next are no pair; an item is not its own neighbour."""
-    model = fitted(store([[0, 0, 5, 5], [1, 2, 5, 5]], 6), ItemToItem())
-    assert not (model.answer(padded([[0]])).block(0, 6) > 0).any()
-    assert (model.answer(padded([[1]])).block(0, 6)[0] > 0).nonzero()[:, 0].tolist() == [2]
+    rows = [[0, 0, 5, 5], [1, 2, 5, 5]]
+    assert not (scores(rows, 6, [0]) > 0).any()
+    assert (scores(rows, 6, [1]) > 0).nonzero()[:, 0].tolist() == [2]
 
 
 def test_rows_without_pairs() -> None:
-    model = fitted(store([[0, 1, 2], [1, 0, 2]], 3), ItemToItem())
-    assert not (model.answer(padded([[0, 1]])).block(0, 3) > 0).any()
+    assert not (scores([[0, 1, 2], [1, 0, 2]], 3, [0, 1]) > 0).any()
 
 
 def test_items_without_likeness_come_last_and_by_popularity() -> None:
     """4 was trained on three times and 3 twice, never beside 0; 0's likeness to 1 is small, and still above both."""
-    rows = [[0, 1], [4], [4], [4], [3], [3], *[[0]] * 8, *[[1]] * 8]
-    model = fitted(store([[*row, 2, 2] for row in rows], 6), ItemToItem(decay=0.1, history=40))
-    for history in ([0], [0, *[3] * 30]):
-        order = model.answer(padded([history])).block(0, 6)[0].argsort(descending=True, stable=True).tolist()
-        assert order == [1, 0, 4, 3, 2, 5]
-    nobody = model.answer(padded([[]], extra=1)).block(0, 6)[0]
-    assert nobody.argsort(descending=True, stable=True).tolist() == [0, 1, 4, 3, 2, 5]
+    rows = [[*row, 2, 2] for row in ([0, 1], [4], [4], [4], [3], [3], *[[0]] * 8, *[[1]] * 8)]
+    for history, wanted in (([0], [1, 0, 4]), ([0, *[3] * 30], [1, 0, 4]), ([], [0, 1, 4])):
+        order = scores(rows, 6, history, decay=0.1, history=40).argsort(descending=True, stable=True).tolist()
+        assert order == [*wanted, 3, 2, 5]

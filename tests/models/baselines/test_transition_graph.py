@@ -4,39 +4,40 @@ from __future__ import annotations
 
 from collections import Counter
 from math import log, log1p
-from typing import Any
 
 import numpy as np
 import polars as pl
 import pytest
 import torch
+from torch import Tensor
 
 from fullrank.data.events.catalog import Catalog
 from fullrank.data.events.store import Store
 from fullrank.models.sequential.baselines.item_features import cosines, feature_vectors, most_alike
-from fullrank.models.sequential.baselines.transition_graph import TransitionGraph, TransitionGraphModel
+from fullrank.models.sequential.baselines.transition_graph import TransitionGraph
+from fullrank.testing.baselines import fitted
 from refusals import refused
 from tiny import ITEMS, histories, padded, store
 
 
-def fitted(data: Store, **settings: Any) -> TransitionGraphModel:
-    model = TransitionGraph(**settings).build(data.catalog)
-    model.fit(data)
-    return model
+def scores(data: Store, history: list, /, **settings) -> Tensor:
+    """What a model that is fitted to a store says of one history."""
+    model = fitted(TransitionGraph(**settings), data)
+    return model.answer(padded([history])).block(0, model.num_items)[0]
 
 
-def described(titles: list[str | None], tags: list[list[str] | None] | None = None) -> Catalog:
+def described(titles, tags=None) -> Catalog:
     size = len(titles)
-    columns: dict[str, Any] = {"item": np.arange(size), "item_id": np.arange(size), "train_count": [1] * size}
+    columns = {"item": np.arange(size), "item_id": np.arange(size), "train_count": [1] * size}
     columns["title"] = pl.Series(titles, dtype=pl.String)
     if tags is not None:
         columns["tags"] = pl.Series(tags, dtype=pl.List(pl.String))
     return Catalog(pl.DataFrame(columns))
 
 
-def twin(rows: list[list[int]], catalog: Catalog, spec: TransitionGraph, history: list[int]) -> np.ndarray:
+def twin(rows, catalog, spec, history) -> np.ndarray:
     """Scores of one history, from training events row[:-2] of each row."""
-    counts: Counter[tuple[int, int]] = Counter()
+    counts = Counter()
     popularity = np.zeros(ITEMS)
     for row in (row[:-2] for row in rows):
         np.add.at(popularity, row, 1)
@@ -46,7 +47,6 @@ def twin(rows: list[list[int]], catalog: Catalog, spec: TransitionGraph, history
                     counts[a, b] += spec.window_decay**d
                     counts[b, a] += spec.backward * spec.window_decay**d
     vectors = feature_vectors(catalog)
-    assert vectors is not None
     alike = (vectors @ vectors.T).toarray()
     np.fill_diagonal(alike, 0)
     scores = np.zeros(ITEMS)
@@ -63,19 +63,16 @@ def twin(rows: list[list[int]], catalog: Catalog, spec: TransitionGraph, history
 def test_by_hand() -> None:
     """Trained on 0 1 2, 0 1, 1 0: from 0 to 1 twice, the direct successor alone."""
     data = store([[0, 1, 2, 3, 3], [0, 1, 4, 4], [1, 0, 4, 4]], 5)
-    plain = {"window": 1, "backward": 0.0, "similarity": 0.0}
-    found = fitted(data, **plain).answer(padded([[0]])).block(0, 5)[0]
-    torch.testing.assert_close(found, torch.tensor([-1 / 4, 1.0, -1 / 2, -1, -1]))
-    found = fitted(data, **plain).answer(padded([[1]])).block(0, 5)[0]
-    torch.testing.assert_close(found, torch.tensor([1.0, -1 / 4, 1.0, -1, -1]))
-    both = fitted(data, **plain, decay=0.5).answer(padded([[2, 1, 0]])).block(0, 5)[0]
-    torch.testing.assert_close(both, torch.tensor([0.5, 1.0, 0.5, -1, -1]))
-    one = fitted(data, **plain, history=1).answer(padded([[1]])).block(0, 5)[0]
-    torch.testing.assert_close(one, found)
-    two = fitted(data, **plain | {"window": 2}, window_decay=0.25).answer(padded([[0]])).block(0, 5)[0]
-    torch.testing.assert_close(two, torch.tensor([-1 / 4, 1.0, log1p(0.25) / log1p(2), -1, -1]))
-    back = fitted(data, **plain | {"backward": 0.5}).answer(padded([[2]])).block(0, 5)[0]
-    torch.testing.assert_close(back, torch.tensor([-1 / 4, 1.0, -1 / 2, -1, -1]))
+    for history, settings, wanted in (
+        ([0], {}, [-1 / 4, 1.0, -1 / 2]),
+        ([1], {}, [1.0, -1 / 4, 1.0]),
+        ([2, 1, 0], {"decay": 0.5}, [0.5, 1.0, 0.5]),
+        ([1], {"history": 1}, [1.0, -1 / 4, 1.0]),
+        ([0], {"window": 2, "window_decay": 0.25}, [-1 / 4, 1.0, log1p(0.25) / log1p(2)]),
+        ([2], {"backward": 0.5}, [-1 / 4, 1.0, -1 / 2]),
+    ):
+        found = scores(data, history, **{"window": 1, "backward": 0.0, "similarity": 0.0} | settings)
+        torch.testing.assert_close(found, torch.tensor([*wanted, -1, -1]))
 
 
 @pytest.mark.parametrize(
@@ -83,14 +80,12 @@ def test_by_hand() -> None:
     [TransitionGraph(), TransitionGraph(history=4, decay=1, window=1, backward=1), TransitionGraph(neighbours=3)],
     ids=["defaults", "long", "few"],
 )
-def test_equals_its_twin(spec: TransitionGraph) -> None:
-    rows = histories((30, 3, 12, 2, 25, 8), seed=2)
+def test_equals_its_twin(spec) -> None:
+    rows, asked = histories((30, 3, 12, 2, 25, 8), seed=2), histories((1, 4, 10), seed=3)
     data = store(rows)
-    model = fitted(data, **spec.dump())
-    asked = histories((1, 4, 10), seed=3)
-    found = model.answer(padded([row[-spec.history :] for row in asked])).block(0, ITEMS)
-    for history, scores in zip(asked, found, strict=True):
-        np.testing.assert_allclose(scores.numpy(), twin(rows, data.catalog, spec, history), rtol=1e-5, atol=1e-6)
+    found = fitted(spec, data).answer(padded([row[-spec.history :] for row in asked])).block(0, ITEMS)
+    for history, row in zip(asked, found, strict=True):
+        np.testing.assert_allclose(row.numpy(), twin(rows, data.catalog, spec, history), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -99,36 +94,32 @@ def test_equals_its_twin(spec: TransitionGraph) -> None:
      {"similarity": 3.0}, {"neighbours": 2}, {"columns": ("title_text",)}],
     ids=str,
 )  # fmt: skip
-def test_every_setting_has_an_effect(settings: dict[str, Any]) -> None:
+def test_every_setting_has_an_effect(settings) -> None:
     data = store(histories((30, 3, 12, 2, 25, 8), seed=2))
     data.catalog = data.catalog.with_columns({"title_text": pl.Series([f"thing {i % 4}" for i in range(ITEMS)])})
-    asked = padded(histories((2, 2, 2), seed=3))
-    plain, other = (fitted(data, **given).answer(asked).block(0, ITEMS) for given in ({}, settings))
-    assert not torch.equal(plain, other)
-    assert fitted(data, history=5).max_length == 5
+    asked = histories((2, 2, 2), seed=3)
+    plain, other = ([scores(data, row, **given) for row in asked] for given in ({}, settings))
+    assert not torch.equal(torch.stack(plain), torch.stack(other))
+    assert fitted(TransitionGraph(history=5), data).max_length == 5
 
 
 def test_an_item_without_events_is_reached_by_its_features() -> None:
     data = store([[0, 1, 4, 4], [1, 0, 4, 4]], 5)
     data.catalog = described(["red nail polish", "brush", "red nail polish new", "soap", "comb"])
-    found = fitted(data).answer(padded([[0]])).block(0, 5)[0]
-    assert found[2] > 0 and (found[[3, 4]] < 0).all()
-    without = fitted(data, similarity=0.0).answer(padded([[0]])).block(0, 5)[0]
-    assert without[2] < 0
+    found = scores(data, [0])
+    assert found[2] > 0 and (found[[3, 4]] < 0).all() and scores(data, [0], similarity=0.0)[2] < 0
 
 
 def test_without_features_and_transitions_popularity_is_left() -> None:
     data = store([[0, 2, 2], [1, 2, 2], [1, 2, 2]], 3)
     data.catalog = Catalog(data.catalog.frame.select("item", "item_id", "train_count"))
-    order = fitted(data).answer(padded([[0]])).block(0, 3)[0].argsort(descending=True, stable=True).tolist()
-    assert order == [1, 0, 2]
+    assert scores(data, [0]).argsort(descending=True, stable=True).tolist() == [1, 0, 2]
 
 
 def test_features_by_hand() -> None:
     """Words of titles and whole entries of lists; `red` is in two of four items, the others in one."""
     catalog = described(["Red, red polish", "red", None, ""], [["Nail Care"], None, None, ["Soap"]])
     vectors = feature_vectors(catalog)
-    assert vectors is not None
     red, once = log(5 / 3), log(5 / 2)
     first = np.array([(1 + log(2)) * red, once, once])
     wanted = np.array([first[0] / np.linalg.norm(first), 0.0, 0.0])
@@ -140,7 +131,6 @@ def test_features_by_hand() -> None:
 
 def test_of_equal_neighbours_all_are_kept() -> None:
     vectors = feature_vectors(described(["a b", "a", "a", "a", "c"]))
-    assert vectors is not None
     assert (most_alike(vectors, 2).toarray()[0] > 0).tolist() == [False, True, True, True, False]
 
 

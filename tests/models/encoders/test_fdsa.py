@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 
-from fullrank.models.sequential.attention.softmax import Softmax
 from fullrank.models.sequential.encoders.fdsa import FDSA
-from fullrank.models.sequential.encoders.transformer import Transformer
 from fullrank.models.sequential.items.features import Features
-from fullrank.models.sequential.model import Recommender
 from fullrank.testing import checks
+from parts import Softmax, Transformer, model_with
 from refusals import refused
 from tiny import ITEMS, catalog, close, histories, padded, shaken
 
@@ -48,12 +45,6 @@ def test_features_beside_ids() -> None:
         assert close(items.embed(torch.tensor(i)), torch.cat([items.embedding.weight[i], mean]))
 
 
-@pytest.mark.parametrize("columns", [("brand", "tags"), ("brand",), ("tags",)], ids=str)
-def test_items_with_features_beside_pass_every_check(columns: tuple[str, ...]) -> None:
-    for _, check in checks(Features(categorical=columns, combine="beside"), room="items"):
-        check("cpu")
-
-
 def test_refusals() -> None:
     with refused("setting-without-effect", "combine=beside", "ids=false"):
         Features.parse({"categorical": ["brand"], "combine": "beside", "ids": False})
@@ -62,4 +53,4 @@ def test_refusals() -> None:
     with refused("width-not-divisible", "model.dim"):
         FDSA().build(1, 10)
     with refused("task-needs-other-mask", "next_item", "model.encoder.ids.attention.causal"):
-        Recommender(encoder=FDSA(ids=OPEN, features=OPEN)).build(catalog())
+        model_with(dim=8, encoder=FDSA(ids=OPEN, features=OPEN))

@@ -6,14 +6,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from fullrank.data.batch import Batch
 from fullrank.models.sequential.encoders.fmlp import FMLP, Filter
-from fullrank.models.sequential.model import Recommender
+from parts import model_with
 from refusals import refused
-from tiny import catalog, close, histories, padded, shaken
+from tiny import close, histories, padded, shaken
+from twins import same
 
 
-def filter_reference(model: Filter, x: Tensor, batch: Batch) -> Tensor:
+def filter_reference(model, x, batch) -> Tensor:
     """The convolution, one pair of events after the other."""
     kernel = model.kernel()
     rows = []
@@ -26,19 +26,15 @@ def filter_reference(model: Filter, x: Tensor, batch: Batch) -> Tensor:
 
 @pytest.mark.parametrize("places", [9, 10, 17])
 @pytest.mark.parametrize("causal", [True, False])
-def test_a_filter_is_a_sum_over_events(places: int, causal: bool) -> None:
+def test_a_filter_is_a_sum_over_events(places, causal) -> None:
     model = shaken(Filter(3, places, causal))
     batch = padded(histories([9, 4, 1]))
     x = torch.randn(3, 9, 3, requires_grad=True)
-    fast, slow = model(x, batch)[batch.valid], filter_reference(model, x, batch)
-    assert close(fast, slow)
-    for one in (x, model.weight):
-        gradients = [torch.autograd.grad(value.pow(2).sum(), one, retain_graph=True)[0] for value in (fast, slow)]
-        assert close(*gradients)
+    same(model(x, batch)[batch.valid], filter_reference(model, x, batch), x, model.weight)
 
 
 @pytest.mark.parametrize("places", [8, 9])
-def test_the_circular_filter_is_the_product_of_spectra(places: int) -> None:
+def test_the_circular_filter_is_the_product_of_spectra(places) -> None:
     """As it is published: history at the window's end, transform, multiply, transform back, both orthonormal."""
     model = shaken(Filter(3, places, False))
     x, batch = torch.randn(1, 5, 3), padded(histories([5]))
@@ -62,6 +58,6 @@ def test_causal_and_published_filter_agree_at_the_end_of_a_window() -> None:
 
 def test_refusals() -> None:
     with refused("task-needs-other-mask", "next_item", "model.encoder.causal=true"):
-        Recommender(encoder=FMLP(causal=False)).build(catalog())
+        model_with(encoder=FMLP(causal=False))
     with refused("history-too-long", 7, "max_length=6"):
         FMLP().build(4, 6)(torch.randn(1, 7, 4), padded(histories([7])))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import polars as pl
 import pytest
@@ -16,30 +15,34 @@ from fullrank.inference.requests import read_histories
 from fullrank.inference.trie_beam import TrieBeam
 from fullrank.inference.wrapped_model import WrappedModel
 from fullrank.models.sequential.attention import Attention
-from fullrank.models.sequential.attention.focused import Focused
-from fullrank.models.sequential.attention.hstu import HSTU
-from fullrank.models.sequential.attention.softmax import Softmax
-from fullrank.models.sequential.codes import GeneratedScorer
-from fullrank.models.sequential.encoders.seq2seq import Seq2Seq
-from fullrank.models.sequential.encoders.transformer import Transformer
-from fullrank.models.sequential.items.semantic import Semantic
-from fullrank.models.sequential.items.table import Table
-from fullrank.models.sequential.model import Recommender, RecommenderModel
-from fullrank.models.sequential.objectives.tasks.cloze import Cloze
-from fullrank.models.sequential.objectives.tasks.generate import Generate
-from fullrank.models.sequential.objectives.tasks.last_item import LastItem
-from fullrank.models.sequential.objectives.tasks.next_item import NextItem
-from fullrank.models.sequential.reasoning.plr import PLR
-from fullrank.models.sequential.regularizers.mutual_information import MutualInformation
 from fullrank.models.sequential.regularizers.noise_robustness import NoiseRobustness
-from fullrank.models.sequential.regularizers.sprint import Sprint, _received
+from fullrank.models.sequential.regularizers.sprint import _received
 from fullrank.testing.inputs import ITEMS
+from parts import (
+    HSTU,
+    PLR,
+    Cloze,
+    Focused,
+    Generate,
+    LastItem,
+    MutualInformation,
+    NextItem,
+    RecommenderModel,
+    Semantic,
+    Seq2Seq,
+    Softmax,
+    Sprint,
+    Table,
+    Transformer,
+    model_with,
+)
 from refusals import refused
-from tiny import catalog, close, histories, padded, shaken
+from tiny import catalog, close, histories, padded
 
 LAST = Generate(targets="last")
 ROTARY = Transformer(attention=Softmax(rope=True), positions="none")
 SEEING_BOTH_SIDES = Transformer(attention=Softmax(rope=True, causal=False), positions="none")
+DECODER_ALONE = Seq2Seq().stack(1, causal=True).override("attention=softmax", "attention.rope=true")
 TIMED = Transformer(attention=HSTU(), positions="none")
 ATTENTIONS = [
     pytest.param(Seq2Seq(layers=2, decoder_layers=1), id="relative"),
@@ -48,14 +51,13 @@ ATTENTIONS = [
 ]
 
 
-def model(**settings: Any) -> RecommenderModel:
-    chosen = {"dim": 8, "max_length": 9, "items": Semantic(), "encoder": Seq2Seq(dropout=0.0), "task": LAST, **settings}
-    made = Recommender(**chosen).build(catalog())
-    return shaken(made).eval()  # type: ignore[return-value]
+def model(*penalties, **settings) -> RecommenderModel:
+    parts = {"dim": 8, "max_length": 9, "items": Semantic(), "encoder": Seq2Seq(dropout=0.0), "task": LAST}
+    return model_with(*penalties, **parts | settings).eval()
 
 
 @pytest.mark.parametrize("encoder", ATTENTIONS)
-def test_what_is_generated_is_what_was_trained(encoder: Seq2Seq) -> None:
+def test_what_is_generated_is_what_was_trained(encoder) -> None:
     """An item's score is what training says of it behind the same history, and a wide beam finds the best."""
     made, rows = model(encoder=encoder), histories([3, 1, 5])
     with torch.inference_mode():
@@ -64,7 +66,6 @@ def test_what_is_generated_is_what_was_trained(encoder: Seq2Seq) -> None:
         for item in (0, 7, ITEMS - 1):
             records = made.step(padded([[*row, item] for row in rows])).records
             assert close(scores[:, item], -sum(record.losses for record in records.values()))
-        assert isinstance(answer, GeneratedScorer)
         found = TrieBeam(made.items, beams=ITEMS)(answer, 7, None)  # type: ignore[arg-type]
         wanted = top_k(answer, 7, filters=None)
     assert torch.equal(found[1], wanted[1]) and close(found[0], wanted[0])
@@ -72,11 +73,9 @@ def test_what_is_generated_is_what_was_trained(encoder: Seq2Seq) -> None:
 
 def test_it_ranks_items_too() -> None:
     """Its decoder's first token answers a task that asks once for each row."""
-    made = model(items=Table(), task=LastItem())
-    rows = histories([3, 1, 5])
+    made, rows = model(items=Table(), task=LastItem()), histories([3, 1, 5])
     with torch.inference_mode():
-        scores = made.answer(padded(rows)).block(0, ITEMS)
-        alone = made.answer(padded(rows[:1])).block(0, ITEMS)
+        scores, alone = (made.answer(padded(some)).block(0, ITEMS) for some in (rows, rows[:1]))
     assert scores.isfinite().all() and close(scores[:1], alone)
 
 
@@ -137,7 +136,7 @@ def test_mutual_information_does_not_see_the_target() -> None:
 
 @pytest.mark.parametrize("settings", [{"task": Generate(targets="last", user_tokens=7)},
                                       {"task": Generate(user_tokens=7), "encoder": ROTARY}])  # fmt: skip
-def test_user_tokens(settings: dict[str, Any]) -> None:
+def test_user_tokens(settings) -> None:
     """Users of one row of the table are answered alike, others not; a request's users are known by their ids."""
     made, rows = model(**settings), histories([3, 3, 3, 3])
     rows[1:] = [rows[0]] * 3
@@ -164,24 +163,22 @@ def test_user_tokens(settings: dict[str, Any]) -> None:
         ({"encoder": Seq2Seq(attention=HSTU())}, "generated-codes-have-no-times", "rel_bias=positions"),
         ({"encoder": SEEING_BOTH_SIDES}, "encoder-does-not-continue", "attention.causal=true"),
         ({"encoder": TIMED}, "encoder-does-not-continue", "rel_bias=positions"),
+        ({"encoder": DECODER_ALONE, "penalties": (Sprint(between=True),)}, "setting-without-effect", "between"),
     ],
 )
-def test_refusals(settings: dict[str, Any], code: str, to_do: str) -> None:
+def test_refusals(settings, code, to_do) -> None:
     with refused(code, to_do):
         model(**settings)
 
 
 def test_settings_without_effect_are_refused() -> None:
-    with refused("setting-without-effect", "activation"):
-        Seq2Seq().override("feed_forward=swiglu", "activation=relu")
-    with refused("setting-without-effect", "attention.causal"):
-        Seq2Seq().override("attention.causal=false")
-    with refused("setting-without-effect", "per_user"):
-        Generate().override("per_user=2")
-    with refused("setting-without-effect", "window"):
-        Generate().override("targets=last", "window=random")
+    for spec, settings, named in (
+        (Seq2Seq(), ["feed_forward=swiglu", "activation=relu"], "activation"),
+        (Seq2Seq(), ["attention.causal=false"], "attention.causal"),
+        (Generate(), ["per_user=2"], "per_user"),
+        (Generate(), ["targets=last", "window=random"], "window"),
+    ):
+        with refused("setting-without-effect", named):
+            spec.override(*settings)
     with refused("columns-not-captured", "exact_bound"):
         Sprint(between=True).override("exact_bound=true")
-    with refused("setting-without-effect", "between"):
-        model(encoder=Seq2Seq().stack(1, causal=True).override("attention=softmax", "attention.rope=true"),
-              penalties=(Sprint(between=True),))  # fmt: skip

@@ -2,34 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
-from torch import Tensor
 
 from fullrank.models.sequential.items import CachedItems, ItemIndex, Items, Shares, keep_shares, shares
 from fullrank.models.sequential.items.table import ItemTable
 from fullrank.models.sequential.items.text import Text, TextItems
-from fullrank.models.sequential.model import Recommender
 from fullrank.models.sequential.objectives.losses.sampled_softmax import SampledSoftmax
-from fullrank.models.sequential.objectives.negatives import Negatives
+from parts import Negatives, model_with
 from tiny import ITEMS, catalog, histories, padded, shaken
 
 
 class Counting(Items):
     """Items that note which ids were asked of them."""
 
-    def __init__(self, items: Any):
+    def __init__(self, items):
         super().__init__()
         self.items, self.size, self.popularity = items, items.size, items.popularity
         self.asked: list[int] = []
 
-    def embed(self, ids: Tensor) -> Tensor:
+    def embed(self, ids):
         self.asked += ids.flatten().tolist()
         return self.items.embed(ids)
 
-    def all(self) -> Tensor:
+    def all(self):
         return self.items.all()
 
 
@@ -45,15 +41,15 @@ def test_each_item_is_computed_once() -> None:
 
 
 @pytest.mark.parametrize("share", ["query", "row", "batch"])
-def test_a_step_is_the_same_with_and_without(share: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_is_the_same_with_and_without(share, monkeypatch) -> None:
     loss = SampledSoftmax(negatives=Negatives(count=9, uniform=0, popularity=1, share=share))
-    model: Any = shaken(Recommender(dim=6, items=Text(), loss=loss).build(catalog())).eval()
+    model = model_with(items=Text(), loss=loss).eval()
     batch = padded(histories([5, 3, 7]))
     found = []
-    asked: list[int] = []
+    asked = []
     own = TextItems.embed
 
-    def noted(items: TextItems, ids: Tensor) -> Tensor:
+    def noted(items, ids):
         asked.extend(ids.flatten().tolist())
         return own(items, ids)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import polars as pl
@@ -12,13 +11,15 @@ import torch
 
 import coded
 from fullrank.data.events.catalog import Catalog
-from fullrank.models.sequential.items import ItemIndex, ItemsSpec, unit
+from fullrank.models.sequential.items import ItemIndex, unit
 from fullrank.models.sequential.items.perturb import Noise, perturb
-from fullrank.models.sequential.items.semantic import Semantic, levels_of, read_codes, score_by_codes
-from fullrank.models.sequential.model import Recommender
+from fullrank.models.sequential.items.semantic import levels_of, read_codes, score_by_codes
+from fullrank.models.sequential.regularizers.logdet import LogDet
+from fullrank.models.sequential.regularizers.resn import ReSN
 from fullrank.ops.code_scores import code_scores, code_scores_reference
 from fullrank.semantic_ids.encode import encode
 from fullrank.semantic_ids.reader import CODES, SIZES
+from parts import Semantic, SemanticTokens, model_with
 from refusals import refused
 from tiny import ITEMS, catalog, close, shaken
 
@@ -30,7 +31,7 @@ def bare() -> Catalog:
 
 
 @pytest.mark.parametrize("parts", ["mean", "sum", "concat"])
-def test_vectors_by_hand(parts: str) -> None:
+def test_vectors_by_hand(parts) -> None:
     items = shaken(Semantic(parts=parts).build(6, catalog()))
     codes, sizes = read_codes(catalog())
     assert sizes == SIZES_OF_TINY and items.table.shape == (13, 2 if parts == "concat" else 6)
@@ -41,7 +42,7 @@ def test_vectors_by_hand(parts: str) -> None:
 
 
 @pytest.mark.parametrize("parts", ["mean", "sum", "concat"])
-def test_noise_falls_on_digits(parts: str) -> None:
+def test_noise_falls_on_digits(parts) -> None:
     """A masked digit is a zero vector that still counts, a replaced one is another item's."""
     items = shaken(Semantic(parts=parts).build(6, catalog()))
     ids = torch.arange(20).view(4, 5)
@@ -59,7 +60,7 @@ def test_noise_falls_on_digits(parts: str) -> None:
 
 
 @pytest.mark.parametrize("cosine", [False, True])
-def test_levels_search_their_own_codes(cosine: bool) -> None:
+def test_levels_search_their_own_codes(cosine) -> None:
     items = shaken(Semantic().build(6, catalog()))
     levels = levels_of(ItemIndex(items, normalise=cosine))
     assert [level.size for level in levels] == list(SIZES_OF_TINY)
@@ -82,17 +83,16 @@ def test_scores_are_the_mean_log_probability_of_an_items_codes() -> None:
 
 @pytest.mark.parametrize("shape", [(1, 1, 1, 1), (13, 4, 23, 3), (64, 65, 1000, 16)])
 @pytest.mark.parametrize("kind", [torch.int32, torch.int64])
-def test_code_scores_and_their_twin(shape: tuple[int, int, int, int], kind: torch.dtype) -> None:
+def test_code_scores_and_their_twin(shape, kind) -> None:
     n, users, items, levels = shape
     table, rows = torch.randn(n, users), torch.randint(0, n, (items, levels), dtype=kind)
     assert close(code_scores(table, rows), code_scores_reference(table, rows))
 
 
-def test_a_run_keeps_the_codes_it_read(tmp_path: Path, vector_file: Path) -> None:
+def test_a_run_keeps_the_codes_it_read(tmp_path, vector_file) -> None:
     plain = coded.catalog()
     codes = encode(plain, tmp_path / "codes", set=coded.settings(vector_file))
     items = Semantic(codes=str(codes.path))
-    assert isinstance(items, ItemsSpec)
     known = items.add_columns(plain)
     assert read_codes(known)[1] == codes.sizes and torch.equal(read_codes(known)[0], codes.of(plain))
     known.write(tmp_path / "items.parquet")
@@ -117,15 +117,13 @@ def test_refusals() -> None:
         Semantic().build(6, Catalog(catalog().frame.with_columns(wrong)))
     with refused("codes-damaged", "codes", "code_sizes"):
         Semantic().build(6, Catalog(catalog().frame.with_columns(codes=pl.lit(1))))
-    for items in ({}, {"items": {"kind": "semantic", "parts": "concat"}}):
-        spec = Recommender.parse({"dim": 6, "task": {"kind": "semantic_tokens"}} | items)
+    for items in ({}, {"items": Semantic(parts="concat")}):
         with refused("items-not-codes", "model.items.kind=semantic"):
-            spec.build(catalog())
+            model_with(task=SemanticTokens(), **items)
 
 
-@pytest.mark.parametrize("kind", ["logdet", "resn"])
-def test_penalties_on_item_vectors_are_refused_where_codes_are_searched(kind: str) -> None:
-    parts = {"dim": 6, "items": {"kind": "semantic"}, "penalties": [{"kind": kind}]}
-    Recommender.parse(parts).build(catalog())
-    with refused("penalty-needs-item-vectors", kind):
-        Recommender.parse(parts | {"task": {"kind": "semantic_tokens"}}).build(catalog())
+@pytest.mark.parametrize("penalty", [LogDet(), ReSN()], ids=str)
+def test_penalties_on_item_vectors_are_refused_where_codes_are_searched(penalty) -> None:
+    model_with(penalty, items=Semantic())
+    with refused("penalty-needs-item-vectors", penalty.kind):
+        model_with(penalty, items=Semantic(), task=SemanticTokens())

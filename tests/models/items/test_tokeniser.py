@@ -33,7 +33,7 @@ def test_equal_text_gives_an_equal_tokeniser() -> None:
 
 def test_whatever_bytes_there_are_they_give_a_tokeniser_or_one_sentence() -> None:
     whole, draw = train_tokeniser([f"red nail polish {i} blue" for i in range(200)], 120), random.Random(0)
-    refused = 0
+    damaged = 0
     for number in range(300):
         bad = bytearray(whole)
         for _ in range(1 + number % 4):
@@ -41,11 +41,14 @@ def test_whatever_bytes_there_are_they_give_a_tokeniser_or_one_sentence() -> Non
         try:
             found = TextTokeniser(bytes(bad[: len(bad) - number % 3]))
         except UserError as error:
-            refused += "damaged" in str(error) or "must be 0" in str(error)
+            damaged += "damaged" in str(error) or "must be 0" in str(error)
             continue
         rows = found.tokens(pl.Series(["red nail 日本 polish", ""]), 5)
         assert len(found.pieces) == found.size and all(0 < t < found.size for row in rows for t in row)
-    assert 100 < refused < 300
+    assert 100 < damaged < 300
+    for bad in (b"", b"xyz", b"\x00" * 100, b"\x0a\xff\xff\xff\xff\x0f", whole[:-9], whole[: len(whole) // 2]):
+        with refused("tokeniser-damaged"):
+            TextTokeniser(bad)
 
 
 def test_a_tokeniser_of_another_make_is_refused() -> None:

@@ -3,40 +3,36 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
+from fullrank.data.events.catalog import Catalog
 from fullrank.experiment import Experiment
 from fullrank.models.sequential.items import ItemIndex
 from fullrank.models.sequential.items.tpab import COUNTS, STARTS, TPAB, TPABItems, bucket_of
-from fullrank.models.sequential.model import Recommender, RecommenderModel
-from fullrank.models.sequential.objectives.losses.bce import BCE
-from fullrank.models.sequential.objectives.losses.cross_entropy import CrossEntropy
-from fullrank.models.sequential.objectives.negatives import Negatives
 from fullrank.models.sequential.regularizers.tpab import TPABBootstrap
 from fullrank.testing.inputs import store
 from fullrank.testing.items import DIM, check_exchange, check_gradients, check_read
 from fullrank.training.retrieval_data import RetrievalData
+from parts import BCE, CrossEntropy, Negatives, Recommender, RecommenderModel, Scoring, model_with
 from refusals import refused
 from tiny import ITEMS, catalog, close, histories, padded, shaken
+from twins import same
 
 ROWS = [[0, 1, 2, 3], [2, 2, 0, 1], [2, 1, 4], [5]]
 TIMES = [[0, 50, 99, 99], [10, 99, 500, 900], [60, 70, 80], [3]]
 """The last two events of a row are targets, so trained on are items 0 at 0, 1 at 50, 2 at 10 and 99, and 2 at 60."""
 
 
-def tpab(**settings: Any) -> TPABItems:
+def tpab(**settings) -> TPABItems:
     return shaken(TPAB.parse(settings).build(DIM, catalog())).eval()
 
 
-def model(*penalties: Any, **settings: Any) -> RecommenderModel:
+def model(*penalties, **settings) -> RecommenderModel:
     loss = BCE(negatives=Negatives(count=3, share="row"))
-    spec = Recommender(dim=DIM, max_length=12, items=TPAB.parse(settings), loss=loss, penalties=penalties)
-    return shaken(spec.build(catalog())).eval()
+    return model_with(*penalties, dim=DIM, items=TPAB.parse(settings), loss=loss).eval()
 
 
 def test_buckets_grow_like_a_power() -> None:
@@ -58,12 +54,12 @@ def test_stages_count_training_events_alone() -> None:
     assert counts[:5].tolist() == [[1, 0], [0, 1], [1, 2], [0, 0], [0, 0]] and counts.sum() == 5
     _, items, _ = held.trained()
     assert np.array_equal(counts.sum(1), np.bincount(items, minlength=ITEMS))
-    built: Any = spec.model.build(known)  # type: ignore[attr-defined]
+    built = spec.model.build(known)  # type: ignore[attr-defined]
     assert built.trains_on_times and not built.reads_times
 
 
 @pytest.mark.parametrize("answers", ["forecast", "intrinsic"])
-def test_scores_are_those_of_the_definition(answers: str) -> None:
+def test_scores_are_those_of_the_definition(answers) -> None:
     """h . v + h . p at the time of the target in training, values and gradients; the stage to come at inference."""
     items, frame = tpab(answers=answers, buckets=5), catalog().frame
     counts, starts = frame[COUNTS].to_numpy(), frame[STARTS].to_numpy()[0]
@@ -74,7 +70,6 @@ def test_scores_are_those_of_the_definition(answers: str) -> None:
     times = torch.tensor([0, int(starts[2]), int(starts[5]) - 1, 2 * 10**9])
     index = ItemIndex(items, normalise=False)
     term = index.added(vectors, ids, times)
-    assert term is not None
     found = (vectors[:, None] * index.embed(ids)).sum(-1) + term
     rows = []
     for m, moment in enumerate(times.tolist()):
@@ -83,10 +78,7 @@ def test_scores_are_those_of_the_definition(answers: str) -> None:
             popular = items.popular[int(bucket_of(counts[i, stage], most, 5))]
             rows.append(vectors[m] @ (items.embedding.weight[i] + popular))
     wanted = torch.stack(rows).view(4, 3)
-    assert close(found, wanted)
-    parameters = [vectors, items.embedding.weight, items.popular]
-    slopes = [torch.autograd.grad(one.pow(2).sum(), parameters, retain_graph=True) for one in (found, wanted)]
-    assert all(close(a, b, 1e-4) for a, b in zip(*slopes, strict=True))
+    same(found, wanted, vectors, items.embedding.weight, items.popular)
     ahead = counts[:, -1] + 0.2 * (counts[:, -1] - counts[:, -2])
     popular = items.popular[torch.as_tensor(bucket_of(ahead, most, 5))]
     assert close(items.all(), items.embedding.weight + (popular if answers == "forecast" else 0))
@@ -133,19 +125,19 @@ class Silent(TPABItems):
 class Unmoved(TPABItems):
     """Planted: an order of the queries is ignored."""
 
-    def added(self, vectors: Tensor, ids: Tensor, times: Tensor | None, order: Tensor | None) -> Tensor:
+    def added(self, vectors, ids, times, order):
         return super().added(vectors, ids, times, None)
 
 
 class Mixed(TPABItems):
     """Planted: histories are read with popularity, and it is announced that they are not."""
 
-    def read(self, ids: Tensor) -> Tensor:
+    def read(self, ids):
         return self.embed(ids)
 
 
 @pytest.mark.parametrize(("kind", "check"), [(Silent, check_gradients), (Unmoved, check_exchange), (Mixed, check_read)])
-def test_planted_faults_are_caught(kind: type[TPABItems], check: Any) -> None:
+def test_planted_faults_are_caught(kind, check) -> None:
     with pytest.raises(AssertionError):
         check(shaken(kind(DIM, catalog(), TPAB())))
     check(shaken(TPABItems(DIM, catalog(), TPAB())))
@@ -158,19 +150,22 @@ def test_new_items_are_of_the_lowest_bucket() -> None:
 
 
 def test_refusals() -> None:
-    with refused("setting-without-effect", "growth", "answers=intrinsic"):
-        TPAB.parse({"answers": "intrinsic", "growth": 0.1})
-    with refused("missing-times", "time column"):
-        TPAB().add_columns_of_events(catalog(), store(ROWS).trained)
-    with refused("items-without-stages", "model.items=tpab"):
-        TPAB().build(DIM, type(catalog())(catalog().frame.drop(COUNTS, STARTS)))
-    with refused("other-stages", 8, "stages=4"):
-        TPAB(stages=4).build(DIM, catalog())
-    with refused("items-need-sampled-dots", "model.loss=bce"):
-        Recommender(items=TPAB(), loss=CrossEntropy()).build(catalog())
-    with refused("items-need-sampled-dots", "similarity=dot"):
-        Recommender(items=TPAB(), loss=BCE(), scoring={"similarity": "cosine"}).build(catalog())  # type: ignore[arg-type]
-    with refused("penalty-needs-popularity", "model.items=tpab"):
-        Recommender(loss=BCE(), penalties=(TPABBootstrap(),)).build(catalog())
-    with refused("missing-times", "model.task=next_item"):
-        model().step(replace(padded(histories([5, 3])), times=None))
+    without_stages = Catalog(catalog().frame.drop(COUNTS, STARTS))
+    cosine = Scoring(similarity="cosine")
+    for call, code, *names in (
+        (
+            lambda: TPAB.parse({"answers": "intrinsic", "growth": 0.1}),
+            "setting-without-effect",
+            "growth",
+            "answers=intrinsic",
+        ),
+        (lambda: TPAB().add_columns_of_events(catalog(), store(ROWS).trained), "missing-times", "time column"),
+        (lambda: TPAB().build(DIM, without_stages), "items-without-stages", "model.items=tpab"),
+        (lambda: TPAB(stages=4).build(DIM, catalog()), "other-stages", 8, "stages=4"),
+        (lambda: model_with(items=TPAB(), loss=CrossEntropy()), "items-need-sampled-dots", "model.loss=bce"),
+        (lambda: model_with(items=TPAB(), loss=BCE(), scoring=cosine), "items-need-sampled-dots", "similarity=dot"),
+        (lambda: model_with(TPABBootstrap(), loss=BCE()), "penalty-needs-popularity"),
+        (lambda: model().step(replace(padded(histories([5, 3])), times=None)), "missing-times", "model.task=next_item"),
+    ):
+        with refused(code, *names):
+            call()

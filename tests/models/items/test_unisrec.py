@@ -14,22 +14,23 @@ import fullrank as fr
 from fullrank.data.events.catalog import Catalog
 from fullrank.experiment import Experiment, Training, find_experiment
 from fullrank.models.sequential.items.unisrec import AUGMENTED, VECTORS, UniSRec
-from fullrank.models.sequential.model import Recommender
 from fullrank.semantic_ids.vectors.file import FileVectors
 from fullrank.semantic_ids.vectors.text import TextVectors, without_words
+from parts import Recommender
 from refusals import refused
 from tiny import ITEMS, catalog, close, shaken
+from twins import same
 
 WIDTH, DIM = 5, 6
 FROZEN = ("training.lr=1e-30", "training.max_epochs=1")
 
 
-def made(**settings: Any) -> Any:
+def made(**settings) -> Any:
     return shaken(UniSRec(**settings).build(DIM, catalog())).eval()
 
 
 @pytest.mark.parametrize("transductive", [False, True])
-def test_vectors_as_they_are_written(transductive: bool) -> None:
+def test_vectors_as_they_are_written(transductive) -> None:
     """Item by item and expert by expert, in values and gradients."""
     items = made(experts=3, transductive=transductive)
     x = torch.tensor(catalog().frame[VECTORS].to_numpy())
@@ -41,12 +42,7 @@ def test_vectors_as_they_are_written(transductive: bool) -> None:
         experts = [(x[i] - items.means[k]) @ items.maps[k] for k in range(3)]
         v = sum(g * e for g, e in zip(gate / gate.sum(), experts, strict=True))
         rows.append(v + items.embedding.weight[i] if transductive else v)
-    slow, fast = torch.stack(rows), items.all()
-    assert close(fast, slow)
-    weight = torch.randn(fast.shape, generator=torch.Generator().manual_seed(0))
-    parameters = [p for n, p in items.named_parameters() if n != "gate_noise"]
-    for a, b in zip(*(torch.autograd.grad((s * weight).sum(), parameters) for s in (fast, slow)), strict=True):
-        assert close(a, b, 1e-4)
+    same(items.all(), torch.stack(rows), *items.parameters())
 
 
 def test_noise_and_dropout_are_of_training_alone() -> None:
@@ -87,13 +83,13 @@ def test_words_are_dropped_by_the_text_itself() -> None:
     assert share == pytest.approx(0.8, abs=0.02)
 
 
-def vector_file(place: Path, ids: list[Any], *, seed: int = 0, width: int = WIDTH) -> Path:
+def vector_file(place, ids, *, seed=0, width=WIDTH) -> Path:
     drawn = np.random.default_rng(seed).standard_normal((len(ids), width))
     pl.DataFrame({"item_id": ids, "vector": drawn.tolist()}).write_parquet(place)
     return place
 
 
-def experiment(path: Path, *changes: str) -> Experiment:
+def experiment(path, *changes) -> Experiment:
     made = Experiment(
         recipe="tiny", model=Recommender(dim=8, items=UniSRec(vectors=FileVectors(path=str(path)), experts=2)),
         training=Training(max_epochs=1, batch_size=256),
@@ -101,12 +97,12 @@ def experiment(path: Path, *changes: str) -> Experiment:
     return made.override(*changes)
 
 
-def events(ids: list[Any], users: int = 40) -> pl.DataFrame:
+def events(ids, users=40) -> pl.DataFrame:
     rows = [(u, ids[(u * 7 + t * 3) % len(ids)], t) for u in range(users) for t in range(6)]
     return pl.DataFrame(rows, schema=["user_id", "item_id", "timestamp"], orient="row")
 
 
-def test_a_run_on_another_catalogue_starts_from_its_weights(tmp_path: Path) -> None:
+def test_a_run_on_another_catalogue_starts_from_its_weights(tmp_path) -> None:
     """No id in common, other text, another number of items; then a vector for each item joins."""
     first = fr.prepare(events([f"a{i}" for i in range(30)]), tmp_path / "first")
     second = fr.prepare(events([f"b{i}" for i in range(17)]), tmp_path / "second")
@@ -127,7 +123,7 @@ def test_a_run_on_another_catalogue_starts_from_its_weights(tmp_path: Path) -> N
         fr.train(experiment(wide), second, tmp_path / "wide", init_from=source, progress=False)
 
 
-def test_new_items_have_vectors_at_once(tmp_path: Path) -> None:
+def test_new_items_have_vectors_at_once(tmp_path) -> None:
     ids = [f"a{i}" for i in range(30)]
     store = fr.prepare(events(ids), tmp_path / "store")
     path = vector_file(tmp_path / "vectors.parquet", [*ids, "new1", "new2"])
@@ -160,7 +156,7 @@ def test_refusals() -> None:
 
 
 @pytest.mark.parametrize("name", ["inductive", "transductive", "pretrain", "paper"])
-def test_every_recipe_round_trips_and_builds(name: str) -> None:
+def test_every_recipe_round_trips_and_builds(name) -> None:
     found = find_experiment(f"fullrank.recipes.unisrec:{name}")
     assert Experiment.from_text(found.to_yaml()) == found
     found.model.build(catalog())

@@ -6,18 +6,9 @@ from dataclasses import replace
 
 import pytest
 import torch
-from torch import Tensor
 
-from fullrank.data.batch import Batch, Queries
-from fullrank.models.sequential.objectives import negatives as module
-from fullrank.models.sequential.objectives.negatives import (
-    Negatives,
-    counted_negatives,
-    draw,
-    log_probability,
-    per_query,
-    scores,
-)
+from fullrank.models.sequential.objectives.negatives import counted_negatives, draw, log_probability, per_query, scores
+from parts import Negatives
 from refusals import refused
 from tiny import ITEMS, close, histories, padded, questions
 
@@ -30,32 +21,20 @@ MIXTURES = (
 )
 
 
-def case(lengths: tuple[int, ...] = (9, 2, 14, 5)) -> tuple[Queries, Batch]:
+def case(lengths=(9, 2, 14, 5)) -> tuple:
     batch = padded(histories(lengths))
     return questions(batch), batch
 
 
-def frequencies(spec: Negatives, q: Queries, batch: Batch, steps: int = 40) -> tuple[Tensor, int]:
-    drawn = torch.cat([draw(spec, q, replace(batch, step=s)).flatten() for s in range(steps)])
-    return torch.bincount(drawn, minlength=ITEMS) / len(drawn), len(drawn)
-
-
-def check_distribution(spec: Negatives, claimed: Tensor, q: Queries, batch: Batch) -> None:
-    """Half a million draws: every item's share within 5 standard errors of its claimed probability."""
-    found, count = frequencies(spec, q, batch)
-    assert abs(float(claimed.sum()) - 1) < 1e-5
-    assert ((found - claimed).abs() <= 5 * (claimed * (1 - claimed) / count).sqrt() + 1e-9).all()
-
-
 @pytest.mark.parametrize("spec", MIXTURES, ids=lambda s: f"{s.uniform}-{s.popularity}-{s.in_batch}")
-def test_draws_follow_the_claimed_probability(spec: Negatives) -> None:
+def test_draws_follow_the_claimed_probability(spec) -> None:
+    """Of 40 steps' draws, every item's share within 5 standard errors of its claimed probability."""
     q, batch = case()
     claimed = log_probability(spec, q, torch.arange(ITEMS)).exp()
-    check_distribution(spec, claimed, q, batch)
-    if spec.uniform != spec.popularity + spec.in_batch:
-        with pytest.raises(AssertionError):  # planted: the claim of another mixture
-            other = spec.model_copy(update={"uniform": spec.uniform + 1, "popularity": spec.popularity * 0.8 + 0.2})
-            check_distribution(spec, log_probability(other, q, torch.arange(ITEMS)).exp(), q, batch)
+    drawn = torch.cat([draw(spec, q, replace(batch, step=step)).flatten() for step in range(40)])
+    found = torch.bincount(drawn, minlength=ITEMS) / len(drawn)
+    assert abs(float(claimed.sum()) - 1) < 1e-5
+    assert ((found - claimed).abs() <= 5 * (claimed * (1 - claimed) / len(drawn)).sqrt() + 1e-9).all()
 
 
 def test_probabilities_by_hand() -> None:
@@ -70,7 +49,7 @@ def test_probabilities_by_hand() -> None:
 
 
 @pytest.mark.parametrize("share", ["query", "row", "batch"])
-def test_draws_depend_on_their_place_alone(share: str) -> None:
+def test_draws_depend_on_their_place_alone(share) -> None:
     rows = histories((9, 2, 14, 5))
     spec = Negatives(count=6, share=share, popularity=1)
     q, batch = case()
@@ -87,7 +66,7 @@ def test_draws_depend_on_their_place_alone(share: str) -> None:
 
 
 @pytest.mark.parametrize(("share", "different"), [("query", 26), ("row", 4), ("batch", 1)])
-def test_who_shares_a_draw(share: str, different: int) -> None:
+def test_who_shares_a_draw(share, different) -> None:
     q, batch = case()
     spec = Negatives(count=20, share=share)
     ids = per_query(spec, draw(spec, q, batch), q)
@@ -103,7 +82,7 @@ def test_groups_of_queries_draw_their_own() -> None:
 
 
 @pytest.mark.parametrize("share", ["query", "row", "batch"])
-def test_scores(share: str) -> None:
+def test_scores(share) -> None:
     q, batch = case()
     q = replace(q, temperature=0.3)
     spec = Negatives(count=7, share=share)
@@ -112,37 +91,19 @@ def test_scores(share: str) -> None:
     assert close(scores(spec, drawn, q), wanted)
 
 
-def check_exclusion(exclude: str) -> None:
+@pytest.mark.parametrize("exclude", ["none", "target", "history"])
+def test_exclusion(exclude) -> None:
+    """Item 0 fills the padding and is no event of a row that does not hold it."""
     q, batch = case()
     spec = Negatives(count=40, exclude=exclude)
     ids = per_query(spec, draw(spec, q, batch), q)
-    found = module.counted_negatives(spec, ids, q, batch)
+    found = counted_negatives(spec, ids, q, batch)
     for m, target in enumerate(q.targets.tolist()):
         row = int(q.rows[m])
         events = set(batch.items[row, : batch.lengths[row]].tolist())
         hidden = {"none": set(), "target": {target}, "history": events}[exclude]
         assert found[m].tolist() == [i not in hidden for i in ids[m].tolist()]
     assert bool(found.all()) is (exclude == "none")
-
-
-@pytest.mark.parametrize("exclude", ["none", "target", "history"])
-def test_exclusion(exclude: str) -> None:
-    """Item 0 fills the padding and is no event of a row that does not hold it."""
-    check_exclusion(exclude)
-
-
-def test_planted_exclusions_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    def padding_counts(spec: Negatives, ids: Tensor, q: Queries, batch: Batch) -> Tensor:
-        return counted_negatives(
-            spec, ids, q, replace(batch, lengths=torch.full_like(batch.lengths, batch.items.shape[1]))
-        )
-
-    monkeypatch.setattr(module, "counted_negatives", padding_counts)
-    with pytest.raises(AssertionError):
-        check_exclusion("history")
-    monkeypatch.setattr(module, "counted_negatives", lambda spec, ids, q, batch: torch.ones_like(ids, dtype=torch.bool))
-    with pytest.raises(AssertionError):
-        check_exclusion("target")
 
 
 def test_refusals() -> None:

@@ -9,38 +9,35 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fullrank.data.batch import Batch, Queries
+from fullrank.data.batch import Queries
 from fullrank.models.sequential.objectives.losses import sampled_softmax as module
 from fullrank.models.sequential.objectives.losses.sampled_softmax import SampledSoftmax
-from fullrank.models.sequential.objectives.negatives import Negatives, draw, log_probability
+from parts import Negatives
 from tiny import ITEMS, Flat, histories, padded, questions
+from twins import same
 
 
-def case() -> tuple[Queries, Batch]:
+def case() -> tuple:
     batch = padded(histories([9, 2, 7]))
     return replace(questions(batch, dim=3), temperature=1.5), batch
 
 
-def full(q: Queries) -> Tensor:
+def full(q) -> Tensor:
     return F.cross_entropy(q.vectors @ q.table.all().T / q.temperature, q.targets, reduction="none")
 
 
 @pytest.mark.parametrize("log_q", ["all", "negatives"])
 @pytest.mark.parametrize("share", ["query", "row", "batch"])
-def test_all_negatives_equal_the_full_softmax(share: str, log_q: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_negatives_equal_the_full_softmax(share, log_q, monkeypatch) -> None:
     """Every item drawn once, uniformly; the target's own draw does not count."""
     q, batch = case()
     draws = {"query": len(q.targets), "row": len(batch.items), "batch": 1}[share]
     monkeypatch.setattr(module, "draw", lambda *_: torch.arange(ITEMS).expand(draws, -1))
     loss = SampledSoftmax(negatives=Negatives(count=ITEMS, share=share), log_q=log_q).build()
-    found = loss(q, batch).losses
-    torch.testing.assert_close(found, full(q), rtol=1e-5, atol=1e-5)
-    leaves = (q.vectors, q.table.all())
-    for a, b in zip(torch.autograd.grad(found.sum(), leaves), torch.autograd.grad(full(q).sum(), leaves), strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+    same(loss(q, batch).losses, full(q), q.vectors, q.table.all())
 
 
-def check_unbiased(negatives: Negatives, steps: int = 300) -> None:
+def check_unbiased(negatives, steps=300) -> None:
     """exp(loss + s+) is the estimated partition function: its mean over many steps within 5 standard errors of Z."""
     q, batch = case()
     loss = SampledSoftmax(negatives=negatives, log_q="negatives").build()
@@ -63,24 +60,8 @@ SOURCES = (
 
 @pytest.mark.parametrize("sources", SOURCES, ids=str)
 @pytest.mark.parametrize("share", ["query", "row"])
-def test_log_q_is_unbiased(sources: dict[str, float], share: str) -> None:
+def test_log_q_is_unbiased(sources, share) -> None:
     check_unbiased(Negatives(count=60, share=share, **sources))
-
-
-@pytest.mark.parametrize("fault", ["uniform q", "no count", "other draws"])
-def test_planted_faults_are_caught(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    sources = {"uniform": 0.2, "popularity": 0.5, "in_batch": 0.3}
-    if fault == "uniform q":
-        flat = Negatives(uniform=1)
-        monkeypatch.setattr(module, "log_probability", lambda spec, q, ids: log_probability(flat, q, ids))
-    elif fault == "no count":
-        shifted = torch.tensor(0.5)
-        monkeypatch.setattr(module, "log_probability", lambda s, q, ids: log_probability(s, q, ids) + shifted)
-    else:
-        flat = Negatives(count=60, share="row")
-        monkeypatch.setattr(module, "draw", lambda spec, q, batch: draw(flat, q, batch))
-    with pytest.raises(AssertionError):
-        check_unbiased(Negatives(count=60, share="row", **sources))
 
 
 def test_by_hand() -> None:

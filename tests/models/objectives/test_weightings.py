@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import pytest
 import torch
-from torch import Tensor
 
-from fullrank.data.batch import Batch, Queries, States, Step
-from fullrank.models.sequential.encoders.gru import GRU
-from fullrank.models.sequential.model import Recommender
-from fullrank.models.sequential.objectives.losses.bce import BCE
+from fullrank.data.batch import Queries, States, Step
 from fullrank.models.sequential.objectives.weightings.inverse_propensity import D2LR
 from fullrank.models.sequential.objectives.weightings.r2rec import R2Rec, tail_items
+from parts import BCE, GRU, Recommender
 from refusals import refused
 from tiny import Flat, close, histories, padded, questions
 from whole import build, pattern
@@ -22,8 +18,8 @@ from whole import build, pattern
 COUNTS = [9, 5, 5, 4, 2, 2, 2, 1, 1, 1]
 
 
-def asked(targets: list[int], counts: list[int] = COUNTS) -> tuple[Queries, Step]:
-    batch: Batch = padded(histories([4]))
+def asked(targets, counts=COUNTS) -> tuple:
+    batch = padded(histories([4]))
     q = questions(batch)
     at = torch.zeros(len(targets), dtype=torch.long)
     table = Flat(torch.zeros(len(counts), 6), torch.tensor(counts))
@@ -32,7 +28,7 @@ def asked(targets: list[int], counts: list[int] = COUNTS) -> tuple[Queries, Step
 
 
 @pytest.mark.parametrize(("share", "tail"), [(0.8, 8), (0.5, 6), (0.3, 3), (0.05, 3), (0.95, 9)])
-def test_the_tail_takes_in_ties(share: float, tail: int) -> None:
+def test_the_tail_takes_in_ties(share, tail) -> None:
     """The items with at most as many events as the last of the least popular share."""
     flags = tail_items(Flat(torch.zeros(10, 2), torch.tensor(COUNTS)), share, torch.device("cpu"))
     bound = sorted(COUNTS)[max(math.floor(share * 10 + 1e-9), 1) - 1]
@@ -41,7 +37,7 @@ def test_the_tail_takes_in_ties(share: float, tail: int) -> None:
 
 
 @pytest.mark.parametrize("temperature", [0.05, 0.5, 1.0])
-def test_r2rec_by_hand(temperature: float) -> None:
+def test_r2rec_by_hand(temperature) -> None:
     targets = [0, 0, 3, 9, 7]
     weights = R2Rec(temperature=temperature, tail=0.5).build()(*asked(targets))
     eta = [1.0 if item >= 4 else 0.0 for item in targets]
@@ -62,7 +58,7 @@ def test_r2rec_gives_the_sum_of_gamma_and_loss() -> None:
 
 
 @pytest.mark.parametrize("floor", [0.0, 0.1])
-def test_d2lr_by_hand(floor: float) -> None:
+def test_d2lr_by_hand(floor) -> None:
     targets = [0, 1, 3, 9, 9]
     raw = [max(COUNTS[item] / sum(COUNTS), floor) ** -0.3 for item in targets]
     weights = D2LR(power=0.3, floor=floor).build()(*asked(targets))
@@ -75,17 +71,3 @@ def test_a_floor_above_every_share_is_refused() -> None:
         D2LR(floor=0.4).build()(*asked([0, 1]))
     with refused("invalid-setting", "floor"):
         D2LR.parse({"floor": 1.0})
-
-
-def test_an_item_without_events_counts_as_one() -> None:
-    """As `items.ItemIndex.log_q` has it for every kind of items, so no weight is infinite."""
-    model = build(Recommender(dim=8, loss=BCE(), weighting=D2LR(), encoder=GRU(dropout=0.0)))
-    unseen = int(model.items.popularity.argmin())
-    assert float(model.items.popularity[unseen]) == 0
-    step = model.step(pattern())
-    (q,) = step.queries
-    q = replace(q, targets=torch.where(torch.arange(len(q.targets)) == 0, unseen, 0))
-    assert model.weighting is not None
-    weights: Tensor = model.weighting(q, step)
-    counts = model.items.popularity.clamp_min(1)
-    assert float(weights[0] / weights[1]) == pytest.approx(float(counts[0] / counts[unseen]) ** 0.1, rel=1e-4)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -13,7 +11,7 @@ from clicks import FIELDS
 from fullrank.analysis.diagnostics.jacobian import jacobian
 from fullrank.models.ranking import EVERY, FieldTokens
 from fullrank.models.ranking.autoint import AutoInt
-from fullrank.models.ranking.blocks import Blocks, Tokeniser
+from fullrank.models.ranking.blocks import Tokeniser
 from fullrank.models.ranking.dcnv2 import DCNv2
 from fullrank.models.ranking.feed_forwards.experts import Experts, ExpertsFeedForward
 from fullrank.models.ranking.feed_forwards.gelu import Gelu, GeluFeedForward
@@ -26,18 +24,12 @@ from fullrank.models.ranking.rankelastor import RankElastor
 from fullrank.models.ranking.rankmixer import RankMixer
 from fullrank.models.ranking.xdeepfm import interact, interact_reference
 from fullrank.ops.effective_rank import entropy_rank
-from fullrank.ops.per_token import per_token
 from refusals import refused
 from tiny import close, shaken
+from twins import same
 
 
-def same(fast: Tensor, slow: Tensor, *inputs: Tensor) -> None:
-    assert close(fast, slow)
-    ours, theirs = (torch.autograd.grad(out.pow(3).sum(), inputs) for out in (fast, slow))
-    assert all(close(a, b, 1e-4) for a, b in zip(ours, theirs, strict=True))
-
-
-def random(*shape: int) -> Tensor:
+def random(*shape) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape))).requires_grad_()
 
 
@@ -68,7 +60,7 @@ def test_twins() -> None:
         (ExpertsFeedForward, Experts(experts=3)),
     ],
 )
-def test_loop_equals_batched(module: type, spec: object) -> None:
+def test_loop_equals_batched(module, spec) -> None:
     """Values, gradients of the input and of every weight, at odd sizes."""
     loop, batched = (shaken(module(5, 7, spec, how)) for how in ("loop", "batched"))
     x = random(9, 5, 7)
@@ -77,12 +69,6 @@ def test_loop_equals_batched(module: type, spec: object) -> None:
         one(x)[0].pow(3).sum().backward()
     for (label, a), (_, b) in zip(loop.named_parameters(), batched.named_parameters(), strict=True):
         assert close(a.grad, b.grad, 1e-3), label
-
-
-def test_each_token_has_its_own_network() -> None:
-    x, weight = random(4, 3, 5), random(3, 5, 2)
-    out = per_token(lambda one, w: one @ w, x, [weight], "loop")
-    assert close(out, torch.einsum("btd,tdh->bth", x, weight))
 
 
 def test_glu_is_equation_4() -> None:
@@ -99,7 +85,7 @@ def test_the_authors_block_unit_by_unit() -> None:
     ffn = shaken(AUTHORS_BLOCK.override("hidden=[5, 5]").build(3, 4))
     x = random(2, 3, 4)
 
-    def glu(unit: Any, inner: Tensor, t: int) -> Tensor:
+    def glu(unit, inner, t):
         one, two, three = (b[t, 0] for b in unit.biases)
         lifted = inner @ unit.skip[t] + F.gelu(inner @ unit.gate[t] + one)
         return (lifted * (inner @ unit.value[t] + two)) @ unit.down[t] + three + inner @ unit.residual[t]
@@ -124,18 +110,6 @@ def test_weights_saved_before_there_were_units_keep_their_names() -> None:
     assert [label for label, _ in Glu().build(3, 4).named_parameters()] == names
 
 
-@pytest.mark.parametrize("spec", [AUTHORS_BLOCK, Gelu(), Gelu(hidden=(6, 5)), Experts()], ids=lambda one: one.kind)
-@pytest.mark.parametrize("how", ["loop", "batched"])
-def test_dropout_drops_in_training_alone(spec: Any, how: Any) -> None:
-    ffn = shaken(spec.override("dropout=0.5").build(3, 4))
-    ffn.how, x = how, random(64, 3, 4)
-    torch.manual_seed(0)
-    one, other = ffn.train()(x)[0], ffn(x)[0]
-    whole = ffn.eval()(x)[0]
-    assert not close(one, other) and torch.equal(whole, ffn(x)[0])
-    assert close(whole, shaken(spec.build(3, 4))(x)[0])
-
-
 def test_the_units_of_the_head_are_dropped_and_normalised() -> None:
     made = RankElastor(tokens=4, width=6, head="mlp", head_dropout=0.25, head_batch_norm=True).build(FIELDS, 4)
     kinds = [type(layer).__name__ for layer in made.head.map]
@@ -145,7 +119,7 @@ def test_the_units_of_the_head_are_dropped_and_normalised() -> None:
             RankElastor(head="flatten").override(setting)
 
 
-def directions(spec: Blocks, seed: int) -> float:
+def directions(spec, seed) -> float:
     """Entropy rank of the Jacobian of all blocks at the start, at a random point."""
     torch.manual_seed(seed)
     ranker = spec.build(FIELDS, 16).eval()
@@ -162,7 +136,7 @@ def directions(spec: Blocks, seed: int) -> float:
     ],
     ids=["eq4", "letter", "authors", "rankmixer"],
 )
-def test_identity_starts_let_deep_stacks_pass(ranker: Blocks, random_start: float, identity_start: float) -> None:
+def test_identity_starts_let_deep_stacks_pass(ranker, random_start, identity_start) -> None:
     """Of 128 directions; measured at the start of 16 blocks."""
     sized = ranker.override("tokens=8", "width=16", "blocks=16", "tokeniser.mode=vector")
     for seed in range(2):
@@ -320,7 +294,7 @@ def test_widths() -> None:
 
 
 @pytest.mark.parametrize("head", ["mlp", "flatten", "mean", "mean_all"])
-def test_heads(head: str) -> None:
+def test_heads(head) -> None:
     ranker = RankElastor(tokens=4, width=6, head=head).build(FIELDS, 4)
     layers = [m for m in ranker.head.modules() if isinstance(m, nn.Linear)]
     shapes = {"mlp": [(48, 24), (1, 48)], "flatten": [(1, 24)], "mean": [(1, 6)], "mean_all": []}

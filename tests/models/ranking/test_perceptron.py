@@ -27,11 +27,6 @@ def test_dice_by_hand() -> None:
 
 
 @pytest.mark.parametrize("activation", ["prelu", "dice"])
-def test_activations_have_an_effect(activation: str) -> None:
-    torch.manual_seed(0)
-    plain, x = Deep(hidden=(4,)).build(3), torch.randn(20, 3)
-    other = Deep(hidden=(4,), activation=activation).build(3)
-    other.layers[0].load_state_dict(plain.layers[0].state_dict())
-    assert not close(plain(x), other(x))
+def test_activations_of_no_layer_are_refused(activation) -> None:
     with refused("setting-without-effect", "activation"):
         Deep.parse({"hidden": [], "activation": activation})

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from fullrank.core.errors import UserError
 from fullrank.data.batch import Bag, Impressions
 from fullrank.metrics.ctr import auc
 from fullrank.models.ranking import EVERY
@@ -20,6 +18,7 @@ from fullrank.models.ranking.sequences.search import matching, matching_referenc
 from fullrank.ops.flop_count import counted
 from refusals import refused
 from sequences import FIELDS, PLANTED, SEARCH, TOGETHER, impressions, planted
+from tests.models.ranking.test_embedding import looked_up
 from tiny import close, shaken
 
 ATTENTION = "sequences=target_attention"
@@ -42,13 +41,13 @@ RANKERS = {
 }
 
 
-def model(*settings: str, ranker: str = "dnn") -> RankingModule:
+def model(*settings, ranker="dnn") -> RankingModule:
     torch.manual_seed(0)
     spec = RankingModel().override("embedding.dim=4", *RANKERS[ranker], *settings)
     return shaken(spec.build(FIELDS)).eval()
 
 
-def gradients(made: RankingModule, batch: Impressions) -> dict[str, Tensor]:
+def gradients(made, batch) -> dict:
     made.zero_grad()
     out = made.output(batch, EVERY)
     sum(x.pow(2).sum() for x in (out.logits, *out.captures.values())).backward()
@@ -57,7 +56,7 @@ def gradients(made: RankingModule, batch: Impressions) -> dict[str, Tensor]:
     }
 
 
-def alike(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
+def alike(one, other) -> bool:
     """The same within what rounding does to the largest number of each tensor."""
     sizes = {key: value.abs().max().clamp_min(1) for key, value in one.items()}
     return one.keys() == other.keys() and all(close(one[key] / n, other[key] / n) for key, n in sizes.items())
@@ -65,7 +64,7 @@ def alike(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
 
 @EACH
 @pytest.mark.parametrize("ranker", RANKERS)
-def test_packed_equals_padded(settings: tuple[str, ...], ranker: str) -> None:
+def test_packed_equals_padded(settings, ranker) -> None:
     """Value and gradients, whatever stands in the padding, with dense and sparse updates, and rows one by one."""
     made, batch = model(*settings, ranker=ranker), impressions(40)
     found = gradients(made, batch)
@@ -78,22 +77,14 @@ def test_packed_equals_padded(settings: tuple[str, ...], ranker: str) -> None:
     assert alike(found, gradients(made, batch))
 
 
-def taken(batch: Impressions, rows: list[int]) -> Impressions:
+def taken(batch, rows) -> Impressions:
     at = torch.tensor(rows)
-    moved: dict[str, Any] = {k: v[at] for k, v in vars(batch).items() if isinstance(v, Tensor)}
+    moved = {k: v[at] for k, v in vars(batch).items() if isinstance(v, Tensor)}
     return replace(batch, bags=tuple(Bag(bag.ids[at], bag.lengths[at]) for bag in batch.bags), **moved)
 
 
-@EACH
-def test_every_parameter_learns(settings: tuple[str, ...]) -> None:
-    made = model(*settings).train()
-    sum(made(impressions(64)).values()).backward()
-    for label, parameter in made.named_parameters():
-        assert parameter.grad is not None and parameter.grad.isfinite().all() and parameter.grad.any(), label
-
-
 @pytest.mark.parametrize("activation", ["relu", "dice"])
-def test_attention_by_hand(activation: str) -> None:
+def test_attention_by_hand(activation) -> None:
     made, batch = model(ATTENTION, f"sequences.{TOGETHER}", f"sequences.unit.activation={activation}"), impressions(7)
     (table,), (group,) = made.embedding.tables, made.embedding.attended
     tokens = made.embedding(batch).tokens
@@ -113,7 +104,7 @@ def test_attention_by_hand(activation: str) -> None:
 
 @pytest.mark.parametrize("most", [None, 1, 3])
 @pytest.mark.parametrize("seed", range(5))
-def test_search_equals_its_reference(most: int | None, seed: int) -> None:
+def test_search_equals_its_reference(most, seed) -> None:
     batch = impressions(60, seed, extra=seed % 3)
     bags, target = [batch.bags[3], batch.bags[0]], batch.categorical[:, 2]
     found = matching(bags, target, most)
@@ -147,14 +138,10 @@ def test_search_comes_before_all_else() -> None:
 
 def test_the_penalty_counts_the_rows_of_histories() -> None:
     made, batch = model(*SETTINGS["together"], "embedding.l2=0.5"), impressions(5)
-    (table,), used = made.embedding.tables, set()
-    for name, column in (("user", 0), ("item", 1), ("kind", 2)):
-        used |= {int(i) + table.starts[name] for i in batch.categorical[:, column]}
-    for bag, name in zip(batch.bags, ("history", "genres", "words", "kinds"), strict=True):
-        for ids, n in zip(bag.ids, bag.lengths, strict=True):
-            used |= {int(i) + table.starts[name] for i in (ids[:n] if n else [0])}
+    (table,) = made.embedding.tables
+    rows = looked_up(batch, table.starts, ("history", "genres", "words", "kinds"), ("user", "item", "kind"))
     numbers = sum(p.square().sum() for p in made.embedding.numeric.parameters())
-    assert close(made.embedding.penalty(batch), 0.25 * (table.table[sorted(used)].square().sum() + numbers))
+    assert close(made.embedding.penalty(batch), 0.25 * (table.table[rows].square().sum() + numbers))
 
 
 def test_the_newest_events_are_tokens() -> None:
@@ -177,7 +164,7 @@ def test_the_newest_events_are_tokens() -> None:
 
 @pytest.mark.parametrize("ranker", RANKERS)
 @EACH
-def test_cost(settings: tuple[str, ...], ranker: str) -> None:
+def test_cost(settings, ranker) -> None:
     """FLOPs are those of a pass over histories of 50 events, or of as many as search keeps; every parameter counts."""
     made = model(*settings, ranker=ranker)
     batch = impressions(6, length=4)
@@ -193,7 +180,7 @@ def test_cost(settings: tuple[str, ...], ranker: str) -> None:
         assert size.flops["attention"] * 4 == flops["attention"] * events
 
 
-def solved(sequences: Any, steps: int = 200) -> float:
+def solved(sequences, steps=200) -> float:
     """AUC on fresh impressions after some steps on planted ones; .920 is the truth's."""
     torch.manual_seed(0)
     spec = RankingModel(
@@ -234,7 +221,7 @@ def test_attention_and_search_find_what_pooling_hides() -> None:
         (("sequences.search=[[genres,history]]",), ("unknown-field", "'genres'")),
     ],
 )
-def test_wrong_settings_are_refused(settings: tuple[str, ...], said: tuple[str, ...]) -> None:
+def test_wrong_settings_are_refused(settings, said) -> None:
     with refused(*said):
         RankingModel().override(*settings).build(FIELDS)
 
@@ -248,7 +235,7 @@ def test_stores_without_sequences_are_refused() -> None:
 
 
 @pytest.mark.parametrize("settings", [(ATTENTION, f"sequences.{TOGETHER}"), (f"sequences.{SEARCH}",)])
-def test_sequences_that_do_not_run_in_parallel_are_refused(settings: tuple[str, ...]) -> None:
+def test_sequences_that_do_not_run_in_parallel_are_refused(settings) -> None:
     batch = impressions()
     bags = list(batch.bags)
     bags[3] = Bag(bags[3].ids, (bags[3].lengths - 1).clamp_min(0))
@@ -258,7 +245,7 @@ def test_sequences_that_do_not_run_in_parallel_are_refused(settings: tuple[str, 
 
 
 @pytest.mark.parametrize("settings", [(ATTENTION, f"sequences.{TOGETHER}"), (f"sequences.{SEARCH}",)])
-def test_uneven_sequences_are_aligned_at_the_newest(settings: tuple[str, ...]) -> None:
+def test_uneven_sequences_are_aligned_at_the_newest(settings) -> None:
     """The first says how many events there are; older ones of the others are cut off, and what they lack is missing."""
     batch, made = impressions(40), model(*settings, "sequences.uneven=newest", "embedding.l2=0.5")
     draw = torch.Generator().manual_seed(5)
@@ -285,12 +272,3 @@ def test_uneven_sequences_are_aligned_at_the_newest(settings: tuple[str, ...]) -
 
 def test_groups_with_a_common_member_run_in_parallel() -> None:
     assert in_parallel([[0, 3], [5, 6], [3, 4], [8, 5]]) == [[0, 3, 4], [5, 6, 8]] and in_parallel([]) == []
-
-
-def test_a_default_model_has_nothing_new() -> None:
-    """The same parameters as before there were kinds of sequences, and settings of the default change nothing."""
-    made = model()
-    assert not len(made.embedding.attended) and made.embedding.parallel == []
-    assert not any(key.startswith("embedding.attended") for key in made.state_dict())
-    with pytest.raises(UserError):
-        RankingModel.parse({"sequences": "din"})

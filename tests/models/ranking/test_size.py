@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from clicks import FIELDS, impressions
-from fullrank.models.ranking import FieldTokens, Ranker, RankerOutput
+from fullrank.models.ranking import Ranker, RankerOutput
 from fullrank.models.ranking.dcnv2 import DCNv2
 from fullrank.models.ranking.feed_forwards import FeedForward
 from fullrank.models.ranking.fm import FM
@@ -18,7 +16,7 @@ from fullrank.models.ranking.rankelastor import RankElastor
 from fullrank.ops.flop_count import counted
 
 
-def model(ranker: Any, **embedding: Any) -> RankingModule:
+def model(ranker, **embedding) -> RankingModule:
     return RankingModel(
         ranker=ranker, embedding={"dim": 4, **embedding} if embedding or ranker.kind_of() != "lr" else {}
     ).build(FIELDS)
@@ -46,7 +44,7 @@ def test_projections_of_other_widths_are_dense() -> None:
 
 
 @pytest.mark.parametrize("dims", [(), (("user", 9), ("item", 3))])
-def test_the_whole_model_is_counted(dims: Any) -> None:
+def test_the_whole_model_is_counted(dims) -> None:
     made, rows = model(RankElastor(tokens=4, width=6, blocks=3), dims=dims).eval(), 11
     assert counted(lambda: made.output(impressions(rows))) == rows * (made.size().total_flops or 0)
     assert made.size().dense + made.size().embedding == sum(p.numel() for p in made.parameters())
@@ -55,26 +53,26 @@ def test_the_whole_model_is_counted(dims: Any) -> None:
 class Own(Ranker):
     """A ranker of another package that says nothing of its cost."""
 
-    def __init__(self, looks: bool = False) -> None:
+    def __init__(self, looks=False):
         super().__init__()
         self.looks, self.up = looks, nn.Linear(4, 5)
 
-    def forward(self, x: FieldTokens) -> RankerOutput:
+    def forward(self, x):
         logits = self.up(x.tokens).sum((1, 2))
         return RankerOutput(logits * logits.max().item() if self.looks else logits)
 
 
 class Fails(Ranker):
-    def forward(self, x: FieldTokens) -> RankerOutput:
+    def forward(self, x):
         raise NotImplementedError
 
 
 class OwnFeedForward(FeedForward):
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.map = nn.Linear(6, 6)
 
-    def forward(self, x: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    def forward(self, x):
         return self.map(x), {}
 
 
@@ -88,7 +86,7 @@ def test_a_ranker_of_another_package_is_counted() -> None:
 
 
 @pytest.mark.parametrize("ranker", [Own(looks=True), Fails(), nn.Linear(1, 1)], ids=["looks", "fails", "alien"])
-def test_what_cannot_be_counted_is_unknown(ranker: nn.Module) -> None:
+def test_what_cannot_be_counted_is_unknown(ranker) -> None:
     """It looks at values, cannot run, or is no ranker of ours."""
     made = model(DCNv2())
     made.ranker = ranker  # type: ignore[assignment]

@@ -3,87 +3,72 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from fullrank.data.batch import Batch, Step
-from fullrank.models.sequential.attention.softmax import Softmax
-from fullrank.models.sequential.encoders.transformer import Transformer
-from fullrank.models.sequential.items import Items
 from fullrank.models.sequential.items.perturb import Noise, perturb_reference
-from fullrank.models.sequential.items.semantic import Semantic, SemanticItems
-from fullrank.models.sequential.items.table import Table
-from fullrank.models.sequential.model import Recommender, RecommenderModel, Scoring
-from fullrank.models.sequential.objectives.tasks.cloze import Cloze
-from fullrank.models.sequential.objectives.tasks.last_item import LastItem
-from fullrank.models.sequential.objectives.tasks.next_item import NextItem
-from fullrank.models.sequential.reasoning.plr import PLR
-from fullrank.models.sequential.regularizers.mutual_information import MutualInformation
 from fullrank.models.sequential.regularizers.noise_robustness import NoiseRobustness
-from fullrank.models.sequential.regularizers.reasoning_contrast import ReasoningContrast
 from fullrank.ops.in_batch_triplet import in_batch_triplet_reference
+from parts import (
+    PLR,
+    Cloze,
+    LastItem,
+    MutualInformation,
+    NextItem,
+    ReasoningContrast,
+    Recommender,
+    RecommenderModel,
+    Scoring,
+    Semantic,
+    Softmax,
+    Table,
+    Transformer,
+    model_with,
+)
 from refusals import refused
+from tests.models.regularizers.contrast import cosine_contrast
 from tiny import catalog, close, histories, padded, shaken
 
 ROWS = histories([5, 7, 2, 4])
 
 
-def build(*penalties: Any, dropout: float = 0.0, **more: Any) -> RecommenderModel:
-    more = {"encoder": Transformer(dropout=dropout)} | more
-    torch.manual_seed(0)
-    model = Recommender(dim=6, max_length=12, penalties=penalties, **more).build(catalog())
-    shaken(model)
-    return model
+def build(*penalties, **more) -> RecommenderModel:
+    return model_with(*penalties, **{"encoder": Transformer(dropout=0.0)} | more)
 
 
-def value(model: RecommenderModel, batch: Batch | None = None) -> Tensor:
+def value(model, batch=None) -> Tensor:
     torch.manual_seed(1)
     step = model.step(padded(ROWS) if batch is None else batch)
     (penalty,) = model.penalties.values()
     return penalty(step)
 
 
-def noisy_by_hand(items: Any, ids: Tensor, noise: Noise) -> Tensor:
-    """[B, T, D], vector by vector."""
-    codes = items.codes[ids] if isinstance(items, SemanticItems) else ids[..., None]
-    found, kept = perturb_reference(codes, items.sizes if isinstance(items, SemanticItems) else (items.size,), noise)
-    out = []
-    for row in range(len(ids)):
-        for place in range(ids.shape[1]):
-            parts = []
-            for digit in range(codes.shape[2]):
-                c = found[row, place, digit]
-                vector = items.table[items.offsets[digit] + c] if isinstance(items, SemanticItems) else items.embed(c)
-                pad = 0 * vector if noise.pad is None else noise.pad
-                parts.append(vector if kept[row, place, digit] else pad)
-            out.append(torch.stack(parts).mean(0))
-    return torch.stack(out).view(*ids.shape, -1)
+def noisy_by_hand(items, ids, noise) -> Tensor:
+    """[B, T, D] of items that are no codes: each vector is its own, another item's, or the padding."""
+    others, kept = perturb_reference(ids[..., None], (items.size,), noise)
+    pad = torch.zeros(items.part_width()) if noise.pad is None else noise.pad
+    return torch.where(kept, items.embed(others[..., 0]), pad)
 
 
-@pytest.mark.parametrize("kind", ["ids", "codes"])
-def test_what_is_noisy(kind: str) -> None:
-    items: Any = shaken(Semantic().build(6, catalog())) if kind == "codes" else build().items
-    assert isinstance(items, Items) and (type(items).perturbed is not Items.perturbed) == (kind == "codes")
-    ids, noise = padded(ROWS).items, Noise(0.3, 0.3, torch.arange(4), seed=3)
+def test_what_is_noisy() -> None:
+    """Of items that are no codes, whose vectors are masked or another item's; tests of semantic ids have the others."""
+    items, ids = build().items, padded(ROWS).items
+    noise = Noise(0.3, 0.3, torch.arange(4), seed=3)
     found = items.perturbed(ids, noise)
     assert close(found, noisy_by_hand(items, ids, noise)) and not close(found, items.embed(ids))
     assert close(items.perturbed(ids, replace(noise, mask=0.0, substitute=0.0)), items.embed(ids))
-    nothing = replace(noise, mask=1.0, substitute=0.0)
+    nothing, pad = replace(noise, mask=1.0, substitute=0.0), torch.linspace(-1, 1, items.part_width())
     assert not items.perturbed(ids, nothing).any()
-    padded_by = torch.linspace(-1, 1, items.part_width())
-    filled = replace(noise, pad=padded_by)
-    assert close(items.perturbed(ids, filled), noisy_by_hand(items, ids, filled))
-    assert close(items.perturbed(ids, replace(nothing, pad=padded_by)), padded_by.expand(*ids.shape, -1))
+    assert close(items.perturbed(ids, replace(noise, pad=pad)), noisy_by_hand(items, ids, replace(noise, pad=pad)))
+    assert close(items.perturbed(ids, replace(nothing, pad=pad)), pad.expand(*ids.shape, -1))
 
 
 @pytest.mark.parametrize("task", [NextItem(), LastItem(), Cloze()])
 @pytest.mark.parametrize("kind", ["ids", "codes"])
-def test_noise_robustness_by_hand(task: Any, kind: str) -> None:
-    """The history read a second time, from vectors made one by one; targets and covered places as they were."""
+def test_noise_robustness_by_hand(task, kind) -> None:
+    """The history read a second time, from noisy vectors; targets and covered places as they were."""
     causal = not isinstance(task, Cloze)
     model = build(
         NoiseRobustness(weight=2.0, mask=0.3, substitute=0.3), task=task,
@@ -95,7 +80,7 @@ def test_noise_robustness_by_hand(task: Any, kind: str) -> None:
     step = model.step(batch)
     noise = Noise.on(batch, 0.3, 0.3)
     x, inputs = model.task.training_inputs(model.items, batch)
-    rough = noisy_by_hand(model.items, inputs.items, noise)
+    rough = model.items.perturbed(inputs.items, noise)
     if inputs.hidden is not None:
         rough = torch.where(inputs.hidden[..., None], x, rough)
     ends = [int(n) - 1 for n in inputs.lengths]
@@ -127,7 +112,7 @@ def test_a_learned_padding_vector() -> None:
 
 
 @pytest.mark.parametrize(("items", "width"), [(Table(), 6), (Semantic(), 6), (Semantic(parts="concat"), 2)])
-def test_the_padding_vector_starts_as_a_digit_does(items: Any, width: int) -> None:
+def test_the_padding_vector_starts_as_a_digit_does(items, width) -> None:
     """N(0, 0.02) of a digit's width, and by the width of the model where that is asked for."""
     pads = []
     for initial in ("fixed", "width"):
@@ -142,8 +127,6 @@ def test_noise_changes_with_the_step_and_is_repeated_at_its_place() -> None:
     model = build(NoiseRobustness(mask=0.3, substitute=0.3))
     first, again, later = (value(model, padded(ROWS, step=s)) for s in (1, 1, 2))
     assert torch.equal(first, again) and not torch.equal(first, later)
-    fewer = NoiseRobustness(mask=0.01, substitute=0.0)
-    assert value(build(fewer)) < value(build(NoiseRobustness(mask=0.9, substitute=0.0)))
 
 
 def test_noise_leaves_the_loss_and_the_taps_of_the_clean_pass() -> None:
@@ -172,20 +155,10 @@ def test_a_reasoner_and_two_views() -> None:
     assert model.penalties["mutual_information"](step).isfinite()
 
 
-def contrast(anchors: Tensor, others: Tensor, targets: list[int], temperature: float) -> Tensor:
-    """The mean over rows of -log softmax at each row's own, one pair after the other."""
-    found = []
-    for i in range(len(anchors)):
-        kept = [j for j in range(len(others)) if j == i or targets[j] != targets[i]]
-        scores = torch.stack([F.cosine_similarity(anchors[i], others[j], dim=0) / temperature for j in kept])
-        found.append(scores.logsumexp(0) - scores[kept.index(i)])
-    return torch.stack(found).mean()
-
-
 @pytest.mark.parametrize("direction", ["target_to_sequence", "sequence_to_target", "both"])
 @pytest.mark.parametrize("source", ["mean", "last"])
 @pytest.mark.parametrize("cosine", [False, True])
-def test_mutual_information_by_hand(direction: Any, source: Any, cosine: bool) -> None:
+def test_mutual_information_by_hand(direction, source, cosine) -> None:
     rows = [*ROWS, [1, 4, ROWS[0][-1]]]  # two histories with one target
     scoring = Scoring(similarity="cosine" if cosine else "dot", temperature=0.5)
     spec = MutualInformation(weight=3.0, temperature=0.2, direction=direction, source=source)
@@ -196,7 +169,7 @@ def test_mutual_information_by_hand(direction: Any, source: Any, cosine: bool) -
                              for b, r in enumerate(rows)])  # fmt: skip
     targets = [row[-1] for row in rows]
     items = model.items.embed(torch.tensor(targets))
-    there, back = contrast(items, sequences, targets, 0.2), contrast(sequences, items, targets, 0.2)
+    there, back = cosine_contrast(items, sequences, targets, 0.2), cosine_contrast(sequences, items, targets, 0.2)
     wanted = {"target_to_sequence": there, "sequence_to_target": back, "both": there + back}[direction]
     assert close(model.penalties["mutual_information"](step), 3.0 * wanted, 1e-4)
 
@@ -206,35 +179,6 @@ def test_rows_without_a_query_are_left_out() -> None:
     with_one = value(model, padded([*ROWS, [3]]))
     assert close(with_one, value(model, padded(ROWS)), 1e-4)
     assert value(model, padded([[3], [4]])) == 0
-
-
-class Unmasked:
-    """Planted: the other rows with the same target are negatives."""
-
-    def __call__(self, step: Step) -> Tensor:
-        (q,) = step.queries
-        unlike = replace(q, targets=torch.arange(len(q.targets)))
-        table = q.table
-
-        class Asked:
-            size = table.size
-
-            def embed(self, ids: Tensor) -> Tensor:
-                return table.embed(q.targets[ids])
-
-            all, log_q = table.all, table.log_q
-
-        return MutualInformation().build()(replace(step, queries=(replace(unlike, table=Asked()),)))
-
-
-def test_the_planted_fault_is_caught() -> None:
-    rows = [*ROWS, [1, 4, ROWS[0][-1]]]
-    model = build(MutualInformation(), task=LastItem())
-    step = model.step(padded(rows))
-    right, wrong = model.penalties["mutual_information"](step), Unmasked()(step)
-    assert not close(right, wrong, 1e-4)
-    apart = model.step(padded(histories([5, 7, 2])))
-    assert close(model.penalties["mutual_information"](apart), Unmasked()(apart), 1e-4)
 
 
 def test_what_is_refused() -> None:

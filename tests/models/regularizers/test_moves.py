@@ -15,22 +15,16 @@ import torch
 from fullrank.core.spec import Spec
 from fullrank.data.batch import Batch, Step, last
 from fullrank.data.events.catalog import Catalog
-from fullrank.models.sequential.encoders.gru import GRU
-from fullrank.models.sequential.encoders.transformer import Transformer
 from fullrank.models.sequential.items.perturb import Noise
-from fullrank.models.sequential.model import Recommender, RecommenderModel
-from fullrank.models.sequential.objectives.losses.bce import BCE
-from fullrank.models.sequential.objectives.negatives import Negatives
 from fullrank.models.sequential.objectives.weightings.inverse_propensity import D2LR, InversePopularity
 from fullrank.models.sequential.objectives.weightings.r2rec import R2Rec, tail_items
 from fullrank.models.sequential.regularizers import user_vectors
 from fullrank.models.sequential.regularizers.dros import DROS
 from fullrank.models.sequential.regularizers.logdet import LogDet
-from fullrank.models.sequential.regularizers.mutual_information import MutualInformation
 from fullrank.models.sequential.regularizers.noise_robustness import NoiseRobustness, Noisy
 from fullrank.models.sequential.regularizers.resn import ReSN
-from fullrank.models.sequential.regularizers.sprint import Sprint
 from fullrank.ops.effective_rank import entropy_rank
+from parts import BCE, GRU, MutualInformation, Negatives, Recommender, RecommenderModel, Sprint, Transformer
 
 ITEMS, USERS, LENGTH = 40, 256, 10
 NEGATIVES = Negatives(count=4, share="row")
@@ -48,15 +42,13 @@ def shop() -> np.ndarray:
     return rows
 
 
-def batch(some: np.ndarray, step: int) -> Batch:
+def batch(some, step) -> Batch:
     lengths = torch.full((len(some),), LENGTH)
     return Batch(torch.tensor(shop()[some]), lengths, rows=torch.tensor(some), seed=0, step=step)
 
 
 @cache
-def trained(
-    penalty: Spec | None = None, weighting: Spec | None = None, encoder: Spec = GRU(dropout=0.0)
-) -> RecommenderModel:
+def trained(penalty=None, weighting=None, encoder=GRU(dropout=0.0)) -> RecommenderModel:
     """200 steps from the same weights over the same batches."""
     counts = np.bincount(shop().ravel(), minlength=ITEMS)
     catalog = Catalog(pl.DataFrame({"item": np.arange(ITEMS), "item_id": np.arange(ITEMS), "train_count": counts}))
@@ -75,11 +67,11 @@ def trained(
     return model
 
 
-def whole(model: RecommenderModel) -> Step:
+def whole(model) -> Step:
     return model.step(batch(np.arange(USERS), 1000))
 
 
-def rayleigh(model: RecommenderModel) -> float:
+def rayleigh(model) -> float:
     """||Y r||^2 / ||r||^2 of the score matrix Y at its row sum r."""
     step = whole(model)
     scores = user_vectors(step) @ step.queries[0].table.all().T
@@ -87,40 +79,38 @@ def rayleigh(model: RecommenderModel) -> float:
     return ((scores @ r).norm() / r.norm()).square().item()
 
 
-def eigenvalues(model: RecommenderModel) -> float:
+def eigenvalues(model) -> float:
     """Geometric mean of the eigenvalues of the items' Gram matrix, det^(1/D)."""
     table = model.items.all()
     return (torch.logdet(table.T @ table) / table.shape[1]).exp().item()
 
 
-def item_rank(model: RecommenderModel) -> float:
+def item_rank(model) -> float:
     return entropy_rank(torch.linalg.svdvals(model.items.all())).item()
 
 
-def user_rank(model: RecommenderModel) -> float:
+def user_rank(model) -> float:
     return entropy_rank(torch.linalg.svdvals(user_vectors(whole(model)))).item()
 
 
-def error_spread(model: RecommenderModel) -> float:
+def error_spread(model) -> float:
     """Standard deviation of the squared errors of probabilities, over targets and negatives."""
     (record,) = whole(model).records.values()
-    assert record.positive is not None and record.negative is not None and record.kept is not None
     missed, raised = (-record.positive).sigmoid(), record.negative.sigmoid()[record.kept]
     return torch.cat([missed, raised]).square().std().item()
 
 
-def tail_mass(model: RecommenderModel) -> float:
+def tail_mass(model) -> float:
     """Share of the targets' scores' gradient that belongs to targets of the tail."""
     step = whole(model)
     (q,) = step.queries
     record = step.records[q.name]
-    assert record.positive is not None
     losses = record.losses if model.weighting is None else record.losses * model.weighting(q, step)
     (slopes,) = torch.autograd.grad(losses.sum(), record.positive)
     return (slopes.abs() @ tail_items(q.table, 0.8, slopes.device)[q.targets].float() / slopes.abs().sum()).item()
 
 
-def column_peak(model: RecommenderModel) -> float:
+def column_peak(model) -> float:
     """The largest column sum of attention, over layers and heads."""
     batch_, states = batch(np.arange(USERS), 1000), whole(model).states
     _, inputs = model.task.training_inputs(model.items, batch_)
@@ -131,13 +121,13 @@ def column_peak(model: RecommenderModel) -> float:
     return torch.stack(sums).max().item()
 
 
-def feed_forward_norm(model: RecommenderModel) -> float:
+def feed_forward_norm(model) -> float:
     """Product of the spectral norms of the feed-forwards' matrices."""
     norms = [torch.linalg.matrix_norm(w, 2) for b in model.encoder.blocks for w in b.feed_forward.matrices()]
     return torch.stack(norms).prod().item()
 
 
-def table_norm(model: RecommenderModel) -> float:
+def table_norm(model) -> float:
     return torch.linalg.matrix_norm(model.items.all(), 2).item()
 
 
@@ -151,7 +141,7 @@ class Move:
     factor: float
     encoder: Spec = GRU(dropout=0.0)
 
-    def __str__(self) -> str:
+    def __str__(self):
         return f"{self.spec.kind_of()}-{self.of.__name__}"
 
 
@@ -170,7 +160,7 @@ PENALTIES += [
 ]
 
 
-def noise_distance(model: RecommenderModel) -> float:
+def noise_distance(model) -> float:
     """Mean cosine distance between the last states of histories and of the same with a fifth of them lost, over that
     to other histories."""
     some = batch(np.arange(USERS), 1000)
@@ -182,7 +172,7 @@ def noise_distance(model: RecommenderModel) -> float:
     return ((1 - (clean * noisy).sum(-1)).mean() / (1 - clean @ clean.T).mean()).item()
 
 
-def contrast_left(model: RecommenderModel) -> float:
+def contrast_left(model) -> float:
     """The contrast of targets and histories itself, in nats."""
     return MutualInformation(weight=1.0).build()(whole(model)).item()
 
@@ -198,23 +188,17 @@ WEIGHTINGS = [
 ]
 
 
-def check_move(move: Move, model: RecommenderModel) -> None:
+def check_move(move, model) -> None:
     before, after = move.of(trained(encoder=move.encoder)), move.of(model)
     small, large = (before, after) if move.way == "up" else (after, before)
     assert large > small * move.factor, f"{move}: {before:.4g} without, {after:.4g} with it"
 
 
 @pytest.mark.parametrize("move", PENALTIES, ids=str)
-def test_penalties_move_what_they_claim(move: Move) -> None:
+def test_penalties_move_what_they_claim(move) -> None:
     check_move(move, trained(penalty=move.spec, encoder=move.encoder))
 
 
 @pytest.mark.parametrize("move", WEIGHTINGS, ids=str)
-def test_weightings_move_what_they_claim(move: Move) -> None:
+def test_weightings_move_what_they_claim(move) -> None:
     check_move(move, trained(weighting=move.spec))
-
-
-@pytest.mark.parametrize("move", [*PENALTIES, *WEIGHTINGS], ids=str)
-def test_planted_fault_a_penalty_without_effect_is_caught(move: Move) -> None:
-    with pytest.raises(AssertionError):
-        check_move(move, trained(encoder=move.encoder))

@@ -3,44 +3,37 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import polars as pl
 import pytest
 import torch
 from torch import Tensor
 
-from fullrank.data.batch import Batch
 from fullrank.data.events.catalog import Catalog
-from fullrank.models.sequential.attention.hstu import HSTU
-from fullrank.models.sequential.attention.softmax import Softmax
-from fullrank.models.sequential.encoders.transformer import Transformer
-from fullrank.models.sequential.model import Recommender, RecommenderModel
-from fullrank.models.sequential.objectives.tasks.cloze import Cloze
 from fullrank.models.sequential.regularizers.s3rec import S3Rec, S3RecPenalty, segments
+from parts import HSTU, Cloze, RecommenderModel, Softmax, Transformer, model_with
 from refusals import refused
-from tiny import catalog, close, histories, padded, shaken
+from tiny import catalog, close, histories, padded
+from twins import same
 
 OPEN = Transformer(attention=Softmax(causal=False))
 
 
-def made(encoder: Transformer = OPEN, **settings: Any) -> RecommenderModel:
+def made(encoder=OPEN, **settings) -> RecommenderModel:
     spec = S3Rec(**{"attributes": ("tags", "brand")} | settings)
-    whole = Recommender(dim=6, max_length=12, encoder=encoder, task=Cloze(share=0.4), penalties=(spec,))
-    return shaken(whole.build(catalog())).eval()
+    return model_with(spec, encoder=encoder, task=Cloze(share=0.4)).eval()
 
 
-def attributes_of(item: int) -> set[str]:
+def attributes_of(item) -> set:
     row = catalog().frame.row(item, named=True)
     return {*(row["tags"] or []), *([row["brand"]] if row["brand"] is not None else [])}
 
 
-def attribute_reference(model: RecommenderModel, side: Any, batch: Batch, covered: bool) -> Tensor:
+def attribute_reference(model, side, batch, covered) -> Tensor:
     """One place and one attribute after the other."""
     penalty = model.penalties["s3rec"]
     assert isinstance(penalty, S3RecPenalty) and penalty.table is not None
     step = model.step(batch)
-    assert step.inputs is not None and step.inputs.hidden is not None
     names = [*catalog().categories("tags").values, *catalog().categorical("brand").values]
     found = []
     for row, length in enumerate(batch.lengths.tolist()):
@@ -52,38 +45,33 @@ def attribute_reference(model: RecommenderModel, side: Any, batch: Batch, covere
     return torch.stack(found).sum() / covered_places(model, batch)
 
 
-def covered_places(model: RecommenderModel, batch: Batch) -> int:
+def covered_places(model, batch) -> int:
     inputs = model.step(batch).inputs
-    assert inputs is not None and inputs.hidden is not None
     return int(inputs.hidden.sum())
 
 
 @pytest.mark.parametrize("which", ["associated", "masked"])
-def test_attributes_place_by_place(which: str) -> None:
+def test_attributes_place_by_place(which) -> None:
     model = made(**{"associated": 0, "masked": 0, "segment": 0} | {which: 2.0})
     penalty = model.penalties["s3rec"]
     side = penalty.of_seen if which == "associated" else penalty.of_covered
     batch = padded(histories([1, 5, 7, 2]), step=4)
     fast, slow = model(batch)["s3rec"], 2.0 * attribute_reference(model, side, batch, which == "masked")
-    assert close(fast, slow)
-    for one in (penalty.table, side.weight, model.items.embedding.weight):  # type: ignore[union-attr]
-        gradients = [torch.autograd.grad(value, one, retain_graph=True)[0] for value in (fast, slow)]
-        assert close(*gradients)
+    same(fast, slow, penalty.table, side.weight, model.items.embedding.weight)
 
 
 @pytest.mark.parametrize("encoder", [OPEN, Transformer(attention=HSTU(causal=False))], ids=["softmax", "times"])
-def test_segments_row_by_row(encoder: Transformer) -> None:
+def test_segments_row_by_row(encoder) -> None:
     model = made(encoder, associated=0, masked=0, segment=2.0)
     batch = padded(histories([1, 5, 7, 2]), step=4)
     within = segments(batch)
 
-    def read(row: int, hidden: Tensor) -> Tensor:
+    def read(row, hidden):
         length = int(batch.lengths[row])
         one = padded([batch.items[row, :length].tolist()])
         if encoder.attention.kind == "hstu":
             from fullrank.models.sequential.objectives.tasks.cloze import known_times
 
-            assert one.times is not None
             one = replace(one, times=known_times(one.times, hidden[None, :length]))
         x = model.items.embed(one.items).clone()
         x[0, hidden[:length]] = model.task.cover  # type: ignore[assignment]
@@ -123,7 +111,7 @@ def test_one_row_has_no_other_segment() -> None:
 def test_a_causal_model_starts_from_its_weights() -> None:
     """What the model that recommends has is all there, in the same shapes; what pre-training adds is its own."""
     pretrained = made().state_dict()
-    model = Recommender(dim=6, max_length=12).build(catalog()).state_dict()
+    model = model_with().state_dict()
     assert all(pretrained[name].shape == value.shape for name, value in model.items())
     assert not any("codes" in name for name in pretrained), "what the catalogue says is no weight"
 
@@ -134,7 +122,7 @@ def test_refusals() -> None:
     with refused("no-feature-columns", "attributes"):
         S3Rec.parse({"attributes": []})
     with refused("penalty-needs-cloze", "model.task=cloze", "--from"):
-        Recommender(penalties=(S3Rec(attributes=("tags",)),)).build(catalog())
+        model_with(S3Rec(attributes=("tags",)))
     with refused("unknown-column", "'tgas'", "did you mean 'tags'?"):
         made(attributes=("tgas",))
     empty = Catalog(catalog().frame.with_columns(tags=pl.lit(None).cast(pl.List(pl.String))))
