@@ -6,6 +6,7 @@ import argparse
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,7 @@ def test_the_lock_is_free_after_a_failure(lock: Path) -> None:
 def test_the_lock_of_a_killed_process_does_not_bind(lock: Path) -> None:
     code = f"""if True:
         import sys
+from dataclasses import replace
         from pathlib import Path
         from benchmarks.harness import locked
         with locked("killed", Path({str(lock)!r})):
@@ -109,13 +111,8 @@ def test_the_watch_sees_what_others_do() -> None:
 
 def test_arguments_of_a_benchmark_reach_it(lock: Path) -> None:
     found: list[argparse.Namespace] = []
-    made = Benchmark(
-        "sample",
-        "A sample.",
-        lambda parser: parser.add_argument("--rounds", type=int, default=3) and None,
-        lambda: None,
-        lambda options, say: found.append(options) or {},
-    )
+    made = benchmark(measure=lambda options, say: found.append(options) or {})
+    made = replace(made, arguments=lambda parser: parser.add_argument("--rounds", type=int, default=3) and None)
     main(made, ["--rounds", "5"], lock=lock)
     assert found[0].rounds == 5
 

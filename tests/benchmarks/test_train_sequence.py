@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -103,26 +104,25 @@ def test_the_figures_at_a_tiny_size(monkeypatch: pytest.MonkeyPatch) -> None:
     assert figures["lightning_epoch_seconds"] > 0
 
 
-def test_a_short_budget_extrapolates_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def against_padded(budget: float) -> dict[str, Any]:
     store, spec = tiny(), benchmark.experiment(dim=8, layers=1).override("training.batch_size=300")
     loader = benchmark.loader_of(spec, store, benchmark.Trainee(spec, store, benchmark.our_loss).model)
     batches = [loader.batch(k) for k in range(loader.steps_per_epoch)]
-    found = benchmark.against_padded(spec, store, loader, batches, 1e-9, lambda text: None)
+    return benchmark.against_padded(spec, store, loader, batches, budget, lambda text: None)
+
+
+def test_a_short_budget_extrapolates_and_says_so() -> None:
+    found = against_padded(1e-9)
     assert found["padded_extrapolated"] and 0 < found["padded_share_timed"] < 1
 
 
 def test_too_little_memory_for_the_twin_is_said_before_it_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(benchmark.machine, "free_bytes", lambda: 1000)
-    store, spec = tiny(), benchmark.experiment(dim=8, layers=1)
-    loader = benchmark.loader_of(spec, store, benchmark.Trainee(spec, store, benchmark.our_loss).model)
     with refused("too-little-memory", "1,000"):
-        benchmark.against_padded(spec, store, loader, [loader.batch(0)], 1e9, lambda text: None)
+        against_padded(1e9)
 
 
 def test_diverging_twins_give_no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(benchmark, "padded_loss", scores_padding)
-    store, spec = tiny(), benchmark.experiment(dim=8, layers=1).override("training.batch_size=300")
-    loader = benchmark.loader_of(spec, store, benchmark.Trainee(spec, store, benchmark.our_loss).model)
-    batches = [loader.batch(k) for k in range(loader.steps_per_epoch)]
     with pytest.raises(Wrong, match="losses"):
-        benchmark.against_padded(spec, store, loader, batches, 1e9, lambda text: None)
+        against_padded(1e9)

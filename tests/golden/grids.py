@@ -36,15 +36,14 @@ def read(path: Path) -> fr.Grid | fr.Search:
 
 
 @cache
-def earlier(path: Path) -> dict[str, frozenset[str]]:
-    """Run folder -> the hashes that the spec had before some of its fields existed."""
-    return {job.folder: job.earlier_hashes for job in read(path).jobs()}
+def jobs(path: Path) -> tuple[Any, ...]:
+    """Every job of a grid or search."""
+    return tuple(read(path).jobs())
 
 
-@cache
 def hashes(path: Path) -> dict[str, str]:
-    """Run folder -> hash of the spec, of every job of a grid or search."""
-    return {job.folder: job.spec_hash for job in read(path).jobs()}
+    """Run folder -> hash of the spec."""
+    return {job.folder: job.spec_hash for job in jobs(path)}
 
 
 def committed() -> Iterator[tuple[Path, list[dict[str, Any]]]]:
@@ -78,9 +77,9 @@ def in_grids(folder: Path, rows: list[dict[str, Any]]) -> dict[str, list[str]]:
     """Run folder -> the grids beside the rows that ask for this very run, of those rows that one asks for."""
     asked: dict[tuple[str, str], list[str]] = {}
     for path in sorted(folder.glob("*.yaml")):
-        for name, today in hashes(path).items():
-            for value in {today, *earlier(path)[name]}:
-                asked.setdefault((name, value), []).append(label(path))
+        for job in jobs(path):
+            for value in {job.spec_hash, *job.earlier_hashes}:
+                asked.setdefault((job.folder, value), []).append(label(path))
     keys = [(f"{row['cell']}-seed{row['seed']}", row["spec_hash"]) for row in rows]
     return {key[0]: asked[key] for key in keys if key in asked}
 

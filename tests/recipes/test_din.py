@@ -13,7 +13,7 @@ import torch
 import fullrank as fr
 from fullrank.cli import main
 from fullrank.data.impressions.fields import FieldInfo
-from fullrank.experiment import Experiment, find_experiment
+from fullrank.experiment import find_experiment
 from refusals import refused
 from tests.training.clicks import shop
 
@@ -31,7 +31,7 @@ PUBLIC = {
 def test_published_settings_build(name: str) -> None:
     """By hand: the weights of the attention, (4 W) 512 + 512 x 256 + 256, W the width of its fields side by side."""
     made = find_experiment(f"fullrank.recipes.din:{name}")
-    assert Experiment.from_text(made.to_yaml()) == made and made.recipe == f"din-{name}"
+    assert made.recipe == f"din-{name}"
     ids, sequences = PUBLIC[name]
     fields = [FieldInfo(one, "categorical", 9) for one in ids]
     fields += [FieldInfo(one, "sequence", 9, shares) for one, shares in sequences.items()]

@@ -6,22 +6,10 @@ from typing import Any
 
 import pytest
 
-from fullrank.experiment import Experiment, find_experiment
+from fullrank.experiment import find_experiment
 from fullrank.models.sequential.objectives.tasks.semantic_tokens import SemanticTokens
 from fullrank.recipes import fair
-
-PARTS = (fair.plain, fair.focus, fair.focus_noise, fair.no_focus, fair.no_noise, fair.no_information)
-NORMS = (fair.softmax_norm, fair.relu_norm, fair.no_norm)
-
-
-def model(made: Experiment) -> Any:
-    return made.model
-
-
-@pytest.mark.parametrize("recipe", [*PARTS, *NORMS, fair.paper])
-def test_every_function_round_trips(recipe: Any) -> None:
-    made = find_experiment(f"fullrank.recipes.fair:{recipe.__name__}")
-    assert Experiment.from_text(made.to_yaml()) == made
+from tests.recipes.conftest import model
 
 
 @pytest.mark.parametrize(("recipe", "norm"), [(fair.no_norm, "none"), (fair.relu_norm, "relu_l1")])
@@ -34,7 +22,7 @@ def test_a_norm_is_the_only_difference(recipe: Any, norm: str) -> None:
 
 def test_alpha_and_beta_are_of_the_mean() -> None:
     """Under the mean the recipe's beta is 16 times the paper's on the sum of 16 levels."""
-    small, paper = model(find_experiment("fair")), model(fair.paper())
+    small, paper = model("fair"), model(fair.paper())
     assert (small.task, paper.task) == (SemanticTokens(reduction="mean"), SemanticTokens(reduction="sum"))
     assert [16 * penalty.weight for penalty in small.penalties] == [1.6, 0.16]
     assert [penalty.weight for penalty in paper.penalties] == [1.0, 0.01]

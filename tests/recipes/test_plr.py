@@ -8,15 +8,14 @@ from typing import Any
 import pytest
 
 import fullrank as fr
-from fullrank.data.events.prepare import prepare
 from fullrank.data.events.store import Store
-from fullrank.data.sources.planted import Planted
-from fullrank.experiment import Experiment, find_experiment
+from fullrank.experiment import find_experiment
 from fullrank.models.sequential.attention.hstu import HSTU
 from fullrank.models.sequential.items.unisrec import UniSRec
 from fullrank.models.sequential.model import Recommender
 from fullrank.models.sequential.reasoning.plr import PLR
 from fullrank.recipes import plr
+from tests.recipes.conftest import beats_popularity, model
 from tiny import catalog
 
 SMALL = (plr.base, plr.erl, plr.prl, plr.plr, plr.no_gate, plr.no_contrast, plr.no_kl)
@@ -25,16 +24,11 @@ TEXTS = (plr.unisrec_base, plr.unisrec, plr.unisrec_erl, plr.unisrec_prl)
 VARIANTS = (*COSINE, *TEXTS, plr.bidirectional, plr.hstu, plr.features, plr.cds, plr.movies, plr.games)
 
 
-def model(made: Experiment) -> Any:
-    return made.model
-
-
 @pytest.mark.parametrize("recipe", [*SMALL, *VARIANTS])
-def test_every_function_round_trips_and_builds(recipe: Any) -> None:
-    made = find_experiment(f"fullrank.recipes.plr:{recipe.__name__}")
-    assert Experiment.from_text(made.to_yaml()) == made
-    if model(made).items.kind in ("table", "unisrec"):
-        model(made).build(catalog())
+def test_every_function_builds(recipe: Any) -> None:
+    made = model(recipe())
+    if made.items.kind in ("table", "unisrec"):
+        made.build(catalog())
 
 
 def test_the_small_ones_differ_in_reasoner_and_penalties_alone() -> None:
@@ -55,7 +49,7 @@ def test_the_cosine_ones_differ_in_scoring_alone() -> None:
     for recipe, plain in ((plr.cosine, plr.plr), (plr.cosine_base, plr.base)):
         scoring = model(recipe()).scoring
         assert model(recipe()) == model(plain()).model_copy(update={"scoring": scoring})
-        assert scoring == model(find_experiment("sasrec")).scoring != model(plain()).scoring
+        assert scoring == model("sasrec").scoring != model(plain()).scoring
 
 
 def test_the_ones_on_text_differ_in_reasoner_and_penalties_alone() -> None:
@@ -89,12 +83,6 @@ def test_a_run_from_before_reasoners_is_read() -> None:
     assert Recommender.parse(tree) == Recommender()
 
 
-@pytest.fixture(scope="module")
-def market(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    tables = Planted(users=400, items=100, events_per_user=12).read()
-    return prepare(tables.events, tmp_path_factory.mktemp("market") / "store")
-
-
 APART = (
     "model.reasoner.trigger_std=1", "model.reasoner.residual=true",
     "model.penalties=[{kind: kl_diversity, reference: attached, items: null}, {kind: stream_loss}]",
@@ -124,15 +112,8 @@ def test_what_keeps_streams_apart_is_diagnosed_stopped_early_and_exported(market
 @pytest.mark.parametrize("recipe", ["plr", "bidirectional", "hstu", "prl"])
 def test_it_beats_popularity(recipe: str, market: Store, tmp_path: Path) -> None:
     """Around softmax from one side and from both, and around HSTU; also with fewer steps than it was trained with."""
-    settings = ["model.dim=32", "model.max_length=20", "training.max_epochs=12", "training.batch_size=1024"]
-    settings += ["training.evaluate_every=6", "training.lr=0.004", "training.patience=null"]
-    settings += ["evaluation.seen=exclude"]
-    run = fr.train(f"fullrank.recipes.plr:{recipe}", market, tmp_path / recipe, set=settings, progress=False)
-    rows = [row for row in run.rows() if row["event"] == "epoch"]
-    assert rows[-1]["train/last"] < 0.97 * rows[0]["train/last"]
-    popular = fr.train("popularity", market, tmp_path / "popularity", progress=False)
-    score = {r.spec.recipe: fr.evaluate(r, "validation").metrics["ndcg@10"] for r in (run, popular)}
-    assert score[recipe] > 1.2 * score["popularity"], score
+    settings = ("training.max_epochs=12", "training.batch_size=1024", "evaluation.seen=exclude")
+    beats_popularity(f"fullrank.recipes.plr:{recipe}", "train/last", 0.97, market, tmp_path, *settings)
 
 
 def test_hstu_is_around_hstu() -> None:

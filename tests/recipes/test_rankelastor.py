@@ -16,7 +16,6 @@ from fullrank.sweeps.grid import Grid
 GRID = Path(__file__).parents[2] / "results" / "rankelastor" / "ladder.yaml"
 ML1M = tuple(FieldInfo(f"field{n}", "categorical", 20) for n in range(11))
 FRAPPE = ML1M[:10]
-FUNCTIONS = [f for name, f in vars(recipes).items() if name.startswith(("matched_", "ladder_", "mixing_"))]
 
 
 def dense(made: Experiment, fields: tuple[FieldInfo, ...] = ML1M) -> int:
@@ -25,10 +24,10 @@ def dense(made: Experiment, fields: tuple[FieldInfo, ...] = ML1M) -> int:
     return int(model.size().dense)
 
 
-@pytest.mark.parametrize("recipe", FUNCTIONS)
-def test_every_function_round_trips(recipe: Any) -> None:
-    made = find_experiment(f"fullrank.recipes.rankelastor:{recipe.__name__}")
-    assert Experiment.from_text(made.to_yaml()) == made and made.recipe == recipe.__name__
+def test_every_function_has_its_name() -> None:
+    for name, function in vars(recipes).items():
+        if name.startswith(("matched_", "ladder_", "mixing_")):
+            assert function().recipe == name
 
 
 @pytest.mark.parametrize("fields", [ML1M, FRAPPE], ids=["ml-1m", "frappe"])
@@ -42,22 +41,15 @@ def test_the_pair_has_equally_many_dense_parameters(kind: str, fields: tuple[Fie
     assert dense(wider, fields) / one > 1.05
 
 
-def test_the_pair_differs_in_mixing_ffn_and_width_alone() -> None:
-    one, other = recipes.matched_rankelastor().dump(), recipes.matched_rankmixer().dump()
+@pytest.mark.parametrize("prefix", ["fullrank.recipes.rankelastor:matched_", ""])
+def test_the_pair_differs_in_mixing_ffn_and_width_alone(prefix: str) -> None:
+    one, other = (find_experiment(prefix + name).dump() for name in ("rankelastor", "rankmixer"))
+    assert prefix or one["model"]["ranker"]["head"] == "flatten"
     for tree in (one, other):
         del tree["recipe"]
         for key in ("kind", "width", "mixing", "feed_forward"):
             del tree["model"]["ranker"][key]
     assert one == other
-
-
-def test_the_recipes_of_the_pair_differ_in_mixing_ffn_and_width_alone() -> None:
-    one, other = (find_experiment(name).dump() for name in ("rankelastor", "rankmixer"))
-    for tree in (one, other):
-        del tree["recipe"]
-        for key in ("kind", "width", "mixing", "feed_forward"):
-            del tree["model"]["ranker"][key]
-    assert one == other and one["model"]["ranker"]["head"] == "flatten"
 
 
 def test_the_authors_block_and_equation_4() -> None:
@@ -68,8 +60,6 @@ def test_the_authors_block_and_equation_4() -> None:
     assert all(ours[name] and not theirs[name] for name in added)
     assert {k: v for k, v in ours.items() if k not in added} == {k: v for k, v in theirs.items() if k not in added}
     assert recipe.pop("recipe") != letter.pop("recipe") and recipe == letter
-    for made in (recipes.equation_4(), recipes.deep(), recipes.ml1m(), recipes.frappe()):
-        assert Experiment.from_text(made.to_yaml()) == made
     deep = recipes.deep()
     assert deep.model.ranker.initial == "identity" and deep.training.warmup > 0  # type: ignore[attr-defined]
 

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import inspect
-
 import pytest
 
 from fullrank.experiment import find_experiment
 from fullrank.models.sequential.model import RecommenderModel
 from fullrank.recipes import sprint as recipes
+from tests.recipes.test_functions import functions
 from tiny import catalog, histories, padded
 
-FUNCTIONS = sorted(
-    name for name, f in vars(recipes).items()
-    if inspect.isfunction(f) and f.__module__ == recipes.__name__ and not name.startswith("_")
-)  # fmt: skip
+FUNCTIONS = functions(recipes)
 SMALL = [name for name in FUNCTIONS if not name.startswith("ml20m") and name not in ("beauty", "toys", "ml1m")]
 
 

@@ -10,9 +10,10 @@ import pytest
 
 import fullrank as fr
 from fullrank.data.events.catalog import Catalog
-from fullrank.experiment import Experiment, find_experiment
+from fullrank.experiment import find_experiment
 from fullrank.recipes import srt
 from fullrank.training.schedule import lr_factor
+from tests.recipes.conftest import model
 from tiny import catalog
 
 DRAWN = {srt.srt_10: 10, srt.srt_100: 100, srt.srt_300: 300, srt.srt_1k: 1000}
@@ -20,16 +21,6 @@ SHAPES = {
     srt.paper: (24, 4, 256), srt.l16_d256: (16, 4, 256), srt.l8_d256: (8, 4, 256), srt.l8_d128_h4: (8, 4, 128),
     srt.l8_d128: (8, 2, 128), srt.l4_d128: (4, 2, 128), srt.l2_d128: (2, 2, 128), srt.l4_d64: (4, 2, 64),
 }  # fmt: skip
-
-
-def model(made: Experiment) -> Any:
-    return made.model
-
-
-@pytest.mark.parametrize("recipe", [*DRAWN, *SHAPES, srt.full])
-def test_every_function_round_trips(recipe: Any) -> None:
-    made = find_experiment(f"fullrank.recipes.srt:{recipe.__name__}")
-    assert Experiment.from_text(made.to_yaml()) == made
 
 
 def test_the_small_ones_differ_in_the_loss_alone() -> None:

@@ -7,28 +7,22 @@ from typing import Any
 import pytest
 import torch
 
-from fullrank.experiment import Experiment, find_experiment
 from fullrank.models.sequential.encoders.seq2seq import Seq2Seq
-from fullrank.models.sequential.model import Recommender
 from fullrank.recipes import tiger
+from tests.recipes.conftest import model
 from tiny import catalog, histories, padded
 
 
-def model(experiment: Experiment) -> Recommender:
-    assert isinstance(experiment.model, Recommender)
-    return experiment.model
-
-
-@pytest.mark.parametrize("make", [lambda: find_experiment("tiger"), tiger.sprint, tiger.focused, tiger.paper])
-def test_they_build_and_step(make: Any) -> None:
-    made = model(make()).build(catalog())
+@pytest.mark.parametrize("made", ["tiger", tiger.sprint(), tiger.focused(), tiger.paper()])
+def test_they_build_and_step(made: Any) -> None:
+    made = model(made).build(catalog())
     terms = made(padded(histories([3, 4, 5, 2])))
     sum(terms.values()).backward()
     assert {"code_1", "code_2", "code_3"} <= set(terms) and all(torch.isfinite(t) for t in terms.values())
 
 
 def test_sprint_is_tiger_and_its_penalty() -> None:
-    plain, penalised = model(find_experiment("tiger")), model(tiger.sprint())
+    plain, penalised = model("tiger"), model(tiger.sprint())
     assert penalised.model_copy(update={"penalties": ()}) == plain
     assert [p.kind_of() for p in penalised.penalties] == ["sprint"]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -15,7 +14,7 @@ from fullrank.scaling.frontier import compute_frontier, epoch_cost, optimum
 from fullrank.scaling.ladder import Ladder, Trace
 from fullrank.scaling.points import envelope
 from refusals import refused
-from tests.scaling.conftest import TRUTH
+from tests.scaling.conftest import TRUTH, power_ladder
 
 
 def trace(name: str, flops: list[float], metric: list[float]) -> Trace:
@@ -59,12 +58,12 @@ def test_data_that_end_leave_the_rest_to_the_size() -> None:
     assert t == pytest.approx(1e5, rel=1e-6) and n == pytest.approx(1e16 / 6e5, rel=0.01)
 
 
-def test_cost_is_read_from_the_runs(power_ladder: Callable[..., Ladder]) -> None:
+def test_cost_is_read_from_the_runs() -> None:
     cost = epoch_cost(power_ladder())
     assert cost.factor == pytest.approx(6, rel=1e-6) and cost.power == pytest.approx(1) and cost.scatter < 1.0001
 
 
-def test_the_line_through_the_best_runs(power_ladder: Callable[..., Ladder]) -> None:
+def test_the_line_through_the_best_runs() -> None:
     lines, points = compute_frontier(power_ladder())
     assert np.allclose(points["seen"] / points["data"], points["flops"] / (6 * points["parameters"] * points["data"]))
     slope, level = np.polyfit(np.log(points["flops"]), np.log(points["parameters"]), 1)
@@ -72,7 +71,7 @@ def test_the_line_through_the_best_runs(power_ladder: Callable[..., Ladder]) -> 
 
 
 @pytest.mark.slow
-def test_advice_holds_its_budget_and_its_intervals(power_ladder: Callable[..., Ladder]) -> None:
+def test_advice_holds_its_budget_and_its_intervals() -> None:
     ladder = power_ladder()
     found = advise(ladder, 1e13, resamples=20)
     for value, low, high in (found.parameters, found.data, found.metric, *found.by_law.values()):
@@ -90,21 +89,21 @@ def test_advice_holds_its_budget_and_its_intervals(power_ladder: Callable[..., L
     )
 
 
-def test_advice_on_losses(power_ladder: Callable[..., Ladder]) -> None:
+def test_advice_on_losses() -> None:
     found = advise(power_ladder(-1.0), 1e13, form="loss", resamples=20)
     assert found.metric[0] == pytest.approx(found.by_law["metric"][0], abs=0.02)
 
 
 @pytest.mark.slow
-def test_advice_that_cannot_be_given(power_ladder: Callable[..., Ladder]) -> None:
+def test_advice_that_cannot_be_given() -> None:
     ladder = power_ladder()
-    with refused("not-positive", "flops", -1):
-        advise(ladder, -1.0)
-    with refused("unknown-form", "power", "loss", "sigmoid"):
-        advise(ladder, 1e12, form="sigmoid")
-    with refused("not-positive", "data"):
-        advise(ladder, 1e12, data=0.5)
-    with refused("budget-too-small"):
-        advise(ladder, 1e-3, resamples=20)
-    with refused("missing-sizes", "epochs"):
-        advise(Ladder(tuple(replace(t, epochs=None) for t in ladder.traces), "ndcg"), 1e12)
+    endless = Ladder(tuple(replace(t, epochs=None) for t in ladder.traces), "ndcg")
+    for runs, flops, how, code, names in (
+        (ladder, -1.0, {}, "not-positive", ("flops", -1)),
+        (ladder, 1e12, {"form": "sigmoid"}, "unknown-form", ("power", "loss", "sigmoid")),
+        (ladder, 1e12, {"data": 0.5}, "not-positive", ("data",)),
+        (ladder, 1e-3, {"resamples": 20}, "budget-too-small", ()),
+        (endless, 1e12, {}, "missing-sizes", ("epochs",)),
+    ):
+        with refused(code, *names):
+            advise(runs, flops, **how)  # type: ignore[arg-type]

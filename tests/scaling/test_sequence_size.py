@@ -19,8 +19,8 @@ from fullrank.models.sequential.items.semantic import SemanticItems
 from fullrank.ops.flop_count import counted
 from fullrank.scaling.read import read_ladder
 from fullrank.scaling.sequence_size import batch_flops, published_epoch, published_flops, sequence_size
-from fullrank.sweeps.sweep import sweep
 from fullrank.training.data_module import data_module_of
+from tests.sweeps.conftest import Sweeps, tiny
 from tiny import catalog, histories, padded
 
 SAMPLED = "model.loss={kind: bce, negatives: {count: 5, share: query}}"
@@ -121,8 +121,8 @@ def test_an_epoch_in_the_published_unit(titled: Store) -> None:
         assert published_epoch(made(titled, "fullrank.recipes.srt:srt_300", BRAND, other)[0], 5) is None
 
 
-def test_rows_of_a_sweep_are_a_ladder(tiny: Any, store: Store, out: Path) -> None:
-    rows = sweep(tiny("[sasrec, popularity]", seeds=(0,)), store, out, progress=False)
+def test_rows_of_a_sweep_are_a_ladder(out: Path, swept: Sweeps) -> None:
+    rows = swept(tiny("[sasrec, popularity]", seeds=(0,)))
     assert "size" not in rows[1] and [epoch for epoch, _ in rows[0]["validation_curve"]] == [1, 2, 3]
     json.dumps(rows)
     ladder = read_ladder(out / "rows.jsonl")

@@ -12,8 +12,12 @@ import torch
 from fullrank.data.events.prepare import prepare
 from fullrank.data.events.store import Store
 from fullrank.data.sources.planted import Planted
+from fullrank.sweeps import runner
+from fullrank.sweeps.cost import JobCost
 from fullrank.sweeps.grid import Grid
 from fullrank.sweeps.jobs import Cell
+from fullrank.sweeps.records import Row
+from fullrank.sweeps.sweep import Outcome, run_sweep, sweep
 
 TINY: dict[str, Any] = {
     "model.dim": 8,
@@ -41,16 +45,43 @@ def out(tmp_path: Path) -> Path:
     return tmp_path / "out"
 
 
-@pytest.fixture
-def tiny() -> Callable[..., Grid]:
+def tiny(cells: str, *, settings: dict[str, Any] | None = None, **others: Any) -> Grid:
     """``tiny("[sasrec]", seeds=(0, 1))``: a grid of cells (YAML) that train in no time; baselines as they are."""
 
-    def grid(cells: str, *, settings: dict[str, Any] | None = None, **others: Any) -> Grid:
-        def shrunk(cell: Cell) -> Cell:
-            own = TINY | (settings or {}) if cell.recipe in ("sasrec", "gru4rec") else {}
-            return cell.model_copy(update={"set": {**own, **cell.set}})
+    def small(cell: Cell) -> Cell:
+        own = TINY | (settings or {}) if cell.recipe in ("sasrec", "gru4rec") else {}
+        return cell.model_copy(update={"set": {**own, **cell.set}})
 
-        plain = Grid.from_text(f"{{cells: {cells}}}")
-        return plain.model_copy(update={"cells": tuple(shrunk(cell) for cell in plain.cells), **others})
+    plain = Grid.from_text(f"{{cells: {cells}}}")
+    return plain.model_copy(update={"cells": tuple(map(small, plain.cells)), **others})
 
-    return grid
+
+class Sweeps:
+    """``swept("[sasrec]")``: the rows of a sweep of `tiny` cells, or of a grid, in the folder `out` or another."""
+
+    def __init__(self, store: Store, out: Path) -> None:
+        self.store, self.out = store, out
+
+    def outcome(self, grid: Grid | str, into: Path | None = None, **how: Any) -> Outcome:
+        grid = tiny(grid) if isinstance(grid, str) else grid
+        return run_sweep(grid, self.store, into or self.out, **{"progress": False, **how})
+
+    def __call__(self, grid: Grid | str, into: Path | None = None, **how: Any) -> list[Row]:
+        grid = tiny(grid) if isinstance(grid, str) else grid
+        return sweep(grid, self.store, into or self.out, **{"progress": False, **how})
+
+
+@pytest.fixture
+def swept(store: Store, out: Path) -> Sweeps:
+    return Sweeps(store, out)
+
+
+def free(jobs: Any, store: Any, step: Callable[[Any], float] = lambda job: 1.0, **_: Any) -> dict[str, JobCost]:
+    """A second an evaluation and, if nothing else is said, a step."""
+    return {j.cost_key: JobCost(0.0, step(j), 1, j.experiment.training.max_epochs, 0.0, 0, 1.0, 1) for j in jobs}
+
+
+@pytest.fixture
+def cheap(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Costs are taken for granted."""
+    monkeypatch.setattr(runner, "measure_costs", free)

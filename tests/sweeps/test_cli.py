@@ -33,9 +33,7 @@ def last(capsys: pytest.CaptureFixture[str]) -> Any:
     return json.loads(out)
 
 
-def test_sweep_prints_its_rows_and_a_table(
-    tmp_path: Path, store: Store, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sweep_prints_its_rows_and_a_table(tmp_path: Path, store: Store, capsys: pytest.CaptureFixture[str]) -> None:
     grid = tmp_path / "grid.yaml"
     grid.write_text("{name: small, cells: [sasrec], seeds: [0, 1]}")
     given = [word for path, value in TINY.items() for word in ("--set", f"{path}={json.dumps(value)}")]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,7 +16,7 @@ from fullrank.training.loop import FitModule
 from fullrank.training.retrieval_data import RetrievalData
 from refusals import refused
 
-Tiny = Callable[..., Grid]
+from .conftest import tiny
 
 
 def test_the_total_is_every_step_every_validation_and_every_evaluation() -> None:
@@ -30,7 +29,7 @@ def test_the_total_is_every_step_every_validation_and_every_evaluation() -> None
     assert JobCost(7.0, 0.0, 0, 0, 0.0, 0, 3.0, 2).remaining(0) == 13, "a baseline is fitted again"
 
 
-def test_a_cost_counts_the_steps_that_training_takes(store: Store, tiny: Tiny, tmp_path: Any) -> None:
+def test_a_cost_counts_the_steps_that_training_takes(store: Store, tmp_path: Any) -> None:
     job = tiny("[sasrec]", settings={"training.evaluate_every": 2}).jobs()[0]
     cost = measure_cost(job, store, seconds=0.05)
     rows = fit(job.experiment, store, tmp_path / "run", progress=False).rows()
@@ -39,9 +38,7 @@ def test_a_cost_counts_the_steps_that_training_takes(store: Store, tiny: Tiny, t
     assert cost.evaluations == 1 and cost.fit == 0 and min(cost.step, cost.validation, cost.evaluation) > 0
 
 
-def test_a_slower_step_costs_more_and_a_baseline_has_no_steps(
-    store: Store, tiny: Tiny, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_slower_step_costs_more_and_a_baseline_has_no_steps(store: Store) -> None:
     slow = {"model.dim": 128, "model.encoder.layers": 4}
     small, large = (measure_cost(tiny("[sasrec]", settings=s).jobs()[0], store, seconds=0.1) for s in ({}, slow))
     assert large.step > 2 * small.step
@@ -50,9 +47,7 @@ def test_a_slower_step_costs_more_and_a_baseline_has_no_steps(
 
 
 @pytest.mark.parametrize("accumulate", [1, 3])
-def test_the_steps_of_the_real_loop_are_timed(
-    store: Store, tiny: Tiny, monkeypatch: pytest.MonkeyPatch, accumulate: int
-) -> None:
+def test_the_steps_of_the_real_loop_are_timed(store: Store, monkeypatch: pytest.MonkeyPatch, accumulate: int) -> None:
     """Each micro-batch is held up for 20 ms where training computes it; a step is all of its micro-batches."""
     original, micro = FitModule.training_step, []
 
@@ -68,9 +63,7 @@ def test_the_steps_of_the_real_loop_are_timed(
     assert all(micro) and len(micro) == 5 * accumulate, "two steps to warm up and three that are timed"
 
 
-def test_seeds_are_measured_once_and_test_is_not_looked_at(
-    store: Store, tiny: Tiny, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_seeds_are_measured_once_and_test_is_not_looked_at(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     asked, original = [], Store.eval_set
 
     def eval_set(self: Store, split: str, **rest: bool) -> Any:
@@ -101,15 +94,13 @@ def test_evaluation_is_drawn_out_in_a_line(monkeypatch: pytest.MonkeyPatch, stor
     assert 2 < clock[0] < 3
 
 
-def test_a_model_that_cannot_be_built_is_named_before_anything_runs(store: Store, tiny: Tiny) -> None:
+def test_a_model_that_cannot_be_built_is_named_before_anything_runs(store: Store) -> None:
     jobs = tiny("[{name: odd, recipe: sasrec, set: {model.dim: 9}}]").jobs()
     with refused("width-not-divisible", "cell 'odd'", 9, 2):
         measure_costs(jobs, store, seconds=0.05)
 
 
-def test_what_fails_otherwise_has_no_cost_and_stops_nothing(
-    store: Store, tiny: Tiny, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_fails_otherwise_has_no_cost_and_stops_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: Any) -> float:
         raise RuntimeError("out of memory")
 

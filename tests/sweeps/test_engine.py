@@ -14,11 +14,14 @@ from fullrank.data.events.store import Store
 from fullrank.sweeps.engine import Engine, Local, Work, failed_row
 from fullrank.sweeps.records import Row
 from fullrank.sweeps.search import Search
-from fullrank.sweeps.sweep import run_ladder, run_sweep, sweep
+from fullrank.sweeps.sweep import run_ladder
 from fullrank.sweeps.tune import tune
 from refusals import refused
+from tests.training.conftest import same_weights
 
-from .test_sweep import Tiny, cheap, same, weights  # noqa: F401
+from .conftest import Sweeps, tiny
+
+pytestmark = pytest.mark.usefixtures("cheap")
 
 OF_THE_CALL = {"seconds", "load_average", "finished", "tokens_per_s"}
 
@@ -63,47 +66,45 @@ def lasting(rows: list[Row]) -> list[Any]:
     return [{key: value for key, value in row.items() if key not in OF_THE_CALL} for row in rows]
 
 
-def test_rows_are_the_same_in_whatever_order_they_come(store: Store, tiny: Tiny, out: Path, tmp_path: Path) -> None:
+def test_rows_are_the_same_in_whatever_order_they_come(out: Path, tmp_path: Path, swept: Sweeps) -> None:
     grid, engine = tiny("[sasrec, popularity]", seeds=(0, 1)), Backwards()
     assert isinstance(engine, Engine) and isinstance(Local(), Engine)
-    seen, outcome = tmp_path / "seen.json", run_sweep(grid, store, out, progress=False, engine=engine)
+    seen, outcome = tmp_path / "seen.json", swept.outcome(grid, engine=engine)
     assert engine.ran == ["popularity-seed0", "sasrec-seed1", "sasrec-seed0"]
     assert [row["cell"] for row in outcome.rows.all] == ["popularity", "sasrec", "sasrec"], "as they ended"
-    here = sweep(grid, store, tmp_path / "here", progress=False, results=seen)
+    here = swept(grid, tmp_path / "here", results=seen)
     assert lasting(outcome.newest) == lasting(here) and len(here) == 3, "in the order of the grid"
-    assert same(weights(out, "sasrec-seed1"), weights(tmp_path / "here", "sasrec-seed1"))
+    assert same_weights(out / "cells/sasrec-seed1", tmp_path / "here/cells/sasrec-seed1")
     again = Backwards()
-    assert sweep(grid, store, out, progress=False, engine=again) == outcome.newest and not again.ran
+    assert swept(grid, engine=again) == outcome.newest and not again.ran
 
 
-def test_work_is_handed_out_as_it_is_asked_for_and_as_it_fits(store: Store, tiny: Tiny, out: Path) -> None:
+def test_work_is_handed_out_as_it_is_asked_for_and_as_it_fits(swept: Sweeps) -> None:
     """At a second a step and one for the evaluation a run takes 4 s, the long one 3601 s."""
     grid = tiny("[sasrec, {name: long, recipe: sasrec, set: {training.max_epochs: 3600}}, gru4rec]",
                 settings={"training.patience": 1})  # fmt: skip
     engine = Failing()
-    outcome = run_sweep(grid, store, out, max_hours=0.9, progress=False, engine=engine)
+    outcome = swept.outcome(grid, max_hours=0.9, engine=engine)
     assert engine.asked == ["sasrec-seed0", "gru4rec-seed0"] and outcome.not_run[0]["cell"] == "long"
     assert [row["error"] for row in outcome.failed] == ["RuntimeError: no machine"] * 2
     one = Failing(most=1)
-    assert len(run_sweep(grid, store, out, progress=False, engine=one).rows.all) == 3 and len(one.asked) == 1
+    assert len(swept.outcome(grid, engine=one).rows.all) == 3 and len(one.asked) == 1
 
 
 @pytest.mark.process
-def test_the_engine_of_the_documentation_runs_in_other_processes(store: Store, tiny: Tiny, out: Path) -> None:
+def test_the_engine_of_the_documentation_runs_in_other_processes(out: Path, swept: Sweeps) -> None:
     grid = tiny("[popularity, {name: bad, recipe: popularity}, sasrec]")
     (out / "cells").mkdir(parents=True)
     (out / "cells" / "bad-seed0").write_text("a file where the run folder belongs")
-    first, bad, last = sweep(grid, store, out, progress=False, engine=documented()(2))
+    first, bad, last = swept(grid, engine=documented()(2))
     assert first["metrics"]["test"] and last["epochs"] == 3 and bad["error"]
     assert len((out / "rows.jsonl").read_text().splitlines()) == 3
 
 
 @pytest.mark.process
-def test_a_process_that_dies_costs_its_job_and_no_other(
-    store: Store, tiny: Tiny, out: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_process_that_dies_costs_its_job_and_no_other(monkeypatch: pytest.MonkeyPatch, swept: Sweeps) -> None:
     monkeypatch.setattr(Work, "run", dies)
-    first, last = sweep(tiny("[popularity, sasrec]"), store, out, progress=False, engine=documented()(1))
+    first, last = swept("[popularity, sasrec]", engine=documented()(1))
     assert "BrokenProcessPool" in first["error"] and "BrokenProcessPool" in last["error"]
 
 
@@ -123,20 +124,20 @@ class EventDropout:
                 yield one, failed_row(one.job, one.store, RuntimeError("no machine"), 0.0)
 
 
-def test_what_an_engine_does_not_ask_for_is_not_run(store: Store, tiny: Tiny, out: Path) -> None:
-    outcome = run_sweep(tiny("[popularity, sasrec, gru4rec]"), store, out, progress=False, engine=Failing(most=1))
+def test_what_an_engine_does_not_ask_for_is_not_run(swept: Sweeps) -> None:
+    outcome = swept.outcome("[popularity, sasrec, gru4rec]", engine=Failing(most=1))
     assert [row["cell"] for row in outcome.failed] == ["popularity"]
     assert [entry["cell"] for entry in outcome.not_run] == ["sasrec", "gru4rec"]
 
 
-def test_rows_that_are_missing_or_come_twice_are_no_sweep(store: Store, tiny: Tiny, out: Path, tmp_path: Path) -> None:
+def test_rows_that_are_missing_or_come_twice_are_no_sweep(tmp_path: Path, swept: Sweeps) -> None:
     with pytest.raises(RuntimeError, match="no row for popularity-seed0"):
-        run_sweep(tiny("[popularity]"), store, out, progress=False, engine=EventDropout(0))
+        swept.outcome("[popularity]", engine=EventDropout(0))
     with pytest.raises(RuntimeError, match="or twice"):
-        run_sweep(tiny("[popularity]"), store, tmp_path / "twice", progress=False, engine=EventDropout(2))
+        swept.outcome("[popularity]", tmp_path / "twice", engine=EventDropout(2))
 
 
-def test_ladders_and_searches_pass_the_engine_on(store: Store, tiny: Tiny, out: Path, tmp_path: Path) -> None:
+def test_ladders_and_searches_pass_the_engine_on(store: Store, out: Path, tmp_path: Path) -> None:
     engine = Failing()
     run_ladder(tiny("[popularity]"), [store], out, progress=False, engine=engine)
     space = Search.from_text("{cells: [sasrec], space: {training.lr: {log: [1.0e-4, 1.0e-2]}}, trials: 2}")
@@ -144,7 +145,7 @@ def test_ladders_and_searches_pass_the_engine_on(store: Store, tiny: Tiny, out: 
     assert engine.asked == ["popularity-seed0", "sasrec-trial0-seed0", "sasrec-trial1-seed0"]
 
 
-def test_a_device_that_is_not_there_is_refused_before_anything_runs(store: Store, tiny: Tiny, out: Path) -> None:
+def test_a_device_that_is_not_there_is_refused_before_anything_runs(out: Path, swept: Sweeps) -> None:
     with refused("unknown-device", "'gpu'", "auto, cpu, cuda, cuda:N, mps"):
-        sweep(tiny("[sasrec]"), store, out, engine=Local(device="gpu"), progress=False)
+        swept("[sasrec]", engine=Local(device="gpu"))
     assert not (out / "cells").exists()

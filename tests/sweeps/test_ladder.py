@@ -16,9 +16,10 @@ from fullrank.sweeps.records import Row
 from fullrank.sweeps.sweep import ladder_rows, run_ladder, summarise_rungs
 from refusals import refused
 
-from .conftest import TINY
+from .conftest import TINY, tiny
 from .test_cli import call, last
-from .test_sweep import Tiny, cheap  # noqa: F401
+
+pytestmark = pytest.mark.usefixtures("cheap")
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +27,7 @@ def half(store: Store, tmp_path_factory: pytest.TempPathFactory) -> Store:
     return subset(store, tmp_path_factory.mktemp("ladder") / "half", share=0.5)
 
 
-def test_a_ladder_is_a_sweep_on_each_store(store: Store, half: Store, tiny: Tiny, out: Path, tmp_path: Path) -> None:
+def test_a_ladder_is_a_sweep_on_each_store(store: Store, half: Store, out: Path, tmp_path: Path) -> None:
     grid = tiny("[{name: small, recipe: sasrec}, {name: wide, recipe: sasrec, set: {model.dim: 16}}]")
     file = tmp_path / "r.json"
     rungs = run_ladder(grid, [half, store], out, results=file, command="me", progress=False)
@@ -42,7 +43,7 @@ def test_a_ladder_is_a_sweep_on_each_store(store: Store, half: Store, tiny: Tiny
     assert ladder_rows(again) == ladder_rows(rungs) and summarise_rungs(again) == summarise_rungs(rungs)
 
 
-def test_the_common_files_follow_every_row(store: Store, half: Store, tiny: Tiny, out: Path, tmp_path: Path) -> None:
+def test_the_common_files_follow_every_row(store: Store, half: Store, out: Path, tmp_path: Path) -> None:
     """Also of a second call: what it has not come to yet stays, a cell that is new appears with its row."""
     file, seen = tmp_path / "r.json", list[list[tuple[str, str]]]()
 
@@ -66,19 +67,19 @@ def test_the_common_files_follow_every_row(store: Store, half: Store, tiny: Tiny
     assert seen == [ended, [*ended[:2], ("half", "third"), *ended[2:]]]
 
 
-def test_its_rows_are_what_laws_are_fitted_to(store: Store, half: Store, tiny: Tiny, out: Path) -> None:
+def test_its_rows_are_what_laws_are_fitted_to(store: Store, half: Store, out: Path) -> None:
     run_ladder(tiny("[sasrec]"), [half, store], out, progress=False)
     ladder = read_rows(out / "rows.jsonl", None)
     assert [trace.group for trace in ladder.traces] == ["half", "shop"]
     assert ladder.traces[0].data < ladder.traces[1].data and all(t.flops is not None for t in ladder.traces)
 
 
-def test_the_time_is_for_all_of_it(store: Store, half: Store, tiny: Tiny, out: Path) -> None:
+def test_the_time_is_for_all_of_it(store: Store, half: Store, out: Path) -> None:
     rungs = run_ladder(tiny("[sasrec]"), [half, store], out, max_hours=1e-6, progress=False)
     assert ladder_rows(rungs) == [] and [len(rung.outcome.not_run) for rung in rungs] == [1, 1]
 
 
-def test_stores_of_one_name_are_refused(store: Store, tiny: Tiny, out: Path) -> None:
+def test_stores_of_one_name_are_refused(store: Store, out: Path) -> None:
     with refused("same-store-name", "shop"):
         run_ladder(tiny("[sasrec]"), [store, store], out, progress=False)
     assert not out.exists()

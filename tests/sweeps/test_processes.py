@@ -18,11 +18,13 @@ from fullrank.data.events.store import Store
 from fullrank.sweeps import processes
 from fullrank.sweeps.engine import Engine, Work, failed_row
 from fullrank.sweeps.processes import LocalProcesses
-from fullrank.sweeps.sweep import run_sweep, sweep
 from refusals import refused
+from tests.training.conftest import same_weights
 
+from .conftest import Sweeps, tiny
 from .test_engine import lasting
-from .test_sweep import Tiny, cheap, same, weights  # noqa: F401
+
+pytestmark = pytest.mark.usefixtures("cheap")
 
 
 class Stub:
@@ -62,11 +64,9 @@ def stub(monkeypatch: pytest.MonkeyPatch) -> type[Stub]:
     return Stub
 
 
-def test_lost_processes_cost_tries_and_no_row(store: Store, tiny: Tiny, out: Path, stub: type[Stub]) -> None:
+def test_lost_processes_cost_tries_and_no_row(stub: type[Stub], swept: Sweeps) -> None:
     stub.deadly.update({"sasrec-seed0": 1, "gru4rec-seed0": 2})
-    outcome = run_sweep(
-        tiny("[sasrec, popularity, gru4rec]"), store, out, progress=False, engine=LocalProcesses(jobs=2, tries=2)
-    )
+    outcome = swept.outcome("[sasrec, popularity, gru4rec]", engine=LocalProcesses(jobs=2, tries=2))
     errors = {row["cell"]: row["error"] for row in outcome.rows.all}
     assert errors["sasrec"] == errors["popularity"] == "RuntimeError: answered" and len(outcome.rows.all) == 3
     assert "ended by signal 9" in errors["gru4rec"]
@@ -74,7 +74,7 @@ def test_lost_processes_cost_tries_and_no_row(store: Store, tiny: Tiny, out: Pat
 
 
 def test_work_is_asked_for_by_free_processes_and_ends_with_the_caller(
-    store: Store, tiny: Tiny, out: Path, stub: type[Stub]
+    store: Store, out: Path, stub: type[Stub]
 ) -> None:
     asked = list[str]()
 
@@ -94,18 +94,18 @@ def test_work_is_asked_for_by_free_processes_and_ends_with_the_caller(
 
 @pytest.mark.slow
 def test_a_killed_worker_changes_no_row_and_no_weight(
-    store: Store, tiny: Tiny, out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, swept: Sweeps
 ) -> None:
     grid = tiny("[{name: long, recipe: sasrec, set: {training.max_epochs: 20}}, popularity]")
-    here = sweep(grid, store, tmp_path / "here", progress=False)
+    here = swept(grid, tmp_path / "here")
     killed = killed_once(out, monkeypatch)
     engine = LocalProcesses(jobs=1)
     assert isinstance(engine, Engine)
-    rows = sweep(grid, store, out, progress=False, engine=engine)
+    rows = swept(grid, engine=engine)
     assert killed and rows[0]["resumed_at_step"], "it went on from its last checkpoint"
     for row, other in zip(lasting(rows), lasting(here), strict=True):
         assert row == {**other, "resumed_at_step": row.get("resumed_at_step")}
-    assert same(weights(out, "long-seed0"), weights(tmp_path / "here", "long-seed0"))
+    assert same_weights(out / "cells/long-seed0", tmp_path / "here/cells/long-seed0")
     assert len((out / "rows.jsonl").read_text().splitlines()) == 2
 
 

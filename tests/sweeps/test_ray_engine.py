@@ -15,15 +15,14 @@ from typing import Any
 import pytest
 
 from fullrank.core.readers import read_jsonl
-from fullrank.data.events.store import Store
 from fullrank.sweeps.ray_engine import RayEngine
-from fullrank.sweeps.sweep import sweep
 from tests.ray_nodes import stopped_task, two_nodes
+from tests.training.conftest import same_weights
 
+from .conftest import Sweeps, tiny
 from .test_engine import lasting
-from .test_sweep import Tiny, cheap, same, weights  # noqa: F401
 
-pytestmark = [pytest.mark.slow, pytest.mark.cluster]
+pytestmark = [pytest.mark.slow, pytest.mark.cluster, pytest.mark.usefixtures("cheap")]
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +32,7 @@ def cluster() -> Iterator[Any]:
 
 
 def test_a_killed_node_costs_no_row_and_doubles_none(
-    store: Store, tiny: Tiny, out: Path, tmp_path: Path, cluster: Any, caplog: pytest.LogCaptureFixture
+    out: Path, tmp_path: Path, cluster: Any, caplog: pytest.LogCaptureFixture, swept: Sweeps
 ) -> None:
     """Twelve jobs, a CPU on each node. When three rows are there the second node is killed in the middle of a job.
 
@@ -56,13 +55,13 @@ def test_a_killed_node_costs_no_row_and_doubles_none(
     thread = threading.Thread(target=kill, daemon=True)
     thread.start()
     with caplog.at_level(logging.INFO, logger="fullrank"):
-        rows = sweep(grid, store, out, progress=False, engine=engine)
+        rows = swept(grid, engine=engine)
     thread.join(30)
     assert killed and killed[0] < 12, "the node was lost while jobs were left"
     assert "is handed in again" in caplog.text, "a job was on it"
     lines = Counter((row["cell"], row["seed"]) for row in written())
     assert len(lines) == 12 and set(lines.values()) == {1} and not any(row.get("error") for row in rows)
-    here = sweep(grid, store, tmp_path / "here", progress=False)
+    here = swept(grid, tmp_path / "here")
     for row, other in zip(lasting(rows), lasting(here), strict=True):
         assert row == {**other, "resumed_at_step": row["resumed_at_step"]}
-    assert all(same(weights(out, name), weights(tmp_path / "here", name)) for name in ("sasrec-seed5", "gru4rec-seed0"))
+    assert all(same_weights(out / n, tmp_path / "here" / n) for n in ("cells/sasrec-seed5", "cells/gru4rec-seed0"))

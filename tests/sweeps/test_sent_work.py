@@ -19,25 +19,26 @@ from fullrank.sweeps.engine import Local, Work
 from fullrank.sweeps.processes import LocalProcesses
 from fullrank.sweeps.ray_engine import RayEngine
 from fullrank.sweeps.sent_work import SentStore, SentWork
-from fullrank.sweeps.sweep import run_sweep
 from refusals import refused
 
+from .conftest import Sweeps, tiny
 from .test_engine import lasting
-from .test_sweep import Tiny, cheap  # noqa: F401
+
+pytestmark = pytest.mark.usefixtures("cheap")
 
 
-def sent(store: Store, tiny: Tiny, out: Path, placed: Path | None = None) -> SentWork:
+def sent(store: Store, out: Path, placed: Path | None = None) -> SentWork:
     one = SentWork.of(Work(tiny("[sasrec]").jobs()[0], store, out), threads=1, placed=placed)
     back: SentWork = pickle.loads(pickle.dumps(one))
     return back
 
 
 def test_the_path_of_the_store_travels_and_the_row_is_the_same(
-    store: Store, tiny: Tiny, out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: Store, out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened, real = list[Path](), sent_work.open_store
     monkeypatch.setattr(sent_work, "open_store", lambda path: opened.append(path) or real(path))
-    one = sent(store, tiny, out, tmp_path / "disk")
+    one = sent(store, out, tmp_path / "disk")
     assert len(pickle.dumps(one)) < 5000 < len(pickle.dumps(store))
     row = one.run("cpu")
     here = Work(tiny("[sasrec]").jobs()[0], store, tmp_path / "here").run("cpu")
@@ -53,8 +54,8 @@ def test_the_path_of_the_store_travels_and_the_row_is_the_same(
     assert (place / "mark").exists(), "placed once on a disk"
 
 
-def test_what_cannot_be_opened_is_a_failed_row(store: Store, tiny: Tiny, out: Path, tmp_path: Path) -> None:
-    one = sent(store, tiny, out)
+def test_what_cannot_be_opened_is_a_failed_row(store: Store, out: Path, tmp_path: Path) -> None:
+    one = sent(store, out)
     other = SentWork(**{**vars(one), "store": SentStore(store.path, "f" * 64)})
     row = other.run("cpu")
     assert "fingerprints differ" in row["error"] and row["data_fingerprint"] == "f" * 64
@@ -63,9 +64,9 @@ def test_what_cannot_be_opened_is_a_failed_row(store: Store, tiny: Tiny, out: Pa
     assert not (out / "cells").exists()
 
 
-def test_a_run_folder_is_waited_for(store: Store, tiny: Tiny, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_folder_is_waited_for(store: Store, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever had it before is still ending; where it does not end, the row says who has it."""
-    one = sent(store, tiny, out)
+    one = sent(store, out)
     handle = locks._acquire(*_lock(out / "cells" / "sasrec-seed0"))
     assert handle is not None
     monkeypatch.setattr(sent_work, "LOCK_SECONDS", 0.1)
@@ -95,7 +96,7 @@ def test_options_name_an_engine_and_none_is_ignored() -> None:
 
 
 def test_an_engine_that_cannot_run_is_told_before_costs_are_measured(
-    store: Store, tiny: Tiny, out: Path, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch, swept: Sweeps
 ) -> None:
     def measured(*_: Any, **__: Any) -> None:
         raise AssertionError("the costs were measured")
@@ -103,7 +104,7 @@ def test_an_engine_that_cannot_run_is_told_before_costs_are_measured(
     monkeypatch.setattr(runner, "measure_costs", measured)
     monkeypatch.setattr("importlib.util.find_spec", lambda name, *_: None)
     with refused("missing-package", "[ray]"):
-        run_sweep(tiny("[sasrec]"), store, out, progress=False, engine=RayEngine("local"))
+        swept.outcome("[sasrec]", engine=RayEngine("local"))
     monkeypatch.setattr("importlib.util.find_spec", lambda name, *_: name)
     with refused("invalid-address", "'everywhere'", "HOST:PORT"):
-        run_sweep(tiny("[sasrec]"), store, out, progress=False, engine=RayEngine("everywhere"))
+        swept.outcome("[sasrec]", engine=RayEngine("everywhere"))

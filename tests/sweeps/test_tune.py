@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,6 @@ from scipy.stats import qmc
 
 from fullrank.data.events.store import Store
 from fullrank.sweeps import engine, runner, samplers
-from fullrank.sweeps.cost import JobCost
 from fullrank.sweeps.engine import Work, failed_row
 from fullrank.sweeps.grid import Grid
 from fullrank.sweeps.records import Row
@@ -25,7 +26,7 @@ from fullrank.sweeps.tune import tune
 from fullrank.training.fit import fit
 from refusals import refused
 
-from .conftest import TINY
+from .conftest import TINY, free
 
 SPACE = "{training.lr: {log: [1e-3, 1e-1]}, model.dim: {choice: [8, 16]}}"
 
@@ -38,13 +39,12 @@ def search(cells: str = "[sasrec, {name: gru, recipe: gru4rec}]", **others: Any)
 
 
 @pytest.fixture
-def cheap(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Costs are not measured."""
+def tuned(store: Store, out: Path) -> Callable[..., dict[str, Any]]:
+    """``tuned(search())``: tuned in `out`."""
+    return lambda space, **how: tune(space, store, out, **{"progress": False, **how})
 
-    def priced(jobs: Any, store: Any, **_: Any) -> dict[str, JobCost]:
-        return {job.cost_key: JobCost(0.0, 0.1, 1, 1, 0.0, 0, 0.0, 1) for job in jobs}
 
-    monkeypatch.setattr(runner, "measure_costs", priced)
+Tuned = Callable[..., dict[str, Any]]
 
 
 @pytest.fixture
@@ -76,8 +76,8 @@ def test_the_test_split_is_never_touched(store: Store, blind: Store, out: Path, 
     assert "the test split was asked for" in row["error"]
 
 
-def test_every_cell_gets_the_same_budget_and_it_is_recorded(store: Store, out: Path, cheap: None) -> None:
-    found = tune(search(epochs_share=2 / 3, seeds=(0, 1)), store, out, command="fullrank tune x", progress=False)
+def test_every_cell_gets_the_same_budget_and_it_is_recorded(out: Path, cheap: None, tuned: Tuned) -> None:
+    found = tuned(search(epochs_share=2 / 3, seeds=(0, 1)), command="fullrank tune x")
     written = json.loads((out / "tuned.json").read_text())
     assert written["best"] == found["best"] and written["trials"] == found["trials"]
     budget = found["budget"]
@@ -94,8 +94,10 @@ def test_every_cell_gets_the_same_budget_and_it_is_recorded(store: Store, out: P
     assert found["trials"]["sasrec"][1]["score"] == pytest.approx(sum(first) / 2)
 
 
-def test_the_best_settings_become_a_grid_with_all_epochs(store: Store, out: Path, tmp_path: Path, cheap: None) -> None:
-    found = tune(search("[sasrec]"), store, out, progress=False)
+def test_the_best_settings_become_a_grid_with_all_epochs(
+    store: Store, out: Path, tmp_path: Path, cheap: None, tuned: Tuned
+) -> None:
+    found = tuned(search("[sasrec]"))
     grid = Grid.read(out / "grid.yaml")
     assert grid.seeds == (0, 1, 2) and grid.evaluate == ("test",)
     job = grid.jobs()[0]
@@ -106,7 +108,7 @@ def test_the_best_settings_become_a_grid_with_all_epochs(store: Store, out: Path
 
 
 def test_the_same_call_again_repeats_nothing_and_more_trials_keep_the_first(
-    store: Store, out: Path, monkeypatch: pytest.MonkeyPatch, cheap: None
+    monkeypatch: pytest.MonkeyPatch, cheap: None, tuned: Tuned
 ) -> None:
     trained = []
 
@@ -115,32 +117,29 @@ def test_the_same_call_again_repeats_nothing_and_more_trials_keep_the_first(
         return fit(experiment, *rest, **named)
 
     monkeypatch.setattr(engine, "fit", watched)
-    first = tune(search("[sasrec]"), store, out, progress=False)
-    again = tune(search("[sasrec]"), store, out, progress=False)
+    first = tuned(search("[sasrec]"))
+    again = tuned(search("[sasrec]"))
     assert len(trained) == 3 and again["trials"] == first["trials"] and again["best"] == first["best"]
-    more = tune(search("[sasrec]", trials=4), store, out, progress=False)
+    more = tuned(search("[sasrec]", trials=4))
     assert len(trained) == 4 and more["trials"]["sasrec"][:3] == first["trials"]["sasrec"]
 
 
-def test_a_time_limit_cuts_whole_rounds(store: Store, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def slow_where(slow: Callable[[str], bool]) -> Any:
+    """Costs: an hour a step of these cells."""
+    return partial(free, step=lambda job: 3600.0 if slow(job.cell) else 0.1)
+
+
+def test_a_time_limit_cuts_whole_rounds(tuned: Tuned, monkeypatch: pytest.MonkeyPatch) -> None:
     """gru's second trial costs an hour: its round is started for neither cell, and only the first trials count."""
-
-    def priced(jobs: Any, store: Any, **_: Any) -> dict[str, JobCost]:
-        slow = [job.cell == "gru-trial1" for job in jobs]
-        return {
-            j.cost_key: JobCost(0.0, 3600.0 if s else 0.1, 1, 1, 0.0, 0, 0.0, 1)
-            for j, s in zip(jobs, slow, strict=True)
-        }
-
-    monkeypatch.setattr(runner, "measure_costs", priced)
-    found = tune(search(), store, out, max_hours=0.5, progress=False)
+    monkeypatch.setattr(runner, "measure_costs", slow_where(lambda cell: cell == "gru-trial1"))
+    found = tuned(search(), max_hours=0.5)
     assert {(entry["cell"]) for entry in found["not_run"]} == {"sasrec-trial1", "gru-trial1"}
     assert found["budget"]["trials_counted"] == 1
     assert {name: best["trial"] for name, best in found["best"].items()} == {"sasrec": 0, "gru": 0}
 
 
 def test_a_failed_trial_has_no_score_and_is_never_the_best(
-    store: Store, out: Path, monkeypatch: pytest.MonkeyPatch, cheap: None
+    monkeypatch: pytest.MonkeyPatch, cheap: None, tuned: Tuned
 ) -> None:
     def sometimes(experiment: Any, *rest: Any, **named: Any) -> Any:
         if Path(rest[1]).name.startswith("sasrec-trial1"):
@@ -148,7 +147,7 @@ def test_a_failed_trial_has_no_score_and_is_never_the_best(
         return fit(experiment, *rest, **named)
 
     monkeypatch.setattr(engine, "fit", sometimes)
-    found = tune(search("[sasrec]"), store, out, progress=False)
+    found = tuned(search("[sasrec]"))
     trials = found["trials"]["sasrec"]
     assert trials[1]["score"] is None and "diverged" in trials[1]["error"]
     assert found["budget"]["trials_counted"] == 3, "a failed trial was part of the budget"
@@ -157,11 +156,11 @@ def test_a_failed_trial_has_no_score_and_is_never_the_best(
 
 @pytest.mark.slow
 def test_a_search_by_tpe_goes_on_to_the_trials_of_an_unbroken_one(
-    store: Store, out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cheap: None
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cheap: None, tuned: Tuned
 ) -> None:
     """Stopped in its seventh trial, the search tells the first six and asks what it would have asked."""
     asked = search("[sasrec]", trials=8)
-    unbroken = tune(asked, store, out, progress=False, sampler="tpe")
+    unbroken = tuned(asked, sampler="tpe")
     assert unbroken["sampler"] == "tpe" and unbroken["budget"]["trials_counted"] == 8
     trials = unbroken["trials"]["sasrec"]
     assert [t["set"] for t in trials[:5]] == asked.trial_settings(asked.cells[0])[:5], "Halton's points come first"
@@ -181,22 +180,15 @@ def test_a_search_by_tpe_goes_on_to_the_trials_of_an_unbroken_one(
     assert [(t["set"], t["score"]) for t in again["trials"]["sasrec"]] == [(t["set"], t["score"]) for t in trials]
 
 
-def test_a_time_limit_ends_a_search_by_tpe(store: Store, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def priced(jobs: Any, store: Any, **_: Any) -> dict[str, JobCost]:
-        slow = [job.cell.endswith("trial6") for job in jobs]
-        return {
-            j.cost_key: JobCost(0.0, 3600.0 if s else 0.1, 1, 1, 0.0, 0, 0.0, 1)
-            for j, s in zip(jobs, slow, strict=True)
-        }
-
-    monkeypatch.setattr(runner, "measure_costs", priced)
-    found = tune(search("[sasrec]", trials=8), store, out, max_hours=0.5, progress=False, sampler="tpe")
+def test_a_time_limit_ends_a_search_by_tpe(tuned: Tuned, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "measure_costs", slow_where(lambda cell: cell.endswith("trial6")))
+    found = tuned(search("[sasrec]", trials=8), max_hours=0.5, sampler="tpe", engine=Flaky())
     assert found["budget"]["trials_counted"] == 6 and [e["cell"] for e in found["not_run"]] == ["sasrec-trial6"]
     assert len(found["estimate"]) == 7, "every trial was priced when it was asked for"
 
 
 class Flaky:
-    """Runs everything but the cells named, which fail; counts what was started."""
+    """Gives scores drawn from the settings in place of training; the cells named fail. Counts what was started."""
 
     def __init__(self, *failing: str):
         self.failing, self.started = failing, Counter[str]()
@@ -204,10 +196,12 @@ class Flaky:
     def run(self, work: Iterable[Work]) -> Iterator[tuple[Work, Row]]:
         for one in work:
             self.started[one.job.cell] += 1
-            if one.job.cell in self.failing:
-                yield one, failed_row(one.job, one.store, RuntimeError("out of memory"), 1.0)
-            else:
-                yield one, one.run("cpu")
+            row = failed_row(one.job, one.store, RuntimeError("out of memory"), 1.0)
+            if one.job.cell not in self.failing:
+                score = zlib.crc32(json.dumps([one.job.settings, one.job.seed]).encode()) / 2**32
+                del row["error"]
+                row |= {"metrics": {"validation": {"ndcg@10": score}}, "epochs": 1}
+            yield one, row
 
 
 def settings_of(found: dict[str, Any], cell: str = "sasrec") -> list[dict[str, Any]]:
@@ -219,7 +213,15 @@ def by_tpe(space: Search, store: Store, out: Path, *failing: str) -> tuple[dict[
     return tune(space, store, out, progress=False, sampler="tpe", engine=flaky), flaky.started
 
 
-@pytest.mark.slow
+def goes_on(space: Search, store: Store, out: Path) -> list[dict[str, Any]]:
+    """A search of seven trials and one more asks what one of eight does; what it asked."""
+    whole, _ = by_tpe(space.model_copy(update={"trials": 8}), store, out / "whole")
+    by_tpe(space.model_copy(update={"trials": 7}), store, out)
+    rest, started = by_tpe(space.model_copy(update={"trials": 8}), store, out)
+    assert started == {"sasrec-trial7": 1} and settings_of(rest) == settings_of(whole)
+    return settings_of(whole)
+
+
 def test_trials_that_tpe_asked_for_stay_when_a_failed_one_ends_well_later(store: Store, out: Path, cheap: None) -> None:
     """Its score comes too late for the trials behind it: they keep their settings, and the next one is told of it."""
     first, _ = by_tpe(search("[sasrec]", trials=8), store, out, "sasrec-trial2")
@@ -241,7 +243,6 @@ def test_a_failed_trial_is_tried_again_once_in_a_call(store: Store, out: Path, c
         assert found["trials"]["sasrec"][2]["error"] and found["budget"]["trials_counted"] == trials
 
 
-@pytest.mark.slow
 def test_a_cell_that_joins_a_search_by_tpe_leaves_the_trials_of_the_others(
     store: Store, out: Path, cheap: None
 ) -> None:
@@ -251,17 +252,14 @@ def test_a_cell_that_joins_a_search_by_tpe_leaves_the_trials_of_the_others(
     assert started == {"sasrec-trial5": 1, **{f"gru-trial{n}": 1 for n in range(7)}}
 
 
-def test_a_kept_choice_is_the_one_of_the_space(store: Store, out: Path, tmp_path: Path, cheap: None) -> None:
+def test_a_kept_choice_is_the_one_of_the_space(store: Store, out: Path, cheap: None) -> None:
     """JSON gives a tuple back as a list; the search goes on with it as an unbroken one."""
     ks = "{evaluation.ks: {choice: [[10], [10, 5], [10, 20]]}, training.lr: {log: [1e-3, 1e-1]}}"
     plain = search("[sasrec]").model_dump()
     plain["space"] = Search.from_text(f"{{cells: [sasrec], space: {ks}}}").model_dump()["space"]
     plain["space"]["evaluation.ks"]["choice"] = ((10,), (10, 5), (10, 20))
     space = Search.model_validate(plain)
-    whole, _ = by_tpe(space.model_copy(update={"trials": 8}), store, tmp_path / "whole")
-    by_tpe(space.model_copy(update={"trials": 7}), store, out)
-    rest, started = by_tpe(space.model_copy(update={"trials": 8}), store, out)
-    assert started == {"sasrec-trial7": 1} and settings_of(rest) == settings_of(whole)
+    goes_on(space, store, out)
 
 
 @pytest.mark.parametrize("damage", ["[]", '{"sasrec": 1}', '{"sasrec": {KEY: [1]}}', '{"sasrec": {KEY: [{"a": 1}]}}'])
@@ -273,8 +271,8 @@ def test_a_damaged_plan_is_refused(store: Store, out: Path, cheap: None, damage:
         by_tpe(search("[sasrec]", trials=6), store, out)
 
 
-def test_a_dry_run_by_tpe_writes_no_plan(store: Store, out: Path, cheap: None) -> None:
-    found = tune(search("[sasrec]", trials=8), store, out, dry_run=True, progress=False, sampler="tpe")
+def test_a_dry_run_by_tpe_writes_no_plan(out: Path, cheap: None, tuned: Tuned) -> None:
+    found = tuned(search("[sasrec]", trials=8), dry_run=True, sampler="tpe")
     assert len(found["estimate"]) == 5 and not (out / "plan.json").exists()
 
 
@@ -320,16 +318,11 @@ def test_another_sampler_is_refused(store: Store, out: Path) -> None:
         tune(search(), store, out, sampler="random")
 
 
-@pytest.mark.slow
-def test_settings_on_one_axis_are_handed_on_one_by_one(store: Store, out: Path, tmp_path: Path, cheap: None) -> None:
+def test_settings_on_one_axis_are_handed_on_one_by_one(store: Store, out: Path, cheap: None) -> None:
     """tuned.json names plain settings, and a search by TPE goes on from what it asked for."""
     plain = search("[sasrec]").model_dump()
     plain["space"] = {"training.lr, training.weight_decay": {"log": (1e-3, 1e-1)}}
     space = Search.model_validate(plain)
-    whole, _ = by_tpe(space.model_copy(update={"trials": 8}), store, tmp_path / "whole")
-    by_tpe(space.model_copy(update={"trials": 7}), store, out)
-    rest, started = by_tpe(space.model_copy(update={"trials": 8}), store, out)
-    assert started == {"sasrec-trial7": 1} and settings_of(rest) == settings_of(whole)
-    for tried in settings_of(whole)[1:]:
+    for tried in goes_on(space, store, out)[1:]:
         assert list(tried) == ["training.lr", "training.weight_decay"]
         assert tried["training.lr"] == tried["training.weight_decay"]

@@ -20,7 +20,7 @@ from fullrank.core.tensor_files import read_tensors
 from fullrank.data.events.store import Store
 from fullrank.experiment import Experiment
 from fullrank.run import Run
-from tests.training.test_ddp import curve
+from tests.training.conftest import column, weights
 
 SMOOTH = "model.encoder.activation=gelu"
 """For long runs: a ReLU whose sum is within rounding of zero has another gradient in another order of additions."""
@@ -62,10 +62,6 @@ def cut_off(worker: Path, spec: Experiment, store: Store, out: Path, processes: 
     assert running[0].returncode == -signal.SIGKILL, f"the run ended before it could be cut off: {said[0]}"
 
 
-def validation(run: Run) -> list[float]:
-    return [row["validation/ndcg@10"] for row in run.rows() if "validation/ndcg@10" in row]
-
-
 def moments(run: Run) -> dict[str, torch.Tensor]:
     return read_tensors(run.path / "checkpoints" / read_json(run.path / "checkpoints" / "last.json")["folder"] /
                         "optimizer.safetensors")  # fmt: skip
@@ -73,14 +69,13 @@ def moments(run: Run) -> dict[str, torch.Tensor]:
 
 def equal(run: Run, one: Run) -> None:
     """Losses to 1e-6, the metric of the same weights, and files of the same tensors, which differ by rounding alone."""
-    assert curve(run) == pytest.approx(curve(one), rel=1e-6)
-    of_one_process = evaluate(run, split="validation").metrics["ndcg@10"]
-    assert max(validation(run)) == pytest.approx(of_one_process, abs=1e-12)
+    assert column(run) == pytest.approx(column(one), rel=1e-6)
+    metric = column(run, "validation/ndcg@10")
+    assert max(metric) == pytest.approx(evaluate(run, split="validation").metrics["ndcg@10"], abs=1e-12)
     # Weights that differ by rounding rank two items of nearly one score either way: that moves one user by one place.
-    assert validation(run) == pytest.approx(validation(one), abs=1e-3)
+    assert metric == pytest.approx(column(one, "validation/ndcg@10"), abs=1e-3)
     assert run.manifest["parameters"] == one.manifest["parameters"]
-    for files in ([read_tensors(r.path / "weights.safetensors") for r in (run, one)], [moments(r) for r in (run, one)]):
-        a, b = files
+    for a, b in ((weights(run), weights(one)), (moments(run), moments(one))):
         assert {n: t.shape for n, t in a.items()} == {n: t.shape for n, t in b.items()}
         for name in a:  # by norm: Adam blows up the rounding of single weights whose gradients are near zero
             assert (a[name] - b[name]).norm() <= 2e-2 * b[name].norm() + 1e-12, name

@@ -22,6 +22,7 @@ from fullrank.run_manifest import reopen_run
 from fullrank.training.calibrate import LEAST_ROWS, METHODS, calibrate, fit_calibration
 from refusals import refused
 from tests.training.clicks import as_format_1, shop, table, tiny
+from tests.training.conftest import change_json
 
 
 def overconfident(rows: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -37,6 +38,11 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> fr.Run:
     home = tmp_path_factory.mktemp("calibrated")
     shop(home / "data")
     return fr.train(tiny("training.max_epochs=2"), home / "data", home / "run", device="cpu", progress=False)
+
+
+@pytest.fixture
+def made(run: fr.Run, tmp_path: Path) -> fr.Run:
+    return fr.calibrate(run, tmp_path / "made", device="cpu")
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -113,52 +119,43 @@ def test_everything_that_gives_probabilities_applies_it(run: fr.Run, method: Any
 def test_it_is_fitted_on_validation_alone(run: fr.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store, read = fr.ImpressionStore.open(run.manifest["data"]["path"]), []
     plain = fr.ImpressionStore.batch
-
-    def batch(self: fr.ImpressionStore, rows: Any) -> Any:
-        read.extend(np.asarray(rows).tolist())
-        return plain(self, rows)
-
-    monkeypatch.setattr(fr.ImpressionStore, "batch", batch)
-    made = fr.calibrate(run, tmp_path / "made", device="cpu")
-    assert read == list(store.split("validation")) and made.calibration is not None
-    assert made.calibration.rows == len(read)
+    monkeypatch.setattr(
+        fr.ImpressionStore, "batch", lambda self, rows: [read.extend(np.asarray(rows).tolist()), plain(self, rows)][1]
+    )
+    calibration = fr.calibrate(run, tmp_path / "made", device="cpu").calibration
+    assert read == list(store.split("validation")) and calibration is not None and calibration.rows == len(read)
 
 
-def test_what_is_refused(run: fr.Run, tmp_path: Path) -> None:
-    out = tmp_path / "out"
+def test_what_is_refused(run: fr.Run, made: fr.Run, tmp_path: Path) -> None:
     with refused("unknown-method", "isotonic"):
-        calibrate(run, out, method="isotonik")
+        calibrate(run, tmp_path / "out", method="isotonik")
     with refused("calibration-not-rising", "auc"):
         fit_calibration("platt", np.linspace(0.9, 0.1, 50), np.r_[np.zeros(25), np.ones(25)])
     with refused("constant-labels"):
         fit_calibration("platt", np.full(5, 0.5), np.ones(5))
-    made = fr.calibrate(run, out, device="cpu")
     with refused("folder-not-empty"):
-        fr.calibrate(run, out, device="cpu")
-    tree = json.loads((out / "calibration.json").read_text())
+        fr.calibrate(run, made.path, device="cpu")
+    file = made.path / "calibration.json"
+    tree = json.loads(file.read_text())
     for change in ({"slope": -1.0}, {"knots": [[1, 0], [0, 1]]}, {"slope": "x"}, {"knots": []}, {"method": "eval"}):
         with refused("calibration-not-rising" if change.get("knots") else "invalid-setting"):
             Calibration.parse(tree | change)
-    (out / "calibration.json").write_text(json.dumps(tree | {"slope": tree["slope"] * 2}))
+    change_json(file, slope=tree["slope"] * 2)
     with refused("file-damaged", "calibration.json"):
-        fr.Run.open(out).model()
-    (out / "calibration.json").unlink()
+        fr.Run.open(made.path).model()
+    file.unlink()
     with refused("missing-file"):
-        fr.Run.open(out)
+        fr.Run.open(made.path)
     old = fr.export(run, tmp_path / "old", to="folder")
     with refused("run-not-finished", "format 1"):
         fr.calibrate(as_format_1(old.path), tmp_path / "new", device="cpu")
-    assert made.path == out
 
 
-def test_training_on_forgets_it(run: fr.Run, tmp_path: Path) -> None:
+def test_training_on_forgets_it(run: fr.Run, made: fr.Run, tmp_path: Path) -> None:
     """Its weights are about to change."""
-    made = fr.calibrate(run, tmp_path / "made", device="cpu")
+    how = {"set": ["training.max_epochs=1"], "device": "cpu", "progress": False}
+    new = fr.train("same", run.manifest["data"]["path"], tmp_path / "new", init_from=made, **how)
+    assert new.calibration is None and torch.isfinite(next(iter(new.tensors().values()))).all()
     reopen_run(made.path)
     again = fr.Run.open(made.path)
     assert again.calibration is None and again.manifest["format_version"] == 3
-    data = run.manifest["data"]["path"]
-    other = fr.calibrate(run, tmp_path / "other", device="cpu")
-    new = fr.train("same", data, tmp_path / "new", init_from=other, set=["training.max_epochs=1"], device="cpu",
-                   progress=False)  # fmt: skip
-    assert new.calibration is None and torch.isfinite(next(iter(new.tensors().values()))).all()

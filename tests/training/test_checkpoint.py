@@ -12,25 +12,21 @@ import pytest
 import torch
 from torch import Tensor
 
-from fullrank.api import train
 from fullrank.core.readers import read_json
 from fullrank.core.tensor_files import read_tensors, write_tensors
 from fullrank.data.events.store import Store
 from fullrank.run import Run
 from fullrank.training.checkpoint import CheckpointState, read_checkpoint, write_checkpoint
 from refusals import refused
-from tests.training.conftest import tiny
+from tests.training.conftest import Runs, change_json, same_weights
 
 SETTINGS = ("training.max_epochs=2", "training.checkpoint_minutes=0")
 
 
 @pytest.fixture(scope="module")
-def kept(market: Store, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run that was cut off in its second epoch, as its folder looked then."""
-    out = tmp_path_factory.mktemp("kept") / "run"
-
-    class CutOff(Exception):
-        pass
+def home(market: Store, tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    """Its folder holds `whole`, a run, and `cut`, which was cut off in its second epoch."""
+    runs = Runs(market, tmp_path_factory.mktemp("checkpoints"))
 
     class Stop:
         every = 1
@@ -39,17 +35,18 @@ def kept(market: Store, tmp_path_factory: pytest.TempPathFactory) -> Path:
         def on_epoch(self, state: Any) -> dict[str, float]:
             self.seen += state.epoch == 1
             if self.seen > 2:
-                raise CutOff
+                raise InterruptedError
             return {}
 
-    with pytest.raises(CutOff):
-        train(tiny(*SETTINGS), market, out, callbacks=(Stop(),), progress=False)
-    return out
+    with pytest.raises(InterruptedError):
+        runs("cut", *SETTINGS, callbacks=(Stop(),))
+    runs("whole", *SETTINGS)
+    return runs
 
 
 @pytest.fixture
-def run(kept: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(kept, tmp_path / "run"))
+def cut(home: Runs, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(home.home / "cut", tmp_path / "run"))
 
 
 def newest(run: Path) -> Path:
@@ -58,182 +55,130 @@ def newest(run: Path) -> Path:
 
 def without_hashes(run: Path) -> None:
     """As version 0.1 wrote it."""
-    folder = newest(run)
-    (run / "checkpoints" / "last.json").write_text(json.dumps({"folder": folder.name}))
-    put(run, files=None)
+    change_json(newest(run) / "state.json", files=None)
+    (run / "checkpoints" / "last.json").write_text(json.dumps({"folder": newest(run).name}))
 
 
-def put(run: Path, **values: Any) -> None:
-    """Set keys of state.json; None takes one out."""
-    path = newest(run) / "state.json"
-    tree = {**read_json(path), **values}
-    path.write_text(json.dumps({key: value for key, value in tree.items() if value is not None}))
+def resume(home: Runs, run: Path) -> Run:
+    return home(run, *SETTINGS, resume=True)
 
 
-def resume(market: Store, run: Path) -> Run:
-    return train(tiny(*SETTINGS), market, run, resume=True, progress=False)
-
-
-def test_an_old_checkpoint_without_hashes_goes_on_to_the_same_weights(market: Store, run: Path, tmp_path: Path) -> None:
-    whole = train(tiny(*SETTINGS), market, tmp_path / "whole", progress=False)
-    assert read_checkpoint(run) is not None
-    without_hashes(run)
-    again = resume(market, run)
-    a, b = (read_tensors(one.path / "weights.safetensors") for one in (whole, again))
-    assert all(torch.equal(a[name], b[name]) for name in a)
+@pytest.mark.parametrize("change", [without_hashes, lambda run: shutil.rmtree(run / "checkpoints")])
+def test_what_the_sentence_advises_works_and_so_does_an_old_checkpoint(
+    change: Callable[[Path], None], home: Runs, cut: Path
+) -> None:
+    change(cut)
+    assert same_weights(resume(home, cut), home.home / "whole")
 
 
 HUGE = 10**30
-WRONG: dict[str, dict[str, Any]] = {
-    "negative step": {"step": -5},
-    "huge step": {"step": HUGE},
-    "step beyond the run": {"step": 10**6},
-    "another step": {"step": 1},
-    "step true": {"step": True},
-    "step as text": {"step": "13"},
-    "step as a number with a point": {"step": 13.0},
-    "sums a list": {"sums": [1, 2]},
-    "sums a number": {"sums": 3},
-    "sums of text": {"sums": {"next_item": "4"}},
-    "sums of nothing": {"sums": {"next_item": None}},
-    "sums infinite": {"sums": {"next_item": float("inf")}},
-    "sums not a number": {"sums": {"next_item": float("nan")}},
-    "pace too short": {"pace": [1, 2]},
-    "pace of text": {"pace": ["a", "b", "c"]},
-    "pace negative": {"pace": [-1, 2, 3.0]},
-    "pace true": {"pace": [True, 2, 3.0]},
-    "pace huge": {"pace": [HUGE, 2, 3.0]},
-    "pace a number": {"pace": 7},
-    "best as text": {"best": "high"},
-    "best true": {"best": True},
-    "best epoch negative": {"best_epoch": -1},
-    "stale as text": {"stale": "3"},
-    "stale negative": {"stale": -1},
-    "cuts huge": {"cuts": HUGE},
-    "cuts a list": {"cuts": []},
-    "finished as text": {"finished": "no"},
-    "files a list": {"files": ["weights.safetensors"]},
-    "files of others": {"files": {"/etc/passwd": "0" * 64}},
-    "foreign key": {"surprise": 1},
-}
+WRONG: list[dict[str, Any]] = [
+    *({"step": step} for step in (-5, HUGE, 10**6, 1, True, "13", 13.0)),
+    *({"sums": sums} for sums in ([1, 2], 3)),
+    *({"sums": {"next_item": loss}} for loss in ("4", None, float("inf"), float("nan"))),
+    *({"pace": pace} for pace in ([1, 2], ["a", "b", "c"], [-1, 2, 3.0], [True, 2, 3.0], [HUGE, 2, 3.0], 7)),
+    {"best": "high"}, {"best": True}, {"best_epoch": -1}, {"stale": "3"}, {"stale": -1}, {"cuts": HUGE}, {"cuts": []},
+    {"finished": "no"}, {"files": ["weights.safetensors"]}, {"files": {"/etc/passwd": "0" * 64}}, {"surprise": 1},
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("case", WRONG)
-def test_a_state_of_wrong_values_is_refused(case: str, market: Store, run: Path) -> None:
-    without_hashes(run)
-    put(run, **WRONG[case])
-    with refused("file-damaged", "state.json", run / "checkpoints") as refusal:
-        resume(market, run)
+@pytest.mark.parametrize("values", WRONG, ids=str)
+def test_a_state_of_wrong_values_is_refused(values: dict[str, Any], home: Runs, cut: Path) -> None:
+    without_hashes(cut)
+    change_json(newest(cut) / "state.json", **values)
+    with refused("file-damaged", "state.json", cut / "checkpoints") as refusal:
+        resume(home, cut)
     assert len(str(refusal)) < 1000
 
 
-def change(name: str, edit: Callable[[dict[str, Tensor]], dict[str, Tensor]]) -> Callable[[Path], None]:
-    def do(run: Path) -> None:
-        without_hashes(run)
-        write_tensors(newest(run) / name, edit(read_tensors(newest(run) / name)))
-
-    return do
+Tensors = dict[str, Tensor]
 
 
-def first(tensors: dict[str, Tensor], edit: Callable[[Tensor], Tensor], ending: str = "") -> dict[str, Tensor]:
-    name = next(name for name in sorted(tensors) if name.endswith(ending) and tensors[name].ndim)
-    return {**tensors, name: edit(tensors[name])}
+def first(edit: Callable[[Tensor], Tensor]) -> Callable[[Tensors], Tensors]:
+    """The first tensor that is no number, changed."""
+
+    def change(tensors: Tensors) -> Tensors:
+        name = next(name for name in sorted(tensors) if tensors[name].ndim)
+        return {**tensors, name: edit(tensors[name])}
+
+    return change
 
 
-OPTIMIZER, WEIGHTS = "optimizer.safetensors", "weights.safetensors"
-TENSORS: dict[str, tuple[str, Callable[[Path], None]]] = {
-    "moment of another shape": ("file-damaged", change(OPTIMIZER, lambda t: first(t, lambda one: one[:-1]))),
-    "moment of another type": ("file-damaged", change(OPTIMIZER, lambda t: first(t, lambda one: one.double()))),
-    "moment of whole numbers": ("file-damaged", change(OPTIMIZER, lambda t: first(t, lambda one: one.long()))),
-    "moment not finite": ("file-damaged", change(OPTIMIZER, lambda t: first(t, lambda one: one * torch.nan))),
-    "moment without a number": ("file-damaged", change(OPTIMIZER, lambda t: {**t, "exp_avg": torch.ones(1)})),
-    "moment of no parameter": ("file-damaged", change(OPTIMIZER, lambda t: {**t, "999.exp_avg": torch.ones(1)})),
-    "number of other digits": ("file-damaged", change(OPTIMIZER, lambda t: {**t, "²3.exp_avg": torch.ones(1)})),
-    "moment of another optimizer": ("file-damaged", change(OPTIMIZER, lambda t: {**t, "0.momentum": torch.ones(1)})),
-    "moment missing": ("file-damaged", change(OPTIMIZER, lambda t: {k: v for k, v in t.items() if k != "0.step"})),
-    "no moments": ("file-damaged", change(OPTIMIZER, lambda t: {})),
-    "weight of another shape": ("weights-differ-from-spec", change(WEIGHTS, lambda t: first(t, lambda one: one[:-1]))),
-    "weight of another type": ("weights-differ-from-spec", change(WEIGHTS, lambda t: first(t, lambda w: w.double()))),
-    "weight of half the bits": ("weights-differ-from-spec", change(WEIGHTS, lambda t: first(t, lambda w: w.half()))),
-    "weight not finite": ("weights-not-finite", change(WEIGHTS, lambda t: first(t, lambda one: one / 0))),
-    "weight missing": ("weights-differ-from-spec", change(WEIGHTS, lambda t: dict(list(t.items())[1:]))),
-}  # fmt: skip
+def shorter(tensor: Tensor) -> Tensor:
+    return tensor[:-1]
 
 
-@pytest.mark.parametrize("case", TENSORS)
-def test_tensors_that_are_not_of_this_run_are_refused(case: str, market: Store, run: Path) -> None:
-    code, tamper = TENSORS[case]
-    tamper(run)
+NOT_OF_THIS_RUN: list[tuple[str, str, Callable[[Tensors], Tensors]]] = [
+    *(("file-damaged", "optimizer", first(edit)) for edit in (shorter, Tensor.double, Tensor.long)),
+    ("file-damaged", "optimizer", first(lambda moment: moment * torch.nan)),
+    *(
+        ("file-damaged", "optimizer", lambda t, name=name: {**t, name: torch.ones(1)})
+        for name in ("exp_avg", "999.exp_avg", "²3.exp_avg", "0.momentum")
+    ),
+    ("file-damaged", "optimizer", lambda t: {name: moment for name, moment in t.items() if name != "0.step"}),
+    ("file-damaged", "optimizer", lambda t: {}),
+    *(("weights-differ-from-spec", "weights", first(edit)) for edit in (shorter, Tensor.double, Tensor.half)),
+    ("weights-differ-from-spec", "weights", lambda t: dict(list(t.items())[1:])),
+    ("weights-not-finite", "weights", first(lambda weight: weight / 0)),
+]
+
+
+@pytest.mark.parametrize(("code", "kind", "edit"), NOT_OF_THIS_RUN)
+def test_tensors_that_are_not_of_this_run_are_refused(
+    code: str, kind: str, edit: Callable[[Tensors], Tensors], home: Runs, cut: Path
+) -> None:
+    without_hashes(cut)
+    path = newest(cut) / f"{kind}.safetensors"
+    write_tensors(path, edit(read_tensors(path)))
     with refused(code, "checkpoints"):
-        resume(market, run)
-
-
-def flip(path: Path) -> None:
-    found = bytearray(path.read_bytes())
-    found[-3] ^= 1
-    path.write_bytes(bytes(found))
+        resume(home, cut)
 
 
 @pytest.mark.parametrize("name", ["weights.safetensors", "optimizer.safetensors", "state.json"])
 @pytest.mark.parametrize("damage", ["bit", "cut", "missing", "folder"])
-def test_every_file_of_a_checkpoint_is_checked(name: str, damage: str, market: Store, run: Path) -> None:
-    path = newest(run) / name
+def test_every_file_of_a_checkpoint_is_checked(name: str, damage: str, home: Runs, cut: Path) -> None:
+    path = newest(cut) / name
+    content = path.read_bytes()
     if damage == "bit":
-        flip(path)
+        path.write_bytes(content[:-3] + bytes([content[-3] ^ 1]) + content[-2:])
     elif damage == "cut":
-        path.write_bytes(path.read_bytes()[:-1])
+        path.write_bytes(content[:-1])
     else:
         path.unlink()
         if damage == "folder":
             path.mkdir()
-    with refused("missing-file" if damage == "missing" else "file-damaged", name, run / "checkpoints"):
-        resume(market, run)
+    with refused("missing-file" if damage == "missing" else "file-damaged", name, cut / "checkpoints"):
+        resume(home, cut)
 
 
-def test_a_state_of_another_moment_is_found_by_its_hash(market: Store, run: Path) -> None:
-    put(run, stale=1)
+def test_a_state_of_another_moment_is_found_by_its_hash(home: Runs, cut: Path) -> None:
+    change_json(newest(cut) / "state.json", stale=1)
     with refused("file-damaged", "state.json", "last.json"):
-        resume(market, run)
+        resume(home, cut)
 
 
-def test_a_pointer_that_lost_its_hash_is_refused(market: Store, run: Path) -> None:
-    """Else nothing would vouch for state.json, and so for none of the files."""
-    (run / "checkpoints" / "last.json").write_text(json.dumps({"folder": newest(run).name}))
-    with refused("file-damaged", "last.json"):
-        resume(market, run)
+ELSEWHERE = ("../..", "/etc", "step-", "step-x", "step-²", "step-1/../..", "", None, 3, ["step-1"], "step-" + "1" * 99)
+POINTERS = ("", "{", "[]", "null", "\x00", '{"folder": ', *(json.dumps({"folder": name}) for name in ELSEWHERE))
 
 
-@pytest.mark.parametrize(
-    "named", ["../..", "/etc", "step-", "step-x", "step-²", "step-1/../..", "", None, 3, ["step-1"], "step-" + "1" * 99]
-)
-def test_a_pointer_to_elsewhere_is_refused(named: Any, market: Store, run: Path) -> None:
-    (run / "checkpoints" / "last.json").write_text(json.dumps({"folder": named}))
-    with refused("file-damaged", "last.json"):
-        resume(market, run)
+@pytest.mark.parametrize("text", [*POINTERS, '{"folder": "NEWEST"}'])
+def test_a_pointer_that_is_torn_or_leads_elsewhere_or_lost_its_hash_is_refused(
+    text: str, home: Runs, cut: Path
+) -> None:
+    """Without its hash nothing would vouch for state.json, and so for none of the files."""
+    (cut / "checkpoints" / "last.json").write_text(text.replace("NEWEST", newest(cut).name))
+    with refused("file-damaged", "last.json", cut / "checkpoints"):
+        resume(home, cut)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "null", "\x00", '{"folder": '])
-def test_a_torn_pointer_is_refused(text: str, market: Store, run: Path) -> None:
-    (run / "checkpoints" / "last.json").write_text(text)
-    with refused("file-damaged", "last.json", run / "checkpoints"):
-        resume(market, run)
-
-
-def test_a_pointer_to_a_checkpoint_that_is_gone(market: Store, run: Path) -> None:
-    (run / "checkpoints" / "last.json").write_text(json.dumps({"folder": "step-000000001"}))
+def test_a_pointer_to_a_checkpoint_that_is_gone(home: Runs, cut: Path) -> None:
+    (cut / "checkpoints" / "last.json").write_text('{"folder": "step-000000001"}')
     with refused("missing-file", "state.json"):
-        resume(market, run)
-
-
-def test_what_the_sentence_advises_works(market: Store, run: Path, tmp_path: Path) -> None:
-    whole = train(tiny(*SETTINGS), market, tmp_path / "whole", progress=False)
-    shutil.rmtree(run / "checkpoints")
-    a, b = (read_tensors(one.path / "weights.safetensors") for one in (whole, resume(market, run)))
-    assert all(torch.equal(a[name], b[name]) for name in a)
+        resume(home, cut)
 
 
 def test_a_state_comes_back_as_it_was_written(tmp_path: Path) -> None:
     state = CheckpointState(step=7, best=0.25, best_epoch=2, sums={"a": 0.1}, pace=(3, 4, 0.5), cuts=1)
     write_checkpoint(tmp_path, torch.nn.Linear(2, 2).state_dict(), {"0.step": torch.tensor(7.0)}, state)
-    found = read_checkpoint(tmp_path)
-    assert found is not None and found.state.model_copy(update={"files": {}}) == state
+    read = read_checkpoint(tmp_path)
+    assert read is not None and read.state.model_copy(update={"files": {}}) == state

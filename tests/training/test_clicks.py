@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import subprocess
-import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -16,37 +14,54 @@ import torch
 
 import fullrank as fr
 from fullrank.core.tensor_files import read_tensors
-from fullrank.data.events.store import Store
 from fullrank.data.impressions.store import ImpressionStore
 from fullrank.models.ranking.model import RankingModel
 from fullrank.run import Run
-from fullrank.training import TrainState
 from fullrank.training.fit import fit
 from fullrank.training.ranking_data import ImpressionLoader
 from refusals import refused
 from tests.training.clicks import HISTORIES, shop, table, tiny, with_histories
+from tests.training.conftest import Runs, Stop, Stopped, column, same_weights, weights
 from tests.training.conftest import tiny as sasrec
-from tests.training.test_resume import kill_in_mid_epoch
+from tests.training.test_resume import kill_in_mid_epoch, start
 
 TIMED = ("rows_per_s", "seconds", "validation_seconds")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> ImpressionStore:
     return shop(tmp_path_factory.mktemp("shop") / "store")
+
+
+class Clicks:
+    """``clicked("name", "setting")``: `tiny` of clicks trained with these settings in that folder of the test's."""
+
+    def __init__(self, store: ImpressionStore, home: Path) -> None:
+        self.store, self.home = store, home
+
+    def __call__(self, name: str, *settings: str, **how: Any) -> Run:
+        return fit(tiny(*settings), self.store, self.home / name, progress=False, **how)
+
+
+@pytest.fixture
+def clicked(store: ImpressionStore, tmp_path: Path) -> Clicks:
+    return Clicks(store, tmp_path)
+
+
+@pytest.fixture(scope="module")
+def run(store: ImpressionStore, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return Clicks(store, tmp_path_factory.mktemp("runs"))("run", "training.max_epochs=2")
 
 
 def rows(run: Run) -> list[dict]:
     return [{k: v for k, v in row.items() if k not in TIMED} for row in run.rows()]
 
 
-def test_it_learns_and_its_best_epoch_is_kept(store: ImpressionStore, tmp_path: Path) -> None:
-    run = fit(tiny("training.max_epochs=8"), store, tmp_path / "run", progress=False)
-    epochs = [row for row in run.rows() if row["event"] == "epoch"]
-    assert epochs[-1]["train/bce"] < 0.5 < epochs[0]["train/bce"] and epochs[0]["rows_per_s"] > 0
-    best = max(row["validation/auc"] for row in epochs)
-    found = fr.evaluate(run, "validation")
-    assert found.metrics["auc"] == pytest.approx(best, abs=1e-6) and best > 0.8
+def test_it_learns_and_its_best_epoch_is_kept(store: ImpressionStore, clicked: Clicks) -> None:
+    run = clicked("run", "training.max_epochs=8")
+    losses, best = column(run, "train/bce"), max(column(run, "validation/auc"))
+    assert losses[-1] < 0.5 < losses[0] and min(column(run, "rows_per_s")) > 0
+    assert fr.evaluate(run, "validation").metrics["auc"] == pytest.approx(best, abs=1e-6) and best > 0.8
     assert run.fields == store.fields and not (run.path / "items.parquet").exists()
 
 
@@ -66,8 +81,7 @@ def test_every_recipe_trains_and_is_read_back(store: ImpressionStore, tmp_path: 
             assert fr.predict(run, with_histories(table(3))).height == 3, name
 
 
-def test_predict_equals_evaluation(store: ImpressionStore, tmp_path: Path) -> None:
-    run = fit(tiny("training.max_epochs=2"), store, tmp_path / "run", progress=False)
+def test_predict_equals_evaluation(run: Run, store: ImpressionStore) -> None:
     found, given = fr.evaluate(run, "test"), table()
     predicted = fr.predict(run, given)
     assert predicted.columns == [*given.columns, "probability"] and predicted.drop("probability").equals(given)
@@ -77,93 +91,72 @@ def test_predict_equals_evaluation(store: ImpressionStore, tmp_path: Path) -> No
     assert np.array_equal(given["label"].to_numpy()[places], found.per_impression.labels)
 
 
-def test_an_unseen_value_is_unknown_and_a_null_missing(store: ImpressionStore, tmp_path: Path) -> None:
-    run = fit(tiny("training.max_epochs=1"), store, tmp_path / "run", progress=False)
-    one = table(4).drop("label")
-    new = [one.with_columns(user=pl.lit(value)) for value in (777, 888, None)]
+def test_an_unseen_value_is_unknown_and_a_null_missing(run: Run) -> None:
+    frame = table(4).drop("label")
+    new = [frame.with_columns(user=pl.lit(value)) for value in (777, 888, None)]
     a, b, c = (fr.predict(run, frame)["probability"].to_list() for frame in new)
     assert a == b != c
     with refused("missing-column", "'item'", "user, age, tags, note"):
-        fr.predict(run, one.drop("item"))
+        fr.predict(run, frame.drop("item"))
     with refused("column-exists", "'probability'"):
-        fr.predict(run, one.with_columns(probability=0.5))
+        fr.predict(run, frame.with_columns(probability=0.5))
 
 
 @pytest.mark.parametrize("update", ["adamw", "lazy_adam", "rowwise_adagrad"])
-def test_resume_gives_the_same_bits(store: ImpressionStore, tmp_path: Path, update: str) -> None:
+def test_resume_gives_the_same_bits(clicked: Clicks, update: str) -> None:
     """A run stopped after half its epochs and one that was not end in the same weights, optimizer and rows."""
-    settings = (f"model.embedding.update={update}", "training.schedule=plateau", "model.embedding.l2=0.01")
-    settings += ("training.max_epochs=4", "training.batch_size=256")
-    unbroken = fit(tiny(*settings), store, tmp_path / "unbroken", progress=False)
-
-    class Stop(Exception):
-        pass
-
-    class Halt:
-        def on_epoch(self, state: TrainState) -> dict:
-            if state.epoch == 3:
-                raise Stop
-            return {}
-
-    with pytest.raises(Stop):
-        fit(tiny(*settings), store, tmp_path / "broken", progress=False, callbacks=(Halt(),))
-    again = fit(tiny(*settings), store, tmp_path / "broken", progress=False, resume=True)
+    settings = (
+        f"model.embedding.update={update}", "training.schedule=plateau", "model.embedding.l2=0.01",
+        "training.max_epochs=4", "training.batch_size=256",
+    )  # fmt: skip
+    unbroken = clicked("unbroken", *settings)
+    with pytest.raises(Stopped):
+        clicked("broken", *settings, callbacks=(Stop(3),))
+    again = clicked("broken", *settings, resume=True)
+    assert same_weights(unbroken, again) and rows(unbroken) == rows(again)
     last = json.loads((unbroken.path / "checkpoints" / "last.json").read_text())["folder"]
-    for name in ("weights", f"checkpoints/{last}/weights", f"checkpoints/{last}/optimizer"):
-        one, two = (read_tensors(run.path / f"{name}.safetensors") for run in (unbroken, again))
-        assert one.keys() == two.keys() and all(torch.equal(one[key], two[key]) for key in one), name
-    assert rows(unbroken) == rows(again)
+    a, b = (read_tensors(run.path / "checkpoints" / last / "optimizer.safetensors") for run in (unbroken, again))
+    assert a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+    assert same_weights(unbroken.path / "checkpoints" / last, again.path / "checkpoints" / last)
 
 
 @pytest.mark.slow  # what goes on in this process: test_resume_gives_the_same_bits
-def test_killed_equals_unbroken(store: ImpressionStore, tmp_path: Path) -> None:
+def test_killed_equals_unbroken(clicked: Clicks, store: ImpressionStore, worker: Path, tmp_path: Path) -> None:
     settings = ("training.checkpoint_minutes=0", "training.max_epochs=12", "model.embedding.update=lazy_adam")
     settings += ("training.batch_size=512",)
-    unbroken = fit(tiny(*settings), store, tmp_path / "unbroken", progress=False)
+    unbroken, out = clicked("unbroken", *settings), tmp_path / "killed"
     steps = unbroken.rows()[-1]["step"] // 12
-    worker, out = Path(__file__).with_name("worker.py"), tmp_path / "killed"
-
-    def start(mode: str) -> subprocess.Popen[bytes]:
-        env = os.environ | {"OMP_NUM_THREADS": "1"}
-        spec = json.dumps(tiny(*settings).dump())
-        return subprocess.Popen([sys.executable, str(worker), str(store.path), str(out), spec, mode], env=env)
-
-    kill_in_mid_epoch(start("fresh"), out, steps, after=steps)
-    assert start("resume").wait() == 0
-    one, two = (read_tensors(path / "weights.safetensors") for path in (unbroken.path, out))
-    assert all(torch.equal(one[key], two[key]) for key in one)
-    assert rows(unbroken) == rows(Run.open(out))
+    kill_in_mid_epoch(start(worker, store, out, "fresh", tiny(*settings)), out, steps, after=steps)
+    assert start(worker, store, out, "resume", tiny(*settings)).wait() == 0
+    assert same_weights(unbroken, out) and rows(unbroken) == rows(Run.open(out))
 
 
-def test_plateau_cuts_the_rate_and_patience_ends_the_run(store: ImpressionStore, tmp_path: Path) -> None:
+def test_plateau_cuts_the_rate_and_patience_ends_the_run(clicked: Clicks) -> None:
     settings = ("training.lr=0.05", "training.max_epochs=40", "training.schedule=plateau", "training.patience=2")
-    run = fit(tiny(*settings), store, tmp_path / "run", progress=False)
-    epochs = [row for row in run.rows() if row["event"] == "epoch"]
-    values = [row["validation/auc"] for row in epochs]
+    run = clicked("run", *settings)
+    values = column(run, "validation/auc")
     assert len(values) < 40 and max(values) not in values[-2:]
-    state = json.loads((run.path / "checkpoints" / f"step-{epochs[-1]['step']:09d}" / "state.json").read_text())
+    state = json.loads((run.path / "checkpoints" / f"step-{column(run, 'step')[-1]:09d}" / "state.json").read_text())
     best, cuts = -1.0, 0
     for value in values:
         cuts, best = (cuts, value) if value > best else (cuts + 1, best)
     assert state["cuts"] == cuts >= 2
 
 
-def test_logloss_is_smaller_when_better(store: ImpressionStore, tmp_path: Path) -> None:
-    run = fit(tiny("evaluation.selection=logloss"), store, tmp_path / "run", progress=False)
-    values = [row["validation/logloss"] for row in run.rows() if row["event"] == "epoch"]
-    assert fr.evaluate(run, "validation").metrics["logloss"] == pytest.approx(min(values), abs=1e-6)
+def test_logloss_is_smaller_when_better(clicked: Clicks) -> None:
+    run = clicked("run", "evaluation.selection=logloss")
+    best = min(column(run, "validation/logloss"))
+    assert fr.evaluate(run, "validation").metrics["logloss"] == pytest.approx(best, abs=1e-6)
 
 
-@pytest.mark.parametrize("accumulate", [2, 3])
-def test_micro_batches_add_up(store: ImpressionStore, tmp_path: Path, accumulate: int) -> None:
+def test_micro_batches_add_up(clicked: Clicks) -> None:
     """Without dropout, a batch in several shards moves the weights as one does."""
     plain = ("model.ranker.deep.dropout=0", "training.max_epochs=1", "model.embedding.l2=0")
-    one = fit(tiny(*plain), store, tmp_path / "one", progress=False)
-    some = fit(tiny(*plain, f"training.accumulate={accumulate}"), store, tmp_path / "some", progress=False)
-    a, b = (read_tensors(run.path / "weights.safetensors") for run in (one, some))
-    assert all(torch.allclose(a[key], b[key], atol=2e-3) for key in a)
-    losses = [run.rows()[-1]["train/bce"] for run in (one, some)]
-    assert losses[0] == pytest.approx(losses[1], rel=1e-3)
+    whole, *parts = (clicked(f"in {n}", *plain, f"training.accumulate={n}") for n in (1, 2, 3))
+    for part in parts:
+        a, b = weights(whole), weights(part)
+        assert all(torch.allclose(a[name], b[name], atol=2e-3) for name in a)
+        assert column(whole, "train/bce") == pytest.approx(column(part, "train/bce"), rel=1e-3)
 
 
 def test_lazy_updates_leave_other_rows_alone(store: ImpressionStore) -> None:
@@ -217,22 +210,21 @@ def test_batches_cover_an_epoch_in_another_order_each_time(store: ImpressionStor
     assert not torch.equal(again.rows[:10], loader.batch(1, 1).rows[:10])
 
 
-def test_the_wrong_store_is_refused(store: ImpressionStore, market: Store, tmp_path: Path) -> None:
+def test_the_wrong_store_is_refused(runs: Runs, store: ImpressionStore, market: Store) -> None:
     with refused("store-of-other-problem", "fullrank list rankers"):
-        fit(sasrec(), store, tmp_path / "a", progress=False)  # type: ignore[arg-type]
+        Runs(store, runs.home)("a")  # type: ignore[arg-type]
     with refused("store-of-other-problem", "prepare-impressions"):
-        fit(tiny(), market, tmp_path / "b", progress=False)
-    assert not (tmp_path / "a").exists() and not (tmp_path / "b").exists()
+        Clicks(market, runs.home)("a")  # type: ignore[arg-type]
+    assert not (runs.home / "a").exists()
 
 
-def test_what_ranks_items_is_refused_on_a_click_model(store: ImpressionStore, tmp_path: Path) -> None:
-    run = fit(tiny("training.max_epochs=1"), store, tmp_path / "run", progress=False)
+def test_what_ranks_items_is_refused_on_a_click_model(run: Run, clicked: Clicks) -> None:
     for ask in (lambda: fr.recommend(run, {"me": [1]}), lambda: run.catalog):
         with refused("not-a-recommender"):
             ask()
     with refused("setting-without-effect", "users", "alarm"):
-        fit(tiny("training.max_epochs=1"), store, tmp_path / "w", progress=False, callbacks=(fr.Watch(users=9),))
-    assert not (tmp_path / "w").exists()
+        clicked("w", "training.max_epochs=1", callbacks=(fr.Watch(users=9),))
+    assert not (clicked.home / "w").exists()
 
 
 def test_model_and_evaluation_go_together() -> None:

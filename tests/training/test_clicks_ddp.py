@@ -6,15 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from fullrank.core.tensor_files import read_tensors
 from fullrank.run import Run
 from fullrank.training.fit import fit
 from tests.training.clicks import shop, tiny
+from tests.training.conftest import column, weights
 from tests.training.test_ddp import torchrun
-
-
-def column(run: Run, name: str) -> list[float]:
-    return [row[name] for row in run.rows() if row["event"] == "epoch"]
 
 
 @pytest.mark.process
@@ -25,9 +21,14 @@ def test_two_processes_equal_one(tmp_path: Path, worker: Path) -> None:
     two = torchrun(worker, spec, store, tmp_path / "two")  # type: ignore[arg-type]
     assert column(two, "train/bce") == pytest.approx(column(one, "train/bce"), rel=1e-5)
     assert column(two, "validation/auc") == pytest.approx(column(one, "validation/auc"), abs=2e-3)
-    a, b = (read_tensors(run.path / "weights.safetensors") for run in (one, two))
-    for name in a:  # by norm: Adam blows up the rounding of single weights whose gradients are near zero
-        assert (a[name] - b[name]).norm() <= 5e-3 * a[name].norm(), name
+    near(one, two, 5e-3)
+
+
+def near(one: Run, other: Run, share: float) -> None:
+    """By norm: Adam blows up the rounding of single weights whose gradients are near zero."""
+    a, b = weights(one), weights(other)
+    for name in a:
+        assert (a[name] - b[name]).norm() <= share * a[name].norm(), name
 
 
 @pytest.mark.slow
@@ -45,6 +46,4 @@ def test_tables_that_are_updated_by_row(update: str, processes: int, tmp_path: P
     several = torchrun(worker, spec, store, tmp_path / "several", processes)  # type: ignore[arg-type]
     assert column(several, "train/bce") == pytest.approx(column(one, "train/bce"), rel=1e-6)
     assert column(several, "validation/auc") == pytest.approx(column(one, "validation/auc"), abs=1e-6)
-    a, b = (read_tensors(run.path / "weights.safetensors") for run in (one, several))
-    for name in a:
-        assert (a[name] - b[name]).norm() <= 1e-3 * a[name].norm(), name
+    near(one, several, 1e-3)

@@ -10,12 +10,11 @@ import pytest
 import torch
 
 import fullrank as fr
-from fullrank.core.tensor_files import read_tensors
 from fullrank.data.events.store import Store
 from fullrank.run import Run
 from refusals import refused
 from seals import reseal
-from tests.training.conftest import tiny
+from tests.training.conftest import Runs, tiny, weights
 
 WEIGHT = "items.embedding.weight"
 
@@ -27,18 +26,14 @@ def cold(market: Store, tmp_path_factory: pytest.TempPathFactory) -> Store:
 
 @pytest.fixture(scope="module")
 def run(cold: Store, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    return fr.train(tiny("training.max_epochs=2"), cold, tmp_path_factory.mktemp("runs") / "run", progress=False)
-
-
-def weights(run: Run) -> torch.Tensor:
-    return read_tensors(run.path / "weights.safetensors")[WEIGHT]
+    return Runs(cold, tmp_path_factory.mktemp("runs"))("run", "training.max_epochs=2")
 
 
 @pytest.mark.parametrize("start", ["neighbours", "mean"])
 def test_unseen_items_take_the_mean_of_trained_ones(run: Run, tmp_path: Path, start: str) -> None:
     like = "category" if start == "neighbours" else None
     filled = fr.fill_unseen(run, tmp_path / "filled", start=start, like=like)  # type: ignore[arg-type]
-    before, after, unseen = weights(run), weights(filled), torch.from_numpy(run.catalog.popularity == 0)
+    before, after, unseen = weights(run)[WEIGHT], weights(filled)[WEIGHT], torch.from_numpy(run.catalog.popularity == 0)
     assert unseen.any() and torch.equal(after[~unseen], before[~unseen])
     kinds = run.catalog.frame["category"].to_list()
     for item in unseen.nonzero().flatten().tolist():
@@ -54,12 +49,12 @@ def test_the_filled_run_can_be_evaluated_and_asked(run: Run, cold: Store, tmp_pa
     assert len(fr.recommend(filled, {"u": cold.catalog.ids.to_list()[:3]}, k=5)) == 5
 
 
-def test_what_cannot_be_filled_is_said(run: Run, market: Store, cold: Store, tmp_path: Path) -> None:
+def test_what_cannot_be_filled_is_said(run: Run, cold: Store, tmp_path: Path, runs: Runs) -> None:
     with refused("like-not-given"):
         fr.fill_unseen(run, tmp_path / "a")
     with refused("unknown-column", "'categry'", "'category'"):
         fr.fill_unseen(run, tmp_path / "a", like="categry")
-    whole = fr.train(tiny("training.max_epochs=1"), market, tmp_path / "whole", progress=False)
+    whole = runs("whole", "training.max_epochs=1")
     with refused("nothing-to-fill"):
         fr.fill_unseen(whole, tmp_path / "a", start="mean")
     made = tiny("training.max_epochs=1", "model.items={kind: features, categorical: [category], ids: false}")
@@ -86,7 +81,6 @@ def alone(run: Run, out: Path) -> Run:
 def test_a_table_of_attributes_is_not_taken_for_one_of_items(cold: Store, tmp_path: Path) -> None:
     made = tiny("training.max_epochs=1", "model.items={kind: features, categorical: [category]}")
     run = fr.train(made, cold, tmp_path / "run", progress=False)
-    before = read_tensors(run.path / "weights.safetensors")
-    after = read_tensors(fr.fill_unseen(run, tmp_path / "filled", start="mean").path / "weights.safetensors")
+    before, after = weights(run), weights(fr.fill_unseen(run, tmp_path / "filled", start="mean"))
     changed = [name for name in before if not torch.equal(before[name], after[name])]
     assert changed == [WEIGHT]

@@ -16,17 +16,12 @@ from fullrank.core.spec import Spec
 from fullrank.core.tensor_files import read_tensors, write_tensors
 from fullrank.data.events.store import Store
 from fullrank.models.sequential.model import RecommenderModel
-from fullrank.models.sequential.regularizers.ewc import EWC
 from fullrank.run import Run
 from refusals import refused
-from tests.training.conftest import tiny
+from tests.training.conftest import Runs, Stop, Stopped, column, same_weights, weights
 
 QUIET = {"progress": False, "device": "cpu"}
 BLOCK = "encoder.blocks.{}."
-
-
-def weights(run: Run) -> dict[str, Tensor]:
-    return read_tensors(run.path / "weights.safetensors")
 
 
 def moved(before: Run, after: Run) -> set[str]:
@@ -37,8 +32,31 @@ def moved(before: Run, after: Run) -> set[str]:
 
 @pytest.fixture(scope="module")
 def run(market: Store, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    spec = tiny("training.max_epochs=2", "model.encoder.positions=learned")
-    return fr.train(spec, market, tmp_path_factory.mktemp("runs") / "run", **QUIET)
+    return Runs(market, tmp_path_factory.mktemp("runs"))(
+        "run", "training.max_epochs=2", "model.encoder.positions=learned"
+    )
+
+
+class On:
+    """``on("name", "setting")``: going on from the run in that folder of the test's."""
+
+    def __init__(self, run: Run, store: Store, home: Path) -> None:
+        self.run, self.store, self.home = run, store, home
+
+    def __call__(self, name: str, *settings: str, init_from: Run | None = None, **how: Any) -> Run:
+        start = init_from or self.run
+        return fr.train("same", self.store, self.home / name, init_from=start, set=settings, **QUIET, **how)
+
+
+@pytest.fixture
+def on(run: Run, market: Store, tmp_path: Path) -> On:
+    return On(run, market, tmp_path)
+
+
+@pytest.fixture(scope="module")
+def gru(market: Store, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    out = tmp_path_factory.mktemp("runs") / "gru"
+    return fr.train("gru4rec", market, out, set=["training.max_epochs=1", "model.dim=8"], **QUIET)
 
 
 @pytest.fixture(scope="module")
@@ -46,65 +64,61 @@ def importance(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return fr.fisher_information(run, tmp_path_factory.mktemp("fisher") / "f.safetensors", batches=3, device="cpu")
 
 
-def test_no_epoch_takes_the_weights_as_they_are(run: Run, market: Store, tmp_path: Path) -> None:
-    same = fr.train("same", market, tmp_path / "same", init_from=run, set=["training.max_epochs=0"], **QUIET)
+def test_no_epoch_takes_the_weights_as_they_are(run: Run, on: On, runs: Runs) -> None:
+    same = on("same", "training.max_epochs=0")
     assert not moved(run, same) and same.manifest["finished"]
     assert fr.evaluate(same).metrics == fr.evaluate(run).metrics
     again = fr.train(out=same.path, resume=True, **QUIET)
     assert not moved(run, again)
     fr.evaluate(fr.Run.open(same.path))
     with refused("no-run-to-start-from", "max_epochs=0"):
-        fr.train(tiny("training.max_epochs=0"), market, tmp_path / "none", **QUIET)
-    assert not (tmp_path / "none").exists()
+        runs("none", "training.max_epochs=0")
+    assert not (runs.home / "none").exists()
 
 
 @pytest.mark.parametrize("top", [0, 1, 2])
-def test_what_lies_below_the_top_blocks_stays(run: Run, market: Store, tmp_path: Path, top: int) -> None:
-    settings = ["training.max_epochs=1", f"training.top_blocks={top}"]
-    after = fr.train("same", market, tmp_path / "run", init_from=run, set=settings, **QUIET)
-    changed = moved(run, after)
+def test_what_lies_below_the_top_blocks_stays(run: Run, on: On, top: int) -> None:
     below = ("items.", "encoder.position.", *(BLOCK.format(place) for place in range(2 - top)))
-    assert changed and not {name for name in changed if name.startswith(below)}
     above = {name for name, _ in run.model().named_parameters() if not name.startswith(below)}
-    assert changed == above, "all that is not frozen learns"
+    after = on("run", "training.max_epochs=1", f"training.top_blocks={top}")
+    assert moved(run, after) == above, "all that is not frozen learns, and nothing else"
 
 
-def test_top_blocks_that_are_not_there(run: Run, market: Store, tmp_path: Path) -> None:
+def test_top_blocks_that_are_not_there(on: On, gru: Run, runs: Runs) -> None:
     with refused("setting-out-of-range", "top_blocks=3", "2 blocks"):
-        fr.train("same", market, tmp_path / "a", init_from=run, set=["training.top_blocks=3"], **QUIET)
+        on("a", "training.top_blocks=3")
     with refused("no-run-to-start-from", "top_blocks"):
-        fr.train(tiny("training.top_blocks=1"), market, tmp_path / "b", **QUIET)
-    gru = fr.train("gru4rec", market, tmp_path / "gru", set=["training.max_epochs=1", "model.dim=8"], **QUIET)
+        runs("b", "training.top_blocks=1")
     with refused("encoder-without-blocks", "top_blocks"):
-        fr.train("same", market, tmp_path / "c", init_from=gru, set=["training.top_blocks=1"], **QUIET)
+        on("c", "training.top_blocks=1", init_from=gru)
 
 
-def test_the_last_weights_may_be_kept(market: Store, tmp_path: Path) -> None:
-    """At a rate that spoils what was learned, the best epoch is not the last."""
-    settings = ["training.max_epochs=3", "training.lr=3", "training.clip_norm=1"]
-    best, last = (
-        fr.train(tiny(*settings, f"training.keep={keep}"), market, tmp_path / keep, **QUIET)
-        for keep in ("best", "last")
-    )
-    checkpoint = next((last.path / "checkpoints").glob("step-*")) / "weights.safetensors"
-    final = read_tensors(checkpoint)
+SPOILED = ("training.lr=3", "training.clip_norm=1")
+"""A rate that spoils what was learned: the best epoch is not the last."""
+
+
+def at_the_end(run: Run) -> dict[str, Tensor]:
+    return read_tensors(next((run.path / "checkpoints").glob("step-*")) / "weights.safetensors")
+
+
+def test_the_last_weights_may_be_kept(runs: Runs) -> None:
+    best, last = (runs(keep, "training.max_epochs=3", *SPOILED, f"training.keep={keep}") for keep in ("best", "last"))
+    final = at_the_end(last)
     assert all(torch.equal(final[name], tensor) for name, tensor in weights(last).items())
-    scores = [row["validation/ndcg@10"] for row in best.rows() if row["event"] == "epoch"]
+    scores = column(best, "validation/ndcg@10")
     assert max(scores) > scores[-1], "the data no longer shows it"
-    assert not torch.equal(weights(best)["items.embedding.weight"], weights(last)["items.embedding.weight"])
+    assert not same_weights(best, last)
 
 
-def test_the_last_weights_are_kept_where_patience_ends(market: Store, tmp_path: Path) -> None:
-    settings = ["training.max_epochs=9", "training.lr=3", "training.clip_norm=1", "training.patience=1"]
-    run = fr.train(tiny(*settings, "training.keep=last"), market, tmp_path / "run", **QUIET)
-    checkpoint = next((run.path / "checkpoints").glob("step-*")) / "weights.safetensors"
-    assert torch.equal(read_tensors(checkpoint)["items.embedding.weight"], weights(run)["items.embedding.weight"])
+def test_the_last_weights_are_kept_where_patience_ends(runs: Runs) -> None:
+    run = runs("run", "training.max_epochs=9", *SPOILED, "training.patience=1", "training.keep=last")
+    assert torch.equal(at_the_end(run)["items.embedding.weight"], weights(run)["items.embedding.weight"])
     assert fr.evaluate(run).metrics
 
 
-def test_fisher_is_the_mean_of_squared_gradients(run: Run, market: Store, tmp_path: Path) -> None:
+def test_fisher_is_the_mean_of_squared_gradients(runs: Runs, market: Store, tmp_path: Path) -> None:
     """Against one batch after another, without dropout, on batches of a size of their own."""
-    plain = fr.train(tiny("training.max_epochs=1", dropout=0.0), market, tmp_path / "run", **QUIET)
+    plain = runs("run", "training.max_epochs=1", dropout=0.0)
     made = fr.fisher_information(plain, tmp_path / "f", batches=3, batch_size=100, device="cpu")
     held, model = read_tensors(made), plain.model()
     assert isinstance(model, RecommenderModel)
@@ -153,68 +167,46 @@ def test_ewc_is_its_equation(run: Run, importance: Path) -> None:
     assert value.item() == pytest.approx(expected, rel=1e-5) and expected > 0
 
 
-def test_a_heavy_weight_holds_what_mattered(run: Run, importance: Path, market: Store, tmp_path: Path) -> None:
+def test_a_heavy_weight_holds_what_mattered(run: Run, importance: Path, on: On) -> None:
     """Where F is large the weights stay closer to where they were than without the penalty."""
-    on = {}
-    for weight in (1e-9, 1e5):
-        spec = run.spec.override("training.max_epochs=2", "seed=4")
-        penalty = EWC(weight=weight, fisher=str(importance))
-        model = spec.model.model_copy(update={"penalties": (penalty,)})
-        spec = spec.model_copy(update={"model": model})
-        on[weight] = fr.train(spec, market, tmp_path / str(weight), init_from=run, **QUIET)
-    held = read_tensors(importance)
-    away = {
-        weight: sum(
-            float((held["fisher." + name] * (weights(after)[name] - weights(run)[name]) ** 2).sum())
+    held, away = read_tensors(importance), {}
+    for weight in ("1e-9", "1e5"):
+        penalty = f"model.penalties=[{{kind: ewc, weight: {weight}, fisher: {importance}}}]"
+        after = weights(on(weight, "training.max_epochs=2", "seed=4", penalty))
+        away[weight] = sum(
+            float((held["fisher." + name] * (after[name] - weights(run)[name]) ** 2).sum())
             for name, _ in run.model().named_parameters()
         )
-        for weight, after in on.items()
-    }
-    assert away[1e5] < away[1e-9] / 3
+    assert away["1e5"] < away["1e-9"] / 3
 
 
-def test_without_a_file_it_holds_on_to_the_start_and_resumes_to_the_same_weights(
-    run: Run, market: Store, tmp_path: Path
-) -> None:
+def test_without_a_file_it_holds_on_to_the_start_and_resumes_to_the_same_weights(on: On, runs: Runs) -> None:
     """A run that was cut off reads where it started from its source, not where it was cut off."""
-    settings = ["training.max_epochs=3", "model.penalties=[{kind: ewc, weight: 10}]", "seed=2"]
-    whole = fr.train("same", market, tmp_path / "whole", init_from=run, set=settings, **QUIET)
-
-    class Cut:
-        def on_epoch(self, state: Any) -> dict[str, float]:
-            if state.epoch == 2:
-                raise KeyboardInterrupt
-            return {}
-
-    with pytest.raises(KeyboardInterrupt):
-        fr.train("same", market, tmp_path / "cut", init_from=run, set=settings, callbacks=[Cut()], **QUIET)
-    resumed = fr.train(out=tmp_path / "cut", resume=True, **QUIET)
-    assert all(torch.equal(tensor, weights(resumed)[name]) for name, tensor in weights(whole).items())
+    settings = ("training.max_epochs=3", "model.penalties=[{kind: ewc, weight: 10}]", "seed=2")
+    with pytest.raises(Stopped):
+        on("cut", *settings, callbacks=[Stop(2)])
+    resumed = fr.train(out=on.home / "cut", resume=True, **QUIET)
+    assert same_weights(on("whole", *settings), resumed)
     with refused("no-run-to-start-from", "ewc"):
-        fr.train(tiny("model.penalties=[{kind: ewc}]"), market, tmp_path / "none", **QUIET)
+        runs("none", "model.penalties=[{kind: ewc}]")
 
 
-def test_a_file_of_another_model_or_a_damaged_one(run: Run, importance: Path, market: Store, tmp_path: Path) -> None:
-    def on(path: Path, *settings: str) -> None:
-        given = [f"model.penalties=[{{kind: ewc, fisher: {path}}}]", *settings]
-        fr.train("same", market, tmp_path / "run", init_from=run, set=given, **QUIET)
-
-    with refused("missing-file", "nowhere"):
-        on(tmp_path / "nowhere")
-    (tmp_path / "text").write_text("no tensors")
-    with refused("file-damaged", "text"):
-        on(tmp_path / "text")
+def test_a_file_of_another_model_or_a_damaged_one(importance: Path, on: On, tmp_path: Path) -> None:
     held = read_tensors(importance)
+    (tmp_path / "text").write_text("no tensors")
     lacking = {name: tensor for name, tensor in held.items() if name != "fisher.items.embedding.weight"}
     write_tensors(tmp_path / "lacking", lacking)
-    with refused("fisher-of-other-model", "items.embedding.weight", "no numbers"):
-        on(tmp_path / "lacking")
     write_tensors(tmp_path / "nan", {name: tensor * float("nan") for name, tensor in held.items()})
-    with refused("fisher-of-other-model", "not finite"):
-        on(tmp_path / "nan")
     write_tensors(tmp_path / "below", {name: -tensor - 1 for name, tensor in held.items()})
-    with refused("file-damaged", "below 0"):
-        on(tmp_path / "below")
+    for name, code, told in (
+        ("nowhere", "missing-file", "nowhere"),
+        ("text", "file-damaged", "text"),
+        ("lacking", "fisher-of-other-model", "items.embedding.weight"),
+        ("nan", "fisher-of-other-model", "not finite"),
+        ("below", "file-damaged", "below 0"),
+    ):
+        with refused(code, told):
+            on("run", f"model.penalties=[{{kind: ewc, fisher: {tmp_path / name}}}]")
     assert not (tmp_path / "run").exists()
 
 
@@ -226,15 +218,14 @@ def test_a_run_answers_without_the_file(run: Run, importance: Path, market: Stor
     assert len(fr.recommend(after, histories={"me": market.catalog.ids[:3].to_list()}, k=5)) == 5
 
 
-def test_settings_without_effect(run: Run, market: Store, tmp_path: Path) -> None:
+def test_settings_without_effect(run: Run, gru: Run, on: On, market: Store, tmp_path: Path) -> None:
     with refused("setting-without-effect", "stage_epochs", "stages=0"):
         fr.finetune(run, market, tmp_path / "a", stages=0, stage_epochs=3, **QUIET)
     with refused("setting-without-effect", "ewc_weight"):
         fr.finetune(run, market, tmp_path / "a", ewc_weight=3.0, **QUIET)
-    gru = fr.train("gru4rec", market, tmp_path / "gru", set=["training.max_epochs=1", "model.dim=8"], **QUIET)
     with refused("encoder-without-blocks", "stages=0"):
         fr.finetune(gru, market, tmp_path / "a", **QUIET)
-    zero = fr.train("same", market, tmp_path / "zero", init_from=run, set=["training.max_epochs=0"], **QUIET)
+    zero = on("zero", "training.max_epochs=0")
     with refused("no-epochs", str(zero.path)):
         fr.finetune(zero, market, tmp_path / "a", **QUIET)
     popular = fr.train("popularity", market, tmp_path / "popular", **QUIET)

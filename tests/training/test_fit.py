@@ -13,20 +13,15 @@ import fullrank as fr
 from fullrank.core.errors import install_extra
 from fullrank.core.tensor_files import read_tensors
 from fullrank.data.events.store import Store
-from fullrank.run import Run
 from fullrank.training import TrainState
 from fullrank.training.fit import fit
 from refusals import refused
 from tests.training import clicks
-from tests.training.conftest import tiny
+from tests.training.conftest import Runs, column, epochs, tiny
 
 
-def epochs(run: Run) -> list[dict[str, Any]]:
-    return [row for row in run.rows() if row["event"] == "epoch"]
-
-
-def test_rows_tell_loss_pace_and_score(market: Store, tmp_path: Path) -> None:
-    rows = epochs(fit(tiny("training.max_epochs=3"), market, tmp_path / "run", progress=False))
+def test_rows_tell_loss_pace_and_score(runs: Runs) -> None:
+    rows = epochs(runs("run", "training.max_epochs=3"))
     assert [row["epoch"] for row in rows] == [1, 2, 3]
     assert rows[-1]["train/loss"] < rows[0]["train/loss"]
     for row in rows:
@@ -34,15 +29,15 @@ def test_rows_tell_loss_pace_and_score(market: Store, tmp_path: Path) -> None:
         assert 0 < row["validation/ndcg@10"] < 1
 
 
-def test_the_best_epoch_is_kept_not_the_last(market: Store, tmp_path: Path) -> None:
+def test_the_best_epoch_is_kept_not_the_last(market: Store, runs: Runs) -> None:
     class Ruin:
         def on_epoch(self, state: TrainState) -> dict[str, Any]:
             if state.epoch == 2:
                 torch.nn.init.normal_(state.model.items.embedding.weight, std=5.0)
             return {}
 
-    run = fit(tiny("training.max_epochs=4"), market, tmp_path / "run", callbacks=(Ruin(),), progress=False)
-    scores = [row["validation/ndcg@10"] for row in epochs(run)]
+    run = runs("run", "training.max_epochs=4", callbacks=(Ruin(),))
+    scores = column(run, "validation/ndcg@10")
     assert max(scores[:2]) > max(scores[2:])
     found = fr.evaluate(run, "validation", data=market).metrics["ndcg@10"]
     assert found == pytest.approx(max(scores), abs=1e-6)
@@ -54,50 +49,39 @@ def test_patience_ends_a_run(market: Store, tmp_path: Path) -> None:
     assert len(rows) <= 6
 
 
-def test_evaluate_every_skips_epochs_but_never_the_last(market: Store, tmp_path: Path) -> None:
-    rows = epochs(
-        fit(tiny("training.max_epochs=5", "training.evaluate_every=2"), market, tmp_path / "r", progress=False)
-    )
+def test_evaluate_every_skips_epochs_but_never_the_last(runs: Runs) -> None:
+    rows = epochs(runs("r", "training.max_epochs=5", "training.evaluate_every=2"))
     assert [row["epoch"] for row in rows if "validation/ndcg@10" in row] == [2, 4, 5]
 
 
-def test_callbacks_add_figures(market: Store, tmp_path: Path) -> None:
+def test_callbacks_add_figures(runs: Runs) -> None:
     class Norm:
         def on_epoch(self, state: TrainState) -> dict[str, Any]:
             return {"norm": float(state.model.items.all().norm()), "at": state.epoch}
 
-    run = fit(tiny("training.max_epochs=2"), market, tmp_path / "run", callbacks=(Norm(),), progress=False)
+    run = runs("run", "training.max_epochs=2", callbacks=(Norm(),))
     assert [row["at"] for row in epochs(run)] == [1, 2]
     assert all(row["norm"] > 0 for row in epochs(run))
 
 
-@pytest.mark.parametrize("name", ["csv", "tensorboard"])
-def test_lightning_loggers_by_name(name: str, market: Store, tmp_path: Path) -> None:
-    run = fit(tiny("training.max_epochs=1"), market, tmp_path / "run", loggers=(name,), progress=False)
-    files = [p for p in (run.path / "logs").rglob("*") if p.is_file()]
-    assert any(p.stat().st_size > 0 for p in files)
-
-
-def test_an_unknown_logger_is_named(market: Store, tmp_path: Path) -> None:
-    with refused("unknown-logger", "tensorboard"):
-        fit(tiny("training.max_epochs=1"), market, tmp_path / "run", loggers=("tensorbord",), progress=False)
+def test_lightning_loggers_by_name(runs: Runs) -> None:
+    run = runs("run", "training.max_epochs=1", loggers=("csv", "tensorboard"))
+    for name in ("csv", "tensorboard"):
+        assert any(p.stat().st_size > 0 for p in (run.path / "logs" / name).rglob("*") if p.is_file())
 
 
 @pytest.mark.parametrize("clip", ["null", "1"])
-def test_bf16_learns_about_as_well(clip: str, market: Store, tmp_path: Path) -> None:
+def test_bf16_learns_about_as_well(clip: str, runs: Runs) -> None:
     settings = "training.clip_norm=" + clip
-    full, half = (
-        epochs(fit(tiny(f"training.precision={p}", settings, dropout=0.0), market, tmp_path / p, progress=False))
-        for p in ("fp32", "bf16")
-    )
+    full, half = (epochs(runs(p, f"training.precision={p}", settings, dropout=0.0)) for p in ("fp32", "bf16"))
     assert half[-1]["train/loss"] == pytest.approx(full[-1]["train/loss"], rel=0.03)
     assert half[-1]["train/loss"] != full[-1]["train/loss"]
 
 
-def test_divergence_is_an_error_not_a_number(market: Store, tmp_path: Path) -> None:
+def test_divergence_is_an_error_not_a_number(runs: Runs) -> None:
     # each step multiplies weights by -1e8, which no processor's rounding keeps finite until the epoch is measured
     with refused("loss-not-finite", "training.lr"):
-        fit(tiny("training.lr=100", "training.weight_decay=1e6", dropout=0.0), market, tmp_path / "run", progress=False)
+        runs("run", "training.lr=100", "training.weight_decay=1e6", dropout=0.0)
 
 
 def test_a_batch_larger_than_the_data_is_said_and_recorded(
@@ -114,19 +98,17 @@ def test_a_batch_larger_than_the_data_is_said_and_recorded(
         caplog.clear()
 
 
-def test_a_logger_without_its_package_names_the_extra(
-    market: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_logger_without_its_package_names_the_extra(monkeypatch: pytest.MonkeyPatch, runs: Runs) -> None:
     def absent(**_: Any) -> None:
         raise ModuleNotFoundError("Neither `tensorboard` nor `tensorboardX` is available. Try `pip install`ing either.")
 
     for name, told in (("TensorBoardLogger", install_extra("tensorboard")), ("WandbLogger", "pip install")):
         monkeypatch.setattr(f"lightning.pytorch.loggers.{name}", absent)
         with refused("missing-package", told):
-            fit(tiny(), market, tmp_path / "run", loggers=(name.removesuffix("Logger").lower(),), progress=False)
+            runs("run", loggers=(name.removesuffix("Logger").lower(),))
 
 
-def test_without_validation_all_epochs_run_and_the_last_weights_stay(market: Store, tmp_path: Path) -> None:
+def test_without_validation_all_epochs_run_and_the_last_weights_stay(tmp_path: Path) -> None:
     """Two events a user are too few for leave-one-out: all of them are training events."""
     events = pl.DataFrame({"user_id": [u for u in range(40) for _ in "ab"], "item_id": [i % 7 for i in range(80)],
                            "timestamp": range(80)})  # fmt: skip

@@ -9,16 +9,10 @@ import pytest
 import torch
 
 import fullrank as fr
-from fullrank.core.tensor_files import read_tensors
 from fullrank.data.events.store import Store
 from fullrank.run import Run
 from refusals import refused
-from tests.training.conftest import tiny
-
-
-@pytest.fixture(scope="module")
-def run(market: Store, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    return fr.train(tiny("training.max_epochs=2"), market, tmp_path_factory.mktemp("runs") / "run", progress=False)
+from tests.training.conftest import tiny, weights
 
 
 def new_items(market: Store, count: int = 3) -> pl.DataFrame:
@@ -31,7 +25,7 @@ def new_items(market: Store, count: int = 3) -> pl.DataFrame:
 
 def test_neighbours_give_the_mean_of_their_kind(run: Run, market: Store, tmp_path: Path) -> None:
     grown = fr.grow_catalog(run, new_items(market), tmp_path / "grown", start="neighbours", like="category")
-    old, new = (read_tensors(r.path / "weights.safetensors")["items.embedding.weight"] for r in (run, grown))
+    old, new = (weights(r)["items.embedding.weight"] for r in (run, grown))
     same = torch.from_numpy((market.catalog.frame["category"] == market.catalog.frame["category"][5]).to_numpy())
     assert torch.equal(new[: len(old)], old)
     torch.testing.assert_close(new[len(old) :], old[same].mean(0).expand(3, -1), rtol=1e-5, atol=1e-7)
@@ -84,7 +78,7 @@ def test_what_only_looks_like_one_row_per_item_stays(tmp_path: Path) -> None:
     run = fr.train(tiny("training.max_epochs=1"), fr.prepare(events, tmp_path / "store"), tmp_path / "run",
                    progress=False)  # fmt: skip
     grown = fr.grow_catalog(run, pl.DataFrame({"item_id": [100, 101, 102]}), tmp_path / "grown", start="mean")
-    old, new = (read_tensors(r.path / "weights.safetensors") for r in (run, grown))
+    old, new = (weights(r) for r in (run, grown))
     name = "encoder.blocks.0.attention.qkv.weight"
     assert len(new[name]) == grown.catalog.size == 48 and torch.equal(new[name], old[name])
     assert len(grown.model().items.all()) == 48

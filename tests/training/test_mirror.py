@@ -7,31 +7,13 @@ from pathlib import Path
 
 import fsspec
 import pytest
-import torch
 
 from fullrank.api import train
 from fullrank.core.readers import read_json
-from fullrank.core.tensor_files import read_tensors
 from fullrank.data.events.store import Store
 from fullrank.training.mirror import Mirror
 from refusals import refused
-from tests.training.conftest import tiny
-
-
-class Stopped(Exception):
-    """A machine that is lost."""
-
-
-class Stop:
-    """A callback that ends training in an epoch."""
-
-    def __init__(self, epoch: int) -> None:
-        self.epoch = epoch
-
-    def on_epoch(self, state: object) -> dict[str, float]:
-        if state.epoch == self.epoch:  # type: ignore[attr-defined]
-            raise Stopped
-        return {}
+from tests.training.conftest import Runs, Stop, Stopped, column, same_weights, tiny
 
 
 def tree(folder: Path) -> dict[str, bytes]:
@@ -39,20 +21,14 @@ def tree(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("kind", ["file", pytest.param("memory", marks=pytest.mark.slow)])
-def test_a_run_goes_on_from_there_on_an_empty_disk(kind: str, market: Store, tmp_path: Path) -> None:
+def test_a_run_goes_on_from_there_on_an_empty_disk(kind: str, market: Store, tmp_path: Path, runs: Runs) -> None:
     url = f"file://{tmp_path}/elsewhere" if kind == "file" else "memory://elsewhere"
-    whole = train(tiny("training.max_epochs=4"), market, tmp_path / "whole", progress=False)
+    whole = runs("whole", "training.max_epochs=4")
     with pytest.raises(Stopped):
-        train(
-            tiny("training.max_epochs=4"), market, tmp_path / "lost", progress=False, checkpoints=url,
-            callbacks=[Stop(3)],
-        )  # fmt: skip
+        runs("lost", "training.max_epochs=4", checkpoints=url, callbacks=[Stop(3)])  # fmt: skip
     shutil.rmtree(tmp_path / "lost")
     run = train(out=tmp_path / "other", data=market, resume=True, checkpoints=url, progress=False)
-    a, b = (read_tensors(one.path / "weights.safetensors") for one in (whole, run))
-    assert a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
-    epochs = [(row["epoch"], row["train/loss"]) for row in run.rows() if row["event"] == "epoch"]
-    assert epochs == [(row["epoch"], row["train/loss"]) for row in whole.rows() if row["event"] == "epoch"]
+    assert same_weights(whole, run) and all(column(run, n) == column(whole, n) for n in ("epoch", "train/loss"))
 
     files, root = fsspec.core.url_to_fs(url)
     assert read_json(run.path / "manifest.json")["finished"] is True
@@ -60,10 +36,8 @@ def test_a_run_goes_on_from_there_on_an_empty_disk(kind: str, market: Store, tmp
     assert tree(tmp_path / "copy") == tree(run.path), "the finished run is there too"
     assert len(files.ls(f"{root}/files")) == len(set(tree(run.path).values())), "and nothing else"
     with refused("folder-holds-a-run", url, "resume=True"):
-        train(tiny(), market, tmp_path / "new", progress=False, checkpoints=url)
-    again = train(
-        tiny("training.max_epochs=1"), market, tmp_path / "new", overwrite=True, progress=False, checkpoints=url
-    )
+        runs("new", checkpoints=url)
+    again = runs("new", "training.max_epochs=1", overwrite=True, checkpoints=url)
     Mirror(url).restore(tmp_path / "second")
     assert tree(tmp_path / "second") == tree(again.path)
     files.rm(root, recursive=True)

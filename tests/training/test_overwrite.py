@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import csv
 import json
-import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 import torch
 
@@ -22,27 +23,23 @@ from fullrank.core import files
 from fullrank.core.errors import UserError
 from fullrank.core.files import NotWritten
 from fullrank.core.locks import folder_lock
-from fullrank.core.tensor_files import read_tensors
 from fullrank.data.events.store import Store
 from fullrank.models.sequential.baselines.popularity import PopularityModel
 from fullrank.run import Run
 from fullrank.training import TrainState, checkpoint
 from refusals import refused
-from tests.training.conftest import tiny
+from tests.training.conftest import Runs, same_weights, tiny
+from tests.training.test_ddp import torchrun
+from tests.training.test_resume import start as start_spec
 
 SHORT = "training.max_epochs=2"
 NEW = tiny(SHORT, "seed=9")
 
 
-@pytest.fixture(scope="module")
-def good(market: Store, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return train(tiny(SHORT), market, tmp_path_factory.mktemp("old") / "run", progress=False).path
-
-
 @pytest.fixture
-def old(good: Path, tmp_path: Path) -> Path:
+def old(run: Run, tmp_path: Path) -> Path:
     """A run with a file and a folder of its owner's in it."""
-    shutil.copytree(good, tmp_path / "run")
+    shutil.copytree(run.path, tmp_path / "run")
     (tmp_path / "run" / "thesis.tex").write_text("mine")
     (tmp_path / "run" / "notes").mkdir()
     (tmp_path / "run" / "notes" / "a.txt").write_text("mine too")
@@ -55,6 +52,19 @@ def content(folder: Path) -> dict[str, bytes]:
 
 def left(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
+
+
+@contextmanager
+def unchanged(run: Path) -> Iterator[None]:
+    before = content(run)
+    yield
+    assert content(run) == before and left(run.parent) == ["run"]
+
+
+@pytest.fixture
+def replace(old: Path, market: Store) -> Callable[..., Run]:
+    """Train `NEW` over the old run."""
+    return partial(train, NEW, market, old, overwrite=True, progress=False)
 
 
 class Eyes:
@@ -73,69 +83,51 @@ class Eyes:
         return {}
 
 
-def test_the_old_run_is_there_until_the_first_checkpoint(old: Path, market: Store) -> None:
+def test_the_old_run_is_there_until_the_first_checkpoint(old: Path, replace: Callable[..., Run]) -> None:
     eyes = Eyes(old)
-    made = train(NEW, market, old, overwrite=True, callbacks=[eyes], progress=False)
+    made = replace(callbacks=[eyes])
     assert eyes.seeds == [0, 9] and eyes.beside == [True, False]
     assert made.spec.seed == 9 and made.path == old and left(old.parent) == ["run"]
-
-
-def test_what_is_not_the_runs_survives(old: Path, market: Store) -> None:
-    train(NEW, market, old, overwrite=True, progress=False)
     assert (old / "thesis.tex").read_text() == "mine" and (old / "notes" / "a.txt").read_text() == "mine too"
 
 
 @pytest.mark.parametrize("ends", [RuntimeError, KeyboardInterrupt, UserError])
 def test_an_end_before_the_first_checkpoint_changes_nothing(
-    ends: type[BaseException], old: Path, market: Store
+    ends: type[BaseException], old: Path, replace: Callable[..., Run]
 ) -> None:
-    before = content(old)
-    with pytest.raises(ends):
-        train(NEW, market, old, overwrite=True, callbacks=[Eyes(old, ends)], progress=False)
-    assert content(old) == before and left(old.parent) == ["run"]
+    with unchanged(old), pytest.raises(ends):
+        replace(callbacks=[Eyes(old, ends)])
 
 
-@pytest.mark.parametrize("settings", [("training.betas=[2,3]",), ("training.lr=.inf",), ("training.precision=bf17",)])
-def test_settings_are_checked_before(settings: tuple[str, ...], old: Path, market: Store) -> None:
+@pytest.mark.parametrize("setting", ["training.betas=[2,3]", "training.lr=.inf", "training.precision=bf17"])
+def test_settings_are_checked_before(setting: str, old: Path, replace: Callable[..., Run]) -> None:
     """Point 5 of the review: the weights were gone before the optimizer refused its betas."""
-    before = content(old)
-    with pytest.raises(ValueError):
-        train(tiny(SHORT, *settings), market, old, overwrite=True, progress=False)
-    assert content(old) == before and left(old.parent) == ["run"]
+    with unchanged(old), pytest.raises(ValueError):
+        replace(set=[setting])
 
 
-def test_an_overwritten_run_is_that_of_an_empty_folder(old: Path, market: Store, tmp_path: Path) -> None:
-    fresh = train(NEW, market, tmp_path / "fresh", loggers=("csv",), progress=False)
-    made = train(NEW, market, old, overwrite=True, loggers=("csv",), progress=False)
-    a, b = (read_tensors(run.path / "weights.safetensors") for run in (fresh, made))
-    assert a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+def test_an_overwritten_run_is_that_of_an_empty_folder(replace: Callable[..., Run], runs: Runs) -> None:
+    fresh, made = runs("fresh", SHORT, "seed=9", loggers=("csv",)), replace(loggers=("csv",))
+    assert same_weights(fresh, made)
     losses = [[(row["event"], row["step"], row.get("train/loss")) for row in run.rows()] for run in (fresh, made)]
     assert losses[0] == losses[1]
-    tables = [
-        list(csv.DictReader((run.path / "logs" / "csv" / "metrics.csv").read_text().splitlines()))
-        for run in (fresh, made)
-    ]
-    assert len(tables[0]) == len(tables[1]) == 2, "the epoch before the exchange is among them"
-    assert [row["epoch/train/loss"] for row in tables[0]] == [row["epoch/train/loss"] for row in tables[1]]
+    tables = [pl.read_csv(run.path / "logs" / "csv" / "metrics.csv")["epoch/train/loss"] for run in (fresh, made)]
+    assert tables[0].equals(tables[1]) and len(tables[0]) == 2, "the epoch before the exchange is among them"
 
 
 def test_a_baseline_that_fails_leaves_the_old_run(old: Path, market: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = content(old)
-
     def fails(*_: object) -> None:
         raise MemoryError
 
-    with monkeypatch.context() as patched, pytest.raises(MemoryError):
+    baseline = partial(train, "popularity", market, old, overwrite=True, progress=False)
+    with unchanged(old), monkeypatch.context() as patched, pytest.raises(MemoryError):
         patched.setattr(PopularityModel, "fit", fails)
-        train("popularity", market, old, overwrite=True, progress=False)
-    assert content(old) == before and left(old.parent) == ["run"]
-    assert train("popularity", market, old, overwrite=True, progress=False).spec.recipe == "popularity"
+        baseline()
+    assert baseline().spec.recipe == "popularity"
 
 
 def start(worker: Path, store: Store, out: Path, mode: str, *settings: str) -> subprocess.Popen[bytes]:
-    spec = json.dumps(tiny("seed=9", *settings).dump())
-    env = os.environ | {"OMP_NUM_THREADS": "1"}
-    return subprocess.Popen([sys.executable, str(worker), str(store.path), str(out), spec, mode], env=env)
+    return start_spec(worker, store, out, mode, tiny("seed=9", *settings))
 
 
 def wait_for(process: subprocess.Popen[bytes], found: Any) -> None:
@@ -161,14 +153,14 @@ def test_killed_before_the_first_checkpoint(old: Path, market: Store, worker: Pa
 
 
 @pytest.mark.process
-def test_a_run_in_training_is_refused_to_others(market: Store, tmp_path: Path, worker: Path) -> None:
+def test_a_run_in_training_is_refused_to_others(market: Store, tmp_path: Path, worker: Path, runs: Runs) -> None:
     """Point 7 of the review: of two that resumed at once, one died, and the log had rows twice."""
     process = start(worker, market, tmp_path / "run", "fresh", "training.max_epochs=4000")
     wait_for(process, (tmp_path / "run" / "checkpoints" / "last.json").exists)
     try:
         for how in ({"resume": True}, {"overwrite": True}, {}):
             with refused("folder-locked", tmp_path / "run", "train", process.pid):
-                train(tiny("seed=9", "training.max_epochs=4000"), market, tmp_path / "run", progress=False, **how)
+                runs("run", "seed=9", "training.max_epochs=4000", **how)
         assert process.poll() is None
     finally:
         process.kill()
@@ -177,14 +169,14 @@ def test_a_run_in_training_is_refused_to_others(market: Store, tmp_path: Path, w
     assert rows == sorted(set(rows))
 
 
-def test_a_thread_is_refused_too(market: Store, tmp_path: Path) -> None:
-    with folder_lock(tmp_path / "run", "train"), ThreadPoolExecutor(1) as other:
+def test_a_thread_is_refused_too(runs: Runs) -> None:
+    with folder_lock(runs.home / "run", "train"), ThreadPoolExecutor(1) as other:
         with refused("folder-locked"):
-            other.submit(train, tiny(SHORT), market, tmp_path / "run", progress=False).result()
+            other.submit(runs, "run", SHORT).result()
 
 
 def test_a_checkpoint_that_does_not_fit_on_the_disk(
-    market: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The one before stays, half of the new one does not, and the run goes on from there."""
     write = checkpoint.write_tensors
@@ -196,61 +188,51 @@ def test_a_checkpoint_that_does_not_fit_on_the_disk(
 
     with monkeypatch.context() as patched, refused("not-written", "No space left on device"):
         patched.setattr(checkpoint, "write_tensors", full)
-        train(NEW, market, tmp_path / "run", progress=False)
+        runs("run", SHORT, "seed=9")
     kept = json.loads((tmp_path / "run" / "checkpoints" / "last.json").read_text())["folder"]
     assert left(tmp_path / "run" / "checkpoints") == ["last.json", kept]
-    cut = train(NEW, market, tmp_path / "run", resume=True, progress=False)
-    whole = train(NEW, market, tmp_path / "whole", progress=False)
-    a, b = (read_tensors(run.path / "weights.safetensors") for run in (cut, whole))
-    assert all(torch.equal(a[name], b[name]) for name in a)
+    cut = runs("run", SHORT, "seed=9", resume=True)
+    whole = runs("whole", SHORT, "seed=9")
+    assert same_weights(cut, whole)
 
 
-def test_an_exchange_that_the_disk_refuses(old: Path, market: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = content(old)
-
+def test_an_exchange_that_the_disk_refuses(
+    old: Path, replace: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(files, "_swap", full)
-    with refused("not-written", old, "No space left on device"):
-        train(NEW, market, old, overwrite=True, progress=False)
-    assert content(old) == before and left(old.parent) == ["run"]
+    with unchanged(old), refused("not-written", old, "No space left on device"):
+        replace()
 
 
-def test_without_an_atomic_exchange(old: Path, market: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_an_atomic_exchange(old: Path, replace: Callable[..., Run], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "exchange", lambda new, out: False)
-    assert train(NEW, market, old, overwrite=True, progress=False).spec.seed == 9
+    assert replace().spec.seed == 9
     assert left(old.parent) == ["run"] and (old / "thesis.tex").exists()
 
 
 @pytest.mark.parametrize("how", [{}, {"resume": True}])
-def test_a_kill_in_the_first_write_blocks_nothing(how: dict[str, bool], market: Store, tmp_path: Path) -> None:
+def test_a_kill_in_the_first_write_blocks_nothing(how: dict[str, bool], tmp_path: Path, runs: Runs) -> None:
     """Point 10 of the review: what was left of spec.json was taken for a file of others."""
     (tmp_path / "run" / f".spec.json.{2**22 + 1}-1-00000000.part").mkdir(parents=True)
     (tmp_path / "run" / f".spec.json.{2**22 + 1}.part").write_text("{")
     (tmp_path / ".run.lock").write_text("")
-    made = train(tiny(SHORT), market, tmp_path / "run", progress=False, **how)
+    made = runs("run", SHORT, **how)
     assert left(tmp_path) == ["run"] and not [name for name in left(made.path) if name.startswith(".")]
 
 
-def test_a_run_that_lost_its_manifest_is_not_cleared(old: Path, market: Store) -> None:
+def test_a_run_that_lost_its_manifest_is_not_cleared(old: Path, market: Store, replace: Callable[..., Run]) -> None:
     for name in ("manifest.json", "thesis.tex"):
         (old / name).unlink()
     shutil.rmtree(old / "notes")
-    before = content(old)
-    with refused("folder-holds-a-run", old, "overwrite=True"):
+    with unchanged(old), refused("folder-holds-a-run", old, "overwrite=True"):
         train(NEW, market, old, progress=False)
-    assert content(old) == before
-    train(NEW, market, old, overwrite=True, progress=False)
+    replace()
 
 
 @pytest.mark.process
 def test_processes_overwrite_together(old: Path, market: Store, worker: Path) -> None:
-    spec = json.dumps(tiny("training.max_epochs=1", "seed=9", dropout=0.0).dump())
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(worker)]
-    done = subprocess.run(
-        [*command, str(market.path), str(old), spec, "overwrite"],
-        env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=240,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
+    torchrun(worker, tiny("training.max_epochs=1", "seed=9", dropout=0.0), market, old, mode="overwrite")
     assert Run.open(old).spec.seed == 9 and left(old.parent) == ["run"]

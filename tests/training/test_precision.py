@@ -15,7 +15,7 @@ from fullrank.training import precision
 from fullrank.training.fit import _trainer, fit
 from fullrank.training.precision import best_precision, settled, usual_precision
 from refusals import refused
-from tests.training.conftest import tiny
+from tests.training.conftest import Runs, tiny
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 AUTO = find_experiment("sasrec").override("training.precision=auto")
@@ -38,8 +38,8 @@ def test_auto_is_what_the_device_multiplies_fast(capability: Any) -> None:
     assert settled(AUTO.override("training.precision=bf16"), CPU).training.precision == "bf16"
 
 
-def test_a_run_says_what_it_was_and_goes_on_in_it(market: Store, tmp_path: Path, monkeypatch: Any) -> None:
-    run = fit(tiny("training.precision=auto", "training.max_epochs=1"), market, tmp_path / "run", progress=False)
+def test_a_run_says_what_it_was_and_goes_on_in_it(market: Store, monkeypatch: Any, runs: Runs) -> None:
+    run = runs("run", "training.precision=auto", "training.max_epochs=1")
     assert run.spec.training.precision == "fp32"
     assert usual_precision("sasrec", run.path, CUDA, resume=True) == ("training.precision=fp32",)
     monkeypatch.setattr(precision, "best_precision", lambda device: "bf16")

@@ -9,22 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from fullrank.api import train
 from fullrank.core.errors import UserError
 from fullrank.core.readers import read_json
-from fullrank.core.tensor_files import read_tensors
 from fullrank.data.events.store import Store
-from fullrank.run import Run
 from fullrank.training.mirror import Mirror
 from fullrank.training.ray_train import _told
 from refusals import refused
 from tests.ray_nodes import two_nodes
-from tests.training.conftest import tiny
+from tests.training.conftest import column, same_weights, tiny
 from tests.training.killed_once import KilledOnce
 from tests.training.several import SMOOTH
-from tests.training.test_ddp import curve
 
 pytestmark = [pytest.mark.slow, pytest.mark.cluster]
 
@@ -35,14 +31,6 @@ def cluster() -> Iterator[Any]:
         yield found
 
 
-def weights(run: Run) -> dict[str, torch.Tensor]:
-    return read_tensors(run.path / "weights.safetensors")
-
-
-def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
-    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
-
-
 def test_a_killed_worker_changes_no_weight(market: Store, tmp_path: Path, cluster: Any) -> None:
     """Two workers, with dropout. Killed at the end of epoch 4, before its checkpoint: epoch 4 is trained again."""
     spec, how = tiny("training.max_epochs=6"), {"ray": cluster.address, "workers": 2, "progress": False}
@@ -50,10 +38,10 @@ def test_a_killed_worker_changes_no_weight(market: Store, tmp_path: Path, cluste
     url, note = f"file://{tmp_path}/elsewhere", tmp_path / "killed"
     broken = train(spec, market, tmp_path / "broken", **how, checkpoints=url, callbacks=[KilledOnce(note, 4)])
     assert note.exists(), "a worker was killed"
-    assert same(weights(broken), weights(whole)) and curve(broken) == curve(whole) and len(curve(whole)) == 6
+    assert same_weights(broken, whole) and column(broken) == column(whole) and len(column(whole)) == 6
     assert broken.manifest["finished"] is True and whole.manifest["threads"] == 1
     Mirror(url).restore(tmp_path / "copy")
-    assert same(weights(Run.open(tmp_path / "copy")), weights(whole))
+    assert same_weights(tmp_path / "copy", whole)
 
 
 def test_a_run_that_is_replaced_is_not_gone_on_with(market: Store, tmp_path: Path, cluster: Any) -> None:
@@ -62,7 +50,7 @@ def test_a_run_that_is_replaced_is_not_gone_on_with(market: Store, tmp_path: Pat
     old = train(spec, market, tmp_path / "run", progress=False)
     before, note = read_json(old.path / "manifest.json"), tmp_path / "killed"
     run = train(spec, market, old.path, overwrite=True, **how, callbacks=[KilledOnce(note, 1)])
-    assert note.exists() and len(curve(run)) == 2
+    assert note.exists() and len(column(run)) == 2
     assert run.manifest["files"] != before["files"], "trained anew: the seconds in its log are others"
     with refused("folder-holds-a-run", "resume=True"):
         train(spec, market, run.path, **how)
@@ -85,7 +73,7 @@ def test_fewer_workers_go_on_where_a_node_is_lost(
     threading.Thread(target=kill, daemon=True).start()
     run = train(spec, market, tmp_path / "run", ray=cluster.address, workers=2, min_workers=1, progress=False)
     assert not cluster.worker_nodes, "the node is gone"
-    assert curve(run) == pytest.approx(curve(one), rel=1e-5) and len(curve(run)) == 30
+    assert column(run) == pytest.approx(column(one), rel=1e-5) and len(column(run)) == 30
 
 
 def test_a_workers_own_error_is_told_before_what_the_others_made_of_it(tmp_path: Path) -> None:

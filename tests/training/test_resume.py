@@ -4,30 +4,31 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from fullrank.api import train
 from fullrank.core.readers import read_json
-from fullrank.core.tensor_files import read_tensors
 from fullrank.data.events.store import Store
+from fullrank.experiment import Experiment
 from fullrank.run import Run
 from refusals import refused
-from tests.training.conftest import tiny
+from tests.training.conftest import Runs, same_weights, tiny, weights
 
 SETTINGS = ("training.checkpoint_minutes=0", "training.max_epochs=12", "training.schedule=cosine")
 
 
-def start(worker: Path, store: Store, out: Path, mode: str) -> subprocess.Popen[bytes]:
-    spec = json.dumps(tiny(*SETTINGS).dump())
+def start(worker: Path, store: Any, out: Path, mode: str, spec: Experiment) -> subprocess.Popen[bytes]:
     env = os.environ | {"OMP_NUM_THREADS": "1"}
-    return subprocess.Popen([sys.executable, str(worker), str(store.path), str(out), spec, mode], env=env)
+    words = [sys.executable, worker, store.path, out, json.dumps(spec.dump()), mode]
+    return subprocess.Popen(list(map(str, words)), env=env)
 
 
 def kill_in_mid_epoch(process: subprocess.Popen[bytes], out: Path, steps_per_epoch: int, after: int) -> int:
@@ -46,29 +47,23 @@ def kill_in_mid_epoch(process: subprocess.Popen[bytes], out: Path, steps_per_epo
     raise AssertionError("no checkpoint in mid-epoch was seen")
 
 
-@pytest.fixture
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.mark.process
-def test_killed_twice_equals_unbroken(market: Store, tmp_path: Path, worker: Path, one_thread: None) -> None:
-    unbroken = train(tiny(*SETTINGS), market, tmp_path / "unbroken", progress=False)
+def test_killed_twice_equals_unbroken(runs: Runs, market: Store, tmp_path: Path, worker: Path) -> None:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        unbroken = runs("unbroken", *SETTINGS)
+    finally:
+        torch.set_num_threads(threads)
     steps = unbroken.rows()[-1]["step"] // 12
     assert steps > 2
-    out = tmp_path / "killed"
-    kill_in_mid_epoch(start(worker, market, out, "fresh"), out, steps, after=steps)
-    first = int(read_json(out / "checkpoints" / "last.json")["folder"].removeprefix("step-"))
-    kill_in_mid_epoch(start(worker, market, out, "resume"), out, steps, after=first + steps)
-    assert start(worker, market, out, "resume").wait() == 0
+    out, spec = tmp_path / "killed", tiny(*SETTINGS)
+    first = kill_in_mid_epoch(start(worker, market, out, "fresh", spec), out, steps, after=steps)
+    kill_in_mid_epoch(start(worker, market, out, "resume", spec), out, steps, after=first + steps)
+    assert start(worker, market, out, "resume", spec).wait() == 0
 
-    for name in ("weights.safetensors", f"checkpoints/step-{12 * steps:09d}/weights.safetensors"):
-        a, b = read_tensors(unbroken.path / name), read_tensors(out / name)
-        assert a.keys() == b.keys()
-        assert all(torch.equal(a[key], b[key]) for key in a), name
+    last = f"checkpoints/step-{12 * steps:09d}"
+    assert same_weights(unbroken, out) and same_weights(unbroken.path / last, out / last)
     timed = ("tokens_per_s", "seconds", "validation_seconds")
     rows = [
         [{k: v for k, v in row.items() if k not in timed} for row in Run.open(p).rows()] for p in (unbroken.path, out)
@@ -76,36 +71,24 @@ def test_killed_twice_equals_unbroken(market: Store, tmp_path: Path, worker: Pat
     assert rows[0] == rows[1]
 
 
-def test_another_seed_gives_other_weights(market: Store, tmp_path: Path) -> None:
-    runs = [
-        train(tiny("training.max_epochs=1", f"seed={s}"), market, tmp_path / str(s), progress=False) for s in (0, 1)
-    ]
-    a, b = (read_tensors(run.path / "weights.safetensors") for run in runs)
+def test_another_seed_gives_other_weights(runs: Runs) -> None:
+    a, b = (weights(runs(seed, "training.max_epochs=1", f"seed={seed}")) for seed in "01")
     assert not torch.equal(a["items.embedding.weight"], b["items.embedding.weight"])
 
 
-def test_resume_refuses_another_spec(market: Store, tmp_path: Path) -> None:
-    train(tiny("training.max_epochs=1"), market, tmp_path / "run", progress=False)
+def test_a_finished_run_stays_as_it_is_and_goes_on_with_its_own_spec_alone(run: Run, runs: Runs) -> None:
+    out = Path(shutil.copytree(run.path, runs.home / "run"))
+    again = runs("run", "training.max_epochs=2", resume=True)
+    assert (out / "weights.safetensors").read_bytes() == (run.path / "weights.safetensors").read_bytes()
+    assert again.rows() == run.rows()
     with refused("other-spec", "model.dim", 16, 8):
-        train(tiny("training.max_epochs=1", "model.dim=8"), market, tmp_path / "run", resume=True, progress=False)
-
-
-def test_a_finished_run_stays_as_it_is(market: Store, tmp_path: Path) -> None:
-    run = train(tiny("training.max_epochs=1"), market, tmp_path / "run", progress=False)
-    before = (run.path / "weights.safetensors").read_bytes(), run.rows()
-    again = train(tiny("training.max_epochs=1"), market, tmp_path / "run", resume=True, progress=False)
-    assert before == ((again.path / "weights.safetensors").read_bytes(), again.rows())
-
-
-def test_a_run_is_not_overwritten_by_accident(market: Store, tmp_path: Path) -> None:
-    train(tiny("training.max_epochs=1"), market, tmp_path / "run", progress=False)
+        runs("run", "training.max_epochs=2", "model.dim=8", resume=True)
     with refused("folder-holds-a-run", "resume=True"):
-        train(tiny("training.max_epochs=1"), market, tmp_path / "run", progress=False)
-    train(tiny("training.max_epochs=1"), market, tmp_path / "run", overwrite=True, progress=False)
+        runs("run", "training.max_epochs=2")
 
 
-def test_a_folder_of_other_files_is_refused(market: Store, tmp_path: Path) -> None:
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "thesis.tex").write_text("mine")
+def test_a_folder_of_other_files_is_refused(runs: Runs) -> None:
+    (runs.home / "run").mkdir()
+    (runs.home / "run" / "thesis.tex").write_text("mine")
     with refused("foreign-files", "thesis.tex"):
-        train(tiny(), market, tmp_path / "run", progress=False)
+        runs("run")

@@ -24,9 +24,9 @@ from fullrank.training import TrainState, fit
 from fullrank.training.retrieval_data import RetrievalData
 from refusals import refused
 from seals import as_format_2
-from tests.training.clicks import shop, table
+from tests.training.clicks import shop
 from tests.training.clicks import tiny as tiny_clicks
-from tests.training.conftest import tiny
+from tests.training.conftest import change_json, tiny
 
 FILES = ("spec.json", "items.parquet", "weights.safetensors", "metrics.jsonl", "manifest.json")
 CLICK_FILES = ("spec.json", "encoder.json", "vocabulary.parquet", "weights.safetensors", "manifest.json")
@@ -42,6 +42,12 @@ def runs(market: Store, tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, seed in (("clicks", 1), ("clicks_other", 2)):
         fr.train(tiny_clicks("training.max_epochs=1", f"seed={seed}"), store, home / name, progress=False)
     return home
+
+
+@pytest.fixture
+def folder(runs: Path, tmp_path: Path) -> Path:
+    """A copy of `lists`."""
+    return Path(shutil.copytree(runs / "lists", tmp_path / "run"))
 
 
 @pytest.fixture
@@ -91,12 +97,7 @@ def test_every_change_of_every_file_is_found(
     folder = Path(shutil.copytree(runs / kind, tmp_path / "run"))
     read(folder)
     harm(folder / name, runs / f"{kind}_other" / name)
-    if name == "manifest.json" and harm is gone:
-        code = "not-a-run"
-    elif harm is gone:
-        code = "missing-file"
-    else:
-        code = "file-damaged"
+    code = "file-damaged" if harm is not gone else "not-a-run" if name == "manifest.json" else "missing-file"
     # the manifest of another run is whole in itself: a file that it lists is then the one that differs
     named = "spec.json" if name == "manifest.json" and harm is swap else name
     with refused(code, named):
@@ -123,8 +124,7 @@ def test_a_hash_is_compared_by_every_reader(runs: Path, tmp_path: Path, market: 
         open_items(items)
 
 
-def test_a_change_after_opening_is_found_when_the_file_is_read(runs: Path, tmp_path: Path) -> None:
-    folder = Path(shutil.copytree(runs / "lists", tmp_path / "run"))
+def test_a_change_after_opening_is_found_when_the_file_is_read(folder: Path) -> None:
     run = Run.open(folder)
     run.model()
     flip(folder / "weights.safetensors", folder)
@@ -132,8 +132,7 @@ def test_a_change_after_opening_is_found_when_the_file_is_read(runs: Path, tmp_p
         run.model()
 
 
-def test_inference_needs_no_metrics(runs: Path, tmp_path: Path) -> None:
-    folder = Path(shutil.copytree(runs / "lists", tmp_path / "run"))
+def test_inference_needs_no_metrics(folder: Path) -> None:
     (folder / "metrics.jsonl").unlink()
     fr.load(folder)
     with refused("missing-file", "metrics.jsonl"):
@@ -153,11 +152,8 @@ def test_inference_needs_no_metrics(runs: Path, tmp_path: Path) -> None:
         (lambda tree: tree.update(init_from=["x"]), "file-damaged"),
     ],
 )
-def test_a_hostile_manifest_is_refused(
-    change: Callable[[dict[str, Any]], Any], code: str, runs: Path, tmp_path: Path
-) -> None:
+def test_a_hostile_manifest_is_refused(change: Callable[[dict[str, Any]], Any], code: str, folder: Path) -> None:
     """Whoever made the folder made the seal, too."""
-    folder = Path(shutil.copytree(runs / "lists", tmp_path / "run"))
     tree = json.loads((folder / "manifest.json").read_text())
     change(tree)
     (folder / "manifest.json").write_text(json.dumps(sealed(tree)))
@@ -165,17 +161,14 @@ def test_a_hostile_manifest_is_refused(
         Run.open(folder)
 
 
-def test_a_run_without_a_seal_is_of_an_older_format(runs: Path, tmp_path: Path) -> None:
-    folder = Path(shutil.copytree(runs / "lists", tmp_path / "run"))
-    tree = json.loads((folder / "manifest.json").read_text())
-    del tree["seal"]
-    (folder / "manifest.json").write_text(json.dumps(tree))
+def test_a_run_without_a_seal_is_of_an_older_format(folder: Path) -> None:
+    change_json(folder / "manifest.json", seal=None)
     with refused("manifest-incomplete", "seal"):
         Run.open(folder)
 
 
-def test_older_formats_open_with_one_note(runs: Path, tmp_path: Path, notes: pytest.LogCaptureFixture) -> None:
-    folder = as_format_2(shutil.copytree(runs / "lists", tmp_path / "run"))
+def test_older_formats_open_with_one_note(runs: Path, folder: Path, notes: pytest.LogCaptureFixture) -> None:
+    as_format_2(folder)
     fr.load(folder)
     fr.load(folder)
     assert [str(folder) in record.message for record in notes.records] == [True]
@@ -233,9 +226,8 @@ def test_best_weights_that_were_damaged_before_a_resume_are_never_sealed(
     assert not Run.open(tmp_path / "run").manifest["finished"]
 
 
-def test_a_sealed_run_is_open_while_its_weights_change(runs: Path, market: Store, tmp_path: Path) -> None:
+def test_a_sealed_run_is_open_while_its_weights_change(runs: Path, folder: Path) -> None:
     """Without its checkpoint a resumed run is trained again: the seal of before must not outlive the weights."""
-    folder = Path(shutil.copytree(runs / "lists", tmp_path / "run"))
     reopen_run(folder)
     write_weights(folder, Run.open(runs / "lists_other").model())
     assert not Run.open(folder).manifest["finished"]
@@ -244,9 +236,8 @@ def test_a_sealed_run_is_open_while_its_weights_change(runs: Path, market: Store
         reopen_run(folder)
 
 
-def test_a_resumed_run_of_format_2_is_sealed(runs: Path, market: Store, tmp_path: Path) -> None:
-    folder = as_format_2(shutil.copytree(runs / "lists", tmp_path / "run"))
-    shutil.rmtree(folder / "checkpoints")
+def test_a_resumed_run_of_format_2_is_sealed(runs: Path, folder: Path, market: Store, tmp_path: Path) -> None:
+    shutil.rmtree(as_format_2(folder) / "checkpoints")
     run = fr.train(Run.open(folder).spec, market, folder, resume=True, progress=False)
     assert run.manifest["format_version"] == 3 and run.manifest["finished"]
     kept = as_format_2(shutil.copytree(runs / "lists", tmp_path / "kept"))
@@ -255,7 +246,7 @@ def test_a_resumed_run_of_format_2_is_sealed(runs: Path, market: Store, tmp_path
 
 
 def test_a_grown_and_a_filled_run_are_sealed_for_themselves(
-    runs: Path, market: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = Run.open(runs / "lists")
     grown = fr.grow_catalog(run, pl.DataFrame({"item_id": [999_999]}), tmp_path / "grown", start="mean")
@@ -284,23 +275,3 @@ def test_a_run_that_was_written_by_hand_is_sealed_once(market: Store, tmp_path: 
     seal_run(tmp_path)
     assert (tmp_path / "manifest.json").read_bytes() == before
     assert all(torch.isfinite(one).all() for one in Run.open(tmp_path).tensors().values())
-
-
-@pytest.mark.parametrize(
-    "field",
-    [
-        {"name": 5}, {"name": None}, {"kind": 5}, {"kind": []}, {"kind": "os.system"}, {"shares": 3}, {"size": "9"},
-        {"size": 1.5}, {"size": True},
-    ],
-    ids=str,
-)  # fmt: skip
-def test_fields_of_format_1_are_of_their_types(field: dict[str, Any], runs: Path, tmp_path: Path) -> None:
-    from tests.training.clicks import as_format_1
-
-    run = as_format_1(Path(shutil.copytree(runs / "clicks", tmp_path / "run")))
-    path = run.path / "fields.json"
-    fields = json.loads(path.read_text())["fields"]
-    path.write_text(json.dumps({"fields": [fields[0] | field, *fields[1:]]}))
-    with refused("file-damaged", "fields.json"):
-        fr.predict(run, table(5), data=runs / "data_clicks")
-        _ = run.fields

@@ -14,6 +14,7 @@ from refusals import refused
 from tests.training.conftest import tiny
 from tests.training.several import SMOOTH, cut_off, equal, with_summed_gradients
 from tests.training.test_ddp import torchrun
+from tests.training.test_peers import environment
 from tests.training.test_sharded_items import SAMPLED
 
 SHARED = ("training.shard_encoder=true", "training.max_epochs=2")
@@ -88,8 +89,6 @@ def test_models_without_an_encoder_are_refused(recipe: str) -> None:
 
 
 def test_watching_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_PORT", "MASTER_ADDR")
-    for name, value in zip(names, ("0", "0", "2", "2", "29500", "127.0.0.1"), strict=True):
-        monkeypatch.setenv(name, value)
+    environment(monkeypatch)
     with refused("watch-of-shards", "--watch"):
         check_encoder(shared(), (object(),))

@@ -12,9 +12,10 @@ from fullrank.data.events.store import Store
 from fullrank.experiment import Experiment, find_experiment
 from fullrank.training.shards import shard_of
 from refusals import refused
-from tests.training.conftest import tiny
+from tests.training.conftest import column, tiny
 from tests.training.several import SMOOTH, cut_off, equal, with_summed_gradients
-from tests.training.test_ddp import curve, torchrun
+from tests.training.test_ddp import torchrun
+from tests.training.test_peers import environment
 
 SHARED = ("training.shard_items=true", "training.max_epochs=2")
 SAMPLED = "model.loss={kind: sampled_softmax, negatives: {count: 8, share: query, popularity: 1.0}}"
@@ -69,7 +70,7 @@ def test_resumed_with_another_number_of_processes(market: Store, tmp_path: Path,
 
 @pytest.mark.slow
 @pytest.mark.cluster
-def test_started_from_a_run(market: Store, tmp_path: Path, worker: Path) -> None:
+def test_started_from_a_run(market: Store, tmp_path: Path) -> None:
     """Items are matched by external id, on the process that holds their rows."""
     source = train(shared("training.max_epochs=1"), market, tmp_path / "source", progress=False)
     script = tmp_path / "going_on.py"
@@ -90,25 +91,20 @@ def test_a_forgotten_scale_is_seen(market: Store, tmp_path: Path, worker: Path) 
     """The planted fault: without the division by the number of processes the norm that is clipped is another one."""
     spec, wrong = shared(*CASES["accumulated"]), with_summed_gradients(worker, tmp_path)
     one = train(spec, market, tmp_path / "one", progress=False)
-    assert curve(torchrun(wrong, spec, market, tmp_path / "wrong", 2)) != pytest.approx(curve(one), rel=1e-5)
+    assert column(torchrun(wrong, spec, market, tmp_path / "wrong", 2)) != pytest.approx(column(one), rel=1e-5)
 
 
-REFUSALS = {
-    "items-not-sharded": ("model.items={kind: text, fields: [title]}",),
-    "reads-every-item": ("model.loss.label_smoothing=0.1",),
-}
-
-
-@pytest.mark.parametrize("code", REFUSALS)
-def test_what_cannot_be_shared_out_is_refused(code: str, market: Store) -> None:
-    spec = shared(*REFUSALS[code])
-    with refused(code, "training.shard_items"):
-        shard_of(spec, market.catalog)
-
-
-def test_a_penalty_on_the_table_is_refused(market: Store) -> None:
-    with refused("reads-every-item", "logdet"):
-        shard_of(shared("model.penalties=[logdet]"), market.catalog)
+@pytest.mark.parametrize(
+    ("code", "setting", "named"),
+    [
+        ("items-not-sharded", "model.items={kind: text, fields: [title]}", "training.shard_items"),
+        ("reads-every-item", "model.loss.label_smoothing=0.1", "training.shard_items"),
+        ("reads-every-item", "model.penalties=[logdet]", "logdet"),
+    ],
+)
+def test_what_cannot_be_shared_out_is_refused(code: str, setting: str, named: str, market: Store) -> None:
+    with refused(code, named):
+        shard_of(shared(setting), market.catalog)
 
 
 @pytest.mark.parametrize("recipe", ["dcnv2", "popularity"])
@@ -118,10 +114,7 @@ def test_models_without_an_item_table_are_refused(recipe: str, market: Store) ->
 
 
 def test_watching_and_tiny_catalogues_are_refused(market: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_PORT")
-    for name, value in zip(names, ("0", "0", "90", "90", "29500"), strict=True):
-        monkeypatch.setenv(name, value)
-    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    environment(monkeypatch, WORLD_SIZE="90", LOCAL_WORLD_SIZE="90")
     with refused("watch-of-shards", "--watch"):
         shard_of(shared(), market.catalog, (object(),))
     with refused("fewer-items-than-processes", 80, 90):

@@ -15,7 +15,7 @@ from fullrank.evaluation.retrieval import evaluate
 from fullrank.inference.search import Decoding
 from fullrank.models.sequential.items.semantic import Semantic
 from fullrank.models.sequential.objectives.tasks.generate import Generate
-from tests.training.conftest import tiny
+from tests.training.conftest import histories, share_of_hits, tiny
 
 CODES = ["vectors.kind=file", "learner.levels=2", "learner.size=8", "learner.rounds=5", "limits.collisions=1"]
 
@@ -34,17 +34,10 @@ def test_users_keep_their_tokens(market: Store, tmp_path: Path) -> None:
     lists = Evaluation(ks=(5,), metrics=("recall",), bootstrap=0, decoding=Decoding(kind="beam", beams=20))
     spec = spec.model_copy(update={"model": model, "lists": lists})
     run = fr.train(spec, market, tmp_path / "run", progress=False)
-    asked = market.eval_set("test")
-    ids = market.user_ids.to_list()
-    rows = [
-        {"user_id": ids[user], "item_id": market.catalog.ids[int(item)], "timestamp": place}
-        for user, items in zip(asked.users, asked.histories.items, strict=True)
-        for place, item in enumerate(items)
-    ]
-    events = pl.DataFrame(rows)
-    target = {ids[u]: market.catalog.ids[int(i)] for u, i in zip(asked.users, asked.next_items, strict=True)}
+    ids = market.user_ids
+    events = histories(market).with_columns(user_id=pl.col("user_id").replace_strict(range(len(ids)), ids))
     found = fr.recommend(run, events, k=5)
-    hit = found.filter(pl.col("item") == pl.col("user").replace_strict(target)).height / len(asked)
+    hit = share_of_hits(market, found.with_columns(user=pl.col("user").replace_strict(ids, range(len(ids)))))
     measured = evaluate(run.model(), market, "test", lists)
     assert hit == pytest.approx(measured.metrics["recall@5"], abs=1e-9) and 0 < hit < 1
     renamed = fr.recommend(run, events.with_columns(pl.col("user_id").cast(pl.String) + "!"), k=5)

@@ -8,17 +8,16 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 import fullrank as fr
-from fullrank.core.tensor_files import read_tensors
 from fullrank.data.events.catalog import Catalog
 from fullrank.data.events.store import Store
 from fullrank.models.sequential.items.features import Features
 from fullrank.run import Run, write_weights
 from fullrank.training.cold_start.warm_start import copy_weights
 from refusals import refused
-from tests.training.conftest import tiny
+from tests.training.conftest import Runs, tiny, weights
 
 FROZEN = ("training.lr=1e-30", "training.max_epochs=1")
 QKV = "encoder.blocks.0.attention.qkv.weight"
@@ -29,21 +28,15 @@ def events(ids: list[int], users: int = 60) -> pl.DataFrame:
                          for u in range(users) for t in range(6)])  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def run(market: Store, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    return fr.train(tiny("training.max_epochs=1"), market, tmp_path_factory.mktemp("runs") / "run", progress=False)
-
-
-def weights(run: Run) -> dict[str, Tensor]:
-    return read_tensors(run.path / "weights.safetensors")
+def go_on(run: Run, data: Store, out: Path) -> Run:
+    return fr.train("same", data, out, init_from=run, set=FROZEN, progress=False)
 
 
 def test_items_are_matched_by_external_id(run: Run, market: Store, tmp_path: Path) -> None:
     """New data: other users, some items gone, some new, so that internal ids move."""
     kept = market.catalog.ids.to_list()[10:]
     data = fr.prepare(events([*kept, 10**6, 10**6 + 1, 10**6 + 2]), tmp_path / "store")
-    went_on = fr.train("same", data, tmp_path / "on", init_from=run, set=FROZEN, progress=False)
-    old, new = weights(run), weights(went_on)
+    old, new = weights(run), weights(go_on(run, data, tmp_path / "on"))
     place = run.catalog.lookup(data.catalog.ids)
     known = torch.from_numpy(place >= 0)
     torch.testing.assert_close(new["items.embedding.weight"][known], old["items.embedding.weight"][place[place >= 0]])
@@ -55,9 +48,8 @@ def test_items_are_matched_by_external_id(run: Run, market: Store, tmp_path: Pat
 def test_what_only_looks_like_one_row_per_item_stays(tmp_path: Path) -> None:
     """48 items before and after, and an attention whose queries, keys and values are 3 x 16 = 48 rows."""
     first, second = (fr.prepare(events(list(range(a, a + 48))), tmp_path / f"store{a}") for a in (0, 5))
-    run = fr.train(tiny("training.max_epochs=1"), first, tmp_path / "run", progress=False)
-    went_on = fr.train("same", second, tmp_path / "on", init_from=run, set=FROZEN, progress=False)
-    old, new = weights(run), weights(went_on)
+    run = Runs(first, tmp_path)("run", "training.max_epochs=1")
+    old, new = weights(run), weights(go_on(run, second, tmp_path / "on"))
     assert len(new[QKV]) == second.num_items == first.num_items == 48
     torch.testing.assert_close(new[QKV], old[QKV])
     torch.testing.assert_close(new["items.embedding.weight"][:43], old["items.embedding.weight"][5:])
@@ -66,10 +58,10 @@ def test_what_only_looks_like_one_row_per_item_stays(tmp_path: Path) -> None:
 def test_strangers_are_refused(run: Run, tmp_path: Path) -> None:
     names = pl.DataFrame({"user_id": [1] * 4, "item_id": ["p", "q", "r", "s"], "timestamp": [1, 2, 3, 4]})
     with refused("wrong-id-type", 1001, "String", "'p'"):
-        fr.train("same", fr.prepare(names, tmp_path / "names"), tmp_path / "a", init_from=run, progress=False)
+        go_on(run, fr.prepare(names, tmp_path / "names"), tmp_path / "a")
     data = fr.prepare(events([1, 2, 3]), tmp_path / "store")
     with refused("no-known-items", 3):
-        fr.train("same", data, tmp_path / "b", init_from=run, progress=False)
+        go_on(run, data, tmp_path / "b")
 
 
 def titled(ids: list[int], titles: list[str | None]) -> pl.DataFrame:
@@ -89,7 +81,7 @@ def test_ids_that_name_other_items_are_refused(numbered: Run, tmp_path: Path) ->
     ids = list(range(1, 31))
     data = fr.prepare(events(ids), tmp_path / "store", items=titled(ids, [f"Cream {i}" for i in ids]))
     with refused("ids-of-other-items", 30, "100%", "'title'", "'Toy ", "'Cream "):
-        fr.train("same", data, tmp_path / "on", init_from=numbered, progress=False)
+        go_on(numbered, data, tmp_path / "on")
     assert not (tmp_path / "on").exists()
 
 
@@ -107,15 +99,15 @@ def test_items_whose_titles_changed_are_still_matched(case: str, numbered: Run, 
     if table is None:
         table = pl.DataFrame({"item_id": ids, "title": [f"Cream {i}" for i in ids]})
     data = fr.prepare(events(ids), tmp_path / "store", items=table.drop("title") if case == "no column" else table)
-    went_on = fr.train("same", data, tmp_path / "on", init_from=numbered, set=FROZEN, progress=False)
+    went_on = go_on(numbered, data, tmp_path / "on")
     old, new = weights(numbered), weights(went_on)
     place = numbered.catalog.lookup(data.catalog.ids)
     torch.testing.assert_close(new["items.embedding.weight"], old["items.embedding.weight"][place])
 
 
-def test_another_spec_is_refused(run: Run, market: Store, tmp_path: Path) -> None:
+def test_another_spec_is_refused(run: Run, runs: Runs) -> None:
     with refused("weights-differ-from-spec"):
-        fr.train(tiny("model.dim=32"), market, tmp_path / "on", init_from=run, progress=False)
+        runs("on", "model.dim=32", init_from=run)
 
 
 def goods(ids: list[int], brands: list[str | None], prices: list[float | None]) -> Catalog:
@@ -200,7 +192,7 @@ def test_going_on_with_features(market: Store, tmp_path: Path) -> None:
     new = pl.DataFrame({"item_id": [10**6], "brand": ["Aaa, a new brand"], "price": [1e4]})
     table = pl.concat([frame[20:], new.select(pl.col(n).cast(frame[n].dtype) for n in frame.columns)])
     data = fr.prepare(events(table["item_id"].to_list(), users=90), tmp_path / "store", items=table)
-    went_on = fr.train("same", data, tmp_path / "on", init_from=run, set=FROZEN, progress=False)
+    went_on = go_on(run, data, tmp_path / "on")
     place = torch.from_numpy(run.catalog.lookup(data.catalog.ids))
     before, after = run.model().items.all(), went_on.model().items.all()
     assert int((place < 0).sum()) == 1
