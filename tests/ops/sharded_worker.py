@@ -28,7 +28,7 @@ def close(found: Tensor, wanted: Tensor, what: str) -> None:
         raise SystemExit(f"{what}: {found.tolist()} and not {wanted.tolist()}")
 
 
-def check_sums(shard: RowShard, table: Tensor, queries: list[Tensor], fault: str) -> None:
+def check_sums(shard: RowShard, table: Tensor, queries: list, fault: str) -> None:
     """Values, and gradients as DDP would have them: the mean over processes of the gradients of world x loss."""
     mine = queries[shard.rank].clone().requires_grad_()
     own = table[shard.low : shard.high].clone().requires_grad_()
@@ -44,7 +44,7 @@ def check_sums(shard: RowShard, table: Tensor, queries: list[Tensor], fault: str
     close(mine.grad / shard.world, every[shard.rank].grad, "d x")
 
 
-def check_rows(shard: RowShard, table: Tensor, counts: tuple[int, ...]) -> None:
+def check_rows(shard: RowShard, table: Tensor, counts: tuple) -> None:
     """Ids that several processes want, or none of them."""
     size = len(table)
     wanted = [(torch.arange(count) * (rank + 2) + rank).remainder(size).unique() for rank, count in enumerate(counts)]

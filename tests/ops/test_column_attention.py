@@ -2,47 +2,38 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 from torch import Tensor
 
 from fullrank.ops import column_attention as module
 from fullrank.ops.column_attention import column_attention, column_attention_reference
+from tests.ops.alike import assert_alike, values_and_gradients
 
 SIZES = [(1, 1, 1, 1), (3, 2, 7, 5), (4, 3, 13, 8), (2, 1, 31, 3)]
 
 
-def case(b: int, h: int, t: int, e: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def case(b: int, h: int, t: int, e: int) -> tuple:
     generator = torch.Generator().manual_seed(b + t)
-    q, k, v = torch.randn(3, b, h, t, e, generator=generator).unbind(0)
+    qkv = torch.randn(3, b, h, t, e, generator=generator).requires_grad_().unbind()
     lengths = torch.randint(0, t + 1, (b, 1), generator=generator)
-    return q, k, v, torch.arange(t) < lengths
+    return *qkv, torch.arange(t) < lengths
 
 
-def gradients(function: Any, q: Tensor, k: Tensor, v: Tensor, valid: Tensor, **settings: Any) -> list[Tensor]:
-    """Output, sums, log-sum-exps, and the gradients of a loss of the first two."""
-    leaves = [x.clone().requires_grad_() for x in (q, k, v)]
-    out, sums, lse = function(*leaves, valid, **settings)
-    generator = torch.Generator().manual_seed(9)
-    loss = (out * torch.randn(out.shape, generator=generator)).sum()
-    loss = loss + (sums.square() * torch.randn(sums.shape, generator=generator)).sum()
-    return [out, sums, lse, *torch.autograd.grad(loss, leaves)]
+def assert_equals_its_reference(*inputs: Tensor, **settings) -> None:
+    """In output, sums, log-sum-exps, and the gradients of the first two."""
+    assert_alike(column_attention, column_attention_reference, *inputs, differentiated=2, **settings)
 
 
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize(("block", "elements"), [(128, 10**6), (5, 60), (1, 1)])
 def test_equals_its_reference(
-    size: tuple[int, int, int, int], causal: bool, block: int, elements: int, monkeypatch: pytest.MonkeyPatch
+    size: tuple, causal: bool, block: int, elements: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "BLOCK", block)
     monkeypatch.setattr(module, "BLOCK_ELEMENTS", elements)
-    found = gradients(column_attention, *case(*size), causal=causal)
-    wanted = gradients(column_attention_reference, *case(*size), causal=causal)
-    for a, b in zip(found, wanted, strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+    assert_equals_its_reference(*case(*size), causal=causal, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("dropped", [True, False])
@@ -90,37 +81,15 @@ def test_sums_count_every_valid_query_once() -> None:
 
 def test_large_scores_and_half_precision() -> None:
     q, k, v, valid = case(2, 2, 9, 4)
-    found = gradients(column_attention, 300 * q, 300 * k, v, valid, causal=True)
+    found = values_and_gradients(column_attention, 300 * q, 300 * k, v, valid, causal=True, differentiated=2)
     assert all(x.isfinite().all() for x in found)
     half = column_attention(*(x.bfloat16() for x in (q, k, v)), valid, causal=True)
     assert half[0].dtype == torch.bfloat16 and half[1].dtype == torch.float32
     torch.testing.assert_close(half[1], column_attention(q, k, v, valid, causal=True)[1], rtol=0.05, atol=0.05)
 
 
-def test_a_planted_fault_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the columns' share the backward pass differs from the reference's."""
-    whole = module._differentiate
-
-    def without(plan: Any, part: Any, kept: Any, upstream: Any, found: Any) -> None:
-        whole(plan, part, kept, (upstream[0], torch.zeros_like(upstream[1])), found)
-
-    monkeypatch.setattr(module, "_differentiate", without)
-    found = gradients(column_attention, *case(3, 2, 7, 5), causal=True)
-    wanted = gradients(column_attention_reference, *case(3, 2, 7, 5), causal=True)
-    assert not torch.allclose(found[3], wanted[3], atol=1e-3)
-
-
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("causal", [True, False])
 def test_on_cuda(causal: bool) -> None:
     inputs = [x.cuda() for x in case(4, 3, 200, 16)]
-    found = gradients_on(column_attention, inputs, causal)
-    wanted = gradients_on(column_attention_reference, inputs, causal)
-    for a, b in zip(found, wanted, strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-3)
-
-
-def gradients_on(function: Any, inputs: list[Tensor], causal: bool) -> list[Tensor]:
-    leaves = [x.clone().requires_grad_() for x in inputs[:3]]
-    out, sums, lse = function(*leaves, inputs[3], causal=causal)
-    return [out, sums, lse, *torch.autograd.grad(out.square().sum() + sums.square().sum(), leaves)]
+    assert_equals_its_reference(*inputs, causal=causal, rtol=1e-3, atol=1e-3)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -17,75 +15,70 @@ from fullrank.ops.focused_attention import (
     focused_attention_reference,
     focused_weights,
 )  # fmt: skip
+from tests.ops.alike import assert_alike, kept_floats
 from tiny import close
 
 SIZES = [(1, 1, 1, 1, 1), (2, 3, 7, 5, 3), (3, 1, 13, 2, 4), (1, 2, 33, 3, 3)]
 """B, H, T, width of each query, width of values."""
-SIGNED: tuple[RowNorm, ...] = (None, "l1", "rms")
+SIGNED = (None, "l1", "rms")
 """Rows that are zero where both maps agree."""
-NORMS: tuple[RowNorm, ...] = (*SIGNED, "softmax", "relu_l1")
+NORMS = (*SIGNED, "softmax", "relu_l1")
 FACTORS = (1.0, 0.7)
 
 
-def case(b: int, h: int, t: int, e: int, f: int) -> dict[str, Any]:
+def case(b: int, h: int, t: int, e: int, f: int) -> tuple:
+    """q, k, v, and what is no padding."""
     generator = torch.Generator().manual_seed(t)
-
-    def draw(*shape: int) -> Tensor:
-        return torch.randn(*shape, generator=generator).requires_grad_()
-
+    shapes = [(b, h, t, 2 * e), (b, h, t, 2 * e), (b, h, t, f)]
     lengths = torch.arange(t, 0, -max(1, t // b))[:b]
-    return {"q": draw(b, h, t, 2 * e), "k": draw(b, h, t, 2 * e), "v": draw(b, h, t, f),
-            "valid": torch.arange(t) < lengths[:, None]}  # fmt: skip
+    qkv = [torch.randn(shape, generator=generator).requires_grad_() for shape in shapes]
+    return *qkv, torch.arange(t) < lengths[:, None]
 
 
-def allowed_of(given: dict[str, Any], causal: bool) -> Tensor:
-    t = given["q"].shape[2]
-    full = torch.ones(t, t, dtype=torch.bool)
-    return full.tril()[None, None] if causal else given["valid"][:, None, None, :] & full
-
-
-def leaves(given: dict[str, Any]) -> list[Tensor]:
-    return [given[name] for name in ("q", "k", "v")]
-
-
-def counted(given: dict[str, Any], y: Tensor) -> Tensor:
-    return y.masked_select(given["valid"][:, None, :, None])
+def allowed_of(valid: Tensor, causal: bool = True) -> Tensor:
+    full = torch.ones(valid.shape[1:] * 2, dtype=torch.bool)
+    return full.tril()[None, None] if causal else valid[:, None, None, :] & full
 
 
 @pytest.mark.parametrize("sizes", SIZES)
 @pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("causal", [True, False])
-def test_parity(sizes: tuple[int, ...], norm: RowNorm, causal: bool) -> None:
-    given = case(*sizes)
-    qkv = leaves(given)
-    allowed = allowed_of(given, causal)
-    y, (columns, rows) = focused_attention_reference(*qkv, FACTORS, allowed, norm=norm, counted=given["valid"])  # type: ignore[misc]
-    wanted = torch.autograd.grad(counted(given, y).pow(2).sum(), qkv, retain_graph=True)
-    pulled = torch.autograd.grad(counted(given, y).pow(2).sum() + columns.pow(2).sum() + rows.pow(3).sum(), qkv)
-    for block in (128, 5, 1):
-        mask = None if causal else allowed
-        found = focused_attention(*qkv, FACTORS, mask, norm=norm, block=block)  # type: ignore[misc]
-        assert close(counted(given, found), counted(given, y), 1e-4)
-        for a, b in zip(torch.autograd.grad(counted(given, found).pow(2).sum(), qkv), wanted, strict=True):
-            assert close(a, b, 1e-3)
-        z, (c, r) = focused_attention_noting(  # type: ignore[misc]
-            *qkv, FACTORS, given["valid"], causal=causal, norm=norm, block=block
-        )
-        assert close(counted(given, z), counted(given, y), 1e-4) and close(c, columns, 1e-4) and close(r, rows, 1e-4)
-        whole = counted(given, z).pow(2).sum() + c.pow(2).sum() + r.pow(3).sum()
-        for a, b in zip(torch.autograd.grad(whole, qkv), pulled, strict=True):
-            assert close(a, b, 2e-3)
+@pytest.mark.parametrize("block", [128, 5, 1])
+def test_parity(sizes: tuple, norm: RowNorm, causal: bool, block: int) -> None:
+    *qkv, valid = case(*sizes)
+    allowed = allowed_of(valid, causal)
+    mask, settings = None if causal else allowed, {"norm": norm, "block": block}
+
+    def counted(y: Tensor) -> Tensor:
+        return y.masked_select(valid[:, None, :, None])
+
+    def reference(*qkv: Tensor) -> tuple:
+        y, sums = focused_attention_reference(*qkv, FACTORS, allowed, norm=norm, counted=valid)
+        return counted(y), *sums
+
+    def noting(*qkv: Tensor) -> tuple:
+        y, sums = focused_attention_noting(*qkv, FACTORS, valid, causal=causal, **settings)
+        return counted(y), *sums
+
+    assert_alike(noting, reference, *qkv, rtol=1e-4, atol=1e-4)
+    assert_alike(
+        lambda *qkv: counted(focused_attention(*qkv, FACTORS, mask, **settings)),
+        lambda *qkv: reference(*qkv)[0], *qkv, rtol=1e-4, atol=1e-4,
+    )  # fmt: skip
+
+
+def agreeing(q: Tensor, k: Tensor) -> list:
+    """Queries and keys whose two maps are the same."""
+    return [torch.cat([x[..., : x.shape[-1] // 2]] * 2, -1) for x in (q, k)]
 
 
 @pytest.mark.parametrize("norm", NORMS)
 def test_dropout_is_on_the_difference(norm: RowNorm, monkeypatch: pytest.MonkeyPatch) -> None:
     """One mask for both maps: where they agree a signed row mixes nothing, with dropout as without."""
-    given = case(2, 2, 9, 3, 4)
-    q, k, v = leaves(given)
-    same_q, same_k = (torch.cat([x[..., :3], x[..., :3]], -1) for x in (q, k))
+    q, k, v, valid = case(2, 2, 9, 3, 4)
     if norm in SIGNED:
-        assert not focused_attention(same_q, same_k, v, (1.0, 1.0), norm=norm, dropout=0.5).any()
-    masks: list[Tensor] = []
+        assert not focused_attention(*agreeing(q, k), v, (1.0, 1.0), norm=norm, dropout=0.5).any()
+    masks = []
 
     def dropped(a: Tensor, p: float) -> Tensor:
         masks.append((torch.rand_like(a) > p) / (1 - p))
@@ -94,60 +87,49 @@ def test_dropout_is_on_the_difference(norm: RowNorm, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(F, "dropout", dropped)
     y = focused_attention(q, k, v, FACTORS, norm=norm, dropout=0.4)
     (mask,) = masks
-    assert close(y, (focused_weights(q, k, FACTORS, allowed_of(given, True), norm) * mask) @ v, 1e-4)
+    assert close(y, (focused_weights(q, k, FACTORS, allowed_of(valid), norm) * mask) @ v, 1e-4)
     several = focused_attention(q, k, v, FACTORS, norm=norm, dropout=0.4, block=4)
     assert len(masks) == 4 and several.shape == y.shape
 
 
-def saved(**how: Any) -> int:
-    """Numbers kept for the backward pass in tensors of more than T x 10 per head."""
-    given, kept = case(1, 1, 96, 4, 4), []
-
-    def keep(x: Tensor) -> Tensor:
-        kept.append(x.numel() if x.numel() >= 960 else 0)
-        return x
-
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
-        focused_attention(*leaves(given), FACTORS, **how)  # type: ignore[misc]
-    return sum(kept)
-
-
 def test_several_blocks_keep_no_matrix() -> None:
-    assert saved(norm="l1", block=96) > 96 * 96 * 2
-    assert saved(norm="l1", block=16) < 96 * 96
+    *qkv, _ = case(1, 1, 96, 4, 4)
+    at_once, blocked = (
+        kept_floats(lambda block=block: focused_attention(*qkv, FACTORS, norm="l1", block=block)) for block in (96, 16)
+    )
+    assert at_once > 96 * 96 * 2 and blocked < 96 * 96
 
 
 def test_the_fused_path_makes_no_weights(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(*_: Any) -> None:
+    def refused(*_) -> None:
         raise AssertionError("the weights are made")
 
     monkeypatch.setattr(room, "_maps", refused)
-    given = case(2, 2, 9, 3, 4)
-    focused_attention(*leaves(given), FACTORS)  # type: ignore[misc]
-    focused_attention_noting(*leaves(given), FACTORS, given["valid"], causal=True)  # type: ignore[misc]
+    *qkv, valid = case(2, 2, 9, 3, 4)
+    focused_attention(*qkv, FACTORS)
+    focused_attention_noting(*qkv, FACTORS, valid, causal=True)
     for how in (*({"norm": norm} for norm in NORMS[1:]), {"dropout": 0.1}):
         with pytest.raises(AssertionError, match="made"):
-            focused_attention(*leaves(given), FACTORS, **how)  # type: ignore[misc, arg-type]
+            focused_attention(*qkv, FACTORS, **how)
 
 
 def test_half_precision_subtracts_in_full() -> None:
     """In bf16 the maps are rounded and their difference is not: it comes in fp32."""
-    given = case(2, 2, 20, 4, 4)
-    q, k, v = (x.bfloat16() for x in leaves(given))
-    exact = focused_attention(*leaves(given), FACTORS)  # type: ignore[misc]
+    *qkv, _ = case(2, 2, 20, 4, 4)
+    exact = focused_attention(*qkv, FACTORS)
+    qkv = [x.bfloat16() for x in qkv]
     for norm in NORMS:
-        y = focused_attention(q, k, v, FACTORS, norm=norm)
+        y = focused_attention(*qkv, FACTORS, norm=norm)
         assert y.dtype == torch.float32 and y.isfinite().all()
-    assert (focused_attention(q, k, v, FACTORS) - exact).abs().max() < 0.05
+    assert (focused_attention(*qkv, FACTORS) - exact).abs().max() < 0.05
 
 
 def test_rows_near_zero() -> None:
     """Where both maps agree a signed row stays zero, and its gradient is finite."""
-    given = case(2, 1, 6, 3, 2)
-    q, k, v = leaves(given)
-    allowed = allowed_of(given, True)
+    q, k, _, valid = case(2, 1, 6, 3, 2)
+    allowed = allowed_of(valid)
     for norm in SIGNED:
-        a = focused_weights(torch.cat([q[..., :3]] * 2, -1), torch.cat([k[..., :3]] * 2, -1), (1.0, 1.0), allowed, norm)
+        a = focused_weights(*agreeing(q, k), (1.0, 1.0), allowed, norm)
         assert not a.any()
         assert all(g.isfinite().all() for g in torch.autograd.grad(a.pow(2).sum(), [q, k]))
     sums = focused_weights(q, k, FACTORS, allowed, "l1").abs().sum(-1)
@@ -156,20 +138,13 @@ def test_rows_near_zero() -> None:
     assert close(wide, torch.ones_like(wide), 1e-2)
 
 
-def agreeing(given: dict[str, Any]) -> tuple[Tensor, Tensor]:
-    """Queries and keys whose two maps are the same."""
-    q, k, _ = leaves(given)
-    return torch.cat([q[..., :3]] * 2, -1), torch.cat([k[..., :3]] * 2, -1)
-
-
 @pytest.mark.parametrize("norm", ["softmax", "relu_l1"])
 @pytest.mark.parametrize("factors", [(1.0, 1.0), (4.0, 4.0), (0.5, 2.0), (2.0, 0.5)])
 @pytest.mark.parametrize("causal", [True, False])
-def test_rows_that_are_distributions(norm: RowNorm, factors: tuple[float, float], causal: bool) -> None:
+def test_rows_that_are_distributions(norm: RowNorm, factors: tuple, causal: bool) -> None:
     """Positive rows that sum to one over the keys that may be seen, whatever the factors: Table 4 shows such rows."""
-    given = case(2, 2, 9, 3, 4)
-    q, k, _ = leaves(given)
-    allowed = allowed_of(given, causal)
+    q, k, _, valid = case(2, 2, 9, 3, 4)
+    allowed = allowed_of(valid, causal)
     a = focused_weights(q, k, factors, allowed, norm)
     assert (a >= 0).all() and close(a.sum(-1), torch.ones_like(a[..., 0]), 1e-5)
     assert not a.masked_select(~allowed).any()
@@ -179,24 +154,22 @@ def test_rows_that_are_distributions(norm: RowNorm, factors: tuple[float, float]
 
 
 def test_softmax_of_equal_maps_is_the_mean() -> None:
-    given = case(2, 1, 6, 3, 2)
-    allowed = allowed_of(given, True)
-    a = focused_weights(*agreeing(given), (1.0, 1.0), allowed, "softmax")
+    q, k, _, valid = case(2, 1, 6, 3, 2)
+    allowed = allowed_of(valid)
+    a = focused_weights(*agreeing(q, k), (1.0, 1.0), allowed, "softmax")
     assert close(a, (allowed / allowed.sum(-1, keepdim=True)).expand_as(a), 1e-5)
 
 
 def test_relu_keeps_what_the_first_map_prefers() -> None:
     """The positive part over its sum, as it reads; where the maps agree, the first one."""
-    given = case(2, 1, 6, 3, 2)
-    q, k, _ = leaves(given)
-    allowed = allowed_of(given, True)
+    q, k, _, valid = case(2, 1, 6, 3, 2)
+    allowed = allowed_of(valid)
     difference = focused_weights(q, k, FACTORS, allowed)
     a = focused_weights(q, k, FACTORS, allowed, "relu_l1")
     some = difference.relu().sum(-1) > 0.05  # far above eps
     assert some.any() and close(a[some], (difference.relu() / difference.relu().sum(-1, keepdim=True))[some], 1e-3)
-    doubled, twice = agreeing(given)
-    first = focused_weights(doubled, twice, (1.0, 1e-12), allowed)
-    a = focused_weights(doubled, twice, (1.0, 1.0), allowed, "relu_l1")
+    first = focused_weights(*agreeing(q, k), (1.0, 1e-12), allowed)
+    a = focused_weights(*agreeing(q, k), (1.0, 1.0), allowed, "relu_l1")
     assert close(a, first, 1e-5)
     assert all(g.isfinite().all() for g in torch.autograd.grad(a.pow(2).sum(), [q, k]))
 
@@ -204,10 +177,9 @@ def test_relu_keeps_what_the_first_map_prefers() -> None:
 @pytest.mark.parametrize("norm", NORMS)
 def test_gradients_are_differences(norm: RowNorm) -> None:
     """Finite differences in fp64; the first event's row is constant, and at a kink of relu_l1."""
-    given = case(2, 1, 5, 2, 2)
-    qkv = [x.detach().double().requires_grad_() for x in leaves(given)]
+    q, k, _, valid = case(2, 1, 5, 2, 2)
 
     def weights(q: Tensor, k: Tensor) -> Tensor:
-        return focused_weights(q, k, (2.0, 2.0), allowed_of(given, True), norm)[..., 1:, :]
+        return focused_weights(q, k, (2.0, 2.0), allowed_of(valid), norm)[..., 1:, :]
 
-    assert torch.autograd.gradcheck(weights, tuple(qkv[:2]), eps=1e-7, atol=1e-4)
+    assert torch.autograd.gradcheck(weights, (q.double(), k.double()), eps=1e-7, atol=1e-4)

@@ -7,30 +7,24 @@ import torch
 import torch.nn.functional as F
 
 from fullrank.ops.in_batch_contrast import in_batch_contrast, in_batch_contrast_reference
+from tests.ops.alike import assert_alike, values_and_gradients
 
-USERS = [None, [4, 1, 4, 4, 2, 1, 7], [3] * 7]
 
-
-@pytest.mark.parametrize("users", USERS)
+@pytest.mark.parametrize("users", [None, [4, 1, 4, 4, 2, 1, 7], [3] * 7])
 @pytest.mark.parametrize("both", [False, True])
 @pytest.mark.parametrize(("temperature", "unit"), [(1.0, True), (0.03, True), (0.5, False)])
 @pytest.mark.parametrize("rows", [1, 2, 7])
-def test_equals_the_reference(users: list[int] | None, both: bool, temperature: float, unit: bool, rows: int) -> None:
-    generator = torch.Generator().manual_seed(rows)
-    pair = [torch.randn(3, rows, 5, generator=generator) for _ in range(2)]
-    a, b = ((F.normalize(x, dim=-1) if unit else x).requires_grad_() for x in pair)
+def test_equals_the_reference(users: list | None, both: bool, temperature: float, unit: bool, rows: int) -> None:
+    pair = torch.randn(2, 3, rows, 5, generator=torch.Generator().manual_seed(rows))
+    a, b = (F.normalize(pair, dim=-1) if unit else pair).unbind()
     who = None if users is None else torch.tensor(users[:rows])
-    fast = 3 * in_batch_contrast(a, b, who, temperature=temperature, both=both)
-    slow = 3 * in_batch_contrast_reference(a, b, who, temperature=temperature, both=both)
-    torch.testing.assert_close(fast, slow, rtol=1e-4, atol=1e-5)
-    for x, y in zip(torch.autograd.grad(fast, (a, b)), torch.autograd.grad(slow, (a, b)), strict=True):
-        torch.testing.assert_close(x, y, rtol=1e-4, atol=1e-5)
+    settings = {"rtol": 1e-4, "atol": 1e-5, "temperature": temperature, "both": both}
+    inputs = a.clone().requires_grad_(), b.clone().requires_grad_(), who
+    assert_alike(in_batch_contrast, in_batch_contrast_reference, *inputs, **settings)
 
 
-def test_nobody_to_be_told_from() -> None:
-    for shape in ((2, 1, 4), (2, 0, 4), (0, 3, 4)):
-        a, b = torch.randn(*shape).requires_grad_(), torch.randn(*shape).requires_grad_()
-        value = in_batch_contrast(a, b, temperature=1.0, both=True)
-        value.backward()
-        assert a.grad is not None and abs(float(value.detach())) < 1e-6
-        assert (a.grad.abs() < 1e-6).all()
+@pytest.mark.parametrize("shape", [(2, 1, 4), (2, 0, 4), (0, 3, 4)])
+def test_nobody_to_be_told_from(shape: tuple) -> None:
+    a, b = (torch.randn(shape).requires_grad_() for _ in range(2))
+    for found in values_and_gradients(in_batch_contrast, a, b, temperature=1.0, both=True):
+        assert (found.abs() < 1e-6).all()

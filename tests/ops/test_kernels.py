@@ -29,15 +29,15 @@ def test_parity_in_the_interpreter() -> None:
 
 
 @pytest.fixture
-def possible(monkeypatch: pytest.MonkeyPatch) -> list[tuple]:
+def possible(monkeypatch: pytest.MonkeyPatch) -> list:
     """As on a machine with a GPU, whose kernels are all trusted; what was asked for."""
-    asked: list[tuple] = []
+    asked = []
     monkeypatch.setattr(kernels, "_possible", lambda device: True)
     monkeypatch.setattr(kernels, "trusted", lambda *given: asked.append(given) or True)
     return asked
 
 
-def test_a_kernel_is_chosen_on_cuda_alone(possible: list[tuple], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_is_chosen_on_cuda_alone(possible: list, monkeypatch: pytest.MonkeyPatch) -> None:
     assert chosen("log_sum_exp", CUDA, torch.bfloat16, 50, most=256)
     assert possible == [("log_sum_exp", CUDA, torch.bfloat16, (64,))]
     assert not chosen("log_sum_exp", torch.device("cpu"), torch.bfloat16, 50, most=256)
@@ -52,13 +52,13 @@ def test_a_kernel_is_chosen_on_cuda_alone(possible: list[tuple], monkeypatch: py
 def test_a_kernel_that_fails_is_left_out_with_its_reason(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def broken(*_: object) -> dict[str, float]:
+    def broken(*_: object) -> dict:
         raise RuntimeError("out of shared memory")
 
-    def wrong(*_: object) -> dict[str, float]:
+    def wrong(*_: object) -> dict:
         return {"output 0": 0.0, "gradient 1": float("nan"), "gradient 2": 0.5}
 
-    def right(*_: object) -> dict[str, float]:
+    def right(*_: object) -> dict:
         return {"output 0": 1e-6}
 
     for name, found, told in (("a", broken, "shared memory"), ("b", wrong, "gradient 1"), ("c", right, None)):

@@ -52,7 +52,7 @@ def test_a_model_that_looks_at_values_is_watched(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_build_is_stopped_before_it_takes_the_memory() -> None:
-    made: list[int] = []
+    made = []
 
     def build() -> nn.Module:
         made.append(1)

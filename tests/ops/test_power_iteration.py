@@ -14,7 +14,7 @@ def matrix(*shape: int) -> Tensor:
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (7, 3), (3, 7), (4, 5, 6), (2, 3, 4, 4)])
-def test_converges_to_the_largest_singular_value_and_its_gradient(shape: tuple[int, ...]) -> None:
+def test_converges_to_the_largest_singular_value_and_its_gradient(shape: tuple) -> None:
     weight = matrix(*shape).requires_grad_()
     norm = PowerIteration(weight.detach(), warmup=200)
     torch.testing.assert_close(norm(weight), largest_singular_value(weight), rtol=1e-4, atol=1e-5)

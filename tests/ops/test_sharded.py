@@ -18,7 +18,7 @@ WORLD = 3
 WORKER = Path(__file__).with_name("sharded_worker.py")
 
 
-def told(store: Path, fault: str = "") -> list[str]:
+def told(store: Path, fault: str = "") -> list:
     """What each process had to say; nothing where all is as it should be."""
     command = [sys.executable, str(WORKER)]
     env = os.environ | {"OMP_NUM_THREADS": "1"}

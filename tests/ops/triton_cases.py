@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from importlib import import_module
-from typing import Any
 
 import pytest
 import torch
@@ -37,7 +36,7 @@ pytestmark = pytest.mark.skipif(
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize(("name", "blocks", "sizes"), CASES)
 def test_values_and_gradients_are_those_of_the_reference(
-    name: str, blocks: tuple[int, ...], sizes: tuple[int, ...], dtype: torch.dtype
+    name: str, blocks: tuple, sizes: tuple, dtype: torch.dtype
 ) -> None:
     found = kernels.trial(name)(DEVICE, dtype, blocks, sizes)
     assert found and all(error <= TOLERANCE[dtype] for error in found.values()), found
@@ -49,7 +48,7 @@ def test_a_fault_is_seen(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     module = import_module(f"fullrank.ops.triton_{name}")
     whole = getattr(module, f"triton_{name}")
 
-    def without(x: Tensor, w: Tensor, *more: Any) -> Any:
+    def without(x: Tensor, w: Tensor, *more):
         return whole(x, torch.cat([w[..., :-1, :], torch.zeros_like(w[..., -1:, :])], -2), *more)
 
     monkeypatch.setattr(module, f"triton_{name}", without)
@@ -91,7 +90,7 @@ def test_second_derivatives_are_refused_not_wrong() -> None:
 
 def test_the_ops_call_their_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a kernel is chosen the op gives what its own code gives, and takes its own code for what no kernel has."""
-    asked: list[str] = []
+    asked = []
     for op in (log_sum_exp, column_attention, silu_attention):
         monkeypatch.setattr(op, "chosen", lambda name, *_, **__: asked.append(name) or True)
     x, w = (torch.randn(n, 7, device=DEVICE).bfloat16() for n in (21, 40))

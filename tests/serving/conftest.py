@@ -13,7 +13,6 @@ import pytest
 import fullrank as fr
 from fullrank.data.events.store import Store
 from fullrank.run import Run
-from fullrank.serving.client import Client
 from serving.running import running
 
 FIELDS = [
@@ -22,6 +21,18 @@ FIELDS = [
     {"kind": "bag", "name": "genres", "separator": "|"}, {"kind": "sequence", "name": "seen", "max_length": 5},
 ]  # fmt: skip
 SMALL = ["model.dim=16", "training.max_epochs=1", "training.batch_size=64"]
+
+HISTORY = ["i7", "i13", "i19"]
+REQUESTS = [
+    {"history": HISTORY, "k": 9},
+    {"history": ["i8"], "k": 9, "exclude": ["i14", "i20"]},
+    {"history": ["i9", "i3"], "k": 9, "filters": {"in_stock": True, "price": {"min": 3}}},
+    {"history": ["i1", "i2"], "k": 9, "allow": [f"i{n}" for n in range(30)], "filters": {"in_stock": True}},
+    {"history": ["i5"], "k": 9, "seen": "keep"},
+    {"history": [], "k": 9, "filters": {"category": "soap"}},
+    {"history": ["i4", "new"], "k": 120},
+]
+"""Requests to models of the shop, which may know an item `new`."""
 
 
 @dataclass(frozen=True)
@@ -32,12 +43,11 @@ class Shop:
     run: Run
 
     @property
-    def ids(self) -> list[str]:
-        found: list[str] = self.run.catalog.ids.to_list()
-        return found
+    def ids(self) -> list:
+        return self.run.catalog.ids.to_list()
 
 
-def shop_events(users: int = 150, items: int = 120, seed: int = 0) -> tuple[pl.DataFrame, pl.DataFrame]:
+def shop_events(users: int = 150, items: int = 120, seed: int = 0) -> tuple:
     """Events and items of a shop of 6 categories; who buys in one goes on to the next item in it, most of the time."""
     draw = np.random.default_rng(seed)
     rows = []
@@ -61,14 +71,14 @@ def shop_events(users: int = 150, items: int = 120, seed: int = 0) -> tuple[pl.D
 
 @pytest.fixture(scope="session")
 def shop(tmp_path_factory: pytest.TempPathFactory) -> Shop:
-    place: Path = tmp_path_factory.mktemp("shop")
+    place = tmp_path_factory.mktemp("shop")
     events, items = shop_events()
     store = fr.prepare(events, place / "store", items=items)
     return Shop(store, fr.train("sasrec", store, place / "first", set=SMALL))
 
 
 @pytest.fixture(scope="module")
-def service(shop: Shop) -> Iterator[Client]:
+def service(shop: Shop) -> Iterator:
     """A service of the shop's run, shared by the tests of a file; each uses users and items of its own."""
     with running(run=str(shop.run.path)) as client:
         yield client
@@ -91,7 +101,7 @@ def impressions(rows: int = 600) -> pl.DataFrame:
 @pytest.fixture(scope="session")
 def click_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The run `may` of a ranking model on such clicks."""
-    place: Path = tmp_path_factory.mktemp("clicks")
+    place = tmp_path_factory.mktemp("clicks")
     store = fr.prepare_impressions(impressions(), place / "store", schema={"fields": FIELDS})
     settings = ["training.max_epochs=2", "model.embedding.dim=4", "model.embedding.std=0.3"]
     fr.train("dcnv2", store, place / "runs" / "may", set=settings, device="cpu", progress=False)

@@ -6,15 +6,10 @@ switches (`Fake`) for what it may lack. Numbers follow from the ids alone.
 
 from __future__ import annotations
 
-import socket
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 
@@ -58,10 +53,10 @@ class Fake:
 def build(fake: Fake) -> FastAPI:
     app, page = FastAPI(docs_url=None, redoc_url=None), Page()
 
-    def described(at: int) -> dict[str, Any]:
+    def described(at: int) -> dict:
         return {"item": f"i{at}", "title": TITLES[at], "popularity": BANDS[at % 3], "columns": {}}
 
-    def number(item: Any) -> int:
+    def number(item) -> int:
         text = str(item).removeprefix("i")
         return int(text) if text.isdecimal() and int(text) < len(TITLES) else -1
 
@@ -70,43 +65,43 @@ def build(fake: Fake) -> FastAPI:
         return JSONResponse(tree, status, media_type="application/problem+json")
 
     @app.middleware("http")
-    async def keys(request: Request, call_next: Any) -> Any:
+    async def keys(request: Request, call_next):
         if fake.key is not None and request.url.path.startswith("/v1/"):
             if request.headers.get("authorization") != f"Bearer {fake.key}":
                 return problem(401, "a key is needed", "key-needed")
         return await call_next(request)
 
     @app.get("/")
-    def root() -> Any:
+    def root():
         return page.response()
 
     @app.get("/v1/versions")
-    def versions() -> Any:
+    def versions():
         names = ["monday", "tuesday"] if fake.rich else ["monday"]
         return {"active": "monday", "split": {"monday": 1.0}, "versions": [{"name": one} for one in names]}
 
     @app.get("/v1/model")
-    def model(version: str = "monday") -> Any:
+    def model(version: str = "monday"):
         return card(version, fake.rich)
 
     @app.get("/v1/items")
-    def items(query: str = "", limit: int = 20) -> Any:
+    def items(query: str = "", limit: int = 20):
         words = query.lower().split()
         found = [at for at, title in enumerate(TITLES) if all(word in title.lower() for word in words)]
         return {"items": [described(at) for at in found[:limit]]}
 
     @app.get("/v1/items/{item}")
-    def item(item: str) -> Any:
+    def item(item: str):
         at = number(item)
         return problem(404, f"there is no item {item!r}", "unknown-item") if at < 0 else described(at)
 
     @app.get("/v1/users/{user}/history")
-    def history(user: str, limit: int = 100) -> Any:
+    def history(user: str, limit: int = 100):
         own = [3, 8, 14] if user == "42" else []
         return {"user": user, "events": [{"item": f"i{at}", "time": 0.0, "title": TITLES[at]} for at in own]}
 
     @app.post("/v1/recommend")
-    async def recommend(request: Request) -> Any:
+    async def recommend(request: Request):
         asked = await request.json()
         fake.asked.append(asked)
         if fake.delay:
@@ -132,20 +127,20 @@ def build(fake: Fake) -> FastAPI:
     return app
 
 
-def alike(at: int, own: list[int]) -> list[dict[str, Any]]:
+def alike(at: int, own: list) -> list:
     found = [{"item": f"i{one}", "title": TITLES[one], "similarity": 0.9 - (at + one) % 7 / 10} for one in own[-3:]]
     return sorted(found, key=lambda one: -one["similarity"])
 
 
-def attention(own: list[int]) -> list[dict[str, Any]]:
+def attention(own: list) -> list:
     total = sum(range(1, len(own) + 1))
     return [
         {"item": f"i{at}", "title": TITLES[at], "shares": [(n + 1) / total, 1 / len(own)]} for n, at in enumerate(own)
     ]
 
 
-def card(version: str, rich: bool) -> dict[str, Any]:
-    found: dict[str, Any] = {
+def card(version: str, rich: bool) -> dict:
+    found = {
         "version": version, "recipe": "plr" if rich else "popularity", "kind": "recommender", "parameters": 1_600_000,
         "items": len(TITLES), "dim": 64, "layers": 2, "max_length": 50,
         "data": {"name": "beauty", "fingerprint": "e245d8107bf9", "users": 22332, "items": 28, "events": 198215},
@@ -171,23 +166,3 @@ def card(version: str, rich: bool) -> dict[str, Any]:
             "reading": "Popular items are shown more often than people choose them.",
         }  # fmt: skip
     return found
-
-
-@contextmanager
-def serving(app: Any) -> Iterator[str]:
-    """The address of an app that runs on a free port in a thread."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    server = uvicorn.Server(uvicorn.Config(app, port=port, log_level="error", lifespan="on"))
-    thread = threading.Thread(target=server.run, daemon=True)
-    thread.start()
-    until = time.monotonic() + 60
-    while not server.started and thread.is_alive() and time.monotonic() < until:
-        time.sleep(0.02)
-    try:
-        assert server.started, "the service did not start"
-        yield f"http://127.0.0.1:{port}/"
-    finally:
-        server.should_exit = True
-        thread.join(20)

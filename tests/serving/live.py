@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import polars as pl
 
 from fullrank.data.events.catalog import Catalog
-from fullrank.experiment import Experiment, find_experiment
+from fullrank.experiment import find_experiment
 from fullrank.inference.predictor import Predictor
 from fullrank.run import Run
 from fullrank.serving.catalogue import LiveItems
@@ -32,20 +31,20 @@ def titled(size: int = 23) -> Catalog:
     )
 
 
-def opened(known: Catalog | None = None, recipe: str = "sasrec", *settings: str) -> tuple[Run, Predictor]:
+def opened(known: Catalog | None = None, recipe: str = "sasrec", *settings: str) -> tuple:
     """A run of a recipe, in memory, and its predictor."""
-    experiment: Experiment = find_experiment(recipe).override(*settings)
+    experiment = find_experiment(recipe).override(*settings)
     known = titled() if known is None else known
-    model: Any = shaken(experiment.model.build(known))  # type: ignore[attr-defined]
+    model = shaken(experiment.model.build(known))
     return Run(Path("in memory"), experiment, {}), Predictor(model, known, device="cpu")
 
 
-def small(**documents: Any) -> tuple[Predictor, LiveItems]:
+def small(**documents) -> tuple:
     """Live items of a tiny sasrec with these documents (the id is the key)."""
     run, predictor = opened(None, *TINY)
     return LiveItems.of(run, predictor, bodies(documents), NOW)
 
 
-def bodies(documents: dict[str, Any]) -> dict[str, Any]:
+def bodies(documents: dict) -> dict:
     """Documents with their ids in them."""
     return {key: None if body is None else {"id": key, **body} for key, body in documents.items()}

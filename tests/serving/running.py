@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import uvicorn
 
@@ -16,12 +15,27 @@ from fullrank.serving.server import uvicorn_options
 from fullrank.serving.settings import ServeSettings
 
 
+def items_of(answer: dict) -> list:
+    """Ids of an answer's list."""
+    return [shown["item"] for shown in answer["items"]]
+
+
+def scores_of(answer: dict) -> list:
+    return [shown["score"] for shown in answer["items"]]
+
+
 @contextmanager
-def running(**settings: Any) -> Iterator[Client]:
+def running(**settings) -> Iterator:
     """A client of a service with these settings; the service ends behind the block."""
-    made = ServeSettings.parse({"store": "memory:", "port": 0, **settings})
-    app = build_app(made)
-    server = uvicorn.Server(uvicorn.Config(app, **uvicorn_options(made)))
+    given = ServeSettings.parse({"store": "memory:", "port": 0, **settings})
+    with serving(build_app(given), **uvicorn_options(given)) as url:
+        yield Client(url)
+
+
+@contextmanager
+def serving(app, **options) -> Iterator:
+    """The address of an app that runs in a thread."""
+    server = uvicorn.Server(uvicorn.Config(app, **options))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     end = time.monotonic() + 60
@@ -30,7 +44,7 @@ def running(**settings: Any) -> Iterator[Client]:
         time.sleep(0.01)
     (socket,) = server.servers[0].sockets
     try:
-        yield Client(f"http://127.0.0.1:{socket.getsockname()[1]}")
+        yield f"http://127.0.0.1:{socket.getsockname()[1]}"
     finally:
         server.should_exit = True
         thread.join(30)

@@ -6,7 +6,6 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import torch
@@ -14,7 +13,7 @@ import torch
 import fullrank as fr
 from fullrank.data.sources.planted import Planted
 from fullrank.run import Run, write_copy
-from fullrank.serving.requests import Answer, Ask
+from fullrank.serving.requests import Answer
 from fullrank.serving.stores import Event, HistoryStore
 
 
@@ -27,7 +26,7 @@ class Served:
         catalog = self.predictor.catalog
         self.items = SimpleNamespace(catalog=catalog, barred=np.zeros(catalog.size, bool))
 
-    def answer(self, asks: Sequence[Ask]) -> list[Answer]:
+    def answer(self, asks: Sequence) -> list:
         found = []
         for ask in asks:
             ids = self.predictor.catalog.external(ask.items).to_list()
@@ -45,13 +44,13 @@ def first_run(home: Path) -> Run:
     return fr.train("item_to_item", store, home / "first", device="cpu", progress=False)
 
 
-def histories(store: fr.Store, users: int) -> list[tuple[str, list[Any]]]:
+def histories(store: fr.Store, users: int) -> list:
     """Users and all of their events."""
     bounds = zip(store.offsets[:users], store.offsets[1 : users + 1], strict=True)
     return [(f"u{user}", store.catalog.external(store.items[a:b]).to_list()) for user, (a, b) in enumerate(bounds)]
 
 
-async def fill(store: HistoryStore, users: list[tuple[str, list[Any]]]) -> None:
+async def fill(store: HistoryStore, users: list) -> None:
     """Put histories into a history store."""
     for user, items in users:
         await store.add_events([Event(f"{user}-{n}", user, item, 1000.0 + n) for n, item in enumerate(items)])

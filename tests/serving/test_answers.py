@@ -6,8 +6,8 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import polars as pl
@@ -121,15 +121,14 @@ def test_forgetting_beside_writers(tmp_path: Path) -> None:
         for place, log in enumerate(logs):
             log.add([row(n, forgotten[n % 6]), row(n, f"kept{place}")])
         time.sleep(0.002)
-    threads = [threading.Thread(target=lambda mine=half, log=log: [log.forget(u) for u in mine])  # type: ignore[misc]
-               for half, log in zip((forgotten[:4], forgotten[2:]), logs, strict=True)]  # fmt: skip
-    for thread in threads:
-        thread.start()
-    for n in range(60, 120):
-        logs[0].add([row(n, "kept0")])
-        time.sleep(0.001)
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(2) as threads:
+        halves = zip((forgotten[:4], forgotten[2:]), logs, strict=True)
+        forgetting = [threads.submit(lambda mine=mine, log=log: [*map(log.forget, mine)]) for mine, log in halves]
+        for n in range(60, 120):
+            logs[0].add([row(n, "kept0")])
+            time.sleep(0.001)
+    for thread in forgetting:
+        thread.result()
     for log in logs:
         log.close()
     users = read(tmp_path)["user"].to_list()
@@ -160,6 +159,6 @@ def test_a_kill_loses_the_buffer_alone(tmp_path: Path) -> None:
 
 def _until(holds: object, seconds: float = 5.0) -> None:
     deadline = time.monotonic() + seconds
-    while not holds():  # type: ignore[operator]
+    while not holds():
         assert time.monotonic() < deadline
         time.sleep(0.005)

@@ -5,25 +5,25 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 import pytest
 
 from fullrank.core.errors import UserError
-from fullrank.serving.batcher import Batcher, Late, Overloaded
+from fullrank.serving.batcher import Batcher, Late
 from fullrank.serving.problems import problem_of
+from refusals import refused
 
 
 class Model:
     """Doubles numbers; notes its batches, and waits where it is told to."""
 
     def __init__(self) -> None:
-        self.batches: list[list[int]] = []
+        self.batches = []
         self.go = threading.Event()
         self.go.set()
 
-    def __call__(self, asks: Sequence[int]) -> list[int]:
+    def __call__(self, asks: Sequence) -> list:
         assert self.go.wait(10)
         self.batches.append(list(asks))
         if 13 in asks:
@@ -33,8 +33,8 @@ class Model:
         return [2 * ask for ask in asks]
 
 
-def run(work: Any, **settings: Any) -> Any:
-    async def whole() -> Any:
+def run(work, **settings):
+    async def whole():
         batcher = Batcher(**settings)
         batcher.start()
         try:
@@ -45,7 +45,7 @@ def run(work: Any, **settings: Any) -> Any:
     return asyncio.run(whole())
 
 
-async def blocked(batcher: Batcher, model: Model) -> asyncio.Future[Any]:
+async def blocked(batcher: Batcher, model: Model) -> asyncio.Future:
     """A request that holds the model thread until `model.go`."""
     model.go.clear()
     first = batcher.submit(model, 0)
@@ -54,17 +54,25 @@ async def blocked(batcher: Batcher, model: Model) -> asyncio.Future[Any]:
     return first
 
 
-def test_what_queues_while_a_batch_runs_goes_together() -> None:
+def queued(asks: Iterable, groups: int = 1, held: float = 0.0, **settings) -> tuple:
+    """What requests get that queue while the model is held, each an answer or an error; and the model's batches."""
     model = Model()
 
-    async def work(batcher: Batcher) -> list[int]:
+    async def work(batcher: Batcher) -> list:
         first = await blocked(batcher, model)
-        others = [batcher.submit(model, ask) for ask in range(1, 8)]
+        others = [batcher.submit(model, ask, group=ask % groups) for ask in asks]
+        await asyncio.sleep(held)
         model.go.set()
-        return list(await asyncio.gather(first, *others))
+        answers = await asyncio.gather(first, *others, return_exceptions=True)
+        assert await batcher.submit(model, 4) == 8 and batcher.waiting == 0, "the thread lives on"
+        return answers
 
-    assert run(work, most=4) == [2 * ask for ask in range(8)]
-    assert model.batches == [[0], [1, 2, 3, 4], [5, 6, 7]]
+    return run(work, **settings), model.batches[:-1]
+
+
+def test_what_queues_while_a_batch_runs_goes_together() -> None:
+    answers, batches = queued(range(1, 8), most=4)
+    assert answers == [2 * ask for ask in range(8)] and batches == [[0], [1, 2, 3, 4], [5, 6, 7]]
 
 
 def test_a_request_alone_waits_for_nobody() -> None:
@@ -76,33 +84,23 @@ def test_a_request_alone_waits_for_nobody() -> None:
         await batcher.submit(model, 2)
         return time.perf_counter() - begun
 
-    assert run(work) < 0.5
-    assert model.batches == [[1], [2]]
+    assert run(work) < 0.5 and model.batches == [[1], [2]]
 
 
 def test_groups_are_answered_by_themselves() -> None:
-    model = Model()
-
-    async def work(batcher: Batcher) -> list[int]:
-        await_first = await blocked(batcher, model)
-        others = [batcher.submit(model, ask, group=ask % 2) for ask in range(1, 6)]
-        model.go.set()
-        await await_first
-        return list(await asyncio.gather(*others))
-
-    assert run(work) == [2, 4, 6, 8, 10]
-    assert model.batches == [[0], [1, 3, 5], [2, 4]]
+    answers, batches = queued(range(1, 6), groups=2)
+    assert answers == [0, 2, 4, 6, 8, 10] and batches == [[0], [1, 3, 5], [2, 4]]
 
 
 def test_a_full_queue_sheds_and_recovers() -> None:
     model = Model()
 
-    async def work(batcher: Batcher) -> tuple[int, int]:
+    async def work(batcher: Batcher) -> tuple:
         first = await blocked(batcher, model)
         taken = [batcher.submit(model, ask) for ask in (1, 2)]
-        with pytest.raises(Overloaded) as refused:
+        with refused("overloaded"):
             batcher.submit(model, 3)
-        assert refused.value.code == "overloaded" and batcher.shed == 1
+        assert batcher.shed == 1
         model.go.set()
         await asyncio.gather(first, *taken)
         return await batcher.submit(model, 4), batcher.waiting
@@ -111,50 +109,32 @@ def test_a_full_queue_sheds_and_recovers() -> None:
 
 
 def test_what_waited_too_long_is_given_up_and_costs_the_model_nothing() -> None:
-    model = Model()
-
-    async def work(batcher: Batcher) -> Any:
-        first = await blocked(batcher, model)
-        late = batcher.submit(model, 5)
-        await asyncio.sleep(0.1)
-        model.go.set()
-        await first
-        return (await asyncio.gather(late, return_exceptions=True))[0]
-
-    assert isinstance(run(work, timeout=0.05), Late)
-    assert model.batches == [[0]]
+    (first, late), batches = queued([5], held=0.1, timeout=0.05)
+    assert first == 0 and isinstance(late, Late) and batches == [[0]]
 
 
 @pytest.mark.parametrize("fault, kind", [(13, UserError), (666, ZeroDivisionError)])
-def test_a_request_that_fails_fails_alone(fault: int, kind: type[Exception]) -> None:
-    model = Model()
-
-    async def work(batcher: Batcher) -> list[Any]:
-        first = await blocked(batcher, model)
-        others = [batcher.submit(model, ask) for ask in (1, fault, 3)]
-        model.go.set()
-        await first
-        found = await asyncio.gather(*others, return_exceptions=True)
-        assert await batcher.submit(model, 4) == 8, "the thread lives on"
-        return list(found)
-
-    first, wrong, last = run(work)
+def test_a_request_that_fails_fails_alone(fault: int, kind: type) -> None:
+    (_, first, wrong, last), _ = queued([1, fault, 3])
     assert (first, last) == (2, 6) and isinstance(wrong, kind)
 
 
-def test_closing_answers_what_waits() -> None:
+def test_closing_answers_what_waits_and_takes_nothing_more() -> None:
     model = Model()
 
-    async def work() -> list[int]:
-        batcher = Batcher(most=2)
-        batcher.start()
+    async def work(batcher: Batcher) -> list:
         first = await blocked(batcher, model)
         others = [batcher.submit(model, ask) for ask in range(1, 6)]
         model.go.set()
         await batcher.close()
-        return list(await asyncio.gather(first, *others))
+        with refused("service-stopping") as refusal:
+            batcher.submit(model, 1)
+        assert problem_of(refusal.error).status == 503
+        with refused("service-stopping"):
+            await batcher.call(lambda: None)
+        return await asyncio.gather(first, *others)
 
-    assert asyncio.run(work()) == [0, 2, 4, 6, 8, 10]
+    assert run(work, most=2) == [0, 2, 4, 6, 8, 10]
 
 
 def test_a_caller_that_left_is_skipped() -> None:
@@ -162,26 +142,24 @@ def test_a_caller_that_left_is_skipped() -> None:
 
     async def work(batcher: Batcher) -> int:
         first = await blocked(batcher, model)
-        gone = batcher.submit(model, 7)
-        gone.cancel()
+        batcher.submit(model, 7).cancel()
         model.go.set()
         await first
         await batcher.submit(model, 1)
         return batcher.waiting
 
-    assert run(work) == 0
-    assert model.batches == [[0], [1]]
+    assert run(work) == 0 and model.batches == [[0], [1]]
 
 
 def test_many_callers_get_their_own_answers() -> None:
     model = Model()
 
-    async def work(batcher: Batcher) -> list[int]:
+    async def work(batcher: Batcher) -> list:
         async def caller(ask: int) -> int:
             await asyncio.sleep((ask % 7) / 1000)
-            return int(await batcher.submit(model, 1000 + ask))
+            return await batcher.submit(model, 1000 + ask)
 
-        return list(await asyncio.gather(*(caller(ask) for ask in range(200))))
+        return await asyncio.gather(*map(caller, range(200)))
 
     assert run(work, most=16) == [2 * (1000 + ask) for ask in range(200)]
 
@@ -190,20 +168,4 @@ def test_the_thread_outlives_whoever_counts() -> None:
     def broken(size: int, waited: float, took: float) -> None:
         raise ZeroDivisionError
 
-    async def work(batcher: Batcher) -> None:
-        model = Model()
-        assert [await batcher.submit(model, ask) for ask in (1, 2, 3)] == [2, 4, 6]
-
-    run(work, observe=broken)
-
-
-def test_nobody_waits_for_a_queue_that_was_closed() -> None:
-    async def work(batcher: Batcher) -> None:
-        await batcher.close()
-        with pytest.raises(UserError) as refused:
-            batcher.submit(Model(), 1)
-        assert refused.value.code == "service-stopping" and problem_of(refused.value).status == 503
-        with pytest.raises(UserError):
-            await batcher.call(lambda: None)
-
-    run(work)
+    assert queued((1, 2, 3), observe=broken)[0] == [0, 2, 4, 6]

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import polars as pl
@@ -23,7 +22,7 @@ from fullrank.serving.canary import (
     read_canaries,
     sample_canaries,
 )
-from fullrank.serving.requests import Answer, Ask
+from fullrank.serving.requests import Answer
 from fullrank.serving.stores import Event, open_history_store
 from fullrank.testing.settings import check_bounds
 from refusals import refused
@@ -31,7 +30,7 @@ from refusals import refused
 V, K = 60, 5
 
 
-def table(ids: Sequence[Any], **columns: Any) -> Catalog:
+def table(ids: Sequence, **columns) -> Catalog:
     frame = pl.DataFrame({"item_id": ids, "train_count": [3] * len(ids), **columns})
     return Catalog(frame.with_row_index("item").with_columns(pl.col("item").cast(pl.Int64)))
 
@@ -39,13 +38,13 @@ def table(ids: Sequence[Any], **columns: Any) -> Catalog:
 class Model:
     """Knows what each canary's target is (it follows the last item of the history), in a share of the cases."""
 
-    def __init__(self, share: float, catalog: Catalog | None = None, seed: int = 0, **more: Any):
+    def __init__(self, share: float, catalog: Catalog | None = None, seed: int = 0, **more):
         known = catalog or table(range(V))
         self.items = SimpleNamespace(catalog=known, barred=np.zeros(known.size, bool))
         self.share, self.seed = share, seed
         self.__dict__.update(more)
 
-    def answer(self, asks: Sequence[Ask]) -> list[Answer]:
+    def answer(self, asks: Sequence) -> list:
         size = self.items.catalog.size
         found = []
         for ask in asks:
@@ -62,9 +61,7 @@ CANARIES = [one for one in CANARIES if one.target not in one.items]
 SETTINGS = CanarySettings(k=K)
 
 
-def verdict(
-    new: Model, old: Model | None, canaries: Sequence[Canary] = tuple(CANARIES), **more: Any
-) -> dict[str, Check]:
+def verdict(new: Model, old: Model | None, canaries: Sequence = tuple(CANARIES), **more) -> dict:
     return {check.name: check for check in check_model(new, old, canaries, CanarySettings(k=K, **more))}
 
 
@@ -92,7 +89,7 @@ def test_without_canaries_it_is_asked_all_the_same() -> None:
     assert verdict(Model(0.5), Model(0.5), [])["answers"].ok
     assert verdict(Model(0.5), None, [])["answers"].ok
     broken = Model(0.5)
-    broken.answer = lambda asks: [Answer([0] * ask.k, [0.0] * ask.k) for ask in asks]  # type: ignore[method-assign]
+    broken.answer = lambda asks: [Answer([0] * ask.k, [0.0] * ask.k) for ask in asks]
     assert not verdict(broken, None, [])["answers"].ok, "one item many times"
 
 
@@ -101,12 +98,10 @@ def test_barred_items_are_found_in_lists_and_a_list_may_be_short_of_them() -> No
     model = Model(0.0)
     model.items.barred = barred
     assert not verdict(model, None)["answers"].ok
-    model.answer = (
-        lambda asks: [  # type: ignore[method-assign]
-            Answer(ids := [n for n in range(8) if n not in {*ask.items, *ask.excluded}][:K], [0.0] * len(ids))
-            for ask in asks
-        ]
-    )
+    model.answer = lambda asks: [
+        Answer(ids := [n for n in range(8) if n not in {*ask.items, *ask.excluded}][:K], [0.0] * len(ids))
+        for ask in asks
+    ]
     assert verdict(model, None)["answers"].ok
 
 
@@ -145,14 +140,14 @@ def test_canaries_of_a_table_and_of_the_store(tmp_path: Path) -> None:
     with refused("missing-column", "item_id"):
         read_canaries(tmp_path / "other.csv", SETTINGS)
 
-    async def sampled() -> list[Canary]:
+    async def sampled() -> list:
         store = open_history_store("memory:")
         await store.open()
         await store.add_events([Event(f"{n}", f"u{n // 3}", n, float(n)) for n in range(12)])
         return await sample_canaries(store, CanarySettings(requests=3, history=1))
 
     found = asyncio.run(sampled())
-    assert len(found) == 3 and all(len(one.items) == 1 and one.items[0] + 1 == one.target for one in found)  # type: ignore[operator]
+    assert len(found) == 3 and all(len(one.items) == 1 and one.items[0] + 1 == one.target for one in found)
 
 
 def test_a_verdict_is_plain_data_and_comes_back() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +19,7 @@ from refusals import refused
 from tests.serving.live import NOW, TINY, WORDS, bodies, opened, small, titled
 
 KEYS = ["i0", "i1", "i5", "i22", "n0", "n1", "n2"]
-FILTERS: list[dict[str, Any]] = [
+FILTERS = [
     {"in_stock": True},
     {"in_stock": False},
     {"brand": ["brand-0", "brand-2"]},
@@ -34,7 +33,7 @@ FILTERS: list[dict[str, Any]] = [
 ]
 
 
-def features() -> st.SearchStrategy[dict[str, Any]]:
+def features() -> st.SearchStrategy:
     return st.fixed_dictionaries(
         {},
         optional={
@@ -47,7 +46,7 @@ def features() -> st.SearchStrategy[dict[str, Any]]:
     )
 
 
-def said() -> st.SearchStrategy[dict[str, Any] | None]:
+def said() -> st.SearchStrategy:
     body = st.fixed_dictionaries(
         {"like": st.lists(st.sampled_from(["i1", "i2", "n0"]), min_size=1, max_size=2)},
         optional={
@@ -60,7 +59,7 @@ def said() -> st.SearchStrategy[dict[str, Any] | None]:
     return st.one_of(body, body, body, st.none())
 
 
-def passes(row: Mapping[str, Any], filters: Mapping[str, Any]) -> bool:
+def passes(row: Mapping, filters: Mapping) -> bool:
     """A filter as it reads, for one item."""
     for name, wanted in filters.items():
         value = row.get(name)
@@ -83,9 +82,9 @@ FIRST = LiveItems.of(RUN, MODEL, {}, NOW)
     changes=st.lists(st.dictionaries(st.sampled_from(KEYS), said(), max_size=4), min_size=1, max_size=3),
     later=st.sampled_from([NOW, NOW + 5, NOW + 15, NOW + 30]),
 )
-def test_masks_are_what_columns_say(changes: list[dict[str, Any]], later: float) -> None:
+def test_masks_are_what_columns_say(changes: list, later: float) -> None:
     predictor, live = FIRST
-    documents: dict[str, Any] = {"i3": {"id": "i3", "features": {"colour": "red"}}}
+    documents = {"i3": {"id": "i3", "features": {"colour": "red"}}}
     for change in changes:
         documents = {**documents, **bodies(change)}
         predictor, live = live.with_documents(predictor, documents, NOW)
@@ -100,7 +99,7 @@ def test_masks_are_what_columns_say(changes: list[dict[str, Any]], later: float)
         assert np.array_equal(*masks)
 
 
-def assert_sound(predictor: Predictor, live: LiveItems, documents: dict[str, Any], now: float) -> None:
+def assert_sound(predictor: Predictor, live: LiveItems, documents: dict, now: float) -> None:
     base = MODEL
     assert live.size == predictor.model.num_items == len(live.ids) == len(live.bands) == len(live.barred)
     assert live.ids[:ITEMS] == base.catalog.ids.to_list()
@@ -122,7 +121,7 @@ def assert_sound(predictor: Predictor, live: LiveItems, documents: dict[str, Any
         assert live.popular(3, live.mask(filters)).tolist() == popular(live, live.mask(filters))[:3]
 
 
-def popular(live: LiveItems, refused_items: np.ndarray) -> list[int]:
+def popular(live: LiveItems, refused_items: np.ndarray) -> list:
     counts = live.catalog.popularity
     return sorted(np.flatnonzero(~refused_items).tolist(), key=lambda item: (-counts[item], item))
 
@@ -146,6 +145,10 @@ def test_changes_cost_no_model() -> None:
     assert other.changed_since(live).tolist() == [1] and live.changed_since(other).tolist() == [1]
     again, third = other.with_documents(same, documents, NOW)
     assert again is same and third is other
+    same, retired = live.with_documents(predictor, bodies({"n": {"title": "rose soap", "retired": True}}), NOW)
+    assert same is predictor and retired.barred[ITEMS] and not live.barred[ITEMS]
+    new, _ = live.with_documents(predictor, bodies({"n": {"title": "lavender oil"}}), NOW)
+    assert new is not predictor and torch.equal(new.model.items.all()[:ITEMS], predictor.model.items.all()[:ITEMS])
 
 
 def test_bands_and_the_most_popular() -> None:

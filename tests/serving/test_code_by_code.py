@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import polars as pl
@@ -21,19 +20,8 @@ from fullrank.serving.model import ServedModel
 from fullrank.serving.searching import Finder
 from fullrank.serving.settings import ServeSettings
 from refusals import refused
-from serving.conftest import Shop
-from serving.running import running
-
-HISTORY = ["i7", "i13", "i19"]
-ASKED: list[dict[str, Any]] = [
-    {"history": HISTORY, "k": 9},
-    {"history": ["i8"], "k": 9, "exclude": ["i14", "i20"]},
-    {"history": ["i9", "i3"], "k": 9, "filters": {"in_stock": True, "price": {"min": 3}}},
-    {"history": ["i1", "i2"], "k": 9, "allow": [f"i{n}" for n in range(30)], "filters": {"in_stock": True}},
-    {"history": ["i5"], "k": 9, "seen": "keep"},
-    {"history": [], "k": 9, "filters": {"category": "soap"}},
-    {"history": ["i4", "of another shop"], "k": 120},
-]  # fmt: skip
+from serving.conftest import HISTORY, REQUESTS, Shop
+from serving.running import items_of, running, scores_of
 
 
 @pytest.fixture(scope="module")
@@ -64,13 +52,9 @@ def run(shop: Shop, codes: Path, tmp_path_factory: pytest.TempPathFactory) -> Ru
 
 
 @pytest.fixture(scope="module")
-def service(run: Run) -> Iterator[Client]:
+def service(run: Run) -> Iterator:
     with running(run=str(run.path)) as client:
         yield client
-
-
-def of(answer: dict[str, Any]) -> list[str]:
-    return [one["item"] for one in answer["items"]]
 
 
 def test_lists_are_full_and_valid_under_everything_at_once(shop: Shop, run: Run) -> None:
@@ -116,32 +100,31 @@ def test_what_needs_vectors_or_a_graph_is_refused(run: Run, tmp_path: Path) -> N
 
 def test_the_service_gives_the_lists_of_recommend(service: Client, run: Run) -> None:
     predictor = fr.load(run, device="cpu")
-    for asked in ASKED:
-        more = {name: value for name, value in asked.items() if name != "history"}
-        own = predictor.recommend([asked["history"]], **more)
-        answer = service.recommend(**asked)
-        assert of(answer) == own["item"].to_list()
-        assert [one["score"] for one in answer["items"]] == pytest.approx(own["score"].to_list(), abs=1e-4)
-    together = service.recommend_batch(ASKED)
-    assert [of(one) for one in together] == [of(service.recommend(**one)) for one in ASKED]
+    for request in REQUESTS:
+        more = {name: value for name, value in request.items() if name != "history"}
+        own = predictor.recommend([request["history"]], **more)
+        answer = service.recommend(**request)
+        assert items_of(answer) == own["item"].to_list()
+        assert scores_of(answer) == pytest.approx(own["score"].to_list(), abs=1e-4)
+    alone = [service.recommend(**request) for request in REQUESTS]
+    assert list(map(items_of, service.recommend_batch(REQUESTS))) == list(map(items_of, alone))
 
 
 def test_card_similar_and_explanation(service: Client, run: Run) -> None:
     card = service.call("GET", "/v1/model")
     assert card["recipe"] == "tiger" and card["explains"]["attention"]
     answer = service.recommend(history=HISTORY, k=3, explain=True)
-    assert all(one["because"] for one in answer["items"])
-    assert "attention" in str(answer), answer
+    assert all(one["because"] for one in answer["items"]) and answer["attention"]
     own = fr.load(run, device="cpu").similar("i7", k=4)
-    assert of(service.similar("i7", k=4)) == own["similar"].to_list()
+    assert items_of(service.similar("i7", k=4)) == own["similar"].to_list()
 
 
 def test_items_join_a_running_service(service: Client) -> None:
-    service.put_items([{"id": "new", "like": ["i25"], "title": "Mint cream number 991"}])
-    shown = of(service.recommend(history=["i7", "i13"], k=122, seen="keep"))
-    assert len(shown) == 121 == len(set(shown)) and abs(shown.index("new") - shown.index("i25")) == 1
-    assert "new" in of(service.recommend(history=["i7"], k=5, allow=["new", "i25"]))
-    assert len(service.recommend(history=["new"], k=5)["items"]) == 5
+    service.put_items([{"id": "fresh", "like": ["i25"], "title": "Mint cream number 991"}])
+    shown = items_of(service.recommend(history=["i7", "i13"], k=122, seen="keep"))
+    assert len(shown) == 121 == len(set(shown)) and abs(shown.index("fresh") - shown.index("i25")) == 1
+    assert "fresh" in items_of(service.recommend(history=["i7"], k=5, allow=["fresh", "i25"]))
+    assert len(service.recommend(history=["fresh"], k=5)["items"]) == 5
 
 
 def test_a_new_version_is_compared_with_the_one_that_answers(run: Run) -> None:

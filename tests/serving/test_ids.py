@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from typing import Any
+import re
+from collections.abc import Iterator
+from http.client import HTTPConnection
 from urllib.parse import quote
 
 import pytest
@@ -28,7 +29,7 @@ IDS = st.one_of(
 
 
 @pytest.fixture(scope="module")
-def kept(shop: Shop, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+def kept(shop: Shop, tmp_path_factory: pytest.TempPathFactory) -> Iterator:
     """A service whose store is a file, as that of `fullrank serve` is."""
     with running(run=str(shop.run.path), store=str(tmp_path_factory.mktemp("store") / "ids.sqlite")) as client:
         yield client
@@ -38,7 +39,7 @@ def kept(shop: Shop, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clien
 @settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
 @example(names=ODD)
 @given(names=st.lists(IDS, min_size=5, max_size=25, unique=True))
-def test_what_is_stored_is_read_and_erased(kept: Client, names: list[str]) -> None:
+def test_what_is_stored_is_read_and_erased(kept: Client, names: list) -> None:
     told = kept.add_events([{"user": name, "item": name, "time": at} for at, name in enumerate(names)])
     assert told["stored"] == len(names)
     made = kept.put_items([{"id": name, "title": "Rose cream"} for name in names])["items"]
@@ -55,7 +56,7 @@ def test_what_is_stored_is_read_and_erased(kept: Client, names: list[str]) -> No
         assert kept.history(name)["events"] == []
 
 
-def routes_of_ids(client: Client) -> list[tuple[str, str]]:
+def routes_of_ids(client: Client) -> list:
     """(method, path) of every route that names a user or an item."""
     document = client.call("GET", "/openapi.json")
     named = [(method, path) for path, some in document["paths"].items() for method in some if "{" in path]
@@ -83,10 +84,8 @@ def test_every_route_takes_every_id_and_none_that_cannot_be_stored(kept: Client)
             kept.put_items([{"id": wrong, "title": "Rose cream"}])
 
 
-def asked(client: Client, method: str, address: str) -> tuple[int, Any]:
+def asked(client: Client, method: str, address: str) -> tuple:
     """Status and body of an address as it is written."""
-    from http.client import HTTPConnection
-
     connection = HTTPConnection(client.url.partition("//")[2], timeout=20)
     connection.request(method.upper(), address, json.dumps({"features": {}}) if method == "put" else None)
     answer = connection.getresponse()
@@ -106,10 +105,8 @@ def test_an_erasure_of_something_else_is_none(kept: Client) -> None:
 @given(name=IDS, below=st.sampled_from(["", *BELOW]))
 def test_an_address_names_one_id(name: str, below: str) -> None:
     """Whatever part follows an id, encoded or with plain slashes, the id is the one that was written."""
-    import re
-
     pattern = re.compile(f"^/v1/users/(?P<id>{IdConvertor.regex}){'/' + below if below else ''}$")
-    find: Callable[[str], Any] = lambda written: pattern.match(  # noqa: E731
+    find = lambda written: pattern.match(  # noqa: E731
         routed_path(f"/v1/users/{written}{'/' + below if below else ''}".encode())
     )
     found = find(quote(name, safe=""))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -20,7 +19,7 @@ class Backwards(ServedRanker):
     def __init__(self) -> None:
         pass
 
-    def order(self, asks: Any, ids: np.ndarray, scores: np.ndarray, blend: float) -> tuple[np.ndarray, np.ndarray]:
+    def order(self, asks, ids: np.ndarray, scores: np.ndarray, blend: float) -> tuple:
         return ids[:, ::-1].copy(), scores[:, ::-1].copy()
 
 
@@ -34,10 +33,10 @@ def test_a_rankers_candidates_are_those_of_the_request_alone(shop: Shop) -> None
         for k in (5, 20, 60) for ranked in (True, False)
     ]  # fmt: skip
     alone = [model.answer([ask])[0].ids for ask in asks]
-    groups: dict[Any, list[int]] = {}
+    groups = {}
     for place, ask in enumerate(asks):
         groups.setdefault(model.group(ask), []).append(place)
-    together: dict[int, list[int]] = {}
+    together = {}
     for places in groups.values():
         told = model.answer([asks[place] for place in places])
         together |= {place: one.ids for place, one in zip(places, told, strict=True)}

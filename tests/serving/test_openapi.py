@@ -4,27 +4,25 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any
 
 import pytest
-from pydantic import BaseModel
 
 from fullrank.serving.client import Client
 from fullrank.serving.openapi import ANSWERS
 
 
 @pytest.fixture(scope="module")
-def document(service: Client) -> dict[str, Any]:
-    found: dict[str, Any] = service.call("GET", "/openapi.json")
+def document(service: Client) -> dict:
+    found = service.call("GET", "/openapi.json")
     return found
 
 
-def test_every_reference_leads_somewhere(document: dict[str, Any]) -> None:
+def test_every_reference_leads_somewhere(document: dict) -> None:
     named = set(re.findall(r'"#/components/schemas/([^"]+)"', json.dumps(document)))
     assert named and named <= set(document["components"]["schemas"])
 
 
-def test_every_route_has_a_summary_an_answer_and_its_scope(document: dict[str, Any]) -> None:
+def test_every_route_has_a_summary_an_answer_and_its_scope(document: dict) -> None:
     routes = {(method, path): one for path, some in document["paths"].items() for method, one in some.items()}
     assert set(ANSWERS) == set(routes) - {("get", "/metrics")} | {("post", "/v1/predict")}
     names = [one["operationId"] for one in routes.values()]
@@ -50,7 +48,7 @@ def test_answers_have_the_form_that_is_told(service: Client) -> None:
             assert not unknown(form, body), (path, unknown(form, body))
 
 
-def unknown(form: type[BaseModel], body: Any) -> set[str]:
+def unknown(form: type, body) -> set:
     """Members of an answer, at its top, that its form does not name; checks all of it against the form."""
 
     told = form.model_validate(body)

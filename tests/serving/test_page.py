@@ -16,8 +16,8 @@ import pytest
 
 from serving.accessibility import AUDIT
 from serving.conftest import Shop
-from serving.fake_service import TITLES, Fake, build, serving
-from serving.running import running
+from serving.fake_service import TITLES, Fake, build
+from serving.running import running, serving
 
 pytestmark = [pytest.mark.slow, pytest.mark.page]
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
@@ -26,7 +26,7 @@ Open = Callable[..., Any]
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
+def browser() -> Iterator:
     found = os.environ.get("FULLRANK_CHROMIUM") or next((p for one in BROWSERS if (p := shutil.which(one))), None)
     if found is None:
         pytest.skip("there is no Chromium on the path; name one by FULLRANK_CHROMIUM")
@@ -38,14 +38,14 @@ def browser() -> Iterator[Any]:
 
 
 @pytest.fixture(scope="module")
-def service() -> Iterator[tuple[Fake, str]]:
+def service() -> Iterator:
     fake = Fake()
-    with serving(build(fake)) as url:
-        yield fake, url
+    with serving(build(fake), port=0, log_level="error") as url:
+        yield fake, f"{url}/"
 
 
 @pytest.fixture
-def fake(service: tuple[Fake, str]) -> Iterator[Fake]:
+def fake(service: tuple) -> Iterator:
     """The service as it is at first."""
     one = service[0]
     one.asked.clear()
@@ -54,12 +54,12 @@ def fake(service: tuple[Fake, str]) -> Iterator[Fake]:
 
 
 @pytest.fixture
-def open_page(browser: Any, service: tuple[Fake, str], fake: Fake) -> Iterator[Open]:
+def open_page(browser, service: tuple, fake: Fake) -> Iterator:
     """Opens the page; afterwards nothing may stand in the console, and no other host may have been asked."""
-    complaints: list[str] = []
+    complaints = []
     contexts = []
 
-    def open_it(fragment: str = "", *, ready: bool = True, url: str = service[1], **how: Any) -> Any:
+    def open_it(fragment: str = "", *, ready: bool = True, url: str = service[1], **how):
         context = browser.new_context(**how)
         contexts.append(context)
         context.set_default_timeout(10_000)
@@ -80,24 +80,24 @@ def open_page(browser: Any, service: tuple[Fake, str], fake: Fake) -> Iterator[O
     assert not complaints
 
 
-def settled(page: Any) -> None:
+def settled(page) -> None:
     page.wait_for_selector("#lists[aria-busy=false]")
 
 
-def titles(page: Any) -> list[str]:
+def titles(page) -> list:
     return page.locator("#past .clamp").all_inner_texts()
 
 
-def shown(page: Any, side: int = 0) -> list[str]:
+def shown(page, side: int = 0) -> list:
     return page.locator("#lists section").nth(side).locator(".name").all_inner_texts()
 
 
-def search(page: Any, words: str) -> None:
+def search(page, words: str) -> None:
     page.fill("#query", words)
     page.wait_for_selector("#options:not([hidden])")
 
 
-def after(page: Any, fake: Fake, do: Callable[[], Any]) -> dict[str, Any]:
+def after(page, fake: Fake, do: Callable) -> dict:
     """What was asked of the service by an act."""
     with page.expect_response("**/v1/recommend"):
         do()
@@ -140,7 +140,7 @@ def test_settings_are_asked_for_as_the_service_knows_them(open_page: Open, fake:
     asked = fake.asked[-1]
     assert not {"filters", "reasoning", "ranker", "version"} & asked.keys(), "what is not set is not sent"
 
-    def change(act: Callable[[], Any]) -> dict[str, Any]:
+    def change(act: Callable) -> dict:
         return after(page, fake, act)
 
     assert change(lambda: page.check("#seen"))["seen"] == "keep"
@@ -323,7 +323,7 @@ def test_everything_is_reached_in_order_with_a_visible_focus(open_page: Open) ->
         "a[href], button:not(:disabled), input, select, summary, [tabindex='0']")]
         .filter(one => one.checkVisibility() && !one.closest("dialog:not([open])"))
         .map((one, n) => { one.dataset.place = n; return one.textContent.trim() || one.id; })""")
-    seen: list[int] = []
+    seen = []
     for _ in range(len(wanted)):
         page.keyboard.press("Tab")
         found = page.evaluate("""() => { const one = document.activeElement, style = getComputedStyle(one);

@@ -7,7 +7,6 @@ import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import polars as pl
@@ -38,17 +37,17 @@ def predictor(click_run: Path) -> Predictor:
 
 
 @pytest.fixture(scope="module")
-def service(click_run: Path) -> Iterator[Client]:
+def service(click_run: Path) -> Iterator:
     with running(run=str(click_run), rows_most=1000, history_most=20) as client:
         yield client
 
 
-def rows_of(frame: pl.DataFrame) -> list[dict[str, Any]]:
+def rows_of(frame: pl.DataFrame) -> list:
     return frame.drop("label").to_dicts()
 
 
-def problem(client: Client, body: Any, path: str = "/v1/predict") -> dict[str, Any]:
-    found: dict[str, Any] = urllib3.request("POST", client.url + path, json=body).json()
+def problem(client: Client, body, path: str = "/v1/predict") -> dict:
+    found = urllib3.request("POST", client.url + path, json=body).json()
     return found
 
 
@@ -71,15 +70,13 @@ LIST = st.none() | st.lists(WHOLE, max_size=8) | st.lists(TEXT | st.none(), max_
 ROW = st.fixed_dictionaries({
     "city": CATEGORY, "Place": CATEGORY, "age": NUMBER, "price": NUMBER, "genres": LIST | TEXT, "seen": LIST,
 })  # fmt: skip
-BLANK: dict[str, Any] = dict.fromkeys(["city", "Place", "age", "price", "genres", "seen"])
+BLANK = dict.fromkeys(["city", "Place", "age", "price", "genres", "seen"])
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(rows=st.lists(ROW, min_size=1, max_size=4))
 @example(rows=[BLANK | {"city": 3, "genres": "drama| noir"}, BLANK | {"city": "3", "genres": ["drama", "noir"]}])
-def test_any_rows_that_fit_are_answered_as_predict_does(
-    service: Client, predictor: Predictor, rows: list[dict[str, Any]]
-) -> None:
+def test_any_rows_that_fit_are_answered_as_predict_does(service: Client, predictor: Predictor, rows: list) -> None:
     """Each row alone is a table whose columns have the types of its own values."""
     for row, probability in zip(rows, service.predict(rows), strict=True):
         alone = pl.DataFrame({name: [value] for name, value in row.items()})
@@ -106,7 +103,7 @@ def test_any_rows_that_fit_are_answered_as_predict_does(
     ],
 )
 def test_what_does_not_fit_a_column_is_told_where_it_stands(
-    service: Client, row: dict[str, Any], pointer: str, word: str
+    service: Client, row: dict, pointer: str, word: str
 ) -> None:
     bad = {name: value for name, value in (BLANK | row).items() if value is not ...}
     told = problem(service, {"rows": [BLANK, bad]})
@@ -142,7 +139,7 @@ def test_a_bad_row_spoils_no_other_request(service: Client) -> None:
     """Requests that go through the model together: the numbers that only the encoder refuses are one's own matter."""
     bodies = [[BLANK | {"age": 1e300 if number % 3 == 0 else 30}] for number in range(30)]
 
-    def code(rows: list[dict[str, Any]]) -> str:
+    def code(rows: list) -> str:
         try:
             service.predict(rows)
         except UserError as error:
@@ -157,10 +154,10 @@ def test_a_bad_row_spoils_no_other_request(service: Client) -> None:
 def test_requests_that_wait_go_through_the_model_together(click_run: Path, predictor: Predictor) -> None:
     from fullrank.serving.prediction import ServedPredictor
 
-    sizes: list[int] = []
+    sizes = []
     model = ServedPredictor(Run.open(click_run), "may", predictor, 20)
 
-    async def main() -> list[list[float]]:
+    async def main() -> list:
         batcher = Batcher(observe=lambda size, waited, took: sizes.append(size))
         frames = [model.rows.frame([BLANK | {"age": number}] * (number % 3 + 1)) for number in range(20)]
         waiting = []

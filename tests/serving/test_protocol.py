@@ -5,8 +5,10 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Iterator
-from itertools import chain, repeat
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from itertools import chain, product, repeat
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -24,7 +26,7 @@ POST = b"POST /v1/recommend HTTP/1.1\r\nHost: localhost\r\n"
 CHUNKED = POST + b"Transfer-Encoding: chunked\r\n\r\n"
 MUCH = 60_000
 
-SENT: dict[str, tuple[bytes, bytes]] = {
+SENT = {
     "blank lines": (b"", b"\r\n"),
     "a method": (b"", b"A"),
     "an address": (b"GET /", b"a"),
@@ -46,7 +48,7 @@ SENT: dict[str, tuple[bytes, bytes]] = {
 
 
 @pytest.fixture(scope="module")
-def guarded(shop: Shop, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+def guarded(shop: Shop, tmp_path_factory: pytest.TempPathFactory) -> Iterator:
     """A service that asks for a key, which no test here has: its answer goes out before a body comes."""
     keys = tmp_path_factory.mktemp("keys") / "keys.json"
     add_key(keys, "shop")
@@ -56,22 +58,19 @@ def guarded(shop: Shop, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cl
 
 def connected(service: Client) -> socket.socket:
     address = urlsplit(service.url)
-    assert address.hostname is not None and address.port is not None
     return socket.create_connection((address.hostname, address.port), timeout=10)
 
 
-def lasted(service: Client, parts: Iterator[bytes], pause: float, most: float) -> float:
+def lasted(service: Client, parts: Iterator, pause: float, most: float) -> float:
     """Seconds until a connection is ended that sends these parts for ever, and reads what is answered."""
     begun = time.monotonic()
     with connected(service) as connection:
         gone = threading.Event()
 
         def read() -> None:
-            try:
+            with suppress(OSError):
                 while connection.recv(1 << 16):
                     pass
-            except OSError:
-                pass
             gone.set()
 
         reader = threading.Thread(target=read)
@@ -102,30 +101,22 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_whatever_is_sent_for_ever_ends_and_fills_no_memory(service: Client, guarded: Client, quick: None) -> None:
-    for name, (first, more) in SENT.items():
-        for asks_for_key, client in ((False, service), (True, guarded)):
-            at_first, what = memory(), f"{name}, {'with' if asks_for_key else 'without'} keys"
-            took = lasted(client, chain([first], repeat(more * (MUCH // len(more)))), 0, 30)
-            grown = memory() - at_first
-            assert took < 20, f"{what}: sent for ever"
-            assert grown < 50, f"{what}: {grown:.0f} MiB of memory"
+    for (name, (first, more)), client in product(SENT.items(), (service, guarded)):
+        at_first = memory()
+        took = lasted(client, chain([first], repeat(more * (MUCH // len(more)))), 0, 30)
+        assert took < 20, f"{name}: sent for ever, with keys: {client is guarded}"
+        assert memory() - at_first < 50, f"{name}: MiB of memory, with keys: {client is guarded}"
 
 
 def test_whatever_is_sent_slowly_for_ever_ends(service: Client, guarded: Client, quick: None) -> None:
-    slow: dict[str, float] = {}
+    def took(case: tuple) -> float:
+        (first, more), client = case
+        return lasted(client, chain([first], repeat(more)), 0.1, 30)
 
-    def send(name: str, first: bytes, more: bytes, client: Client) -> None:
-        slow[name] = lasted(client, chain([first], repeat(more)), 0.1, 30)
-
-    threads = [
-        threading.Thread(target=send, args=(f"{name} {client.url}", first, more, client))
-        for name, (first, more) in (SENT | {"nothing": (b"", b"")}).items() for client in (service, guarded)
-    ]  # fmt: skip
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(slow) == len(threads) and not {name: took for name, took in slow.items() if took > 20}
+    cases = list(product([*SENT.values(), (b"", b"")], (service, guarded)))
+    with ThreadPoolExecutor(len(cases)) as threads:
+        slow = [case for case, seconds in zip(cases, threads.map(took, cases), strict=True) if seconds > 20]
+    assert not slow
 
 
 def test_requests_of_one_connection_wait_in_bounded_number(service: Client) -> None:
@@ -134,11 +125,7 @@ def test_requests_of_one_connection_wait_in_bounded_number(service: Client) -> N
     assert memory() - at_first < 50
     with connected(service) as connection:  # a few at once are answered in their order
         connection.sendall((HEAD + b"\r\n") * protocol.MOST_WAITING)
-        found = b""
-        while found.count(b"200 OK") < protocol.MOST_WAITING:
-            part = connection.recv(1 << 16)
-            assert part
-            found += part
+        received(connection, lambda found: found.count(b"200 OK") == protocol.MOST_WAITING)
 
 
 def test_who_takes_no_answer_is_let_go(service: Client, quick: None) -> None:
@@ -175,15 +162,21 @@ def ended(connection: socket.socket) -> bool:
         return True
 
 
-def answer(connection: socket.socket) -> bytes:
-    """A whole answer: its head and as much as that says of body, in however many parts they come."""
+def received(connection: socket.socket, whole: Callable) -> bytes:
+    """What comes, in however many parts, until it is `whole`."""
     found = b""
-    while b"\r\n\r\n" not in found or len(found.split(b"\r\n\r\n", 1)[1]) < _length(found):
-        part = connection.recv(4096)
+    while not whole(found):
+        part = connection.recv(1 << 16)
         assert part, f"ended after {found!r}"
         found += part
     return found
 
 
-def _length(found: bytes) -> int:
-    return int(found.lower().split(b"content-length:")[1].split(b"\r\n")[0])
+def answer(connection: socket.socket) -> bytes:
+    """A whole answer: its head and as much as that says of body."""
+    return received(connection, is_whole)
+
+
+def is_whole(found: bytes) -> bool:
+    head, blank, body = found.partition(b"\r\n\r\n")
+    return bool(blank) and len(body) >= int(head.lower().partition(b"content-length:")[2].split()[0])

@@ -7,9 +7,8 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,19 +16,19 @@ from fullrank.serving.stores import Event, HistoryStore, StoreUnavailable, open_
 from fullrank.serving.stores.redis_server import promise_of
 from redis_servers import SERVERS, Server, missing
 from refusals import refused
+from serving.stored import call, with_store
 from store_writer import PARTS, check
 
 LIMIT = 2.0
 """Seconds within which a call fails where the server is away."""
-KEEP = 1_000_000
 
 
 @pytest.fixture(params=SERVERS)
-def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[..., Server]]:
+def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator:
     """Makes servers with settings of their own."""
     if missing(request.param):
         pytest.skip(missing(request.param))
-    started: list[Server] = []
+    started = []
 
     def start(**settings: str) -> Server:
         folder = tmp_path / f"{len(started)}"
@@ -42,26 +41,10 @@ def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[
         one.kill()
 
 
-def with_store(address: str, work: Callable[[Any], Awaitable[Any]], keep: int = KEEP) -> Any:
-    async def run() -> Any:
-        store = open_history_store(address, keep)
-        await store.open()
-        try:
-            return await work(store)
-        finally:
-            await store.close()
-
-    return asyncio.run(run())
-
-
-def call(name: str, user: str = "u") -> list[Event]:
-    return [Event(f"{name}/{n}", user, n, 1.0) for n in range(PARTS)]
-
-
 async def all_fail(store: HistoryStore) -> None:
     """Every call, many at once, fails in time."""
     begin = time.monotonic()
-    calls: list[Awaitable[Any]] = [store.add_events(call(f"lost {n}")) for n in range(50)]
+    calls = [store.add_events(call(f"lost {n}")) for n in range(50)]
     calls += [store.history(f"{n}", 5) for n in range(50)]
     calls += [store.ping(), store.user("u"), store.put_user("v", {}), store.documents(), store.delete_user("v")]
     found = await asyncio.gather(*calls, return_exceptions=True)
@@ -69,7 +52,7 @@ async def all_fail(store: HistoryStore) -> None:
     assert time.monotonic() - begin < LIMIT
 
 
-def test_stopped_and_back(server: Callable[..., Server]) -> None:
+def test_stopped_and_back(server: Callable) -> None:
     """The same client goes on, without a failed call, once the server is there again."""
     one = server(appendfsync="always")
 
@@ -86,7 +69,7 @@ def test_stopped_and_back(server: Callable[..., Server]) -> None:
     with_store(one.address, work)
 
 
-def test_a_server_that_hangs(server: Callable[..., Server]) -> None:
+def test_a_server_that_hangs(server: Callable) -> None:
     one = server()
 
     async def work(store: HistoryStore) -> None:
@@ -116,12 +99,12 @@ def test_no_server(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kills", [1, pytest.param(6, marks=pytest.mark.slow)])
-def test_sigkill_of_the_server_loses_no_acknowledged_event(server: Callable[..., Server], kills: int) -> None:
+def test_sigkill_of_the_server_loses_no_acknowledged_event(server: Callable, kills: int) -> None:
     one = server(appendfsync="always")
 
     async def work(store: HistoryStore) -> None:
         assert "survive a killed server and a loss of power" in store.promise
-        acked: list[str] = []
+        acked = []
         for kill in range(kills):
             before, away = len(acked), asyncio.Event()
 
@@ -148,7 +131,7 @@ def test_sigkill_of_the_server_loses_no_acknowledged_event(server: Callable[...,
     with_store(one.address, work)
 
 
-def test_a_call_cut_by_a_loss_of_power_is_not_there_in_part(server: Callable[..., Server]) -> None:
+def test_a_call_cut_by_a_loss_of_power_is_not_there_in_part(server: Callable) -> None:
     """The end of the log is gone; two restarts later nothing of the cut call is back, and it can be sent again."""
     one = server(appendfsync="always")
 
@@ -171,7 +154,7 @@ def test_a_call_cut_by_a_loss_of_power_is_not_there_in_part(server: Callable[...
     with_store(one.address, work)
 
 
-def test_a_server_that_lost_its_data_goes_on_above(server: Callable[..., Server]) -> None:
+def test_a_server_that_lost_its_data_goes_on_above(server: Callable) -> None:
     """Readers ask for what is above the last number that they saw."""
     one = server(appendonly="no")
 
@@ -187,8 +170,8 @@ def test_a_server_that_lost_its_data_goes_on_above(server: Callable[..., Server]
     with_store(one.address, work)
 
 
-def test_scripts_are_loaded_again(server: Callable[..., Server]) -> None:
-    async def work(store: Any) -> None:
+def test_scripts_are_loaded_again(server: Callable) -> None:
+    async def work(store) -> None:
         await store.add_events(call("a"))
         await store._client.script_flush()
         found = await asyncio.gather(store.history("u", 5), store.user("u"), store.documents())
@@ -198,11 +181,11 @@ def test_scripts_are_loaded_again(server: Callable[..., Server]) -> None:
     with_store(server().address, work)
 
 
-def test_a_full_server_takes_nothing_half(server: Callable[..., Server]) -> None:
+def test_a_full_server_takes_nothing_half(server: Callable) -> None:
     one = server(maxmemory="3mb", maxmemory_policy="noeviction")
 
-    async def work(store: Any) -> None:
-        acked: list[str] = []
+    async def work(store) -> None:
+        acked = []
         with refused("store-unavailable", "maxmemory"):
             for n in range(10_000):
                 events = [Event(f"{n}/{part}", f"{n % 4}", "x" * 1000, float(n)) for part in range(PARTS)]
@@ -223,8 +206,8 @@ def test_a_full_server_takes_nothing_half(server: Callable[..., Server]) -> None
     with_store(one.address, work)
 
 
-def test_nothing_is_left_of_who_is_forgotten(server: Callable[..., Server]) -> None:
-    async def work(store: Any) -> None:
+def test_nothing_is_left_of_who_is_forgotten(server: Callable) -> None:
+    async def work(store) -> None:
         await store.add_events([Event(f"{n}", "other", n, float(n)) for n in range(5)])
         await store.put_user("other", {})
         before = {key async for key in store._client.scan_iter()}
@@ -238,8 +221,8 @@ def test_nothing_is_left_of_who_is_forgotten(server: Callable[..., Server]) -> N
     with_store(server().address, work, keep=100)
 
 
-def test_ids_of_older_events_go_with_them(server: Callable[..., Server]) -> None:
-    async def work(store: Any) -> None:
+def test_ids_of_older_events_go_with_them(server: Callable) -> None:
+    async def work(store) -> None:
         for n in range(20):
             await store.add_events([Event(f'"{n}\\{m}\n', "u", m, float(n)) for m in range(50)])
         assert await store._client.zcard("fullrank:history:u") == 100
@@ -248,11 +231,11 @@ def test_ids_of_older_events_go_with_them(server: Callable[..., Server]) -> None
     with_store(server().address, work, keep=100)
 
 
-def test_passwords_are_never_shown(server: Callable[..., Server], caplog: pytest.LogCaptureFixture) -> None:
+def test_passwords_are_never_shown(server: Callable, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     one = server(requirepass="SECRET@1")
     place = one.address.removeprefix("redis://")
-    told: list[str] = []
+    told = []
 
     async def work(store: HistoryStore) -> None:
         await store.add_events(call("a"))
@@ -275,14 +258,14 @@ def test_passwords_are_never_shown(server: Callable[..., Server], caplog: pytest
     assert "SECRET" not in "\n".join([*told, caplog.text])
 
 
-def test_prefixes_and_databases_are_apart(server: Callable[..., Server]) -> None:
+def test_prefixes_and_databases_are_apart(server: Callable) -> None:
     address = server().address
     for place in ("", "/1", "?prefix=other", "/1?prefix=other"):
         assert with_store(address + place, lambda store: store.add_events(call("a"))) == [True] * PARTS
 
 
-def test_what_cannot_be_the_store_is_refused(server: Callable[..., Server]) -> None:
-    async def nothing(store: Any) -> None:
+def test_what_cannot_be_the_store_is_refused(server: Callable) -> None:
+    async def nothing(store) -> None:
         await store._client.set("fullrank:format", 2)
 
     one = server()
@@ -293,7 +276,7 @@ def test_what_cannot_be_the_store_is_refused(server: Callable[..., Server]) -> N
         with_store(server(cluster_enabled="yes").address, nothing)
 
 
-def test_a_server_that_keeps_its_settings_to_itself(server: Callable[..., Server]) -> None:
+def test_a_server_that_keeps_its_settings_to_itself(server: Callable) -> None:
     one = server(rename_command="CONFIG|hidden")
     assert "did not say" in with_store(one.address, _promise)
 

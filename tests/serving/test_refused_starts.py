@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import socket
 import sys
@@ -10,11 +11,13 @@ from pathlib import Path
 import pytest
 
 from fullrank.cli import main
+from fullrank.core.errors import UserError
+from fullrank.serving.failures import tell_failure, told_failure
 from serving.conftest import Shop
 
 
 def test_whatever_is_refused_leaves_no_file_and_no_promise(
-    shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture
 ) -> None:
     damaged, place = tmp_path / "damaged", tmp_path / "place"
     shutil.copytree(shop.run.path, damaged)
@@ -24,29 +27,27 @@ def test_whatever_is_refused_leaves_no_file_and_no_promise(
     place.mkdir()
     monkeypatch.chdir(place)
     run, taken = str(shop.run.path), socket.create_server(("127.0.0.1", 0))
-    refusals = {
-        "a store": [str(shop.store.path)],
-        "nothing": ["nowhere"],
-        "damaged weights": [str(damaged)],
-        "no ranking model": [run, "--ranker", run],
-        "a taken port": [run, "--port", str(taken.getsockname()[1])],
-        "no keys": [run, "--host", "0.0.0.0"],
-        "no such file of keys": [run, "--keys", "keys.json"],
-        "no folder to watch": [run, "--watch", "runs"],
-        "no such export": [run, "--set", "exported=nowhere"],
-        "a setting of other models": [run, "--set", "rows_most=5"],
-        "a bad setting": [run, "--set", "keep=0"],
-        "an unknown setting": [run, "--set", "kep=1"],
-    }
-    for what, words in refusals.items():
-        for check in ([], ["--check"]):
-            if check and what == "a taken port":  # it listens on none
-                continue
+    taken_port = [run, "--port", str(taken.getsockname()[1])]
+    refusals = [
+        ("no-version", [str(shop.store.path)]), ("no-version", ["nowhere"]),
+        ("no-version", [str(damaged)]), ("no-version", [run, "--ranker", run]),
+        ("address-in-use", taken_port), ("exposed-without-keys", [run, "--host", "0.0.0.0"]),
+        ("file-unreadable", [run, "--keys", "keys.json"]), ("not-a-folder", [run, "--watch", "runs"]),
+        ("no-version", [run, "--set", "exported=nowhere"]),
+        ("setting-without-effect", [run, "--set", "rows_most=5"]),
+        ("invalid-setting", [run, "--set", "keep=0"]), ("unknown-setting", [run, "--set", "kep=1"]),
+        ("unknown-store-address", [run, "--store", "nonsense://somewhere"]),
+        ("not-a-history-store", [run, "--store", str(tmp_path)]),
+        ("store-of-one-process", [run, "--store", "memory:", "--workers", "2"]),
+    ]  # fmt: skip
+    for code, words in refusals:
+        for check in ([], ["--check"]) if words is not taken_port else ([],):  # a check listens on no port
             port = [] if "--port" in words else ["--port", "0"]
-            assert main(["serve", *words, *port, *check]) == 2, what
+            assert main(["serve", *words, *port, *check, "--json"]) == 2, words
             said = capfd.readouterr()
-            assert "survives" not in said.out + said.err and "Error: " in said.err, (what, said)
-            assert not list(place.iterdir()), (what, list(place.iterdir()))
+            assert json.loads(said.out)["code"] == code, said
+            assert "survives" not in said.out + said.err and "Traceback" not in said.err, said
+            assert not list(place.iterdir()), (words, list(place.iterdir()))
     with monkeypatch.context() as without:
         without.setitem(sys.modules, "uvicorn", None)
         without.delitem(sys.modules, "fullrank.serving.server", raising=False)
@@ -54,3 +55,10 @@ def test_whatever_is_refused_leaves_no_file_and_no_promise(
     assert main(["serve", run, "--check"]) == 0  # what starts has a store
     assert "survives" in capfd.readouterr().err and (place / "fullrank-serve.sqlite").exists()
     taken.close()
+
+
+def test_the_parent_of_several_processes_hears_why() -> None:
+    with told_failure() as failure:
+        assert failure().code == "not-started"
+        tell_failure(UserError("the run is gone", code="no-version"))
+        assert (str(failure()), failure().code) == ("the run is gone", "no-version")

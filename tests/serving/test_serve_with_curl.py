@@ -24,7 +24,7 @@ pytestmark = [
 ]
 
 
-def a_day(url: str, *words: str, key: str = "") -> subprocess.CompletedProcess[str]:
+def a_day(url: str, *words: str, key: str = "") -> subprocess.CompletedProcess:
     environment = {"PATH": "/usr/local/bin:/usr/bin:/bin", "PYTHON": sys.executable, "FULLRANK_KEY": key}
     return subprocess.run(
         ["bash", str(SCRIPT), url, *words], capture_output=True, text=True, timeout=300, env=environment
@@ -63,7 +63,7 @@ def test_a_promise_that_is_broken_is_noticed(shop: Shop, monkeypatch: pytest.Mon
     assert found.returncode == 1 and "NOT SO: both events are gone" in found.stderr
 
 
-def test_on_amazon_beauty(real_data: Callable[[str], Path], tmp_path: Path) -> None:
+def test_on_amazon_beauty(real_data: Callable, tmp_path: Path) -> None:
     folder = real_data("amazon-beauty")
     store = fr.prepare(folder / "events.parquet", tmp_path / "beauty", items=folder / "items.parquet")
     run = fr.train("sasrec", store, tmp_path / "run", set=[*SMALL[:2], "training.batch_size=4096"])

@@ -9,43 +9,22 @@ import sqlite3
 import subprocess
 import threading
 import time
-from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from fullrank.core.file_system import network_file_system
 from fullrank.serving.stores import Event, HistoryStore, StoreUnavailable, open_history_store, sqlite_file
 from refusals import refused
+from serving.stored import call, with_store
 from store_writer import acknowledged, check, started
-
-KEEP = 1_000_000
-
-
-def with_store(path: Path, work: Callable[[HistoryStore], Awaitable[Any]], keep: int = KEEP) -> Any:
-    """What `work` returns, given the store at a path."""
-
-    async def run() -> Any:
-        store = open_history_store(str(path), keep)
-        await store.open()
-        try:
-            return await work(store)
-        finally:
-            await store.close()
-
-    return asyncio.run(run())
-
-
-def call(name: str, user: str = "u") -> list[Event]:
-    return [Event(f"{name}/{n}", user, n, 1.0) for n in range(3)]
 
 
 @pytest.mark.process
 @pytest.mark.parametrize("kills", [2, pytest.param(15, marks=pytest.mark.slow)])
 def test_sigkill_under_load_loses_no_acknowledged_event(tmp_path: Path, kills: int) -> None:
-    acked: list[str] = []
+    acked = []
     draw = random.Random(kills)
     for n in range(kills):
         process = started(str(tmp_path / "x.db"), f"{n}")
@@ -77,7 +56,7 @@ def test_two_processes_write_to_one_file(tmp_path: Path) -> None:
     path = tmp_path / "x.db"
     processes = [started(str(path), name, "600") for name in "ab"]
 
-    async def meanwhile(store: HistoryStore) -> list[float]:
+    async def meanwhile(store: HistoryStore) -> list:
         """A third one reads and writes."""
         waits = []
         for n in range(40):
@@ -93,9 +72,9 @@ def test_two_processes_write_to_one_file(tmp_path: Path) -> None:
     assert max(waits) < 3.0, "a writer was kept waiting"
 
 
-async def fill(store: HistoryStore) -> list[str]:
+async def fill(store: HistoryStore) -> list:
     """Calls until the disk is full; what was acknowledged."""
-    acked: list[str] = []
+    acked = []
     with refused("store-unavailable", store.address):
         for n in range(100_000):
             events = [Event(f"{n}/{part}", f"{n % 4}", "x" * 300, float(n)) for part in range(3)]
@@ -150,7 +129,7 @@ def test_a_disk_without_room(tmp_path: Path) -> None:
         pytest.skip(f"no disk of a given size can be made here: {reason}")
     try:
 
-        async def work(store: HistoryStore) -> list[str]:
+        async def work(store: HistoryStore) -> list:
             await store.add_events(call("before"))
             acked = await fill(store)
             await not_ready(store)
@@ -204,7 +183,7 @@ def test_a_lock_that_stays_is_told_and_waited_for(tmp_path: Path, monkeypatch: p
 def test_one_call_that_cannot_be_written_harms_no_other(tmp_path: Path) -> None:
     """They were one transaction."""
 
-    async def work(store: Any) -> None:
+    async def work(store) -> None:
         def bad(connection: sqlite3.Connection) -> None:
             connection.execute("INSERT INTO event (user) VALUES (1)")
 
@@ -236,7 +215,7 @@ def _bytes(folder: Path) -> bytes:
 
 
 def test_older_events_leave_the_disk(tmp_path: Path) -> None:
-    async def work(store: Any) -> None:
+    async def work(store) -> None:
         for n in range(60):
             await store.add_events([Event(f"{n}-{m}", f"{m % 2}", m, float(n)) for m in range(100)])
         count = store._read(lambda connection: connection.execute("SELECT count(*) FROM event").fetchone()[0])

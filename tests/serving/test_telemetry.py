@@ -10,7 +10,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -23,7 +22,7 @@ from fullrank.serving.tracing import ENDPOINTS, Tracing
 pytest.importorskip("prometheus_client")
 
 
-def values(text: bytes) -> dict[str, float]:
+def values(text: bytes) -> dict:
     rows = [line.rpartition(" ") for line in text.decode().splitlines() if not line.startswith("#")]
     return {name.replace('"', "'"): float(value) for name, _, value in rows}
 
@@ -91,7 +90,7 @@ def test_several_processes_count_together_and_leave_nothing(tmp_path: Path, monk
         assert FOLDER not in os.environ and not list(tmp_path.rglob("*"))
 
 
-def scope(path: str, **given: Any) -> dict[str, Any]:
+def scope(path: str, **given) -> dict:
     return {"type": "http", "method": "GET", "path": path, "headers": [], "client": ("1.2.3.4", 5)} | given
 
 
@@ -99,16 +98,16 @@ class Route:
     path_format = "/v1/users/{id}/history"
 
 
-async def answering(scope: Any, receive: Any, send: Any) -> None:
+async def answering(scope, receive, send) -> None:
     scope["route"] = Route
     await send({"type": "http.response.start", "status": 200, "headers": []})
     await send({"type": "http.response.body", "body": b"secret answer"})
 
 
-def drive(guard: Guard, **given: Any) -> None:
+def drive(guard: Guard, **given) -> None:
     """One request, without an event loop: nothing in it waits."""
 
-    async def nothing(*_: Any) -> Any: ...
+    async def nothing(*_): ...
 
     try:
         guard(scope("/v1/users/secret-user/history", **given), nothing, nothing).send(None)
@@ -174,7 +173,7 @@ def test_spans(monkeypatch: pytest.MonkeyPatch) -> None:
     tracing = Tracing.open()
     assert tracing is not None
 
-    async def app(scope: Any, receive: Any, send: Any) -> None:
+    async def app(scope, receive, send) -> None:
         with tracing.span("store history", events=3):
             parent, now = tracing.current(), time.perf_counter()
         tracing.record("queue", parent, now - 0.25, now, size=7)

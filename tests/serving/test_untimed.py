@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,6 +13,7 @@ from fullrank.serving.service import Service
 from fullrank.serving.settings import ServeSettings
 from refusals import refused
 from serving.conftest import SMALL, Shop
+from serving.running import items_of
 
 IDS = ["i7", "i13", "no such item", "i19"]
 
@@ -24,7 +24,7 @@ def test_a_history_without_times_is_answered_as_of_now_and_the_answer_says_so(sh
     with pytest.warns(UserWarning, match="as of now, a day between events"):
         own = fr.recommend(run, [IDS], k=5)["item"].to_list()
 
-    async def ask(service: Service, history: list[Any]) -> dict[str, Any]:
+    async def ask(service: Service, history: list) -> dict:
         return await service.recommend(RecommendRequest.model_validate({"history": history, "k": 5}))
 
     async def main() -> None:
@@ -32,7 +32,7 @@ def test_a_history_without_times_is_answered_as_of_now_and_the_answer_says_so(sh
         await service.open()
         try:
             answer = await ask(service, IDS)
-            assert [one["item"] for one in answer["items"]] == own and answer["untimed"] is True
+            assert items_of(answer) == own and answer["untimed"] is True
             timed = [{"item": item, "time": 86_400.0 * at} for at, item in enumerate(IDS)]
             assert "untimed" not in await ask(service, timed) and "untimed" not in await ask(service, [])
             with refused("missing-times", "'i19'"):

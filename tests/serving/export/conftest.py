@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import jaxtyping
 import pytest
@@ -12,7 +11,7 @@ import torch
 
 
 @contextmanager
-def unchecked() -> Iterator[None]:
+def unchecked() -> Iterator:
     """Without checks of types and shapes."""
     before = jaxtyping.config.jaxtyping_disable
     jaxtyping.config.update("jaxtyping_disable", True)
@@ -23,20 +22,20 @@ def unchecked() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def traced_unchecked() -> Iterator[None]:
+def traced_unchecked() -> Iterator:
     whole = torch.export.export
 
-    def export(*arguments: Any, **settings: Any) -> Any:
+    def export(*arguments, **settings):
         with unchecked():
             return whole(*arguments, **settings)
 
-    torch.export.export = export  # type: ignore[assignment]
+    torch.export.export = export
     yield
     torch.export.export = whole
 
 
 @pytest.fixture
-def untyped() -> Iterator[None]:
+def untyped() -> Iterator:
     """For calls that the type checker would refuse before the library sees them."""
     with unchecked():
         yield

@@ -7,7 +7,6 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import polars as pl
@@ -16,13 +15,12 @@ import torch
 
 import fullrank as fr
 from fullrank.core.errors import UserError
-from fullrank.core.files import write_json
 from fullrank.data.impressions.store import ImpressionStore
 from fullrank.models.ranking.calibration import Calibration
-from fullrank.run import Run, seal_run, write_run, write_weights
-from fullrank.run_manifest import CALIBRATION
+from fullrank.run import Run
 from fullrank.serving.export.encode import Encoder
 from fullrank.serving.export.folder import write_export
+from tests.serving.export.exporting import sealed_run
 from tests.training.clicks import tiny
 from tiny import shaken
 
@@ -41,10 +39,10 @@ def table(rows: int, seed: int = 0) -> pl.DataFrame:
     """Every kind of column; missing values, values on the edges of buckets, and (with another seed) unknown ones."""
     rng = np.random.default_rng(seed)
 
-    def some(values: list[Any]) -> list[Any]:
+    def some(values: list) -> list:
         return [values[at] for at in rng.integers(len(values), size=rows)]
 
-    def lists(values: list[Any]) -> list[Any]:
+    def lists(values: list) -> list:
         return [None if n == 5 else [values[at] for at in rng.integers(len(values), size=n)]
                 for n in rng.integers(0, 6, rows)]  # fmt: skip
 
@@ -74,15 +72,9 @@ def made_run(store: ImpressionStore, folder: Path, calibration: Calibration | No
     """A ranking model's run with drawn weights, sealed."""
     spec = tiny("model.sequences=target_attention")
     torch.manual_seed(0)
-    model: Any = spec.model.build(store.fields)  # type: ignore[attr-defined]
+    model = spec.model.build(store.fields)
     shaken(model, 0.3)
-    data = {"path": str(store.path), "split_fingerprint": store.fingerprint}
-    write_run(folder, spec, store.encoder, {"parameters": 1, "data": data})
-    write_weights(folder, model)
-    if calibration is not None:
-        write_json(folder / CALIBRATION, calibration.dump())
-    seal_run(folder)
-    return Run.open(folder)
+    return sealed_run(folder, spec, store.encoder, model, store, calibration)
 
 
 def test_it_encodes_as_the_library_does(store: ImpressionStore, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from clicks import FIELDS, impressions
 from discover import Pair
 from fullrank.cli import main
 from fullrank.models.ranking.model import RankingModel
+from fullrank.serving.export.graph import Graph
 from fullrank.serving.export.onnx import OnnxGraph, write_onnx
 from fullrank.serving.export.parity import TOLERANCE, compare_probabilities, impression_batches
 from fullrank.serving.export.ranker import PaddedTable, ranker_graph
@@ -23,18 +24,21 @@ from sequences import SEARCH, TOGETHER
 from tiny import shaken
 
 
+def opened(graph: Graph, to: str, folder: Path) -> OnnxGraph | TorchGraph:
+    """A graph that was written, to be asked."""
+    if to == "onnx":
+        write_onnx(graph, folder)
+        return OnnxGraph(folder / "model.onnx")
+    write_program(graph, folder)
+    return TorchGraph(folder / "model.pt2", [port.name for port in graph.inputs])
+
+
 @ALL
 @pytest.mark.slow
 @pytest.mark.parametrize("to", ["onnx", "torch"])
 @pytest.mark.parametrize("embedding", [(), ("bags=sum",)])
-def test_every_ranker(pair: Pair, to: str, embedding: tuple[str, ...], tmp_path: Path) -> None:
-    graph = ranker_graph(model(pair, *embedding).eval())
-    if to == "onnx":
-        write_onnx(graph, tmp_path)
-        answer: OnnxGraph | TorchGraph = OnnxGraph(tmp_path / "model.onnx")
-    else:
-        write_program(graph, tmp_path)
-        answer = TorchGraph(tmp_path / "model.pt2", [port.name for port in graph.inputs])
+def test_every_ranker(pair: Pair, to: str, embedding: tuple, tmp_path: Path) -> None:
+    answer = opened(ranker_graph(model(pair, *embedding).eval()), to, tmp_path)
     found = compare_probabilities(answer, model(pair, *embedding).eval(), impression_batches(FIELDS))
     assert found["largest_difference"] <= TOLERANCE
 
@@ -51,8 +55,7 @@ def test_padded_bags_are_pooled_as_packed_ones(pair: Pair) -> None:
         probability, logit = graph.module(*given)
         expected = own.output(batch).logits
     assert torch.allclose(logit, expected, atol=1e-5) and torch.allclose(probability, expected.sigmoid(), atol=1e-6)
-    tables = [one for one in graph.module.modules() if isinstance(one, PaddedTable)]
-    assert tables
+    assert any(isinstance(module, PaddedTable) for module in graph.module.modules())
 
 
 @pytest.mark.slow
@@ -62,11 +65,11 @@ def test_a_trained_ranker_predicts_from_its_export(tmp_path: Path) -> None:
     shown = fr.ImpressionStore.open(tmp_path / "clicks")
     run = fr.train("dcnv2", shown, tmp_path / "run", set=["training.max_epochs=1"], device="cpu", progress=False)
     fr.export(run, tmp_path / "out")
-    opened = ExportedModel.open(tmp_path / "out")
+    exported = ExportedModel.open(tmp_path / "out")
     assert {path.name for path in (tmp_path / "out").iterdir()} == {
         "encode.py", "encoder.json", "manifest.json", "model.onnx", "vocabulary.json", "vocabulary.parquet",
     }  # fmt: skip
-    assert opened.problem == "ranking"
+    assert exported.problem == "ranking"
 
 
 WITH_SEQUENCES = {
@@ -82,17 +85,12 @@ WITH_SEQUENCES = {
 @pytest.mark.slow
 @pytest.mark.parametrize("to", ["onnx", "torch"])
 @pytest.mark.parametrize("settings", WITH_SEQUENCES.values(), ids=list(WITH_SEQUENCES))
-def test_behaviour_sequences(settings: tuple[str, ...], to: str, tmp_path: Path) -> None:
+def test_behaviour_sequences(settings: tuple, to: str, tmp_path: Path) -> None:
     spec = RankingModel().override("embedding.dim=4", "ranker.deep.hidden=[5]", *settings)
     own, exported = (shaken(spec.build(sequences.FIELDS)).eval() for _ in range(2))
     exported.load_state_dict(own.state_dict())
     graph = ranker_graph(exported)
-    if to == "onnx":
-        write_onnx(graph, tmp_path)
-        answer: OnnxGraph | TorchGraph = OnnxGraph(tmp_path / "model.onnx")
-    else:
-        write_program(graph, tmp_path)
-        answer = TorchGraph(tmp_path / "model.pt2", [port.name for port in graph.inputs])
+    answer = opened(graph, to, tmp_path)
     batches = impression_batches(sequences.FIELDS, own.embedding.equally_long)
     assert compare_probabilities(answer, own, batches)["largest_difference"] <= TOLERANCE
     letters = {port.name: port.shape[1] for port in graph.inputs if port.name in ("bag_0", "bag_3")}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,26 +12,25 @@ import torch
 
 import fullrank as fr
 from fullrank.core.jagged import Jagged
-from fullrank.data import manifest as manifests
 from fullrank.data.histories import Histories
 from fullrank.inference.filters import Filters
 from fullrank.inference.rank import rank
 from fullrank.models.sequential.attention import hstu
-from fullrank.run import Run
 from fullrank.serving.export.session import ExportedModel
 from refusals import refused
+from seals import reseal
 from tests.serving.export.exporting import ITEMS, asked, made_run
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Path]:
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple:
     """A run that reads times, and its export."""
     home = tmp_path_factory.mktemp("exported")
     run = made_run("hstu", home / "run")
     return run, fr.export(run, home / "out", k=7).path
 
 
-def test_answers_are_those_of_the_run(made: tuple[Run, Path]) -> None:
+def test_answers_are_those_of_the_run(made: tuple) -> None:
     run, folder = made
     opened, model = ExportedModel.open(folder), run.model()
     assert (opened.k, opened.num_items, opened.max_length, opened.seen) == (7, ITEMS, 9, "exclude")
@@ -45,11 +43,11 @@ def test_answers_are_those_of_the_run(made: tuple[Run, Path]) -> None:
         items = Jagged.from_lengths(given["items"][inside], given["lengths"])
         there = given["excluded"] >= 0
         hidden = Filters(Jagged.from_lengths(given["excluded"][there], there.sum(1)))
-        own = rank(model, Histories(items, given["times"][inside]), k=7, filters=hidden)  # type: ignore[arg-type]
+        own = rank(model, Histories(items, given["times"][inside]), k=7, filters=hidden)
         assert np.allclose(scores, own.scores, atol=1e-4) and (ids == own.ids).mean() > 0.99
 
 
-def test_nothing_has_to_be_excluded(made: tuple[Run, Path]) -> None:
+def test_nothing_has_to_be_excluded(made: tuple) -> None:
     opened, given = ExportedModel.open(made[1]), asked(3, 5)
     del given["excluded"]
     without = opened.answer(**given)
@@ -74,58 +72,52 @@ def test_nothing_has_to_be_excluded(made: tuple[Run, Path]) -> None:
     ],
 )
 @pytest.mark.usefixtures("untyped")
-def test_what_is_asked_wrongly(made: tuple[Run, Path], code: str, change: dict[str, Any]) -> None:
+def test_what_is_asked_wrongly(made: tuple, code: str, change: dict) -> None:
     with refused(code):
         ExportedModel.open(made[1]).answer(**(asked(2, 3) | change))
 
 
-def test_it_is_no_ranking_model(made: tuple[Run, Path]) -> None:
+def test_it_is_no_ranking_model(made: tuple) -> None:
     with refused("not-a-ranking-model"):
         ExportedModel.open(made[1]).probabilities()
 
 
-def test_a_damaged_or_foreign_folder(made: tuple[Run, Path], tmp_path: Path) -> None:
+def test_a_damaged_or_foreign_folder(made: tuple, tmp_path: Path) -> None:
     run, folder = made
+    whole = (folder / "model.onnx").read_bytes()
+    tree = json.loads((folder / "manifest.json").read_text())
 
-    def copied(name: str) -> Path:
-        shutil.copytree(folder, tmp_path / name)
-        return tmp_path / name
+    def opened_with(name: str, content: bytes | str | None) -> None:
+        copy = shutil.copytree(folder, tmp_path / "copy", dirs_exist_ok=True)
+        (copy / name).unlink()
+        if content is not None:
+            (copy / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+        ExportedModel.open(copy)
 
+    opened_with("model.onnx", whole)
     with refused("missing-folder"):
         ExportedModel.open(tmp_path / "nowhere")
     with refused("wrong-folder"):
         ExportedModel.open(run.path)
-    torn = copied("torn")
-    whole = (torn / "model.onnx").read_bytes()
-    (torn / "model.onnx").write_bytes(whole[:-10])
-    with refused("file-damaged"):
-        ExportedModel.open(torn)
-    (torn / "model.onnx").write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
-    with refused("file-damaged"):
-        ExportedModel.open(torn)
-    (torn / "model.onnx").unlink()
     with refused("missing-file"):
-        ExportedModel.open(torn)
-    edited = copied("edited")
-    tree = json.loads((edited / "manifest.json").read_text())
-    (edited / "manifest.json").write_text(json.dumps(tree | {"k": 3}))
-    with refused("file-damaged"):
-        ExportedModel.open(edited)
+        opened_with("model.onnx", None)
+    for name, content in (
+        ("model.onnx", whole[:-10]), ("model.onnx", whole[:-1] + bytes([whole[-1] ^ 1])),
+        ("manifest.json", json.dumps(tree | {"k": 3})),
+    ):  # fmt: skip
+        with refused("file-damaged"):
+            opened_with(name, content)
 
 
-def test_a_file_that_is_no_graph_although_its_hash_agrees(made: tuple[Run, Path], tmp_path: Path) -> None:
-    shutil.copytree(made[1], tmp_path / "forged")
-    (tmp_path / "forged" / "model.onnx").write_bytes(b"no graph")
-    tree = json.loads((tmp_path / "forged" / "manifest.json").read_text())
-    files = manifests.describe_files(tmp_path / "forged")
-    files.pop("manifest.json", None)
-    tree |= {"files": files, "content": manifests.content(files)}
-    (tmp_path / "forged" / "manifest.json").write_text(json.dumps(manifests.sealed(tree)))
+def test_a_file_that_is_no_graph_although_its_hash_agrees(made: tuple, tmp_path: Path) -> None:
+    forged = shutil.copytree(made[1], tmp_path / "forged")
+    (forged / "model.onnx").write_bytes(b"no graph")
+    reseal(forged, sizes=True)
     with refused("file-damaged", "ONNX Runtime"):
-        ExportedModel.open(tmp_path / "forged")
+        ExportedModel.open(forged)
 
 
-def test_an_export_is_of_one_run(made: tuple[Run, Path], tmp_path: Path) -> None:
+def test_an_export_is_of_one_run(made: tuple, tmp_path: Path) -> None:
     other = made_run("hstu", tmp_path / "other", "model.encoder.layers=2")
     with refused("export-of-other-run"):
         ExportedModel.open(made[1]).exported.require_run(other)

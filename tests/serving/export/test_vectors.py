@@ -55,6 +55,6 @@ def test_eight_bits_without_the_store(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("ids", "external"), [([5, 0, 7], True), ([-5, 0, 7], False), (["a", "b", "c"], False)])
-def test_which_ids_an_index_has(ids: list[int | str], external: bool) -> None:
+def test_which_ids_an_index_has(ids: list, external: bool) -> None:
     found, own = index_ids(pl.Series(ids))
     assert own == external and found.tolist() == (ids if external else [0, 1, 2])
