@@ -6,6 +6,10 @@ import errno
 import json
 import logging
 import os
+import signal
+import subprocess
+import sys
+import textwrap
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,10 +17,40 @@ from pathlib import Path
 import pytest
 
 from folders import left
-from fullrank.core import leftovers, locks
+from fullrank.core import files, leftovers, locks
 from fullrank.core.files import foreign_files, whole_folder, write_text
 from fullrank.core.locks import folder_lock, holds_lock
 from refusals import refused
+
+HOLDER = """
+    import sys, time
+    from pathlib import Path
+    from fullrank.core.files import whole_folder
+    from fullrank.core.locks import folder_lock
+    with folder_lock(sys.argv[1], "train"), whole_folder(sys.argv[1]) as part:
+        (part / "half").write_text("x")
+        print("held", flush=True)
+        time.sleep(120)
+"""
+
+
+@pytest.fixture
+def holder(tmp_path: Path):
+    """Starts a process that holds a folder and has half of a new one beside it."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(folder: Path) -> subprocess.Popen[str]:
+        env = {**os.environ, "PYTHONPATH": str(Path(files.__file__).parents[2])}
+        command = [sys.executable, "-c", textwrap.dedent(HOLDER), str(folder)]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env)
+        started.append(process)
+        assert process.stdout is not None and process.stdout.readline() == "held\n"
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
 
 
 def test_nothing_is_left(tmp_path: Path) -> None:
@@ -27,6 +61,26 @@ def test_nothing_is_left(tmp_path: Path) -> None:
     with folder_lock(tmp_path / "new" / "run", "train"):
         (tmp_path / "new" / "run").mkdir()
     assert left(tmp_path / "new") == ["run"]
+
+
+@pytest.mark.process
+def test_another_process_is_refused_and_told_who(tmp_path: Path, holder) -> None:
+    process = holder(tmp_path / "run")
+    with refused("folder-locked", tmp_path / "run", "train", process.pid, locks.HOST), whole_folder(tmp_path / "run"):
+        raise AssertionError("it is locked")
+    assert not (tmp_path / "run").exists()
+    assert foreign_files(tmp_path) == [], "the lock and the part are nobody's"
+
+
+@pytest.mark.process
+def test_a_killed_holder_is_no_holder(tmp_path: Path, holder) -> None:
+    process = holder(tmp_path / "run")
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert len(left(tmp_path)) == 2, "its lock file, and its half"
+    with whole_folder(tmp_path / "run") as part:
+        (part / "x").write_text("")
+    assert left(tmp_path) == ["run"]
 
 
 def test_what_another_machine_left_goes_once_its_place_is_locked(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from fullrank.serving.export.ranker import PaddedTable, ranker_graph
 from fullrank.serving.export.session import ExportedModel
 from fullrank.serving.export.torch_program import TorchGraph, write_program
 from rankers_small import ALL, model
+from refusals import refused
 from sequences import SEARCH, TOGETHER
 from tiny import shaken
 
@@ -56,6 +58,22 @@ def test_padded_bags_are_pooled_as_packed_ones(pair: Pair) -> None:
         expected = own.output(batch).logits
     assert torch.allclose(logit, expected, atol=1e-5) and torch.allclose(probability, expected.sigmoid(), atol=1e-6)
     assert any(isinstance(module, PaddedTable) for module in graph.module.modules())
+
+
+@pytest.mark.parametrize(("port", "off"), [(0, 0.01), (1, 0.01), (0, float("nan"))])
+def test_a_graph_that_differs_from_its_model_is_refused(port: int, off: float) -> None:
+    own, batches = model(("rankers", "dcnv2")).eval(), impression_batches(FIELDS)
+    module = ranker_graph(own).module
+
+    def answer(batch, wrong=0.0):
+        with torch.inference_mode():
+            outputs = [output.numpy().copy() for output in module(*map(torch.from_numpy, batch.values()))]
+        outputs[port][-1] += wrong
+        return outputs
+
+    assert compare_probabilities(answer, own, batches)["largest_difference"] <= TOLERANCE
+    with refused("export-differs"):
+        compare_probabilities(partial(answer, wrong=off), own, batches)
 
 
 @pytest.mark.slow
