@@ -5,8 +5,10 @@ A damage writes a file where there is none, from what the whole file held.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
+import itertools
 import json
 import os
 import pickle
@@ -14,16 +16,20 @@ import re
 import shutil
 import struct
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
+import safetensors.numpy
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
+import seals
+from fullrank.core.files import exchange
+from tests.attack.frame import paths_in
 from tests.attack.strategies import TREES, columns, frames
 
 CANARY = "FULLRANK_CANARY"
@@ -53,18 +59,17 @@ def put(name: str, content: bytes | str) -> Damage:
 def damages(file: Path, twin: Path | None) -> SearchStrategy[Damage]:
     """Damages of a file by its suffix; `twin` is the same file of another folder of its format."""
     special = BY_SUFFIX[file.suffix]
-    general = places() | contents(file.read_bytes(), twin)
+    general = st.sampled_from(PLACES) | contents(file.read_bytes(), twin)
     return general if special is None else general | special(file.read_bytes()) | special(file.read_bytes())
 
 
-def places() -> SearchStrategy[Damage]:
-    return st.sampled_from([
-        Damage("missing", lambda path: None), Damage("a folder", lambda path: path.mkdir()),
-        Damage("a link to itself", lambda path: path.symlink_to(path.name)),
-        Damage("a link to nowhere", lambda path: path.symlink_to("nowhere")),
-        Damage("a pipe", lambda path: os.mkfifo(path)),
-        Damage("unreadable", lambda path: (path.write_bytes(b"x"), path.chmod(0))),
-    ])  # fmt: skip
+PLACES = [Damage(*place) for place in {
+    "missing": lambda path: None, "a folder": lambda path: path.mkdir(), "a pipe": lambda path: os.mkfifo(path),
+    "a link to itself": lambda path: path.symlink_to(path.name),
+    "a link to nowhere": lambda path: path.symlink_to("nowhere"),
+    "unreadable": lambda path: (path.write_bytes(b"x"), path.chmod(0)),
+}.items()]  # fmt: skip
+"""What else may lie where a file or folder was."""
 
 
 def contents(whole: bytes, twin: Path | None) -> SearchStrategy[Damage]:
@@ -104,14 +109,6 @@ def dumped(tree: Any) -> str:
     return json.dumps(tree).replace('"1e400"', "1e400")
 
 
-def paths_in(tree: Any, above: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Every key and the first positions of a tree, below one another."""
-    inner = tree.items() if isinstance(tree, dict) else list(enumerate(tree))[:3] if isinstance(tree, list) else ()
-    for key, value in inner:
-        yield (*above, key)
-        yield from paths_in(value, (*above, key))
-
-
 @st.composite
 def trees(draw: Any, tree: Any) -> tuple[str, Any]:
     """What was changed, and a copy of a tree with one value changed, taken out or added."""
@@ -121,13 +118,7 @@ def trees(draw: Any, tree: Any) -> tuple[str, Any]:
     for key in path[:-1]:
         inner = inner[key]
     old = inner[path[-1]] if path else None
-    near = (
-        [old.swapcase()]
-        if isinstance(old, str) and len(old) < 200
-        else [old + 1, float(old)]
-        if type(old) is int
-        else []
-    )
+    near = [old.swapcase()] if isinstance(old, str) else [old + 1, float(old)] if type(old) is int else []
     value = draw(st.sampled_from([LACKS, *near]) | VALUES | VALUES)
     name = ".".join(map(str, path))
     if not path:
@@ -155,16 +146,15 @@ def of_json(whole: bytes) -> SearchStrategy[Damage]:
 
 def of_jsonl(whole: bytes) -> SearchStrategy[Damage]:
     lines = whole.decode().splitlines(keepends=True)
-    half = len(lines) // 2
+    half, torn = len(lines) // 2, "".join(lines)[: -len(lines[-1]) // 2]
 
     def with_line(name: str, line: str, behind: int = half) -> Damage:
         return put(name, "".join([*lines[:half], line + "\n", *lines[behind:]]))
 
-    torn = lines[half][: len(lines[half]) // 2]
-    forms = [put("the last line torn", "".join(lines)[: -len(lines[-1]) // 2]), with_line("a line torn in the middle",
-        torn),
-             put("other order", "".join(reversed(lines))), put("a line twice", "".join([*lines, lines[-1]])),
-             *(with_line(f"{row!r} as a line", row) for row in ('{"a": 1}', "7", "[]", "", "null"))]  # fmt: skip
+    rows = ('{"a": 1}', "7", "[]", "", "null", lines[half][: len(lines[half]) // 2])
+    forms = [put("the last line torn", torn), put("other order", "".join(reversed(lines))),
+             put("a line twice", "".join([*lines, lines[-1]])),
+             *(with_line(f"{row!r} as a line", row) for row in rows)]  # fmt: skip
     changed = trees(json.loads(lines[half])).map(lambda drawn: with_line(drawn[0], dumped(drawn[1]), half + 1))
     return st.sampled_from(forms) | changed
 
@@ -172,45 +162,49 @@ def of_jsonl(whole: bytes) -> SearchStrategy[Damage]:
 # Arrays, tables, tensors
 
 
-def _array(name: str, array: np.ndarray, pickled: bool = False) -> Damage:
-    file = io.BytesIO()
-    np.save(file, array, allow_pickle=pickled)
-    return put(name, file.getvalue())
-
-
 @st.composite
 def arrays(draw: Any, whole: bytes) -> Damage:
     """An array of another type, shape, header or value."""
     array = np.load(io.BytesIO(whole))
     flat, kind = array.reshape(-1), draw(st.sampled_from(["value", "type", "shape", "header", "objects", "order"]))
+    if kind == "header":
+        shapes = ["(10**15,)", "(2**62, 4)", "(-1,)", "(1,)*2000", "'x'", "(True,)", "(9999999999999,)"]
+        shape = draw(st.sampled_from(shapes))
+        text = f"{{'descr': '{array.dtype.str}', 'fortran_order': False, 'shape': {shape}, }}\n".encode()
+        header = b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text
+        return put(f"header of shape {shape}", header + array.tobytes())
     if kind == "type":
         dtype = draw(st.sampled_from(["<f8", "<i2", ">i8", "|S3", "<c8", "|b1", "<i4"]))
         with np.errstate(invalid="ignore"):
-            return _array(f"dtype {dtype}", array.astype(dtype))
-    if kind == "header":
-        shape = draw(
-            st.sampled_from(["(10**15,)", "(2**62, 4)", "(-1,)", "(1,)*2000", "'x'", "(True,)", "(9999999999999,)"])
+            array = array.astype(dtype)
+    elif kind == "objects":
+        array = np.array([Evil(), Evil()], object)
+    elif kind == "value" and len(flat):
+        limits = np.iinfo(array.dtype) if array.dtype.kind in "iu" else None
+        ends = [limits.min, limits.max] if limits else [np.nan, np.inf]
+        array = array.copy()
+        array.reshape(-1)[draw(st.integers(0, len(flat) - 1))] = draw(
+            st.sampled_from([*ends, *flat[:: len(flat) // 7 + 1]])
         )
-        text = f"{{'descr': '{array.dtype.str}', 'fortran_order': False, 'shape': {shape}, }}\n".encode()
-        return put(
-            f"header of shape {shape}", b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text + array.tobytes()
-        )
-    if kind == "objects":
-        objects = np.empty(2, object)
-        objects[:] = [Evil(), Evil()]
-        return _array("objects", objects, pickled=True)
-    if kind == "value" and len(flat):
-        at, other = draw(st.integers(0, len(flat) - 1)), draw(st.integers(0, len(flat) - 1))
-        ends = (np.iinfo(array.dtype).min, np.iinfo(array.dtype).max) if array.dtype.kind in "iu" else (np.nan, np.inf)
-        copy = array.copy()
-        copy.reshape(-1)[at] = draw(st.sampled_from([flat[other].item(), *ends]))
-        return _array(f"value {at} is {copy.reshape(-1)[at]}", copy)
-    shapes = {"a row less": array[:-1], "no rows": array[:0], "a row more": np.concatenate([array, array[-1:]]),
-              "an axis more": array[..., None], "no axis": flat[0] if len(flat) else array}  # fmt: skip
-    orders = {"by columns": np.asfortranarray(array), "transposed": np.ascontiguousarray(array.T),
-              "backwards": np.ascontiguousarray(array[::-1]), "all the same": np.full_like(array,
-              flat[-1] if len(flat) else 0)}  # fmt: skip
-    return _array(*draw(st.sampled_from([*(shapes if kind == "shape" else orders).items()])))
+    else:
+        forms = [
+            array[:-1],
+            array[:0],
+            np.concatenate([array, array[-1:]]),
+            array[..., None],
+            flat[:1].reshape(()) if len(flat) else array,
+        ]
+        if kind == "order":
+            forms = [
+                np.asfortranarray(array),
+                array.T.copy(),
+                array[::-1].copy(),
+                np.full_like(array, flat[-1] if len(flat) else 0),
+            ]
+        array = draw(st.sampled_from(forms))
+    file = io.BytesIO()
+    np.save(file, array, allow_pickle=True)
+    return put(f"{kind}: {array.dtype} {array.shape}", file.getvalue())
 
 
 def of_parquet(whole: bytes) -> SearchStrategy[Damage]:
@@ -231,32 +225,21 @@ def tensors(draw: Any, whole: bytes) -> Damage:
     if kind == "header":
         name, tree = draw(trees(header))
         return put(f"header: {name}", _tensors(tree, data))
-    names = [name for name in header if name != "__metadata__"]
-    pieces = {name: data[slice(*header[name]["data_offsets"])] for name in names}
-    name = draw(st.sampled_from(names))
+    name = draw(st.sampled_from(sorted({*header} - {"__metadata__"})))
     if kind == "values":
-        value = draw(st.sampled_from([float("nan"), float("inf"), 1e30, 0.0]))
-        pieces[name] = struct.pack("<f", value) + pieces[name][4:]
-        return put(f"{value} in {name}", _packed(header, pieces))
-    way = draw(st.sampled_from(["lacks", "renamed", "more"]))
+        value, at = draw(st.sampled_from([np.nan, np.inf, 1e30, 0.0])), 8 + size + header[name]["data_offsets"][0]
+        return put(f"{value} in {name}", whole[:at] + struct.pack("<f", value) + whole[at + 4 :])
+    pieces, way = safetensors.numpy.load(whole), draw(st.sampled_from(["lacks", "renamed", "more"]))
     if way != "lacks":
-        header, pieces = header | {"other": header[name]}, pieces | {"other": pieces[name]}
+        pieces["other"] = pieces[name]
     if way != "more":
         del pieces[name]
-    return put(f"{name} {way}", _packed(header, pieces))
+    return put(f"{name} {way}", safetensors.numpy.save(pieces, header.get("__metadata__")))
 
 
 def _tensors(header: Any, data: bytes) -> bytes:
     text = dumped(header).encode()
     return struct.pack("<Q", len(text)) + text + data
-
-
-def _packed(header: dict[str, Any], pieces: dict[str, bytes]) -> bytes:
-    entries, at = {}, 0
-    for name, content in pieces.items():
-        entries[name] = header[name] | {"data_offsets": [at, at + len(content)]}
-        at += len(content)
-    return _tensors(entries, b"".join(pieces.values()))
 
 
 BY_SUFFIX: dict[str, Callable[[bytes], SearchStrategy[Damage]] | None] = {
@@ -274,70 +257,42 @@ def apply(folder: Path, file: str, damage: Damage) -> None:
 
 
 def reseal(folder: Path, file: str) -> None:
-    """Give a manifest (or the page of an evaluation) that can be read the hash of a file as it is, and its own seal."""
+    """Give a manifest (or the page of an evaluation) that can be read the hashes of the files as they are."""
     page = next((page for page in (folder / "evaluation.json", folder / "manifest.json") if page.is_file()), None)
-    try:
-        tree = json.loads(page.read_bytes()) if page else None
-    except (OSError, ValueError, RecursionError):
-        return  # nothing to put right
-    if page is None or not isinstance(tree, dict):
-        return
-    listed, damaged = tree.get("files"), folder / file
-    if damaged.is_file():
-        content = damaged.read_bytes()
-        entry = listed.get(file) if isinstance(listed, dict) else None
-        if isinstance(entry, dict):
-            entry |= {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+    with contextlib.suppress(OSError, ValueError, RecursionError, TypeError, AttributeError):  # nothing to put right
+        tree = json.loads(page.read_bytes()) if page else {}
         if file.startswith("per_"):
-            tree["rows_sha256"] = hashlib.sha256(content).hexdigest()
-    if "content" in tree and isinstance(listed, dict):
-        if all(isinstance(entry, dict) and "sha256" in entry for entry in listed.values()):
-            lines = "".join(f"{name} {listed[name]['sha256']}\n" for name in sorted(listed))
-            tree["content"] = hashlib.sha256(lines.encode()).hexdigest()
-    if "seal" in tree:
-        rest = {key: value for key, value in tree.items() if key != "seal"}
-        text = json.dumps(rest, sort_keys=True, separators=(",", ":"))
-        tree["seal"] = hashlib.sha256(text.encode()).hexdigest()
-    page.unlink()
-    page.write_text(json.dumps(tree))
+            tree["rows_sha256"] = hashlib.sha256((folder / file).read_bytes()).hexdigest()
+            page.write_text(json.dumps(tree))
+        if "seal" in tree:
+            seals.reseal(page if page.stem == "evaluation" else folder, sizes=True)
 
 
 def of_folder(folder: Path, twin: Path | None) -> SearchStrategy[Damage]:
     """Damages of a whole folder; `write` is given the folder itself."""
     names = sorted(path.name for path in folder.iterdir() if path.is_file())
     first = names[0] if names else "manifest.json"
-
-    def instead(name: str, write: Callable[[Path], object]) -> Damage:
-        return Damage(name, lambda it: (shutil.rmtree(it), write(it)))
-
-    def swapped(one: str, other: str) -> Damage:
-        def write(it: Path) -> None:
-            (it / one).rename(it / "aside")
-            (it / other).rename(it / one)
-            (it / "aside").rename(it / other)
-
-        return Damage(f"{one} and {other} changed places", write)
-
-    found = [
-        Damage("a stranger's file", lambda it: (it / "notes.txt").write_text("mine")),
-        Damage("a stranger's folder", lambda it: (it / "old" / "older").mkdir(parents=True)),
-        Damage("a file that a killed writer left", lambda it: (it / f".{first}.4194999.part").write_bytes(b"half")),
-        Damage("a folder that a killed writer left", lambda it: (it / f".{first}.4194999-1.part").mkdir()),
-        Damage("a link to itself inside", lambda it: (it / "loop").symlink_to("loop")),
-        Damage("a pipe inside", lambda it: os.mkfifo(it / "pipe")),
-        Damage("every file empty", lambda it: [path.write_bytes(b"") for path in it.rglob("*") if path.is_file()]),
-        Damage("reached by a link", lambda it: (it.rename(it.with_name("real")), it.symlink_to("real"))),
-        instead("nothing in it", lambda it: it.mkdir()), instead("a file", lambda it: it.write_bytes(b"1")),
-        instead("a link to itself", lambda it: it.symlink_to(it.name)), instead("a pipe", lambda it: os.mkfifo(it)),
-        instead("missing", lambda it: None), *map(swapped, names, names[1:]),
-    ]  # fmt: skip
+    changes: dict[str, Callable[[Path], object]] = {
+        "a stranger's file": lambda it: (it / "notes.txt").write_text("mine"),
+        "a stranger's folder": lambda it: (it / "old" / "older").mkdir(parents=True),
+        "a file that a killed writer left": lambda it: (it / f".{first}.4194999.part").write_bytes(b"half"),
+        "a folder that a killed writer left": lambda it: (it / f".{first}.4194999-1.part").mkdir(),
+        "a link to itself inside": lambda it: (it / "loop").symlink_to("loop"),
+        "a pipe inside": lambda it: os.mkfifo(it / "pipe"),
+        "every file empty": lambda it: [path.write_bytes(b"") for path in it.rglob("*") if path.is_file()],
+        "reached by a link": lambda it: (it.rename(it.with_name("real")), it.symlink_to("real")),
+    }
+    for place in PLACES:
+        changes[place.name] = lambda it, place=place: (shutil.rmtree(it), place.write(it))
+    for pair in itertools.pairwise(names):
+        changes[f"{pair} changed places"] = lambda it, pair=pair: exchange(it / pair[0], it / pair[1])
     common = [name for name in names if twin is not None and (twin / name).is_file()]
     for name in common:
         if not name.endswith(".jsonl") and (twin / name).read_bytes() != (folder / name).read_bytes():  # type: ignore[operator]
             others = [other for other in common if other != name]  # with all, it would be the other folder, whole
-            found.append(Damage(f"all but {name} of another folder", lambda it, others=others: [
-                shutil.copyfile(twin / other, it / other) for other in others]))  # type: ignore[operator]  # fmt: skip
-    return st.sampled_from(found)
+            changes[f"all but {name} of another folder"] = lambda it, others=others: [
+                shutil.copyfile(twin / other, it / other) for other in others]  # type: ignore[operator]  # fmt: skip
+    return st.sampled_from([Damage(*change) for change in changes.items()])
 
 
 def kinds_of_files(folder: Path) -> list[str]:

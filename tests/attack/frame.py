@@ -22,6 +22,7 @@ import signal
 import sys
 import tempfile
 import time
+import traceback
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -208,6 +209,14 @@ def steady(tree: Any, volatile: re.Pattern[str]) -> Any:
     return [steady(value, volatile) for value in tree] if isinstance(tree, list) else tree
 
 
+def paths_in(tree: Any, above: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Every key and the first positions of a tree, below one another."""
+    inner = tree.items() if isinstance(tree, dict) else list(enumerate(tree))[:3] if isinstance(tree, list) else ()
+    for key, value in inner:
+        yield (*above, key)
+        yield from paths_in(value, (*above, key))
+
+
 def parse_once(patch: pytest.MonkeyPatch) -> None:
     """Let typer read the verbs once for all command lines of this process: it takes longer than most refusals."""
     patch.setattr("fullrank.cli.build", functools.cache(fullrank.cli.build))
@@ -231,6 +240,23 @@ def said_by(
         except BaseException as error:  # `main` never raises: that it did is what the outcome says
             print(f"Traceback: main raised {type(error).__name__}: {error}", file=sys.stderr)
     return Said(tuple(map(str, words)), code, *read(), time.perf_counter() - begun, bool(rung))
+
+
+def told(function: Callable[[], Any]) -> int:
+    """Print what a function of the library returns or raises as a verb would."""
+    from fullrank.cli.errors import explained
+    from fullrank.core.files import jsonable
+
+    try:
+        print(json.dumps(jsonable(function())))
+        return 0
+    except BaseException as error:
+        problem = explained(error)
+        if problem.status == 1:
+            traceback.print_exc()
+        print(json.dumps({"error": problem.sentence, "code": problem.code}))
+        print(f"Error: {problem.sentence}", file=sys.stderr)
+        return problem.status
 
 
 def _refuse(constant: str) -> None:

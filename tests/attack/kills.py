@@ -8,12 +8,8 @@ from __future__ import annotations
 
 import json
 import signal
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +17,9 @@ from fullrank.core.errors import UserError
 from fullrank.evaluation import EvaluationResult
 from fullrank.run import Run, is_run
 from fullrank.training.checkpoint import read_checkpoint
-from tests.attack.forks import forks
-from tests.attack.frame import Outcome, Said, own_folder, shared
-from tests.attack.verbs import BY_NAME, Verb, listing, served, snapshot
+from tests.attack.forks import Child, run
+from tests.attack.frame import Outcome, own_folder, shared
+from tests.attack.verbs import BY_NAME, Verb, listing, snapshot
 
 
 @dataclass(frozen=True)
@@ -47,8 +43,8 @@ def _reference(verb: Verb) -> dict[str, Any]:
     """Run twice: once as users do, once while its places are counted; both have to agree."""
     found = []
     for places in (False, True):
-        with own_folder() as home, server_for(verb) as given:
-            done = forks().run(given.words(), given.begin(home), places=places)
+        with own_folder() as home:
+            done = run(verb.words(), verb.begin(home), places=places)
             assert done.code == 0, f"{verb.name}: {done.code} {done.err[-600:]}"
             found.append((done, snapshot(home, verb.out), listing(home)))
     (first, files, names), (second, again, others) = found
@@ -58,26 +54,17 @@ def _reference(verb: Verb) -> dict[str, Any]:
     return {"seconds": first.seconds, "places": second.places, "files": files, "listing": names}
 
 
-def killed_at(verb: Verb, at: int, home: Path) -> Outcome:
-    """Killed before one of its places, of which the first is 1."""
-    with server_for(verb) as given:
-        done = forks().run(given.words(), given.begin(home), at=at)
-        last = done.places[-1] if done.places else "?"
-        return _judged(given, done, home, f"killed before {last}, its place {at}")
-
-
-def killed_after(verb: Verb, share: float, home: Path, number: int = signal.SIGKILL) -> Outcome:
-    """Sent a signal when a share of the time has gone that it takes by itself."""
-    with server_for(verb) as given:
-        child = forks().start(given.words(), given.begin(home))
-        done = child.wait(share * unkilled(verb.name).seconds)
+def killed(verb: Verb, when: float, home: Path, number: int = signal.SIGKILL) -> Outcome:
+    """Killed before a place, of which the first is 1; or sent a signal when a share of its time has gone."""
+    if when >= 1:
+        done = run(verb.words(), verb.begin(home), at=when)
+        what = f"killed before {done.places[-1:]}, its place {when}"
+    else:
+        child, what = Child(verb.words(), verb.begin(home)), f"signal {number} after {when:.0%} of its time"
+        done = child.wait(when * unkilled(verb.name).seconds)
         if done.code is None:
             child.signal(number)
             done = child.end()
-        return _judged(given, done, home, f"signal {number} after {share:.0%} of its time", number)
-
-
-def _judged(verb: Verb, done: Said, home: Path, what: str, number: int = signal.SIGKILL) -> Outcome:
     if done.hung:
         return Outcome("hang", f"{what}: {done.err[-200:]}")
     if done.code not in (0, -signal.SIGKILL if number == signal.SIGKILL else 128 + number):
@@ -91,7 +78,7 @@ def started_again(verb: Verb, home: Path, what: str) -> Outcome:
     wanted = unkilled(verb.name)
     if verb.once and snapshot(home, verb.out) == wanted.files:
         return Outcome("ok", f"{what}: it had written all")
-    done = forks().run(verb.words(again=True), home)
+    done = run(verb.words(again=True), home)
     if done.code != 0:
         return Outcome("loss" if done.code == 2 else "bug", f"{what}; again: exit {done.code}: {done.err[-300:]}")
     files, litter = snapshot(home, verb.out), sorted(set(listing(home)) ^ set(wanted.listing))
@@ -148,45 +135,3 @@ def _run_left(verb: Verb, home: Path) -> str | None:
     except UserError as error:
         return f"the run does not open: {error}"
     return "neither the old run nor a new one with a checkpoint" if verb.old and checkpoint is None else None
-
-
-class _Slow(BaseHTTPRequestHandler):
-    """A file of 300 kB in six pieces, with ranges."""
-
-    protocol_version = "HTTP/1.1"
-    data = b"a,b\n" + b"1,2\n" * 75_000
-
-    def do_GET(self) -> None:
-        start = int(self.headers.get("Range", "bytes=0-")[6:].rstrip("-"))
-        body = self.data[start:]
-        self.send_response(206 if start else 200)
-        self.send_header("ETag", '"v1"')
-        self.send_header("Content-Length", str(len(body)))
-        if start:
-            self.send_header("Content-Range", f"bytes {start}-{len(self.data) - 1}/{len(self.data)}")
-        self.end_headers()
-        try:
-            for low in range(0, len(body), 50_000):
-                self.wfile.write(body[low : low + 50_000])
-                threading.Event().wait(0.02)
-        except OSError:  # the client was killed
-            self.close_connection = True
-
-    def log_message(self, *_: Any) -> None:
-        pass
-
-
-@contextmanager
-def server_for(verb: Verb) -> Iterator[Verb]:
-    """The verb, with a server where it downloads."""
-    if verb.kind != "part":
-        yield verb
-        return
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _Slow)
-    server.daemon_threads = True
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield served(verb, f"http://127.0.0.1:{server.server_address[1]}")
-    finally:
-        server.shutdown()
-        server.server_close()

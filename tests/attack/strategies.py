@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import threading
 import types
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,12 +19,9 @@ from pydantic.fields import FieldInfo
 
 from fullrank.core.spec import Spec
 from tests.attack.bases import Parameter
+from tests.attack.worlds import BOMB
 
 LONG = 100_000
-BOMB = (
-    "{a: &a [x,x,x,x,x,x,x,x,x,x], b: &b [*a,*a,*a,*a,*a,*a,*a,*a,*a,*a], c: &c [*b,*b,*b,*b,*b,*b,*b,*b,*b,*b],"
-    " d: &d [*c,*c,*c,*c,*c,*c,*c,*c,*c,*c], e: &e [*d,*d,*d,*d,*d,*d,*d,*d,*d,*d], f: [*e,*e,*e,*e,*e,*e,*e,*e,*e,*e]}"
-)
 TEXTS = st.sampled_from([
     "", "nan", "xyzzy", "9" * 30, "a\0b", "a\u2028b", "x" * LONG, "9" * LONG, " ", "null", "none", "true", "-",
     "--json",
@@ -102,32 +98,14 @@ def furnished(folder: Path, path: str | Content) -> Iterator[str]:
         (folder / f"given.{path[0]}").write_bytes(path[1])
         yield str(folder / f"given.{path[0]}")
         return
-    with fed_pipe(folder / PIPE) if path == PIPE else contextlib.nullcontext():
-        yield path
-
-
-@contextlib.contextmanager
-def fed_pipe(path: Path) -> Iterator[None]:
-    """A named pipe that a writer opens again and again: whoever reads it gets a line that is no data, and the end."""
-    over = threading.Event()
-    os.mkfifo(path)
-
-    def write() -> None:
-        while not over.is_set():
-            with contextlib.suppress(OSError), open(path, "wb", buffering=0) as pipe:
-                pipe.write(b"a,b\n1\n")
-            over.wait(0.01)
-
-    thread = threading.Thread(target=write, daemon=True)
-    thread.start()
+    reader, writer = os.pipe()
+    os.write(writer, b"a,b\n1\n")
+    os.close(writer)
+    (folder / PIPE).symlink_to(f"/dev/fd/{reader}")  # a line that is no data, and the end
     try:
-        yield
+        yield path
     finally:
-        over.set()
-        with contextlib.suppress(OSError):
-            handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # lets the writer's own open return
-            thread.join(2)
-            os.close(handle)
+        os.close(reader)
 
 
 # Settings: texts of YAML, and the values and ends of pydantic's fields
@@ -165,18 +143,11 @@ def ends(field: FieldInfo) -> list[int | float]:
 def valid(field: FieldInfo) -> SearchStrategy[Any]:
     """Values that a field's annotation and bounds allow, as plain data; of numbers those near the least."""
     kind: Any = field.annotation
-    if get_origin(kind) in (Union, types.UnionType):
-        arms = [FieldInfo(annotation=arm) for arm in get_args(kind)]
-        for arm in arms:
-            arm.metadata = field.metadata
-        return st.one_of([valid(arm) for arm in arms])
-    if kind in (int, float) and ends(field):
-        least = ends(field)[0]
-        near = Annotated[kind, *field.metadata] if kind is float else st.integers(int(least), int(least) + 2)
-        return near if kind is int else st.just(float(least)) | st.from_type(near).filter(lambda x: x < least + 2)
-    if kind in (bool, type(None), str) or get_origin(kind) is Literal:
-        return st.from_type(kind)
-    return TREES
+    kinds = get_args(kind) if get_origin(kind) in (Union, types.UnionType) else (kind,)
+    plain = [st.from_type(kind) for kind in kinds
+             if kind in (bool, type(None), str) or get_origin(kind) is Literal]  # fmt: skip
+    near = [st.sampled_from([least, least + 1, least + 2, least + 0.5]) for least in ends(field)[:1]]
+    return st.one_of(plain + near) if plain or near else TREES
 
 
 def values_of(field: FieldInfo) -> SearchStrategy[str]:
@@ -231,28 +202,22 @@ def columns(draw: Any, column: pl.Series) -> pl.Series:
 @st.composite
 def frames(draw: Any, frame: pl.DataFrame) -> pl.DataFrame:
     """A table of which one column, the names, the order or the number of rows is something else."""
-    kind = draw(st.sampled_from(["column", "column", "column", "drop", "rename", "rows", "order", "more"]))
     name = draw(st.sampled_from(frame.columns))
-    if kind == "column":
+    if draw(st.integers(0, 7)) < 3:
         return frame.with_columns(draw(columns(frame[name])))
-    if kind == "drop":
-        return frame.drop(draw(st.sampled_from([name, pl.all()])))
-    if kind == "rename":
-        new = draw(st.sampled_from(["other", name.upper(), f" {name} ", "", "__user", "[x]", "*", "a\u2028b"]))
-        return frame.rename({name: new}) if new not in frame.columns else frame
-    if kind == "rows":
-        return draw(st.sampled_from([
-            frame[:0], frame[:1], frame[:-1], pl.concat([frame, frame]), pl.concat([frame, frame[-1:]]),
-            frame.head(1).select(pl.all().repeat_by(10_000).explode()),
-        ]))  # fmt: skip
-    if kind == "order":
-        return draw(st.sampled_from([frame.reverse(), frame.select(frame.columns[::-1]), frame.sample(fraction=1.0,
-            shuffle=True, seed=0),
-                                     frame.with_columns(frame[name].reverse())]))  # fmt: skip
-    many = [f"c{k}" for k in range(2000)]
-    odd = ["", "__place", "#"], ["user", "item", "train_count", "score", "rank", "probability"], many, ["more"]
-    names = [other for other in draw(st.sampled_from(odd)) if other not in frame.columns]
-    return frame.with_columns(pl.lit(1).alias(other) for other in names)
+    names = ("other", name.upper(), f" {name} ", "", "__user", "[x]", "*", "a\u2028b")
+    more = (["", "__place", "#"], ["user", "item", "train_count", "score", "rank", "probability"], ["more"],
+            [f"c{k}" for k in range(2000)])  # fmt: skip
+    forms = {
+        "drop": [frame.drop(name), frame.drop(pl.all())],
+        "rename": [frame.rename({name: new}) for new in names if new not in frame.columns],
+        "rows": [frame[:0], frame[:1], frame[:-1], pl.concat([frame, frame]), pl.concat([frame, frame[-1:]]),
+                 frame.head(1).select(pl.all().repeat_by(10_000).explode())],
+        "order": [frame.reverse(), frame.select(frame.columns[::-1]), frame.with_columns(frame[name].reverse()),
+                  frame.sample(fraction=1.0, shuffle=True, seed=0)],
+        "more": [frame.with_columns(pl.lit(1).alias(new) for new in some if new not in frame.columns) for some in more],
+    }  # fmt: skip
+    return draw(st.sampled_from(forms[draw(st.sampled_from([*forms]))]))
 
 
 def csv_of(frame: pl.DataFrame) -> str:

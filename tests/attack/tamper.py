@@ -10,52 +10,33 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
 import re
 import shutil
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 from tests.attack.damage import CANARY, Damage, apply, damages, kinds_of_files, of_folder, reseal
-from tests.attack.frame import Outcome, Said, call, outcome_of, own_folder, said_by, steady
+from tests.attack.frame import Outcome, Said, call, outcome_of, own_folder, said_by, steady, told
 from tests.attack.worlds import encode_text, located, world
 
 
 @dataclass(frozen=True)
-class Specimen:
-    """A folder of the world that is damaged, and another one of its format, whose files are put into it."""
-
-    name: str
-    twin: str = ""
-
-    @property
-    def folder(self) -> Path:
-        return Path(world(self.name.removeprefix("resealed:")))
-
-    @property
-    def hashed(self) -> bool:
-        """Whether it is of a format with hashes: then every change of a file is found or does not matter."""
-        return not self.resealed and not self.name.startswith("golden")
-
-    @property
-    def resealed(self) -> bool:
-        """Whether the manifest is given the hashes of the damaged files: a stranger's folder may be whole and still be
-        hostile. Its answers are its own, so nothing is compared."""
-        return self.name.startswith("resealed:")
-
-
-@dataclass(frozen=True)
 class Reader:
-    """Something that reads a folder: a command line on `~it` that writes below `~out`, or a function of both."""
+    """Something that reads a folder of the world: a command line on `~it` that writes below `~out`, or a function."""
 
-    specimen: Specimen
+    specimen: str
+    """The folder that is damaged. `resealed:`: its manifest is given the hashes of the damaged files, since a
+    stranger's folder may be whole and still be hostile. Its answers are its own, so nothing is compared."""
+    twin: str
+    """Another one of its format, whose files are put into it."""
     verb: str
     draws: int
     """Damages of each kind of file that it meets."""
@@ -63,7 +44,16 @@ class Reader:
 
     @property
     def name(self) -> str:
-        return f"{self.specimen.name}-{self.verb}".replace(" ", "_")
+        return f"{self.specimen}-{self.verb}".replace(" ", "_")
+
+    @property
+    def folder(self) -> Path:
+        return Path(world(self.specimen.removeprefix("resealed:")))
+
+    @property
+    def hashed(self) -> bool:
+        """Whether it is of a format with hashes: then every change of a file is found or does not matter."""
+        return not self.specimen.startswith(("resealed:", "golden"))
 
     @property
     def writes(self) -> bool:
@@ -73,23 +63,8 @@ class Reader:
     def said(self, folder: Path) -> Said:
         if isinstance(self.ask, str):
             return call(*located(self.ask.split(), folder), "--json")
-        function = self.ask
-        return said_by(lambda: _told(lambda: function(folder / "it", folder / "out")), (self.verb, "--json"))
-
-
-def _told(function: Callable[[], Any]) -> int:
-    """Print what a function of the library returns or raises as a verb would."""
-    from fullrank.cli.errors import explained
-    from fullrank.core.files import jsonable
-
-    try:
-        print(json.dumps(jsonable(function())))
-        return 0
-    except BaseException as error:
-        told = explained(error)
-        print(json.dumps({"error": told.sentence, "code": told.code}))
-        print(f"Error: {told.sentence}", file=sys.stderr)
-        return told.status
+        function = partial(self.ask, folder / "it", folder / "out")
+        return said_by(partial(told, function), (self.verb, "--json"))
 
 
 def _compared(it: Path, out: Path) -> Any:
@@ -241,62 +216,55 @@ def _readers() -> Iterator[Reader]:
         for line in lines:
             verb, draws, words = re.fullmatch(r" +(.+?) +(\d+) (.+)", line).groups()  # type: ignore[union-attr]
             ask = FUNCTIONS.get(words) or " ".join(WORDS.get(word, word) for word in words.split())
-            yield Reader(Specimen(*head.split()), verb, int(draws), ask)
+            yield Reader(*head.partition(" ")[::2], verb, int(draws), ask)
 
 
 ALL = [*_readers()]
-SPECIMENS = [*dict.fromkeys(reader.specimen for reader in ALL)]
 
 
-def cases(specimen: Specimen) -> tuple[int, SearchStrategy[tuple[str, Damage]]]:
+def cases(reader: Reader) -> tuple[int, SearchStrategy[tuple[str, Damage]]]:
     """How many kinds of files a specimen has, with itself as one; and damages of one of them, or of itself (`.`)."""
-    files, twin = kinds_of_files(specimen.folder), Path(world(specimen.twin)) if specimen.twin else None
-    found = [st.tuples(st.just("."), of_folder(specimen.folder, twin))]
-    for file in files:
-        damaged = damages(specimen.folder / file, twin and twin / file)
-        found.append(st.tuples(st.just(file), damaged))
-    return len(found), st.one_of(found)
+    folder, twin = reader.folder, Path(world(reader.twin)) if reader.twin else None
+    damaged = {file: damages(folder / file, twin and twin / file) for file in kinds_of_files(folder)}
+    damaged["."] = of_folder(folder, twin)
+    return len(damaged), st.one_of([st.tuples(st.just(file), damage) for file, damage in damaged.items()])
+
+
+def furnish(reader: Reader, folder: Path) -> Path:
+    """A copy of a specimen, a folder to write into, and the vectors that golden codes name."""
+    (folder / "out").mkdir()
+    (folder / "vectors.parquet").symlink_to(world("gold_vectors.parquet"))
+    return Path(shutil.copytree(reader.folder, folder / "it"))
 
 
 def tampered(reader: Reader, drawn: tuple[str, Damage], folder: Path) -> Outcome:
     """Damage a file of a copy of the specimen, let the verb read it, and judge its answer."""
-    file, damage = drawn
-    it = furnish(reader.specimen, folder)
+    (file, damage), it = drawn, furnish(reader, folder)
     apply(it, file, damage)
-    if reader.specimen.resealed and file != ".":
+    if reader.specimen.startswith("resealed:") and file != ".":
         reseal(it, file)
-    return judged(reader, file, damage, folder)
-
-
-def furnish(specimen: Specimen, folder: Path) -> Path:
-    """A copy of a specimen, a folder to write into, and the vectors that golden codes name."""
-    shutil.copytree(specimen.folder, folder / "it")
-    (folder / "out").mkdir()
-    (folder / "vectors.parquet").symlink_to(world("gold_vectors.parquet"))
-    return folder / "it"
-
-
-def judged(reader: Reader, file: str, damage: Damage, folder: Path) -> Outcome:
-    """What the verb makes of a folder that is damaged."""
-    specimen, it = reader.specimen, folder / "it"
-    whole = whole_answer(reader) if specimen.hashed else None
     before = inode(it / file)
-    with canary(folder / "canary"):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(CANARY, str(folder / "canary"))
         said = reader.said(folder)
     if (folder / "canary").exists():
         return Outcome("native", "code of the folder was run")
     outcome = outcome_of(said)
     if outcome.code in ("unknown-verb", "unknown-option", "usage"):  # a draw that asked nothing shows nothing
         return Outcome("bug", f"the command line itself is wrong: {outcome.detail}")
-    if outcome.kind != "ok" or not specimen.hashed or may_differ(reader, file, damage):
+    if outcome.kind != "ok" or not reader.hashed or may_differ(reader, file, damage):
         return outcome
     if reader.verb == "verify":
-        wrong = wrongly_sound(said.json, specimen.folder, it)
+        wrong = wrongly_sound(said.json, reader.folder, it)
         return Outcome("silent", f"{', '.join(wrong)} said to be sound") if wrong else outcome
-    wanted, found = whole, answer(reader, said, folder)
+    wanted, found = whole_answer(reader), answer(reader, said, folder)
     if inode(it / file) == before:  # it was not written again: that nobody read it is no other answer
-        wanted, found = ([*one[:2], {k: v for k, v in one[2].items() if k != file}] for one in (wanted, found))
-    return outcome if found == wanted else Outcome("silent", first_difference(wanted, found))
+        wanted, found = ([*tree[:2], {k: v for k, v in tree[2].items() if k != file}] for tree in (wanted, found))
+    if found == wanted:
+        return outcome
+    lines = [json.dumps(tree, indent=0, default=str).splitlines() for tree in (wanted, found)]
+    differing = (f"{old} and now {new}" for old, new in zip_longest(*lines) if old != new)
+    return Outcome("silent", next(differing, "of another type"))
 
 
 def wrongly_sound(said: Any, whole: Path, it: Path) -> list[str]:
@@ -323,10 +291,10 @@ def may_differ(reader: Reader, file: str, damage: Damage) -> str:
         return "a log grows in place: what shows its rows shows those that are there"
     if file.endswith("rows.jsonl"):
         return "rows are measurements: a row that was taken out is measured again, one that is there is told"
-    gone = damage.name in ("missing", "a link to nowhere", "nothing in it")
+    gone = damage.name in ("missing", "a link to nowhere") or (file, damage.name) == (".", "a folder")
     if gone and reader.writes and file in ("checkpoints/last.json", "."):
         return "what is not there is begun anew, as the answer says"
-    if reader.specimen.name == "cut_off" and file in ("weights.safetensors", "."):
+    if reader.specimen == "cut_off" and file in ("weights.safetensors", "."):
         return "training has not ended: the weights are the best so far, nothing is hashed yet, and a note says so"
     return ""
 
@@ -352,9 +320,9 @@ def written(folder: Path) -> dict[str, str]:
 def whole_answer(reader: Reader) -> Any:
     """The answer to the folder as it was made."""
     with own_folder() as folder:
-        furnish(reader.specimen, folder)
+        furnish(reader, folder)
         said = reader.said(folder)
-        assert said.code == 0, f"{reader.verb} of the whole {reader.specimen.name}: {said.err[-500:]}"
+        assert said.code == 0, f"{reader.name} of the whole folder: {said.err[-500:]}"
         return answer(reader, said, folder)
 
 
@@ -364,24 +332,3 @@ def inode(path: Path) -> tuple[int, int] | None:
         return path.lstat().st_ino, path.lstat().st_mtime_ns
     except OSError:
         return None
-
-
-def first_difference(a: Any, b: Any, where: str = "") -> str:
-    pairs: list[tuple[Any, Any, Any]] = []
-    if isinstance(a, dict) and isinstance(b, dict):
-        pairs = [(key, a.get(key), b.get(key)) for key in {**a, **b}]
-    elif isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
-        pairs = [(at, *both) for at, both in enumerate(zip(a, b, strict=True))]
-    for key, one, other in pairs:
-        if one != other:
-            return first_difference(one, other, f"{where}.{key}")
-    return f"{where}: {str(a)[:80]} and now {str(b)[:80]}"
-
-
-@contextlib.contextmanager
-def canary(path: Path) -> Iterator[None]:
-    os.environ[CANARY] = str(path)
-    try:
-        yield
-    finally:
-        del os.environ[CANARY]

@@ -6,9 +6,10 @@ a small tmpfs is full for real, where this process may mount one.
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache, partial
 from pathlib import Path
@@ -17,111 +18,98 @@ from typing import Any
 import pytest
 from hypothesis import strategies as st
 
-from tests.attack.forks import forks
+from tests.attack.forks import run
 from tests.attack.frame import SURVIVED, Outcome, Said, attack, every, outcome_of, own_folder
-from tests.attack.kills import fault_of, server_for, started_again, unkilled
+from tests.attack.kills import fault_of, started_again, unkilled
 from tests.attack.verbs import VERBS, Verb, listing, snapshot
-
-
-@cache
-def mounting() -> str | None:
-    """Why this process cannot mount a tmpfs, or None."""
-    with own_folder() as home:
-        failure = _mounted(home / "tmp", "size=64k")
-        subprocess.run(["umount", "-l", str(home / "tmp")], capture_output=True)
-        return failure
 
 
 @every(VERBS, process=True)
 def test_a_disk_without_room_loses_nothing(verb: Verb) -> None:
     places = st.integers(1, len(unkilled(verb.name).places))
-    full: Any = places.map(lambda at: {"at": at, "then": "full"})
-    for conditions, draws in ((full, 3), (st.just({"limits": {"RLIMIT_FSIZE": half_of_largest(verb)}}), 1),
-                              (st.just({"limits": {"RLIMIT_NOFILE": 14}}), 1)):  # fmt: skip
+    for conditions, draws in (
+        (places.map(lambda at: {"at": at, "then": "full"}), 3),
+        (st.just({"limits": {"RLIMIT_FSIZE": half_of_largest(verb)}}), 1),
+        (st.just({"limits": {"RLIMIT_NOFILE": 14}}), 1), (places.map(lambda at: {"at": at, "then": "remove"}), 1),
+    ):  # fmt: skip
         attack("full disk", verb.name, conditions, partial(tried, verb), draws)
-    attack("full disk", verb.name, places, partial(folder_removed, verb), 1)
 
 
 @every(VERBS, process=True)
 def test_a_small_or_read_only_disk_loses_nothing(verb: Verb) -> None:
-    if (why := mounting()) is not None:
-        pytest.skip(f"no tmpfs can be mounted here: {why}")
-    attack("full disk", verb.name, st.just(3), partial(small_disk, verb), 1)
-    attack("full disk", verb.name, st.none(), lambda _, home: read_only_disk(verb, home), 1)
+    if not mounts():
+        pytest.skip("no tmpfs can be mounted here")
+    for condition in (small_disk, read_only_disk):
+        attack("full disk", verb.name, st.just(verb), condition, 1)
 
 
 def half_of_largest(verb: Verb) -> int:
     """Half the bytes of the largest file that a verb writes."""
-    with own_folder() as home, server_for(verb) as given:
-        forks().run(given.words(), given.begin(home))
+    with own_folder() as home:
+        run(verb.words(), verb.begin(home))
         return max(path.stat().st_size for path in home.rglob("*") if path.is_file()) // 2
 
 
-def folder_removed(verb: Verb, at: int, home: Path) -> Outcome:
-    """All of its folder is removed by somebody while it works."""
-    with server_for(verb) as given:
-        done = forks().run(given.words(), given.begin(home), at=at, then="remove")
-        return wrong_end(given, done) or Outcome("ok")
+def tried(verb: Verb, conditions: dict[str, Any], home: Path) -> Outcome:
+    """A verb under conditions that `forks` plays."""
+    before = listing(verb.begin(home))
+    done = run(verb.words(), home, **conditions)
+    if conditions.get("then") == "remove":  # all of its folder, by somebody else
+        return wrong_end(verb, done) or Outcome("ok")
+    return judged(verb, done, home, before, str(conditions))
 
 
-def small_disk(verb: Verb, room: int, home: Path) -> Outcome:
-    """A disk of its own with `room` pages of 4 KiB beside what is on it."""
-    with _disk(home) as disk:
-        verb.begin(disk)
-        told = subprocess.run(["df", "--output=used", "-k", disk], capture_output=True, text=True).stdout
-        _mounted(disk, f"remount,size={int(told.split()[1]) + 4 * room}k")
-        return tried(verb, {}, disk, begin=lambda path: path, relieved=lambda: _mounted(disk, "remount,size=32m"))
+def small_disk(verb: Verb, home: Path) -> Outcome:
+    """A disk of its own with three pages of 4 KiB beside what is on it."""
+    with disk(home) as path:
+        before, state = listing(verb.begin(path)), os.statvfs(path)
+        mount(path, f"remount,size={(state.f_blocks - state.f_bfree) * state.f_frsize + 3 * 4096}")
+        done = run(verb.words(), path)
+        mount(path, "remount,size=32m")
+        return judged(verb, done, path, before, "a small disk")
 
 
 def read_only_disk(verb: Verb, home: Path) -> Outcome:
-    """Its folder is on a disk that is mounted read-only."""
-    with _disk(home) as disk:
-        verb.begin(disk)
-        _mounted(disk, "remount,ro")
-        before = listing(disk)
-        with server_for(verb) as given:
-            done = forks().run(given.words(), disk)
+    with disk(home) as path:
+        before = listing(verb.begin(path))
+        mount(path, "remount,ro")
+        done = run(verb.words(), path)
         if done.code == 0:
             return Outcome("silent", "exit 0 on a read-only disk")
-        return wrong_end(given, done) or Outcome("refused" if listing(disk) == before else "loss", done.err[-200:])
+        return wrong_end(verb, done) or Outcome("refused" if listing(path) == before else "loss", done.err[-200:])
 
 
 @contextmanager
-def _disk(home: Path) -> Iterator[Path]:
+def disk(home: Path) -> Iterator[Path]:
     (home / "disk").mkdir()
-    failure = _mounted(home / "disk", "size=32m")
-    assert failure is None, failure
+    mount(home / "disk", "size=32m", "-t", "tmpfs", "none")
     try:
         yield home / "disk"
     finally:
         subprocess.run(["umount", "-l", str(home / "disk")], capture_output=True)
 
 
-def _mounted(path: Path, options: str) -> str | None:
-    """Mount a tmpfs, or say why not."""
-    new = [] if options.startswith("remount") else ["-t", "tmpfs", "none"]
+def mount(path: Path, options: str, *words: str) -> None:
+    subprocess.run(["mount", "-o", options, *words, str(path)], capture_output=True, check=True)
+
+
+@cache
+def mounts() -> bool:
+    """Whether this process may mount a tmpfs."""
     try:
-        done = subprocess.run(["mount", "-o", options, *new, str(path)], capture_output=True, text=True)
-    except OSError as error:
-        return str(error)
-    return (done.stderr or "mount failed").strip() if done.returncode else None
+        with own_folder() as home, disk(home):
+            return True
+    except (OSError, subprocess.CalledProcessError):
+        return False
 
 
-def tried(
-    verb: Verb, conditions: dict[str, Any], home: Path, begin: Callable[[Path], Path] | None = None,
-    relieved: Callable[[], object] = lambda: None,
-) -> Outcome:  # fmt: skip
-    """A verb under conditions that `forks` plays: refused with nothing lost or left, and then as ever."""
-    with server_for(verb) as given:
-        (begin or given.begin)(home)
-        before = set(listing(home))
-        done = forks().run(given.words(), home, **conditions)
-        wrong = wrong_end(given, done) or _wrongly_left(given, done, home, before)
-        if wrong is not None:
-            return Outcome(wrong.kind, f"{conditions}: {wrong.detail}")
-        relieved()
-        again = started_again(given, home, f"{conditions}")
-        return again if again.kind != "ok" or done.code == 0 else Outcome("refused", done.err[-200:])
+def judged(verb: Verb, done: Said, home: Path, before: list[str], what: str) -> Outcome:
+    """Refused with nothing lost or left, and then as ever."""
+    wrong = wrong_end(verb, done) or wrongly_left(verb, done, home, before)
+    if wrong is not None:
+        return Outcome(wrong.kind, f"{what}: {wrong.detail}")
+    again = started_again(verb, home, what)
+    return again if again.kind != "ok" or done.code == 0 else Outcome("refused", done.err[-200:])
 
 
 def wrong_end(verb: Verb, done: Said) -> Outcome | None:
@@ -132,13 +120,12 @@ def wrong_end(verb: Verb, done: Said) -> Outcome | None:
     return outcome
 
 
-def _wrongly_left(verb: Verb, done: Said, home: Path, before: set[str]) -> Outcome | None:
+def wrongly_left(verb: Verb, done: Said, home: Path, before: list[str]) -> Outcome | None:
     """What is wrong with what is there now, or None."""
     if done.code == 0:
         return None if snapshot(home, verb.out) == unkilled(verb.name).files else Outcome("silent", "exit 0")
-    fault = fault_of(verb, home)
-    if fault is not None:
+    if fault := fault_of(verb, home):
         return Outcome("loss", fault)
-    hidden = [path for path in {*listing(home)} - before - {"tmp"}
+    hidden = [path for path in {*listing(home)} - {*before, "tmp"}
               if path[:4] == "tmp/" or any(re.match(r"\.(?!lock$)", part) for part in Path(path).parts)]  # fmt: skip
     return Outcome("noise", f"litter {', '.join(hidden[:6])}") if hidden else None

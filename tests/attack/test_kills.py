@@ -12,17 +12,17 @@ from hypothesis import strategies as st
 from tests.attack import kills
 from tests.attack.bases import leaves
 from tests.attack.frame import attack, every
-from tests.attack.kills import killed_after, killed_at, unkilled
+from tests.attack.kills import killed, unkilled
 from tests.attack.verbs import BY_NAME, VERBS, Verb
 
 
 @every(VERBS, process=True)
 def test_a_kill_loses_nothing_and_is_made_good_by_the_next_start(verb: Verb) -> None:
     places = st.integers(1, len(unkilled(verb.name).places))
-    attack("kills", verb.name, places, partial(killed_at, verb), verb.kills)
-    attack("kills", verb.name, st.sampled_from([0.3, 0.8]), partial(killed_after, verb), 2)
+    attack("kills", verb.name, places, partial(killed, verb), verb.kills)
+    attack("kills", verb.name, st.sampled_from([0.3, 0.8]), partial(killed, verb), 2)
     for number in (signal.SIGTERM, signal.SIGINT) if verb.kind in ("train", "rows") else ():
-        attack("kills", verb.name, st.just(0.6), partial(killed_after, verb, number=number), 1)
+        attack("kills", verb.name, st.just(0.6), partial(killed, verb, number=number), 1)
 
 
 def test_every_verb_that_writes_is_killed() -> None:

@@ -71,18 +71,9 @@ def prepared(frame: pl.DataFrame) -> dict[Any, list[Any]] | None:
 
 
 @pytest.mark.attack
-@settings(max_examples=12)
-@given(tables())
-def test_a_store_holds_what_the_table_says(made: tuple[pl.DataFrame, dict[Any, list[Any]]]) -> None:
-    holds_what_it_says(made)
-
-
-@pytest.mark.slow
-@pytest.mark.attack
-@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
-@given(tables())
-def test_a_store_holds_what_many_tables_say(made: tuple[pl.DataFrame, dict[Any, list[Any]]]) -> None:
-    holds_what_it_says(made)
+@pytest.mark.parametrize("draws", [12, pytest.param(40, marks=pytest.mark.slow)])
+def test_a_store_holds_what_the_table_says(draws: int) -> None:
+    settings(max_examples=draws, suppress_health_check=[HealthCheck.too_slow])(given(tables())(holds_what_it_says))()
 
 
 def holds_what_it_says(made: tuple[pl.DataFrame, dict[Any, list[Any]]]) -> None:

@@ -9,27 +9,26 @@ from pathlib import Path
 
 import pytest
 
-from tests.attack.damage import BY_SUFFIX, Damage, Evil, apply, kinds_of_files
+from tests.attack.damage import BY_SUFFIX, Damage, Evil, kinds_of_files
 from tests.attack.frame import attack, every
-from tests.attack.tamper import ALL, SPECIMENS, Reader, cases, furnish, judged, tampered, whole_answer
+from tests.attack.tamper import ALL, Reader, cases, tampered, whole_answer
 
 RECOMMEND = next(reader for reader in ALL if reader.name == "item_to_item-recommend")
-HARMLESS = Damage("as it was", lambda path: None)
 
 
 @every(ALL, [RECOMMEND], "reader")
 def test_a_damaged_folder(reader: Reader) -> None:
-    count, damages = cases(reader.specimen)
-    attack("tamper", reader.verb, damages, partial(tampered, reader), count * reader.draws, reader.specimen.name)
+    count, damages = cases(reader)
+    attack("tamper", reader.verb, damages, partial(tampered, reader), count * reader.draws, reader.specimen)
 
 
 @pytest.mark.attack
 @pytest.mark.slow
 def test_every_file_of_a_folder_is_known() -> None:
     """A file with a new suffix fails here until `damage.BY_SUFFIX` knows what it can get wrong."""
-    for specimen in SPECIMENS:
-        unknown = {Path(name).suffix for name in kinds_of_files(specimen.folder)} - BY_SUFFIX.keys()
-        assert not unknown, f"{specimen.name}: {unknown}"
+    for reader in ALL:
+        unknown = {Path(name).suffix for name in kinds_of_files(reader.folder)} - BY_SUFFIX.keys()
+        assert not unknown, f"{reader.specimen}: {unknown}"
 
 
 @every(ALL, name="reader")
@@ -38,26 +37,23 @@ def test_verbs_answer_to_a_whole_folder(reader: Reader) -> None:
     assert whole_answer(reader) == whole_answer.__wrapped__(reader)
 
 
-def outcome(reader: Reader, folder: Path, damage: Damage = HARMLESS, file: str = "items.parquet") -> str:
-    it = furnish(reader.specimen, folder)
-    if damage is not HARMLESS:
-        apply(it, file, damage)
-    return judged(reader, file, damage, folder).kind
-
-
-def test_a_folder_that_is_as_it_was_passes(tmp_path: Path) -> None:
-    assert outcome(RECOMMEND, tmp_path) == "ok"
+def kind_of(ask: Any, folder: Path, damage: Damage, file: str) -> str:
+    return tampered(replace(RECOMMEND, ask=ask), (file, damage), folder).kind
 
 
 def test_another_answer_is_silent(tmp_path: Path) -> None:
     """As if a reader took whatever lay there."""
-    taken = replace(RECOMMEND, ask=lambda it, out: 2 if it.parent == tmp_path else 1)
-    assert outcome(taken, tmp_path) == "silent"
+    less = Damage("a line less", lambda path: path.write_bytes(b""))
+    for kind, answer in {"ok": 1, "silent": 2}.items():
+        home = tmp_path / kind
+        home.mkdir()
+        taken = partial(lambda answer, home, it, out: answer if it.parent == home else 1, answer, home)
+        assert kind_of(taken, home, less, "items.parquet") == kind
 
 
 def test_code_that_a_folder_runs_is_noticed(tmp_path: Path) -> None:
-    runs = replace(
-        RECOMMEND, ask=lambda it, out: it.parent == tmp_path and pickle.loads((it / "weights.safetensors").read_bytes())
-    )
+    def runs(it: Path, out: Path) -> bool:
+        return it.parent == tmp_path and pickle.loads((it / "weights.safetensors").read_bytes())
+
     evil = Damage("a pickle", lambda path: path.write_bytes(pickle.dumps(Evil())))
-    assert outcome(runs, tmp_path, evil, "weights.safetensors") == "native"
+    assert kind_of(runs, tmp_path, evil, "weights.safetensors") == "native"

@@ -12,6 +12,8 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from operator import methodcaller
 from pathlib import Path
 from typing import Any
 
@@ -34,25 +36,19 @@ from tiny import ITEMS, catalog, shaken, store
 
 pytestmark = pytest.mark.attack
 
-Ask = Callable[[Predictor], Any]
 IDS = [f"i{n}" for n in range(ITEMS)]
 DRAW = np.random.default_rng(7)
 HISTORIES = {f"u{n}": [IDS[i] for i in DRAW.choice(ITEMS, 1 + n % 7, replace=False)] for n in range(24)}
 ONE_BY_ONE = [{user: items} for user, items in HISTORIES.items()]
-REASONING = Recommender(dim=8, reasoner=PLR(steps=2, streams=2), task=LastItem(), encoder=Transformer(layers=1))
+SMALL = Transformer(layers=1)
 MODELS: dict[str, Any] = {
-    "vectors": Recommender(dim=8, encoder=Transformer(layers=1)),
-    "reasoning": REASONING,
+    "vectors": Recommender(dim=8, encoder=SMALL),
+    "reasoning": Recommender(dim=8, reasoner=PLR(steps=2, streams=2), task=LastItem(), encoder=SMALL),
     "codes": Recommender(dim=8, items=Semantic(), task=SemanticTokens()),
     "item_to_item": ItemToItem(),
 }
-SEARCHES: tuple[dict[str, Any], ...] = (
-    {"kind": "exact"},
-    {"kind": "pruned", "codes": 2},
-    {"kind": "graph", "beams": 6, "edges": 2, "steps": 1},
-    {"kind": "beam", "beams": 3},
-    {"kind": "beam", "beams": 5},
-)
+SEARCHES = [{"kind": "exact"}, {"kind": "pruned", "codes": 2}, {"kind": "graph", "beams": 6, "edges": 2, "steps": 1},
+            {"kind": "beam", "beams": 3}, {"kind": "beam", "beams": 5}]  # fmt: skip
 """More than a predictor keeps (`MAX_SEARCHES`) of those that keep something, so that some are dropped and made anew."""
 
 
@@ -78,25 +74,25 @@ def at_once(calls: Sequence[Callable[[], Any]], threads: int) -> list[Any]:
     """What the calls give, by so many threads that start together; the interpreter switches between them often."""
     gate, before = threading.Barrier(threads), sys.getswitchinterval()
 
-    def some(part: Sequence[Callable[[], Any]]) -> list[Any]:
+    def some(at: int) -> list[Any]:
         gate.wait(30)
-        return [plain(call()) for call in part]
+        return [plain(call()) for call in calls[at::threads]]
 
     sys.setswitchinterval(1e-5)
     try:
         with ThreadPoolExecutor(threads) as pool:
-            parts = list(pool.map(some, [calls[at::threads] for at in range(threads)]))
+            parts = list(pool.map(some, range(threads)))
     finally:
         sys.setswitchinterval(before)
     return [parts[n % threads][n // threads] for n in range(len(calls))]
 
 
-def shared_and_fresh(made: Callable[[], Predictor], asks: Sequence[Ask], threads: int) -> None:
+def shared_and_fresh(made: Callable[[], Predictor], asks: Sequence[Callable[[Any], Any]], threads: int = 8) -> None:
     """All calls at once, on a predictor that nobody has asked before, are those of another predictor, one by one."""
     alone, shared = made(), made()
     wanted = [plain(ask(alone)) for ask in asks]
-    found = at_once([lambda ask=ask: ask(shared) for ask in asks], threads)  # type: ignore[misc]
-    wrong = [n for n, (one, other) in enumerate(zip(found, wanted, strict=True)) if one != other]
+    found = at_once([partial(ask, shared) for ask in asks], threads)
+    wrong = [n for n, both in enumerate(zip(found, wanted, strict=True)) if both[0] != both[1]]
     assert not wrong, f"{len(wrong)} of {len(asks)} answers differ from those of one thread, first call {wrong[0]}"
     assert [plain(ask(shared)) for ask in asks] == wanted, "the calls left something behind"
 
@@ -107,11 +103,8 @@ def test_two_threads_with_two_budgets(owners: str) -> None:
     first = predictor("reasoning")
     second = first if owners == "one predictor" else Predictor(first.model, catalog(), device="cpu")
     default = first.recommend(HISTORIES, k=5).rows()
-    calls = [
-        lambda who=who, one=one, steps=steps: who.recommend(one, k=5, budget={"steps": steps})
-        for one in ONE_BY_ONE * 3
-        for who, steps in ((first, 0), (second, 3))
-    ]
+    calls = [partial(who.recommend, one, k=5, budget={"steps": steps}) for one in ONE_BY_ONE * 3
+             for who, steps in ((first, 0), (second, 3))]  # fmt: skip
     alone = [plain(call()) for call in calls]
     assert sum(a != b for a, b in zip(alone[::2], alone[1::2], strict=True)) > len(alone) // 4, "budgets must differ"
     assert at_once(calls, 2) == alone
@@ -119,10 +112,8 @@ def test_two_threads_with_two_budgets(owners: str) -> None:
 
 
 def test_eight_threads_with_one_budget() -> None:
-    shared_and_fresh(
-        lambda: predictor("reasoning"),
-        [lambda made, one=one: made.recommend(one, k=5, budget={"steps": 2}) for one in ONE_BY_ONE * 3], 8,
-    )  # fmt: skip
+    asks = [methodcaller("recommend", one, k=5, budget={"steps": 2}) for one in ONE_BY_ONE * 3]
+    shared_and_fresh(partial(predictor, "reasoning"), asks)
 
 
 def test_a_budget_that_is_kept_between_calls_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,66 +126,57 @@ def test_a_budget_that_is_kept_between_calls_is_caught(monkeypatch: pytest.Monke
         return right(self, request, budget=self.budget_of_the_call, **how)
 
     monkeypatch.setattr(Predictor, "lists", lists)
-    asks = [lambda made, one=one, n=n: made.recommend(one, k=5, budget={"steps": 3 * (n % 2)})
-            for n, one in enumerate(ONE_BY_ONE)]  # fmt: skip
+    asks = [methodcaller("recommend", one, k=5, budget={"steps": 3 * (n % 2)}) for n, one in enumerate(ONE_BY_ONE)]
     with pytest.raises(AssertionError, match="answers differ"):
-        shared_and_fresh(lambda: predictor("reasoning"), asks, 3)
+        shared_and_fresh(partial(predictor, "reasoning"), asks, 3)
 
 
 @pytest.mark.slow
 def test_eight_threads_with_every_budget() -> None:
     """Steps, adaptive stopping, scores and vectors of users, of one reasoner."""
-    asks: list[Ask] = []
+    asks = []
     for one in ONE_BY_ONE:
-        asks += [lambda made, one=one, steps=steps: made.recommend(one, k=4, budget={"steps": steps})
-                 for steps in range(4)]  # fmt: skip
-        asks += [
-            lambda made, one=one: made.recommend(one, k=4, budget={"adaptive": 4}),
-            lambda made, one=one: made.score(one, IDS[:6], budget={"steps": 1}),
-            lambda made, one=one: made.user_vectors(one, budget={"steps": 3}),
-        ]
-    shared_and_fresh(lambda: predictor("reasoning"), asks, 8)
+        budgets = [*({"steps": steps} for steps in range(4)), {"adaptive": 4}]
+        asks += [methodcaller("recommend", one, k=4, budget=budget) for budget in budgets]
+        asks.append(methodcaller("score", one, IDS[:6], budget={"steps": 1}))
+        asks.append(methodcaller("user_vectors", one, budget={"steps": 3}))
+    shared_and_fresh(partial(predictor, "reasoning"), asks)
 
 
 @pytest.mark.slow
 def test_eight_threads_with_every_search() -> None:
     """Graphs and beams are made while others ask, more than are kept."""
-    asks: list[Ask] = [
-        lambda made, one=one, how=how: made.recommend(one, k=5, decoding=how) for one in ONE_BY_ONE for how in SEARCHES
-    ]
-    shared_and_fresh(lambda: predictor("codes"), asks, 8)
+    asks = [methodcaller("recommend", one, k=5, decoding=how) for one in ONE_BY_ONE for how in SEARCHES]
+    shared_and_fresh(partial(predictor, "codes"), asks)
 
 
 @pytest.mark.parametrize("kind", ["item_to_item", pytest.param("vectors", marks=pytest.mark.slow)])
 def test_eight_threads_with_every_question(kind: str) -> None:
-    asks: list[Ask] = []
+    asks = []
     for n, (user, items) in enumerate(HISTORIES.items()):
         one, item = {user: items}, IDS[n % ITEMS] if kind == "vectors" else items[0]
         asks += [
-            lambda made, one=one: made.recommend(one, k=5, exclude=IDS[:4]),
-            lambda made, one=one: made.recommend(one, k=5, allow=IDS[4:], seen="keep"),
-            lambda made, one=one: made.score(one, IDS[::2]),
-            lambda made, item=item: made.similar(item, 3, exclude=IDS[:2]),
-            lambda made: made.recommend({"nobody": []}, k=3),
-        ]
+            methodcaller("recommend", one, k=5, exclude=IDS[:4]), methodcaller("score", one, IDS[::2]),
+            methodcaller("recommend", one, k=5, allow=IDS[4:], seen="keep"),
+            methodcaller("similar", item, 3, exclude=IDS[:2]), methodcaller("recommend", {"nobody": []}, k=3),
+        ]  # fmt: skip
         if kind == "vectors":
-            asks += [lambda made, one=one: made.user_vectors(one), lambda made: (made.item_vectors(),)]
-    shared_and_fresh(lambda: predictor(kind), asks, 8)
+            asks += [methodcaller("user_vectors", one), lambda made: (made.item_vectors(),)]
+    shared_and_fresh(partial(predictor, kind), asks)
 
 
 @pytest.mark.slow
 def test_eight_threads_of_predictions(tmp_path: Path) -> None:
     """Click probabilities, in memory and into a file for each thread."""
-    known, new = fr.Run.open(world("lr")), [impressions(40, seed) for seed in range(15)]
+    new = [impressions(40, seed) for seed in range(15)]
 
-    def into_file(made: Predictor, n: int) -> pl.DataFrame:
-        out = tmp_path / f"{threading.get_ident()}-{n}.parquet"
-        made.predict_file(new[n], out)
+    def into_file(rows: pl.DataFrame, made: Predictor) -> pl.DataFrame:
+        out = tmp_path / f"{threading.get_ident()}-{id(rows)}.parquet"
+        made.predict_file(rows, out)
         return pl.read_parquet(out)
 
-    asks: list[Ask] = [lambda made, n=n: made.predict(new[n]) for n in range(15)]
-    asks += [lambda made, n=n: into_file(made, n) for n in range(9)]
-    shared_and_fresh(lambda: fr.load(known, device="cpu"), asks, 8)
+    asks = [methodcaller("predict", rows) for rows in new]
+    shared_and_fresh(partial(fr.load, world("lr"), device="cpu"), asks + [partial(into_file, rows) for rows in new[:9]])
 
 
 CALLS = """

@@ -7,14 +7,15 @@ writer alone would have left. A reader beside a writer gets the old answer or th
 from __future__ import annotations
 
 import signal
+from collections.abc import Sequence
 from functools import cache, partial
 from pathlib import Path
 
 from hypothesis import strategies as st
 
-from tests.attack.forks import forks
+from tests.attack.forks import Child, run
 from tests.attack.frame import SURVIVED, Outcome, Said, attack, every, outcome_of, own_folder
-from tests.attack.kills import server_for, unkilled
+from tests.attack.kills import unkilled
 from tests.attack.verbs import BY_NAME, Verb, listing, snapshot
 from tests.attack.worlds import world
 
@@ -47,34 +48,31 @@ def test_a_reader_gets_the_old_answer_or_the_new_one(verb: str) -> None:
     attack("writers", "recommend", places, partial(read_beside, BY_NAME[verb]), 8)
 
 
+def with_stopped(one: Verb, at: int, home: Path, words: Sequence[object]) -> tuple[Said, Said]:
+    """How `one`, stopped before a place, and a command line that runs meanwhile end."""
+    child = Child(one.words(as_json=True), one.begin(home), at=at, then="stop")
+    assert child.halted(), f"{one.name} did not come to place {at}: {child.end().err[-300:]}"
+    meanwhile = run(words, home)
+    child.signal(signal.SIGCONT)
+    return child.end(), meanwhile
+
+
 def beside(one: Verb, other: Verb, at: int, home: Path) -> Outcome:
     """`one` is stopped before a place while `other` runs from its start to its end; then it goes on."""
-    with server_for(one) as first:
-        second = first if other is one else other
-        child = forks().start(first.words(as_json=True), first.begin(home), at=at, then="stop")
-        if not child.halted():
-            return Outcome("bug", f"{one.name} did not come to place {at}: {child.end().err[-300:]}")
-        meanwhile = forks().run(second.words(as_json=True), home)
-        child.signal(signal.SIGCONT)
-        return agreed(one, other, [child.end(), meanwhile], home)
+    first, meanwhile = with_stopped(one, at, home, other.words(as_json=True))
+    return agreed(one, other, [first, meanwhile], home)
 
 
 def at_once(verb: Verb, count: int, home: Path) -> Outcome:
     """As many of them are started together."""
-    with server_for(verb) as given:
-        given.begin(home)
-        children = [forks().start(given.words(as_json=True), home) for _ in range(count)]
-        return agreed(verb, verb, [child.end() for child in children], home)
+    verb.begin(home)
+    children = [Child(verb.words(as_json=True), home) for _ in range(count)]
+    return agreed(verb, verb, [child.end() for child in children], home)
 
 
 def read_beside(writer: Verb, at: int, home: Path) -> Outcome:
     """A reader while the writer is stopped at a place: its answer has to be that of one of `STATES`."""
-    child = forks().start(writer.words(), writer.begin(home), at=at, then="stop")
-    if not child.halted():
-        return Outcome("bug", f"{writer.name} did not come to place {at}: {child.end().err[-300:]}")
-    done = forks().run(READER, home)
-    child.signal(signal.SIGCONT)
-    ended = child.end()
+    ended, done = with_stopped(writer, at, home, READER)
     if done.code != 0:
         kind = "hang" if done.hung else "loss" if done.code == 2 else "bug"
         return Outcome(kind, f"the reader ended with {done.code}: {done.err[-300:]}")
@@ -90,7 +88,7 @@ def answers_of_all_states() -> frozenset[str]:
     for name in STATES:
         with own_folder() as home:
             (home / "run").symlink_to(world(name))
-            done = forks().run(READER, home)
+            done = run(READER, home)
             assert done.code == 0, done.err
             found.add(done.out)
     assert len(found) > 1, "the old run and the new one answer alike: the reader could not tell them apart"

@@ -9,11 +9,11 @@ from __future__ import annotations
 import contextlib
 import inspect
 import io
-import json
 import shutil
 import warnings
 from collections import Counter
 from functools import cache
+from inspect import Parameter
 from pathlib import Path
 from typing import Any
 
@@ -22,18 +22,14 @@ import polars as pl
 from hypothesis import strategies as st
 
 import fullrank as fr
-from tests.attack.forks import forks
+from tests.attack.forks import Child
 from tests.attack.frame import SENTENCE, TALLY, Outcome, attack, every
 from tests.attack.worlds import DIM, events, impressions, items, located, world
 
 SECONDS = 600
-TINY = {"set": [*DIM, "training.max_epochs=1"], "device": "cpu", "progress": False}
-FEW = {"set": ["bootstrap=0"], "device": "cpu"}
-ASKED: dict[str, Any] = {"histories": {"a": [1, 2]}}
-SEARCH = {"cells": [{"name": "a", "recipe": "sasrec"}], "space": {"training.lr": {"log": [0.001, 0.1]}}, "trials": 2}
-TAKEN = pl.DataFrame({"user_id": ["u1", "u2"], "item_id": [2, 9], "timestamp": [2_000_000_000, 2_000_000_001]})
 UNSEEN = impressions(5).drop("label")
-ON_RUN, STORE = {"run": "@run", "device": "cpu"}, {"data": "@shop"}
+TAKEN = pl.DataFrame({"user_id": ["u1", "u2"], "item_id": [2, 9], "timestamp": [2_000_000_000, 2_000_000_001]})
+RANKED = events(40).unique(["user_id", "item_id"]).rename({"timestamp": "rank"})
 WRONG = st.sampled_from([
     None, True, 5, -1, 0, 10**40, 1.5, float("nan"), "text", "", "a\0b", b"bytes", Path("nowhere"), [], [5], [None],
     ["text"],
@@ -43,51 +39,43 @@ WRONG = st.sampled_from([
 ]) | st.text(st.characters(exclude_categories=["C", "Z"]), max_size=3) | st.lists(st.integers() | st.floats(),
 max_size=2)  # fmt: skip
 """What a caller may put anywhere by mistake."""
-CALLS: dict[str, dict[str, Any]] = {
-    "Predictor.recommend": ASKED,
-    "Predictor.recommend to users": {"users": ["u1"], **STORE, "filters": {"title": items()["title"][1]},
-    "item_table": items()},
-    "Predictor.score": {**ASKED, "candidates": [3]}, "Predictor.similar": {"items": 1}, "Predictor.user_vectors": ASKED,
-    "Predictor.predict": {"impressions": UNSEEN}, "Predictor.predict_file": {"impressions": UNSEEN,
-    "out": "new.parquet"},
+VALID: dict[str, Any] = {"run": "@run", "out": "new", "histories": {"a": [1, 2]}, "device": "cpu"}
+"""Argument -> what is valid in most functions; an `out` is a new path in each call."""
+NEEDED: dict[str, Any] = {"data": "@shop", "impressions": UNSEEN, "store": "@shop", "items": 1, "folder": "@shop"}
+"""The same of arguments that a function cannot do without."""
+FEW, TINY = {"set": ["bootstrap=0"]}, {"set": [*DIM, "training.max_epochs=1"], "progress": False}
+SEARCH = {"cells": [{"name": "a", "recipe": "sasrec"}], "space": {"training.lr": {"log": [0.001, 0.1]}}, "trials": 2}
+CODES = ["vectors={kind: file, path: vectors.parquet}", "learner=rq_kmeans", "limits.collisions=1", "learner.levels=2",
+         "learner.size=4"]  # fmt: skip
+ALONE = ("Predictor.recommend", "Predictor.similar", "Predictor.user_vectors", "Predictor.predict", "load", "recommend",
+         "similar_items", "item_vectors", "user_vectors", "explain", "verify")  # fmt: skip
+CALLS: dict[str, dict[str, Any]] = dict.fromkeys(ALONE, {}) | {
+    "Predictor.recommend to users": {
+        "histories": None, "users": ["u1"], "data": "@shop", "filters": {"title": items()["title"][1]},
+        "item_table": items(),
+    },
+    "Predictor.score": {"candidates": [3]}, "Predictor.predict_file": {"out": "new.parquet"},
     "Cascade.recommend": {"histories": {"u1": [1, 2]}, "context": {"hour": 20}},
     "Cascade.evaluate": {"set": ["bootstrap=0", "ks=[5]"], "candidates": 5, "context": {"hour": 20}},
-    "Cascade": {"retriever": "@run", "ranker": "@dcnv2", "device": "cpu"},
-    "load": ON_RUN, "recommend": {**ON_RUN, **ASKED},
-    "recommend_parts": {**ON_RUN, **STORE, "out": "new", "parts": 2}, "similar_items": {**ON_RUN, "items": 1},
-    "item_vectors": ON_RUN, "user_vectors": {**ON_RUN, **ASKED}, "predict": {**ON_RUN, "run": "@lr",
-    "impressions": UNSEEN},
-    "predict_file": {**ON_RUN, "run": "@lr", "impressions": UNSEEN, "out": "new.csv"},
-    "evaluate": {"run": "@run", **STORE, **FEW},
-    "evaluate on events": {"run": "@run", "events": TAKEN, "before": events(), **FEW},
-    "evaluate_lists": {
-        "lists": events(40).unique(["user_id", "item_id"]).rename({"timestamp": "rank"}), **STORE,
-        "set": ["bootstrap=0"],
-    },
+    "Cascade": {"retriever": "@run", "ranker": "@dcnv2"},
+    "recommend_parts": {"histories": None, "data": "@shop", "parts": 2},
+    "predict": {"run": "@lr"}, "predict_file": {"run": "@lr", "out": "new.csv"}, "evaluate": FEW,
+    "evaluate on events": {"events": TAKEN, "before": events(), **FEW}, "evaluate_lists": {"lists": RANKED, **FEW},
     "evaluate_log": {"log": "~answers", "events": TAKEN.with_columns(timestamp=1500), "samples": 5},
-    "diagnose": {**ON_RUN, **STORE, "users": 10},
-    "explain": {**ON_RUN, **STORE}, "compare": {"a": "an evaluation", "b": "an evaluation", "metric": "ndcg@10"},
-    "prepare": {"events": events(), "out": "new"},
-    "prepare_impressions": {"impressions": impressions(), "out": "new", "schema": "@schema.yaml"},
-    "subset": {"store": "@shop", "out": "new", "share": 0.5},
-    "join_stores": {"stores": ["@shop", "@twin"], "out": "new"},
-    "fisher_information": {**ON_RUN, "out": "new.safetensors", "batches": 2},
-    "finetune": {"run": "@run", **STORE, "out": "new", "stages": 0, **TINY}, "verify": {"folder": "@shop"},
-    "recipe": {"name": "sasrec"},
-    "encode": {"items": "@shop", "out": "new", "set": [
-        "vectors={kind: file, path: vectors.parquet}", "learner=rq_kmeans", "limits.collisions=1", "learner.levels=2",
-        "learner.size=4"]},
-    "train": {"what": "sasrec", **STORE, "out": "new", **TINY}, "oracle_step": {"run": "@plr", **STORE, **FEW},
-    "step_curve": {"run": "@plr", **STORE, **FEW, "rounds": 1},
-    "grow_codes": {"codes": "@codes", "items": "@more", "out": "new", "vectors": "@vectors.parquet"},
-    "sweep": {"grid": fr.Grid(base="popularity"), "store": "a store", "out": "new", "progress": False},
-    "tune": {"space": fr.Search.parse(SEARCH), "store": "a store", "out": "new", "dry_run": True, "progress": False},
-    "grow_catalog": {"run": "@run", "new_items": items(99), "out": "new", "start": "mean"},
-    "fill_unseen": {"run": "@run_cold", "out": "new", "start": "mean"}, "export": {"run": "@run", "out": "new",
-    "to": "faiss"},
-    "catalogue_growth": {"store": "a store"}, "calibrate": {"run": "@lr", "out": "new", "device": "cpu"},
+    "diagnose": {"users": 10}, "compare": {"a": "an evaluation", "b": "an evaluation", "metric": "ndcg@10"},
+    "prepare": {"events": events()}, "prepare_impressions": {"impressions": impressions(), "schema": "@schema.yaml"},
+    "subset": {"share": 0.5}, "join_stores": {"stores": ["@shop", "@twin"]},
+    "fisher_information": {"out": "new.safetensors", "batches": 2}, "finetune": {"stages": 0, **TINY},
+    "recipe": {"name": "sasrec"}, "encode": {"items": "@shop", "set": CODES},
+    "train": {"what": "sasrec", "data": "@shop", **TINY}, "oracle_step": {"run": "@plr", **FEW},
+    "step_curve": {"run": "@plr", "rounds": 1, **FEW},
+    "grow_codes": {"codes": "@codes", "items": "@more", "vectors": "@vectors.parquet"},
+    "sweep": {"grid": fr.Grid(base="popularity"), "store": "a store", "progress": False},
+    "tune": {"space": fr.Search.parse(SEARCH), "store": "a store", "dry_run": True, "progress": False},
+    "grow_catalog": {"new_items": items(99), "start": "mean"}, "fill_unseen": {"run": "@run_cold", "start": "mean"},
+    "export": {"to": "faiss"}, "catalogue_growth": {"store": "a store"}, "calibrate": {"run": "@lr"},
 }  # fmt: skip
-"""Function -> valid arguments; an `out` is a new path in each call."""
+"""Function -> its own valid arguments."""
 LEFT = {"download", "report"}
 """Not called: what needs a network, or some seconds a call."""
 SKIPPED = {"progress", "tell", "callbacks", "loggers", "engine"}
@@ -97,7 +85,7 @@ SKIPPED = {"progress", "tell", "callbacks", "loggers", "engine"}
 @every(CALLS, name="name", process=True)
 def test_a_wrong_argument_is_one_sentence(name: str, home: Path) -> None:
     (home / "tmp").mkdir()
-    child = forks().start([f"{__name__}:attacked", {"name": name}], home)
+    child = Child([f"{__name__}:attacked", {"name": name}], home)
     done = child.wait(SECONDS)
     assert done.code == 0, done.err[-3000:]
     counts = Counter({tuple(key): count for key, count in done.json})
@@ -112,10 +100,15 @@ def test_every_public_function_is_called() -> None:
     assert functions - CALLS.keys() == LEFT
 
 
-def attacked(name: str) -> None:
-    """A function with wrong values for each of its arguments; prints the counts."""
+def attacked(name: str) -> list[Any]:
+    """A function with wrong values for each of its arguments; the counts."""
     warnings.simplefilter("ignore")
-    function, valid = function_of(name), CALLS[name]
+    function = function_of(name)
+    parameters = inspect.signature(function).parameters
+    needed = {
+        key: value for key, value in NEEDED.items() if key in parameters and parameters[key].default is Parameter.empty
+    }
+    valid = {key: value for key, value in VALID.items() if key in parameters} | needed | CALLS[name]
 
     def call(changes: dict[str, Any], folder: Path) -> Outcome:
         shutil.copy(world("vectors.parquet"), folder)
@@ -130,11 +123,11 @@ def attacked(name: str) -> None:
 
     attack("wrong types", name, st.just({}), call, 1)
     assert not TALLY["wrong types", name, "refused"], "the valid call is refused"
-    for argument, parameter in inspect.signature(function).parameters.items():
-        if argument not in SKIPPED and parameter.kind is not parameter.VAR_POSITIONAL:
+    for argument, parameter in parameters.items():
+        if argument not in SKIPPED and parameter.kind is not Parameter.VAR_POSITIONAL:
             values = WRONG.map(lambda value, argument=argument: {argument: value})
             attack("wrong types", name, values, call, 35, argument)
-    print(json.dumps([*TALLY.items()]))
+    return [*TALLY.items()]
 
 
 def function_of(name: str) -> Any:
@@ -162,6 +155,6 @@ def value_of(value: Any, folder: Path) -> Any:
 
 NAMED: dict[str, Any] = {
     "a generator": lambda: (one for one in [1]), "a store": cache(lambda: fr.Store.open(world("shop"))),
-    "an evaluation": cache(lambda: fr.evaluate(world("run"), **FEW)),
+    "an evaluation": cache(lambda: fr.evaluate(world("run"), device="cpu", **FEW)),
 }  # fmt: skip
 """What only a call can make."""

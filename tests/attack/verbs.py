@@ -10,11 +10,12 @@ import hashlib
 import json
 import re
 import shutil
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tests.attack.frame import steady
+from tests.attack.servers import slow_file
 from tests.attack.worlds import ENCODE, SMALL, located, world
 
 
@@ -56,7 +57,8 @@ class Verb:
         if not isinstance(self.line, str):
             return located(self.line)
         more = ["--overwrite"] * (self.kind == "whole" and not self.once) + ["--json"] * as_json
-        return located([*self.line.split(), *more, *([self.again] if again and self.again else [])])
+        words = self.line.replace("URL", slow_file() if "URL" in self.line else "").split()
+        return located([*words, *more, *([self.again] if again and self.again else [])])
 
 
 SHOP, SEEN = "--data @shop", "--set bootstrap=5 --data @shop"
@@ -110,11 +112,6 @@ VERBS = (
     Verb("keys-add", "keys add keys.json --name other", "keys.json", "keys.json", once=True, kills=5),
 )  # fmt: skip
 BY_NAME = {verb.name: verb for verb in VERBS}
-
-
-def served(verb: Verb, url: str) -> Verb:
-    """The verb with the address of a server in the place of URL."""
-    return replace(verb, line=verb.line.replace("URL", url)) if isinstance(verb.line, str) else verb
 
 
 VOLATILE = re.compile(

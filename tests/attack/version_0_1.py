@@ -18,7 +18,6 @@ from benchmarks import machine
 from tests.attack.__main__ import ROOT, run
 
 POINTS = [str(number) for number in range(1, 22)]
-TESTS = ("test_review.py", "test_review_crashes.py")
 
 
 def main() -> int:
@@ -26,8 +25,9 @@ def main() -> int:
     parser.add_argument("checkout", type=Path, help="a checkout of version 0.1, or of any other")
     parser.add_argument("--out", type=Path, metavar="FILE", help="where the record goes; nowhere by default")
     options = parser.parse_args()
-    files = [str(ROOT / "tests" / "attack" / name) for name in TESTS]
-    _, rows = run("-n", "0", "--tb=no", *files, source=options.checkout.resolve() / "src")
+    _, rows = run(
+        "-n", "0", "--tb=line", f"{ROOT}/tests/attack/test_review.py", source=options.checkout.resolve() / "src"
+    )
     points = {point: {"failed": 0, "passed": 0} for point in POINTS}
     for row in rows:
         points[str(int(row["test"].split("_")[1]))]["failed" if row["failure"] else "passed"] += 1

@@ -28,6 +28,11 @@ HOSTILE = "\x1b[31m\x9b2J\u202e"
 """In titles and in the name of a column: what a terminal would obey. No verb may print it (`frame.outcome_of`)."""
 TINY = ("training.max_epochs=1", "training.batch_size=64")
 DIM = ("model.dim=8", "model.encoder.layers=1")
+BOMB = (
+    "{a: &a [x,x,x,x,x,x,x,x,x,x], b: &b [*a,*a,*a,*a,*a,*a,*a,*a,*a,*a], c: &c [*b,*b,*b,*b,*b,*b,*b,*b,*b,*b],"
+    " d: &d [*c,*c,*c,*c,*c,*c,*c,*c,*c,*c], e: &e [*d,*d,*d,*d,*d,*d,*d,*d,*d,*d], f: [*e,*e,*e,*e,*e,*e,*e,*e,*e,*e]}"
+)
+"""YAML of a few hundred characters for a million values."""
 GOLDEN = Path(__file__).parents[1] / "golden" / "folders"
 
 
