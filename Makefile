@@ -15,7 +15,7 @@ TESTS ?= tests
 CODE := $(wildcard src tests benchmarks docs examples)
 # Modules are compiled once for all of the many processes that tests start.
 unexport PYTHONDONTWRITEBYTECODE
-PYTEST := OMP_NUM_THREADS=1 POLARS_MAX_THREADS=2 $(BIN)/python -m pytest -q
+PYTEST := OMP_NUM_THREADS=1 POLARS_MAX_THREADS=2 $(BIN)/python -m pytest -q --dist worksteal
 # What `make test-all` adds for every test: types and shapes of each call, and pairs of settings where `make test` varies one.
 THOROUGH := --jaxtyping-packages=fullrank,typechecker.checked
 

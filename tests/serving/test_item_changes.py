@@ -117,5 +117,7 @@ def test_what_is_kept_from_the_collector_is_given_back(shop: Shop, tmp_path: Pat
         async with app.router.lifespan_context(app):
             assert gc.get_freeze_count() > 0
 
+    gc.unfreeze()  # of the tests, who keep what they imported from the collector
     asyncio.run(life())
     assert gc.get_freeze_count() == 0
+    gc.freeze()

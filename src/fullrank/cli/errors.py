@@ -13,6 +13,7 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
@@ -129,12 +130,18 @@ def explained(error: BaseException, words: Sequence[str] = ()) -> Explained:
     return Explained(f"unexpected {type(error).__name__}: {_one_line(str(error))}", "bug", 1)
 
 
-def _run(build: Callable[[], typer.Typer], words: list[str]) -> int:
+@cache
+def _command(build: Callable[[], typer.Typer]) -> Any:
+    """The verbs with their options: a process that runs several command lines reads the declarations once."""
     import typer
 
+    return typer.main.get_command(build())
+
+
+def _run(build: Callable[[], typer.Typer], words: list[str]) -> int:
     if any(_broken(word) for word in words):  # JSON and Parquet could not hold it
         raise UserError("a word of the command line is no UTF-8 text; give names and ids as UTF-8", code="not-utf8")
-    command = typer.main.get_command(build())
+    command = _command(build)
     try:
         code = command.main(args=words, prog_name="fullrank", standalone_mode=False)
     except UserError as error:

@@ -57,15 +57,18 @@ def build_app(settings: ServeSettings) -> FastAPI:
 
         torch.set_num_threads(settings.threads)
         sys.setswitchinterval(SWITCH)
+        embedded = gc.get_freeze_count() > 0  # in a process that keeps its own from the collector
         try:
             app.state.service = service = service_type(settings, telemetry, tracing)
             try:
                 await service.open()
-                gc.collect()
-                gc.freeze()  # models and catalogues stay: a collection while requests wait must not walk them
+                if not embedded:
+                    gc.collect()
+                    gc.freeze()  # models and catalogues stay: a collection while requests wait must not walk them
                 yield
             finally:
-                gc.unfreeze()  # what is left at exit would be told as a leak, of triton's bindings
+                if not embedded:
+                    gc.unfreeze()  # what is left at exit would be told as a leak, of triton's bindings
                 await service.close()
         except UserError as error:
             app.state.failure = error

@@ -77,7 +77,7 @@ def built(specs: Iterable[Spec], *arguments: Any, device: torch.device | str = "
     count = 0
     for spec in specs:
         try:
-            torch.manual_seed(0)
+            torch.default_generator.manual_seed(0)  # parts are built on the CPU
             module = spec.build(*arguments)  # type: ignore[attr-defined]
         except UserError:
             continue

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
+from fullrank.core.device import seed_draws
 from fullrank.core.errors import UserError
 from fullrank.core.tensor_files import write_tensors
 from fullrank.data.manifest import sha256_file
@@ -79,7 +80,7 @@ class FitModule(lightning.LightningModule):
     def training_step(self, batch: AnyBatch, index: int) -> Tensor:
         shards = self.training_spec.accumulate * self.trainer.world_size
         place = (batch.step * self.training_spec.accumulate + self.micro_batch) * self.trainer.world_size
-        torch.manual_seed((self.seed * _STRIDE + place + self.global_rank) % 2**63)
+        seed_draws((self.seed * _STRIDE + place + self.global_rank) % 2**63, self.device)
         total: Tensor | float = 0.0
         for name, value in self.model(batch).items():
             # times 0, not left out: the graph stays, and DDP waits for a gradient of every parameter
