@@ -16,7 +16,7 @@ CODE := $(wildcard src tests benchmarks docs examples)
 # Modules are compiled once for all of the many processes that tests start.
 unexport PYTHONDONTWRITEBYTECODE
 PYTEST := OMP_NUM_THREADS=1 POLARS_MAX_THREADS=2 $(BIN)/python -m pytest -q --dist worksteal
-# What `make test-all` adds for every test: types and shapes of each call, and pairs of settings where `make test` varies one.
+# What `make test-all` adds: types and shapes of each call, and pairs of settings where `make test` varies one.
 THOROUGH := --jaxtyping-packages=fullrank,typechecker.checked
 
 .PHONY: help install demo test test-all check golden gpu bench docs
@@ -60,7 +60,8 @@ endif
 
 test-all: $(STAMP)  ## every test there is, with types checked: under 40 minutes; installs pyspark (450 MB) and ray
 	@$(MAKE) --no-print-directory cluster
-	$(PYTEST) -rs -n $(WORKERS) $(THOROUGH) -m "not (page or cluster)" $(TESTS)
+	$(PYTEST) -rs -n $(WORKERS) $(THOROUGH) -m "not (slow or attack or page or cluster)" $(TESTS)
+	$(PYTEST) -rs -n $(WORKERS) -m "(slow or attack) and not (page or cluster)" $(TESTS)
 	$(PYTEST) -rs -m "page or cluster" $(TESTS)
 
 .PHONY: cluster

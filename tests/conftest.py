@@ -61,6 +61,10 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+def pytest_unconfigure() -> None:
+    gc.unfreeze()  # what is left at exit would be told as a leak, of triton's bindings
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     _running[:] = [] if LEFT_OUT & {mark.name for mark in item.iter_markers()} else [item]

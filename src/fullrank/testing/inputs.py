@@ -7,6 +7,7 @@ import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -47,8 +48,10 @@ def example(found: type[Spec]) -> Spec:
     return found.model_validate(required)
 
 
-def variations(spec: Spec) -> Iterator[Spec]:
+@lru_cache(4096)
+def variations(spec: Spec) -> tuple[Spec, ...]:
     """Specs that differ from this one in a single setting, for every setting where the room allows another value."""
+    others = []
     for key in type(spec).model_fields:
         for value in _others(getattr(spec, key), type(spec).model_fields[key].annotation):
             try:
@@ -56,7 +59,8 @@ def variations(spec: Spec) -> Iterator[Spec]:
             except UserError:
                 continue  # out of range, or sound only together with another setting
             if other != spec:
-                yield other
+                others.append(other)
+    return tuple(others)
 
 
 def reachable(spec: Spec, changes: int = 2, *, numbers: bool = True) -> list[Spec]:
