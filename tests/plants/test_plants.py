@@ -25,7 +25,7 @@ def planted(patch: Path, root: Path) -> Path:
     """A copy of the tree with the fault in it; what tests only read is linked."""
     for path in ROOT.iterdir():
         if path.name in ("src", "tests"):
-            shutil.copytree(path, root / path.name, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(path, root / path.name)  # with what is compiled, which keeps its times
         elif not path.name.startswith((".", "build")):
             (root / path.name).symlink_to(path)
     subprocess.run(["git", "apply", "--recount", patch], cwd=root, check=True)
