@@ -22,8 +22,9 @@ def require_ray(address: Any) -> None:
     """Raise `UserError` where the package ray is missing, or `address` is none."""
     if importlib.util.find_spec("ray") is None:
         raise UserError(f"this needs the package ray: {install_extra('ray')}", code="missing-package")
-    host, _, port = address.rpartition(":") if isinstance(address, str) else ("", "", "")
-    if address not in ("auto", "local") and not (host and port.isascii() and port.isdigit()):
+    name = address if isinstance(address, str) else ""
+    host, _, port = name.rpartition(":")
+    if name not in ("auto", "local") and not (host and port.isascii() and port.isdigit()):
         raise UserError(
             f"the address of the Ray cluster is {brief(address, 80)}; allowed: auto (the cluster that this machine "
             "belongs to), local (one is started here), or HOST:PORT of its head",
