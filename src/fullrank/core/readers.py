@@ -60,7 +60,7 @@ def refuse_special(path: str | Path) -> None:
         raise OSError(errno.EINVAL, "it is a pipe or a device, and no file", str(path))
 
 
-def cannot_open(path: Path, error: Exception) -> UserError | None:
+def cannot_open(path: Path, error: BaseException) -> UserError | None:
     """The error for a file that could not be opened, whatever it holds: too many are open; None for other errors."""
     if isinstance(error, OSError) and error.errno in _NOT_THE_FILE:
         return UserError(f"cannot read {path}: {error.strerror}", code="file-unreadable")

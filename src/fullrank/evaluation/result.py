@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 import polars as pl
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Integer
 
 from fullrank.core.errors import UserError
 from fullrank.core.files import NotWritten, whole_file, write_json
@@ -108,7 +108,7 @@ class PerImpression:
         """Which impressions these are: two results are compared only on the same ones."""
         return self.rows
 
-    def take(self, at: Int[np.ndarray, "n"]) -> PerImpression:
+    def take(self, at: Integer[np.ndarray, "n"]) -> PerImpression:
         """Some of the rows."""
         groups = None if self.groups is None else self.groups[at]
         return PerImpression(self.rows[at], self.probabilities[at], self.labels[at], groups)
