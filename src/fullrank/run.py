@@ -327,6 +327,7 @@ def _is_row(row: dict[str, Any]) -> bool:
     numbers = [*figures, *seconds]
     return (
         type(row.get("step")) is int
+        and ("epoch" in row or row.get("event") != "epoch")
         and all(type(one) in (int, float) and not abs(one) > sys.float_info.max for one in numbers)
         and all(abs(one) <= _MOST for one in (row["step"], *seconds))  # neither NaN nor infinite
     )
