@@ -58,7 +58,7 @@ else
 	FULLRANK_CHECKS=1 $(PYTEST) -n $(WORKERS) -m "not (slow or process or page or redis or cluster)" $(TESTS)
 endif
 
-test-all: $(STAMP)  ## every test there is, with types checked: under 40 minutes; installs pyspark (450 MB) and ray
+test-all: $(STAMP)  ## every test there is, with types checked; installs pyspark (450 MB) and ray
 	@$(MAKE) --no-print-directory cluster
 	$(PYTEST) -rs -n $(WORKERS) $(THOROUGH) -m "not (slow or attack or page or cluster)" $(TESTS)
 	$(PYTEST) -rs -n $(WORKERS) -m "(slow or attack) and not (page or cluster)" $(TESTS)
