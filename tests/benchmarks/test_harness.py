@@ -67,7 +67,6 @@ def test_the_lock_is_free_after_a_failure(lock: Path) -> None:
 def test_the_lock_of_a_killed_process_does_not_bind(lock: Path) -> None:
     code = f"""if True:
         import sys
-from dataclasses import replace
         from pathlib import Path
         from benchmarks.harness import locked
         with locked("killed", Path({str(lock)!r})):
