@@ -64,6 +64,7 @@ class Trainee:
         torch.manual_seed(spec.seed)
         assert isinstance(spec.model, Recommender)
         self.model, self.loss = spec.model.build(store.catalog), loss
+        self.half = spec.training.precision == "bf16"
         self.optimizer = make_optimizer(self.model, spec.training)
 
     def epoch(self, loader: Loader, steps: Iterable[int]) -> Epoch:
@@ -73,7 +74,8 @@ class Trainee:
             marks = [time.perf_counter()]
             batch = loader.batch(k)
             marks.append(time.perf_counter())
-            loss = self.loss(self.model, batch)
+            with torch.autocast("cpu", torch.bfloat16, enabled=self.half):
+                loss = self.loss(self.model, batch)
             marks.append(time.perf_counter())
             self.optimizer.zero_grad()
             loss.backward()

@@ -15,6 +15,8 @@ from typing import Any
 # Before anything imports torch or polars: two thread pools on the same cores slow each other down.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("POLARS_MAX_THREADS", "2")
+# A recipe by its name trains in fp32 on every machine; tests of bf16 name it.
+os.environ["FULLRANK_BF16"] = "0"
 
 import pytest
 from hypothesis import settings

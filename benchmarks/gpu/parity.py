@@ -12,20 +12,20 @@ from fullrank.ops.kernels import NAMES, TOLERANCE, trial
 
 Case = tuple[tuple[int, ...], tuple[int, ...]]
 TINY: dict[str, list[Case]] = {
-    "log_sum_exp": [((16,), (35, 70))],
-    "column_attention": [((16, 16), (1, 2, 33))],
-    "silu_attention": [((16, 16), (1, 2, 33))],
+    "triton_log_sum_exp": [((16,), (35, 70))],
+    "triton_column_attention": [((16, 16), (1, 2, 33))],
+    "triton_silu_attention": [((16, 16), (1, 2, 33))],
 }
 CASES: dict[str, list[Case]] = {
-    "log_sum_exp": [((16,), (1, 1)), ((64,), (67, 141)), ((64,), (1000, 5003)), ((128,), (333, 20_011))],
-    "column_attention": [((16, 16), (1, 1, 1)), ((32, 64), (3, 2, 77)), ((64, 64), (3, 4, 201))],
-    "silu_attention": [((16, 16), (1, 1, 1)), ((32, 64), (3, 2, 77)), ((64, 64), (3, 4, 201))],
+    "triton_log_sum_exp": [((16,), (1, 1)), ((64,), (67, 141)), ((64,), (1000, 5003)), ((128,), (333, 20_011))],
+    "triton_column_attention": [((16, 16), (1, 1, 1)), ((32, 64), (3, 2, 77)), ((64, 64), (3, 4, 201))],
+    "triton_silu_attention": [((16, 16), (1, 1, 1)), ((32, 64), (3, 2, 77)), ((64, 64), (3, 4, 201))],
 }
 """Kernel -> blocks that hold the widths, and sizes, of its trial."""
 HALF_ALONE: dict[str, list[Case]] = {
-    "log_sum_exp": [((256,), (100, 999))],
-    "column_attention": [((128, 128), (2, 2, 130))],
-    "silu_attention": [((128, 128), (2, 2, 130))],
+    "triton_log_sum_exp": [((256,), (100, 999))],
+    "triton_column_attention": [((128, 128), (2, 2, 130))],
+    "triton_silu_attention": [((128, 128), (2, 2, 130))],
 }
 """Widths that are taken in half precision alone."""
 

@@ -119,8 +119,8 @@ def train(
     that was cut off: `train(out="runs/mine", resume=True)` takes the experiment and the data from its folder, and what
     is given all the same must agree. `init_from` starts from another run's weights (its spec is taken where `what` is
     left out or "same"). `callbacks` add figures to each epoch's row, such as `fullrank.Watch()`. A recipe by its name
-    trains in `training.precision=auto` on a CUDA device (bf16 where it multiplies that), an experiment that you wrote
-    as it says.
+    trains in `training.precision=auto` (bf16 where the device multiplies it and the model was measured), an experiment
+    that you wrote as it says.
 
     `checkpoints` is a URL (`s3://bucket/run`, or whatever fsspec writes to) that the run folder is copied to at each
     checkpoint; `resume` goes on from there where the folder is not. `ray` trains on a Ray cluster (`auto`, `local`, or
@@ -151,7 +151,7 @@ def train(
             code="missing-argument",
         )
     else:
-        usual = usual_precision(what, folder, resolve_device(device), resume=resume)
+        usual = usual_precision(what, folder, resume=resume)
         spec = recipe(what, *usual, *set)
     if data is None:
         if kept is None:

@@ -49,8 +49,8 @@ class Training(Spec):
     """Largest mean loss of an epoch: above it training ends as failed. Losses here are of the order of ln V, what
     guessing among V items costs (of clicks ln 2); null is for a loss that is large by nature."""
     precision: Literal["fp32", "bf16", "auto"] = "fp32"
-    """Arithmetic of the forward and backward pass (weights stay fp32); `auto` is bf16 on CUDA devices whose tensor
-    cores multiply it, fp32 elsewhere, and a run says which it was."""
+    """Arithmetic of the forward and backward pass (weights stay fp32); `auto` is bf16 on devices that multiply it
+    (tensor cores; AMX of a CPU for what was measured there), fp32 elsewhere, and a run says which it was."""
     evaluate_every: int = Field(1, ge=1, le=MOST_EPOCHS)
     """Epochs between evaluations on the validation split; the best weights by `evaluation.selection` are kept."""
     patience: int | None = Field(None, ge=1, le=MOST_EPOCHS)

@@ -119,6 +119,7 @@ def recorded(tree: Path, out: Path, names: Sequence[str] = ()) -> dict[str, Any]
     # Not in ROOT: the working folder would come before PYTHONPATH. The library's src comes before the editable install.
     path = os.pathsep.join([str(tree / "src"), str(ROOT)])
     one = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "POLARS_MAX_THREADS": "1", "PYTHONPATH": path}
+    one["FULLRANK_BF16"] = "0"  # the bits of fp32, on every machine
     command = [sys.executable, "-m", "tests.golden.record", str(out), *names]
     done = subprocess.run(command, cwd=out.parent, env=os.environ | one, capture_output=True, text=True, check=False)
     if done.returncode:

@@ -38,14 +38,14 @@ def possible(monkeypatch: pytest.MonkeyPatch) -> list:
 
 
 def test_a_kernel_is_chosen_on_cuda_alone(possible: list, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert chosen("log_sum_exp", CUDA, torch.bfloat16, 50, most=256)
-    assert possible == [("log_sum_exp", CUDA, torch.bfloat16, (64,))]
-    assert not chosen("log_sum_exp", torch.device("cpu"), torch.bfloat16, 50, most=256)
-    assert not chosen("log_sum_exp", CUDA, torch.bfloat16, 257, most=256)
-    assert not chosen("log_sum_exp", CUDA, torch.bfloat16, 0, most=256)
-    assert not chosen("log_sum_exp", CUDA, torch.float64, 50, most=256)
+    assert chosen("triton_log_sum_exp", CUDA, torch.bfloat16, 50, most=256)
+    assert possible == [("triton_log_sum_exp", CUDA, torch.bfloat16, (64,))]
+    assert not chosen("triton_log_sum_exp", torch.device("cpu"), torch.bfloat16, 50, most=256)
+    assert not chosen("triton_log_sum_exp", CUDA, torch.bfloat16, 257, most=256)
+    assert not chosen("triton_log_sum_exp", CUDA, torch.bfloat16, 0, most=256)
+    assert not chosen("triton_log_sum_exp", CUDA, torch.float64, 50, most=256)
     monkeypatch.setenv("FULLRANK_TRITON", "0")
-    assert not chosen("log_sum_exp", CUDA, torch.bfloat16, 50, most=256)
+    assert not chosen("triton_log_sum_exp", CUDA, torch.bfloat16, 50, most=256)
     assert len(possible) == 1
 
 

@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from fullrank.ops import attention_log_sum_exp, kernels
 from fullrank.ops import log_sum_exp as module
 from fullrank.ops.log_sum_exp import log_sum_exp, log_sum_exp_reference
 from tests.ops.alike import assert_alike, values_and_gradients
@@ -56,9 +57,11 @@ def test_double_inputs() -> None:
         check(x, w, upstream)
 
 
+@pytest.mark.parametrize("attention", [True, False])
 @pytest.mark.parametrize("autocast", [True, False])
-def test_half_precision(autocast: bool) -> None:
+def test_half_precision(autocast: bool, attention: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Products in bf16, everything that is summed in fp32, gradients in the dtype of their input."""
+    monkeypatch.setattr(module, "attends", lambda device, dtype: attention and dtype == torch.bfloat16)
     x, w = case(50, 101, 8)
     a, b = (x, w) if autocast else (t.detach().bfloat16().requires_grad_() for t in (x, w))
     for upstream in upstreams(50).values():
@@ -70,6 +73,31 @@ def test_half_precision(autocast: bool) -> None:
         found, wanted = (torch.autograd.grad(out, (a, b), upstream) for out in (fast, slow))
         for f, g in zip(found, wanted, strict=True):
             assert f.dtype == a.dtype and (f - g).norm() < 0.02 * g.norm() + 0.01
+
+
+def test_attention_rounds_its_inputs_alone() -> None:
+    """Of inputs that bf16 holds, the sum is exact to fp32, and gradients are rounded once or twice."""
+    x, w = (t.detach().bfloat16().float().requires_grad_() for t in case(300, 1100, 13, scale=1.5))
+    fast, slow = attention_log_sum_exp.attention_log_sum_exp(x, w), log_sum_exp_reference(x, w)
+    torch.testing.assert_close(fast, slow, rtol=1e-5, atol=1e-5)
+    upstream = torch.linspace(-1, 2, 300)
+    for out, wanted in zip(*(torch.autograd.grad(y, (x, w), upstream) for y in (fast, slow)), strict=True):
+        assert (out - wanted).norm() < 2**-7 * wanted.norm()
+
+
+def test_attention_is_taken_where_bf16_is_multiplied(monkeypatch: pytest.MonkeyPatch) -> None:
+    cpu, half = torch.device("cpu"), torch.bfloat16
+    kernels.trusted.__wrapped__.cache_clear()
+    for amx in (True, False):
+        monkeypatch.setattr(attention_log_sum_exp, "multiplies_bf16", lambda device, amx=amx: amx)
+        assert attention_log_sum_exp.attends(cpu, half) == amx
+    monkeypatch.setattr(attention_log_sum_exp, "multiplies_bf16", lambda device: True)
+    assert not attention_log_sum_exp.attends(cpu, torch.float32)
+    whole = attention_log_sum_exp._attention  # a query's share that is not lowered by its log-sum-exp
+    monkeypatch.setattr(attention_log_sum_exp, "_attention", lambda q, k, v, scale, attn_mask=None: whole(q, k, v))
+    kernels.trusted.__wrapped__.cache_clear()
+    assert not attention_log_sum_exp.attends(cpu, half), "a fault is seen"
+    kernels.trusted.__wrapped__.cache_clear()
 
 
 def test_one_input_alone_and_repeated_backward() -> None:

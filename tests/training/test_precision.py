@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,8 @@ import torch
 
 from fullrank.data.events.store import Store
 from fullrank.experiment import find_experiment
+from fullrank.ops import kernels
 from fullrank.sweeps.jobs import Cell, make_jobs
-from fullrank.training import precision
 from fullrank.training.fit import _trainer, fit
 from fullrank.training.precision import best_precision, settled, usual_precision
 from refusals import refused
@@ -22,40 +23,68 @@ AUTO = find_experiment("sasrec").override("training.precision=auto")
 
 
 @pytest.fixture
-def capability(monkeypatch: pytest.MonkeyPatch) -> Any:
-    return lambda *found: monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: found)
+def multiplies(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
+    """Devices as they are, and those that multiply bf16."""
+    monkeypatch.delenv("FULLRANK_BF16")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
+
+    def processor(amx: bool) -> None:
+        monkeypatch.setattr(kernels, "_processor", lambda: {"amx_bf16": amx})
+
+    return processor
 
 
-def test_auto_is_what_the_device_multiplies_fast(capability: Any) -> None:
-    capability(8, 0)
-    assert best_precision(CUDA) == "bf16" and best_precision(CPU) == "fp32"
+def test_auto_is_what_the_device_multiplies_fast(multiplies: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    multiplies(False)
+    assert best_precision(AUTO, CUDA) == "bf16" and best_precision(AUTO, CPU) == "fp32"
     assert settled(AUTO, CUDA).training.precision == "bf16" and settled(AUTO, CPU).training.precision == "fp32"
     assert settled(AUTO, CPU) == find_experiment("sasrec"), "something else has changed"
+    multiplies(True)
+    assert settled(AUTO, CPU).training.precision == "bf16"
     baseline = find_experiment("popularity").override("training.precision=auto")
-    assert settled(baseline, CUDA) == find_experiment("popularity")
-    capability(7, 5)
-    assert best_precision(CUDA) == "fp32"
+    for device in (CPU, CUDA):
+        assert settled(baseline, device) == find_experiment("popularity")
+    monkeypatch.setenv("FULLRANK_BF16", "0")
+    assert best_precision(AUTO, CPU) == best_precision(AUTO, CUDA) == "fp32"
     assert settled(AUTO.override("training.precision=bf16"), CPU).training.precision == "bf16"
+    monkeypatch.delenv("FULLRANK_BF16")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
+    assert best_precision(AUTO, CUDA) == "fp32"
 
 
-def test_a_run_says_what_it_was_and_goes_on_in_it(market: Store, monkeypatch: Any, runs: Runs) -> None:
+def test_on_a_cpu_auto_is_bf16_for_what_was_measured(multiplies: Any) -> None:
+    multiplies(True)
+    kinds = {
+        "sasrec": "bf16",
+        "dcnv2": "bf16",
+        "sasrec_2018": "fp32",
+        "gru4rec": "fp32",
+        "fair": "fp32",
+        "finalmlp": "fp32",
+    }
+    for name, wanted in kinds.items():
+        assert best_precision(find_experiment(name), CPU) == wanted, name
+        assert best_precision(find_experiment(name), CUDA) == "bf16", name
+
+
+def test_a_run_says_what_it_was_and_goes_on_in_it(market: Store, multiplies: Any, runs: Runs) -> None:
+    multiplies(False)
     run = runs("run", "training.precision=auto", "training.max_epochs=1")
     assert run.spec.training.precision == "fp32"
-    assert usual_precision("sasrec", run.path, CUDA, resume=True) == ("training.precision=fp32",)
-    monkeypatch.setattr(precision, "best_precision", lambda device: "bf16")
+    assert usual_precision("sasrec", run.path, resume=True) == ("training.precision=fp32",)
+    multiplies(True)
+    changed = tiny("training.precision=auto", "training.max_epochs=1")
     with refused("other-spec", "training.precision"):
-        fit(
-            tiny("training.precision=auto", "training.max_epochs=1"), market, run.path, resume=True, progress=False
-        )  # fmt: skip
+        fit(changed, market, run.path, resume=True, progress=False)
+    assert fit(changed, market, run.path.with_name("half"), progress=False).spec.training.precision == "bf16"
 
 
-def test_a_named_recipe_trains_in_auto_on_cuda_alone(tmp_path: Path) -> None:
+def test_a_named_recipe_trains_in_auto(tmp_path: Path) -> None:
     new = tmp_path / "new"
-    assert usual_precision("sasrec", new, CUDA, resume=False) == ("training.precision=auto",)
-    assert usual_precision("sasrec", new, CUDA, resume=True) == ("training.precision=auto",)
-    assert usual_precision("sasrec", new, CPU, resume=False) == ()
+    for resume in (False, True):
+        assert usual_precision("sasrec", new, resume=resume) == ("training.precision=auto",)
     for written in ("mine.yaml", "module:function", AUTO, Path("sasrec")):
-        assert usual_precision(written, new, CUDA, resume=False) == ()
+        assert usual_precision(written, new, resume=False) == ()
 
 
 def test_a_grid_names_its_precision() -> None:

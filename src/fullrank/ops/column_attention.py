@@ -51,8 +51,8 @@ def column_attention(
     dtype = product_dtype(q)
     if dropout == 0 and dtype.itemsize in MOST_WIDTH:
         widths = q.shape[3], v.shape[3]
-        if chosen("column_attention", q.device, dtype, *widths, most=MOST_WIDTH[dtype.itemsize]) and q.numel():
-            return kernel("column_attention")(q, k, v, valid, causal, dtype)
+        if chosen("triton_column_attention", q.device, dtype, *widths, most=MOST_WIDTH[dtype.itemsize]) and q.numel():
+            return kernel("triton_column_attention")(q, k, v, valid, causal, dtype)
     return blocked_column_attention(q, k, v, valid, causal, dropout, dropped_columns)
 
 

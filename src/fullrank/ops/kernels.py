@@ -22,8 +22,8 @@ from fullrank.core.log import logger
 
 log = logger(__name__)
 
-NAMES = ("log_sum_exp", "column_attention", "silu_attention")
-"""Ops with a kernel; ``fullrank.ops.triton_NAME`` has it, and its `NAME_errors`."""
+NAMES = ("triton_log_sum_exp", "triton_column_attention", "triton_silu_attention")
+"""Triton kernels: each a function of the module of its name, with its trial ``NAME_errors`` beside it."""
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 3e-2, torch.float16: 5e-3}
 """Largest distance from the reference, as a share of the reference's largest entry."""
@@ -44,8 +44,8 @@ def chosen(name: str, device: torch.device, dtype: torch.dtype, *widths: int, mo
 
 @cache
 def kernel(name: str) -> Callable[..., Any]:
-    """The function ``triton_NAME``. torch.compile looks no further into it."""
-    function: Callable[..., Any] = getattr(_module(name), f"triton_{name}")
+    """The function. torch.compile looks no further into it."""
+    function: Callable[..., Any] = getattr(_module(name), name)
     return torch.compiler.disable(function)
 
 
@@ -61,6 +61,26 @@ def product_dtype(x: Tensor) -> torch.dtype:
     if kind == "meta":  # shapes alone, where FLOPs are counted: autocast does not know the device
         return x.dtype
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
+
+
+def multiplies_bf16(device: torch.device) -> bool:
+    """Whether products of bf16 are quicker than of fp32: the tensor cores of Ampere and later, AMX tiles of a CPU.
+
+    The environment variable ``FULLRANK_BF16=0`` says no for all devices.
+    """
+    if os.environ.get("FULLRANK_BF16") == "0":
+        return False
+    if device.type == "cuda":
+        return torch.cuda.get_device_capability(device) >= AMPERE
+    return device.type == "cpu" and bool(_processor().get("amx_bf16"))
+
+
+@cache
+def _processor() -> dict[str, Any]:
+    """The processor's flags and caches; none from a PyTorch that does not tell them."""
+    tell = getattr(torch.cpu, "get_capabilities", dict)
+    flags: dict[str, Any] = tell()
+    return flags
 
 
 def block_of(width: int) -> int:
@@ -88,13 +108,13 @@ def trusted(name: str, device: torch.device, dtype: torch.dtype, blocks: tuple[i
     """Whether the kernel gives what its reference gives, here and now; a warning says where it does not."""
     try:
         with torch.enable_grad(), torch.autocast(device.type, enabled=False), _full_products():
-            found = trial(name)(device, dtype, blocks)
+            errors = trial(name)(device, dtype, blocks)
     except Exception as error:  # whatever a compiler or a driver raises: the op has code that needs neither
-        log.warning("the Triton kernel %s does not run here, so the op's own code does: %s", name, error)
+        log.warning("the kernel %s does not run here, so the op's own code does: %s", name, error)
         return False
-    wrong = {what: apart for what, apart in found.items() if not apart <= TOLERANCE[dtype]}  # a NaN is wrong too
+    wrong = {what: apart for what, apart in errors.items() if not apart <= TOLERANCE[dtype]}  # a NaN is wrong too
     for what, apart in wrong.items():
-        log.warning("the Triton kernel %s is off by %.2g in its %s: the op's own code computes", name, apart, what)
+        log.warning("the kernel %s is off by %.2g in its %s: the op's own code computes", name, apart, what)
     return not wrong
 
 
@@ -130,7 +150,7 @@ def _learned(function: Callable[..., tuple[Tensor, ...]], inputs: Sequence[Tenso
 
 
 def _module(name: str) -> Any:
-    return importlib.import_module(f"fullrank.ops.triton_{name}")
+    return importlib.import_module(f"fullrank.ops.{name}")
 
 
 @contextmanager

@@ -5,8 +5,8 @@ chunk of scores is still in cache, so an exact softmax costs three matrix produc
 exponential. The gradients are made for a weight of one per row; a backward pass whose upstream gradient is the same
 for every row scales them, any other recomputes the chunks with its own weights.
 
-On a CUDA device half precision takes the Triton kernel (`ops/triton_log_sum_exp.py`): no chunk is in memory there. In
-fp32, where a kernel has no tensor cores to win by, chunks stay.
+On a CUDA device half precision takes the Triton kernel (`ops/triton_log_sum_exp.py`), on a CPU with AMX bf16 takes
+PyTorch's fused attention (`ops/attention_log_sum_exp.py`): no chunk is in memory there. In fp32 chunks stay.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from fullrank.ops.attention_log_sum_exp import attends, attention_log_sum_exp
 from fullrank.ops.kernels import chosen, kernel, product_dtype
 
 CHUNK_ELEMENTS = 1_500_000
@@ -33,8 +34,11 @@ def log_sum_exp(
 ) -> Float[Tensor, "M"]:
     """log sum_v exp(x @ w.T) for every row, in fp32, in chunks of `chunk_elements` scores."""
     dtype = product_dtype(x)
-    if dtype.itemsize == 2 and chosen("log_sum_exp", x.device, dtype, x.shape[1], most=MOST_WIDTH) and len(x):
-        return kernel("log_sum_exp")(x, w)
+    if dtype.itemsize == 2 and len(x):
+        if chosen("triton_log_sum_exp", x.device, dtype, x.shape[1], most=MOST_WIDTH):
+            return kernel("triton_log_sum_exp")(x, w)
+        if attends(x.device, dtype):
+            return attention_log_sum_exp(x, w)
     return chunked_log_sum_exp(x, w, chunk_elements=chunk_elements)
 
 

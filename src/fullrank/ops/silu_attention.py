@@ -48,9 +48,9 @@ def silu_attention(
     plain = allowed is None and bias is None and counted is None and dropout == 0
     if plain and dtype.itemsize in MOST_WIDTH:
         widths = q.shape[3], v.shape[3]
-        there = chosen("silu_attention", q.device, dtype, *widths, most=MOST_WIDTH[dtype.itemsize])
+        there = chosen("triton_silu_attention", q.device, dtype, *widths, most=MOST_WIDTH[dtype.itemsize])
         if there and q.shape == k.shape and q.numel():
-            return kernel("silu_attention")(q, k, v, divisor, dtype), None, None
+            return kernel("triton_silu_attention")(q, k, v, divisor, dtype), None, None
 
     def part(low: int, high: int) -> tuple[Tensor, tuple[Tensor, Tensor] | None]:
         keys = k.shape[2] if allowed is not None else high

@@ -163,7 +163,7 @@ def triton_column_attention(
     return out, columns, lse
 
 
-def column_attention_errors(
+def triton_column_attention_errors(
     device: torch.device, dtype: torch.dtype, blocks: tuple[int, ...], sizes: tuple[int, int, int] = (3, 2, 77)
 ) -> dict[str, float]:
     """How far values and gradients are from the reference, at odd sizes (rows, heads, length), widths in the blocks.

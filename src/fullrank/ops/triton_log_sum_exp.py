@@ -83,7 +83,7 @@ def triton_log_sum_exp(x: Float[Tensor, "M D"], w: Float[Tensor, "V D"]) -> Floa
     return out
 
 
-def log_sum_exp_errors(
+def triton_log_sum_exp_errors(
     device: torch.device, dtype: torch.dtype, blocks: tuple[int, ...], sizes: tuple[int, int] = (67, 141)
 ) -> dict[str, float]:
     """How far values and gradients are from the reference, at odd sizes (rows, items) and a width in the block."""

@@ -105,7 +105,7 @@ def triton_silu_attention(
     return (out / divisor).to(dtype)
 
 
-def silu_attention_errors(
+def triton_silu_attention_errors(
     device: torch.device, dtype: torch.dtype, blocks: tuple[int, ...], sizes: tuple[int, int, int] = (2, 2, 77)
 ) -> dict[str, float]:
     """How far values and gradients are from the reference, at odd sizes (rows, heads, length), widths in the blocks."""

@@ -1,7 +1,7 @@
-"""`training.precision=auto`: bf16 where a device has tensor cores for it, fp32 elsewhere. A run says which it was.
+"""`training.precision=auto`: bf16 where the device multiplies it and the model was measured, fp32 elsewhere.
 
-`auto` is settled before anything is compared or written, so that spec.json names what was computed: a run that was
-begun in bf16 is not silently continued in fp32 on another machine.
+`auto` is settled before anything is compared or written, so that spec.json names what was computed, and a run that was
+begun in bf16 is not silently continued in fp32 on another machine. The processor's flags decide, never a clock.
 """
 
 from __future__ import annotations
@@ -12,33 +12,50 @@ from typing import Literal
 import torch
 
 from fullrank.core.registry import kinds
+from fullrank.core.spec import Spec
 from fullrank.experiment import Experiment
-from fullrank.ops.kernels import AMPERE
+from fullrank.models.ranking.model import RankingModel
+from fullrank.models.sequential.model import Recommender
+from fullrank.ops.kernels import multiplies_bf16
 from fullrank.run import Run, is_run
+
+ON_CPU = {"encoder": "transformer", "items": "table", "task": "next_item", "loss": "cross_entropy"}
+"""Parts of the recommenders whose training on a CPU is quicker in bf16 at equal quality (docs/guide/training.md)."""
+RANKERS_ON_CPU = ("dcnv2",)
+"""Rankers of which the same was measured."""
 
 
 def settled(experiment: Experiment, device: torch.device) -> Experiment:
     """The experiment with `auto` replaced by what it means on this device."""
     if experiment.training.precision != "auto":
         return experiment
-    # a baseline is counted and not trained, so it stays the same wherever it is made
-    found = "fp32" if experiment.model.kind_of() in kinds("baselines") else best_precision(device)
-    return experiment.override(f"training.precision={found}")
+    return experiment.override(f"training.precision={best_precision(experiment, device)}")
 
 
-def best_precision(device: torch.device) -> Literal["fp32", "bf16"]:
-    """bf16 on CUDA devices from Ampere on, whose tensor cores multiply it; fp32 on all others."""
-    fast = device.type == "cuda" and torch.cuda.get_device_capability(device) >= AMPERE
-    return "bf16" if fast else "fp32"
+def best_precision(experiment: Experiment, device: torch.device) -> Literal["fp32", "bf16"]:
+    """bf16 on devices that multiply it (`multiplies_bf16`); on a CPU for what was measured there alone.
+
+    A baseline is counted and not trained, so it stays the same wherever it is made.
+    """
+    model = experiment.model
+    if model.kind_of() in kinds("baselines") or not multiplies_bf16(device):
+        return "fp32"
+    return "bf16" if device.type != "cpu" or _measured(model) else "fp32"
 
 
-def usual_precision(what: object, folder: Path, device: torch.device, *, resume: bool) -> tuple[str, ...]:
-    """The setting that stands before a user's own: a recipe by its name trains in `auto` on CUDA.
+def _measured(model: Spec) -> bool:
+    if isinstance(model, Recommender):
+        return model.reasoner is None and all(getattr(model, part).kind_of() == kind for part, kind in ON_CPU.items())
+    return isinstance(model, RankingModel) and model.ranker.kind_of() in RANKERS_ON_CPU
+
+
+def usual_precision(what: object, folder: Path, *, resume: bool) -> tuple[str, ...]:
+    """The setting that stands before a user's own: a recipe by its name trains in `auto`.
 
     Nothing where the user has written the experiment, since that says its precision; a run that is gone on with keeps
     its own.
     """
-    if device.type != "cuda" or not isinstance(what, str) or what not in kinds("recipes"):
+    if not isinstance(what, str) or what not in kinds("recipes"):
         return ()
     if resume and is_run(folder):
         return (f"training.precision={Run.open(folder).spec.training.precision}",)
