@@ -83,7 +83,7 @@ gpu: $(STAMP)  ## kernels checked and everything timed on this machine's CUDA de
 golden: $(STAMP)  ## does this tree compute what the baseline commit computed, to the last bit? (BASELINE=HASH: another commit)
 	FULLRANK_BASELINE=$(or $(BASELINE),$(FULLRANK_BASELINE)) $(BIN)/python -m tests.golden.compare
 
-bench: $(STAMP)  ## every benchmark but peers and pairs; each prints one JSON object (docs/guide/benchmarks.md says what is measured)
+bench: $(STAMP)  ## every benchmark but peers and pairs; each prints its figures beside the last record of such a processor, and one JSON object
 	@for file in $$(grep -l '^BENCHMARK' benchmarks/*.py); do \
 	  name=$$(basename $$file .py); \
 	  echo "== benchmarks.$$name"; $(BIN)/python -m benchmarks.$$name --json; \
@@ -94,5 +94,6 @@ docs: $(STAMP)  ## the documentation as HTML in docs/_build/html; a warning is a
 	$(BIN)/python docs/make_recipe_table.py
 	$(BIN)/python docs/make_plan.py
 	$(BIN)/python docs/make_sequence_tables.py
+	$(BIN)/python docs/make_benchmark_table.py
 	$(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build/html
 	@echo "open docs/_build/html/index.html"

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from benchmarks import machine
+from benchmarks import machine, records
 from fullrank.core.errors import UserError
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -68,9 +68,9 @@ def main(benchmark: Benchmark, argv: Sequence[str] | None = None, *, lock: Path 
     except UserError as error:
         print(f"benchmarks.{benchmark.name}: {error}", file=sys.stderr)
         return 2
+    print(records.beside(figures, benchmark.name, answer["machine"]["cpu"]))  # before it is a record itself
     if options.out is not None:
         say(f"written to {write(answer, options.out)}")
-    print(table(figures))
     if options.json:
         print(json.dumps(answer))
     return 0
@@ -118,12 +118,6 @@ def write(answer: Figures, out: Path) -> Path:
     return path
 
 
-def table(figures: Figures) -> str:
-    """The figures as lines of name and value."""
-    width = max((len(name) for name in figures), default=0)
-    return "\n".join(f"{name:<{width}}  {_shown(value)}" for name, value in figures.items())
-
-
 def rounded(figures: Figures, digits: int = 4) -> Figures:
     """Every float to this many significant digits: more would be noise."""
     return {k: float(f"{v:.{digits}g}") if isinstance(v, float) else v for k, v in figures.items()}
@@ -152,12 +146,6 @@ def _parser(benchmark: Benchmark) -> argparse.ArgumentParser:
 
 def _speaker(name: str) -> Say:
     return lambda text: print(f"[{name}] {text}", file=sys.stderr, flush=True)
-
-
-def _shown(value: object) -> str:
-    if isinstance(value, float):
-        return f"{value:,.4g}" if abs(value) < 1000 else f"{value:,.0f}"
-    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
 
 
 def _now() -> datetime:

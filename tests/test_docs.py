@@ -16,7 +16,7 @@ import typer.main
 import yaml
 
 import fullrank
-from docs import make_map, make_recipe_table
+from docs import make_benchmark_table, make_map, make_recipe_table
 from fullrank.cli import build
 from fullrank.core.errors import UserError
 from fullrank.core.registry import find, kinds
@@ -173,6 +173,14 @@ def test_the_reference_has_every_public_name() -> None:
     for name in named:
         written = ".. autoclass" if isinstance(getattr(fullrank, name), type) else ".. autofunction"
         assert f"{written}:: fullrank.{name}\n" in text, f"{name} is written as the other of a class and a function"
+
+
+def test_the_table_of_processors_is_that_of_the_results() -> None:
+    text, table = make_benchmark_table.PAGE.read_text(encoding="utf-8"), make_benchmark_table.table()
+    assert f"{make_benchmark_table.BEGIN}\n{table}\n{make_benchmark_table.END}" in text, (
+        "the table is old: run python docs/make_benchmark_table.py"
+    )
+    assert all(re.search(rf"\| `{name}` .*\d", table) for name in make_benchmark_table.FIGURES)
 
 
 def test_the_table_of_recipes_is_that_of_the_results() -> None:

@@ -18,7 +18,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from fullrank.core.checks import check_path
 from fullrank.core.errors import UserError, brief, command_line
 from fullrank.core.files import copy_file, foreign_files, whole_folder, write_json, write_text
 from fullrank.core.readers import read_json, read_jsonl
@@ -46,7 +45,7 @@ from fullrank.run_manifest import (
     SPEC,
     WEIGHTS,
     note_once,
-    read_manifest,
+    open_manifest,
     require_listed,
     seal_run,
     write_manifest,
@@ -80,12 +79,7 @@ class Run:
         The spec's hash is compared here, those of other files when they are read. Formats 1 and 2 hold none, which is
         logged. Metrics are looked at by `rows` alone: inference does not need them.
         """
-        folder = check_path("the run", path)
-        if is_store(folder):
-            raise UserError(
-                f"{folder} is a prepared store, not a run; `fullrank train` makes runs from it", code="not-a-run"
-            )
-        manifest = read_manifest(folder)
+        folder, manifest = open_manifest(path)
         try:
             run = cls(folder, Experiment.parse(read_json(folder / SPEC)), manifest)
         except UserError as error:

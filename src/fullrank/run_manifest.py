@@ -11,6 +11,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from fullrank.core.checks import check_path
 from fullrank.core.errors import UserError, brief
 from fullrank.core.files import write_json
 from fullrank.core.log import logger
@@ -39,6 +40,16 @@ LATE = (WEIGHTS, METRICS, CALIBRATION)
 SEALED = (SPEC, ITEMS, *ENCODER, *LATE)
 """Files whose hashes the manifest holds."""
 AGAIN = manifests.RUN_AGAIN
+
+
+def open_manifest(path: str | Path) -> tuple[Path, dict[str, Any]]:
+    """A run folder's path and its manifest. Raises `UserError` where it is none, or damaged, or of a newer format."""
+    folder = check_path("the run", path)
+    if manifests.is_store(folder):
+        raise UserError(
+            f"{folder} is a prepared store, not a run; `fullrank train` makes runs from it", code="not-a-run"
+        )
+    return folder, read_manifest(folder)
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:

@@ -90,6 +90,23 @@ def verify(folder: str | Path) -> Verification:
     Files above the size that opening a store hashes are read here too, and so is a run's checkpoint. Raises `UserError`
     for a folder that is none of these; what is wrong with one that is stands in the result (`Verification.require_ok`).
     """
+    path, manifest, kind = manifest_of(folder)
+    notes = []
+    files = [_manifest_check(path, manifest), *_listed(path, manifest), *_of_parts(path, manifest)]
+    if files[0].state == "not hashed":
+        notes.append(f"{manifests.NAME} has no seal, an older version wrote it: damage to it may stay unnoticed")
+    if kind == "run":
+        notes += _notes_of_run(manifest)
+        files += [*_unlisted(path, {file.name for file in files}), *_checkpoint(path)]
+    known = {file.name.partition("/")[0] for file in files}.union(RUN_FILES if kind == "run" else ())
+    if others := foreign_files(path, known.__contains__):
+        notes.append(f"not of the {kind}, and not checked: {', '.join(others[:5])}{' ...' * (len(others) > 5)}")
+    sound = all(file.state in SOUND for file in files)
+    return Verification(path, kind, tuple(files), tuple(notes), _problem(path, kind) if sound else None)
+
+
+def manifest_of(folder: str | Path) -> tuple[Path, dict[str, Any], str]:
+    """The folder, its manifest, and what it is. Raises `UserError` where it is nothing that can be verified."""
     path = check_path("the folder", folder)
     if not (path / manifests.NAME).is_file():
         raise UserError(
@@ -103,18 +120,7 @@ def verify(folder: str | Path) -> Verification:
             f"{manifests.NAME} of {str(path)!r} is of no store, codes or run, which are what can be verified",
             code="wrong-folder",
         )
-    notes = []
-    files = [_manifest_check(path, manifest), *_listed(path, manifest), *_of_parts(path, manifest)]
-    if files[0].state == "not hashed":
-        notes.append(f"{manifests.NAME} has no seal, an older version wrote it: damage to it may stay unnoticed")
-    if kind == "run":
-        notes += _notes_of_run(manifest)
-        files += [*_unlisted(path, {file.name for file in files}), *_checkpoint(path)]
-    known = {file.name.partition("/")[0] for file in files}.union(RUN_FILES if kind == "run" else ())
-    if others := foreign_files(path, known.__contains__):
-        notes.append(f"not of the {kind}, and not checked: {', '.join(others[:5])}{' ...' * (len(others) > 5)}")
-    sound = all(file.state in SOUND for file in files)
-    return Verification(path, kind, tuple(files), tuple(notes), _problem(path, kind) if sound else None)
+    return path, manifest, kind
 
 
 def _manifest_check(path: Path, manifest: Mapping[str, Any]) -> FileCheck:

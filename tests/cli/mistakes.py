@@ -132,6 +132,42 @@ fullrank compare sasrec popularity
 fullrank serve nowhere --port 0
 fullrank verify nowhere
 fullrank download movilens --out new
+fullrank evaluate nowhere
+fullrank evaluate sasrec nowhere
+fullrank evaluate sasrec --data nowhere
+fullrank evaluate sasrec --set sene=keep
+fullrank similar nowhere --items 2
+fullrank vectors nowhere --out new.parquet
+fullrank predict nowhere events.csv
+fullrank cascade nowhere popularity
+fullrank diagnose nowhere
+fullrank attention nowhere
+fullrank report nowhere --out new.html
+fullrank export nowhere --out new
+fullrank calibrate nowhere --out new
+fullrank finetune nowhere --data data --out new
+fullrank finetune sasrec --data nowhere --out new
+fullrank finetune sasrec --data data --out new --set trainng.lr=1
+fullrank train --from sasrec --data data --out new --set trainng.lr=1
+fullrank report sasrec --out new.html --set sene=keep
+fullrank fisher nowhere --out new.safetensors
+fullrank grow nowhere --items events.csv --out new
+fullrank subset nowhere --out new
+fullrank pretrain srt --data nowhere --data data --out new
+fullrank pretrain sasrek --data data --out new
+fullrank scale growth nowhere
+fullrank scale fit nothing.csv
+fullrank encode nowhere --out new
+fullrank encode data --out new --set learner.levls=3
+fullrank encode data --out new --levels 0
+fullrank sweep wrong.yaml --data nowhere --out new
+fullrank sweep nothing.yaml --data data --out new
+fullrank show sasrec --set model.dimm=8
+fullrank show nothing.yaml
+fullrank schema --kind sasrek
+fullrank train sasrec --from nowhere --data data --out new
+fullrank train nothing.yaml --data data --out new
+fullrank prepare events.csv --out new --set splt=random
 """
 
 

@@ -43,7 +43,7 @@ WORK: dict[str, tuple[str, str]] = {
     "report": ("report @sasrec --out out.html", "fullrank.run.Run.open"),
     "scale advise": ("scale advise events.csv --flops 1e15", "fullrank.scaling.read.read_ladder"),
     "scale fit": ("scale fit events.csv", "fullrank.scaling.read.read_ladder"),
-    "scale growth": ("scale growth events.csv", "fullrank.scaling.growth.catalogue_growth"),
+    "scale growth": ("scale growth @data", "fullrank.scaling.growth.catalogue_growth"),
     "serve": ("serve @sasrec --store memory: --check", "fullrank.run.Run.model"),
     "schema": ("schema --kind transformer", "fullrank.core.registry.find"),
     "show": ("show sasrec", "fullrank.api.recipe"),

@@ -3,7 +3,8 @@
 A verb's module is named in `VERBS` and has `def add(app: typer.Typer) -> None`, which puts one or more commands on the
 app (``app.command("train")(train)``). Its rules:
 
-- Import nothing heavy when the module is imported: `--help` and `list` load no torch. Import inside the command.
+- Import nothing heavy when the module is imported: `--help` and `list` load no torch. Import inside the command, and
+  look at arguments, then at folders, files and settings (`told_early`), before what loads torch.
 - Take the shared options of `cli.options` by name: `as_json: AsJson = False` (required of every verb) and
   `settings: Settings = None` for ``--set``. `--debug` is taken care of, before and after the verb.
 - An option that is a setting of a Spec is named, not declared: `app.command(cls=spec_options(SPEC, FLAGS))`.

@@ -11,6 +11,7 @@ import typer
 
 from fullrank.cli.options import AsJson, Device, Overwrite, Settings, Split, check_out, chosen
 from fullrank.cli.output import Output, seconds
+from fullrank.cli.told_early import check_runs, check_store
 from fullrank.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -22,8 +23,10 @@ def add(app: typer.Typer) -> None:
 
 
 def cascade(
-    retriever: Annotated[Path, typer.Argument(metavar="RETRIEVER", help="A run that recommends items.")],
-    ranker: Annotated[Path, typer.Argument(metavar="RANKER", help="A run of a ranking model.")],
+    retriever: Annotated[
+        Path, typer.Argument(metavar="RETRIEVER", callback=check_runs, help="A run that recommends items.")
+    ],
+    ranker: Annotated[Path, typer.Argument(metavar="RANKER", callback=check_runs, help="A run of a ranking model.")],
     split: Split = "test",
     candidates: Annotated[
         int, typer.Option("--candidates", metavar="N", help="Items of each user that the ranker puts in order.")
@@ -47,10 +50,16 @@ def cascade(
     user: Annotated[str | None, typer.Option("--user", metavar="NAME", help="The ranker's column of user ids.")] = None,
     item: Annotated[str | None, typer.Option("--item", metavar="NAME", help="The ranker's column of item ids.")] = None,
     store: Annotated[
-        Path | None, typer.Option("--store", metavar="STORE", help="The retriever's store, where it was moved.")
+        Path | None,
+        typer.Option(
+            "--store", metavar="STORE", callback=check_store, help="The retriever's store, where it was moved."
+        ),
     ] = None,
     impressions: Annotated[
-        Path | None, typer.Option("--impressions", metavar="STORE", help="The ranker's store, where it was moved.")
+        Path | None,
+        typer.Option(
+            "--impressions", metavar="STORE", callback=check_store, help="The ranker's store, where it was moved."
+        ),
     ] = None,
     out: Annotated[
         Path | None, typer.Option("--out", metavar="FOLDER", help="Save cascade.json and both evaluations there.")

@@ -16,6 +16,7 @@ import typer
 
 from fullrank.cli.options import AsJson, Overwrite, Settings, check_out
 from fullrank.cli.output import Output
+from fullrank.cli.told_early import SPEC, check_recipe, check_settings
 from fullrank.core.errors import UserError, unknown
 from fullrank.core.files import write_json
 
@@ -141,9 +142,10 @@ def _docstring(module: str, kind: str | None = None) -> str:
 
 
 def _class_of(module: str, kind: str) -> ast.ClassDef:
-    from fullrank.core.registry import kinds_in
+    from fullrank.core.registry import class_names, source
 
-    return kinds_in(_tree(module) or ast.Module([], []))[kind]
+    classes = (node for node in source(module).body if isinstance(node, ast.ClassDef))
+    return next(node for node in classes if node.name == class_names(module)[kind])
 
 
 def _tree(module: str) -> ast.Module | None:
@@ -184,6 +186,10 @@ def show(
     fullrank show dcnv2 --data data/ctr
     fullrank show data/shop-rq data/shop-rqvae
     """
+    if len(what) == 1 and not Path(what[0]).is_dir():
+        check_recipe(what[0], settings)
+    elif len(what) == 1 and settings and (Path(what[0]) / SPEC).is_file():
+        check_settings(Path(what[0]), settings)
     from fullrank import api
     from fullrank.cli.show_codes import show_codes
     from fullrank.run import Run
@@ -273,11 +279,14 @@ def schema(
     fullrank schema --out experiment.schema.json
     fullrank schema --kind transformer
     """
+    from fullrank.core.specs_alone import ask_alone
+
     output = Output(as_json)
     if room is not None and kind is None:
         raise UserError("--type says which --kind is meant: give both or neither", code="missing-option")
     check_out(out, overwrite)
-    tree = spec_of(kind, room).model_json_schema()
+    tree = ask_alone("fullrank.experiment", lambda _: spec_of(kind, room).model_json_schema())
+    tree = spec_of(kind, room).model_json_schema() if tree is None else tree
     tree = {"$schema": "https://json-schema.org/draft/2020-12/schema", **tree}
     text = json.dumps(tree, indent=2)
     if out is not None:
@@ -292,12 +301,11 @@ def schema(
 
 def spec_of(kind: str | None, room: str | None) -> type[Spec]:
     """The Spec class of a kind; without one, of an experiment. `UserError` where the name is unknown or ambiguous."""
+    from fullrank.core import registry
     from fullrank.core.registry import ROOMS, find, kinds
 
     if kind is None:
-        from fullrank.experiment import Experiment
-
-        return Experiment
+        return registry.load("fullrank.experiment").Experiment
     if kind == "prepare" and room is None:
         from fullrank.data.events.prepare import Prepare
 
@@ -307,9 +315,7 @@ def spec_of(kind: str | None, room: str | None) -> type[Spec]:
 
         return Schema
     if kind == "encode" and room is None:
-        from fullrank.semantic_ids.spec import Encode
-
-        return Encode
+        return registry.load("fullrank.semantic_ids.spec").Encode
     rooms = [full_room(room)] if room is not None else list(ROOMS)
     found = [name for name in rooms if kind in kinds(name)]
     if not found:

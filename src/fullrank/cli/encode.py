@@ -10,6 +10,7 @@ import typer
 
 from fullrank.cli.options import AsJson, Overwrite, Settings, given, shortcuts, spec_options
 from fullrank.cli.output import Output, seconds
+from fullrank.cli.told_early import check_items
 from fullrank.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -30,7 +31,10 @@ def add(app: typer.Typer) -> None:
 def encode(
     context: typer.Context,
     data: Annotated[
-        Path, typer.Argument(metavar="STORE", help="A store (`fullrank prepare` makes one), or a run: its items.")
+        Path,
+        typer.Argument(
+            metavar="STORE", callback=check_items, help="A store (`fullrank prepare` makes one), or a run: its items."
+        ),
     ],
     out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="The codes to write.")],
     vectors: Annotated[
@@ -64,14 +68,18 @@ def encode(
     fullrank encode data/shop --learner letter --collaborative sasrec.parquet --out data/shop-letter
     fullrank encode data/shop-now --grow data/shop-codes --out data/shop-codes-now
     """
-    from fullrank.semantic_ids.encode import CACHE
-    from fullrank.semantic_ids.encode import encode as make
-    from fullrank.semantic_ids.grow import grow_codes
-
     output = Output(as_json)
     files = {"vectors": vectors, "collaborative": collaborative}
     source = {name: {"kind": "file", "path": str(file)} for name, file in files.items() if file is not None}
     changes = shortcuts(source | given(context), settings)  # the source first: it starts `vectors` anew
+    from fullrank.core.specs_alone import ask_alone
+
+    if grow is None:
+        ask_alone("fullrank.semantic_ids.spec", lambda there: there.Encode().override(*changes))
+    from fullrank.semantic_ids.encode import CACHE
+    from fullrank.semantic_ids.encode import encode as make
+    from fullrank.semantic_ids.grow import grow_codes
+
     begun = time.perf_counter()
     with output.stages() as tell:
         if grow is None:

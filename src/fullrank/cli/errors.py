@@ -14,7 +14,6 @@ import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 from fullrank.cli.in_shell import in_shell, options_of
@@ -209,6 +208,8 @@ def _one_line(text: str) -> str:
 
 def _tracker() -> str:
     """Where bugs are reported: the address in the package's metadata, or who gave the package where it has none."""
+    from importlib import metadata
+
     try:
         named = metadata.metadata("fullrank").get_all("Project-URL") or []
     except metadata.PackageNotFoundError:  # a source tree that was never installed

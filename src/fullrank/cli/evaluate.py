@@ -23,7 +23,6 @@ from fullrank.cli.options import (
     Device,
     EngineOption,
     Master,
-    MovedStore,
     Overwrite,
     Parts,
     RayAddress,
@@ -38,6 +37,7 @@ from fullrank.cli.options import (
     spec_options,
 )
 from fullrank.cli.output import Output
+from fullrank.cli.told_early import check_runs, check_settings, check_store
 from fullrank.core.errors import UserError
 
 
@@ -48,13 +48,21 @@ def add(app: typer.Typer) -> None:
 def evaluate(
     context: typer.Context,
     run: Annotated[
-        Path | None, typer.Argument(metavar="RUN", help="A run folder, as `fullrank train` writes it; not with --log.")
+        Path | None,
+        typer.Argument(
+            metavar="RUN", callback=check_runs, help="A run folder, as `fullrank train` writes it; not with --log."
+        ),
     ] = None,
     other: Annotated[
-        Path | None, typer.Argument(metavar="RUN2", help="A second run: print the paired difference RUN2 - RUN.")
+        Path | None,
+        typer.Argument(
+            metavar="RUN2", callback=check_runs, help="A second run: print the paired difference RUN2 - RUN."
+        ),
     ] = None,
     split: Split = "test",
-    data: MovedStore = None,
+    data: Annotated[
+        Path | None, typer.Option("--data", metavar="STORE", help="The store, where it was moved since the training.")
+    ] = None,
     metrics: Annotated[
         list[str] | None,
         typer.Option(
@@ -219,6 +227,15 @@ def evaluate(
         refuse_together([*_given(beside), *studied, *in_parts], "--lists")
     budget = given(context)
     changes = shortcuts(budget, settings)
+    check_store(data)
+    if lists is None:
+        from fullrank.metrics.names import PAIRED, parse_metric
+
+        for path in (one for one in (run, other) if one is not None):
+            check_settings(path, settings or (), evaluation=True)
+        for name in metrics or ():
+            if "@" in name and not name.startswith(PAIRED):
+                parse_metric(name)
     from fullrank.run import Run
 
     runs = [Run.open(path) for path in (run, other) if path is not None]

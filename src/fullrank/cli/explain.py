@@ -9,6 +9,7 @@ import typer
 
 from fullrank.cli.options import AsJson, Device, MovedStore, Split, chosen, find_store
 from fullrank.cli.output import Output
+from fullrank.cli.told_early import check_runs
 from fullrank.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -24,7 +25,9 @@ def add(app: typer.Typer) -> None:
 
 
 def attention(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders of the same store.")],
+    runs: Annotated[
+        list[Path], typer.Argument(metavar="RUN...", callback=check_runs, help="Run folders of the same store.")
+    ],
     user: Annotated[
         str | None, typer.Option("--user", metavar="ID", help="A user of the store.  [default: one that tells much]")
     ] = None,

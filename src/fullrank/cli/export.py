@@ -52,6 +52,11 @@ def export(
     fullrank export runs/sasrec --to torch --k 20 --seen keep --out exports/sasrec-torch
     fullrank export runs/sasrec --to faiss --int8 --out exports/vectors
     """
+    from fullrank.core.specs_alone import ask_alone
+
+    ask_alone("fullrank.serving.export.make", lambda there: there.check_to(to))
+    if to == "folder":
+        ask_alone("fullrank.run", lambda there: there.require_empty(out))
     from fullrank import api
     from fullrank.run import Run
     from fullrank.serving.export.folder import require_replaceable_export

@@ -10,6 +10,7 @@ import typer
 
 from fullrank.cli.options import AsJson, Device, RunFolder, Settings
 from fullrank.cli.output import Output
+from fullrank.cli.told_early import check_settings, check_store
 from fullrank.cli.train import report
 
 
@@ -19,7 +20,9 @@ def add(app: typer.Typer) -> None:
 
 def finetune(
     run: RunFolder,
-    data: Annotated[Path, typer.Option("--data", metavar="STORE", help="The store to fine-tune on.")],
+    data: Annotated[
+        Path, typer.Option("--data", metavar="STORE", callback=check_store, help="The store to fine-tune on.")
+    ],
     out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="The run folder to write.")],
     stages: Annotated[
         int | None,
@@ -58,6 +61,7 @@ def finetune(
     fullrank finetune runs/toys --data data/shop --out runs/shop
     fullrank finetune runs/toys --data data/shop --out runs/shop --stages 0 --set training.lr=1e-4
     """  # fmt: skip
+    check_settings(run, settings or ())
     from fullrank.training.cold_start.finetune import finetune as make
 
     output = Output(as_json)

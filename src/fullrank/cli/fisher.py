@@ -9,6 +9,7 @@ import typer
 
 from fullrank.cli.options import AsJson, Device, Overwrite, RunFolder, check_out
 from fullrank.cli.output import Output
+from fullrank.cli.told_early import check_store
 
 
 def add(app: typer.Typer) -> None:
@@ -19,7 +20,8 @@ def fisher(
     run: RunFolder,
     out: Annotated[Path, typer.Option("--out", metavar="FILE", help="Write it there (.safetensors).")],
     data: Annotated[
-        Path | None, typer.Option("--data", metavar="STORE", help="The store of the run, where it was moved.")
+        Path | None,
+        typer.Option("--data", metavar="STORE", callback=check_store, help="The store of the run, where it was moved."),
     ] = None,
     batches: Annotated[int, typer.Option("--batches", metavar="N", min=1, help="Training batches to read.")] = 3000,
     batch_size: Annotated[

@@ -22,6 +22,7 @@ from typer.core import TyperCommand
 
 from fullrank import __version__
 from fullrank.cli.grouped_help import GroupedCommand
+from fullrank.cli.told_early import check_runs, check_store
 from fullrank.core.errors import UserError, did_you_mean
 
 if TYPE_CHECKING:
@@ -40,7 +41,10 @@ Settings = Annotated[
 ]
 Split = Annotated[str, typer.Option("--split", metavar="validation|test", help="Which part of the store is measured.")]
 MovedStore = Annotated[
-    Path | None, typer.Option("--data", metavar="STORE", help="The store, where it was moved since the training.")
+    Path | None,
+    typer.Option(
+        "--data", metavar="STORE", callback=check_store, help="The store, where it was moved since the training."
+    ),
 ]
 EVALUATION = "fullrank.evaluation.spec:Evaluation"
 REASONING = {
@@ -82,7 +86,11 @@ ItemTable = Annotated[
 ]
 UserStore = Annotated[
     Path | None,
-    typer.Option("--data", metavar="STORE", help="The store of --users.  [default: that of the run's training]"),
+    typer.Option(
+        "--data",
+        metavar="STORE",
+        help="The store of --users.  [default: that of the run's training]",
+    ),
 ]
 Parts = Annotated[
     int | None,
@@ -104,7 +112,9 @@ RayAddress = Annotated[
 Workers = Annotated[
     int | None, typer.Option("--workers", metavar="N", help="Do it in parts, in so many processes of this machine.")
 ]
-RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, as `fullrank train` writes it.")]
+RunFolder = Annotated[
+    Path, typer.Argument(metavar="RUN", callback=check_runs, help="A run folder, as `fullrank train` writes it.")
+]
 
 
 def engine_settings(
@@ -315,9 +325,11 @@ def _help(field: FieldInfo, owner: str | None, kind: Any, flags: Mapping[str, st
 
 
 def _spec(name: str) -> type[Spec]:
+    from fullrank.core.specs_alone import ask_alone
+
     module, _, cls = name.partition(":")
-    found: type[Spec] = getattr(importlib.import_module(module), cls)
-    return found
+    found: type[Spec] | None = ask_alone(module, lambda specs: getattr(specs, cls))
+    return getattr(importlib.import_module(module), cls) if found is None else found
 
 
 def _field(spec: type[Spec], path: str) -> tuple[FieldInfo, str | None]:

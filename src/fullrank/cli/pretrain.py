@@ -10,6 +10,7 @@ import typer
 
 from fullrank.cli.options import AsJson, Device, Settings
 from fullrank.cli.output import Output
+from fullrank.cli.told_early import check_recipe, check_store
 from fullrank.cli.train import report
 from fullrank.core.errors import UserError
 
@@ -22,7 +23,9 @@ def pretrain(
     recipe: Annotated[
         str, typer.Argument(metavar="RECIPE", help="A recipe whose items are made of text or vectors, such as srt.")
     ],
-    data: Annotated[list[Path], typer.Option("--data", metavar="STORE", help="A store; give two or more.")],
+    data: Annotated[
+        list[Path], typer.Option("--data", metavar="STORE", callback=check_store, help="A store; give two or more.")
+    ],
     out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="The run folder to write.")],
     weights: Annotated[
         str | None,
@@ -51,6 +54,7 @@ def pretrain(
     fullrank train --from runs/general --data data/shop --out runs/zero-shot --set training.max_epochs=0
     fullrank finetune runs/general --data data/shop --out runs/shop
     """
+    check_recipe(recipe, settings)
     from fullrank import api
     from fullrank.data.events.join import join_stores
     from fullrank.training.state import check_place

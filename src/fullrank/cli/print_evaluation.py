@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fullrank.cli.output import Output, seconds
-from fullrank.metrics.names import PAIRED, history_words
 from fullrank.problem import Problem
 
 if TYPE_CHECKING:
@@ -34,6 +33,8 @@ def print_pair(
 ) -> None:  # fmt: skip
     """The differences between two runs (or a run and lists), row by row of `rows`; `stand_in`: bqs_like was asked for,
     so it is printed."""
+    from fullrank.metrics.names import PAIRED, history_words
+
     output.say(f"A {names[0]}\nB {names[1]}")
     printed = [c for c in rows if stand_in or not c.metric.startswith(PAIRED)]
     cells = [[c.metric, c.a, c.b, f"{c.difference:+.4f}", _span(c.interval, "+"), c.p] for c in printed]
@@ -141,6 +142,8 @@ def _span(pair: tuple[float, float] | None, sign: str = "") -> str:
 
 def print_hidden(output: Output, runs: Sequence[Run], rows: Sequence[dict[str, Any]]) -> None:
     """Metrics by the share of events that is hidden; of two runs their differences."""
+    from fullrank.metrics.names import PAIRED, history_words
+
     if len(runs) == 1:
         every = list(rows[0]["metrics"])
         names = ([name for name in every if name.endswith(f"@{SHOWN}")] or every)[:5]

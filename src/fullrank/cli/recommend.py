@@ -33,6 +33,7 @@ from fullrank.cli.options import (
 )
 from fullrank.cli.output import Output
 from fullrank.cli.recommend_parts import PartsCall, recommend_parts
+from fullrank.cli.told_early import check_runs, check_store
 from fullrank.core.errors import UserError
 from fullrank.core.tables import check_suffix, write_table
 
@@ -40,7 +41,9 @@ if TYPE_CHECKING:
     import polars as pl
 
     from fullrank.data.events.catalog import Catalog
+    from fullrank.data.frames import InputTable
 
+COLUMNS = ("--user-col", "--item-col", "--time-col")
 SHOWN = 10
 """Histories printed; the others are counted."""
 
@@ -51,7 +54,9 @@ def add(app: typer.Typer) -> None:
 
 def recommend(
     context: typer.Context,
-    run: Annotated[Path | None, typer.Argument(metavar="RUN", help="A run folder; not with --url.")] = None,
+    run: Annotated[
+        Path | None, typer.Argument(metavar="RUN", callback=check_runs, help="A run folder; not with --url.")
+    ] = None,
     history: Annotated[
         list[str] | None,
         typer.Option("--history", metavar="ID,ID,...", help="Items of one user, oldest first; may be repeated."),
@@ -218,6 +223,11 @@ def recommend(
     if out is not None:
         check_suffix(out, "--out ")
     check_out(out, overwrite)
+    from fullrank.core.specs_alone import ask_alone
+
+    check_store(data)
+    ask_alone("fullrank.inference.recommend", lambda there: there.check_settings(k, seen, empty))
+    source = None if histories is None else _source(histories, (user, item, when))
     from fullrank import api
     from fullrank.cli.column_filters import parse_filters
     from fullrank.data.events.store import Store
@@ -237,7 +247,7 @@ def recommend(
         asked |= {"users": user_ids(users, store, columns[0]), "data": store, "unknown_users": strangers}
         asked["columns"] = ("user_id", columns[1], "timestamp")  # --user-col was of the file of users
     else:
-        events = _listed(history, catalog) if history is not None else _table(histories, columns, catalog, bool(when))
+        events = _listed(history or [], catalog) if source is None else _table(source, columns, catalog)
         missing = unknown_ids(events, columns[1], catalog)
         asked |= {"histories": events}
     wanted = parse_filters(filters, item_columns(catalog, items, columns[1])) if filters else None
@@ -329,17 +339,23 @@ def _listed(history: list[str], catalog: Catalog) -> list[list[Any]]:
     return [catalog.parse(some).to_list() if some else [] for some in words]
 
 
-def _table(path: Path | None, columns: tuple[str, ...], catalog: Catalog, timed: bool) -> pl.DataFrame:
+def _source(path: Path, columns: tuple[str | None, ...]) -> InputTable:
+    """The file of histories, which has the columns that are named, and those of users and items."""
+    from fullrank.data.frames import InputTable
+
+    source = InputTable(path, "histories")
+    for name, usual, flag in zip(columns, ("user_id", "item_id", None), COLUMNS, strict=True):
+        if found := name or usual:
+            source.require(found, f"name it with {flag}")
+    return source
+
+
+def _table(source: InputTable, columns: tuple[str, ...], catalog: Catalog) -> pl.DataFrame:
     """The table of histories, its item ids in the catalogue's type (a CSV file knows text alone)."""
     import polars as pl
 
     from fullrank.data import values
-    from fullrank.data.frames import InputTable
 
-    source = InputTable(path, "histories")
-    flags = ("--user-col", "--item-col", "--time-col")
-    for name, flag in list(zip(columns, flags, strict=True))[: 3 if timed else 2]:
-        source.require(name, f"name it with {flag}")
     frame = source.read([name for name in columns if name in source.columns])
     if frame.is_empty():
         raise UserError(f"{source.name} has no rows", code="empty-table")

@@ -22,6 +22,7 @@ from fullrank.cli.options import (
     chosen,
 )
 from fullrank.cli.output import Output, seconds
+from fullrank.cli.told_early import check_runs, check_settings
 from fullrank.core.errors import UserError
 from fullrank.problem import Problem
 
@@ -35,7 +36,10 @@ def add(app: typer.Typer) -> None:
 
 
 def report(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders, as `fullrank train` writes them.")],
+    runs: Annotated[
+        list[Path],
+        typer.Argument(metavar="RUN...", callback=check_runs, help="Run folders, as `fullrank train` writes them."),
+    ],
     out: Annotated[Path, typer.Option("--out", metavar="FILE", help="The page to write (.html).")],
     data: MovedStore = None,
     split: Split = "test",
@@ -72,6 +76,8 @@ def report(
             f"--out {out} has the suffix {out.suffix!r}; the page is written as .html", code="unknown-suffix"
         )
     check_out(out, overwrite)
+    for run in runs:
+        check_settings(run, settings or (), evaluation=True)
     from fullrank import api
 
     output = Output(as_json)

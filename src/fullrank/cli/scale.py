@@ -13,6 +13,7 @@ import typer
 
 from fullrank.cli.options import AsJson, Overwrite, check_out
 from fullrank.cli.output import Output, seconds
+from fullrank.cli.told_early import check_store
 from fullrank.core.errors import UserError, unknown
 
 if TYPE_CHECKING:
@@ -178,7 +179,12 @@ def advise(
 
 
 def growth(
-    store: Annotated[Path, typer.Argument(metavar="STORE", help="A store of events, as `fullrank prepare` makes it.")],
+    store: Annotated[
+        Path,
+        typer.Argument(
+            metavar="STORE", callback=check_store, help="A store of events, as `fullrank prepare` makes it."
+        ),
+    ],
     out: Annotated[
         Path | None, typer.Option("--out", metavar="FOLDER", help="Write report.html and growth.json there.")
     ] = None,

@@ -9,6 +9,7 @@ import typer
 
 from fullrank.cli.options import AsJson, Settings, given, shortcuts, spec_options
 from fullrank.cli.output import Output
+from fullrank.cli.told_early import check_runs
 
 SETTINGS = "fullrank.serving.settings:ServeSettings"
 FLAGS = {
@@ -50,6 +51,8 @@ def serve(
 
     output = Output(as_json)
     made = ServeSettings.parse({"run": str(run)}).override(*shortcuts(given(context), settings))
+    if made.watch is None:
+        check_runs(made.run)
     from fullrank.serving.server import check_service, run_server
 
     if check:

@@ -12,6 +12,7 @@ import typer
 
 from fullrank.cli.options import AsJson, Overwrite
 from fullrank.cli.output import Output, seconds
+from fullrank.cli.told_early import check_store
 from fullrank.core.errors import command_line
 
 
@@ -20,7 +21,9 @@ def add(app: typer.Typer) -> None:
 
 
 def subset(
-    data: Annotated[Path, typer.Argument(metavar="STORE", help="A store (`fullrank prepare` makes one).")],
+    data: Annotated[
+        Path, typer.Argument(metavar="STORE", callback=check_store, help="A store (`fullrank prepare` makes one).")
+    ],
     out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="The store to write.")],
     share: Annotated[float, typer.Option("--share", metavar="X", help="Share of the users, above 0.")] = 1.0,
     seed: Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Which users and items.")] = 0,
@@ -32,7 +35,9 @@ def subset(
     ] = False,
     without: Annotated[
         Path | None,
-        typer.Option("--without", metavar="STORE", help="Leave out the users of this store, by their ids."),
+        typer.Option(
+            "--without", metavar="STORE", callback=check_store, help="Leave out the users of this store, by their ids."
+        ),
     ] = None,
     overwrite: Overwrite = False,
     as_json: AsJson = False,

@@ -12,15 +12,24 @@ import typer
 from fullrank.cli.engines import Cpus, EngineName, Gpus, Jobs, PlacedAt, RayAddress, engine_of
 from fullrank.cli.options import AsJson, Device, Settings
 from fullrank.cli.output import Output, seconds
+from fullrank.cli.told_early import check_store
 from fullrank.core.errors import command_line
 
 if TYPE_CHECKING:
     from fullrank.sweeps.records import Outcome
 
-Data = Annotated[Path, typer.Option("--data", metavar="STORE", help="The store, as `fullrank prepare` writes it.")]
+Data = Annotated[
+    Path,
+    typer.Option("--data", metavar="STORE", callback=check_store, help="The store, as `fullrank prepare` writes it."),
+]
 Stores = Annotated[
     list[Path],
-    typer.Option("--data", metavar="STORE", help="The store, as `fullrank prepare` writes it; of a ladder, several."),
+    typer.Option(
+        "--data",
+        metavar="STORE",
+        callback=check_store,
+        help="The store, as `fullrank prepare` writes it; of a ladder, several.",
+    ),
 ]
 Out = Annotated[
     Path, typer.Option("--out", metavar="FOLDER", help="Where runs and rows go; the same call again goes on there.")
@@ -81,6 +90,9 @@ def sweep(
     fullrank sweep grid.yaml --data data/shop --out runs/grid --engine processes --jobs 4
     fullrank sweep grid.yaml --data data/shop --out runs/grid --engine ray --job-cpus 4 --job-gpus 1
     """
+    from fullrank.core.specs_alone import ask_alone
+
+    ask_alone("fullrank.sweeps.grid", lambda there: there.Grid.read(grid))
     from fullrank.data.impressions.store import open_store
     from fullrank.sweeps.grid import Grid
     from fullrank.sweeps.jobs import from_settings
@@ -156,6 +168,9 @@ def tune(
     fullrank tune space.yaml --data data/shop --out runs/tuned --max-hours 1
     fullrank sweep runs/tuned/grid.yaml --data data/shop --out runs/final
     """
+    from fullrank.core.specs_alone import ask_alone
+
+    ask_alone("fullrank.sweeps.search", lambda there: there.Search.read(space))
     from fullrank.data.impressions.store import open_store
     from fullrank.sweeps.jobs import from_settings
     from fullrank.sweeps.search import Search

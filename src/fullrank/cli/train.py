@@ -11,9 +11,9 @@ import typer
 
 from fullrank.cli.options import AsJson, Device, Settings
 from fullrank.cli.output import Output, seconds
+from fullrank.cli.told_early import check_place, check_recipe, check_runs, check_settings, check_store
 from fullrank.core.errors import UserError, command_line
 from fullrank.core.log import printable
-from fullrank.metrics.names import HISTORY
 
 if TYPE_CHECKING:
     from fullrank.run import Run
@@ -72,7 +72,12 @@ def train(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run that is in --out.")] = False,
     source: Annotated[
         Path | None,
-        typer.Option("--from", metavar="RUN", help="Start from this run's weights; without RECIPE, with its settings."),
+        typer.Option(
+            "--from",
+            metavar="RUN",
+            callback=check_runs,
+            help="Start from this run's weights; without RECIPE, with its settings.",
+        ),
     ] = None,
     loggers: Annotated[
         list[str] | None,
@@ -143,6 +148,15 @@ def train(
             "--resume goes on with the run and --overwrite throws it away: give one of them",
             code="options-exclude-each",
         )
+    if recipe is not None and recipe != "same":
+        check_recipe(recipe, settings)
+    elif source is not None:
+        check_settings(source, settings or ())
+    check_store(data)
+    if not resume:
+        check_place(out, overwrite=overwrite)
+    elif checkpoints is None and (recipe is None or data is None):
+        check_runs(out)
     from fullrank import api
 
     output = Output(as_json)
@@ -179,6 +193,8 @@ def _callbacks(watch: bool) -> tuple[Callback, ...]:
 
 def report(output: Output, run: Run, spent: float) -> None:
     """What was trained, its best epoch, and what to do next."""
+    from fullrank.metrics.names import HISTORY
+
     found = best(run)
     output.say(f"{run.path}: {run.spec.recipe}, {run.manifest['parameters']:,} parameters, {seconds(spent)}")
     if found is not None:

@@ -10,6 +10,7 @@ import typer
 from fullrank.cli.ids import user_ids
 from fullrank.cli.options import AsJson, Device, Overwrite, RunFolder, UserStore, check_out
 from fullrank.cli.output import Output
+from fullrank.cli.told_early import check_store
 from fullrank.core.errors import UserError
 
 SUFFIXES = (".parquet", ".jsonl")
@@ -52,6 +53,7 @@ def vectors(
     for flag, given in (("--data", data), ("--user-col", user)):
         if given is not None and users is None:
             raise UserError(f"{flag} is about --users, which is not given", code="option-without-effect")
+    check_store(data)
     from fullrank import api
     from fullrank.core.tables import write_table
     from fullrank.data.events.store import Store

@@ -28,6 +28,9 @@ def verify(
     fullrank verify data/shop
     fullrank verify runs/sasrec
     """
+    from fullrank.core.specs_alone import ask_alone
+
+    ask_alone("fullrank.verification", lambda there: there.manifest_of(folder))
     from fullrank.verification import verify as check
 
     output = Output(as_json)

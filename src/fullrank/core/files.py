@@ -18,14 +18,16 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
-import numpy as np
 from pydantic_core import to_jsonable_python
 
 from fullrank.core.errors import UserError
 from fullrank.core.leftovers import forget_part, is_leftover, part_name, remove_leftovers
 from fullrank.core.locks import folder_lock
+
+if TYPE_CHECKING:
+    import numpy as np
 
 _AT_CWD, _EXCHANGE = -100, 2  # Linux: AT_FDCWD and RENAME_EXCHANGE of renameat2(2)
 
@@ -99,6 +101,8 @@ def write_array(path: str | Path, array: np.ndarray) -> None:
     `np.save` writes through a stream of C and does not look whether its end reached the disk: on a full one the file
     would be cut short without an error.
     """
+    import numpy as np
+
     array = np.asarray(array, order="C")
     with open_whole(path) as file:
         np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(array))

@@ -13,6 +13,7 @@ import ast
 import functools
 import importlib
 import importlib.metadata
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,6 +25,9 @@ from pydantic_core import CoreSchema, core_schema
 
 from fullrank.core.errors import UserError, brief, did_you_mean, unknown
 from fullrank.core.spec import Spec
+
+load = importlib.import_module
+"""Imports the module of a kind; `specs_alone` puts another in its place."""
 
 
 class Room:
@@ -81,8 +85,8 @@ def find(kind: str, *rooms: str) -> type[Spec]:
                 )
             if own is None:
                 return _checked(points[0].load(), kind)
-            module = importlib.import_module(own)
-            return next(c for c in _specs_in(module) if c.kind_of() == kind)
+            found: type[Spec] = getattr(load(own), class_names(own)[kind])
+            return found
     allowed = [k for room in rooms for k in kinds(room)]
     hint = did_you_mean(kind, allowed)
     name = rooms[0].split(".")[-1]
@@ -187,35 +191,49 @@ def declared(room: str) -> dict[str, str]:
         raise unknown("room", room, ROOMS)
     place = Path(__file__).parent.parent.joinpath(*PLACES[room].split("."))
     if not place.is_dir():
-        return {kind: f"fullrank.{PLACES[room]}" for kind in _kinds_of(place.with_suffix(".py")) if kind == room}
+        module = f"fullrank.{PLACES[room]}"
+        return {kind: module for kind in class_names(module) if kind == room}
     others = {p.rpartition(".")[2] for p in PLACES.values() if p.rpartition(".")[0] == PLACES[room]}
-    files = [file for file in sorted(place.glob("*.py")) if file.stem not in others]
-    return {kind: f"fullrank.{PLACES[room]}.{file.stem}" for file in files for kind in _kinds_of(file)}
+    files = [file.stem for file in sorted(place.glob("*.py")) if file.stem not in others]
+    modules = [f"fullrank.{PLACES[room]}.{name}" for name in files]
+    return {kind: module for module in modules for kind in class_names(module)}
 
 
-def kinds_in(tree: ast.Module) -> dict[str, ast.ClassDef]:
-    """The classes of a source text that declare a kind, ``kind: Literal["name"] = "name"``, in its order."""
-    found = {}
-    for cls in (node for node in tree.body if isinstance(node, ast.ClassDef)):
-        for line in cls.body:
-            if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name) and line.target.id == "kind":
-                if isinstance(line.value, ast.Constant) and isinstance(line.value.value, str):
-                    found[line.value.value] = cls
-    return found
-
-
-def _kinds_of(file: Path) -> list[str]:
-    return list(kinds_in(ast.parse(file.read_text(encoding="utf-8"))))
-
-
-def _points(room: str) -> list[importlib.metadata.EntryPoint]:
-    return list(_installed(room, tuple(sys.path)))
+_KIND = re.compile(r'^class (\w+)|^    kind: .*? = "(.+?)"', re.MULTILINE)
 
 
 @functools.cache
-def _installed(room: str, path: tuple[str, ...]) -> tuple[importlib.metadata.EntryPoint, ...]:
-    """Entry points of a room, read once for each value of sys.path: every look-up opens the files of every package."""
-    return tuple(importlib.metadata.entry_points(group=f"fullrank.{room}"))
+def class_names(module: str) -> dict[str, str]:
+    """kind -> name of the class that declares it, ``kind: Literal["name"] = "name"``, in one of our modules."""
+    found, name = {}, ""
+    for line in _KIND.finditer(source_file(module).read_text(encoding="utf-8")):
+        if line[1]:
+            name = line[1]
+        else:
+            found[line[2]] = name
+    return found
+
+
+def source_file(module: str) -> Path:
+    """Where one of our modules stands; there may be no such file."""
+    place = Path(__file__).parent.parent.joinpath(*module.split(".")[1:])
+    return place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
+
+
+@functools.cache
+def source(module: str) -> ast.Module:
+    """The source of one of our modules, read and parsed once."""
+    return ast.parse(source_file(module).read_text(encoding="utf-8"))
+
+
+def _points(room: str) -> list[importlib.metadata.EntryPoint]:
+    return list(_installed(tuple(sys.path)).select(group=f"fullrank.{room}"))
+
+
+@functools.cache
+def _installed(path: tuple[str, ...]) -> Any:
+    """Every entry point, read once for each value of sys.path: a look-up opens the files of every package."""
+    return importlib.metadata.entry_points()
 
 
 def _checked(found: Any, kind: str) -> type[Spec]:
@@ -225,9 +243,3 @@ def _checked(found: Any, kind: str) -> type[Spec]:
             code="invalid-entry-point",
         )
     return found
-
-
-def _specs_in(module: Any) -> Iterator[type[Spec]]:
-    for value in vars(module).values():
-        if isinstance(value, type) and issubclass(value, Spec) and value.__module__ == module.__name__:
-            yield value

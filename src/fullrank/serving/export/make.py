@@ -61,8 +61,7 @@ def export_run(
     histories of the store, `data` where it was moved. Raises `UserError` for a model that has no graph or no vectors,
     and where the graph does not answer as the run does.
     """
-    if check_type("to", to, str, "'onnx', 'torch', 'faiss' or 'folder'") not in (*MODELS, FOLDER):
-        raise unknown("export", to, (*MODELS, FOLDER))
+    check_to(to)
     check_flag("int8", int8)
     check_flag("logs", logs)
     place = without_dots(check_path("out", out))
@@ -82,6 +81,12 @@ def export_run(
     length = LIST if k is None else check_whole("k", k, 1, MOST_LISTED)
     policy = seen_policy("exclude" if seen is None else seen)
     return write_export(place, run, run.catalog, to, lambda folder: _recommender(run, folder, to, length, policy))
+
+
+def check_to(to: Any) -> None:
+    """Raise `UserError` for an export that there is not."""
+    if check_type("to", to, str, "'onnx', 'torch', 'faiss' or 'folder'") not in (*MODELS, FOLDER):
+        raise unknown("export", to, (*MODELS, FOLDER))
 
 
 def _refuse_idle(to: str, ranking: bool, given: dict[str, Any], *, needs_store: bool) -> None:

@@ -1,0 +1,133 @@
+"""Specs without torch: what of a module says what may be set, without what computes.
+
+A Spec stands in the file of the model that it builds, so importing it imports torch, which takes seconds; a page of
+help and a mistake in a setting need the Spec alone. Here a class is made from the source of its module once more, with
+the names that it needs and no others; torch, and classes that are derived from its own, are none of them. Fields,
+bounds, validators and the `build` of a recipe are the module's. The classes are not: a Spec from here is asked and
+thrown away, and never handed to the library.
+"""
+
+from __future__ import annotations
+import __future__
+
+import ast
+import functools
+import importlib
+import linecache
+import sys
+from collections.abc import Callable, Iterator
+from types import ModuleType
+from typing import Any, TypeVar
+
+from fullrank.core import registry
+
+HEAVY = ("torch", "lightning", "safetensors.torch")
+IMPORTED = "fullrank.core."
+"""What is shared with the library, since it loads nothing heavy: errors, the base of Specs, the registry."""
+T = TypeVar("T")
+
+
+def ask_alone(module: str, ask: Callable[[Any], T]) -> T | None:
+    """What `ask` gives of a module without torch (as it is, where torch is loaded already); None where that is needed.
+
+    Raises the `UserError` that the module itself would raise.
+    """
+    if sys.modules.get("torch") is not None:
+        return ask(importlib.import_module(module))
+    before, registry.load = registry.load, module_alone
+    try:
+        return ask(module_alone(module))
+    except (NameError, AttributeError, ImportError):
+        return None
+    finally:
+        registry.load = before
+
+
+@functools.cache
+def module_alone(name: str) -> ModuleType:
+    """One of our modules, in which a name is defined when somebody asks for it, and none that needs torch."""
+    if name.startswith(IMPORTED) and not any(map(_heavy, registry.source(name).body)):
+        return importlib.import_module(name)
+    return _Alone(name)
+
+
+class _Alone(ModuleType):
+    def __init__(self, name: str):
+        super().__init__(f"{name}:specs")
+        sys.modules[self.__name__] = self  # where pydantic looks up the names in annotations
+        self.__file__ = f"<{self.__name__}>"  # and here docstrings; the module's own file would pass for both modules
+        text = registry.source_file(name).read_text(encoding="utf-8")
+        linecache.cache[self.__file__] = (len(text), None, text.splitlines(keepends=True), self.__file__)
+        self._waiting = {name: one for one in registry.source(name).body for name in _defined(one)}
+        self._names = _Names(self)
+
+    def __getattr__(self, name: str) -> Any:
+        statement = vars(self).get("_waiting", {}).pop(name, None)
+        if statement is None or _heavy(statement):
+            raise AttributeError(name)
+        if isinstance(statement, ast.ImportFrom) and (statement.module or "").startswith("fullrank."):
+            found = _imported(statement, name)
+        else:
+            found = self._run(statement, name)
+        vars(self)[name] = self._names[name] = found
+        return found
+
+    def _run(self, statement: ast.stmt, name: str) -> Any:
+        for used in _used(statement):  # Python asks a subclass of dict in functions only, and not in classes
+            getattr(self, used, None)
+        flags = __future__.annotations.compiler_flag
+        code = compile(ast.Module([statement], []), str(self.__file__), "exec", flags, dont_inherit=True)
+        try:
+            exec(code, self._names)
+        except NameError:  # of torch, or of a class that is derived from one of its own
+            raise AttributeError(name) from None
+        return self._names[name]
+
+
+class _Names(dict[str, Any]):
+    """The global names of what a module defines: what is not there yet is asked of the module."""
+
+    def __init__(self, module: ModuleType):
+        super().__init__(__name__=module.__name__)
+        self.module = module
+
+    def __missing__(self, name: str) -> Any:
+        try:
+            return getattr(self.module, name)
+        except AttributeError:
+            raise KeyError(name) from None
+
+
+def _imported(statement: ast.ImportFrom, name: str) -> Any:
+    """What `from module import name` gives, of a module of ours."""
+    module = str(statement.module)
+    what = next(one.name for one in statement.names if (one.asname or one.name) == name)
+    inner = f"{module}.{what}"
+    return module_alone(inner) if registry.source_file(inner).is_file() else getattr(module_alone(module), what)
+
+
+def _heavy(statement: ast.stmt) -> bool:
+    """Whether it imports torch, or what does."""
+    if isinstance(statement, ast.Import):
+        return any(alias.name.startswith(HEAVY) for alias in statement.names)
+    return isinstance(statement, ast.ImportFrom) and (statement.module or "").startswith(HEAVY)
+
+
+def _defined(statement: ast.stmt) -> Iterator[str]:
+    """The names that a statement of a module gives it."""
+    if isinstance(statement, ast.ClassDef | ast.FunctionDef):
+        yield statement.name
+    elif isinstance(statement, ast.Import | ast.ImportFrom):
+        yield from (alias.asname or alias.name.split(".")[0] for alias in statement.names)
+    else:
+        yield from (n.id for n in ast.walk(statement) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store))
+
+
+def _used(node: ast.AST) -> Iterator[str]:
+    """The names that are read where a node is run: not those in the functions that it defines."""
+    if isinstance(node, ast.Name):
+        yield node.id
+    inside = (node.args, *node.decorator_list) if isinstance(node, ast.FunctionDef) else ast.iter_child_nodes(node)
+    for child in inside:
+        if not isinstance(child, ast.arg):
+            yield from _used(child)
