@@ -12,17 +12,13 @@ from typing import Literal
 import torch
 
 from fullrank.core.registry import kinds
-from fullrank.core.spec import Spec
 from fullrank.experiment import Experiment
 from fullrank.models.ranking.model import RankingModel
-from fullrank.models.sequential.model import Recommender
 from fullrank.ops.kernels import multiplies_bf16
 from fullrank.run import Run, is_run
 
-ON_CPU = {"encoder": "transformer", "items": "table", "task": "next_item", "loss": "cross_entropy"}
-"""Parts of the recommenders whose training on a CPU is quicker in bf16 at equal quality (docs/guide/training.md)."""
 RANKERS_ON_CPU = ("dcnv2",)
-"""Rankers of which the same was measured."""
+"""What trains in bf16 on a CPU: measured there as quicker and of equal quality (docs/guide/training.md)."""
 
 
 def settled(experiment: Experiment, device: torch.device) -> Experiment:
@@ -40,13 +36,8 @@ def best_precision(experiment: Experiment, device: torch.device) -> Literal["fp3
     model = experiment.model
     if model.kind_of() in kinds("baselines") or not multiplies_bf16(device):
         return "fp32"
-    return "bf16" if device.type != "cpu" or _measured(model) else "fp32"
-
-
-def _measured(model: Spec) -> bool:
-    if isinstance(model, Recommender):
-        return model.reasoner is None and all(getattr(model, part).kind_of() == kind for part, kind in ON_CPU.items())
-    return isinstance(model, RankingModel) and model.ranker.kind_of() in RANKERS_ON_CPU
+    measured = isinstance(model, RankingModel) and model.ranker.kind_of() in RANKERS_ON_CPU
+    return "bf16" if device.type != "cpu" or measured else "fp32"
 
 
 def usual_precision(what: object, folder: Path, *, resume: bool) -> tuple[str, ...]:
