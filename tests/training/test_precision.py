@@ -54,15 +54,7 @@ def test_auto_is_what_the_device_multiplies_fast(multiplies: Any, monkeypatch: p
 
 def test_on_a_cpu_auto_is_bf16_for_what_was_measured(multiplies: Any) -> None:
     multiplies(True)
-    kinds = {
-        "sasrec": "bf16",
-        "dcnv2": "bf16",
-        "sasrec_2018": "fp32",
-        "gru4rec": "fp32",
-        "fair": "fp32",
-        "finalmlp": "fp32",
-    }
-    for name, wanted in kinds.items():
+    for name, wanted in {"dcnv2": "bf16", **dict.fromkeys(("sasrec", "gru4rec", "finalmlp"), "fp32")}.items():
         assert best_precision(find_experiment(name), CPU) == wanted, name
         assert best_precision(find_experiment(name), CUDA) == "bf16", name
 
