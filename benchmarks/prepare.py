@@ -3,8 +3,9 @@
 Planted events in Parquet files of ten million rows: a million users and a hundred thousand items for a hundred million
 events, popular ones as in shops. Each preparation is a process of its own, of parts of two million events, with a
 5-core and leave-one-out. `memory_mb` is the most it has resident, `anonymous_mb` that without the pages of files, and
-`memory_over_10x_data` the latter over that of a tenth of the events. `equal_after_crashes`: a preparation of the tenth,
-killed at three random moments and called again, has the fingerprint of an unbroken one.
+`memory_over_10x_data` the latter over that of a tenth of the events. `look_seconds`, `spill_seconds`, `filter_seconds`,
+`write_seconds` are those of its passes, and `cores` the processor seconds of a second. `equal_after_crashes`: a
+preparation of the tenth, killed at three random moments and called again, has the fingerprint of an unbroken one.
 
 ``--spark local[2]`` measures something else: one preparation in this library and one on Spark, of the same events, and
 whether both stores have one fingerprint.
@@ -20,8 +21,11 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import polars as pl
@@ -29,12 +33,15 @@ import polars as pl
 from benchmarks.harness import CACHE, ROOT, Benchmark, Figures, Say, main, require, rounded
 from benchmarks.memory import in_a_process, most_anonymous
 from fullrank.data.events import spark
+from fullrank.data.events.pieces import EventPieces
 from fullrank.data.events.prepare import Prepare, prepare
 from fullrank.data.events.store import Store
+from fullrank.data.events.stream import Here
 
 PER_FILE = 10_000_000
 PER_PART = 2_000_000
 SPEC = Prepare(k_core=5)
+PASSES = ("look", "spill", "filter", "write")
 
 
 def write_events(folder: Path, events: int, per_file: int = PER_FILE) -> None:
@@ -97,6 +104,8 @@ def measure(options: argparse.Namespace, say: Say) -> Figures:
             "memory_over_10x_data": whole["anonymous_mb"] / tenth["anonymous_mb"],
             "seconds": whole["seconds"],
             "seconds_tenth": tenth["seconds"],
+            **{f"{name}_seconds": whole[f"{name}_seconds"] for name in PASSES},
+            "cores": whole["cores"],
             "crashes": crashes,
             "equal_after_crashes": print_of == tenth["fingerprint"],
             "fingerprint": whole["fingerprint"],
@@ -139,19 +148,49 @@ def _beside_spark(options: argparse.Namespace, folder: Path, say: Say) -> Figure
     })  # fmt: skip
 
 
+@contextmanager
+def _timed_passes() -> Iterator[dict[str, float]]:
+    """The seconds of each pass in this process; planted events need no rounds of a core."""
+    seconds = dict.fromkeys(PASSES, 0.0)
+
+    def timed(owner: Any, name: str, label: Callable[..., str]) -> Any:
+        done = getattr(owner, name)
+
+        def measured(*given: Any, **named: Any) -> Any:
+            begun = time.perf_counter()
+            result = done(*given, **named)
+            if label(*given) in seconds:
+                seconds[label(*given)] += time.perf_counter() - begun
+            return result
+
+        return mock.patch.object(owner, name, measured)
+
+    def task(runner: Any, work: Any, numbers: Any) -> str:
+        return str(getattr(work, "func", work).__name__)
+
+    with (
+        timed(EventPieces, "look", lambda *given: "look"),
+        timed(EventPieces, "spill", lambda *given: "spill"),
+        timed(Here, "total", task),
+    ):
+        yield seconds
+
+
 def _one(events: str, out: str, parts: str, master: str | None = None) -> None:
     """One preparation, in this process: its seconds, its peak memory and what came of it, as JSON."""
     if master is not None:
         spark.session_of(None, master).sparkContext.setLogLevel("ERROR")
-    begun = time.perf_counter()
-    with most_anonymous() as most:
+    begun, used = time.perf_counter(), time.process_time()
+    with most_anonymous() as most, _timed_passes() as passes:
         if master is None:
             store = prepared(Path(events), Path(out), int(parts))
         else:
             store = prepare(events, out, spec=SPEC, parts=int(parts), engine="spark", overwrite=True)
+    seconds = time.perf_counter() - begun
     print(json.dumps({
-        "seconds": time.perf_counter() - begun, "anonymous_mb": most[0], "events": store.num_events,
-        "memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, "fingerprint": store.fingerprint,
+        "seconds": seconds, "cores": (time.process_time() - used) / seconds, "anonymous_mb": most[0],
+        "memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, "events": store.num_events,
+        "fingerprint": store.fingerprint, **{f"{name}_seconds": value for name, value in passes.items()},
     }))  # fmt: skip
 
 

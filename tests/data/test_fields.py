@@ -13,7 +13,8 @@ import torch
 
 import fullrank as fr
 from fullrank.data.frames import InputTable
-from fullrank.data.impressions.fields import FieldInfo, Schema
+from fullrank.data.impressions.encoding import bag_values
+from fullrank.data.impressions.fields import BagOf, FieldInfo, Schema, SequenceOf
 from fullrank.data.impressions.infer import infer, summary
 from fullrank.data.impressions.numeric import Moments, Quantiles
 from fullrank.data.impressions.splits import Cuts
@@ -231,6 +232,22 @@ def test_canonical() -> None:
     assert canonical(pl.Series([True, None]), "x").to_list() == ["true", None]
     assert canonical(pl.Series(["a", ""]).cast(pl.Categorical), "x").to_list() == ["a", None]
     assert canonical(pl.Series([2**64 - 1], dtype=pl.UInt64), "x").to_list() == [str(2**64 - 1)]
+
+
+@pytest.mark.parametrize("kind", ["bag", "sequence"])
+def test_lists_that_repeat_are_those_that_do_not(kind: str) -> None:
+    """Text of few different lists is cut once for each; behind a thousand rows of them it may be otherwise."""
+    (field,) = Schema.parse({
+        "label": "x", "fields": [{"kind": kind, "name": "tags", "separator": "|", "max_length": 3}]
+    }).fields  # fmt: skip
+    assert isinstance(field, BagOf | SequenceOf)
+    few = ["b", None, "a| b|c|d", "", "|", "  ", "c||a", "b"] * 200
+    for texts in (few, few[:1200] + [f"{row}|{row % 7}" for row in range(2000)], few[:9], [None] * 9, []):
+        found, lengths = bag_values(pl.Series("tags", texts, dtype=pl.String), field, "x")
+        cut = [[part.strip() for part in (text or "").split("|") if part.strip()] for text in texts]
+        kept = [parts[:3] if kind == "bag" else parts[-3:] for parts in cut]
+        assert found.to_list() == [part for parts in kept for part in parts] and found.dtype == pl.String
+        assert lengths.tolist() == list(map(len, kept)) and lengths.dtype == np.int64
 
 
 def test_counts_survive_merging(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,3 +53,11 @@ def test_all_events_of_a_store(store: Store) -> None:
 def test_times_are_unknown_where_the_store_has_none(tmp_path: Path) -> None:
     store = prepare(events((1, 1, 1), (1, 2, 2), (1, 3, 3)), tmp_path / "s", spec=Prepare(columns=Columns(time=None)))
     assert store.events.times is None and store.eval_set("test").histories.seconds is None
+
+
+@pytest.mark.parametrize("last", [[7], [7, 9]], ids=["one target each", "several"])
+def test_targets_in_the_history_of_their_user_are_counted(last: list[int]) -> None:
+    """A history may hold its target twice, and a hit may stand first in it, right behind another user's."""
+    histories = Jagged.from_lists([[5, 1, 1], [7, 2], [], [3, 1], [7]], np.int32)
+    users = EvalSet(Histories(histories), Jagged.from_lists([[1], [7], [7], [9], last], np.int32))
+    assert [users.repeated_targets(chunk) for chunk in (1, 2, 9)] == [3, 3, 3]

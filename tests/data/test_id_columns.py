@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 from pathlib import Path
+from unittest.mock import Mock
 
 import polars as pl
 import pytest
@@ -229,6 +230,10 @@ def test_what_does_not_fit_into_memory_is_prepared_in_parts(tmp_path: Path, monk
     assert len(store.folders) == 2 and store.fingerprint == expected and "in pieces" in said[-1]
     with refused("too-large-for-memory", "users"):
         prepare(path, tmp_path / "u", users=pl.DataFrame({"user_id": [1]}))
+    with pytest.raises(RuntimeError), monkeypatch.context() as broken:
+        broken.setattr("fullrank.data.events.write.write_store", Mock(side_effect=RuntimeError))
+        prepare(path, tmp_path / "again")
+    assert prepare(path, tmp_path / "again").fingerprint == expected, "what was read by the broken one is taken up"
     write(EVENTS.with_columns(user_id=pl.lit(1)), path)
     monkeypatch.setattr(needed_memory, "available_bytes", lambda: 2500)
     with refused("too-large-for-memory", "40 events lie in one"):

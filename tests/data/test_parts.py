@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import signal
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ from folders import python
 from fullrank.core.errors import UserError
 from fullrank.core.jagged import Jagged
 from fullrank.core.parted import PartedArray, occurrences, stretches
-from fullrank.data.events import parts
+from fullrank.data.events import parts, stream
 from fullrank.data.events.loader import Loader
 from fullrank.data.manifest import sealed
 from fullrank.data.user_keys import user_keys
@@ -143,6 +145,37 @@ def test_a_part_is_a_store(table: pl.DataFrame, tmp_path: Path) -> None:
     assert (np.diff(keys) >= 0).all() and keys.max() < 2**62
     assert (parts.user_buckets(keys) < parts.BUCKETS).all()
     assert fr.verify(whole.path).ok and fr.verify(own[0].path).ok
+
+
+@pytest.mark.parametrize("free, most", [(None, 4), (10_000, 4), (650, 3), (50, 1)])
+def test_no_more_parts_are_in_work_than_memory_holds(
+    free: int | None, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream, "thread_count", lambda: 4)
+    monkeypatch.setattr(stream, "available_bytes", lambda: free)
+    lock, at_work, seen = threading.Lock(), [0], []
+
+    def work(number: int) -> int:
+        with lock:
+            at_work[0] += 1
+            seen.append(at_work[0])
+        time.sleep(0.01)
+        with lock:
+            at_work[0] -= 1
+        return number
+
+    assert stream.Here(100).total(work, range(12)) == sum(range(12))
+    assert max(seen) == most
+
+
+def test_fingerprints_are_those_of_the_first_version(table: pl.DataFrame, tmp_path: Path) -> None:
+    """A run records that of its store, and is refused on another."""
+    whole = table["user_id"].str.extract(r"(\d+)").cast(pl.Int64) * 10**10 - 5
+    found = [
+        fr.prepare(one, tmp_path / "store", parts=3, set=["k_core=3"], overwrite=True).fingerprint[:16]
+        for one in (table, table.with_columns(user_id=whole))
+    ]
+    assert found == ["556a201364aebcab", "8139c91bf20c3c3f"]
 
 
 def test_a_store_whose_parts_are_not_its_own_is_refused(table: pl.DataFrame, tmp_path: Path) -> None:

@@ -29,7 +29,15 @@ def test_equals_the_polynomial() -> None:
 
 def test_numbers_are_their_text_and_missing_ids_are_nobody() -> None:
     assert user_keys(pl.Series([5, 77, None])).tolist() == [key("5"), key("77"), UNKNOWN]
-    assert user_keys(pl.Series([], dtype=pl.String)).tolist() == []
+    assert user_keys(pl.Series([], dtype=pl.String)).tolist() == user_keys(pl.Series([], dtype=pl.Int64)).tolist() == []
+
+
+@pytest.mark.parametrize("dtype", [pl.Int8, pl.UInt16, pl.Int32, pl.UInt32, pl.Int64, pl.UInt64])
+def test_numbers_of_any_length_are_their_text(dtype: type[pl.DataType]) -> None:
+    low, high = int(pl.select(dtype.min()).item()), int(pl.select(dtype.max()).item())  # type: ignore[attr-defined]
+    edges = [sign * 10**digits + near for digits in range(20) for near in (-1, 0, 1) for sign in (-1, 1)]
+    numbers = pl.Series([low, high, *(one for one in edges if low <= one <= high)], dtype=dtype)
+    assert user_keys(numbers).tolist() == [key(str(one)) for one in numbers.to_list()]
 
 
 def test_rows_of_a_table_are_filled_evenly() -> None:

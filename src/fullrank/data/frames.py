@@ -19,9 +19,9 @@ import json
 import os
 import re
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import narwhals as nw
 import polars as pl
@@ -29,6 +29,7 @@ import polars as pl
 from fullrank.core.errors import UserError, brief, did_you_mean
 from fullrank.core.parquet import BROKEN, unreadable
 from fullrank.core.readers import read_json_text
+from fullrank.core.threads import in_order, thread_count
 from fullrank.data import values
 from fullrank.data.parquet_folder import UnlikeFiles, unlike_files
 
@@ -48,6 +49,7 @@ MOST_LINES = 1_000
 MOST_OTHERS = 100_000
 """Files and folders beside Parquet files below a folder that is read: with more, a wrong folder such as / was named."""
 _FAILURES = (*BROKEN, UnicodeError)
+R = TypeVar("R")
 
 
 class InputTable:
@@ -227,6 +229,14 @@ class Chunks:
     def empty(self) -> pl.DataFrame:
         """The columns without rows."""
         return self._whole.clear() if self._whole is not None else self._read(0, self.rows, self._columns).clear()
+
+    def each(self, work: Callable[[int, pl.DataFrame], R], columns: Sequence[str]) -> Iterator[R]:
+        """`work` of the first row number and the frame of each chunk, in order; several are worked on at once."""
+
+        def one(start: int) -> R:
+            return work(*next(self.of(columns, start, min(start + CHUNK, self.rows))))
+
+        return in_order(one, range(0, self.rows, CHUNK), thread_count())
 
     def of(self, columns: Sequence[str], first: int = 0, stop: int | None = None) -> Iterator[tuple[int, pl.DataFrame]]:
         """The chunks of rows `first` .. `stop` - 1 (None: of all that follow) with some of the columns."""

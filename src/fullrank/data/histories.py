@@ -79,9 +79,10 @@ class EvalSet:
         for low in range(0, len(self), chunk):
             users = self.take(slice(low, low + chunk))
             truth, seen = users.truth, users.histories.items
-            rows, items = seen.row_of(), seen.flat()
+            items = seen.flat()
             if bool((truth.lengths == 1).all()):  # one target each: no need to sort anything
-                count += len(np.unique(rows[items == truth.values[rows]]))
+                hits = np.flatnonzero(items == np.repeat(truth.flat(), seen.lengths))
+                count += len(np.unique(np.searchsorted(seen.offsets, hits, side="right")))
                 continue
             width = int(max(truth.values.max(initial=0), items.max(initial=0))) + 1
             count += int(np.isin(truth.keys(width), seen.keys(width)).sum())

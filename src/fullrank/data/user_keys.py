@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import polars as pl
-from jaxtyping import Int
+from jaxtyping import Int, UInt64
 
 from fullrank.core.jagged import Rows
+from fullrank.data.values import NATIVE, joined
 
 PRIME = np.uint64(0x100000001B3)
 UNKNOWN = -1
@@ -23,21 +25,63 @@ UNKNOWN = -1
 
 def user_keys(ids: pl.Series) -> Int[np.ndarray, "U"]:
     """Keys from 0 to 2^62 - 1; a whole number has that of its text, a missing id `UNKNOWN`."""
-    text = ids.cast(pl.String)
-    known = text.is_not_null().to_numpy()
-    text = text.fill_null("")
-    sizes = text.str.len_bytes().to_numpy().astype(np.int64)
-    letters = np.frombuffer("".join(text.to_list()).encode(), np.uint8).astype(np.uint64)
-    ends = np.cumsum(sizes)
+    known = ids.is_not_null().to_numpy()
     with np.errstate(over="ignore"):  # modulo 2^64 on purpose
-        powers = np.cumprod(np.full(max(int(sizes.max(initial=0)), 1), PRIME))
-        place = np.arange(len(letters)) - np.repeat(ends - sizes, sizes)
-        running = np.concatenate([np.zeros(1, np.uint64), np.cumsum((letters + np.uint64(1)) * powers[place])])
-        mixed = running[ends] - running[ends - sizes] + sizes.astype(np.uint64)
+        if ids.dtype in NATIVE:
+            mixed = _of_numbers(ids.fill_null(0).to_numpy())
+        else:
+            mixed = _of_text(ids.cast(pl.String).fill_null(""))
         for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
             mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
-        mixed = mixed ^ (mixed >> np.uint64(31))
+        mixed ^= mixed >> np.uint64(31)
     return np.where(known, (mixed >> np.uint64(2)).astype(np.int64), UNKNOWN)
+
+
+def _of_text(text: pl.Series) -> UInt64[np.ndarray, "U"]:
+    """The polynomial of each text, and its length."""
+    sizes = text.str.len_bytes().to_numpy().astype(np.int64)
+    letters = np.frombuffer(joined(text), np.uint8).astype(np.uint64)
+    ends = np.cumsum(sizes)
+    powers = np.cumprod(np.full(max(int(sizes.max(initial=0)), 1), PRIME))
+    place = np.arange(len(letters)) - np.repeat(ends - sizes, sizes)
+    running = np.concatenate([np.zeros(1, np.uint64), np.cumsum((letters + np.uint64(1)) * powers[place])])
+    return running[ends] - running[ends - sizes] + sizes.astype(np.uint64)
+
+
+def _of_numbers(numbers: Int[np.ndarray, "U"]) -> UInt64[np.ndarray, "U"]:
+    """`_of_text` of the digits of whole numbers, by Horner's rule from the last digit on, four digits at a time."""
+    negative = numbers < 0
+    left = numbers.astype(np.uint64)
+    left = np.where(negative, ~left + np.uint64(1), left)
+    leading, power, digits, four = _digit_tables()
+    found, sizes = np.zeros(len(left), np.uint64), negative.astype(np.uint64)
+    while (longer := left >= _FOUR_DIGITS).any():
+        rest = left // _FOUR_DIGITS
+        found = np.where(longer, four[left - rest * _FOUR_DIGITS] + PRIME ** np.uint64(4) * found, found)
+        left = np.where(longer, rest, left)
+        sizes += np.where(longer, np.uint64(4), np.uint64(0))
+    found = leading[left] + power[left] * found
+    found = np.where(negative, np.uint64(ord("-") + 1) + PRIME * found, found)
+    return PRIME * found + sizes + digits[left]
+
+
+_FOUR_DIGITS = np.uint64(10_000)
+
+
+@cache
+def _digit_tables() -> tuple[UInt64[np.ndarray, "10000"], ...]:
+    """Of each number below 10,000: sum_i (digit_i + 1) p^i of its digits, p^(their number) and their number; and that
+    sum with zeros before it, of four digits.
+    """
+    numbers = np.arange(10_000, dtype=np.uint64)
+    digits = np.searchsorted([10, 100, 1000], numbers, side="right") + 1
+    sums = [np.zeros(10_000, np.uint64)]
+    with np.errstate(over="ignore"):
+        for size in range(4):  # one digit more, before the others
+            digit = numbers // np.uint64(10**size) % np.uint64(10)
+            sums.append(digit + np.uint64(ord("0") + 1) + PRIME * sums[-1])
+        power = PRIME ** digits.astype(np.uint64)
+    return np.choose(digits, sums), power, digits.astype(np.uint64), sums[-1]
 
 
 @dataclass(frozen=True)

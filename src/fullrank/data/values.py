@@ -11,9 +11,10 @@ from typing import Any, Literal, TypeVar
 
 import numpy as np
 import polars as pl
-from jaxtyping import Float64, Int64
+from jaxtyping import Bool, Float64, Int64
 
 from fullrank.core.errors import UserError
+from fullrank.core.order import stable_order
 
 Unit = Literal["s", "ms", "us", "ns"]
 T = TypeVar("T", bound=Any)
@@ -88,8 +89,14 @@ def parse_whole(text: pl.Series, dtype: Any) -> pl.Series:
 
 def dense(series: pl.Series) -> tuple[np.ndarray, pl.Series]:
     """Codes [E] int32 into the sorted distinct values, and those: equal on every engine and for every row order."""
-    if series.dtype.is_integer() and (found := _counted(series)) is not None:
-        return found
+    if series.dtype.is_integer():
+        if (found := _near(series)) is not None:
+            there, place = found
+            codes = np.cumsum(there, dtype=np.int32)
+            codes -= 1
+            return codes[place], _there(series, there)
+        if len(series) < 2**31:
+            return _ranked(series)
     distinct = series.unique().sort()
     if len(distinct) >= 2**31:
         raise UserError(
@@ -102,19 +109,49 @@ def dense(series: pl.Series) -> tuple[np.ndarray, pl.Series]:
     return codes, distinct
 
 
-def _counted(series: pl.Series) -> tuple[np.ndarray, pl.Series] | None:
-    """`dense` of whole numbers that lie close together, by one table over their span: far less memory than ranks."""
+def distinct(series: pl.Series) -> pl.Series:
+    """The distinct values, in any order."""
+    found = _near(series) if series.dtype.is_integer() else None
+    return series.unique() if found is None else _there(series, found[0])
+
+
+def _near(series: pl.Series) -> tuple[Bool[np.ndarray, "span"], Int64[np.ndarray, "E"]] | None:
+    """Of whole numbers that lie close together: which there are from the least on, and the place of each among these.
+
+    One table over their span takes far less memory than ranks.
+    """
+    if not len(series):
+        return None
     least, most = int(series.min()), int(series.max())  # type: ignore[arg-type]
-    if most - least >= min(2**31 - 1, max(2 * len(series), 2**16)) or most >= 2**63:
+    if most - least >= min(2**31 - 1, max(4 * len(series), 2**16)) or most >= 2**63:
         return None
     # Unsigned ids are cast too: the check above says that the differences fit.
     place = np.subtract(series.to_numpy(), least, dtype=np.int64, casting="unsafe")
     there = np.zeros(most - least + 1, bool)
     there[place] = True
-    codes = np.cumsum(there, dtype=np.int32)
-    codes -= 1
-    distinct = pl.Series(series.name, np.flatnonzero(there)) + least
-    return codes[place], distinct.cast(series.dtype)
+    return there, place
+
+
+def _there(series: pl.Series, there: Bool[np.ndarray, "span"]) -> pl.Series:
+    """The distinct values of `_near`, sorted."""
+    return (pl.Series(series.name, np.flatnonzero(there)) + series.min()).cast(series.dtype)
+
+
+def _ranked(series: pl.Series) -> tuple[np.ndarray, pl.Series]:
+    """`dense` of any whole numbers."""
+    keys = series.to_numpy()
+    order = stable_order(keys)
+    ordered = keys[order]
+    first = np.ones(len(keys), bool)
+    first[1:] = ordered[1:] != ordered[:-1]
+    codes = np.empty(len(keys), np.int32)
+    codes[order] = np.cumsum(first, dtype=np.int32) - np.int32(1)
+    return codes, pl.Series(series.name, ordered[first])
+
+
+def joined(text: pl.Series) -> bytes:
+    """The bytes of all texts behind each other."""
+    return text.str.join("").item().encode() if len(text) else b""
 
 
 _DENSE = 1 << 22  # largest span of whole numbers that are looked up in a table
@@ -286,7 +323,7 @@ def in_time(
     time, key = seconds(series, what, unit, typed=typed, notes=notes)
     if bool((key[1:] >= key[:-1]).all()):
         return time, None
-    return time, np.argsort(key, kind="stable")
+    return time, stable_order(key)
 
 
 def iso(text: pl.Series) -> pl.Series:

@@ -41,8 +41,8 @@ class Fitting:
 
     def require(self, folder: Path) -> None:
         """Raise `UserError` where a part was spilled into `folder` that takes more: a user lies in one part."""
-        for place in folder.iterdir():
-            events = (place / f"item{SUFFIX}").stat().st_size // 4 if place.is_dir() else 0
+        for items in folder.glob(f"*/item{SUFFIX}"):
+            events = items.stat().st_size // 4
             if events * ROW > self.room:
                 raise UserError(
                     f"{events:,} events lie in one of {self.parts:,} parts, since the events of a user do: it takes "

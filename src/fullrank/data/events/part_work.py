@@ -16,6 +16,7 @@ import numpy as np
 import polars as pl
 from jaxtyping import Bool, Int64
 
+from fullrank.core.order import stable_order
 from fullrank.core.parquet import read_parquet
 from fullrank.data import manifest as manifests
 from fullrank.data import values
@@ -27,6 +28,7 @@ from fullrank.data.events.table import Events, JoinedTable
 from fullrank.data.user_keys import user_keys
 
 ITEM_IDS, SPILL = "item_ids.parquet", "spill"
+NO_USER = 2**62
 BINS = 1 << 20
 """Stretches of time in which events are counted where a share of them is asked for that is rounded to four digits."""
 WAYS = 256
@@ -45,24 +47,35 @@ class PartRunner(Protocol):
 
 @dataclass(frozen=True)
 class Counted:
-    """Distinct users, items and events of some parts: no user is in two of them."""
+    """The events of some parts: no user is in two of them."""
 
     users: int
-    items: Bool[np.ndarray, "V"]
-    events: int
+    """Distinct ones."""
+    fewest: int
+    """Events of the user who has the fewest; `NO_USER` without users."""
+    items: Int64[np.ndarray, "V"]
+    """Events of each."""
 
     @classmethod
     def of(cls, events: Events) -> Counted:
-        items = np.zeros(len(events.item_ids), bool)
-        items[events.item] = True
-        users = np.bincount(events.user, minlength=len(events.user_ids)) > 0
-        return cls(int(users.sum()), items, len(events))
+        users = np.bincount(events.user, minlength=len(events.user_ids))
+        users = users[users > 0]
+        items = np.bincount(events.item, minlength=len(events.item_ids))
+        return cls(len(users), int(users.min(initial=NO_USER)), items)
 
     def __add__(self, other: Counted) -> Counted:
-        return Counted(self.users + other.users, self.items | other.items, self.events + other.events)
+        return Counted(self.users + other.users, min(self.fewest, other.fewest), self.items + other.items)
+
+    @property
+    def events(self) -> int:
+        return int(self.items.sum())
 
     def facts(self) -> dict[str, int]:
-        return {"users": self.users, "items": int(self.items.sum()), "events": self.events}
+        return {"users": self.users, "items": int((self.items > 0).sum()), "events": self.events}
+
+    def is_core(self, per_user: int, per_item: int) -> bool:
+        """Whether each user and each item that is left has so many events."""
+        return self.fewest >= per_user and not ((self.items > 0) & (self.items < per_item)).any()
 
 
 @dataclass(frozen=True)
@@ -85,14 +98,17 @@ class Segments:
     @classmethod
     def of(cls, store: Store, span: Sequence[int] | None) -> Segments:
         """Those of a part; `span`: the first and the last second of all."""
-        segment, items = splits.event_parts(store.offsets, store.bounds), np.asarray(store.items)
-        counts = np.stack([np.bincount(items[segment == n], minlength=store.num_items) for n in range(3)])
+        segment = splits.event_parts(store.offsets, store.bounds)
+
+        def counted(place: np.ndarray, size: int) -> Int64[np.ndarray, "3 size"]:
+            return np.bincount(segment * np.int64(size) + place, minlength=3 * size).reshape(3, size)
+
+        items = counted(np.asarray(store.items), store.num_items)
         if span is None or store.times is None:
-            return cls(counts, None)
+            return cls(items, None)
         low, high = span
         width = max((high - low) // BINS, 1)
-        place, size = (np.asarray(store.times) - low) // width, (high - low) // width + 1
-        return cls(counts, np.stack([np.bincount(place[segment == n], minlength=size) for n in range(3)]))
+        return cls(items, counted((np.asarray(store.times) - low) // width, (high - low) // width + 1))
 
     def __add__(self, other: Segments) -> Segments:
         bins = None if self.bins is None or other.bins is None else self.bins + other.bins
@@ -146,10 +162,6 @@ class PartWork:
         save_events(self._folder(number), replace(events, rating=None))
         return AllCounted(tuple(counted))
 
-    def item_counts(self, number: int) -> Int64[np.ndarray, "V"]:
-        """Events of each item that are left of a part."""
-        return np.bincount(self._left(number).item, minlength=len(self.item_ids))
-
     def core(self, number: int, enough: Bool[np.ndarray, "V"], per_user: int) -> Counted:
         """Drop events of items that have not enough, and of users with fewer than `per_user`."""
         events = self._left(number)
@@ -182,18 +194,19 @@ class PartWork:
         return Segments.of(Store.open(out, verify=False), self.state["span"])
 
     def _read(self, number: int) -> Events:
-        """The events of a part as they were read, in order of time; users in order of key and id."""
+        """The events of a part as they were read: users in order of key and id, the events of each in order of time."""
         spill, state = Spill(self.work / SPILL, 1), self.state
         users, columns = spill.read(number, state["columns"], text=state["text_users"])
         user, user_ids = values.dense(users) if len(users) else (np.zeros(0, np.int32), users)
-        order = np.lexsort((np.arange(len(user_ids)), user_keys(user_ids)))
+        order = np.argsort(user_keys(user_ids), kind="stable")
         rank = np.empty(len(order), np.int32)
         rank[order] = np.arange(len(order), dtype=np.int32)
         events = Events(
             rank[user], columns["item"], user_ids[order].alias("user_id"), self.item_ids, columns.get("time"),
             columns.get("rating"), columns.get("weight"), columns.get("type"), tuple(state["types"]),
         )  # fmt: skip
-        return events.take(np.argsort(columns["key"], kind="stable")) if "key" in columns else events
+        key = columns.get("key", events.time)  # a key that is the time itself was not written
+        return events.take(stable_order(events.user) if key is None else stable_order(events.user, key))
 
     def _left(self, number: int) -> Events:
         return load_events(self._folder(number), self.item_ids, tuple(self.state["types"]))

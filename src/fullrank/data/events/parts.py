@@ -23,6 +23,7 @@ from jaxtyping import Int32, Int64
 
 from fullrank.core.errors import UserError
 from fullrank.data import manifest as manifests
+from fullrank.data.values import joined
 
 FORMAT = manifests.PARTS
 FORMAT_VERSION = 1
@@ -64,16 +65,18 @@ def bucket_hashes(
     """
     buckets, starts = user_buckets(keys), offsets[:-1]
     text = user_ids.cast(pl.String)
+    sizes, letters = text.str.len_bytes().to_numpy().astype("<i8"), joined(text)
+    ends = np.concatenate([[0], np.cumsum(sizes)]).tolist()
     numbers = np.column_stack([np.diff(offsets), bounds - starts[:, None]]).astype("<i8")
+    items = np.ascontiguousarray(items, dtype="<i4")
     found = {}
     edges = np.searchsorted(buckets, np.arange(BUCKETS + 1))
     for bucket in np.flatnonzero(np.diff(edges)).tolist():
         low, high = int(edges[bucket]), int(edges[bucket + 1])
-        own = text[low:high]
-        state = hashlib.sha256(own.str.len_bytes().cast(pl.Int64).to_numpy().astype("<i8").tobytes())
-        state.update(own.str.join("").item().encode())
-        state.update(np.ascontiguousarray(numbers[low:high]).data)
-        state.update(np.ascontiguousarray(items[offsets[low] : offsets[high]], dtype="<i4").data)
+        state = hashlib.sha256(sizes[low:high].data)
+        state.update(letters[ends[low] : ends[high]])
+        state.update(numbers[low:high].data)
+        state.update(items[offsets[low] : offsets[high]].data)
         found[bucket] = state.hexdigest()
     return found
 
@@ -86,7 +89,7 @@ def whole_fingerprint(user_type: Any, item_ids: pl.Series, hashes: Mapping[int, 
         state.update(b"text" if kind == pl.String else b"whole")
     state.update(text.str.len_bytes().cast(pl.Int64).to_numpy().astype("<i8").tobytes())
     for start in range(0, len(text), 1 << 20):  # ids of a large catalogue are not joined at once
-        state.update(text[start : start + (1 << 20)].str.join("").item().encode())
+        state.update(joined(text[start : start + (1 << 20)]))
     for bucket in sorted(hashes):
         state.update(f"{bucket}:{hashes[bucket]}\n".encode())
     return state.hexdigest()

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import lru_cache
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache, partial
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import polars as pl
@@ -14,11 +15,13 @@ from fullrank.core.errors import UserError
 from fullrank.data import values
 from fullrank.data.events import parts
 from fullrank.data.events.filters import Prepare
-from fullrank.data.events.spill import Spill
+from fullrank.data.events.spill import ByPart, Spill
 from fullrank.data.events.table import missing_rows
 from fullrank.data.frames import Chunks, InputTable
 from fullrank.data.user_keys import user_keys
 from fullrank.data.values import IntIndex, TextIndex
+
+T = TypeVar("T")
 
 
 class EventPieces:
@@ -29,7 +32,8 @@ class EventPieces:
         self.source, self.spec = source if source.typed else _typed(source, spec), spec
         rating = columns.rating if spec.min_rating is not None else None
         roles = (columns.user, columns.item, columns.time, columns.type, columns.weight, rating)
-        self.chunks = Chunks(self.source, [name for name in dict.fromkeys(roles) if name is not None], scratch)
+        self.columns = [name for name in dict.fromkeys(roles) if name is not None]
+        self.chunks = Chunks(self.source, self.columns, scratch)
         if self.chunks.rows == 0:
             raise UserError(f"{source.name} has no rows", code="empty-table")
         for name in (columns.user, columns.item):
@@ -38,27 +42,39 @@ class EventPieces:
         self.doubts: set[str] = set()
         """What is to be said of the times."""
 
-    def __iter__(self) -> Iterator[tuple[str, pl.DataFrame]]:
-        """(the rows, as errors name them; frame) of each piece, without rows that `missing` drops."""
+    def _each(self, work: Callable[[str, pl.DataFrame], T], columns: Sequence[str]) -> Iterator[T]:
+        """`work` of (the rows, as errors name them; frame) of each piece, without rows that `missing` drops."""
         self.left_out = 0
-        for start, frame in self.chunks:
-            what = self.source.name
-            if self.chunks.rows > len(frame):
-                what += f", rows {start:,} to {start + len(frame) - 1:,},"
-            if self.spec.missing == "drop":
-                missing = missing_rows(frame, self.spec.columns)
-                self.left_out += int(missing.sum())
-                frame = frame.filter(~missing)
-            if len(frame):
-                yield what, frame
+        for left_out, found in self.chunks.each(partial(self._one, work), columns):
+            self.left_out += left_out
+            if found is not None:
+                yield found
+
+    def _one(self, work: Callable[[str, pl.DataFrame], T], start: int, frame: pl.DataFrame) -> tuple[int, T | None]:
+        what, left_out = self.source.name, 0
+        if self.chunks.rows > len(frame):
+            what += f", rows {start:,} to {start + len(frame) - 1:,},"
+        if self.spec.missing == "drop":
+            missing = missing_rows(frame, self.spec.columns)
+            left_out = int(missing.sum())
+            frame = frame.filter(~missing)
+        return left_out, work(what, frame) if len(frame) else None
 
     def look(self) -> tuple[pl.Series, tuple[str, ...]]:
         """The sorted ids of items, and the sorted types of events."""
         columns, items, types = self.spec.columns, _Distinct(), _Distinct()
-        for what, frame in self:
-            items.add(values.ids(frame[columns.item], f"column {columns.item!r} of {what}"))
-            if columns.type is not None:
-                types.add(values.names(frame[columns.type], f"column {columns.type!r} of {what}"))
+
+        def ids(what: str, frame: pl.DataFrame) -> tuple[pl.Series, pl.Series | None]:
+            item = values.distinct(values.ids(frame[columns.item], f"column {columns.item!r} of {what}"))
+            if columns.type is None:
+                return item, None
+            return item, values.names(frame[columns.type], f"column {columns.type!r} of {what}").unique()
+
+        read = [columns.item] if columns.type is None else [columns.item, columns.type]
+        for item, kind in self._each(ids, self.columns if self.spec.missing == "drop" else read):
+            items.add(item)
+            if kind is not None:
+                types.add(kind)
         found = items.sorted("item_id")
         if not len(found):
             raise UserError(
@@ -72,15 +88,21 @@ class EventPieces:
         self, item_ids: pl.Series, type_names: tuple[str, ...], spill: Spill
     ) -> tuple[tuple[int, int] | None, int]:
         """Every event to the part of its user. Returns the first and the last second, and the number of events."""
-        spans, events = [], 0
-        for what, frame in self:
+        times, spans, events = self.spec.columns.time, [], 0
+
+        def coded(what: str, frame: pl.DataFrame) -> tuple[ByPart, bool, tuple[int, int] | None]:
             part, users, own = coded_piece(frame, what, self.spec, item_ids, type_names, spill.parts, notes=self.doubts)
-            self.text_users = users.dtype == pl.String
-            if self.spec.columns.time is not None:
-                self.numbers = frame[self.spec.columns.time].dtype.is_numeric()
-                spans.append((int(own["time"].min()), int(own["time"].max())))
-            spill.add(part, users, own)
-            events += len(frame)
+            if times is not None:
+                self.numbers = frame[times].dtype.is_numeric()
+            span = None if times is None else (int(own["time"].min()), int(own["time"].max()))
+            if times is not None and own["key"] is own["time"]:
+                del own["key"]
+            return spill.by_part(part, users, own), users.dtype == pl.String, span
+
+        for some, text, span in self._each(coded, self.columns):
+            spill.hold(some)
+            self.text_users, events = text, events + int(some.edges[-1])
+            spans += [] if span is None else [span]
         spill.flush()
         return (min(one for one, _ in spans), max(one for _, one in spans)) if spans else None, events
 
@@ -180,12 +202,13 @@ class _Distinct:
         self._held = self._merged = 0
 
     def add(self, some: pl.Series) -> None:
-        self._found.append(some.unique())
-        self._held += len(self._found[-1])
+        """More values, distinct among themselves."""
+        self._found.append(some)
+        self._held += len(some)
         if self._held > 2 * self._merged + (1 << 20):
-            self._found = [pl.concat(self._found).unique()]
+            self._found = [values.distinct(pl.concat(self._found))]
             self._held = self._merged = len(self._found[0])
 
     def sorted(self, name: str) -> pl.Series:
-        whole = pl.concat(self._found).unique().sort() if self._found else pl.Series([], dtype=pl.String)
+        whole = values.distinct(pl.concat(self._found)).sort() if self._found else pl.Series([], dtype=pl.String)
         return whole.alias(name)

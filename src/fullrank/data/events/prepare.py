@@ -199,7 +199,7 @@ def _prepare_parts(
         raise UserError(
             "a store in parts keeps no table of users: leave out users, or parts", code="setting-without-effect"
         )
-    runner: PartRunner = stream.Here()
+    runner: PartRunner | None = None
     if engine == "spark":
         spark.require_readable(source)
         session = spark.session_of(events, master)

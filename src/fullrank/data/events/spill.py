@@ -1,28 +1,44 @@
 """Events on their way to the parts of a store: columns that grow in files, one folder for each part.
 
 A table is read in chunks, and each chunk's events go to the parts of their users in input order. What is held in memory
-is `HELD` bytes, and one part when it is read back.
+is `HELD` bytes at most, and one part when it is read back.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import polars as pl
-from jaxtyping import Int
+from jaxtyping import Int, Int64, UInt8
 
-from fullrank.core.files import NotWritten, reason_of, write_array
+from fullrank.core.files import NotWritten, reason_of
+from fullrank.core.order import stable_order
 from fullrank.core.parquet import read_parquet
 from fullrank.core.tables import write_table
 from fullrank.data.events.table import Events
+from fullrank.data.values import joined, take
 
-HELD = 128 << 20
-"""Bytes that wait in memory before they are written."""
+HELD, EACH = 128 << 20, 1 << 18
+"""Bytes that wait in memory before they are written: at most, and for each file that is opened for it."""
 SUFFIX = ".column"
 TEXT = "user_text"
 """The file of the bytes of user ids that are text; their lengths stand in `user`."""
+
+
+@dataclass(frozen=True)
+class ByPart:
+    """Some events in order of their parts."""
+
+    edges: Int64[np.ndarray, "P1"]
+    """Where each part begins, and where the last ends."""
+    columns: Mapping[str, np.ndarray]
+    letter_edges: Int64[np.ndarray, "P1"] | None = None
+    """`edges` of `letters`."""
+    letters: UInt8[np.ndarray, "m"] | None = None
+    """The bytes of user ids that are text."""
 
 
 class Spill:
@@ -37,21 +53,31 @@ class Spill:
 
     def add(self, part: Int[np.ndarray, "n"], users: pl.Series, columns: Mapping[str, np.ndarray]) -> None:
         """Some events: the part of each, its user's id, and its other columns."""
-        order = np.argsort(part, kind="stable")
-        edges = np.searchsorted(part[order], np.arange(self.parts + 1))
-        text = users.dtype == pl.String
-        sorted_users = users[order]
-        numbers = sorted_users.str.len_bytes().to_numpy() if text else sorted_users.to_numpy()
-        own = {"user": numbers.astype(np.uint32) if text else numbers, **{n: c[order] for n, c in columns.items()}}
-        self.columns = {name: values.dtype.str for name, values in own.items()}
-        for number in np.flatnonzero(np.diff(edges)).tolist():
-            low, high = int(edges[number]), int(edges[number + 1])
-            for name, values in own.items():
-                self._hold(number, name, values[low:high])
-            if text:
-                joined = "".join(sorted_users[low:high].to_list()).encode()
-                self._hold(number, TEXT, np.frombuffer(joined, np.uint8))
-        if self._held > HELD:
+        self.hold(self.by_part(part, users, columns))
+
+    def by_part(self, part: Int[np.ndarray, "n"], users: pl.Series, columns: Mapping[str, np.ndarray]) -> ByPart:
+        """The same events in order of their parts, for `hold`; any thread may do it."""
+        order = stable_order(part)
+        edges = np.concatenate([[0], np.cumsum(np.bincount(part, minlength=self.parts))])
+        users = take(users, order, users.name)
+        own = {name: values[order] for name, values in columns.items()}
+        if users.dtype != pl.String:
+            return ByPart(edges, {"user": users.to_numpy(), **own})
+        lengths = users.str.len_bytes().to_numpy().astype(np.uint32)
+        ends = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])[edges]
+        return ByPart(edges, {"user": lengths, **own}, ends, np.frombuffer(joined(users), np.uint8))
+
+    def hold(self, events: ByPart) -> None:
+        """Have events wait behind those of each part that came before. Raises `UserError` as `flush`."""
+        self.columns = {name: values.dtype.str for name, values in events.columns.items()}
+        arrays = {name: (values, events.edges.tolist()) for name, values in events.columns.items()}
+        if events.letters is not None and events.letter_edges is not None:
+            arrays[TEXT] = events.letters, events.letter_edges.tolist()
+        for number in np.flatnonzero(np.diff(events.edges)).tolist():
+            for name, (values, edges) in arrays.items():
+                self._waiting.setdefault((number, name), []).append(values[edges[number] : edges[number + 1]])
+        self._held += sum(values.nbytes for values, _ in arrays.values())
+        if self._held > min(HELD, EACH * len(self._waiting)):
             self.flush()
 
     def flush(self) -> None:
@@ -61,8 +87,7 @@ class Spill:
                 folder = self.folder / f"{part:05}"
                 folder.mkdir(parents=True, exist_ok=True)
                 with open(folder / f"{name}{SUFFIX}", "ab") as file:
-                    for values in waiting:
-                        file.write(np.ascontiguousarray(values).data)
+                    file.write(np.concatenate(waiting).data)
         except OSError as error:
             raise NotWritten(self.folder, reason_of(error), folder=True) from error
         self._waiting, self._held = {}, 0
@@ -81,26 +106,36 @@ class Spill:
             return pl.Series("user_id", users), found
         return _texts(users.astype(np.int64), column(TEXT, "u1")), found
 
-    def _hold(self, part: int, name: str, values: np.ndarray) -> None:
-        self._waiting.setdefault((part, name), []).append(values)
-        self._held += values.nbytes
 
-
-def _texts(lengths: np.ndarray, letters: np.ndarray) -> pl.Series:
+def _texts(lengths: Int64[np.ndarray, "n"], letters: UInt8[np.ndarray, "m"]) -> pl.Series:
     """Text of its bytes behind each other: cut where each ends."""
-    ends = np.cumsum(lengths)
-    whole = letters.tobytes()
-    starts = (ends - lengths).tolist()
-    return pl.Series("user_id", [whole[a:b].decode() for a, b in zip(starts, ends.tolist(), strict=True)])
+    import pyarrow as pa
+
+    edges = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+    buffers = [pa.py_buffer(edges), pa.py_buffer(letters)]
+    return pl.Series("user_id", pa.LargeStringArray.from_buffers(len(lengths), *buffers))
+
+
+def largest_part(folder: Path) -> int:
+    """Bytes of the largest part of those that lie in a folder."""
+    return max((sum(file.stat().st_size for file in part.glob(f"*{SUFFIX}")) for part in folder.iterdir()), default=0)
 
 
 def save_events(folder: Path, events: Events) -> None:
-    """Write events of one part: their arrays, and the ids of its users."""
+    """Write events of one part: their arrays, and the ids of its users.
+
+    Whoever is killed reads the part anew, so nothing is flushed to disk. Files that are there may still be mapped: they
+    are replaced, not written over.
+    """
     folder.mkdir(exist_ok=True)
     for name in ("user", "item", "time", "weight", "type"):
         values = getattr(events, name)
         if values is not None:
-            write_array(folder / f"{name}.npy", values)
+            path = folder / f"{name}.npy"
+            path.unlink(missing_ok=True)
+            with open(path, "wb") as file:
+                np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(values))
+                file.write(np.ascontiguousarray(values).data)
     write_table(pl.DataFrame({"user_id": events.user_ids}), folder / "users.parquet")
 
 

@@ -13,12 +13,14 @@ from jaxtyping import Int64
 
 from fullrank import __version__
 from fullrank.core.files import whole_folder, write_array, write_json
+from fullrank.core.order import stable_order
 from fullrank.core.tables import write_table
 from fullrank.data import manifest as manifests
 from fullrank.data.events import parts as parts_of
 from fullrank.data.events import splits
 from fullrank.data.events.store import ARRAYS, FORMAT, FORMAT_VERSION
 from fullrank.data.events.table import Events, JoinedTable
+from fullrank.data.values import joined
 
 
 def write_store(
@@ -36,9 +38,9 @@ def write_store(
 
     `keys` of the users, in rising order, make it a part of a store in parts: it gets the hashes of its buckets.
     """
-    order = np.argsort(events.user, kind="stable")  # events are chronological: users' histories stay so
+    if not bool((events.user[1:] >= events.user[:-1]).all()):
+        events = events.take(stable_order(events.user))  # they are chronological: users' histories stay so
     offsets = np.concatenate([[0], np.cumsum(np.bincount(events.user, minlength=len(users.ids)))]).astype(np.int64)
-    events = events.take(order)
     bounds, rule = split.bounds(offsets, events.time)
     parts = splits.split_counts(offsets, bounds, events.item, len(items.ids))
     notes = [*splits.split_notes(parts), *events.notes, *items.notes, *users.notes]
@@ -93,7 +95,7 @@ def store_fingerprint(
         text = ids.cast(pl.String)
         state.update(b"text" if ids.dtype == pl.String else b"whole")
         state.update(text.str.len_bytes().cast(pl.Int64).to_numpy().astype("<i8").tobytes())
-        state.update(text.str.join("").item().encode())
+        state.update(joined(text))
     for array in (items, offsets, bounds):
         state.update(np.int64(array.size).tobytes())
         state.update(np.ascontiguousarray(array, dtype="<i8").data)

@@ -149,6 +149,14 @@ def bag_values(series: pl.Series, field: BagOf | SequenceOf, what: str) -> tuple
     Raises `UserError` for text without a separator and for columns that are neither. Lists need none: a
     schema that splits the text of a store takes lists of new impressions as they are.
     """
+    head = series.head(_LOOK)
+    if series.dtype == pl.String and 2 * head.n_unique() < len(head):
+        text = series.fill_null("")
+        texts = text.unique()
+        if 4 * len(texts) < len(text):  # the same lists again and again: each is read once
+            code = text.cast(pl.Enum(texts)).to_physical().to_numpy()
+            found, lengths = bag_values(texts, field, what)
+            return found[Jagged.from_lengths(np.arange(len(found)), lengths).take(code).flat()], lengths[code]
     series = _lists(series, field, what)
     given = series.list.len().fill_null(0).to_numpy().astype(np.int64)
     found = canonical(series.filter(pl.Series(given > 0)).explode(), what)
@@ -164,6 +172,10 @@ def bag_values(series: pl.Series, field: BagOf | SequenceOf, what: str) -> tuple
         found = found.filter(pl.Series(at < field.max_length))
         lengths = np.minimum(lengths, field.max_length)
     return found, lengths
+
+
+_LOOK = 1_000
+"""Rows in which it shows whether many texts are different."""
 
 
 def _lists(series: pl.Series, field: BagOf | SequenceOf, what: str) -> pl.Series:

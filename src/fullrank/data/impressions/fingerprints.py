@@ -20,6 +20,7 @@ from fullrank.core.jagged import Jagged
 from fullrank.core.parquet import read_parquet
 from fullrank.core.spec import spec_tree
 from fullrank.data.impressions.fields import Schema
+from fullrank.data.values import joined
 
 TABLES = ("vocabulary.parquet", "groups.parquet")
 BLOCKS = 4096
@@ -56,7 +57,7 @@ def _add_tables(state: Any, folder: Path, files: Iterable[str]) -> None:
             for column in table.columns:
                 text = table[column].cast(pl.String)
                 state.update(text.str.len_bytes().cast(pl.Int64).to_numpy().astype("<i8").tobytes())
-                state.update(text.str.join("").item().encode())
+                state.update(joined(text))
 
 
 def block_edges(rows: int) -> Int64[np.ndarray, "edges"]:
