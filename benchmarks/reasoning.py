@@ -5,7 +5,8 @@ lists of 20 (128 full histories of 50 events, 88,000 items, width 256, inner 300
 steps, PLR 2 steps in 2 streams). The base computes every position of its last layer, as the reasoners' prefix does.
 ``flops_*``: products of one history's answer, counted on paper (see `flops`). ``plr_train_step_over_base``: forward,
 backward and AdamW of 128 full histories at 12 thousand items; PLR reads them twice and compares its states on 1,024
-items, or on all (``plr_train_step_full_over_base``).
+items, or on all (``plr_train_step_full_over_base``). Freed memory is kept, as in any process that runs a model on the
+CPU.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.harness import Benchmark, Figures, Say, main, require, rounded
+from fullrank.core.device import resolve_device
 from fullrank.data.batch import Batch
 from fullrank.data.events.catalog import Catalog
 from fullrank.experiment import Training
@@ -178,6 +180,7 @@ def measure(options: argparse.Namespace, say: Say) -> Figures:
 
 def latency(options: argparse.Namespace, say: Say) -> Figures:
     """Seconds of one batch, histories to lists; the three take turns."""
+    resolve_device("cpu")
     batch = rows_of(ROWS, options.items)
     answering = {kind: _answering(model_of(kind, options.items), batch) for kind in SHAPES}
     taken = _by_turns(answering, options.rounds, say, "answer")

@@ -103,3 +103,11 @@ def test_taking_moves_no_values() -> None:
 def test_rows_without_values(count: int) -> None:
     jagged = Jagged.from_lengths(np.zeros(0, np.int64), np.zeros(count, np.int64))
     assert jagged.padded().shape == (count, 1) and jagged.flat().tolist() == [] and len(jagged.distinct()) == count
+
+
+def test_a_padded_row_is_a_copy() -> None:
+    """Of one row, too: whoever fills the table must not write into a request's history."""
+    values = np.arange(6)
+    for rows in (Jagged.from_lengths(values, np.array([6])), Jagged.from_lengths(values, np.array([2, 4]))):
+        rows.padded()[:] = -1
+    assert values.tolist() == [0, 1, 2, 3, 4, 5]

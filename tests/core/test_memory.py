@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import sys
 from pathlib import Path
 
@@ -50,3 +51,23 @@ def test_the_limit_of_the_process_counts() -> None:
         "from fullrank.core.memory import available_bytes\nprint(available_bytes())"
     )
     assert 0 < int(python(script).stdout) < 2**30
+
+
+@pytest.mark.process
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="a setting of glibc's malloc")
+def test_freed_memory_is_kept_for_the_next_batch() -> None:
+    """Blocks of 20 MiB that are freed together and taken again bring no new pages; without the setting they do, and a
+    variable of the environment has the last word."""
+    script = (
+        "import resource, sys, torch\nfrom fullrank.core.memory import keep_freed_memory\n"
+        "kept = sys.argv[1] == 'kept' and keep_freed_memory()\n"
+        "def faults():\n"
+        "    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt\n"
+        "    blocks = [torch.ones(5 * 2**20) for _ in range(5)]\n"
+        "    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before\n"
+        "first = [faults() for _ in range(3)]\nprint(kept, faults())"
+    )
+    found = {how: python(script, how).stdout.split() for how in ("kept", "plain")}
+    assert found["kept"][0] == "True" and int(found["kept"][1]) < 100
+    assert int(found["plain"][1]) > 5_000
+    assert python(script, "kept", MALLOC_TRIM_THRESHOLD_="131072").stdout.split()[0] == "False"

@@ -155,3 +155,25 @@ def test_numbers() -> None:
         values.finite_numbers(pl.Series([1.0, None, float("inf")]), "n")
     with refused("wrong-column-type"):
         values.finite_numbers(pl.Series([[1]]), "n")
+
+
+@pytest.mark.parametrize("low", [-(2**63), -5, 0, 7, 2**40, 2**63 - 30])
+def test_whole_numbers_near_and_far_are_found_or_not(low: int) -> None:
+    """A difference that wraps round in 64 bits is no place: keys at both ends of their type are unknown."""
+    there = [low, low + 3, low + 20]
+    index = values.IntIndex(pl.Series(there, dtype=pl.Int64))
+    asked = [*there, low + 1, -(2**63), 2**63 - 1, 0, -1]
+    found = index.find(np.array(asked, np.int64))
+    assert found.tolist() == [there.index(key) if key in there else -1 for key in asked]
+    small = [key for key in (*there, 0, 1, 2**31 - 1) if 0 <= key < 2**31]
+    for dtype in (np.int32, np.uint64):
+        assert index.find(np.array(small, dtype)).tolist() == [there.index(k) if k in there else -1 for k in small]
+
+
+@pytest.mark.parametrize("series", [pl.Series([3, 1, 2]), pl.Series(["c", "a", "b"]), pl.Series([1, None, 2])])
+@pytest.mark.parametrize("places", [[], [1], [1, 1, 1], [2, 2], [0, 2, 0]])
+def test_values_at_places(series: pl.Series, places: list[int]) -> None:
+    """One place again and again goes another way, and gives the same column."""
+    found = values.take(series, np.array(places, np.int64), "x")
+    wanted = pl.Series("x", [series[place] for place in places], dtype=series.dtype)
+    assert found.name == "x" and found.dtype == series.dtype and found.equals(wanted, null_equal=True)

@@ -40,7 +40,8 @@ def keywords_checked(public: C) -> C:
 
     @functools.wraps(public)
     def checked(*args: Any, **given: Any) -> Any:
-        if wrong := next((name for name in given if name not in parameters), None):
+        if not given.keys() <= parameters.keys():
+            wrong = next(name for name in given if name not in parameters)
             allowed = [name for name in parameters if name != "self"]
             raise UserError(
                 f"{public.__name__} has no argument {brief(wrong, 80)}{did_you_mean(wrong, allowed)} (allowed: "

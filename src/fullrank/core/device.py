@@ -5,14 +5,23 @@ from __future__ import annotations
 import torch
 
 from fullrank.core.errors import UserError, brief
+from fullrank.core.memory import keep_freed_memory
 
 
 def resolve_device(name: str | torch.device = "auto") -> torch.device:
     """`auto` is the first CUDA device, else the CPU; else a name that torch knows (`cpu`, `cuda`, `cuda:1`, `mps`).
 
-    Apple's `mps` is taken by name only: it has no double precision, which click probabilities are computed in. Raises
+    Apple's `mps` is taken by name only: it has no double precision, which click probabilities are computed in. A
+    process that is to run a model on the CPU keeps the memory that batches free (`keep_freed_memory`). Raises
     `UserError` for a device that there is not.
     """
+    device = _named(name)
+    if device.type == "cpu":
+        keep_freed_memory()
+    return device
+
+
+def _named(name: str | torch.device) -> torch.device:
     if not isinstance(name, str | torch.device):
         raise UserError(
             f"the device is {brief(name, 80)}; allowed: auto, cpu, cuda, cuda:N, mps", code="unknown-device"

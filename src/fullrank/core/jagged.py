@@ -93,6 +93,8 @@ class Jagged:
 
     def row_of(self) -> Int[np.ndarray, "n"]:
         """The row of each value of `flat`."""
+        if len(self) == 1:
+            return np.zeros(self.ends[0] - self.starts[0], np.int64)
         return np.repeat(np.arange(len(self)), self.lengths)
 
     def flat(self) -> Shaped[np.ndarray, "n *d"]:
@@ -116,6 +118,8 @@ class Jagged:
 
     def padded(self, width: int | None = None, fill: Any = 0) -> Shaped[np.ndarray, "R W *d"]:
         """Right-padded with `fill`; W is the longest row, at least 1, or `width`, which longer rows are cut to."""
+        if len(self) == 1 and width is None and self.ends[0] > self.starts[0]:
+            return self.flat()[None]
         return _padded(self.values, *self._grid(width), fill)
 
     def padded_with(self, beside: Shaped[Flat, "E *d"]) -> tuple[np.ndarray, np.ndarray]:

@@ -1,12 +1,14 @@
 """How much memory this process may still take: of the machine, of its control group, and of its own limit.
 
 What is larger than that is refused before it is made, with its size in the sentence: a process that takes more is
-killed without one.
+killed without one. And what it may keep of the memory that it has freed.
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +17,27 @@ from fullrank.core.errors import UserError
 GROUPS = Path("/sys/fs/cgroup")
 SMALL = 2**26
 """Bytes of which nobody is asked whether they are there: asking takes longer than a short answer."""
+KEPT = 2**28
+"""Bytes of freed memory that a process keeps at most at the end of its heap (`keep_freed_memory`)."""
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+"""Of glibc's malloc.h."""
+
+
+def keep_freed_memory() -> bool:
+    """Have malloc keep the memory of one batch for the next; whether it does.
+
+    glibc gives the end of its heap back once 64 MiB of it are free, and tensors of 32 MiB and more at once. The next
+    batch gets the same pages again, each by a fault that costs more than filling it. A variable `MALLOC_...` of the
+    environment has the last word, and where the library is not glibc nothing changes.
+    """
+    if not sys.platform.startswith("linux") or any(
+        name.startswith(("MALLOC_", "GLIBC_TUNABLES")) for name in os.environ
+    ):
+        return False
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    # The largest tensors stay apart, so that the heap has no holes of their size. Setting one threshold alone would
+    # keep glibc from raising the other.
+    return mallopt is not None and bool(mallopt(M_TRIM_THRESHOLD, KEPT) and mallopt(M_MMAP_THRESHOLD, 2**25))
 
 
 def available_bytes() -> int | None:

@@ -161,7 +161,9 @@ NATIVE = (pl.Int64, pl.Int32, pl.UInt64, pl.UInt32)
 
 def take(series: pl.Series, places: np.ndarray, name: str) -> pl.Series:
     """Values at some places (0 or more), as a column of that name. Numbers go through numpy, which for a few costs a
-    tenth of an expression."""
+    tenth of an expression; so does one value again and again, such as the user of a list."""
+    if len(places) and (places == places[0]).all():
+        return series.new_from_index(int(places[0]), len(places)).alias(name)
     if series.dtype in NATIVE and not series.null_count():
         return pl.Series(name, series.to_numpy()[places])
     return series[places].alias(name)
@@ -178,6 +180,7 @@ class IntIndex:
         if span <= max(_DENSE, 4 * len(keys)):
             self.table = np.full(span + 2, -1, np.int32)  # one place at either end for what lies outside
             self.table[keys - self.low + 1] = np.arange(len(keys), dtype=np.int32)
+            self.shift = np.int64((self.low - 1 + 2**63) % 2**64 - 2**63)
         else:
             self.order = np.argsort(keys, kind="stable")
             self.sorted = keys[self.order]
@@ -185,10 +188,8 @@ class IntIndex:
     def find(self, keys: np.ndarray) -> np.ndarray:
         """The place of each whole number, -1 where it is not there."""
         if self.table is not None:
-            high = self.low + len(self.table) - 3
-            inside = (keys >= self.low) & (keys <= high)
-            # From a key outside the key itself is subtracted, since its distance to `low` may not fit 64 bits.
-            return self.table[np.where(inside, keys - np.where(inside, self.low, keys) + 1, 0)]
+            # A difference that does not fit 64 bits wraps round, and that of a key outside never to a place inside.
+            return self.table.take(keys.astype(np.int64, copy=False) - self.shift, mode="clip")
         at = np.minimum(np.searchsorted(self.sorted, keys), len(self.sorted) - 1)
         return np.where(self.sorted[at] == keys, self.order[at], -1)
 

@@ -47,7 +47,7 @@ def top_k(
     for low in range(0, scorer.size, block):
         high = min(low + block, scorer.size)
         scores = score(low, high)
-        values, ids = _filtered(scores, filters, first + low, k, floor)
+        values, ids = _filtered(scores, filters, first + low, k, floor, borrowed=score == scorer.block)
         _refuse_nan(values, first + low, first + high)
         ids = ids + (first + low)
         best = (values, ids) if best is None else _merge(best, (values, ids), k)
@@ -83,12 +83,12 @@ def block_scorer(scorer: Scorer, block: int) -> Callable[[int, int], Float[Tenso
 
 
 def _filtered(
-    scores: Float[Tensor, "B n"], filters: BatchFilter | None, low: int, k: int, floor: Tensor | None
+    scores: Float[Tensor, "B n"], filters: BatchFilter | None, low: int, k: int, floor: Tensor | None, *, borrowed: bool
 ) -> tuple[Float[Tensor, "B m"], Int[Tensor, "B m"]]:
-    """The best items that filters let through of the block that begins at item `low`."""
+    """The best items that filters let through of the block that begins at `low`; `borrowed` scores are the model's."""
     if filters is None:
         return select(scores, k, floor)
-    scores, undo = filters.hide(scores, low)
+    scores, undo = filters.hide(scores, low, borrowed=borrowed)
     found = select(scores, k, floor)
     if undo is not None:
         rows, columns, covered = undo

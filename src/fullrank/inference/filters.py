@@ -93,11 +93,13 @@ class BatchFilter:
             found[rows] |= refused[items[rows]]
         return found
 
-    def hide(self, scores: Float[Tensor, "B n"], low: int) -> tuple[Float[Tensor, "B n"], Undo | None]:
+    def hide(
+        self, scores: Float[Tensor, "B n"], low: int, *, borrowed: bool = True
+    ) -> tuple[Float[Tensor, "B n"], Undo | None]:
         """The scores of items low .. low + n - 1 with -inf where they are refused.
 
         Where single pairs alone are hidden, that is done in place (a copy of the block would cost as much as ranking
-        it) and what was covered is given back, to be put back by `undo`: the scores may belong to the model.
+        it). Of scores that are `borrowed` from the model, what was covered is given back, to be put back by `undo`.
         """
         high = low + scores.shape[1]
         copied = self.barred is not None or self.allowed is not None or bool(self.masks)
@@ -117,11 +119,9 @@ class BatchFilter:
         rows, columns = self.hidden.within(low, high)
         if not len(rows):
             return scores, None
-        if copied or 0 in scores.stride():  # an expanded row: one place in memory serves several users
-            scores = scores if copied else scores.clone()
-            scores[rows, columns] = -torch.inf
-            return scores, None
-        undo = rows, columns, scores[rows, columns]
+        if not copied and 0 in scores.stride():  # an expanded row: one place in memory serves several users
+            scores, copied = scores.clone(), True
+        undo = (rows, columns, scores[rows, columns]) if borrowed and not copied else None
         scores[rows, columns] = -torch.inf
         return scores, undo
 

@@ -49,7 +49,7 @@ from fullrank.inference.requests import (
 )
 from fullrank.inference.search import Decoding, Search, search_of
 from fullrank.inference.stored_users import UNKNOWN_USERS, Users, read_users
-from fullrank.models.sequential.reasoning.budget import Budget
+from fullrank.models.sequential.reasoning.budget import AS_TRAINED, Budget
 from fullrank.problem import Problem
 
 S = TypeVar("S", bound=Spec)
@@ -86,7 +86,7 @@ class Predictor:
         self.problem: Problem = "ranking" if isinstance(known, FieldEncoder) else "retrieval"
         self._vocabulary = known
         self.model: Any = model.to(self.device).eval() if isinstance(model, torch.nn.Module) else model
-        self.budget, self.decoding = budget or Budget(), decoding or Decoding()
+        self.budget, self.decoding = budget or AS_TRAINED, decoding or Decoding()
         self._lock = threading.Lock()
         self._searches: dict[str, Search] = {}
         self._index: Any = UNSET if index is None else index

@@ -67,8 +67,8 @@ def rank(
     width = max(BLOCK, min(SCORES // max(len(histories), 1), LARGEST_BLOCK)) if block is None else block
     width = min(width, max(model.num_items, 1))
     require_memory(LIST_BYTES * len(histories) * k, f"{len(histories):,} lists of {k:,} items", "ask for shorter lists")
-    ids = np.full((len(histories), k), -1, dtype=np.int64)
-    scores = np.full((len(histories), k), -np.inf, dtype=np.float32)
+    ids = np.empty((len(histories), k), dtype=np.int64)  # every history is in one batch
+    scores = np.empty((len(histories), k), dtype=np.float32)
     seen_items = histories.items if policy == "exclude" else None
     how: dict[str, Any] = {"block": width, "batch_size": batch_size, "device": device, "progress": progress}
     if budget is not None and budget.adaptive is not None:

@@ -27,6 +27,7 @@ SOURCES = ("model", "popular", "ranker")
 """Where a list is from, and so what its scores are: a model's own, training events of the item, or of a cascade click
 probabilities. Scores of one source are on one scale, and those of two are not to be compared."""
 MODEL, POPULAR, RANKER = range(len(SOURCES))
+SOURCE_NAMES = pl.Series("source", SOURCES, dtype=pl.String)
 
 
 def sources(model: Any, histories: Histories) -> Int[np.ndarray, "U"]:
@@ -63,7 +64,6 @@ def rank_requests(
     filters = filters or Filters()
     histories = request.histories
     without_items = histories.lengths == 0
-    popular = sources(model, histories) == POPULAR
     if without_items.any() and empty == "error":
         raise UserError(
             f"{int(without_items.sum())} of {len(request)} histories hold no item that the model knows; "
@@ -71,10 +71,11 @@ def rank_requests(
             code="no-known-items",
         )
     k = min(k, catalog.size)
-    scored, rest = np.flatnonzero(~popular), np.flatnonzero(popular)
     how: dict[str, Any] = {"device": device, "decoding": decoding, "budget": budget, "index": index, "search": search}
-    if not len(rest):  # what most requests are
+    popular = without_items & (not getattr(model, "allows_empty", False))
+    if not popular.any():  # what most requests are
         return rank(model, histories, k=k, seen=seen, filters=filters, **how)
+    scored, rest = np.flatnonzero(~popular), np.flatnonzero(popular)
     ids = np.full((len(request), k), -1, dtype=np.int64)
     scores = np.full((len(request), k), -np.inf, dtype=np.float32)
     steps = np.zeros(len(request), dtype=np.int64)
@@ -115,16 +116,16 @@ def long_frame(
     k = ids.shape[1]
     filled = np.flatnonzero(ids.ravel() >= 0)
     place, internal = filled // k, ids.ravel()[filled]
-    frame = pl.DataFrame([
+    first, *others = [
         pl.Series("user", place) if users is None else take(users, place, "user"),
         catalog.external(internal, "item"),
         pl.Series("score", scores.ravel()[filled]),
         pl.Series("rank", filled % k + 1),
-    ])  # fmt: skip
+    ]
     if source is not None:
-        frame = frame.with_columns(source=pl.Series(SOURCES, dtype=pl.String).gather(source[place]))
+        others.append(take(SOURCE_NAMES, source[place], "source"))
     if steps is not None:
-        frame = frame.with_columns(steps=pl.Series(steps[place]))
+        others.append(pl.Series("steps", steps[place]))
     if titles and catalog.titles is not None:
-        frame = frame.with_columns(title=catalog.titles[internal])
-    return frame
+        others.append(catalog.titles[internal].alias("title"))
+    return first.to_frame().hstack(others)

@@ -112,19 +112,21 @@ def batch_of(
     lengths, items, times = flat.lengths, flat.items, flat.times if timed else None
     if timed and times is None and lengths.any():
         times = _even(lengths, columns, untimed)
-    known, given = items >= 0, lengths
-    if unknown == "error" and not known.all():
-        raise UserError(
-            f"{int((~known).sum())} events are of items that the model does not know; unknown='skip' leaves them out",
-            code="unknown-item",
-        )
+    known, unknown_only = items >= 0, 0
     if not known.all():
+        if unknown == "error":
+            raise UserError(
+                f"{int((~known).sum())} events are of items that the model does not know; unknown='skip' leaves them "
+                "out",
+                code="unknown-item",
+            )
         owner = np.repeat(np.arange(len(lengths)), lengths)
-        lengths = np.bincount(owner[known], minlength=len(lengths))
+        given, lengths = lengths, np.bincount(owner[known], minlength=len(lengths))
+        unknown_only = int(((given > 0) & (lengths == 0)).sum())
         items, times = items[known], None if times is None else times[known]
     keys = None if flat.users is None else UserKeys(partial(user_keys, flat.users))
-    made = Histories(Jagged.from_lengths(items.astype(np.int64), lengths), times, keys=keys)
-    return RequestBatch(flat.users, made, ordered, int(((given > 0) & (lengths == 0)).sum()), flat.give)
+    made = Histories(Jagged.from_lengths(items.astype(np.int64, copy=False), lengths), times, keys=keys)
+    return RequestBatch(flat.users, made, ordered, unknown_only, flat.give)
 
 
 def read_filters(

@@ -284,7 +284,7 @@ def _with_newer(
     if bool(newer.isnan().any()):
         return top_k(scorer, scores.shape[1], filters=filters)  # which refuses them
     if filters is not None:
-        newer, _ = filters.hide(newer, first)
+        newer, _ = filters.hide(newer, first, borrowed=False)
     values, found = select(newer, min(scores.shape[1], newer.shape[1]))
     found = (found + first).masked_fill(values == -torch.inf, -1)
     # Both are ordered and the newer ids are larger: a stable sort keeps equal scores in order of their ids.

@@ -157,12 +157,12 @@ class Catalog:
     def external(self, internal: Any, name: str = "item_id") -> pl.Series:
         """External ids of internal ones, as a column of that name; null for -1 (an empty place)."""
         index = np.asarray(internal, dtype=np.int64)
-        if index.size and (index.max() >= self.size or index.min() < -1):
+        low, high = (index.min(), index.max()) if index.size else (0, 0)
+        if high >= self.size or low < -1:
             raise UserError(
-                f"internal item ids are 0 .. {self.size - 1} (or -1); given: {index.min()} .. {index.max()}",
-                code="id-out-of-range",
+                f"internal item ids are 0 .. {self.size - 1} (or -1); given: {low} .. {high}", code="id-out-of-range"
             )
-        if index.size and index.min() < 0:
+        if low < 0:
             return self.ids.gather(pl.Series(index).replace(-1, None)).alias(name)
         numbers = self._numbers
         return self.ids[index].alias(name) if numbers is None else pl.Series(name, numbers[index])

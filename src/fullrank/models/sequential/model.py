@@ -88,6 +88,8 @@ class Recommender(Spec):
 class RecommenderModel(nn.Module):
     """Satisfies `batch.Model`. `forward` gives the named terms whose sum is minimised."""
 
+    allows_empty = False
+
     def __init__(self, catalog: Catalog, spec: Recommender, shard: RowShard | None = None):
         super().__init__()
         self.num_items, self.max_length, self.dim = catalog.size, spec.max_length, spec.dim

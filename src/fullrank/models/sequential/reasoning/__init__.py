@@ -15,7 +15,9 @@ A step is a token behind the last event (`stepwise.py`: ReaRec, PLR), or it refi
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 from jaxtyping import Float, Int
 from torch import Tensor, nn
@@ -35,6 +37,25 @@ class ReasonerSpec(Spec):
     @abstractmethod
     def build(self, encoder: nn.Module, dim: int, max_length: int) -> Reasoner:
         """The module around an encoder. Raises `UserError` where that cannot go on after its history."""
+
+
+class Outputs(Mapping[str, Tensor]):
+    """Named answers, each made when it is first read: an answer reads one of them, a training step another."""
+
+    def __init__(self, make: Mapping[str, Callable[[], Tensor]]):
+        self._make = make
+        self._made: dict[str, Tensor] = {}
+
+    def __getitem__(self, name: str) -> Tensor:
+        if name not in self._made:
+            self._made[name] = self._make[name]()
+        return self._made[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._make)
+
+    def __len__(self) -> int:
+        return len(self._make)
 
 
 @dataclass(frozen=True)
@@ -114,9 +135,10 @@ class Reasoner(nn.Module, ABC):
     def _begun(self, x: Tensor, batch: Batch, budget: Budget | None) -> tuple[States, ReasoningCache]:
         return self.opened(x, batch, (budget or AS_TRAINED).streams_of(self))
 
-    def _outputs(self, states: ReasoningStates) -> dict[str, Tensor]:
-        found = {"step_0": states.start}
-        for s in range(1, states.steps.shape[1] + 1):
-            found[f"step_{s}"] = self.answer(replace(states, steps=states.steps[:, :s]))
-        trained = self.trained(states) if states.steps.shape[1] else states.start
-        return {**found, "trained": trained, "answer": found[f"step_{states.steps.shape[1]}"]}
+    def _outputs(self, states: ReasoningStates) -> Outputs:
+        steps = states.steps.shape[1]
+        make: dict[str, Callable[[], Tensor]] = {"step_0": lambda: states.start}
+        for s in range(1, steps + 1):
+            make[f"step_{s}"] = partial(self.answer, replace(states, steps=states.steps[:, :s]))
+        trained = partial(self.trained, states) if steps else make["step_0"]
+        return Outputs({**make, "trained": trained, "answer": make[f"step_{steps}"]})

@@ -78,7 +78,7 @@ def check_budget(model: Any, budget: Budget) -> None:
     reasoner = reasoner_of(model)
     if reasoner is not None:
         budget.streams_of(reasoner)
-    elif budget != AS_TRAINED:
+    elif budget is not AS_TRAINED and budget != AS_TRAINED:  # comparing settings takes longer than reading them
         given = ", ".join(f"{key}={value}" for key, value in budget.dump().items() if value is not None)
         raise UserError(
             f"this model does not reason, so reasoning.{given} has no effect: leave it out, or train a recipe "
