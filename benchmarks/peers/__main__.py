@@ -136,8 +136,8 @@ def ratios(rows: list[Figures]) -> Figures:
 def shown(rows: list[Figures]) -> str:
     """The table that people read."""
     columns = (
-        "library", "precision", "version", "seconds_per_epoch", "epochs", "train_seconds", "ndcg@10", "recall@10", "users_per_s",
-        "peak_rss_mb",
+        "library", "precision", "version", "seconds_per_epoch", "epochs", "train_seconds", "ndcg@10", "recall@10",
+        "users_per_s", "peak_rss_mb",
     )  # fmt: skip
     lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
     for row in rows:

@@ -154,8 +154,8 @@ def ratios(rows: list[Figures]) -> Figures:
 def shown(rows: list[Figures]) -> str:
     """The table that people read."""
     columns = (
-        "data", "model", "library", "precision", "version", "auc", "logloss", "seconds_per_epoch", "epochs", "train_seconds",
-        "peak_rss_mb",
+        "data", "model", "library", "precision", "version", "auc", "logloss", "seconds_per_epoch", "epochs",
+        "train_seconds", "peak_rss_mb",
     )  # fmt: skip
     lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
     for row in rows:
