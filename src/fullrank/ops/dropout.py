@@ -20,7 +20,7 @@ STEPS = 1 << 16
 
 
 class Dropout(nn.Module):
-    """What `nn.Dropout` is, with these draws."""
+    """As `nn.Dropout`, with these draws."""
 
     def __init__(self, p: float):
         super().__init__()
@@ -32,7 +32,7 @@ class Dropout(nn.Module):
 
 def dropout(x: Float[Tensor, "*n"], p: float) -> Float[Tensor, "*n"]:
     """0 with probability p, else x over the probability of being kept."""
-    if not drawn_here(x):
+    if not p or not drawn_here(x):
         return F.dropout(x, p)
     kept = kept_share(p)
     return x * is_kept(draws(x.shape), kept, torch.empty(x.shape, dtype=x.dtype)).div_(kept)

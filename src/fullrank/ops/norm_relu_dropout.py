@@ -33,8 +33,7 @@ def norm_relu_dropout(x: Float[Tensor, "B H"], norm: nn.BatchNorm1d, p: float) -
 
 def norm_relu_dropout_reference(x: Float[Tensor, "B H"], norm: nn.BatchNorm1d, p: float) -> Float[Tensor, "B H"]:
     """The same, one after the other."""
-    out = F.relu(norm(x))
-    return dropout(out, p) if p else out
+    return dropout(F.relu(norm(x)), p)
 
 
 class _NormReluDropout(torch.autograd.Function):

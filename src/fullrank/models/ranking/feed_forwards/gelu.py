@@ -80,7 +80,5 @@ def perceptron(x: Tensor, *weights: Tensor, p: float = 0.0) -> Tensor:
     for place in range(layers):
         x = affine(x, weights[place], weights[layers + place])
         if place < layers - 1:
-            x = F.gelu(x)
-            if p:
-                x = dropout(x, p)
+            x = dropout(F.gelu(x), p)
     return x
