@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import argparse
+import resource
 import sys
 import tempfile
 import time
@@ -143,10 +144,6 @@ def measure(options: argparse.Namespace, say: Say) -> Figures:
     typical = median(e.seconds for e in epochs)
     floor, chunk = min((min(seconds), chunk) for chunk, seconds in floors.items())
     twin = against_padded(spec, store, loader, batches, options.padded_seconds, say)
-    # the machine's speed drifts over minutes, so that Lightning's epochs stand between two bare ones
-    beside = [ours.epoch(loader, range(loader.steps_per_epoch)).seconds]
-    fitted = min(fitted_epochs(spec, store, say))
-    beside.append(ours.epoch(loader, range(loader.steps_per_epoch)).seconds)
     return rounded({
         "speedup_over_padded": twin["padded_epoch_seconds"] / typical,
         "epoch_over_gemm_floor": best.seconds / floor,
@@ -163,10 +160,9 @@ def measure(options: argparse.Namespace, say: Say) -> Figures:
         "gemm_floor_chunk": chunk,
         **{f"gemm_chunk_{c}_seconds": min(seconds) for c, seconds in floors.items()},
         **twin,
-        "lightning_epoch_seconds": fitted,
-        "lightning_over_epoch": fitted / min(beside),
-        "note": "speedup: padded twin (once) over our median epoch; floor: best over best; Lightning: best over the "
-        "better of the bare epochs just before and after",
+        **fitted_epochs(spec, store, lambda: ours.epoch(loader, range(loader.steps_per_epoch)), say),
+        "note": "speedup: padded twin (once) over our median epoch; floor: best over best; Lightning: median over its "
+        "epochs, each over the mean of the bare ones just before and after",
     })  # fmt: skip
 
 
@@ -226,26 +222,46 @@ def spread(batches: list[Batch]) -> list[int]:
     return by_rows[np.argsort(np.argsort(places))].tolist()
 
 
-class Stamps:
-    """A training callback that notes when each epoch ends."""
+class Beside:
+    """A training callback: what each epoch took, and a bare one that it runs behind it (seconds, CPU seconds, page
+    faults)."""
 
-    def __init__(self) -> None:
-        self.times: list[float] = []
+    def __init__(self, bare: Callable[[], object]):
+        self.bare, self.marks = bare, list[tuple[float, float, int]]()
 
     def on_epoch(self, state: TrainState) -> dict[str, float]:
-        self.times.append(time.perf_counter())
+        self._mark()
+        self.bare()
+        self._mark()
         return {}
 
+    def _mark(self) -> None:
+        faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        self.marks.append((time.perf_counter(), time.process_time(), faults))
 
-def fitted_epochs(spec: Experiment, store: Store, say: Say, epochs: int = 4) -> list[float]:
-    """Seconds of the epochs between the first and the last through `training.fit` (one checkpoint in each)."""
+    def figures(self) -> Figures:
+        """Of all epochs but the first and the last, in which training starts and validation is."""
+        spent = np.diff(np.array(self.marks), axis=0)[:-2]
+        bare, fitted = spent[::2], spent[1::2]
+        over, cpu_over = np.median(2 * fitted[:, :2] / (bare[:-1, :2] + bare[1:, :2]), axis=0)
+        return {
+            "lightning_epoch_seconds": float(np.median(fitted[:, 0])),
+            "lightning_over_epoch": float(over),
+            "lightning_cpu_over_epoch": float(cpu_over),
+            "lightning_page_faults": int(np.median(fitted[:, 2])),
+            "epoch_page_faults": int(np.median(bare[:, 2])),
+        }
+
+
+def fitted_epochs(spec: Experiment, store: Store, bare: Callable[[], object], say: Say, epochs: int = 5) -> Figures:
+    """Epochs of `training.fit` (with one checkpoint in each) and bare ones by turns, since a machine's speed drifts."""
     from fullrank.training.fit import fit
 
     say("the same epochs through Lightning")
-    stamps, long = Stamps(), spec.override(f"training.max_epochs={epochs}", f"training.evaluate_every={epochs}")
+    beside, long = Beside(bare), spec.override(f"training.max_epochs={epochs}", f"training.evaluate_every={epochs}")
     with tempfile.TemporaryDirectory() as folder:
-        fit(long, store, Path(folder) / "run", callbacks=(stamps,), progress=False)
-    return np.diff(stamps.times)[:-1].tolist()
+        fit(long, store, Path(folder) / "run", callbacks=(beside,), progress=False)
+    return beside.figures()
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

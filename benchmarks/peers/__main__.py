@@ -11,6 +11,7 @@ import argparse
 import json
 import sys
 import tempfile
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from benchmarks.impressions import prepared
 from benchmarks.peers import ranking
 from benchmarks.peers.environments import HERE, python_of
 from benchmarks.peers.exchange import K, export, read_lists, score
-from benchmarks.peers.launch import launch
+from benchmarks.peers.launch import launch, suffix, trainings
 from fullrank.core.errors import UserError
 
 LIBRARIES = ("ours", "rectools", "replay")
@@ -87,7 +88,8 @@ def measure(options: argparse.Namespace, say: Say) -> Figures:
     if options.install:
         return {"environments": {name: str(python_of(name, say)) for name in libraries}}
     if options.task == "ranking":
-        most = {"epochs": options.epochs, "threads": options.threads, "seed": options.seed}
+        given = ("epochs", "threads", "seed", "precision")
+        most = {name: getattr(options, name) for name in given}
         return ranking.compare(libraries, options.models, options.sets, most, say)
     store = beauty(options.data, say)
     pythons = {name: python_of(name, say) for name in libraries}
@@ -98,48 +100,48 @@ def measure(options: argparse.Namespace, say: Say) -> Figures:
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         export(store, Path(folder), settings)
-        for name, python in pythons.items():
-            say(f"{name}: up to {options.minutes:g} minutes of training")
-            rows.append(run(name, python, Path(folder), store, settings))
+        for name, precision in trainings(libraries, options.precision):
+            say(f"{name}, {precision}: up to {options.minutes:g} minutes of training")
+            rows.append(run(name, pythons[name], Path(folder), store, settings, precision))
             say(json.dumps(rows[-1]))
     print(shown(rows))
     return {"libraries": rows, **ratios(rows), "training": {k: v for k, v in settings.items() if k != "store"}}
 
 
-def run(name: str, python: Path, folder: Path, store: Any, settings: dict[str, Any]) -> Figures:
+def run(
+    name: str, python: Path, folder: Path, store: Any, settings: dict[str, Any], precision: str = "fp32"
+) -> Figures:
     """One library's row; a library that fails gets a row that says how."""
     timing = launch(
-        name, name, python, folder, threads=settings["threads"], limit=settings["seconds"] + GRACE,
-        runners=HERE / "runners",
+        name, name, python, folder, precision=precision, threads=settings["threads"],
+        limit=settings["seconds"] + GRACE, runners=HERE / "runners",
     )  # fmt: skip
     if "failed" in timing:
         return timing
     timing["users_per_s"] = timing["users"] / timing["recommend_seconds"]
-    return rounded(timing | score(store, read_lists(store, folder / name / "lists.parquet")))
+    return rounded(timing | score(store, read_lists(store, folder / f"{name}-{precision}" / "lists.parquet")))
 
 
 def ratios(rows: list[Figures]) -> Figures:
-    """Each peer's seconds per epoch and per user over ours."""
-    whole = {row["library"].lower(): row for row in rows if "failed" not in row}
-    ours = whole.pop("fullrank", None)
-    if ours is None:
-        return {}
-    found = {}
-    for name, row in whole.items():
-        found[f"{name}_epoch_over_ours"] = row["seconds_per_epoch"] / ours["seconds_per_epoch"]
-        found[f"{name}_recommend_over_ours"] = ours["users_per_s"] / row["users_per_s"]
+    """Each peer's seconds per epoch and per user over ours, of each precision of ours."""
+    whole, found = [row for row in rows if "failed" not in row], {}
+    for row, ours in product(whole, whole):
+        if row["library"] != "fullrank" and ours["library"] == "fullrank":
+            name, tail = row["library"].lower(), suffix(ours)
+            found[f"{name}_epoch_over_ours{tail}"] = row["seconds_per_epoch"] / ours["seconds_per_epoch"]
+            found[f"{name}_recommend_over_ours{tail}"] = ours["users_per_s"] / row["users_per_s"]
     return rounded(found, 3)
 
 
 def shown(rows: list[Figures]) -> str:
     """The table that people read."""
     columns = (
-        "library", "version", "seconds_per_epoch", "epochs", "train_seconds", "ndcg@10", "recall@10", "users_per_s",
-        "peak_rss_mb",
+        "library", "precision", "version", "seconds_per_epoch", "epochs", "train_seconds", "ndcg@10", "recall@10",
+        "users_per_s", "peak_rss_mb",
     )  # fmt: skip
     lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
     for row in rows:
-        cells = [row["library"], row["failed"]] if "failed" in row else [f"{row[c]}" for c in columns]
+        cells = [row["library"], row["precision"], row["failed"]] if "failed" in row else [f"{row[c]}" for c in columns]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
@@ -155,6 +157,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--sets", nargs="+", choices=ranking.SETS, default=list(ranking.SETS), help="ranking: data sets"
     )
     parser.add_argument("--only", nargs="+", choices=every, help="libraries to run (default: all of the task)")
+    parser.add_argument(
+        "--precision", nargs="+", choices=("fp32", "bf16"), default=["fp32"], help="of ours: one training in each"
+    )
     parser.add_argument("--minutes", type=float, default=5.0, help="recommend: wall time of each training (default 5)")
     parser.add_argument("--seed", type=int, default=0, help="seed of all trainings (default 0)")
     parser.add_argument("--epochs", type=int, default=1000, help="most epochs, whatever time is left (default 1000)")

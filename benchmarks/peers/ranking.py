@@ -14,6 +14,7 @@ import json
 import os
 import tempfile
 from collections.abc import Callable, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ import polars as pl
 
 from benchmarks.harness import CACHE, ROOT, Figures, Say, require, rounded
 from benchmarks.peers.environments import ZOO, python_of
-from benchmarks.peers.launch import launch
+from benchmarks.peers.launch import launch, suffix, trainings
 from fullrank.core.errors import UserError
 from fullrank.data.impressions.prepare import prepare_impressions
 from fullrank.data.impressions.store import ImpressionStore
@@ -41,7 +42,7 @@ LIMIT = 3 * 3600
 
 
 def compare(libraries: Sequence[str], models: Sequence[str], sets: Sequence[str], most: Figures, say: Say) -> Figures:
-    """A row for each library, model and data set. `most`: epochs, threads and seed."""
+    """A row for each library, model and data set. `most`: epochs, threads, seed and precisions of ours."""
     pythons = {name: python_of(name, say) for name in libraries}
     rows = []
     for data in sets:
@@ -49,9 +50,10 @@ def compare(libraries: Sequence[str], models: Sequence[str], sets: Sequence[str]
         for model in models:
             with tempfile.TemporaryDirectory() as folder:
                 export(store, Path(folder), settings_of(model, store, most))
-                for name, python in pythons.items():
-                    say(f"{name}: {model} on {data}")
-                    rows.append({"data": data, "model": model} | run(name, python, Path(folder), store, most))
+                for name, precision in trainings(libraries, most["precision"]):
+                    say(f"{name}, {precision}: {model} on {data}")
+                    found = run(name, pythons[name], Path(folder), store, most, precision)
+                    rows.append({"data": data, "model": model} | found)
                     say(json.dumps(rows[-1]))
     print(shown(rows))
     return {"rankers": rows, **ratios(rows)}
@@ -122,24 +124,27 @@ def score(store: ImpressionStore, probabilities: np.ndarray) -> dict[str, float]
     return {"auc": auc(probabilities, labels), "logloss": float(losses(probabilities, labels).mean())}
 
 
-def run(name: str, python: Path, folder: Path, store: ImpressionStore, most: Figures) -> Figures:
+def run(
+    name: str, python: Path, folder: Path, store: ImpressionStore, most: Figures, precision: str = "fp32"
+) -> Figures:
     """One library's row; a library that fails gets a row that says how."""
-    found = launch(name, RUNNERS[name], python, folder, threads=most["threads"], limit=LIMIT)
+    found = launch(name, RUNNERS[name], python, folder, precision=precision, threads=most["threads"], limit=LIMIT)
     if "failed" in found:
         return found
-    scores = score(store, read_probabilities(store, folder / name / "probabilities.parquet"))
+    scores = score(store, read_probabilities(store, folder / f"{name}-{precision}" / "probabilities.parquet"))
     # AUCs differ in the fourth digit
     return rounded(found) | rounded(scores, 6)
 
 
 def ratios(rows: list[Figures]) -> Figures:
-    """By data set and model: FuxiCTR's seconds per epoch over ours, and our AUC and LogLoss less FuxiCTR's."""
+    """By data set, model and precision of ours: FuxiCTR's seconds per epoch over ours, and our AUC and LogLoss less
+    FuxiCTR's."""
     found = {}
-    for row in rows:
-        alike = [other for other in rows if all(other[key] == row[key] for key in ("data", "model"))]
-        ours = next((other for other in alike if other["library"] == "fullrank" and "failed" not in other), None)
-        if row["library"] == "fuxictr" and "failed" not in row and ours is not None:
-            tail = f"{row['model']}_{row['data']}"
+    whole = [row for row in rows if "failed" not in row]
+    for row, ours in product(whole, whole):
+        alike = all(row[key] == ours[key] for key in ("data", "model"))
+        if alike and row["library"] == "fuxictr" and ours["library"] == "fullrank":
+            tail = f"{row['model']}_{row['data']}{suffix(ours)}"
             found[f"fuxictr_epoch_over_ours_{tail}"] = row["seconds_per_epoch"] / ours["seconds_per_epoch"]
             found[f"auc_above_fuxictr_{tail}"] = ours["auc"] - row["auc"]
             found[f"logloss_below_fuxictr_{tail}"] = row["logloss"] - ours["logloss"]
@@ -149,11 +154,11 @@ def ratios(rows: list[Figures]) -> Figures:
 def shown(rows: list[Figures]) -> str:
     """The table that people read."""
     columns = (
-        "data", "model", "library", "version", "auc", "logloss", "seconds_per_epoch", "epochs", "train_seconds",
-        "peak_rss_mb",
+        "data", "model", "library", "precision", "version", "auc", "logloss", "seconds_per_epoch", "epochs",
+        "train_seconds", "peak_rss_mb",
     )  # fmt: skip
     lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
     for row in rows:
-        given = columns[:3] + ("failed",) if "failed" in row else columns
+        given = columns[:4] + ("failed",) if "failed" in row else columns
         lines.append("| " + " | ".join(f"{row[c]}" for c in given) + " |")
     return "\n".join(lines)

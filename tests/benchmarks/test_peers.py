@@ -106,12 +106,12 @@ def test_short_lists_are_counted(store: Store, lists: np.ndarray, tmp_path: Path
 
 RUNNER = """
 import json, shutil, sys
-folder, out = sys.argv[1:]
+folder, out, precision = sys.argv[1:]
 settings = json.load(open(folder + "/settings.json"))
 if settings["rows"] == 0:
     sys.exit("no rows were given")
 shutil.copy(folder + "/made", out + "/lists.parquet")
-timing = {"library": "Peer", "seconds_per_epoch": 6.0, "users": 90, "recommend_seconds": 2.0}
+timing = {"library": f"Peer {precision}", "seconds_per_epoch": 6.0, "users": 90, "recommend_seconds": 2.0}
 json.dump(timing, open(out + "/timing.json", "w"))
 """
 
@@ -131,24 +131,34 @@ def test_a_runner_gives_a_row_whatever_happens(store: Store, lists: np.ndarray, 
     folder = stand_in / "exchange"
     export(store, folder, settings)
     frame(store, lists).write_parquet(folder / "made")
-    row = peers.run("peer", Path(sys.executable), folder, store, settings)
+    row = peers.run("peer", Path(sys.executable), folder, store, settings, "bf16")
     if rows:
+        assert (row["library"], row["precision"]) == ("Peer bf16", "bf16")
         assert row["users_per_s"] == 45 and row["recall@10"] == pytest.approx(
             score(store, lists)["recall@10"], rel=1e-3
         )
     else:
-        assert row == {"library": "peer", "failed": "no rows were given"}
+        assert row == {"library": "peer", "precision": "bf16", "failed": "no rows were given"}
         assert "no rows were given" in peers.shown([row])
 
 
 def test_ratios_are_above_one_where_the_peer_is_slower() -> None:
     rows = [
-        {"library": "fullrank", "seconds_per_epoch": 2.0, "users_per_s": 900.0},
-        {"library": "Peer", "seconds_per_epoch": 8.0, "users_per_s": 300.0},
-        {"library": "other", "failed": "out of memory"},
+        {"library": "fullrank", "precision": "fp32", "seconds_per_epoch": 2.0, "users_per_s": 900.0},
+        {"library": "fullrank", "precision": "bf16", "seconds_per_epoch": 1.0, "users_per_s": 600.0},
+        {"library": "Peer", "precision": "fp32", "seconds_per_epoch": 8.0, "users_per_s": 300.0},
+        {"library": "other", "precision": "fp32", "failed": "out of memory"},
     ]
-    assert peers.ratios(rows) == {"peer_epoch_over_ours": 4.0, "peer_recommend_over_ours": 3.0}
-    assert peers.ratios(rows[1:]) == {}
+    assert peers.ratios(rows) == {
+        "peer_epoch_over_ours": 4.0, "peer_recommend_over_ours": 3.0,
+        "peer_epoch_over_ours_bf16": 8.0, "peer_recommend_over_ours_bf16": 2.0,
+    }  # fmt: skip
+    assert peers.ratios(rows[2:]) == {}
+
+
+def test_ours_alone_trains_in_every_precision() -> None:
+    wanted = [("ours", "fp32"), ("ours", "bf16"), ("replay", "fp32")]
+    assert peers.trainings(["ours", "replay"], ["fp32", "bf16"]) == wanted
 
 
 def test_an_environment_is_made_again_when_its_pins_change(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -253,17 +263,21 @@ def test_what_is_no_table_of_probabilities_is_refused(
 def test_our_ranker_runs_as_a_peer(shown: ImpressionStore, tmp_path: Path) -> None:
     most = {"epochs": 1, "threads": 1, "seed": 0}
     ranking.export(shown, tmp_path, ranking.settings_of("dcnv2", shown, most))
-    row = ranking.run("ours", Path(sys.executable), tmp_path, shown, most)
+    row = ranking.run("ours", Path(sys.executable), tmp_path, shown, most, "bf16")
+    written = json.loads((tmp_path / "ours-bf16" / "run" / "spec.json").read_text())
+    assert row["precision"] == written["training"]["precision"] == "bf16"
     assert row["library"] == "fullrank" and row["epochs"] == 1 and 0 <= row["auc"] <= 1
     assert 0 < row["seconds_per_epoch"] <= row["train_seconds"]
 
 
 def test_ratios_of_rankers() -> None:
-    alike = {"data": "frappe", "model": "dcnv2"}
+    alike = {"data": "frappe", "model": "dcnv2", "precision": "fp32"}
     ours = alike | {"library": "fullrank", "seconds_per_epoch": 2.0, "auc": 0.98, "logloss": 0.15}
     theirs = alike | {"library": "fuxictr", "seconds_per_epoch": 5.0, "auc": 0.97, "logloss": 0.16}
     other = theirs | {"model": "finalmlp"}
     found = ranking.ratios([ours, theirs, other])
+    half = ours | {"precision": "bf16", "seconds_per_epoch": 1.0}
+    assert ranking.ratios([half, theirs])["fuxictr_epoch_over_ours_dcnv2_frappe_bf16"] == 5
     assert found == {
         "fuxictr_epoch_over_ours_dcnv2_frappe": 2.5, "auc_above_fuxictr_dcnv2_frappe": 0.01,
         "logloss_below_fuxictr_dcnv2_frappe": 0.01,

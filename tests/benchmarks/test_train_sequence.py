@@ -6,6 +6,7 @@ import argparse
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -102,6 +103,18 @@ def test_the_figures_at_a_tiny_size(monkeypatch: pytest.MonkeyPatch) -> None:
     parts = sum(figures[f"part_{name}_seconds"] for name in benchmark.PARTS)
     assert parts == pytest.approx(figures["epoch_seconds_best"], rel=0.2)
     assert figures["lightning_epoch_seconds"] > 0
+
+
+def test_lightnings_epochs_stand_between_bare_ones() -> None:
+    """A machine that slows down steadily slows both; the first and the last epoch do not count."""
+    beside = benchmark.Beside(lambda: None)
+    spent = [2.0, 3.3, 2.4, 3.9, 2.8, 99.0, 3.2]  # bare and Lightning's by turns
+    beside.marks = [(s, 2 * s, int(100 * s)) for s in np.cumsum([50.0, *spent])]
+    assert beside.figures() == pytest.approx({
+        "lightning_epoch_seconds": 3.6, "lightning_over_epoch": 1.5, "lightning_cpu_over_epoch": 1.5,
+        "lightning_page_faults": 360, "epoch_page_faults": 240,
+    }, abs=1)  # fmt: skip
+    assert beside.figures()["lightning_over_epoch"] == pytest.approx(1.5)
 
 
 def against_padded(budget: float) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import tempfile
 import time
 from importlib.metadata import PackageNotFoundError, version
@@ -45,7 +46,8 @@ def experiment(s: dict[str, Any], store: Store) -> Experiment:
         inner=s["dim"], bias=True, dropout=s["dropout"],
     )  # fmt: skip
     model = Recommender(dim=s["dim"], max_length=s["max_length"], encoder=encoder)
-    training = Training(lr=s["lr"], betas=(0.9, 0.98), batch_size=max(1, round(s["rows"] * mean)))
+    rows = max(1, round(s["rows"] * mean))
+    training = Training(lr=s["lr"], betas=(0.9, 0.98), batch_size=rows, precision=sys.argv[3])
     return Experiment(recipe="peers", model=model, training=training, seed=s["seed"])
 
 

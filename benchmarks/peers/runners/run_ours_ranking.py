@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from importlib.metadata import PackageNotFoundError, version
 from statistics import median
@@ -23,7 +24,8 @@ def main() -> None:
     torch.set_num_threads(s["threads"])
     store = ImpressionStore.open(s["store"])
     begun = time.perf_counter()
-    run = fit(Experiment.parse(s["experiment"]), store, out / "run", progress=False)
+    spec = Experiment.parse(s["experiment"]).override(f"training.precision={sys.argv[3]}")
+    run = fit(spec, store, out / "run", progress=False)
     spent = time.perf_counter() - begun
     epochs = [row for row in run.rows() if row["event"] == "epoch"]
     try:

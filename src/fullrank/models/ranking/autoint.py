@@ -30,6 +30,7 @@ from fullrank.models.ranking import (
     require_fields_to_cross,
 )
 from fullrank.models.ranking.perceptron import Deep, xavier
+from fullrank.ops.dropout import dropout
 
 
 class AutoInt(RankerSpec):
@@ -118,8 +119,8 @@ class FieldAttention(nn.Module):
     def forward(self, x: Float[Tensor, "B F D"]) -> Float[Tensor, "B F W"]:
         q, k, v = (one(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for one in (self.query, self.key, self.value))
         shares = torch.softmax(q @ k.mT * self.scale, -1)
-        if self.dropout:
-            shares = F.dropout(shares, self.dropout, self.training)
+        if self.dropout and self.training:
+            shares = dropout(shares, self.dropout)
         out = (shares @ v).transpose(1, 2).flatten(2)
         if self.residual is not None:
             out = out + self.residual(x)

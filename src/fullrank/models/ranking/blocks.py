@@ -46,6 +46,7 @@ from fullrank.models.ranking import FieldTokens, LayerOutputs, Ranker, RankerOut
 from fullrank.models.ranking.feed_forwards import FeedForwardSpec
 from fullrank.models.ranking.mixings import MixingSpec
 from fullrank.models.ranking.perceptron import xavier
+from fullrank.ops.dropout import Dropout, dropout
 
 HIDDEN = {"matrix": 500, "vector": 800}
 DROPOUT = 0.1
@@ -115,7 +116,7 @@ class Tokens(nn.Module):
             x = self.up(x.unflatten(1, (self.chunks, -1)))
             x = F.relu(x if self.hidden_norm is None else self.hidden_norm(x))
             if self.dropout and self.training:
-                x = F.dropout(x, self.dropout)
+                x = dropout(x, self.dropout)
             x = self.down(x)
         return x.reshape(-1, self.tokens, self.width)
 
@@ -236,7 +237,7 @@ class Head(nn.Module):
             layers: list[nn.Module] = [xavier(nn.Linear(whole, 2 * whole))]
             layers += [nn.BatchNorm1d(2 * whole)] if spec.head_batch_norm else []
             layers += [nn.ReLU(inplace=True)]
-            layers += [nn.Dropout(spec.head_dropout)] if spec.head_dropout else []
+            layers += [Dropout(spec.head_dropout)] if spec.head_dropout else []
             self.map: nn.Module = nn.Sequential(*layers, xavier(nn.Linear(2 * whole, 1)))
         elif spec.head != "mean_all":
             self.map = xavier(nn.Linear(whole if spec.head == "flatten" else width, 1))

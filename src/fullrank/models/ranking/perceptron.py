@@ -13,6 +13,8 @@ from torch import Tensor, nn
 from fullrank.core.bounds import MOST_PARTS, Width
 from fullrank.core.errors import UserError
 from fullrank.core.spec import Spec, later
+from fullrank.ops.dropout import Dropout
+from fullrank.ops.norm_relu_dropout import norm_relu_dropout
 
 
 class Deep(Spec):
@@ -55,13 +57,21 @@ class Perceptron(nn.Module):
                 self.layers.append(nn.BatchNorm1d(hidden))
             self.layers.append(activation(spec.activation, hidden))
             if spec.dropout:
-                self.layers.append(nn.Dropout(spec.dropout))
+                self.layers.append(Dropout(spec.dropout))
             width = hidden
-        self.out = width
+        self.out, self.dropout = width, spec.dropout
+        self.in_one_step = spec.batch_norm and spec.activation == "relu"
 
     def forward(self, x: Float[Tensor, "B W"]) -> Float[Tensor, "B H"]:
-        out: Tensor = self.layers(x)
-        return out
+        if not (self.training and self.in_one_step):
+            out: Tensor = self.layers(x)
+            return out
+        for layer in self.layers:
+            if isinstance(layer, nn.Linear):
+                x = layer(x)
+            elif isinstance(layer, nn.BatchNorm1d):
+                x = norm_relu_dropout(x, layer, self.dropout)
+        return x
 
 
 class Dice(nn.Module):

@@ -59,7 +59,7 @@ class ExpertsFeedForward(FeedForward):
 
     def forward(self, x: Float[Tensor, "B T D"]) -> tuple[Float[Tensor, "B T D"], Mapping[str, Tensor]]:
         gates = F.relu(per_token(affine, x, [self.router, self.router_bias], self.how))
-        network = partial(perceptron, dropout=self.dropout if self.training else 0.0)
+        network = partial(perceptron, p=self.dropout if self.training else 0.0)
         out = x
         for number in range(self.experts):
             weights = [self.up[number], self.down[number], self.up_bias[number], self.down_bias[number]]

@@ -22,6 +22,7 @@ from fullrank.core.bounds import MOST_PARTS, Width
 from fullrank.core.errors import UserError
 from fullrank.core.spec import later
 from fullrank.models.ranking.feed_forwards import FeedForward, FeedForwardSpec
+from fullrank.ops.dropout import dropout
 from fullrank.ops.per_token import How, affine, biases, per_token, stack_of
 
 
@@ -63,7 +64,7 @@ class GeluFeedForward(FeedForward):
         self.dropout = spec.dropout
 
     def forward(self, x: Float[Tensor, "B T D"]) -> tuple[Float[Tensor, "B T D"], Mapping[str, Tensor]]:
-        network = partial(perceptron, dropout=self.dropout if self.training else 0.0)
+        network = partial(perceptron, p=self.dropout if self.training else 0.0)
         out = x + per_token(network, x, [*self.weights, *self.biases], self.how)
         return out if self.norm is None else self.norm(out), {}
 
@@ -73,13 +74,11 @@ class GeluFeedForward(FeedForward):
             self.weights[-1].div_((2 * blocks) ** 0.5)
 
 
-def perceptron(x: Tensor, *weights: Tensor, dropout: float = 0.0) -> Tensor:
+def perceptron(x: Tensor, *weights: Tensor, p: float = 0.0) -> Tensor:
     """Layers of one token (or of all): first the matrices, then as many biases; GELU and dropout between layers."""
     layers = len(weights) // 2
     for place in range(layers):
         x = affine(x, weights[place], weights[layers + place])
         if place < layers - 1:
-            x = F.gelu(x)
-            if dropout:
-                x = F.dropout(x, dropout)
+            x = dropout(F.gelu(x), p)
     return x

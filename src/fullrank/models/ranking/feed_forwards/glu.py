@@ -29,6 +29,7 @@ from fullrank.core.bounds import MOST_PARTS, Width
 from fullrank.core.errors import UserError
 from fullrank.core.spec import later
 from fullrank.models.ranking.feed_forwards import FeedForward, FeedForwardSpec
+from fullrank.ops.dropout import dropout
 from fullrank.ops.per_token import How, affine, biases, per_token, stack_of
 
 
@@ -118,8 +119,8 @@ class GluFeedForward(GatedUnit, FeedForward):
         out = x
         for one in self.units:
             out = one.unit(out)
-            if self.dropout:
-                out = F.dropout(out, self.dropout, self.training)
+            if self.dropout and self.training:
+                out = dropout(out, self.dropout)
         if self.closing is not None:
             out = per_token(mapped, out, list(self.closing), self.how)
         return out + x if self.outer_skip else out, {}
