@@ -142,8 +142,9 @@ def _said(path: Path, home: Path) -> str:
             content = _plain(json.loads(content), home)
         elif path.suffix == ".jsonl":
             rows = [json.loads(line) for line in content.splitlines()]
-            # a sweep adds a row for a run that failed, and another one when that run is done again
-            content = b"\n".join(_plain(row, home) for row in rows if not (isinstance(row, dict) and row.get("error")))
+            # a sweep adds a row for a run that failed, and another one when that run is done again, behind the others
+            kept = [_plain(row, home) for row in rows if not (isinstance(row, dict) and row.get("error"))]
+            content = b"\n".join(sorted(kept) if path.name == "rows.jsonl" else kept)
     except ValueError:
         return "torn"
     if path.suffix == ".html":

@@ -32,7 +32,7 @@ from fullrank.core.files import (
     write_jsonl,
     write_text,
 )  # fmt: skip
-from fullrank.core.leftovers import is_leftover
+from fullrank.core.leftovers import is_leftover, remove_tree
 from fullrank.core.tables import TableWriter, write_table
 from fullrank.core.tensor_files import write_tensors
 from refusals import refused
@@ -143,6 +143,25 @@ def test_sweeping(tmp_path: Path) -> None:
         (tmp_path / name).write_text("")
     write_text(tmp_path / "x.json", "{}")
     assert set(left(tmp_path)) == {"x.json", *kept}
+
+
+def test_a_folder_is_removed_with_one_file_open_at_a_time(tmp_path: Path) -> None:
+    """And not what its links lead to."""
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept" / "file").touch()
+    deep = tmp_path / "part" / "a" / "b" / "c"
+    deep.mkdir(parents=True)
+    (deep / "file").touch()
+    (deep / "link").symlink_to(tmp_path / "kept")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    free = os.open(os.devnull, os.O_RDONLY)
+    os.close(free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free + 1, hard))
+    try:
+        remove_tree(tmp_path / "part")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert [path.name for path in sorted(tmp_path.rglob("*"))] == ["kept", "file"]
 
 
 def test_the_only_copy_is_not_swept(tmp_path: Path) -> None:

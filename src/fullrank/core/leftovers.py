@@ -10,7 +10,6 @@ import hashlib
 import itertools
 import os
 import re
-import shutil
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -38,8 +37,20 @@ def part_name(path: Path) -> Path:
 
 def forget_part(part: Path) -> None:
     """Remove what is left of a part; nobody writes to it any more."""
-    shutil.rmtree(part, ignore_errors=True)
+    remove_tree(part)
     _LIVE.discard(str(part))
+
+
+def remove_tree(folder: Path) -> None:
+    """Remove a folder and all that is in it, as far as that can be.
+
+    One file is open at a time (`shutil.rmtree` has one a level): what ran out of them still clears up behind itself.
+    """
+    for path, folders, files in reversed([*os.walk(folder)]):
+        with suppress(OSError):  # gone by now, or of another user
+            for name in [*files, *(name for name in folders if os.path.islink(os.path.join(path, name)))]:
+                os.unlink(os.path.join(path, name))
+            os.rmdir(path)
 
 
 def is_leftover(name: str) -> bool:
@@ -78,7 +89,7 @@ def _leftovers(folder: Path) -> list[Path]:
 def _remove(left: Path) -> None:
     """Also where another process does the same."""
     if left.is_dir() and not left.is_symlink():
-        shutil.rmtree(left, ignore_errors=True)
+        remove_tree(left)
     else:
         with suppress(OSError):  # gone by now, or of another user
             left.unlink()

@@ -10,7 +10,6 @@ flipped bit in any of them is found. Hashes find damage and mix-ups, not malice.
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +20,7 @@ from torch import Tensor
 
 from fullrank.core.errors import UserError, brief
 from fullrank.core.files import write_json
+from fullrank.core.leftovers import remove_tree
 from fullrank.core.readers import read_json
 from fullrank.core.tensor_files import Pieces, read_tensors, write_tensors
 from fullrank.data.manifest import damaged_file, sha256_file
@@ -95,7 +95,7 @@ def write_checkpoint(
         write_json(folder / "state.json", state.model_dump() | {"files": hashes})
     except BaseException:
         if began:  # half a checkpoint is of no use, and may be what fills the disk
-            shutil.rmtree(folder, ignore_errors=True)
+            remove_tree(folder)
         raise
     write_json(
         root / "last.json", {"folder": folder.name, "state_sha256": sha256_file(folder / "state.json")}, indent=None
@@ -114,7 +114,7 @@ def forget_other_checkpoints(kept: Path) -> None:
     """Remove the checkpoints beside the one that counts: earlier ones, and what a kill left half written or removed."""
     for other in kept.parent.glob("step-*"):
         if other.name != kept.name:
-            shutil.rmtree(other, ignore_errors=True)
+            remove_tree(other)
 
 
 def read_checkpoint(out: Path) -> Checkpoint | None:
