@@ -151,6 +151,7 @@ def train(
             code="missing-argument",
         )
     else:
+        resolve_device(device)  # one that is not there is told first
         usual = usual_precision(what, folder, resume=resume)
         spec = recipe(what, *usual, *set)
     if data is None:

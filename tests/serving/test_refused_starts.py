@@ -29,7 +29,7 @@ def test_whatever_is_refused_leaves_no_file_and_no_promise(
     run, taken = str(shop.run.path), socket.create_server(("127.0.0.1", 0))
     taken_port = [run, "--port", str(taken.getsockname()[1])]
     refusals = [
-        ("no-version", [str(shop.store.path)]), ("no-version", ["nowhere"]),
+        ("not-a-run", [str(shop.store.path)]), ("not-a-run", ["nowhere"]),
         ("no-version", [str(damaged)]), ("no-version", [run, "--ranker", run]),
         ("address-in-use", taken_port), ("exposed-without-keys", [run, "--host", "0.0.0.0"]),
         ("file-unreadable", [run, "--keys", "keys.json"]), ("not-a-folder", [run, "--watch", "runs"]),
