@@ -56,18 +56,17 @@ def test_the_limit_of_the_process_counts() -> None:
 @pytest.mark.process
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="a setting of glibc's malloc")
 def test_freed_memory_is_kept_for_the_next_batch() -> None:
-    """Blocks of 20 MiB that are freed together and taken again bring no new pages; without the setting they do, and a
-    variable of the environment has the last word."""
+    """Blocks of 20 MiB that are freed together and taken again bring no new pages; where a variable of the environment
+    has the last word they do, each time."""
     script = (
-        "import resource, sys, torch\nfrom fullrank.core.memory import keep_freed_memory\n"
-        "kept = sys.argv[1] == 'kept' and keep_freed_memory()\n"
+        "import resource, torch\nfrom fullrank.core.memory import keep_freed_memory\nkept = keep_freed_memory()\n"
         "def faults():\n"
         "    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt\n"
         "    blocks = [torch.ones(5 * 2**20) for _ in range(5)]\n"
         "    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before\n"
         "first = [faults() for _ in range(3)]\nprint(kept, faults())"
     )
-    found = {how: python(script, how).stdout.split() for how in ("kept", "plain")}
-    assert found["kept"][0] == "True" and int(found["kept"][1]) < 100
-    assert int(found["plain"][1]) > 5_000
-    assert python(script, "kept", MALLOC_TRIM_THRESHOLD_="131072").stdout.split()[0] == "False"
+    kept, faults = python(script).stdout.split()
+    assert kept == "True" and int(faults) < 100
+    kept, faults = python(script, MALLOC_MMAP_THRESHOLD_="131072").stdout.split()
+    assert kept == "False" and int(faults) > 5_000
