@@ -150,5 +150,5 @@ def test_processes_end_with_the_one_that_started_them(shop: Shop, tmp_path: Path
 def test_why_several_processes_do_not_start_is_one_sentence(tmp_path: Path) -> None:
     words = [sys.executable, "-m", "fullrank", "serve", "nowhere", "--port", "0", "--workers", "2", "--json"]
     found = subprocess.run(words, capture_output=True, text=True, timeout=120, cwd=tmp_path)
-    assert found.returncode == 2 and json.loads(found.stdout)["code"] == "no-version"
+    assert found.returncode == 2 and json.loads(found.stdout)["code"] == "not-a-run"
     assert "Traceback" not in found.stderr
