@@ -227,7 +227,13 @@ def source(module: str) -> ast.Module:
 
 
 def _points(room: str) -> list[importlib.metadata.EntryPoint]:
-    return list(_installed(tuple(sys.path)).select(group=f"fullrank.{room}"))
+    return list(_of_room(room, tuple(sys.path)))
+
+
+@functools.cache
+def _of_room(room: str, path: tuple[str, ...]) -> tuple[importlib.metadata.EntryPoint, ...]:
+    """Selecting walks over all of them, and every kind of a Spec asks."""
+    return tuple(_installed(path).select(group=f"fullrank.{room}"))
 
 
 @functools.cache
