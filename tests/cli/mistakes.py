@@ -56,6 +56,7 @@ fullrank trian sasrec --data data --out new
 fullrank train sasrec --dta data --out new
 fullrank train sasrec --out new
 fullrank train sasrec --data data
+fullrank serve sasrec --store --check
 fullrank train sasrek --data data --out new
 fullrank train SASRec --data data --out new
 fullrank train sasrec --data dtaa --out new

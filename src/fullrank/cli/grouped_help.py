@@ -6,9 +6,12 @@ An option is put under a heading by its name, so that it stands under the same o
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import pairwise
 from typing import Any
 
 from typer.core import TyperCommand, TyperGroup
+
+from fullrank.core.errors import UserError
 
 VERBS = {
     "Begin": ("demo", "doctor", "list", "show", "schema"),
@@ -38,7 +41,20 @@ Record = tuple[str, str]
 
 
 class GroupedCommand(TyperCommand):
-    """A verb whose help has its options in groups."""
+    """A verb whose help has its options in groups, and whose options take no other option for their value."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        options = {name: one for one in self.get_params(ctx) for name in one.opts if name.startswith("-")}
+        words = args[: args.index("--")] if "--" in args else args
+        for word, following in pairwise(words):
+            if word in options and following in options and not getattr(options[word], "is_flag", False):
+                raise UserError(
+                    f"{word} needs a value, and {following} behind it is an option of {ctx.command_path}; a value that is "
+                    f"meant so is written {word}={following}",
+                    code="missing-value",
+                )
+        rest: list[str] = super().parse_args(ctx, args)
+        return rest
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         arguments: list[Record] = []
