@@ -62,14 +62,6 @@ def test_mistakes(words: str, code: str, name: str, run: Path, refuses: Refuses)
     assert not (run / "diagnosis.jsonl").exists()
 
 
-def test_a_folder_that_is_no_run(refuses: Refuses, tmp_path: Path, shop: Path) -> None:
-    refuses("not-a-run", "diagnose nothing", "nothing", "manifest.json")
-    refuses("not-a-run", "diagnose @data", shop / "data", "fullrank train")
-    unfinished = shutil.copytree(shop / "sasrec", tmp_path / "unfinished")
-    (unfinished / "weights.safetensors").unlink()
-    refuses("missing-file", "diagnose unfinished", "unfinished/weights.safetensors")
-
-
 def test_training_is_watched(tmp_path: Path, call: Call, refuses: Refuses) -> None:
     tiny = "--set model.dim=8 --set training.max_epochs=1"
     assert call(f"train sasrec --data @data {tiny} --out run --watch").code == 0

@@ -85,10 +85,6 @@ def test_mistakes(options: str, code: str, name: str, vectors: Path, tmp_path: P
     assert not (tmp_path / "codes").exists()
 
 
-def test_a_folder_that_is_no_store(refuses: Refuses) -> None:
-    refuses("missing-folder", "encode nothing --out codes", "nothing")
-
-
 def test_collaborative_vectors_of_a_run(vectors: Path, tmp_path: Path, call: Call) -> None:
     """What `fullrank vectors` writes is what letter reads."""
     assert call("vectors @sasrec --out people.parquet").code == 0

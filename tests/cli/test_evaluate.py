@@ -164,18 +164,10 @@ def test_a_store_that_was_moved_is_named_with_data(call: Call, refuses: Refuses,
     ("words", "code", "name"),
     [
         ("--metric ndcg@10 --set metrics=[hit]", "given-twice", "--metric"),
-        ("--set sen=keep", "unknown-setting", "did you mean 'seen'"),
-        ("--device gpu", "unknown-device", "allowed: auto, cpu, cuda"),
     ],
 )
 def test_mistakes(words: str, code: str, name: str, refuses: Refuses) -> None:
     refuses(code, f"evaluate @popularity {words}", name)
-
-
-def test_a_folder_that_is_no_run(call: Call, tmp_path: Path) -> None:
-    (tmp_path / "bad").mkdir()
-    (tmp_path / "bad" / "manifest.json").write_text("{")
-    assert call("evaluate bad").code == 2
 
 
 def test_a_list_of_shares_has_an_end() -> None:

@@ -32,7 +32,6 @@ def test_a_graph(call: Call, tmp_path: Path) -> None:
 
 
 def test_what_is_refused(refuses: Refuses, shop: Path, tmp_path: Path) -> None:
-    refuses("unknown-export", "export @sasrec --to onx --out out", "onx", "onnx", "torch", "faiss")
     refuses("option-without-effect", "export @sasrec --int8 --out out", "int8", "onnx")
     refuses("option-without-effect", "export @sasrec --to faiss --k 5 --out out", "k", "faiss")
     refuses("unknown-seen-policy", "export @sasrec --seen hide --out out", "hide", "exclude", "keep")

@@ -62,12 +62,10 @@ def test_version(call: Call) -> None:
 @pytest.mark.parametrize(
     ("line", "code", "hint"),
     [
-        ("trian", "unknown-verb", "did you mean 'train'"),
         ("scale fti", "unknown-verb", "did you mean 'fit'"),
         ("prepare x.csv --kcore 5", "unknown-option", "did you mean '--k-core'"),
         ("encode x --out y --pca 0", "usage", "'--pca'"),
         ("evaluate x --reasoning-steps -1", "usage", "'--reasoning-steps'"),
-        ("evaluate", "no-run", "name a RUN, or --log DIR"),
         ("list recipes more", "usage", "unexpected extra argument"),
     ],
 )

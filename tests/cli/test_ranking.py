@@ -36,7 +36,7 @@ def beside(clicks: Path, tmp_path: Path) -> None:
         (tmp_path / path.name).symlink_to(path)
 
 
-def test_evaluate(ask: Ask, call: Call, clicks: Path) -> None:
+def test_evaluate(ask: Ask, call: Call) -> None:
     found = ask("evaluate rankelastor")
     assert {"auc", "logloss", "gauc", "ece", "pcoc"} < set(found["metrics"]) and found["curve"]
     said = call("evaluate lr --split validation")
@@ -44,7 +44,7 @@ def test_evaluate(ask: Ask, call: Call, clicks: Path) -> None:
     assert max(map(len, said.out.splitlines())) <= 80
 
 
-def test_evaluate_two(ask: Ask, refuses: Refuses, clicks: Path, tmp_path: Path) -> None:
+def test_evaluate_two(ask: Ask, refuses: Refuses, tmp_path: Path) -> None:
     found = ask("evaluate lr rankelastor --out .")
     gap = found["metrics"]["auc"]
     assert gap["difference"] == gap["b"] - gap["a"] and len(gap["interval"]) == 2
@@ -60,14 +60,14 @@ def test_evaluate_two(ask: Ask, refuses: Refuses, clicks: Path, tmp_path: Path) 
     refuses("metric-of-one-run", "evaluate lr rankelastor --metric ece", "ece has no paired difference")
 
 
-def test_evaluate_refuses_two_kinds(refuses: Refuses, clicks: Path) -> None:
+def test_evaluate_refuses_two_kinds(refuses: Refuses) -> None:
     for pair in ("lr @popularity", "@popularity lr"):
         refuses("two-problems", f"evaluate {pair}", "lr", "popularity")
     words = "evaluate lr --reasoning-steps 0 --drop 0.1"
     refuses("option-of-other-problem", words, "--drop", "--reasoning-steps")
 
 
-def test_predict(ask: Ask, call: Call, clicks: Path, tmp_path: Path) -> None:
+def test_predict(ask: Ask, call: Call, tmp_path: Path) -> None:
     table(50).drop("label").write_parquet(tmp_path / "today.parquet")
     said = ask("predict lr today.parquet --out p.parquet")
     assert said["rows"] == 50
@@ -77,7 +77,7 @@ def test_predict(ask: Ask, call: Call, clicks: Path, tmp_path: Path) -> None:
     assert "ctr" in shown.out and "40 more" in shown.out
 
 
-def test_predict_says_what_is_wrong(refuses: Refuses, clicks: Path, shop: Path, tmp_path: Path) -> None:
+def test_predict_says_what_is_wrong(refuses: Refuses, shop: Path, tmp_path: Path) -> None:
     table(5).drop("item").write_parquet(tmp_path / "bad.parquet")
     refuses("missing-column", "predict lr bad.parquet", "'item'")
     refuses("not-a-ranking-model", "predict @popularity bad.parquet", shop / "popularity", "`recommend`")
@@ -90,7 +90,7 @@ def test_the_wrong_store(refuses: Refuses, shop: Path) -> None:
     refuses("not-a-recommender", "recommend lr --history 1", "lr", "`predict`")
 
 
-def test_diagnose(ask: Ask, call: Call, refuses: Refuses, clicks: Path, shop: Path, tmp_path: Path) -> None:
+def test_diagnose(ask: Ask, call: Call, refuses: Refuses, shop: Path, tmp_path: Path) -> None:
     found = ask("diagnose rankelastor --impressions 60 --seed 1 --out rows.jsonl")
     assert found["impressions"] == 60 and found["seed"] == 1
     assert len((tmp_path / "rows.jsonl").read_text().splitlines()) == len(found["rows"])
@@ -105,7 +105,7 @@ def test_diagnose(ask: Ask, call: Call, refuses: Refuses, clicks: Path, shop: Pa
     refuses("sample-of-other-problem", "diagnose @popularity --impressions 5", shop / "popularity", "give users")
 
 
-def test_report(ask: Ask, call: Call, refuses: Refuses, clicks: Path, shop: Path, tmp_path: Path) -> None:
+def test_report(ask: Ask, call: Call, refuses: Refuses, shop: Path, tmp_path: Path) -> None:
     words = "lr rankelastor --impressions 60 --out p.html"
     found = ask(f"report {words}")
     assert found["figures"] == ["differences", "reliability", "gain", "curves", "trajectory", "distribution-B"]
@@ -118,7 +118,7 @@ def test_report(ask: Ask, call: Call, refuses: Refuses, clicks: Path, shop: Path
     refuses("two-problems", "report lr @popularity --out q.html", "lr", shop / "popularity")
 
 
-def test_watch(call: Call, refuses: Refuses, clicks: Path, tmp_path: Path) -> None:
+def test_watch(call: Call, refuses: Refuses, tmp_path: Path) -> None:
     said = call(f"train dcnv2 --data impressions --out run --watch {TINY}")
     assert said.code == 0 and "last layer stable rank" in said.err
     assert "watch/stable_rank/cross_2" in (tmp_path / "run" / "metrics.jsonl").read_text()
@@ -126,7 +126,7 @@ def test_watch(call: Call, refuses: Refuses, clicks: Path, tmp_path: Path) -> No
     assert not (tmp_path / "new").exists()
 
 
-def test_tune_and_sweep(ask: Ask, call: Call, clicks: Path, tmp_path: Path) -> None:
+def test_tune_and_sweep(ask: Ask, call: Call, tmp_path: Path) -> None:
     (tmp_path / "space.yaml").write_text(
         "cells: [lr, fm]\nspace: {training.lr: {log: [1.0e-3, 1.0e-1]}}\ntrials: 2\nepochs_share: 0.05\n"
         "set: {evaluation.selection: logloss}\n"
@@ -139,7 +139,7 @@ def test_tune_and_sweep(ask: Ask, call: Call, clicks: Path, tmp_path: Path) -> N
     assert said.code == 0 and "logloss" in said.out and "gauc" in said.out
 
 
-def test_show_counts_the_size(ask: Ask, call: Call, refuses: Refuses, clicks: Path) -> None:
+def test_show_counts_the_size(ask: Ask, call: Call, refuses: Refuses) -> None:
     """Of a run and of a recipe on a store, as comments that YAML passes over; the run's row holds the same."""
     found = ask("show rankelastor")
     size = found["size"]

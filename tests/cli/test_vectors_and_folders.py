@@ -56,11 +56,8 @@ def test_users_and_filters(ask: Ask, refuses: Refuses, shop: Path, tmp_path: Pat
     pl.DataFrame({"who": [users[0]]}).write_csv(tmp_path / "who.csv")
     one = ask("recommend @sasrec --users who.csv --user-col who --data @data")
     assert {row["user"] for row in one["recommendations"]} == {users[0]}
-    refuses("unknown-user", f"recommend @sasrec --users {users[0]},987654", "987654")
-    refuses("options-exclude-each", f"{words} --history 1", "--users")
     refuses("option-without-effect", f"{words} --items prices.csv", "--items")
     refuses("option-without-effect", f"recommend @sasrec --history {items[0]} --data @data", "--data")
-    refuses("unknown-column", f"{words} --filters prise=3", "prise")
     refuses("option-without-effect", "recommend --url http://127.0.0.1:1 --filters a=b", "--filters")
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -68,24 +66,6 @@ def lists(found: pl.DataFrame) -> dict[Any, list[Any]]:
     return {user: part["item"].to_list() for (user,), part in found.group_by("user", maintain_order=True)}
 
 
-def test_threads_with_two_budgets_answer_as_one_does() -> None:
-    """And leave the model as it was: until a budget was an argument, a quarter of such answers were wrong."""
-    shared = predictor("reasoning")
-    budgets = [{"steps": 0}, {"steps": 3}]
-    asked = [({user: items}, budgets[n % 2]) for n, (user, items) in enumerate(list(HISTORIES.items()) * 8)]
-
-    def ask(one: tuple[dict[str, list[str]], dict[str, int]]) -> list[tuple[Any, ...]]:
-        return shared.recommend(one[0], k=5, budget=one[1]).rows()
-
-    before = shared.recommend(HISTORIES, k=5).rows()
-    alone = [ask(one) for one in asked]
-    assert alone[0] != ask((asked[0][0], budgets[1])), "the two budgets must differ, or nothing is shown"
-    with ThreadPoolExecutor(8) as pool:
-        together = list(pool.map(ask, asked))
-    assert together == alone
-    assert shared.recommend(HISTORIES, k=5).rows() == before
-
-
 @pytest.mark.parametrize("path", PATHS)
 def test_threads_answer_as_one_does_on_every_path(path: str) -> None:
     kind, how = PATHS[path]
@@ -110,36 +90,6 @@ def test_a_graph_that_reaches_too_little_gives_the_exact_list() -> None:
     for _, part in found.group_by("user"):
         assert part["score"].is_sorted(descending=True)
     assert made.recommend(HISTORIES, k=ITEMS, **how).height == made.recommend(HISTORIES, k=ITEMS).height
-
-
-CALLS = """
-import gc, pathlib, sys
-import numpy as np, polars as pl, torch
-from fullrank.data.events.catalog import Catalog
-from fullrank.models.sequential.model import Recommender
-from fullrank.inference.predictor import Predictor
-
-known = Catalog(pl.DataFrame({"item": range(99), "item_id": [f"i{n}" for n in range(99)], "train_count": [1] * 99}))
-shared, ids = Predictor(Recommender(dim=8).build(known), known, device="cpu"), known.ids.to_list()
-
-def ask(calls):
-    for n in range(calls):
-        shared.recommend([ids[n % 50 : n % 50 + 1 + n % 9]], k=3, exclude=[ids[n % 99]])
-    gc.collect()
-    return len(gc.get_objects()), int(pathlib.Path("/proc/self/statm").read_text().split()[1])
-
-ask(300)  # what is made once, and what the allocator keeps
-(objects, pages), (more_objects, more_pages) = ask(100), ask(1000)
-print(more_objects - objects, (more_pages - pages) * 4096)
-"""
-
-
-@pytest.mark.process
-def test_a_thousand_calls_leave_nothing_behind() -> None:
-    """In a process without the type checks of tests, which cost more than the calls."""
-    done = subprocess.run([sys.executable, "-c", CALLS], capture_output=True, text=True, check=True)
-    objects, size = map(int, done.stdout.split())
-    assert objects < 200 and size < 8 << 20
 
 
 def of(rule: Any, user: str, place: int) -> set[str]:

@@ -153,24 +153,6 @@ def test_no_key_is_lost_where_many_are_added_at_once(tmp_path: Path) -> None:
     assert len(read_keys(path)) == 1 + count
 
 
-def test_access(tmp_path: Path) -> None:
-    path, texts = made(tmp_path, shop=("read", "write"), ops=("admin",))
-    access = Access(Keys.open(path))
-    shop, ops = (f"Bearer {texts[name]}" for name in ("shop", "ops"))
-    for scope, header in (("read", shop), ("write", shop), ("admin", ops)):
-        key = access.check(header, scope)
-        assert key is not None
-    assert access.check(None, None) is None
-    for scope, header, code, status in (
-        ("read", None, "key-missing", 401), ("read", "Bearer x", "key-unknown", 401),
-        ("admin", shop, "scope-missing", 403), ("read", ops, "scope-missing", 403),
-    ):  # fmt: skip
-        with pytest.raises(Denied) as denied:
-            access.check(header, scope)
-        assert (denied.value.code, denied.value.status) == (code, status)
-        assert "Bearer x" not in str(denied.value) and texts["shop"] not in str(denied.value)
-
-
 def test_without_keys_anybody_reads_and_writes_and_nobody_administers() -> None:
     access = Access(None)
     assert access.check(None, "read") is access.check("Bearer x", "write") is None

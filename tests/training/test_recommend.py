@@ -44,12 +44,6 @@ def test_gives_back_the_callers_kind_of_frame(make, run: Run, market: Store) -> 
     assert lists.filter(pl.col("user") == "a")["item"].to_list() == by_hand["item"].to_list()
 
 
-def test_seen_items_are_left_out_or_kept(run: Run, market: Store) -> None:
-    ids = market.catalog.ids.to_list()
-    assert not set(fr.recommend(run, [ids[:20]], k=60)["item"]) & set(ids[:20])
-    assert set(fr.recommend(run, [ids[:20]], k=80, seen="keep")["item"]) == set(ids)
-
-
 def test_unknown_items_and_empty_histories_follow_their_policy(run: Run, market: Store) -> None:
     ids = market.catalog.ids.to_list()
     stranger = "no such item" if isinstance(ids[0], str) else 10**9
