@@ -156,11 +156,6 @@ def test_ratios_are_above_one_where_the_peer_is_slower() -> None:
     assert peers.ratios(rows[2:]) == {}
 
 
-def test_ours_alone_trains_in_every_precision() -> None:
-    wanted = [("ours", "fp32"), ("ours", "bf16"), ("replay", "fp32")]
-    assert peers.trainings(["ours", "replay"], ["fp32", "bf16"]) == wanted
-
-
 def test_an_environment_is_made_again_when_its_pins_change(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     pins, commands = tmp_path / "pins.txt", []
     pins.write_text("a==1\n")

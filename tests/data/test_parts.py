@@ -114,8 +114,6 @@ def test_mistakes_name_the_rows(table: pl.DataFrame, tmp_path: Path, monkeypatch
     )
     with pytest.raises(UserError, match=r"rows 2,000 to 2,999, has 1 missing ids .* first in row 345"):
         fr.prepare(broken, tmp_path / "parts", parts=4)
-    with pytest.raises(UserError, match="no column 'user'"):
-        fr.prepare(table, tmp_path / "parts", parts=4, user_col="user")
     with pytest.raises(UserError, match=r"k_core .* leaves none of 4,000 events"):
         fr.prepare(table, tmp_path / "parts", parts=4, set=["k_core=10000"])
     for count in (0, 4097):

@@ -126,9 +126,7 @@ def client_of_an_app() -> TestClient:
         ("POST", "/v1/recommend", b'{"k": "x"}', 422, "invalid-request"),
         ("POST", "/v1/recommend?limit=x", b'{"k": 1}', 422, "invalid-request"),
         ("POST", "/v1/recommend?limit=7", b'{"k": 1}', 422, "invalid-list-length"),
-        ("GET", "/v1/recommend", b"", 405, "method-not-allowed"),
         ("GET", "/none", b"", 404, "not-found"),
-        ("POST", "/none", b"", 404, "not-found"),
     ],
 )
 def test_an_app_that_it_is_installed_in(method: str, path: str, body: bytes, status: int, code: str | None) -> None:

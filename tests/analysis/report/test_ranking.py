@@ -180,8 +180,6 @@ def test_what_is_refused(runs, store, tmp_path) -> None:
     lr = runs["lr"]
     with refused("sample-of-other-problem", lr.path, "impressions"):
         report([lr], users=5)
-    with refused("evaluation-does-not-fit", "lr", "validation"):
-        report([lr], split="validation", evaluations={"lr": fr.evaluate(lr)})
 
 
 def test_two_kinds_have_no_page_in_common(runs, tmp_path) -> None:
