@@ -83,9 +83,6 @@ def test_a_pipe_gets_whole_lines(capsys: pytest.CaptureFixture[str], monkeypatch
     Output(False).table(("name", "what"), [("a", "word " * 60)])
     said = capsys.readouterr().out.splitlines()
     assert len(said) == 3 and said[0].count("word") == said[2].count("word") == 60
-    monkeypatch.setenv("COLUMNS", "80")
-    Output(False).say("word " * 60)
-    assert len(capsys.readouterr().out.splitlines()) > 3
 
 
 def test_time_of_a_training(capsys: pytest.CaptureFixture[str]) -> None:

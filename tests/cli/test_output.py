@@ -6,12 +6,10 @@ import json
 import math
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from fullrank.cli import main
 from fullrank.cli.output import Output, seconds, shown
-from fullrank.core.files import jsonable
 from fullrank.core.log import CONTROLS, logger
 from fullrank.core.progress import Reporter
 
@@ -38,12 +36,6 @@ def test_no_colour_without_a_terminal(
     assert "\x1b" not in out and "[red]x[/red]" in out and "[bold]a" in out
 
 
-def test_json_has_no_nan_and_knows_paths_and_numpy() -> None:
-    tree = {"a": math.nan, "b": np.float32(0.5), "c": np.int64(3), "d": Path("x/y"), "e": (1, math.inf), "f": True}
-    assert jsonable(tree) == {"a": None, "b": 0.5, "c": 3, "d": "x/y", "e": [1, None], "f": True}
-    json.dumps(jsonable(tree), allow_nan=False)
-
-
 def test_with_json_people_read_stderr(capsys: pytest.CaptureFixture[str]) -> None:
     output = Output(True)
     output.say("hello")
@@ -65,16 +57,6 @@ def test_paragraphs_wrap_and_commands_do_not(
 def test_seconds_and_values_as_they_are_shown() -> None:
     assert [seconds(value) for value in (4.21, 42.0, 130.0)] == ["4.2 s", "42 s", "2 min 10 s"]
     assert [shown(value) for value in (None, math.nan, 12345, 0.12345)] == ["", "-", "12,345", "0.1235"]
-
-
-def test_progress_without_a_terminal_is_a_line_now_and_then(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("fullrank.core.progress.QUIET_SECONDS", 0.0)
-    with Output(False).progress("evaluate x") as tick:
-        tick(5, 10)
-    out, err = capsys.readouterr()
-    assert out == "" and err == "evaluate x: 5 of 10 (50%)\n"
 
 
 HOSTILE = "a\x1b[31mb\x07c\x9b2Jd\r\u202ee\x1b]0;title\x07"

@@ -44,9 +44,3 @@ def test_a_kept_evaluation_is_taken(ask: Ask, call: Call) -> None:
 def test_mistakes(words: str, code: str, name: str, refuses: Refuses, tmp_path: Path) -> None:
     refuses(code, f"report @popularity --out p.html {words}", name)
     assert not (tmp_path / "p.html").exists()
-
-
-def test_folders_that_are_no_runs(refuses: Refuses, shop: Path) -> None:
-    refuses("not-a-run", "report nothing --out p.html", "nothing", "manifest.json")
-    refuses("not-a-run", "report @data --out p.html", shop / "data", "fullrank train")
-    refuses("given-twice", "report @popularity @popularity --out p.html", shop / "popularity")

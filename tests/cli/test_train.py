@@ -55,21 +55,11 @@ def test_a_baseline_is_not_started_from_nor_does_it_start_from_a_run(refuses: Re
     assert not (tmp_path / "run").exists()
 
 
-def test_a_finished_run_is_neither_lost_nor_repeated(call: Call, refuses: Refuses) -> None:
-    words = "train popularity --data @data --out run"
-    assert call(words).code == 0
-    refuses("folder-holds-a-run", words, "run", "--resume", "--overwrite")
-    assert call(f"{words} --overwrite").code == 0
-    refuses("options-exclude-each", f"{words} --resume --overwrite", "--resume", "--overwrite")
-
-
 @pytest.mark.parametrize(
     ("words", "code", "name"),
     [
-        ("nothing.yaml", "file-unreadable", "nothing.yaml"),
-        ("sasrec --set training.max_epoch=2", "unknown-setting", "'max_epochs'"),
+        ("sasrec --resume --overwrite", "options-exclude-each", "--resume"),
         ("sasrec --set model.loss=bcee", "unknown-kind", "did you mean 'bce'"),
-        ("--from nowhere", "not-a-run", "nowhere"),
         ("sasrec --set model.dim=8 --logger tensorbord", "unknown-logger", "tensorboard"),
     ],
 )

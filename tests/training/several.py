@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fullrank.api import evaluate
+from fullrank.api import evaluate, train
 from fullrank.core.readers import read_json
 from fullrank.core.tensor_files import read_tensors
 from fullrank.data.events.store import Store
@@ -24,6 +24,8 @@ from tests.training.conftest import column, weights
 
 SMOOTH = "model.encoder.activation=gelu"
 """For long runs: a ReLU whose sum is within rounding of zero has another gradient in another order of additions."""
+LONG = ("training.checkpoint_minutes=0", "training.max_epochs=40", "training.lr=1e-4", SMOOTH)
+"""Long enough to be cut off twice."""
 
 
 def free_port() -> str:
@@ -60,6 +62,14 @@ def cut_off(worker: Path, spec: Experiment, store: Store, out: Path, processes: 
             one.kill()
         said = [one.communicate()[1].decode()[-2000:] for one in running]
     assert running[0].returncode == -signal.SIGKILL, f"the run ended before it could be cut off: {said[0]}"
+
+
+def goes_on(worker: Path, spec: Experiment, store: Store, folder: Path) -> None:
+    """Cut off on four processes, gone on with on two, cut off there, and ended by one: the run of one process."""
+    one, out = train(spec, store, folder / "one", progress=False), folder / "several"
+    cut_off(worker, spec, store, out, 4, "fresh", behind=8)
+    cut_off(worker, spec, store, out, 2, "resume", behind=60)
+    equal(train(out=out, resume=True, progress=False), one)
 
 
 def moments(run: Run) -> dict[str, torch.Tensor]:

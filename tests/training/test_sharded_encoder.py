@@ -12,7 +12,7 @@ from fullrank.experiment import Experiment, find_experiment
 from fullrank.training.fsdp import check_encoder
 from refusals import refused
 from tests.training.conftest import tiny
-from tests.training.several import SMOOTH, cut_off, equal, with_summed_gradients
+from tests.training.several import LONG, equal, goes_on, with_summed_gradients
 from tests.training.test_ddp import torchrun
 from tests.training.test_peers import environment
 from tests.training.test_sharded_items import SAMPLED
@@ -48,13 +48,7 @@ def test_several_processes_equal_one(case: str, processes: int, market: Store, t
 @pytest.mark.slow
 @pytest.mark.cluster
 def test_resumed_with_another_number_of_processes(market: Store, tmp_path: Path, worker: Path) -> None:
-    """Cut off on four processes, gone on with on two, cut off there, and ended by one: the run of one process."""
-    spec = shared("training.checkpoint_minutes=0", "training.max_epochs=40", "training.lr=1e-4", SMOOTH)
-    one = train(spec, market, tmp_path / "one", progress=False)
-    out = tmp_path / "several"
-    cut_off(worker, spec, market, out, 4, "fresh", behind=8)
-    cut_off(worker, spec, market, out, 2, "resume", behind=60)
-    equal(train(out=out, resume=True, progress=False), one)
+    goes_on(worker, shared(*LONG), market, tmp_path)
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import fullrank as fr
-from fullrank.analysis.diagnosis import NAME, Diagnosis
+from fullrank.analysis.diagnosis import NAME
 from fullrank.analysis.report import Figure, Missing
 from fullrank.analysis.report.page import Report
 from fullrank.analysis.report.report import report
@@ -162,16 +162,6 @@ def test_kept_results_are_taken_and_others_measured(runs, tmp_path) -> None:
     assert told == [] and len(drawn(made)["reliability"].rows) <= 3  # type: ignore[arg-type]
     report([run], impressions=60, tell=tell)
     assert told == ["diagnose"]
-    report([run], settings=["bins=4"], tell=tell)
-    assert told == ["diagnose", "evaluate"]
-    report([run], split="validation", tell=tell)
-    assert told[2:] == ["evaluate", "diagnose"]
-    stale = [
-        row | {"label": "0" * 64} if row["name"] == "weights" else row for row in Diagnosis.load(run.path / NAME).rows
-    ]
-    Diagnosis(tuple(stale)).save(run.path / NAME)
-    report([run], tell=tell)
-    assert told[4:] == ["diagnose"], "a diagnosis of other weights is none of this run"
     given = report([run], evaluations={"run": fr.evaluate(run, set=["bins=2"])}, tell=tell)
     assert len(drawn(given)["reliability"].rows) == 2  # type: ignore[arg-type]
 
