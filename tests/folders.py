@@ -1,15 +1,25 @@
-"""What tests of folders and of other processes share: names in a folder, and Python code that runs by itself."""
+"""What tests of folders and of other processes share: names in a folder, packages, Python code that runs by itself."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 
 def left(folder: Path) -> list:
     return sorted(path.name for path in folder.iterdir())
+
+
+def distribution(site: Path, name: str, points: Mapping[str, Mapping[str, str]]) -> None:
+    """The metadata of an installed package: group -> entry point -> `module:name`."""
+    info = site / f"{name.replace('-', '_')}-1.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\n")
+    lines = [line for group in points for line in (f"[{group}]", *(f"{p} = {at}" for p, at in points[group].items()))]
+    (info / "entry_points.txt").write_text("\n".join(lines) + "\n")
 
 
 def python(code: str, *arguments: object, ends: int = 0, **environment: str) -> subprocess.CompletedProcess:

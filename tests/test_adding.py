@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from fullrank.data.events.prepare import prepare
-from fullrank.data.sources.planted import Planted
+from folders import distribution
+from markets import planted_store
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "adding.md"
 
@@ -32,15 +32,7 @@ def install(site: Path) -> None:
         file.parent.mkdir(parents=True)
         (file.parent / "__init__.py").write_text("")
         file.write_text(text, encoding="utf-8")
-    info = site / f"my_attention-{project['version']}.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n")
-    lines = [
-        line
-        for group, points in project["entry-points"].items()
-        for line in (f"[{group}]", *(f"{name} = {value}" for name, value in points.items()))
-    ]
-    (info / "entry_points.txt").write_text("\n".join(lines) + "\n")
+    distribution(site, project["name"], project["entry-points"])
 
 
 def environment(site: Path) -> dict[str, str]:
@@ -61,8 +53,7 @@ def fullrank(site: Path, *arguments: str) -> dict[str, object]:
 
 @pytest.fixture
 def market(tmp_path: Path) -> Path:
-    tables = Planted(users=200, items=60, events_per_user=10).read()
-    return prepare(tables.events, tmp_path / "store", items=tables.items).path
+    return planted_store(tmp_path / "store", users=200, items=60, events_per_user=10).path
 
 
 @pytest.mark.process

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 import fullrank as fr
+from folders import distribution
 from fullrank.analysis import diagnostics as room
 from fullrank.analysis.diagnostics import find_sections
-from fullrank.data.events.prepare import prepare
-from fullrank.data.sources.planted import Planted
+from markets import planted_store
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "adding.md"
 SECTION = PAGE.read_text(encoding="utf-8").partition("\n## A diagnostic\n")[2].partition("\n## ")[0]
@@ -39,12 +39,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     file.parent.mkdir()
     (file.parent / "__init__.py").write_text("")
     file.write_text(block("python"), encoding="utf-8")
-    info = folder / f"my_diagnostic-{project['version']}.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n")
-    ((group, points),) = project["entry-points"].items()
-    lines = [f"[{group}]", *(f"{name} = {value}" for name, value in points.items())]
-    (info / "entry_points.txt").write_text("\n".join(lines) + "\n")
+    distribution(folder, project["name"], project["entry-points"])
     return folder
 
 
@@ -59,8 +54,7 @@ def python(site: Path, *arguments: str) -> str:
 
 @pytest.mark.process
 def test_the_pages_diagnostic_has_rows_and_a_figure(site: Path, tmp_path: Path) -> None:
-    tables = Planted(users=80, items=40, events_per_user=8).read()
-    store = prepare(tables.events, tmp_path / "store", items=tables.items)
+    store = planted_store(tmp_path / "store", users=80)
     run = fr.train("popularity", store, tmp_path / "run", progress=False)
     found = json.loads(python(site, "-m", "fullrank", "diagnose", str(run.path), "--users", "30", "--json"))
     rows = [one for one in found["rows"] if one["diagnostic"] == "reach"]

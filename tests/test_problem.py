@@ -15,17 +15,16 @@ from fullrank.cli import evaluate as cli_evaluate
 from fullrank.cli import print_evaluation
 from fullrank.cli import report as cli_report
 from fullrank.core.registry import kinds
-from fullrank.data.events.prepare import prepare
 from fullrank.data.events.store import Store
 from fullrank.data.impressions.store import ImpressionStore, open_store
 from fullrank.data.manifest import FORMATS, is_store
-from fullrank.data.sources.planted import Planted
 from fullrank.evaluation import EVALUATE, Evaluation, PerImpression, PerUser
 from fullrank.evaluation.compare import COMPARE
 from fullrank.evaluation.spec import RankingEvaluation
 from fullrank.experiment import find_experiment
 from fullrank.problem import PROBLEMS
 from fullrank.training.data_module import DATA_MODULES
+from markets import planted_store
 from tests.training.clicks import shop
 
 TABLES: dict[str, Mapping[Any, Any]] = {
@@ -57,8 +56,7 @@ def test_an_experiment_has_the_problem_of_its_model() -> None:
 
 def test_a_folder_is_opened_as_the_store_that_its_manifest_names(tmp_path: Path) -> None:
     shop(tmp_path / "ranking")
-    tables = Planted(users=60, items=40, events_per_user=8).read()
-    prepare(tables.events, tmp_path / "retrieval", items=tables.items)
+    planted_store(tmp_path / "retrieval")
     for problem in PROBLEMS:
         folder = tmp_path / problem
         assert open_store(folder).problem == problem and is_store(folder)

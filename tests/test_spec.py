@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import json
 import sys
-import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -13,6 +12,7 @@ from typing import Annotated, Any, Literal
 import pytest
 from pydantic import Field, model_validator
 
+from folders import distribution
 from fullrank.core import registry
 from fullrank.core.errors import UserError, did_you_mean, unknown
 from fullrank.core.registry import Room, discover, find, kinds
@@ -227,14 +227,11 @@ class Window(Spec):
 
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
-    """Puts a package into a temporary folder of sys.path, with entry points as an installation leaves them."""
+    """Puts a package into a temporary folder of sys.path, whose `Window` is an attention of that name."""
 
-    def install(text: str, points: str) -> None:
+    def install(text: str, name: str) -> None:
         (tmp_path / "their_parts.py").write_text(text)
-        info = tmp_path / "their_parts-1.0.dist-info"
-        info.mkdir()
-        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: their-parts\nVersion: 1.0\n")
-        (info / "entry_points.txt").write_text(textwrap.dedent(points))
+        distribution(tmp_path, "their-parts", {"fullrank.attention": {name: "their_parts:Window"}})
         monkeypatch.syspath_prepend(str(tmp_path))
         monkeypatch.setattr(registry, "_points", inspect.unwrap(registry._points))  # without a cache of the laws
         monkeypatch.delitem(sys.modules, "their_parts", raising=False)
@@ -244,7 +241,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str,
 
 def test_a_third_party_component_joins_its_room(installed: Callable[[str, str], None]) -> None:
     assert "window" not in kinds("attention")
-    installed(WINDOW, "[fullrank.attention]\nwindow = their_parts:Window\n")
+    installed(WINDOW, "window")
     assert "window" in kinds("attention")
     assert "their_parts" not in sys.modules, "listing the kinds imports nobody"
     whole = Whole().override("attention=window", "attention.reach=3")
@@ -256,14 +253,14 @@ def test_a_third_party_component_joins_its_room(installed: Callable[[str, str], 
 
 
 def test_an_entry_point_that_is_no_spec_is_refused(installed: Callable[[str, str], None]) -> None:
-    installed("class Window: ...\n", "[fullrank.attention]\nwindow = their_parts:Window\n")
+    installed("class Window: ...\n", "window")
     with refused("invalid-entry-point", "attention: ", "'window'", "their_parts.Window"):
         Whole().override("attention=window")
 
 
 def test_an_entry_point_may_not_take_a_name_that_is_taken(installed: Callable[[str, str], None]) -> None:
     text = WINDOW.replace('"window"', '"softmax"')
-    installed(text, "[fullrank.attention]\nsoftmax = their_parts:Window\n")
+    installed(text, "softmax")
     with refused("declared-twice", "attention: ", "'softmax'", "their_parts:Window"):
         Whole.parse({"attention": "softmax"})
 

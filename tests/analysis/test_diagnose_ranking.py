@@ -12,11 +12,10 @@ from fullrank.analysis.diagnose import diagnose_ranking
 from fullrank.analysis.diagnosis import NAME, Diagnosis
 from fullrank.analysis.ranking_activations import ranking_activations, sample_impressions
 from fullrank.core.tensor_files import read_tensors
-from fullrank.data.events.prepare import prepare
 from fullrank.data.impressions.store import ImpressionStore
-from fullrank.data.sources.planted import Planted
 from fullrank.run import Run, weights_hash
 from fullrank.training import Callback
+from markets import planted_store
 from refusals import refused
 from tests.training.clicks import SCHEMA, shop, table, tiny
 from tests.training.conftest import tiny as tiny_of_lists
@@ -122,8 +121,7 @@ def test_what_cannot_be_watched_is_said_before_anything_is_written(store, tmp_pa
     ):
         with refused(hint):
             fr.train(spec, store, tmp_path / "no", callbacks=[watch], progress=False)
-    tables = Planted(users=60, items=40, events_per_user=8).read()
-    market = prepare(tables.events, tmp_path / "market", items=tables.items)
+    market = planted_store(tmp_path / "market")
     with refused("watch-of-other-problem", "fullrank.Watch"):
         fr.train(tiny_of_lists(), market, tmp_path / "no", callbacks=[fr.WatchRanks()], progress=False)
     assert not (tmp_path / "no").exists()

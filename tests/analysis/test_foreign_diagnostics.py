@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 import fullrank as fr
+from folders import distribution
 from fullrank.analysis import diagnostics as folder
 from fullrank.analysis.diagnose import diagnose_ranking, diagnose_retrieval
 from fullrank.analysis.diagnosis import LEFT_OUT, Diagnosis
@@ -17,8 +18,7 @@ from fullrank.analysis.diagnostics.norms import Norms
 from fullrank.analysis.diagnostics.spectrum import SpectralCollapse
 from fullrank.analysis.report import Missing
 from fullrank.analysis.report.report import report
-from fullrank.data.events.prepare import prepare
-from fullrank.data.sources.planted import Planted
+from markets import planted_store
 from refusals import refused
 from tests.analysis.conftest import STORE, model_of
 from tests.training.clicks import shop as clicks
@@ -67,12 +67,9 @@ def plant(tmp_path, monkeypatch) -> Iterator:
 
     def planted(package, source, **points):
         site = tmp_path / f"site-{package}"
-        info = site / f"{package}-1.dist-info"
-        info.mkdir(parents=True)
+        named = {name: f"{package}:{value}" for name, value in points.items()}
+        distribution(site, package, {"fullrank.diagnostics": named})
         (site / f"{package}.py").write_text(HEAD + source)
-        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1\n")
-        lines = [f"{name} = {package}:{value}" for name, value in points.items()]
-        (info / "entry_points.txt").write_text("\n".join(["[fullrank.diagnostics]", *lines]) + "\n")
         monkeypatch.syspath_prepend(str(site))
         modules.append(package)
 
@@ -216,8 +213,7 @@ def test_a_figure_of_ours_that_fails_is_raised(runs, plant, monkeypatch) -> None
 def runs(tmp_path_factory) -> list:
     """One run that is quickly fitted."""
     path = tmp_path_factory.mktemp("runs")
-    tables = Planted(users=60, items=40, events_per_user=8).read()
-    store = prepare(tables.events, path / "store", items=tables.items)
+    store = planted_store(path / "store")
     return [fr.train("popularity", store, path / "run", progress=False)]
 
 

@@ -7,18 +7,16 @@ import pytest
 import fullrank as fr
 from fullrank.analysis.watch import Watch
 from fullrank.core.tensor_files import read_tensors
-from fullrank.data.events.prepare import prepare
 from fullrank.data.events.store import Store
-from fullrank.data.sources.planted import Planted
 from fullrank.training import Callback
+from markets import planted_store
 from refusals import refused
 from tests.training.conftest import tiny
 
 
 @pytest.fixture(scope="module")
 def market(tmp_path_factory) -> Store:
-    tables = Planted(users=120, items=40, events_per_user=8).read()
-    return prepare(tables.events, tmp_path_factory.mktemp("market") / "store", items=tables.items)
+    return planted_store(tmp_path_factory.mktemp("market") / "store", users=120)
 
 
 def test_it_is_a_callback_of_training() -> None:

@@ -10,6 +10,7 @@ from typing import Any, get_args
 
 import pytest
 
+from folders import distribution
 from fullrank.core.registry import ROOMS, SETTINGS, Room, find, kinds, rooms_named
 from fullrank.core.spec import Spec
 from fullrank.experiment import Experiment
@@ -85,10 +86,7 @@ def leaves(tree: Any, before: str = "") -> Iterator[str]:
 
 def test_a_third_partys_kind_is_listed_with_its_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ask: Ask) -> None:
     (tmp_path / "theirs.py").write_text('"""A window over the last events."""\nimport torch\n')
-    info = tmp_path / "theirs-1.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1\n")
-    (info / "entry_points.txt").write_text("[fullrank.attention]\nwindow = theirs:Window\n")
+    distribution(tmp_path, "theirs", {"fullrank.attention": {"window": "theirs:Window"}})
     monkeypatch.syspath_prepend(str(tmp_path))
     found = {entry["kind"]: entry["what"] for entry in ask("list attention")["kinds"]}
     assert found["window"] == "A window over the last events."

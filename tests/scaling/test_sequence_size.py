@@ -10,9 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from fullrank.data.events.prepare import prepare
 from fullrank.data.events.store import Store
-from fullrank.data.sources.planted import Planted
 from fullrank.experiment import find_experiment
 from fullrank.models.sequential.items.features import FeatureItems
 from fullrank.models.sequential.items.semantic import SemanticItems
@@ -20,6 +18,7 @@ from fullrank.ops.flop_count import counted
 from fullrank.scaling.read import read_ladder
 from fullrank.scaling.sequence_size import batch_flops, published_epoch, published_flops, sequence_size
 from fullrank.training.data_module import data_module_of
+from markets import planted_store
 from tests.sweeps.conftest import Sweeps, tiny
 from tiny import catalog, histories, padded
 
@@ -30,8 +29,7 @@ BRAND = "model.items.fields=[{column: title}, {column: brand, empty: unknown}]"
 @pytest.fixture(scope="module")
 def titled(tmp_path_factory: pytest.TempPathFactory) -> Store:
     """Items with titles and brands, more than a batch reads."""
-    tables = Planted(users=150, items=600, events_per_user=8).read()
-    return prepare(tables.events, tmp_path_factory.mktemp("titled") / "shop", items=tables.items)
+    return planted_store(tmp_path_factory.mktemp("titled") / "shop", users=150, items=600)
 
 
 def made(store: Store, recipe: str, *settings: str) -> Any:

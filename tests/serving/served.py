@@ -11,10 +11,10 @@ import numpy as np
 import torch
 
 import fullrank as fr
-from fullrank.data.sources.planted import Planted
 from fullrank.run import Run, write_copy
 from fullrank.serving.requests import Answer
 from fullrank.serving.stores import Event, HistoryStore
+from markets import planted_store
 
 
 class Served:
@@ -39,8 +39,7 @@ class Served:
 
 def first_run(home: Path) -> Run:
     """An item-to-item model of a small marketplace: it needs no training."""
-    tables = Planted(users=400, items=80, events_per_user=12).read()
-    store = fr.prepare(tables.events, home / "store", items=tables.items)
+    store = planted_store(home / "store", users=400, items=80, events_per_user=12)
     return fr.train("item_to_item", store, home / "first", device="cpu", progress=False)
 
 

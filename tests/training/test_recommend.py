@@ -16,9 +16,9 @@ import pytest
 
 import fullrank as fr
 from fullrank.data.events.store import Store
-from fullrank.data.sources.planted import Planted
 from fullrank.evaluation import Evaluation, evaluate
 from fullrank.run import Run
+from markets import planted_store
 from refusals import refused
 from tests.training.conftest import histories, share_of_hits, tiny
 
@@ -75,8 +75,7 @@ def test_evaluate_refuses_other_data(run: Run, tmp_path: Path) -> None:
 @pytest.mark.process
 def test_a_run_folder_alone_is_enough(tmp_path: Path) -> None:
     """On a machine that never had the store: another process, the folder moved, the store deleted."""
-    tables = Planted(users=60, items=40, events_per_user=8).read()
-    store = fr.prepare(tables.events, tmp_path / "store", items=tables.items)
+    store = planted_store(tmp_path / "store")
     fr.train(tiny("training.max_epochs=1"), store, tmp_path / "here" / "run", progress=False)
     history = store.catalog.ids.head(3).to_list()
     before = fr.recommend(tmp_path / "here" / "run", [history], k=5, titles=True)

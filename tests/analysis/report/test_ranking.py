@@ -16,6 +16,7 @@ from fullrank.analysis.report.page import Report
 from fullrank.analysis.report.report import report
 from fullrank.data.impressions.store import ImpressionStore
 from fullrank.run import Run
+from markets import planted_store
 from refusals import refused
 from seals import reseal
 from tests.analysis.report.conftest import Page, make, write
@@ -173,11 +174,8 @@ def test_what_is_refused(runs, store, tmp_path) -> None:
 
 
 def test_two_kinds_have_no_page_in_common(runs, tmp_path) -> None:
-    from fullrank.data.events.prepare import prepare
-    from fullrank.data.sources.planted import Planted
 
-    tables = Planted(users=60, items=40, events_per_user=8).read()
-    market = prepare(tables.events, tmp_path / "market", items=tables.items)
+    market = planted_store(tmp_path / "market")
     other = make(market, tmp_path / "popularity", recipe="popularity")
     for pair in ([runs["lr"], other], [other, runs["lr"]]):
         with refused("two-problems", runs["lr"].path, other.path):

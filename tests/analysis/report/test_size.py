@@ -21,10 +21,9 @@ from fullrank.analysis.diagnostics.size import (
 from fullrank.analysis.report import Figure, Missing
 from fullrank.analysis.report.collect import collect
 from fullrank.analysis.report.results import RunResult
-from fullrank.data.events.prepare import prepare
-from fullrank.data.sources.planted import Planted
 from fullrank.experiment import find_experiment
 from fullrank.run import Run
+from markets import planted_store
 from tests.analysis.report.conftest import make
 from tests.analysis.report.test_figures import figure
 from tests.training.clicks import shop
@@ -156,8 +155,7 @@ def test_what_is_not_compared(ladder, store, tmp_path) -> None:
     assert isinstance(RetrievalSize.figure(ladder[4:6]), Missing), "two seeds of one size"
     heads = make(store, tmp_path / "heads", "model.encoder.layers=3", "model.encoder.attention.heads=4")
     assert isinstance(RetrievalSize.figure([small, *collect([heads], sample=20)]), Missing), "as many parameters"
-    tables = Planted(users=90, items=60, events_per_user=10).read()
-    elsewhere = prepare(tables.events, tmp_path / "store", items=tables.items)
+    elsewhere = planted_store(tmp_path / "store", users=90, items=60, events_per_user=10)
     (other,) = collect([make(elsewhere, tmp_path / "other", "model.encoder.layers=1")], sample=20)
     made = RetrievalSize.figure([small, replace(other, key="Z")])
     assert isinstance(made, Missing) and "were evaluated differently" in made.why and "fingerprint" in made.why
