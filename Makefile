@@ -60,8 +60,8 @@ endif
 
 test-all: $(STAMP)  ## every test there is, with types checked; installs pyspark (450 MB) and ray
 	@$(MAKE) --no-print-directory cluster
-	$(PYTEST) -rs -n $(WORKERS) $(THOROUGH) -m "not (slow or attack or page or cluster)" $(TESTS)
-	$(PYTEST) -rs -n $(WORKERS) -m "(slow or attack) and not (page or cluster)" $(TESTS)
+	$(PYTEST) -rs -n $(WORKERS) $(THOROUGH) -m "not (slow or process or page or redis or cluster)" $(TESTS)
+	$(PYTEST) -rs -n $(WORKERS) -m "(slow or process or redis) and not (page or cluster)" $(TESTS)
 	$(PYTEST) -rs -m "page or cluster" $(TESTS)
 
 .PHONY: cluster
