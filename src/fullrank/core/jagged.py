@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Int, Shaped
+from jaxtyping import Bool, Int, Integer, Shaped
 
 from fullrank.core.parted import Flat
 
-Rows = Int[np.ndarray, "r"] | Bool[np.ndarray, "R"] | slice
+Rows = Integer[np.ndarray, "r"] | Bool[np.ndarray, "R"] | slice
 """Which rows: their numbers in any order, a mask, or a slice."""
 
 

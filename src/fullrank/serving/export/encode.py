@@ -109,7 +109,9 @@ class Encoder:
 def is_missing(value: Any) -> bool:
     """Null, NaN, and what pandas has for them."""
     return (
-        value is None or type(value).__name__ == "NAType" or (isinstance(value, float | np.floating) and value != value)
+        value is None
+        or type(value).__name__ == "NAType"
+        or (isinstance(value, float | np.floating) and bool(value != value))
     )
 
 
