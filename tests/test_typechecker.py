@@ -44,7 +44,7 @@ def test_the_library_is_checked(pytestconfig: pytest.Config) -> None:
         lambda: largest_singular_value(torch.zeros(3, 3, dtype=torch.long)),  # type of the numbers
         lambda: largest_singular_value([[1.0]]),  # type of the argument
         lambda: PowerIteration(torch.eye(3), "many"),  # a constructor
-        lambda: Jagged("values", "offsets"),  # a dataclass
+        lambda: Jagged("values", "starts", "ends"),  # a dataclass
     ):
         with pytest.raises(TypeCheckError):
             call()

@@ -13,7 +13,7 @@ from functools import cache
 
 import numpy as np
 import polars as pl
-from jaxtyping import Int, UInt64
+from jaxtyping import Int, Integer, UInt64
 
 from fullrank.core.jagged import Rows
 from fullrank.data.values import NATIVE, joined
@@ -48,7 +48,7 @@ def _of_text(text: pl.Series) -> UInt64[np.ndarray, "U"]:
     return running[ends] - running[ends - sizes] + sizes.astype(np.uint64)
 
 
-def _of_numbers(numbers: Int[np.ndarray, "U"]) -> UInt64[np.ndarray, "U"]:
+def _of_numbers(numbers: Integer[np.ndarray, "U"]) -> UInt64[np.ndarray, "U"]:
     """`_of_text` of the digits of whole numbers, by Horner's rule from the last digit on, four digits at a time."""
     negative = numbers < 0
     left = numbers.astype(np.uint64)
