@@ -21,8 +21,9 @@ from torch import Tensor
 
 from fullrank.core.errors import UserError
 from fullrank.core.random import uniform_draws
-from fullrank.data.batch import Batch, Model, Scorer
+from fullrank.data.batch import Batch
 from fullrank.inference.wrapped_model import WrappedModel
+from fullrank.models.contracts import Model, Scorer
 from fullrank.models.sequential.reasoning.budget import Budget
 
 STEP = 0x0D12

@@ -15,8 +15,9 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
-from fullrank.data.batch import Batch, Model, Scorer
+from fullrank.data.batch import Batch
 from fullrank.inference.wrapped_model import WrappedModel
+from fullrank.models.contracts import Model, Scorer
 from fullrank.models.sequential.reasoning.budget import Budget
 
 

@@ -19,7 +19,6 @@ from torch import Tensor
 from fullrank.core.bounds import MOST_LIST, MOST_PARTS, MOST_ROUNDS
 from fullrank.core.errors import UserError
 from fullrank.core.spec import Spec
-from fullrank.data.batch import DenseScorer, Scorer
 from fullrank.inference.code_search import BeamSearch, GraphSearch
 from fullrank.inference.exact import top_k
 from fullrank.inference.filters import BatchFilter
@@ -27,9 +26,11 @@ from fullrank.inference.pruned import PrunedSearch
 from fullrank.inference.sharded import sharded_top_k
 from fullrank.inference.trie_beam import TrieBeam
 from fullrank.inference.wrapped_model import WrappedModel
+from fullrank.models.contracts import DenseScorer, Scorer
 from fullrank.models.sequential.codes import GeneratedScorer
 from fullrank.models.sequential.items.semantic import CodeScorer, SemanticItems, score_by_parts
 from fullrank.models.sequential.items.sharded import ShardedScorer
+from fullrank.models.sequential.model import RecommenderModel
 
 DEFAULTS = {"graph": {"beams": 100, "edges": 50, "steps": 3}, "beam": {"beams": 200}, "pruned": {"codes": 8}}
 
@@ -84,15 +85,14 @@ def search_of(model: Any, decoding: Decoding, block: int) -> Search:
         return lambda scorer, k, filters: exact(scorer, k, filters, block)
     while isinstance(model, WrappedModel):  # what it changes is what is read or scored, not the items
         model = model.model
-    items, settings = getattr(model, "items", None), decoding.settings()
-    generates = getattr(getattr(model, "task", None), "generates", False)
-    if not isinstance(items, SemanticItems) or not (generates or decoding.kind == "pruned"):
+    items, settings = model.items if isinstance(model, RecommenderModel) else None, decoding.settings()
+    if not isinstance(items, SemanticItems) or not (model.task.generates or decoding.kind == "pruned"):
         raise UserError(
             f"decoding.kind={decoding.kind} searches semantic ids and this model scores items by vectors: leave it "
             "out, or train a recipe that generates them (rpg, fair, tiger)",
             code="decoding-needs-codes",
         )
-    if getattr(model.task, "code_by_code", False):
+    if model.task.code_by_code:
         if decoding.kind != "beam":
             raise UserError(
                 f"decoding.kind={decoding.kind} needs codes that do not depend on each other, and this model predicts "

@@ -15,8 +15,9 @@ from fullrank.core.bounds import LEAST_TEMPERATURE, MOST_FACTOR, MOST_LENGTH, MO
 from fullrank.core.errors import UserError
 from fullrank.core.registry import Room
 from fullrank.core.spec import Spec, later
-from fullrank.data.batch import Batch, DenseScorer, Queries, Scorer, Step
+from fullrank.data.batch import Batch
 from fullrank.data.events.catalog import Catalog
+from fullrank.models.contracts import DenseScorer, Model, Queries, Scorer, Step
 from fullrank.models.initial import start_by_width
 from fullrank.models.sequential.codes import GeneratedScorer
 from fullrank.models.sequential.encoders import Encoder, EncoderSpec
@@ -85,10 +86,8 @@ class Recommender(Spec):
         return RecommenderModel(catalog, self, shard)
 
 
-class RecommenderModel(nn.Module):
-    """Satisfies `batch.Model`. `forward` gives the named terms whose sum is minimised."""
-
-    allows_empty = False
+class RecommenderModel(nn.Module, Model):
+    """A recommender trained by gradient descent. `forward` gives the named terms whose sum is minimised."""
 
     def __init__(self, catalog: Catalog, spec: Recommender, shard: RowShard | None = None):
         super().__init__()

@@ -16,7 +16,7 @@ from fullrank.data.histories import Histories
 from fullrank.data.impressions.store import AnyStore
 from fullrank.inference.filters import seen_policy
 from fullrank.inference.predictor import Predictor
-from fullrank.models.sequential.reasoning.budget import AS_TRAINED, Budget, reasoner_of
+from fullrank.models.sequential.reasoning.budget import AS_TRAINED, Budget
 from fullrank.run import Run, event_store_of
 from fullrank.serving.export.folder import MODELS, Exported, require_replaceable_export, write_export
 from fullrank.serving.export.graph import Graph, Traced
@@ -116,7 +116,7 @@ def _recommender(run: Run, folder: Path, to: str, k: int, seen: str) -> dict[str
     k = int(graph.outputs[0].shape[1])
     batches = history_batches(run.catalog, model.max_length, traced.fixed.get("T"))
     parity = compare_lists(answer, model, batches, k=k, seen=seen, budget=budget)
-    reasons = reasoner_of(model)
+    reasons = model.reasoner
     return {
         **_described(graph, traced, to),
         "k": k, "seen": seen, "items": model.num_items, "max_length": model.max_length,

@@ -18,7 +18,8 @@ from torch import Tensor, nn
 
 from fullrank.core.errors import UserError
 from fullrank.core.spec import Spec
-from fullrank.data.batch import Batch, States
+from fullrank.data.batch import Batch
+from fullrank.models.contracts import States
 from fullrank.ops.flop_count import by_part, forward_flops
 
 

@@ -14,8 +14,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from fullrank.core.errors import UserError
-from fullrank.data.batch import DenseScorer
 from fullrank.data.events.catalog import Catalog
+from fullrank.models.contracts import DenseScorer
 from fullrank.models.initial import MARK, STD, normal_rows
 from fullrank.models.sequential.items import Items
 from fullrank.ops.distinct import distinct_and_places

@@ -24,7 +24,8 @@ from torch import Tensor, nn
 
 from fullrank.core.errors import UserError
 from fullrank.core.spec import Spec
-from fullrank.data.batch import Batch, ReasoningStates, States
+from fullrank.data.batch import Batch
+from fullrank.models.contracts import ReasoningStates, States
 from fullrank.models.sequential.encoders import Cache, Encoder
 from fullrank.models.sequential.reasoning.budget import AS_TRAINED, Budget
 

@@ -15,8 +15,9 @@ from torch import Tensor, nn
 
 from fullrank.core.errors import UserError
 from fullrank.core.spec import Spec
-from fullrank.data.batch import Captures, Model, Queries, States, Step
+from fullrank.data.batch import Captures
 from fullrank.data.events.catalog import Catalog
+from fullrank.models.contracts import Model, Queries, States, Step
 
 
 @dataclass(frozen=True)

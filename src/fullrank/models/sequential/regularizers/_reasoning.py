@@ -9,12 +9,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fullrank.core.errors import UserError
-from fullrank.data.batch import Batch, ReasoningStates, Step
+from fullrank.data.batch import Batch
+from fullrank.models.contracts import ReasoningStates, Step
 
 
 def require_reasoner(model: Any, penalty: str) -> Any:
     """The model's reasoner; `UserError` where it has none."""
-    reasoner = getattr(model, "reasoner", None)
+    reasoner = model.reasoner
     if reasoner is None:
         raise UserError(
             f"the penalty {penalty} reads the steps of a reasoner, and this model has none: "

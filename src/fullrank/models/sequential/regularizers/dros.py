@@ -21,7 +21,7 @@ from torch import Tensor
 
 from fullrank.core.bounds import LEAST_TEMPERATURE, MOST_FACTOR
 from fullrank.core.errors import UserError
-from fullrank.data.batch import Queries, Record, Step
+from fullrank.models.contracts import Queries, Record, Step
 from fullrank.models.sequential.regularizers import Penalty, PenaltySpec
 
 

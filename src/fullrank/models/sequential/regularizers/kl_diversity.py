@@ -21,7 +21,7 @@ from torch import Tensor
 
 from fullrank.core.bounds import LEAST_TEMPERATURE, MOST_FACTOR, MOST_LIST
 from fullrank.core.random import uniform_draws
-from fullrank.data.batch import Step
+from fullrank.models.contracts import Step
 from fullrank.models.sequential.items import unit
 from fullrank.models.sequential.regularizers import Penalty, PenaltySpec
 from fullrank.models.sequential.regularizers._reasoning import flat_states, reasoning_states, require_reasoner

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from fullrank.core.bounds import LEAST_TEMPERATURE, MOST_COUNT, MOST_FACTOR
 from fullrank.core.errors import UserError
-from fullrank.data.batch import Queries, States, Step
+from fullrank.models.contracts import Queries, States, Step
 from fullrank.models.sequential.regularizers import Needs, Penalty, PenaltySpec
 from fullrank.models.sequential.regularizers._reasoning import reasoning_states, require_reasoner, states_by_view
 from fullrank.ops.in_batch_contrast import in_batch_contrast

@@ -26,7 +26,8 @@ from torch import Tensor
 from fullrank.core.bounds import MOST_FACTOR
 from fullrank.core.errors import UserError
 from fullrank.core.random import uniform_draws
-from fullrank.data.batch import Batch, Step
+from fullrank.data.batch import Batch
+from fullrank.models.contracts import Step
 from fullrank.models.sequential.items import unit
 from fullrank.models.sequential.regularizers import Needs, Penalty, PenaltySpec
 from fullrank.models.sequential.regularizers._reasoning import reasoning_states, require_reasoner

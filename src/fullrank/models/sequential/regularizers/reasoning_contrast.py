@@ -18,7 +18,7 @@ from pydantic import Field
 from torch import Tensor
 
 from fullrank.core.bounds import MOST_FACTOR
-from fullrank.data.batch import Step
+from fullrank.models.contracts import Step
 from fullrank.models.sequential.items import unit
 from fullrank.models.sequential.regularizers import Needs, Penalty, PenaltySpec
 from fullrank.models.sequential.regularizers._reasoning import reasoning_states, require_reasoner, states_by_view

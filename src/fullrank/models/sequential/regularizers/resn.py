@@ -20,7 +20,7 @@ from pydantic import Field
 from torch import Tensor
 
 from fullrank.core.bounds import MOST_FACTOR
-from fullrank.data.batch import Step
+from fullrank.models.contracts import Step
 from fullrank.models.sequential.regularizers import Penalty, PenaltySpec, user_vectors
 
 EPS = 1e-8

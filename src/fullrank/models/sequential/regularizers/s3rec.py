@@ -34,8 +34,9 @@ from torch import Tensor, nn
 from fullrank.core.bounds import MOST_FACTOR
 from fullrank.core.errors import UserError
 from fullrank.core.random import uniform_draws
-from fullrank.data.batch import Batch, Step, last
+from fullrank.data.batch import Batch
 from fullrank.data.events.catalog import Catalog
+from fullrank.models.contracts import Step, last
 from fullrank.models.initial import small, start_small
 from fullrank.models.sequential.regularizers import Penalty, PenaltySpec
 

@@ -23,7 +23,8 @@ from torch import Tensor
 from fullrank.core.bounds import MOST_FACTOR
 from fullrank.core.errors import UserError
 from fullrank.core.random import uniform_draws
-from fullrank.data.batch import Batch, States, Step, last
+from fullrank.data.batch import Batch
+from fullrank.models.contracts import States, Step, last
 from fullrank.models.sequential.items import Items, unit
 from fullrank.models.sequential.regularizers import Penalty, PenaltySpec
 from fullrank.ops.in_batch_contrast import in_batch_contrast

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from fullrank.core.bounds import MOST_FACTOR
 from fullrank.core.errors import UserError
-from fullrank.data.batch import Queries, States, Step
+from fullrank.models.contracts import Queries, States, Step
 from fullrank.models.sequential.items import ItemIndex
 from fullrank.models.sequential.regularizers import Penalty, PenaltySpec
 

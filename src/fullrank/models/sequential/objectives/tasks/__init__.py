@@ -13,7 +13,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from fullrank.core.spec import Spec
-from fullrank.data.batch import Batch, ItemVectors, Queries, States
+from fullrank.data.batch import Batch
+from fullrank.models.contracts import ItemVectors, Queries, States
 from fullrank.models.sequential.items import Items
 
 Segments = tuple[np.ndarray, np.ndarray, np.ndarray]

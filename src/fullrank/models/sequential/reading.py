@@ -16,7 +16,9 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from fullrank.data.batch import Batch, Model
+from fullrank.data.batch import Batch
+from fullrank.models.contracts import Model
+from fullrank.models.sequential.model import RecommenderModel
 
 WEIGHTS = 1 << 22
 """Most attention weights (users x heads x positions x positions) made at once, 4 bytes each."""
@@ -97,13 +99,13 @@ def last_shares(weights: Float[Tensor, "B H T T"], batch: Batch, window: Bool[Te
 
 def tokens_per_event(model: Model) -> int:
     """Positions that an event takes in a model's encoder: one, or one for each code of its item."""
-    return int(getattr(getattr(model, "task", None), "tokens_per_event", 1))
+    return model.task.tokens_per_event if isinstance(model, RecommenderModel) else 1
 
 
 def event_places(model: Model, batch: Batch) -> Bool[Tensor, "B T"]:
     """Where an encoder's rows hold events: no padding, nothing covered, and none of what a task puts before them."""
     real = batch.valid if batch.hidden is None else batch.valid & ~batch.hidden
-    before = int(getattr(getattr(model, "task", None), "tokens_before", 0))
+    before = model.task.tokens_before if isinstance(model, RecommenderModel) else 0
     return real & (torch.arange(real.shape[1], device=real.device) >= before)
 
 

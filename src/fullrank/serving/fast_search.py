@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from fullrank.core.errors import UserError
 from fullrank.inference.batches import SCORES
 from fullrank.inference.exact import select
-from fullrank.inference.packed_attention import SMALL_PRODUCT, can_pack, lay_out
+from fullrank.serving.packed_attention import SMALL_PRODUCT, can_pack, lay_out
 
 GROUP = 16
 """Items per group whose maximum is looked at first; fastest of 8, 16, 32, 64 at 12 thousand items and 8 rows."""

@@ -1,7 +1,7 @@
 """Quick inference for a service: lists of 1 to 64 short histories on the CPU, each batch one call of TorchScript.
 
-From numpy arrays to numpy arrays: histories -> states (`inference/packed.py`) -> scores of all items, filters, the k
-best (`inference/fast_search.py`). It computes what `model.answer` and `exact.top_k` do, to about 1e-6, in their order.
+From numpy arrays to numpy arrays: histories -> states (`serving/packed.py`) -> scores of all items, filters, the k
+best (`serving/fast_search.py`). It computes what `model.answer` and `exact.top_k` do, to about 1e-6, in their order.
 It is a copy of the weights as they were when it was made. `fullrank evaluate` and `recommend` do not use it.
 
 No `from __future__ import annotations` here: TorchScript reads the annotations of what it compiles.
@@ -17,13 +17,13 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from fullrank.core.errors import UserError
-from fullrank.inference.fast_search import NONE, Best, FastSearch, Found, compiled, end_to_end
-from fullrank.inference.packed import pack_encoder
 from fullrank.models.sequential.items import unit
 from fullrank.models.sequential.model import RecommenderModel
 from fullrank.models.sequential.objectives.tasks.cloze import ClozeTask
 from fullrank.models.sequential.objectives.tasks.last_item import LastItemTask
 from fullrank.models.sequential.objectives.tasks.next_item import NextItemTask
+from fullrank.serving.fast_search import NONE, Best, FastSearch, Found, compiled, end_to_end
+from fullrank.serving.packed import pack_encoder
 
 COVER = np.zeros(1, np.int64)
 """In place of an item's number, for a place whose vector is not an item's."""
