@@ -99,6 +99,20 @@ class ServedModel:
         return self.state.items
 
     @property
+    def budget(self) -> Budget:
+        return self.predictor.budget
+
+    @property
+    def ranked(self) -> bool:
+        """Whether a ranker orders what is found."""
+        return self.state.ranker is not None
+
+    @property
+    def ranker_fields(self) -> Sequence[str]:
+        """The columns of items that the ranker reads."""
+        return () if self.state.ranker is None else sorted(self.state.ranker.of_items)
+
+    @property
     def recall(self) -> float | None:
         """Recall@10 of the index against exact lists; None where every item is scored."""
         return self.state.finder.recall
