@@ -28,10 +28,11 @@ from torch import Tensor
 import fullrank as fr
 from benchmarks.generated_lists import FILTERS, filters_of, invalid, of_run
 from benchmarks.harness import Benchmark, Figures, Say, main, repeat, require, rounded
-from fullrank.data.batch import Batch, States, last
+from fullrank.data.batch import Batch
 from fullrank.data.events.catalog import Catalog
 from fullrank.inference.exact import top_k
 from fullrank.inference.trie_beam import TrieBeam
+from fullrank.models.contracts import States, last
 from fullrank.models.sequential.codes import GeneratedScorer
 from fullrank.models.sequential.encoders import Cache, Encoder
 from fullrank.models.sequential.items.semantic import SemanticItems

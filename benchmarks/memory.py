@@ -25,16 +25,17 @@ import torch
 from benchmarks.harness import ROOT
 from fullrank.core.errors import UserError
 from fullrank.core.jagged import Jagged
-from fullrank.data.batch import Batch, DenseScorer
+from fullrank.data.batch import Batch
 from fullrank.data.histories import Histories
 from fullrank.inference.batches import BLOCK
 from fullrank.inference.rank import rank
+from fullrank.models.contracts import DenseScorer, Model
 
 DIM, K, SEEN = 64, 20, 9
 """Width of the vectors, length of the lists, events in a history (the mean of amazon-beauty)."""
 
 
-class Given:
+class Given(Model):
     """A model whose user and item vectors are already there."""
 
     max_length = 50

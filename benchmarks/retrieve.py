@@ -21,13 +21,13 @@ from benchmarks.data import beauty, tiny
 from benchmarks.harness import Benchmark, Figures, Say, main, repeat, require, rounded
 from benchmarks.memory import measured
 from fullrank.core.jagged import Jagged
-from fullrank.data.batch import DenseScorer
 from fullrank.data.events.store import Store
 from fullrank.inference.batches import BLOCK, SCORES, score_batches
 from fullrank.inference.exact import top_k
 from fullrank.inference.filters import Filters
 from fullrank.inference.rank import rank
 from fullrank.metrics import RankedLists
+from fullrank.models.contracts import DenseScorer
 from fullrank.models.sequential.encoders.transformer import Transformer
 from fullrank.models.sequential.model import Recommender, RecommenderModel
 

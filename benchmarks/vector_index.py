@@ -16,11 +16,11 @@ import torch
 
 from benchmarks.clustered import clustered_vectors
 from benchmarks.harness import Benchmark, Figures, Say, main, repeat, require, rounded
-from fullrank.data.batch import DenseScorer
 from fullrank.inference.exact import top_k
 from fullrank.inference.filters import BatchFilter, Filters
 from fullrank.inference.search import Search
-from fullrank.inference.vector_index import IndexSettings, VectorIndex
+from fullrank.models.contracts import DenseScorer
+from fullrank.serving.vector_index import IndexSettings, VectorIndex
 
 K = 10
 BLOCK = 1 << 17

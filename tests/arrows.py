@@ -39,8 +39,15 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
 LEVEL = {room: level for level, layer in enumerate(LAYERS) for room in layer}
 # The same inside rooms that have rooms: neither family of models sees the other, and what composes stands above.
 INSIDE: dict[str, tuple[str, ...]] = {
-    "models": ("initial", "sequential ranking"),
-    "models.sequential": ("attention items baselines", "encoders objectives regularizers", "reasoning", "model"),
+    "models": ("contracts initial", "sequential ranking"),
+    "models.sequential": (
+        "requirements",
+        "attention items baselines",
+        "encoders objectives regularizers",
+        "reasoning",
+        "model",
+        "reading",
+    ),
 }
 LIGHTNING = {"lightning", "pytorch_lightning"}
 PICKLERS = {"pickle", "cPickle", "_pickle", "cloudpickle", "dill", "joblib", "shelve", "marshal"}

@@ -12,12 +12,13 @@ import numpy as np
 import torch
 
 from fullrank.core.jagged import Jagged
-from fullrank.data.batch import Batch, DenseScorer
+from fullrank.data.batch import Batch
 from fullrank.data.histories import EvalSet, Histories
+from fullrank.models.contracts import DenseScorer, Model
 
 
 @dataclass
-class Whole:
+class Whole(Model):
     """Scores items by the inner product of whole vectors: the sum of the history's rows against each item's."""
 
     num_items: int
@@ -25,6 +26,7 @@ class Whole:
     levels: int = 3
     seed: int = 0
     allows_empty: bool = False
+    reads_times: bool = False
     asked: list[Batch] = field(default_factory=list)
     table: torch.Tensor = field(init=False)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fullrank.data.batch import DenseScorer, Model
+from fullrank.models.contracts import DenseScorer, Model
 from fullrank.models.sequential.attention.softmax import Softmax
 from fullrank.models.sequential.encoders.gru import GRU
 from fullrank.models.sequential.encoders.transformer import Transformer

@@ -10,13 +10,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fullrank.data.batch import Batch, DenseScorer
+from fullrank.data.batch import Batch
+from fullrank.models.contracts import DenseScorer, Model
 from fullrank.models.sequential.reasoning.budget import Budget
 
 
 @dataclass
-class Thinker:
-    """Satisfies `batch.Model`, and what adaptive stopping asks of a `Recommender` with a reasoner.
+class Thinker(Model):
+    """A model, and what adaptive stopping asks of a `Recommender` with a reasoner.
 
     `script[u, s]` is user u's query after s steps; items are searched by whole numbers, so nothing is rounded.
     """

@@ -9,8 +9,8 @@ import torch
 
 from benchmarks.gpu.device import Where, milliseconds, peak_memory, refusals
 from benchmarks.gpu.exact_softmax import megabytes
-from fullrank.data.batch import DenseScorer
 from fullrank.inference.exact import top_k
+from fullrank.models.contracts import DenseScorer
 
 ITEMS, WIDTH, K = 10_000_000, 64, 100
 BATCHES = (1, 64, 1024)

@@ -260,7 +260,7 @@ def build_model(
     what = known.fields if isinstance(known, FieldEncoder) else known
     build = experiment.model.build  # type: ignore[attr-defined]
     shards = () if shard is None else (shard,)
-    return build_to_train(lambda: build(what, *shards), device, lambda model: getattr(model, "row_parameters", list)())
+    return build_to_train(lambda: build(what, *shards), device, lambda model: model.row_parameters())
 
 
 def store_path(run: Run, *, how: str = "by data=") -> Path:

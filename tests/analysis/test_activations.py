@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from fullrank.analysis.activations import activations, sample_users
-from fullrank.data.batch import DenseScorer
-from fullrank.inference import attention as room
-from fullrank.inference.attention import weights_of
+from fullrank.models.contracts import DenseScorer
+from fullrank.models.sequential import reading as room
+from fullrank.models.sequential.reading import weights_of
 from refusals import refused
 from tests.analysis.conftest import EVERYONE, STORE, history, model_of, shop
 from tiny import close, padded

@@ -8,8 +8,8 @@ import torch
 
 from fullrank.analysis.activations import activations
 from fullrank.analysis.diagnostics.attention_share import HEAD, LABELS, AttentionShare, item_bands
-from fullrank.inference import attention as room
 from fullrank.metrics.exposure import niche
+from fullrank.models.sequential import reading as room
 from parts import Cloze, Softmax, Transformer
 from tests.analysis.conftest import EVERYONE, model_of, observed, recommender, values
 

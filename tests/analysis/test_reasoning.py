@@ -20,8 +20,8 @@ from fullrank.analysis.diagnostics.reasoning_steps import GateGain, OracleStep, 
 from fullrank.analysis.diagnostics.robustness import Robustness
 from fullrank.analysis.diagnostics.streams import Streams
 from fullrank.evaluation import Evaluation, evaluate
-from fullrank.inference.attention import attention_of, blocks_of
 from fullrank.inference.batches import batches
+from fullrank.models.sequential.reading import attention_of, blocks_of
 from parts import HSTU, Transformer
 from tests.analysis.conftest import EVERYONE, ITEMS, STORE, context_of, expect, model_of, observed, recommender, values
 

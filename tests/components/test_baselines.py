@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fullrank.data.batch import DenseScorer
+from fullrank.models.contracts import DenseScorer
 from fullrank.models.sequential.baselines.popularity import PopularityModel
 from fullrank.testing.baselines import check_rows, check_training_alone
 from tests.components.cases import every_kind, run_checks

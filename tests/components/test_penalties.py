@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from discover import everything, name
-from fullrank.data.batch import Record, Step
+from fullrank.models.contracts import Record, Step
 from fullrank.models.sequential.regularizers.logdet import LogDet
 from fullrank.testing.regularizers import (
     DIM,

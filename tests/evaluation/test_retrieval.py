@@ -147,10 +147,13 @@ def test_users_come_back_in_their_own_order(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_models_see_user_rows_and_times() -> None:
-    model = Whole(40)
+    model = Whole(40, reads_times=True)
     evaluate(model, replace(STORE, times=np.arange(len(STORE.items))), "test", SMALL)
     rows = [row for batch in model.asked if batch.rows is not None for row in batch.rows.tolist()]
     assert sorted(rows) == list(range(60)) and model.asked[0].times is not None
+    other = Whole(40)
+    evaluate(other, replace(STORE, times=np.arange(len(STORE.items))), "test", SMALL)
+    assert other.asked[0].times is None
 
 
 @pytest.mark.parametrize(

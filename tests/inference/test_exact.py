@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fakes import listed
-from fullrank.data.batch import DenseScorer
 from fullrank.inference import exact
 from fullrank.inference.exact import top_k
 from fullrank.inference.filters import BatchFilter
+from fullrank.models.contracts import DenseScorer
 from refusals import refused
 
 Pairs = set[tuple[int, int]]

@@ -10,10 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fakes import Whole, listed, ragged
-from fullrank.data.batch import Batch, DenseScorer
+from fullrank.data.batch import Batch
 from fullrank.data.histories import Histories
 from fullrank.inference.batches import TOKENS
 from fullrank.inference.rank import rank
+from fullrank.models.contracts import DenseScorer, Model
 from refusals import refused
 
 Lists = list[list[int]]
@@ -40,7 +41,7 @@ def test_equals_ranking_one_history_at_a_time(
 def test_batches_hold_rows_of_like_length_and_what_the_model_needs() -> None:
     histories = [[1] * n for n in (1, 9, 2, 8)]
     items = ragged(histories).items
-    model = Whole(20)
+    model = Whole(20, reads_times=True)
     rank(model, Histories(items, items.values * 0 + 7, np.array([10, 11, 12, 13])), k=1, batch_size=2)
     first, second = model.asked
     assert (first.lengths.tolist(), second.lengths.tolist()) == ([9, 8], [2, 1])
@@ -87,7 +88,7 @@ def test_a_model_that_answers_for_other_items_is_refused() -> None:
         rank(Short(5), ragged([[1]]), k=1)
 
 
-class Dropping(torch.nn.Module):
+class Dropping(torch.nn.Module, Model):
     """Without evaluation mode its lists are noise."""
 
     num_items, max_length = 50, 5

@@ -14,6 +14,7 @@ import fullrank as fr
 from fullrank.data.events.catalog import Catalog
 from fullrank.data.events.store import Store
 from fullrank.models.sequential.items.features import Features
+from fullrank.models.sequential.model import RecommenderModel
 from fullrank.run import Run, write_weights
 from fullrank.training.cold_start.warm_start import copy_weights
 from refusals import refused
@@ -120,11 +121,11 @@ NEW = goods([2, 3, 4, 5, 6, 7], ["b", "c", None, "c", "d", "e"], [2.0, 4.0, 8.0,
 """Values move to other codes, one is gone and two are new; mean and scale of the prices are others."""
 
 
-class Shop(nn.Module):
+class Shop(RecommenderModel):
     """A model of items alone, with weights that are far from their small first values."""
 
     def __init__(self, catalog: Catalog, dim: int = 6, **settings: bool):
-        super().__init__()
+        nn.Module.__init__(self)
         self.items = Features(categorical=("brand",), numeric=("price",), **settings).build(dim, catalog)
         for parameter in self.parameters():
             nn.init.normal_(parameter)

@@ -20,13 +20,15 @@ from fullrank.analysis.relevance import Relevance
 from fullrank.core.errors import UserError, unknown
 from fullrank.core.parted import Flat
 from fullrank.core.progress import Progress
-from fullrank.data.batch import Batch, Model, Scorer, States
+from fullrank.data.batch import Batch
 from fullrank.data.events.store import Store
 from fullrank.data.histories import EvalSet, Histories
 from fullrank.evaluation import Evaluation
 from fullrank.evaluation.retrieval import Split
-from fullrank.inference.attention import AttentionInput, blocks_of, note_attentions, reader_of
 from fullrank.inference.batches import score_batches
+from fullrank.models.contracts import Model, Scorer, States
+from fullrank.models.sequential.model import RecommenderModel
+from fullrank.models.sequential.reading import AttentionInput, blocks_of, note_attentions, reader_of
 
 BLOCK = 8192
 """Items per block; here it only bounds the users in a batch (`inference.batches.SCORES` / BLOCK)."""
@@ -125,7 +127,7 @@ class RetrievalContext:
     """What a diagnostic of a recommender is given: one model on a sample of a split of a store."""
 
     model: Any
-    """A `data.batch.Model` in evaluation mode, trained or a baseline."""
+    """A `models.contracts.Model` in evaluation mode, trained or a baseline."""
     store: Store
     split: str
     sample: Sample
@@ -207,7 +209,6 @@ class _Record:
 def _recording(model: Model) -> Iterator[_Record]:
     """Hooks on the encoder, its attentions, its norms and its feed-forwards; removed at the end."""
     record, hooks = _Record(), []
-    encoder = getattr(model, "encoder", None)
 
     def on_encoder(module: nn.Module, given: tuple[Any, ...], states: Any) -> None:
         record.states, record.inputs = states, given[1]
@@ -215,9 +216,9 @@ def _recording(model: Model) -> Iterator[_Record]:
     def on_given(module: nn.Module, given: tuple[Any, ...]) -> None:
         record.module_inputs.setdefault(module, given[0])  # a reasoner passes a block again: its first input counts
 
-    if isinstance(encoder, nn.Module):
-        hooks.append(encoder.register_forward_hook(on_encoder))
-        reader = reader_of(model) or encoder  # norms beside it, a decoder's, read other places than the history's
+    if isinstance(model, RecommenderModel):
+        hooks.append(model.encoder.register_forward_hook(on_encoder))
+        reader = reader_of(model) or model.encoder  # norms beside it, a decoder's, read other places than the history's
         hooked: list[nn.Module] = [m for m in reader.modules() if isinstance(m, nn.LayerNorm | nn.RMSNorm)]
         feeds = (getattr(block, "feed_forward", None) for block in blocks_of(model))
         hooked += [m for m in feeds if isinstance(m, nn.Module)]

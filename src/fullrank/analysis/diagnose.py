@@ -19,11 +19,11 @@ from fullrank.analysis.ranking_activations import RankingContext, ranking_activa
 from fullrank.core.errors import UserError, brief
 from fullrank.core.files import jsonable
 from fullrank.core.progress import Progress
-from fullrank.data.batch import Model
 from fullrank.data.events.store import Store
 from fullrank.data.impressions.store import AnyStore, ImpressionStore
 from fullrank.evaluation import Evaluation
 from fullrank.inference.search import Decoding
+from fullrank.models.contracts import Model
 from fullrank.models.ranking.model import RankingModule
 from fullrank.problem import Problem
 from fullrank.run import Run, weights_hash

@@ -23,9 +23,9 @@ from fullrank.analysis.diagnostics.token_ranks import FIGURES, NO_TOKENS, TokenR
 from fullrank.analysis.ranking_activations import RankingContext, ranking_activations, sample_impressions
 from fullrank.core.errors import UserError
 from fullrank.core.log import logger
-from fullrank.data.batch import Model
 from fullrank.data.events.store import Store
 from fullrank.data.impressions.store import AnyStore, ImpressionStore
+from fullrank.models.contracts import Model
 from fullrank.models.ranking.model import RankingModule
 from fullrank.run import metrics_rows
 from fullrank.training import TrainState

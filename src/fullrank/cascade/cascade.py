@@ -147,7 +147,7 @@ class Cascade:
         columns = event_columns(columns, user_col, item_col, time_col)
         request = self._stored(users) if users is not None else read_histories(
             histories, catalog, unknown=unknown, untimed=untimed, columns=columns, time_unit=time_unit,
-            timed=getattr(model, "reads_times", False),
+            timed=model.reads_times,
         )  # fmt: skip
         reranker, budget = self.ordering(context), self.predictor.settings(reasoning)[0]
         kept = read_filters(exclude, allow, request, catalog, filters, item_table)

@@ -124,7 +124,10 @@ def _streams(run: Run, changes: list[str]) -> list[list[str]]:
             "--dial goes through the numbers of streams itself: leave --reasoning-streams out",
             code="options-exclude-each",
         )
-    reasoner: Any = getattr(run.spec.model, "reasoner", None)
+    from fullrank.models.sequential.model import Recommender
+
+    model = run.spec.model
+    reasoner: Any = model.reasoner if isinstance(model, Recommender) else None
     if reasoner is None:
         raise UserError(
             f"{run.path} does not reason, so --dial has no effect; give a run with a reasoner", code="no-reasoner"

@@ -25,7 +25,6 @@ from fullrank.core.errors import UserError
 from fullrank.core.jagged import Jagged
 from fullrank.core.progress import Progress
 from fullrank.data import values
-from fullrank.data.batch import Model
 from fullrank.data.column_names import USUAL
 from fullrank.data.events.catalog import Catalog
 from fullrank.data.events.store import Store
@@ -36,6 +35,7 @@ from fullrank.data.values import TextIndex, Unit
 from fullrank.evaluation.result import EvaluationResult, merge
 from fullrank.evaluation.retrieval import measure
 from fullrank.evaluation.spec import Evaluation
+from fullrank.models.contracts import Model
 
 SPLIT = "later events"
 """What the protocol says in the place of a split."""
@@ -81,7 +81,7 @@ def evaluate_later(
             "popularity='all' counts the events of a store, targets included: leave it out with events",
             code="setting-without-effect",
         )
-    if later.times is None and getattr(model, "reads_times", False):
+    if later.times is None and model.reads_times:
         raise UserError(
             "this model reads when events happened: the events and the histories before them both need times",
             code="missing-times",

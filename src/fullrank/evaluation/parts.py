@@ -16,7 +16,6 @@ import numpy as np
 
 from fullrank.core.errors import UserError
 from fullrank.core.progress import Progress
-from fullrank.data.batch import Model
 from fullrank.data.events.store import Store
 from fullrank.data.histories import EvalSet
 from fullrank.evaluation.result import EvaluationResult, PerUser, merge
@@ -24,6 +23,7 @@ from fullrank.evaluation.retrieval import measure_users, users_and_protocol
 from fullrank.evaluation.spec import Evaluation
 from fullrank.inference.engines import ModelSource, PartEngine
 from fullrank.inference.history_parts import stretch
+from fullrank.models.contracts import Model
 
 PART_USERS = 1 << 13
 """Users of a part where the caller does not say how many parts there are."""

@@ -30,7 +30,7 @@ from fullrank.evaluation.retrieval import EvalStore, evaluate
 from fullrank.evaluation.spec import Evaluation
 from fullrank.evaluation.statistics import bounds, resample
 from fullrank.metrics.names import ACCURACY
-from fullrank.models.sequential.reasoning.budget import Budget, check_budget, reasoner_of
+from fullrank.models.sequential.reasoning.budget import Budget, check_budget
 
 LABEL = "reads the truth: a ceiling, not a result of the model"
 LENGTH = 10
@@ -142,7 +142,7 @@ def accuracy_by_steps(
 
 def _most_steps(model: Any, spec: Evaluation) -> int:
     check_budget(model, spec.reasoning)
-    reasoner = reasoner_of(model)
+    reasoner = model.reasoner
     if reasoner is None:
         raise UserError(
             "this model does not reason, so it has no steps to vary; give a run with a reasoner", code="not-a-reasoner"

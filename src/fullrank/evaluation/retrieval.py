@@ -18,7 +18,6 @@ from fullrank.core.errors import UserError, unknown
 from fullrank.core.memory import require_memory
 from fullrank.core.parted import Flat, occurrences
 from fullrank.core.progress import Progress
-from fullrank.data.batch import Model
 from fullrank.data.histories import EvalSet, Histories
 from fullrank.evaluation.event_dropout import EventDropout
 from fullrank.evaluation.popularity_discount import PopularityDiscount
@@ -30,6 +29,7 @@ from fullrank.inference.rank import rank
 from fullrank.inference.search import Decoding
 from fullrank.metrics import MetricInputs, RankedLists, match
 from fullrank.metrics.exposure import history_popularity
+from fullrank.models.contracts import Model
 from fullrank.models.sequential.reasoning.budget import described
 
 PLACE_BYTES = 40

@@ -29,13 +29,13 @@ from fullrank.core.errors import UserError
 from fullrank.core.memory import require_memory
 from fullrank.core.progress import Progress
 from fullrank.core.random import uniform_at
-from fullrank.data.batch import Model, Scorer
 from fullrank.data.histories import EvalSet
 from fullrank.evaluation.spec import Evaluation
 from fullrank.inference.batches import BLOCK, pair_scores, score_batches
 from fullrank.inference.exact import block_scorer
 from fullrank.metrics import MetricInputs
 from fullrank.metrics.names import ACCURACY
+from fullrank.models.contracts import Model, Scorer
 
 DRAW_BYTES = 48
 """Memory of a negative while it is drawn and scored: its numbers, its item and its score."""

@@ -16,9 +16,10 @@ from jaxtyping import Float, Int
 
 from fullrank.core.errors import UserError
 from fullrank.core.progress import Progress
-from fullrank.data.batch import Batch, Model, Scorer
+from fullrank.data.batch import Batch
 from fullrank.data.histories import Histories
 from fullrank.inference.exact import block_scorer
+from fullrank.models.contracts import Model, Scorer
 from fullrank.models.sequential.reasoning.budget import Budget, check_budget
 
 BLOCK = 8192
@@ -29,14 +30,8 @@ TOKENS = 1 << 15
 """Most positions (users x padded length) in one batch given to a model."""
 
 
-def index_of(model: Model) -> Any | None:
-    """A model's item index (`index_items`), which all batches share; None for a model without one."""
-    make = getattr(model, "index_items", None)
-    return None if make is None else make()
-
-
 def scorer_of(model: Model, batch: Batch, index: Any | None, budget: Budget | None) -> Scorer:
-    """The scorer of a batch; index and budget are for models that have an index (`batch.Model`)."""
+    """The scorer of a batch; index and budget are for models that have an index (`contracts.Model`)."""
     if index is None:
         return model.answer(batch)
     return model.answer(batch, index=index, budget=budget)  # type: ignore[call-arg]  # of models with index_items
@@ -55,13 +50,13 @@ def score_batches(
 ) -> Iterator[tuple[Int[np.ndarray, "B"], Scorer]]:
     """A scorer for each batch, with the positions (in the order given) of the histories that it is for.
 
-    `index` is what `index_of(model)` gave, made here where it is None. Raises `UserError` as `batches` does, and for a
-    budget that the model cannot keep.
+    `index` is what `model.index_items()` gave, made here where it is None. Raises `UserError` as `batches`
+    does, and for a budget that the model cannot keep.
     """
     if budget is not None:
         check_budget(model, budget)
     with evaluating(model):
-        index = index_of(model) if index is None else index
+        index = model.index_items() if index is None else index
         for at, batch in batches(
             model, histories, block=block, batch_size=batch_size, device=device, progress=progress
         ):
@@ -92,8 +87,8 @@ def batches(
     read = histories.items.last(model.max_length)
     lengths = read.lengths
     _check(model, lengths, batch_size)
-    times = histories.times if getattr(model, "reads_times", True) else None
-    keys = histories.keys.numbers() if histories.keys is not None and getattr(model, "reads_users", False) else None
+    times = histories.times if model.reads_times else None
+    keys = histories.keys.numbers() if histories.keys is not None and model.reads_users else None
     order = np.argsort(-lengths, kind="stable")  # longest first: what does not fit in memory fails at once
     most = batch_size or max(SCORES // block, 1)
     done = 0
@@ -143,7 +138,7 @@ def _check(model: Model, lengths: Int[np.ndarray, "U"], batch_size: int | None) 
         raise UserError(
             "a history ends before it starts: every end must be at least its start", code="invalid-history-bounds"
         )
-    if shortest == 0 and not getattr(model, "allows_empty", False):
+    if shortest == 0 and not model.allows_empty:
         raise UserError(
             f"{int(np.sum(lengths == 0))} of {len(lengths)} histories are empty and this model cannot rank without "
             "one: leave these users out or rank them with a model that can, such as popularity",

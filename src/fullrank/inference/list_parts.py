@@ -122,7 +122,7 @@ class ListTask:
         predictor, settings = self.model.open(), self.settings
         policies = {
             "unknown": settings.unknown, "untimed": settings.untimed,
-            "timed": getattr(predictor.model, "reads_times", False),
+            "timed": predictor.model.reads_times,
         }  # fmt: skip
         found = [
             self._frame(predictor, request) for request in self.histories.read(number, predictor.catalog, **policies)

@@ -24,13 +24,12 @@ from fullrank.core.device import resolve_device
 from fullrank.core.errors import UserError, brief
 from fullrank.core.progress import Progress
 from fullrank.core.spec import Spec
-from fullrank.data.batch import DenseScorer
 from fullrank.data.column_names import TimeColumn, event_columns
 from fullrank.data.events.catalog import Catalog
 from fullrank.data.events.store import Store
 from fullrank.data.impressions.encoding import FieldEncoder
 from fullrank.data.values import Unit, take
-from fullrank.inference.batches import BLOCK, index_of, pair_scores, score_batches
+from fullrank.inference.batches import BLOCK, pair_scores, score_batches
 from fullrank.inference.exact import top_k
 from fullrank.inference.filters import Filters
 from fullrank.inference.predict import PredictionFile, predict, predict_file
@@ -49,6 +48,7 @@ from fullrank.inference.requests import (
 )
 from fullrank.inference.search import Decoding, Search, search_of
 from fullrank.inference.stored_users import UNKNOWN_USERS, Users, read_users
+from fullrank.models.contracts import DenseScorer
 from fullrank.models.sequential.reasoning.budget import AS_TRAINED, Budget
 from fullrank.problem import Problem
 
@@ -63,7 +63,7 @@ EXAMPLES = {"budget": '{"steps": 1}', "decoding": '{"kind": "graph"}'}
 class Predictor:
     """A trained model and its catalogue or encoder, safe from many threads. `fullrank.load(run)` opens a run as one.
 
-    A recommender (it satisfies `data.batch.Model`) comes with its catalogue, a ranking model (`RankingModule`) with its
+    A recommender (a `models.contracts.Model`) comes with its catalogue, a ranking model (`RankingModule`) with its
     fitted encoder. It is moved to `device` (`auto`: CUDA where there is one) and put in evaluation mode. `budget` and
     `decoding` are what a call has where it says nothing: of a run, those of its evaluation. `name` is for messages.
     `index` is what the model's `index_items` gave, where somebody has it already. A method that is the other problem's
@@ -82,7 +82,7 @@ class Predictor:
         index: Any = None,
     ):
         self.device, self.name = resolve_device(device), name
-        # The problem follows from `known` and not from the model, which may be anything that satisfies `batch.Model`.
+        # The problem follows from `known` and not from the model, which may be any `contracts.Model`.
         self.problem: Problem = "ranking" if isinstance(known, FieldEncoder) else "retrieval"
         self._vocabulary = known
         self.model: Any = model.to(self.device).eval() if isinstance(model, torch.nn.Module) else model
@@ -176,7 +176,7 @@ class Predictor:
         budget, decoding = self.settings(budget, decoding)
         columns = event_columns(columns, user_col, item_col, time_col)
         request = self._asked(histories, users, data, unknown_users, unknown, untimed, columns, time_unit)
-        if request.unknown_only and empty == "popular" and not getattr(self.model, "allows_empty", False):
+        if request.unknown_only and empty == "popular" and not self.model.allows_empty:
             warnings.warn(
                 f"{request.unknown_only:,} of {len(request):,} histories hold no item that the model knows: they get "
                 "the most popular items (empty='error' refuses them)",
@@ -234,7 +234,7 @@ class Predictor:
         request = self._read(histories, unknown, untimed, columns, time_unit)
         rows, items = read_candidates(candidates, request)
         empty = request.histories.lengths == 0
-        if empty.any() and not getattr(self.model, "allows_empty", False):
+        if empty.any() and not self.model.allows_empty:
             raise UserError(
                 f"{int(empty.sum())} of {len(request)} histories hold no item that the model knows, so nothing can be "
                 "scored for them: leave them out, or use recommend, which gives them the most popular items",
@@ -282,16 +282,10 @@ class Predictor:
         if (ids < 0).any():
             first = queries[int(np.argmax(ids < 0))]
             raise UserError(f"the model does not know the item {first!r}", code="unknown-item")
-        similar_scorer = getattr(self.model, "similar", None)
-        if similar_scorer is None:
-            raise UserError(
-                "this model has no vectors of items, so none are similar: take one that reads histories",
-                code="no-item-similarity",
-            )
         request = read_histories([[item] for item in queries.to_list()], self.catalog)
         kept = read_filters(exclude, allow, request, self.catalog, filters, item_table)
         with torch.inference_mode():
-            scorer = similar_scorer(torch.from_numpy(ids).to(self.device), self.index)
+            scorer = self.model.similar(torch.from_numpy(ids).to(self.device), self.index)
             scores, found = top_k(
                 scorer, min(k, self.catalog.size), filters=kept.of_batch(request.histories.items, self.device)
             )
@@ -382,11 +376,11 @@ class Predictor:
 
     @property
     def index(self) -> Any | None:
-        """The vectors of all items, made once (`batch.Model.index_items`); None for a model that has none."""
+        """The vectors of all items, made once (`Model.index_items`); None for a model that has none."""
         if self._index is UNSET:
             with self._lock:
                 if self._index is UNSET:
-                    self._index = index_of(self.model)
+                    self._index = self.model.index_items()
         return self._index
 
     def _dense(
@@ -444,7 +438,7 @@ class Predictor:
             )
         return read_users(
             users, data, self.catalog, unknown_users=unknown_users, unknown=unknown, untimed=untimed,
-            timed=getattr(self.model, "reads_times", False),
+            timed=self.model.reads_times,
         )  # fmt: skip
 
     def _read(
@@ -452,7 +446,7 @@ class Predictor:
     ) -> RequestBatch:
         return read_histories(
             histories, self.catalog, unknown=unknown, untimed=untimed, columns=columns, time_unit=time_unit,
-            timed=getattr(self.model, "reads_times", False),
+            timed=self.model.reads_times,
         )  # fmt: skip
 
     def settings(

@@ -18,13 +18,14 @@ from torch import Tensor
 from fullrank.core.jagged import Jagged
 from fullrank.core.memory import require_memory
 from fullrank.core.progress import Progress
-from fullrank.data.batch import Batch, Model
+from fullrank.data.batch import Batch
 from fullrank.data.histories import Histories
-from fullrank.inference.batches import BLOCK, SCORES, batches, evaluating, index_of, score_batches
+from fullrank.inference.batches import BLOCK, SCORES, batches, evaluating, score_batches
 from fullrank.inference.exact import LARGEST_BLOCK, top_k
 from fullrank.inference.filters import BatchFilter, Filters, seen_policy
 from fullrank.inference.search import Decoding, Search, search_of
 from fullrank.metrics import RankedLists
+from fullrank.models.contracts import Model
 from fullrank.models.sequential.reasoning.budget import Budget, check_budget
 
 LIST_BYTES = 12
@@ -58,7 +59,7 @@ def rank(
     the model. `decoding` is the search among semantic ids; None scores every item. `budget` is how many steps a
     reasoner computes; with `adaptive` each user stops when their list no longer changes, and the ranking says after how
     many steps. The model must already be on `device`; it is put in evaluation mode while it is used. `index` and
-    `search` are what `index_of(model)` and `search_of(model, decoding, block)` gave, where a caller keeps them.
+    `search` are what `model.index_items()` and `search_of(model, decoding, block)` gave, where a caller keeps them.
     Raises `UserError` on an unknown policy, an empty history, an id outside the catalogue, a NaN score, and a budget or
     a decoding that the model cannot serve.
     """
@@ -113,7 +114,7 @@ def _early_exit_lists(
     assert budget.adaptive is not None
     length, most = budget.adaptive, budget.steps_of(model.reasoner)
     with evaluating(model):
-        index = index_of(model) if index is None else index
+        index = model.index_items() if index is None else index
         for at, batch in batches(
             model, histories, block=block, batch_size=batch_size, device=device, progress=progress
         ):

@@ -10,7 +10,6 @@ import torch
 from jaxtyping import Float, Int
 
 from fullrank.core.errors import UserError, brief
-from fullrank.data.batch import DenseScorer
 from fullrank.data.events.catalog import Catalog
 from fullrank.data.histories import Histories
 from fullrank.data.values import take
@@ -21,6 +20,7 @@ from fullrank.inference.rank import rank
 from fullrank.inference.requests import RequestBatch, check_choice
 from fullrank.inference.search import Decoding, Search
 from fullrank.metrics import RankedLists
+from fullrank.models.contracts import DenseScorer
 from fullrank.models.sequential.reasoning.budget import Budget
 
 SOURCES = ("model", "popular", "ranker")
@@ -32,7 +32,7 @@ SOURCE_NAMES = pl.Series("source", SOURCES, dtype=pl.String)
 
 def sources(model: Any, histories: Histories) -> Int[np.ndarray, "U"]:
     """`MODEL`, or `POPULAR` for histories without items, unless the model answers these by itself (popularity)."""
-    bare = (histories.lengths == 0) & (not getattr(model, "allows_empty", False))
+    bare = (histories.lengths == 0) & (not model.allows_empty)
     return np.where(bare, POPULAR, MODEL)
 
 
@@ -72,7 +72,7 @@ def rank_requests(
         )
     k = min(k, catalog.size)
     how: dict[str, Any] = {"device": device, "decoding": decoding, "budget": budget, "index": index, "search": search}
-    popular = without_items & (not getattr(model, "allows_empty", False))
+    popular = without_items & (not model.allows_empty)
     if not popular.any():  # what most requests are
         return rank(model, histories, k=k, seen=seen, filters=filters, **how)
     scored, rest = np.flatnonzero(~popular), np.flatnonzero(popular)

@@ -13,23 +13,26 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal, TypeVar
 
+import torch
+import torch.distributed as dist
+from jaxtyping import Float, Int
 from pydantic import Field, model_validator
 from torch import Tensor
 
 from fullrank.core.bounds import MOST_LIST, MOST_PARTS, MOST_ROUNDS
 from fullrank.core.errors import UserError
 from fullrank.core.spec import Spec
-from fullrank.data.batch import DenseScorer, Scorer
 from fullrank.inference.code_search import BeamSearch, GraphSearch
 from fullrank.inference.exact import top_k
 from fullrank.inference.filters import BatchFilter
 from fullrank.inference.pruned import PrunedSearch
-from fullrank.inference.sharded import sharded_top_k
 from fullrank.inference.trie_beam import TrieBeam
 from fullrank.inference.wrapped_model import WrappedModel
+from fullrank.models.contracts import DenseScorer, Scorer
 from fullrank.models.sequential.codes import GeneratedScorer
 from fullrank.models.sequential.items.semantic import CodeScorer, SemanticItems, score_by_parts
 from fullrank.models.sequential.items.sharded import ShardedScorer
+from fullrank.models.sequential.model import RecommenderModel
 
 DEFAULTS = {"graph": {"beams": 100, "edges": 50, "steps": 3}, "beam": {"beams": 200}, "pruned": {"codes": 8}}
 
@@ -84,15 +87,14 @@ def search_of(model: Any, decoding: Decoding, block: int) -> Search:
         return lambda scorer, k, filters: exact(scorer, k, filters, block)
     while isinstance(model, WrappedModel):  # what it changes is what is read or scored, not the items
         model = model.model
-    items, settings = getattr(model, "items", None), decoding.settings()
-    generates = getattr(getattr(model, "task", None), "generates", False)
-    if not isinstance(items, SemanticItems) or not (generates or decoding.kind == "pruned"):
+    items, settings = model.items if isinstance(model, RecommenderModel) else None, decoding.settings()
+    if not isinstance(items, SemanticItems) or not (model.task.generates or decoding.kind == "pruned"):
         raise UserError(
             f"decoding.kind={decoding.kind} searches semantic ids and this model scores items by vectors: leave it "
             "out, or train a recipe that generates them (rpg, fair, tiger)",
             code="decoding-needs-codes",
         )
-    if getattr(model.task, "code_by_code", False):
+    if model.task.code_by_code:
         if decoding.kind != "beam":
             raise UserError(
                 f"decoding.kind={decoding.kind} needs codes that do not depend on each other, and this model predicts "
@@ -137,3 +139,26 @@ def _own(scorer: Scorer, kind: type[S]) -> S:
             code="decoding-needs-own-scores",
         )
     return scorer
+
+
+@torch.inference_mode()
+def sharded_top_k(
+    scorer: ShardedScorer, k: int, *, filters: BatchFilter | None = None, block: int = 8192
+) -> tuple[Float[Tensor, "B k"], Int[Tensor, "B k"]]:
+    """Exact top-k among items that several processes hold together: each ranks its own, and the lists are merged.
+
+    All processes ask for the same users together, and each gets the whole lists in the order of one process. What goes
+    between them is k scores and ids of a user, not the scores of a block. Raises `UserError` as `top_k` does.
+    """
+    shard = scorer.shard
+    found = top_k(scorer.own, k, filters=filters, block=block, first=shard.low)
+    values, ids = (torch.cat(_of_all(part, shard.group, shard.world), 1) for part in found)
+    # ids rise from process to process, so a stable sort keeps equal scores in order of their ids
+    values, at = values.sort(dim=1, descending=True, stable=True)
+    return values[:, :k], ids.gather(1, at[:, :k])
+
+
+def _of_all(part: Tensor, group: Any, world: int) -> list[Tensor]:
+    parts = [torch.empty_like(part) for _ in range(world)]
+    dist.all_gather(parts, part.contiguous(), group=group)
+    return parts

@@ -6,27 +6,38 @@ from typing import Any
 
 from torch import nn
 
-from fullrank.data.batch import Batch, Model, Scorer
-from fullrank.inference.batches import index_of, scorer_of
+from fullrank.data.batch import Batch
+from fullrank.inference.batches import scorer_of
+from fullrank.models.contracts import Model, Scorer
 from fullrank.models.sequential.reasoning.budget import Budget
 
 
-class WrappedModel(nn.Module):
-    """Answers as the model inside does (satisfies `batch.Model`); a subclass changes what that reads, or its scores."""
+class WrappedModel(nn.Module, Model):
+    """Answers as the model inside does; a subclass changes what that reads, or its scores."""
 
     def __init__(self, model: Model, max_length: int | None = None):
         """`max_length`: the longest history that is given to `answer`; None is the model's own."""
         super().__init__()
         self.model, self.num_items = model, model.num_items
         self.max_length = model.max_length if max_length is None else max_length
-        self.allows_empty: bool = getattr(model, "allows_empty", False)
-        self.reads_times: bool = getattr(model, "reads_times", True)
-        self.reads_users: bool = getattr(model, "reads_users", False)
-        self.reasoner: Any = getattr(model, "reasoner", None)
-        self.train(getattr(model, "training", False))
+        self.allows_empty, self.reads_times, self.reads_users = model.allows_empty, model.reads_times, model.reads_users
+        self.train(isinstance(model, nn.Module) and model.training)
+
+    @property
+    def reasoner(self) -> Any | None:
+        return self.model.reasoner
 
     def index_items(self) -> Any | None:
-        return index_of(self.model)
+        return self.model.index_items()
 
     def answer(self, batch: Batch, *, index: Any | None = None, budget: Budget | None = None) -> Scorer:
-        return scorer_of(self.model, batch, index, budget)
+        batch = self.read(batch)
+        return self.scored(scorer_of(self.model, batch, index, budget), batch)
+
+    def read(self, batch: Batch) -> Batch:
+        """What the model inside reads of these histories."""
+        return batch
+
+    def scored(self, scorer: Scorer, batch: Batch) -> Scorer:
+        """The answer, of that of the model inside."""
+        return scorer

@@ -23,8 +23,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from fullrank.data.batch import Batch, States
+from fullrank.data.batch import Batch
 from fullrank.data.events.store import Store
+from fullrank.models.contracts import States
 from fullrank.models.sequential.attention.softmax import SoftmaxAttention
 from fullrank.models.sequential.encoders.transformer import TransformerEncoder
 from fullrank.models.sequential.items import ItemIndex, Items
@@ -128,8 +129,7 @@ def _searched(model: RecommenderModel, groups: int) -> tuple[int, ...]:
 
 def _encoder_flops(model: RecommenderModel) -> Callable[[int, int], Parts]:
     """FLOPs of a row by its length and its answer's, each counted once; None of an encoder that does not say."""
-    count: Callable[[int, int], Parts] = getattr(model.encoder, "flops", lambda length, answer: {"encoder": None})
-    return cache(count)
+    return cache(model.encoder.flops)
 
 
 class _Noted(Items):

@@ -24,10 +24,9 @@ from fullrank.data.histories import Histories
 from fullrank.evaluation.result import EvaluationResult
 from fullrank.evaluation.slices import popularity_bands
 from fullrank.evaluation.spec import selection_sign
-from fullrank.inference.attention import attention_of, blocks_of
 from fullrank.inference.predictor import Predictor
 from fullrank.inference.requests import RequestBatch
-from fullrank.models.sequential.reasoning.budget import reasoner_of
+from fullrank.models.sequential.reading import attention_of, blocks_of
 from fullrank.ops.effective_rank import collapse_share, entropy_rank, stable_rank
 from fullrank.run import WEIGHTS, Run, event_store_of
 from fullrank.serving.explain import vectors_of
@@ -74,15 +73,15 @@ def model_card(
 def facts(run: Run, predictor: Predictor, *, ranker: Run | None = None, name: str | None = None) -> dict[str, Any]:
     """The card without its figures, which costs nothing: what a service may answer while they are computed."""
     model, spec = predictor.model, run.spec
-    architecture, reasoner = getattr(spec, "model", None), reasoner_of(model)
+    architecture, reasoner = getattr(spec, "model", None), model.reasoner
     width = getattr(architecture, "dim", None)
     return {
         **run_facts(run, name),
         "items": predictor.catalog.size,
         "dim": width,
         "layers": len(blocks_of(model)) or getattr(getattr(architecture, "encoder", None), "layers", None),
-        "max_length": getattr(model, "max_length", None),
-        "reads_times": bool(getattr(model, "reads_times", False)),
+        "max_length": model.max_length,
+        "reads_times": model.reads_times,
         "reasoning": None if reasoner is None else {
             "steps": reasoner.steps, "most_steps": 2 * reasoner.steps, "streams": reasoner.streams
         },

@@ -2,7 +2,7 @@
 like.
 
 Attention is what the encoder really did: of each layer, the mean over heads of the share that the last place gives to
-each event (`inference.attention.last_shares`, signed: focused attention may subtract). `because` compares vectors: the
+each event (`reading.last_shares`, signed: focused attention may subtract). `because` compares vectors: the
 events whose item vectors have the largest cosine with the recommended item's. It names likeness, not a cause.
 """
 
@@ -16,9 +16,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from fullrank.data.batch import Model
 from fullrank.data.histories import Histories
-from fullrank.inference.attention import (
+from fullrank.inference.batches import BLOCK, batches, scorer_of
+from fullrank.inference.predictor import Predictor
+from fullrank.models.contracts import Model
+from fullrank.models.sequential.reading import (
     AttentionInput,
     attention_of,
     blocks_of,
@@ -28,9 +30,7 @@ from fullrank.inference.attention import (
     tokens_per_event,
     weights_of,
 )
-from fullrank.inference.batches import BLOCK, batches, scorer_of
-from fullrank.inference.predictor import Predictor
-from fullrank.models.sequential.reasoning.budget import Budget, reasoner_of
+from fullrank.models.sequential.reasoning.budget import Budget
 
 REASONS = 3
 """Most events named for one recommended item."""
@@ -74,7 +74,7 @@ def attention_shares(predictor: Predictor, histories: Histories) -> list[Float[n
     if not len(rows) or all(attention_of(block) is None for block in blocks_of(model)):
         return found
     # What a reasoner computes after the history does not change what the history's own places attend to.
-    budget = None if reasoner_of(model) is None else Budget(steps=0)
+    budget = None if model.reasoner is None else Budget(steps=0)
     with noted_attentions(model) as noted, torch.inference_mode():
         for at, batch in batches(model, histories.take(rows), block=BLOCK, device=predictor.device):
             scorer_of(model, batch, predictor.index, budget)

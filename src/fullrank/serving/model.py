@@ -26,7 +26,7 @@ from fullrank.inference.exact import top_k
 from fullrank.inference.filters import Filters
 from fullrank.inference.predictor import Predictor
 from fullrank.inference.requests import even_times
-from fullrank.models.sequential.reasoning.budget import AS_TRAINED, Budget, check_budget, reasoner_of
+from fullrank.models.sequential.reasoning.budget import AS_TRAINED, Budget, check_budget
 from fullrank.run import Run
 from fullrank.serving.catalogue import LiveItems
 from fullrank.serving.explain import explain_lists
@@ -63,9 +63,10 @@ class ServedModel:
         self.run, self.name, self.state, self.settings = run, name, state, settings
         self._barring: tuple[State, LiveItems, Finder] | None = None
         self.numbers = ItemNumbers(state.items.ids)
-        self.reads_times = bool(getattr(state.predictor.model, "reads_times", False))
-        self._own_steps = getattr(reasoner_of(state.predictor.model), "steps", 0)
-        self.allows_empty = bool(getattr(state.predictor.model, "allows_empty", False))
+        self.reads_times = state.predictor.model.reads_times
+        reasoner = state.predictor.model.reasoner
+        self._own_steps = 0 if reasoner is None else reasoner.steps
+        self.allows_empty = state.predictor.model.allows_empty
 
     @classmethod
     def open(cls, folder: str | Path, name: str, settings: ServeSettings, documents: Documents) -> ServedModel:
@@ -96,6 +97,20 @@ class ServedModel:
     @property
     def items(self) -> LiveItems:
         return self.state.items
+
+    @property
+    def budget(self) -> Budget:
+        return self.predictor.budget
+
+    @property
+    def ranked(self) -> bool:
+        """Whether a ranker orders what is found."""
+        return self.state.ranker is not None
+
+    @property
+    def ranker_fields(self) -> Sequence[str]:
+        """The columns of items that the ranker reads."""
+        return () if self.state.ranker is None else sorted(self.state.ranker.of_items)
 
     @property
     def recall(self) -> float | None:
@@ -225,17 +240,14 @@ class ServedModel:
 
     def similar(self, asks: Sequence[tuple[int, int]]) -> list[Answer]:
         """Of each (item, k) the items most like it, without itself and without what is retired."""
-        state = self.state
-        scorer_of = getattr(state.predictor.model, "similar", None)
-        if scorer_of is None:
-            raise UserError("this model has no vectors of items, so none are similar", code="no-item-similarity")
+        state, predictor = self.state, self.state.predictor
         live = state.items.at(time.time())
         filters = Filters(barred=live.barred if live.any_barred else None)
         own = Jagged.from_lists([[item] for item, _ in asks])
         with torch.inference_mode():
-            scorer = scorer_of(torch.from_numpy(own.values).to(state.predictor.device), state.predictor.index)
+            scorer = predictor.model.similar(torch.from_numpy(own.values).to(predictor.device), predictor.index)
             k = min(max(k for _, k in asks), live.size)
-            scores, ids = top_k(scorer, k, filters=filters.of_batch(own, state.predictor.device))
+            scores, ids = top_k(scorer, k, filters=filters.of_batch(own, predictor.device))
         rows = zip(ids.cpu().numpy(), scores.cpu().numpy(), asks, strict=True)
         return [Answer(*_cut(best, values, k)) for best, values, (_, k) in rows]
 

@@ -1,6 +1,6 @@
 """How a version finds its items: exactly, by an index of item vectors, or by a search among semantic ids.
 
-Exact lists of plain models on the CPU go the quick way (`inference/fast.py`), and an index takes its states; all others
+Exact lists of plain models on the CPU go the quick way (`serving/fast.py`), and an index takes its states; all others
 (reasoners, items made of codes, models on a GPU) go through `inference.rank`.
 """
 
@@ -17,20 +17,21 @@ from jaxtyping import Bool, Float, Int
 
 from fullrank.core.errors import UserError
 from fullrank.core.jagged import Jagged
-from fullrank.data.batch import DenseScorer
 from fullrank.data.histories import Histories
 from fullrank.inference.batches import BLOCK, score_batches
-from fullrank.inference.fast import FastEncoder
 from fullrank.inference.filters import Filters
 from fullrank.inference.predictor import Predictor
 from fullrank.inference.rank import rank
 from fullrank.inference.search import Search, search_of
-from fullrank.inference.vector_index import IndexSettings, VectorIndex, is_index
+from fullrank.models.contracts import DenseScorer
 from fullrank.models.sequential.items import unit
+from fullrank.models.sequential.model import RecommenderModel
 from fullrank.models.sequential.reasoning.budget import Budget
 from fullrank.run import Run
 from fullrank.serving.card import sample_histories
+from fullrank.serving.fast import FastEncoder
 from fullrank.serving.settings import ServeSettings
+from fullrank.serving.vector_index import IndexSettings, VectorIndex, is_index
 
 if TYPE_CHECKING:
     from fullrank.serving.export.session import ExportedModel
@@ -222,7 +223,7 @@ def _users(run: Run, finder: Finder) -> Float[np.ndarray, "U D"]:
         draw = np.random.default_rng(0)
         items = [draw.integers(0, finder.predictor.catalog.size, 1) for _ in range(MEASURED)]
         times = [np.zeros(1, np.int64)] * MEASURED
-    timed = times if getattr(finder.predictor.model, "reads_times", False) else None
+    timed = times if finder.predictor.model.reads_times else None
     with torch.inference_mode():
         return finder._vectors(items, timed).numpy()
 
@@ -230,8 +231,8 @@ def _users(run: Run, finder: Finder) -> Float[np.ndarray, "U D"]:
 def _has_vectors(predictor: Predictor) -> bool:
     """Whether a model scores by inner products with vectors that can be indexed, and does not reason."""
     model = predictor.model
-    generates = getattr(getattr(model, "task", None), "generates", True)
-    return not generates and str(predictor.device) == "cpu" and getattr(model, "reasoner", None) is None
+    by_vectors = isinstance(model, RecommenderModel) and not model.task.generates
+    return by_vectors and str(predictor.device) == "cpu" and model.reasoner is None
 
 
 def _no_vectors(predictor: Predictor) -> UserError:

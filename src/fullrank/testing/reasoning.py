@@ -16,7 +16,8 @@ from torch import Tensor
 
 from fullrank.core.errors import UserError
 from fullrank.core.spec import Spec
-from fullrank.data.batch import Batch, ReasoningStates, States
+from fullrank.data.batch import Batch
+from fullrank.models.contracts import ReasoningStates, States
 from fullrank.models.sequential.attention import mask
 from fullrank.models.sequential.attention.hstu import HSTU
 from fullrank.models.sequential.attention.positions import Places

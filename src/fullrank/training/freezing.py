@@ -12,8 +12,8 @@ from typing import Any
 from torch import nn
 
 from fullrank.core.errors import UserError
-from fullrank.inference.attention import reader_of
 from fullrank.models.sequential.model import RecommenderModel
+from fullrank.models.sequential.reading import reader_of
 
 
 def freeze_below(model: nn.Module, top_blocks: int | None) -> None:

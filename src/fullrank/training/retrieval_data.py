@@ -15,8 +15,7 @@ from fullrank.data.events.store import Store
 from fullrank.evaluation import measure
 from fullrank.evaluation.statistics import summarise
 from fullrank.experiment import Experiment
-from fullrank.models.sequential.items import ItemsSpec
-from fullrank.models.sequential.model import RecommenderModel
+from fullrank.models.sequential.model import Recommender, RecommenderModel
 from fullrank.run import Run
 from fullrank.training.cold_start.warm_start import copy_weights
 from fullrank.training.distributed import ProcessRank, sum_over_ranks
@@ -35,9 +34,9 @@ class RetrievalData:
 
         Raises `UserError` where the model's items read what cannot be had (`ItemsSpec.add_columns`).
         """
-        items = getattr(experiment.model, "items", None)
-        if not isinstance(items, ItemsSpec):
+        if not isinstance(experiment.model, Recommender):
             return cls(experiment, store, store.catalog)
+        items = experiment.model.items
         known = items.add_columns_of_events(store.catalog, store.trained)
         if earlier is None:
             return cls(experiment, store, items.add_columns(known))

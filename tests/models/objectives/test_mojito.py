@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from fullrank.data.batch import States, last
+from fullrank.models.contracts import States, last
 from fullrank.models.sequential.objectives.tasks.mojito import MojitoNextItem
 from fullrank.testing.tasks import DIM, LONGEST
 from parts import BCE, RecommenderModel, model_with

@@ -13,8 +13,9 @@ import pytest
 import torch
 
 from fullrank.core.spec import Spec
-from fullrank.data.batch import Batch, Step, last
+from fullrank.data.batch import Batch
 from fullrank.data.events.catalog import Catalog
+from fullrank.models.contracts import Step, last
 from fullrank.models.sequential.items.perturb import Noise
 from fullrank.models.sequential.objectives.weightings.inverse_propensity import D2LR, InversePopularity
 from fullrank.models.sequential.objectives.weightings.r2rec import R2Rec, tail_items

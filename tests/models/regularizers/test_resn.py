@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fullrank.data.batch import Step
+from fullrank.models.contracts import Step
 from fullrank.models.sequential.regularizers import user_vectors
 from fullrank.models.sequential.regularizers.resn import ReSN, quotient
 from parts import Scoring, model_with

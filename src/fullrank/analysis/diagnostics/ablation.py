@@ -28,11 +28,12 @@ from fullrank.analysis.diagnostics.spectrum import ScoreMatrix, popularity_liken
 from fullrank.analysis.report import Figure, Missing, Panel
 from fullrank.analysis.report.draw import COLOURS, GREY, panel
 from fullrank.analysis.report.results import RunResult
-from fullrank.data.batch import Batch, DenseScorer, Model
+from fullrank.data.batch import Batch
 from fullrank.evaluation import evaluate
-from fullrank.inference.attention import attention_of, blocks_of, decoder_blocks_of
 from fullrank.inference.search import Decoding
+from fullrank.models.contracts import DenseScorer, Model
 from fullrank.models.sequential.attention import Attention
+from fullrank.models.sequential.reading import attention_of, blocks_of, decoder_blocks_of
 from fullrank.ops.effective_rank import collapse_share
 
 USERS = 2048
@@ -204,8 +205,8 @@ def _zeros_of(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return lambda *given: torch.zeros_like(function(*given))
 
 
-class RecordedScores:
-    """A model that gives the user vectors recorded before (`data.batch.Model`)."""
+class RecordedScores(Model):
+    """A model that gives the user vectors recorded before."""
 
     def __init__(self, model: Model, scores: ScoreMatrix, users: Int[np.ndarray, "U"]):
         assert scores.vectors is not None and scores.table is not None

@@ -21,7 +21,7 @@ from fullrank.analysis.diagnosis import Row, not_measured, row
 from fullrank.analysis.diagnostics import Diagnostic
 from fullrank.analysis.report import RunTable
 from fullrank.analysis.report.results import RunResult
-from fullrank.inference.attention import weights_of
+from fullrank.models.sequential.reading import weights_of
 
 USERS = 256
 """Users whose blocks are measured: the first of the sample, whose order is random."""

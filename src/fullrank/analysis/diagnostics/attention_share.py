@@ -26,8 +26,8 @@ from fullrank.analysis.diagnostics import Diagnostic
 from fullrank.analysis.report import Figure, Missing
 from fullrank.analysis.report.draw import GREY, from_zero, legend, look, panel
 from fullrank.analysis.report.results import RunResult
-from fullrank.inference.attention import weights_of
 from fullrank.models.sequential.attention import mask
+from fullrank.models.sequential.reading import weights_of
 
 EDGES = ("0.01", "0.05", "0.2", "0.5", "1")
 """Upper ends of the bands, as shares of the catalogue by falling popularity."""

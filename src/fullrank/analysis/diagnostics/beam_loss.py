@@ -35,6 +35,7 @@ from fullrank.inference.search import Decoding
 from fullrank.inference.trie_beam import TrieBeam
 from fullrank.metrics import match
 from fullrank.models.sequential.codes import STREAMS, GeneratedScorer
+from fullrank.models.sequential.model import RecommenderModel
 
 USERS = 256
 """Most users measured: the first of the sample. Shares to about three percent."""
@@ -53,7 +54,7 @@ class BeamLoss(Diagnostic):
 
     def __init__(self, context: RetrievalContext):
         super().__init__(context)
-        self.searches = getattr(getattr(context.model, "task", None), "code_by_code", False)
+        self.searches = isinstance(context.model, RecommenderModel) and context.model.task.code_by_code
 
     def rows(self) -> list[Row]:
         if not self.searches:

@@ -32,11 +32,11 @@ from fullrank.analysis.diagnostics.spectrum import ScoreMatrix, triangle
 from fullrank.analysis.report import Figure, Missing
 from fullrank.analysis.report.draw import integer_ticks, legend, look, panel
 from fullrank.analysis.report.results import RunResult, measured
-from fullrank.data.batch import DenseScorer, last
-from fullrank.inference.attention import AttentionInput, weights_of
+from fullrank.models.contracts import DenseScorer, last
 from fullrank.models.sequential.encoders.feed_forward import MLP, SwiGLU
 from fullrank.models.sequential.encoders.transformer import Block
 from fullrank.models.sequential.items import unit
+from fullrank.models.sequential.reading import AttentionInput, weights_of
 
 LIPSCHITZ = {F.relu: 1.0, F.gelu: 1.12891, F.silu: 1.09984}
 """Largest slope of each activation of the MLP, rounded up."""
@@ -87,7 +87,7 @@ class Bound(Diagnostic):
             return
         if not self.rows_seen:
             self.blocks = tuple(block for block in states.blocks if isinstance(block, Block))
-            decodes = getattr(self.context.model.encoder, "decodes", False)
+            decodes = self.context.model.encoder.decodes
             self.why = "a decoder answers, behind its blocks" if decodes else _why_not(self.blocks, batch)
             self.closing = next((module for module, x in batch.module_inputs.items() if x is states.layers[-1]), None)
         if self.why is not None:

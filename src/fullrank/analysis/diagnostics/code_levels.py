@@ -18,7 +18,6 @@ Log p of an item is the sum over levels, so a level with a low `log_p` is where 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -30,10 +29,11 @@ from fullrank.analysis.diagnostics import Diagnostic
 from fullrank.analysis.report import Figure, Missing
 from fullrank.analysis.report.levels import level_panel, level_table, level_values
 from fullrank.analysis.report.results import RunResult
-from fullrank.data.batch import Scorer
 from fullrank.inference.trie_beam import trie_of
+from fullrank.models.contracts import Model, Scorer
 from fullrank.models.sequential.codes import GeneratedScorer
 from fullrank.models.sequential.items.semantic import CodeScorer, SemanticItems
+from fullrank.models.sequential.model import RecommenderModel
 from fullrank.semantic_ids.trie import Trie
 
 NO_TARGETS = "the training split has no targets"
@@ -121,11 +121,11 @@ class CodeLevels(Diagnostic):
         return Figure(cls.name, "Codes predicted right, by level", caption, (drawn,), headers, rows)
 
 
-def predicted_items(model: Any) -> SemanticItems | None:
+def predicted_items(model: Model) -> SemanticItems | None:
     """The items of a model that predicts their codes; None for any other."""
-    items = getattr(model, "items", None)
-    generates = getattr(getattr(model, "task", None), "generates", False)
-    return items if generates and isinstance(items, SemanticItems) else None
+    if not isinstance(model, RecommenderModel) or not model.task.generates:
+        return None
+    return model.items if isinstance(model.items, SemanticItems) else None
 
 
 def code_predictions(scorer: Scorer, codes: Int[Tensor, "B K"]) -> Iterator[Float[Tensor, "B C"]]:

@@ -25,7 +25,7 @@ from fullrank.analysis.diagnostics import Diagnostic
 from fullrank.analysis.report import Figure, Missing
 from fullrank.analysis.report.draw import integer_ticks, legend, logarithmic, look, panel
 from fullrank.analysis.report.results import RunResult, legend_label, measured
-from fullrank.data.batch import ReasoningStates
+from fullrank.models.contracts import ReasoningStates
 
 ALONE = "it reasons in one stream, which has no other to differ from"
 STILL = "not decaying: the streams do not come together, so Theorem 4.4 bounds nothing here"
@@ -75,7 +75,7 @@ class Diversity(Diagnostic):
 
     def __init__(self, context: RetrievalContext):
         super().__init__(context)
-        self.reasoner = getattr(context.model, "reasoner", None)
+        self.reasoner = context.model.reasoner
         self.sums: Tensor | None = None
         self.users = 0
         self.alone = False
@@ -150,11 +150,6 @@ class Diversity(Diagnostic):
 
 REASONING = ("diversity", "streams", "latent_attention", "step_curve", "oracle_step")
 """Diagnostics that only a model with a reasoner has rows of."""
-
-
-def has_reasoner(model: Any) -> bool:
-    """Whether a model takes latent steps before it answers."""
-    return getattr(model, "reasoner", None) is not None
 
 
 def reasons(one: RunResult) -> bool:

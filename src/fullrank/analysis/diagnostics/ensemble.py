@@ -25,7 +25,8 @@ from fullrank.analysis.diagnostics import Diagnostic
 from fullrank.analysis.diagnostics.diversity import ALONE, contraction, mean_distance, with_openings
 from fullrank.analysis.diagnostics.spectrum import spearman
 from fullrank.analysis.diagnostics.streams import CELLS, log_shares, pooled
-from fullrank.data.batch import DenseScorer, ReasoningStates
+from fullrank.models.contracts import DenseScorer, ReasoningStates
+from fullrank.models.sequential.model import RecommenderModel
 
 USERS = 2048
 """Most users whose losses are computed: the first of the sample."""
@@ -44,7 +45,8 @@ class Ensemble(Diagnostic):
     def __init__(self, context: RetrievalContext):
         super().__init__(context)
         model = context.model
-        self.reasoner, self.cosine = getattr(model, "reasoner", None), bool(getattr(model, "cosine", False))
+        self.reasoner = model.reasoner
+        self.cosine = isinstance(model, RecommenderModel) and model.cosine
         self.targets = context.targets
         self.parts: list[dict[str, Tensor]] = []
         self.why: str | None = None

@@ -25,9 +25,9 @@ from fullrank.analysis.report import Figure, Missing, Panel
 from fullrank.analysis.report.draw import GREY, legend, look, panel
 from fullrank.analysis.report.results import RunResult, item_title, legend_label, readable
 from fullrank.core.errors import UserError
-from fullrank.data.batch import Model
 from fullrank.data.events.store import Store
-from fullrank.inference.attention import last_shares, tokens_per_event, weights_of
+from fullrank.models.contracts import Model
+from fullrank.models.sequential.reading import last_shares, tokens_per_event, weights_of
 
 WIDE = 30
 """Characters of a title in the picture; the table has all of it."""

@@ -31,8 +31,9 @@ from fullrank.analysis.relevance import LAST
 from fullrank.analysis.report import Figure, Missing
 from fullrank.analysis.report.draw import GREY, from_zero, integer_ticks, legend, look, panel
 from fullrank.analysis.report.results import RunResult, legend_label
-from fullrank.data.batch import Batch, Model
-from fullrank.inference.attention import event_places, last_shares, tokens_per_event, weights_of
+from fullrank.data.batch import Batch
+from fullrank.models.contracts import Model
+from fullrank.models.sequential.reading import event_places, last_shares, tokens_per_event, weights_of
 
 KINDS = ("relevant", "noise")
 

@@ -21,14 +21,14 @@ from torch import Tensor
 from fullrank.analysis.activations import BLOCK, device_of
 from fullrank.analysis.diagnosis import Row, not_measured, row
 from fullrank.analysis.diagnostics import Diagnostic
-from fullrank.analysis.diagnostics.diversity import has_reasoner, reasons
+from fullrank.analysis.diagnostics.diversity import reasons
 from fullrank.analysis.report import Figure, Missing
 from fullrank.analysis.report.draw import GREY, legend, look, panel
 from fullrank.analysis.report.results import RunResult
 from fullrank.data.batch import Batch
-from fullrank.inference.attention import attention_of, blocks_of
 from fullrank.inference.batches import batches
 from fullrank.models.sequential.attention.softmax import SoftmaxAttention
+from fullrank.models.sequential.reading import attention_of, blocks_of
 from fullrank.models.sequential.reasoning.stepwise import StepwiseReasoner
 
 USERS = 512
@@ -60,7 +60,7 @@ class LatentAttention(Diagnostic):
 
     def rows(self) -> list[Row]:
         model = self.context.model
-        if not has_reasoner(model):
+        if model.reasoner is None:
             return []
         if not isinstance(model.reasoner, StepwiseReasoner):
             return [not_measured(self.name, "its steps refine the states of all events and put no token behind them")]

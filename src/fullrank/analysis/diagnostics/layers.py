@@ -19,7 +19,7 @@ from fullrank.analysis.diagnostics.spectrum import triangle
 from fullrank.analysis.report import Figure, Missing
 from fullrank.analysis.report.draw import from_zero, integer_ticks, legend, logarithmic, look, panel
 from fullrank.analysis.report.results import RunResult, legend_label, measured
-from fullrank.data.batch import last
+from fullrank.models.contracts import last
 from fullrank.ops.effective_rank import collapse_share, entropy_rank, stable_rank
 
 

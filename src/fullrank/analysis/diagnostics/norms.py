@@ -20,7 +20,8 @@ from fullrank.analysis.diagnostics import Diagnostic
 from fullrank.analysis.diagnostics.spectrum import triangle
 from fullrank.analysis.report import RunTable
 from fullrank.analysis.report.results import RunResult, readable
-from fullrank.inference.attention import attention_of, blocks_of, decoder_blocks_of
+from fullrank.models.sequential.model import RecommenderModel
+from fullrank.models.sequential.reading import attention_of, blocks_of, decoder_blocks_of
 
 
 def spectral_norm(matrix: Tensor) -> float:
@@ -48,14 +49,10 @@ class Norms(Diagnostic):
     @torch.no_grad()
     def rows(self) -> list[Row]:
         model = self.context.model
-        encoder = getattr(model, "encoder", None)
-        if not isinstance(encoder, nn.Module):
+        if not isinstance(model, RecommenderModel):
             return [not_measured("norms", "it has no matrices that were trained")]
-        found: list[Row] = []
-        items = getattr(model, "items", None)
-        if items is not None:
-            found.append(row("norms", "sigma", spectral_norm(items.all()), label="embedding"))
-            found.append(row("norms", "log_product", _log(found[-1]["value"]), label="embedding"))
+        found = [row("norms", "sigma", spectral_norm(model.items.all()), label="embedding")]
+        found.append(row("norms", "log_product", _log(found[-1]["value"]), label="embedding"))
         blocks = [list(_block(layer, block)) for layer, block in enumerate(blocks_of(model))]
         blocks += [list(_decoder_block(layer, block)) for layer, block in enumerate(decoder_blocks_of(model))]
         if any(blocks):
@@ -63,7 +60,7 @@ class Norms(Diagnostic):
             logs = [one["value"] for one in found if one["name"] == "log_product"]
             total = None if None in logs else sum(logs)
             return [*found, row("norms", "log_product", total, label="total")]
-        matrices = [(name, p) for name, p in encoder.named_parameters() if p.ndim == 2]
+        matrices = [(name, p) for name, p in model.encoder.named_parameters() if p.ndim == 2]
         return found + [row("norms", "sigma", spectral_norm(p), label=name) for name, p in matrices]
 
     @classmethod

@@ -17,7 +17,7 @@ from typing import Any
 from fullrank.analysis.activations import SampleStore, device_of
 from fullrank.analysis.diagnosis import Row, not_measured, row
 from fullrank.analysis.diagnostics import Diagnostic
-from fullrank.analysis.diagnostics.diversity import has_reasoner, reasoning_runs, reasons
+from fullrank.analysis.diagnostics.diversity import reasoning_runs, reasons
 from fullrank.analysis.report import Figure, Missing
 from fullrank.analysis.report.draw import GREY, integer_ticks, legend, look, panel
 from fullrank.analysis.report.results import RunResult, legend_label
@@ -40,7 +40,7 @@ class StepCurve(Diagnostic):
     runs_model = True
 
     def rows(self) -> list[Row]:
-        if not has_reasoner(self.context.model):
+        if self.context.model.reasoner is None:
             return []
         model, (store, spec) = self.context.model, evaluated_with(self)
         most = model.reasoner.steps + BEYOND
@@ -130,7 +130,7 @@ class OracleStep(Diagnostic):
     runs_model = True
 
     def rows(self) -> list[Row]:
-        if not has_reasoner(self.context.model):
+        if self.context.model.reasoner is None:
             return []
         model, (store, spec) = self.context.model, evaluated_with(self)
         spec = spec.model_copy(update={"bootstrap": SAMPLES})
@@ -194,7 +194,7 @@ class GateGain(Diagnostic):
     runs_model = True
 
     def rows(self) -> list[Row]:
-        if not has_reasoner(self.context.model):
+        if self.context.model.reasoner is None:
             return []
         model, (store, spec), split = self.context.model, evaluated_with(self), self.context.split
         reasoner = model.reasoner

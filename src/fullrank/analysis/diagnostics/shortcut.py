@@ -26,11 +26,11 @@ from fullrank.analysis.diagnostics import Diagnostic
 from fullrank.analysis.report import Figure, Missing, RunTable
 from fullrank.analysis.report.draw import GREY, legend, look, panel
 from fullrank.analysis.report.results import RunResult, legend_label, measured
-from fullrank.data.batch import Model
 from fullrank.data.events.store import Store
 from fullrank.evaluation import evaluate
 from fullrank.inference.search import Decoding
 from fullrank.inference.wrapped_model import WrappedModel
+from fullrank.models.contracts import Model
 from fullrank.models.sequential.baselines.item_features import cosines, feature_vectors
 from fullrank.models.sequential.baselines.transition_graph import TransitionGraph, transitions
 

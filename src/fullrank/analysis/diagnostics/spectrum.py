@@ -25,7 +25,7 @@ from fullrank.analysis.diagnostics import Diagnostic
 from fullrank.analysis.report import Figure, Missing, RunTable
 from fullrank.analysis.report.draw import legend, logarithmic, look, panel
 from fullrank.analysis.report.results import RunResult, legend_label, measured, readable
-from fullrank.data.batch import DenseScorer
+from fullrank.models.contracts import DenseScorer
 from fullrank.ops.effective_rank import LEAST, collapse_share, entropy_rank, stable_rank
 
 ROWS = 1 << 14

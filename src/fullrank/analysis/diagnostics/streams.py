@@ -23,8 +23,9 @@ from fullrank.analysis.diagnostics.diversity import ALONE, reasons
 from fullrank.analysis.report import Figure, Missing
 from fullrank.analysis.report.draw import COLOURS, GREY, legend, panel
 from fullrank.analysis.report.results import RunResult
-from fullrank.data.batch import DenseScorer, ReasoningStates
+from fullrank.models.contracts import DenseScorer, ReasoningStates
 from fullrank.models.sequential.items import unit
+from fullrank.models.sequential.model import RecommenderModel
 
 USERS = 1024
 """Most users whose distributions over the catalogue are compared: the first of the sample."""
@@ -57,7 +58,7 @@ class Streams(Diagnostic):
 
     def __init__(self, context: RetrievalContext):
         super().__init__(context)
-        self.cosine = bool(getattr(context.model, "cosine", False))
+        self.cosine = isinstance(context.model, RecommenderModel) and context.model.cosine
         self.kl: Tensor | None = None
         self.compared = 0
         self.gates: list[Tensor] = []

@@ -16,6 +16,7 @@ from fullrank.core.progress import Tell
 from fullrank.evaluation import compare
 from fullrank.evaluation.statistics import RESAMPLED
 from fullrank.models.ranking.lr import LR
+from fullrank.models.ranking.model import RankingModel
 from fullrank.models.sequential.baselines import BaselineSpec
 from fullrank.problem import Problem
 
@@ -67,7 +68,7 @@ def most_accurate(results: Sequence[RunResult]) -> RunResult:
 def is_baseline(one: RunResult) -> bool:
     """Whether it counts instead of learning, or is linear in the fields."""
     model = one.run.spec.model
-    return isinstance(model, BaselineSpec) or isinstance(getattr(model, "ranker", None), LR)
+    return isinstance(model, BaselineSpec) or (isinstance(model, RankingModel) and isinstance(model.ranker, LR))
 
 
 def p_words(p: float) -> str:

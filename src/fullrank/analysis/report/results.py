@@ -13,6 +13,7 @@ from fullrank.analysis.report import TableCell
 from fullrank.core.errors import UserError
 from fullrank.evaluation.compare import MAY_DIFFER, Comparison
 from fullrank.evaluation.result import protocol_difference, setting_to_align
+from fullrank.models.sequential.model import Recommender
 from fullrank.problem import Problem
 from fullrank.run import Run
 
@@ -52,7 +53,8 @@ class RunResult:
     @property
     def layers(self) -> int | None:
         """Blocks of its encoder; None for a model without them."""
-        return getattr(getattr(self.run.spec.model, "encoder", None), "layers", None)
+        model = self.run.spec.model
+        return getattr(model.encoder, "layers", None) if isinstance(model, Recommender) else None
 
     @property
     def label(self) -> str:

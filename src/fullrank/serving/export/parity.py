@@ -24,7 +24,7 @@ from fullrank.inference.batches import BLOCK, pair_scores, score_batches
 from fullrank.inference.filters import Filters
 from fullrank.inference.rank import rank
 from fullrank.models.ranking.model import RankingModule
-from fullrank.models.sequential.reasoning.budget import Budget, reasoner_of
+from fullrank.models.sequential.reasoning.budget import Budget
 from fullrank.serving.export.ranker import KINDS, of_kind
 
 TOLERANCE = 1e-4
@@ -63,7 +63,7 @@ def history_batches(catalog: Catalog, most: int, length: int | None = None, seed
 
 def compare_lists(answer: Answer, model: Any, batches: Sequence[Arrays], *, k: int, seen: str, budget: Budget) -> Any:
     """The figures of a recommender's graph, for the manifest. Raises `UserError` where it differs from the model."""
-    own = budget if reasoner_of(model) is not None else None
+    own = budget if model.reasoner is not None else None
     figures = []
     for batch in batches:
         scores, ids = answer(batch)

@@ -14,11 +14,11 @@ import polars as pl
 from jaxtyping import Float, Int
 
 from fullrank.core.files import open_whole
-from fullrank.data.batch import DenseScorer
 from fullrank.data.histories import Histories
 from fullrank.inference.batches import BLOCK, score_batches
 from fullrank.inference.predictor import Predictor
 from fullrank.inference.rank import rank
+from fullrank.models.contracts import DenseScorer
 
 FILE = "index.faiss"
 K = 10
@@ -72,7 +72,7 @@ def measured_recall(
     """The share of each user's exact list that the index finds, seen items included, and how many users were asked."""
     k = min(K, len(ids))
     budget = predictor.budget.model_copy(update={"adaptive": None, "patience": None})
-    own = None if getattr(predictor.model, "reasoner", None) is None else budget
+    own = None if predictor.model.reasoner is None else budget
     exact = rank(predictor.model, histories, k=k, seen="keep", budget=own, index=predictor.index).ids
     users: Float[np.ndarray, "U D"] | None = None
     for at, scorer in score_batches(predictor.model, histories, block=BLOCK, budget=own, index=predictor.index):

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from fullrank.core.checks import check_path
 from fullrank.core.errors import UserError, brief, did_you_mean
 from fullrank.data.events.catalog import Catalog
+from fullrank.models.sequential.model import RecommenderModel
 from fullrank.run import Run, require_empty, write_copy
 
 
@@ -76,7 +77,8 @@ def fill_unseen(
     folder = check_path("out", out)
     require_empty(folder)
     run = run if isinstance(run, Run) else Run.open(run)
-    own = getattr(getattr(run.model(), "items", None), "embedding", None)
+    model = run.model()
+    own = getattr(model.items, "embedding", None) if isinstance(model, RecommenderModel) else None
     if not isinstance(own, nn.Embedding) or own.num_embeddings != run.catalog.size:
         raise UserError(
             "this run's items have no vectors of their own, so there are none to fill: use the run as it is",

@@ -21,8 +21,8 @@ from fullrank.core.log import logger
 from fullrank.core.spec import Spec
 from fullrank.data.events.store import Store
 from fullrank.experiment import Experiment
-from fullrank.inference.attention import blocks_of
 from fullrank.models.sequential.model import Recommender, RecommenderModel
+from fullrank.models.sequential.reading import blocks_of
 from fullrank.models.sequential.regularizers.ewc import EWC
 from fullrank.run import Run, is_run
 from fullrank.training.fit import fit

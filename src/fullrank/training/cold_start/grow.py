@@ -19,8 +19,8 @@ from fullrank.core.checks import check_path, check_type
 from fullrank.core.errors import UserError, brief, did_you_mean
 from fullrank.core.spec import Spec
 from fullrank.data.events.catalog import Catalog
-from fullrank.models.sequential.items import ItemsSpec
 from fullrank.models.sequential.items.semantic import Semantic, read_codes
+from fullrank.models.sequential.model import Recommender, RecommenderModel
 from fullrank.run import Run, require_empty, write_copy
 from fullrank.semantic_ids.reader import CODES, SIZES, Codes
 from fullrank.training.cold_start.fill import LikeItems
@@ -63,9 +63,9 @@ def grow_catalog(
     old = run.catalog
     grown = old.extended(new_items, item)
     grown = _coded(run, old, grown, codes)
-    spec = getattr(run.spec.model, "items", None)
-    reads_new = isinstance(spec, ItemsSpec) and spec.reads_new_items
-    if isinstance(spec, ItemsSpec) and reads_new:
+    spec = run.spec.model.items if isinstance(run.spec.model, Recommender) else None
+    reads_new = spec is not None and spec.reads_new_items
+    if spec is not None and reads_new:
         if start != "features":
             raise UserError(
                 f"this run's items are made of what is known of them, so start={start!r} has no effect: leave it out",
@@ -73,7 +73,7 @@ def grow_catalog(
             )
         grown = spec.add_new_columns(grown, old.size)
     model = outline(run.spec.model, grown)
-    from_features = reads_new or hasattr(getattr(model, "items", None), "codes")
+    from_features = reads_new or (isinstance(model, RecommenderModel) and hasattr(model.items, "codes"))
     if start == "features" and not from_features:
         columns = [name for name in old.frame.columns if name != "item_id"]
         raise UserError(
@@ -91,7 +91,7 @@ def grow_catalog(
 
 def _coded(run: Run, old: Catalog, grown: Catalog, codes: Codes | str | Path | None) -> Catalog:
     """The grown catalogue with the codes of its new items, where the run's items are made of codes."""
-    made = isinstance(getattr(run.spec.model, "items", None), Semantic)
+    made = isinstance(run.spec.model, Recommender) and isinstance(run.spec.model.items, Semantic)
     if made != (codes is not None):
         reason = (
             "this run's items are made of semantic ids: give the codes of old and new items, "

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from fullrank.core.errors import UserError, brief
 from fullrank.data.events.catalog import Catalog
-from fullrank.models.sequential.items import Items
+from fullrank.models.sequential.model import RecommenderModel
 from fullrank.run import Run
 
 ITEMS = "items."
@@ -52,7 +52,7 @@ def copy_weights(model: nn.Module, catalog: Catalog, source: Run) -> int:
     by_value = bool(carried) and all(name in carried for name in learned if name.startswith(ITEMS))
     place = np.arange(0) if by_value else _places(catalog, old, source)
     known, rows = torch.from_numpy(np.flatnonzero(place >= 0)), torch.from_numpy(place[place >= 0])
-    shard = getattr(getattr(model, "items", None), "shard", None)
+    shard = model.items.shard if isinstance(model, RecommenderModel) else None
     low, high = (0, catalog.size) if shard is None else (shard.low, shard.high)
     mine = (known >= low) & (known < high)  # the items whose rows this process holds
     for name, tensor in own.items():
@@ -114,11 +114,10 @@ def _agree(old: Catalog, new: Catalog, name: str, there: Int[np.ndarray, "n"], h
 
 
 def _transferred(model: nn.Module, tensors: Mapping[str, Tensor], old: Catalog, new: Catalog) -> dict[str, Tensor]:
-    items = getattr(model, "items", None)
-    if not isinstance(items, Items):
+    if not isinstance(model, RecommenderModel):
         return {}
     given = {name.removeprefix(ITEMS): tensor for name, tensor in tensors.items() if name.startswith(ITEMS)}
-    return {ITEMS + name: tensor for name, tensor in items.transferred(given, old, new).items()}
+    return {ITEMS + name: tensor for name, tensor in model.items.transferred(given, old, new).items()}
 
 
 def _has_rows(tensor: Tensor, rows: int) -> bool:

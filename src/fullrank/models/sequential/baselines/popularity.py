@@ -17,9 +17,10 @@ from pydantic import Field
 
 from fullrank.core.errors import UserError
 from fullrank.core.spec import later
-from fullrank.data.batch import Batch, DenseScorer
+from fullrank.data.batch import Batch
 from fullrank.data.events.catalog import Catalog
 from fullrank.data.events.store import Store
+from fullrank.models.contracts import DenseScorer
 from fullrank.models.sequential.baselines import Baseline, BaselineSpec
 
 

@@ -18,7 +18,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from fullrank.core.errors import UserError
-from fullrank.data.batch import Batch, States
+from fullrank.data.batch import Batch
+from fullrank.models.contracts import States
 from fullrank.models.initial import start_small
 from fullrank.models.sequential.encoders import Cache, Encoder, EncoderSpec
 from fullrank.models.sequential.encoders.transformer import Block, Transformer

@@ -24,7 +24,8 @@ from torch import Tensor, nn
 
 from fullrank.core.bounds import MOST_PARTS, MOST_WIDTH
 from fullrank.core.errors import UserError
-from fullrank.data.batch import Batch, States
+from fullrank.data.batch import Batch
+from fullrank.models.contracts import States
 from fullrank.models.initial import small, start_small
 from fullrank.models.sequential.encoders import Cache, Encoder, EncoderSpec
 from fullrank.models.sequential.encoders.feed_forward import MLP

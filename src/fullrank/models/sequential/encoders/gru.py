@@ -13,7 +13,8 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from fullrank.core.bounds import MOST_PARTS, MOST_WIDTH
-from fullrank.data.batch import Batch, States
+from fullrank.data.batch import Batch
+from fullrank.models.contracts import States
 from fullrank.models.sequential.encoders import Cache, Encoder, EncoderSpec
 
 

@@ -24,7 +24,8 @@ from torch import Tensor, nn
 from fullrank.core.bounds import MOST_PARTS, MOST_WIDTH
 from fullrank.core.errors import UserError
 from fullrank.core.registry import Room
-from fullrank.data.batch import Batch, Captures, States
+from fullrank.data.batch import Batch, Captures
+from fullrank.models.contracts import States
 from fullrank.models.initial import small
 from fullrank.models.sequential.attention import AttentionSpec, Memory
 from fullrank.models.sequential.attention.relative import Relative

@@ -18,7 +18,8 @@ from fullrank.core.bounds import MOST_PARTS, MOST_WIDTH
 from fullrank.core.errors import UserError
 from fullrank.core.registry import Room
 from fullrank.core.spec import later
-from fullrank.data.batch import Batch, Captures, States
+from fullrank.data.batch import Batch, Captures
+from fullrank.models.contracts import States
 from fullrank.models.initial import start_small
 from fullrank.models.sequential.attention import Attention, AttentionSpec, Memory
 from fullrank.models.sequential.attention.softmax import Softmax

@@ -15,7 +15,8 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from fullrank.data.batch import Batch, States
+from fullrank.data.batch import Batch
+from fullrank.models.contracts import States
 from fullrank.models.sequential.encoders import Cache, Encoder
 
 

@@ -1,7 +1,7 @@
 """An item table whose rows several processes hold together (`training.shard_items`): `table.py`, a slice in each.
 
 Its values are those that one process draws from the same seed, bit for bit. All processes embed and score together, in
-the same order: training does so, and validation ranks the same users everywhere (`inference/sharded.py`).
+the same order: training does so, and validation ranks the same users everywhere (`inference/search.py`).
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from fullrank.core.errors import UserError
-from fullrank.data.batch import DenseScorer
 from fullrank.data.events.catalog import Catalog
+from fullrank.models.contracts import DenseScorer
 from fullrank.models.initial import MARK, STD, normal_rows
 from fullrank.models.sequential.items import Items
 from fullrank.ops.distinct import distinct_and_places

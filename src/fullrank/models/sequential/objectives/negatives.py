@@ -17,7 +17,8 @@ from fullrank.core.bounds import MOST_FACTOR, MOST_LIST
 from fullrank.core.errors import UserError
 from fullrank.core.random import uniform_draws
 from fullrank.core.spec import Spec
-from fullrank.data.batch import Batch, ItemVectors, Queries
+from fullrank.data.batch import Batch
+from fullrank.models.contracts import ItemVectors, Queries
 from fullrank.models.sequential.items import ItemIndex
 from fullrank.ops.distinct import distinct_and_places
 from fullrank.ops.picked_dots import picked_dots

@@ -24,7 +24,8 @@ from torch import Tensor, nn
 
 from fullrank.core.errors import UserError
 from fullrank.core.spec import Spec
-from fullrank.data.batch import Batch, ReasoningStates, States
+from fullrank.data.batch import Batch
+from fullrank.models.contracts import ReasoningStates, States
 from fullrank.models.sequential.encoders import Cache, Encoder
 from fullrank.models.sequential.reasoning.budget import AS_TRAINED, Budget
 
@@ -117,6 +118,10 @@ class Reasoner(nn.Module, ABC):
         for _ in range(self.steps_in_training(batch) if drawn else (budget or AS_TRAINED).steps_of(self)):
             reasoning = self.advance(reasoning)
         return replace(history, outputs=self._outputs(reasoning.states), reasoning=reasoning.states)
+
+    def flops(self, length: int, answer: int = 0) -> dict[str, int | None]:
+        """As `Encoder.flops`: they are not counted."""
+        return {"encoder": None}
 
     def begin(self, x: Float[Tensor, "B T D"], batch: Batch, budget: Budget | None = None) -> ReasoningCache:
         """Read the history, once."""

@@ -14,6 +14,7 @@ from pydantic import Field, model_validator
 from fullrank.core.bounds import MOST_LIST, MOST_PARTS
 from fullrank.core.errors import UserError
 from fullrank.core.spec import Spec
+from fullrank.models.contracts import Model
 
 
 @runtime_checkable
@@ -68,14 +69,9 @@ AS_TRAINED = Budget()
 """Every step in every stream."""
 
 
-def reasoner_of(model: Any) -> Any | None:
-    """A model's reasoner (`fullrank.models.sequential.reasoning.Reasoner`), or None."""
-    return getattr(model, "reasoner", None)
-
-
-def check_budget(model: Any, budget: Budget) -> None:
+def check_budget(model: Model, budget: Budget) -> None:
     """Raise `UserError` for a budget that a model cannot keep: any without a reasoner, more streams than trained."""
-    reasoner = reasoner_of(model)
+    reasoner = model.reasoner
     if reasoner is not None:
         budget.streams_of(reasoner)
     elif budget is not AS_TRAINED and budget != AS_TRAINED:  # comparing settings takes longer than reading them
@@ -87,9 +83,9 @@ def check_budget(model: Any, budget: Budget) -> None:
         )
 
 
-def described(model: Any, budget: Budget) -> dict[str, Any] | None:
+def described(model: Model, budget: Budget) -> dict[str, Any] | None:
     """What an answer depends on, for a result's protocol; None for a model that does not reason."""
-    reasoner = reasoner_of(model)
+    reasoner = model.reasoner
     if reasoner is None:
         return None
     found = {"steps": budget.steps_of(reasoner), "streams": budget.streams or reasoner.streams}

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from fullrank.core.bounds import MOST_FACTOR, MOST_PARTS
 from fullrank.core.errors import UserError
 from fullrank.core.spec import later
-from fullrank.data.batch import ReasoningStates
+from fullrank.models.contracts import ReasoningStates
 from fullrank.models.initial import STD, small, start_small
 from fullrank.models.sequential.reasoning import ReasonerSpec
 from fullrank.models.sequential.reasoning.stepwise import StepwiseReasoner

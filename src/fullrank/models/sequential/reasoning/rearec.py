@@ -18,7 +18,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from fullrank.core.bounds import MOST_PARTS
-from fullrank.data.batch import ReasoningStates
+from fullrank.models.contracts import ReasoningStates
 from fullrank.models.sequential.reasoning import ReasonerSpec
 from fullrank.models.sequential.reasoning.stepwise import StepwiseReasoner
 

@@ -15,7 +15,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from fullrank.data.batch import Batch, ReasoningStates, States, last
+from fullrank.data.batch import Batch
+from fullrank.models.contracts import ReasoningStates, States, last
 from fullrank.models.initial import small
 from fullrank.models.sequential.reasoning import Reasoner, ReasoningCache
 

@@ -30,7 +30,8 @@ from torch import Tensor
 from fullrank.core.bounds import MOST_FACTOR
 from fullrank.core.errors import UserError
 from fullrank.core.random import uniform_draws
-from fullrank.data.batch import Batch, Step
+from fullrank.data.batch import Batch
+from fullrank.models.contracts import Step
 from fullrank.models.initial import small
 from fullrank.models.sequential.items import Items, unit
 from fullrank.models.sequential.items.semantic import SemanticItems

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from fullrank.core.bounds import MOST_FACTOR
 from fullrank.core.errors import UserError
 from fullrank.core.tensor_files import read_tensors
-from fullrank.data.batch import Step
+from fullrank.models.contracts import Step
 from fullrank.models.sequential.regularizers import Penalty, PenaltySpec
 
 FISHER, START = "fisher.", "weights."

@@ -22,7 +22,7 @@ from pydantic import Field
 from torch import Tensor
 
 from fullrank.core.bounds import MOST_FACTOR
-from fullrank.data.batch import Step, last
+from fullrank.models.contracts import Step, last
 from fullrank.models.sequential.items import unit
 from fullrank.models.sequential.regularizers import Penalty, PenaltySpec
 from fullrank.ops.in_batch_contrast import in_batch_contrast

@@ -25,7 +25,8 @@ from torch import Tensor, nn
 from fullrank.core.bounds import MOST_FACTOR
 from fullrank.core.errors import UserError
 from fullrank.core.spec import later
-from fullrank.data.batch import Batch, States, Step, last
+from fullrank.data.batch import Batch
+from fullrank.models.contracts import States, Step, last
 from fullrank.models.initial import small
 from fullrank.models.sequential.items import Items
 from fullrank.models.sequential.items.perturb import Noise

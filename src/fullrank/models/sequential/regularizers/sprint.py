@@ -42,7 +42,8 @@ from torch import Tensor, nn
 from fullrank.core.bounds import LEAST_TEMPERATURE, MOST_COUNT, MOST_FACTOR
 from fullrank.core.errors import UserError
 from fullrank.core.spec import later
-from fullrank.data.batch import ColumnSums, Step
+from fullrank.data.batch import ColumnSums
+from fullrank.models.contracts import Step
 from fullrank.models.sequential.attention import Attention
 from fullrank.models.sequential.items.semantic import CodeLevel
 from fullrank.models.sequential.regularizers import Needs, Penalty, PenaltySpec

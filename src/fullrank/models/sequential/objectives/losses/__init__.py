@@ -11,7 +11,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fullrank.core.spec import Spec
-from fullrank.data.batch import Batch, Queries, Record
+from fullrank.data.batch import Batch
+from fullrank.models.contracts import Queries, Record
 from fullrank.models.sequential.objectives.negatives import added_scores
 
 

@@ -7,7 +7,8 @@ from typing import Literal
 from pydantic import Field
 
 from fullrank.core.bounds import MOST_COUNT
-from fullrank.data.batch import Batch, Queries, Record
+from fullrank.data.batch import Batch
+from fullrank.models.contracts import Queries, Record
 from fullrank.models.sequential.items import ItemIndex
 from fullrank.models.sequential.objectives.losses import Loss, LossSpec, positive_scores
 from fullrank.ops.log_sum_exp import CHUNK_ELEMENTS, log_sum_exp

@@ -11,7 +11,8 @@ from typing import Literal
 import torch.nn.functional as F
 from pydantic import Field
 
-from fullrank.data.batch import Batch, Queries, Record
+from fullrank.data.batch import Batch
+from fullrank.models.contracts import Queries, Record
 from fullrank.models.sequential.objectives.losses import Loss, LossSpec, positive_scores
 from fullrank.models.sequential.objectives.negatives import Negatives, counted_negatives, draw, per_query, scores
 

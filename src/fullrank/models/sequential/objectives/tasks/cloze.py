@@ -17,7 +17,8 @@ from pydantic import Field
 from torch import Tensor
 
 from fullrank.core.random import uniform_draws
-from fullrank.data.batch import Batch, ItemVectors, Queries, States, last
+from fullrank.data.batch import Batch
+from fullrank.models.contracts import ItemVectors, Queries, States, last
 from fullrank.models.initial import small
 from fullrank.models.sequential.items import Items
 from fullrank.models.sequential.objectives.tasks import Segments, Task, TaskSpec

@@ -33,7 +33,8 @@ from torch import Tensor
 from fullrank.core.bounds import MOST_COUNT, MOST_LENGTH
 from fullrank.core.errors import UserError
 from fullrank.core.spec import later
-from fullrank.data.batch import Batch, ItemVectors, Queries, States, last
+from fullrank.data.batch import Batch
+from fullrank.models.contracts import ItemVectors, Queries, States, last
 from fullrank.models.initial import small
 from fullrank.models.sequential.items import ItemIndex, Items
 from fullrank.models.sequential.items.semantic import SemanticItems, code_items, levels_of

@@ -25,7 +25,8 @@ from pydantic import Field
 from torch import Tensor
 
 from fullrank.core.bounds import MOST_FACTOR
-from fullrank.data.batch import Batch, ItemVectors, Queries, States, last
+from fullrank.data.batch import Batch
+from fullrank.models.contracts import ItemVectors, Queries, States, last
 from fullrank.models.sequential.items import Items, unit
 from fullrank.models.sequential.objectives.tasks import Segments, Task, TaskSpec
 from fullrank.models.sequential.objectives.tasks.next_item import NextItem, NextItemTask

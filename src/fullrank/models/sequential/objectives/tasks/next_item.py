@@ -11,7 +11,8 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from fullrank.core.bounds import MOST_PARTS
-from fullrank.data.batch import Batch, ItemVectors, Queries, States, last
+from fullrank.data.batch import Batch
+from fullrank.models.contracts import ItemVectors, Queries, States, last
 from fullrank.models.initial import start_small
 from fullrank.models.sequential.items import Items
 from fullrank.models.sequential.objectives.tasks import Segments, Task, TaskSpec

@@ -21,7 +21,8 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from fullrank.data.batch import Batch, ItemVectors, Queries, States, last
+from fullrank.data.batch import Batch
+from fullrank.models.contracts import ItemVectors, Queries, States, last
 from fullrank.models.sequential.items import ItemIndex, Items
 from fullrank.models.sequential.items.semantic import SemanticItems, code_items, levels_of
 from fullrank.models.sequential.objectives.tasks import TaskSpec

@@ -23,7 +23,7 @@ from pydantic import Field
 from torch import Tensor
 
 from fullrank.core.errors import UserError
-from fullrank.data.batch import Queries, Step
+from fullrank.models.contracts import Queries, Step
 from fullrank.models.sequential.objectives.weightings import Weighting, WeightingSpec
 
 

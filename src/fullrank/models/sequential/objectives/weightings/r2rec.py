@@ -23,7 +23,7 @@ from pydantic import Field
 from torch import Tensor
 
 from fullrank.core.bounds import LEAST_TEMPERATURE, MOST_FACTOR
-from fullrank.data.batch import ItemVectors, Queries, Step
+from fullrank.models.contracts import ItemVectors, Queries, Step
 from fullrank.models.sequential.objectives.weightings import Weighting, WeightingSpec
 
 

@@ -5,7 +5,7 @@ left out, not in what is computed: no padding; the last layer computes the last 
 a list is made of; products by oneDNN over weights that are laid out for it once. TorchScript runs all of it as one
 call: it holds no lock of Python meanwhile, so that an event loop in another thread goes on.
 
-N events of all B histories; how signatures look is said in `inference/packed_attention.py`.
+N events of all B histories; how signatures look is said in `serving/packed_attention.py`.
 """
 
 from typing import cast, no_type_check
@@ -13,12 +13,12 @@ from typing import cast, no_type_check
 import torch
 from torch import Tensor, nn
 
-from fullrank.inference.packed_attention import CHUNK, Chunk, Dense, Layout, Mixer
 from fullrank.models.sequential.attention.hstu import HSTUAttention
 from fullrank.models.sequential.attention.softmax import SoftmaxAttention
 from fullrank.models.sequential.encoders.feed_forward import MLP, SwiGLU
 from fullrank.models.sequential.encoders.gru import GRUEncoder
 from fullrank.models.sequential.encoders.transformer import Block, TransformerEncoder
+from fullrank.serving.packed_attention import CHUNK, Chunk, Dense, Layout, Mixer
 
 
 @no_type_check

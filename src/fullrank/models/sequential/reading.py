@@ -16,7 +16,10 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from fullrank.data.batch import Batch, Model
+from fullrank.data.batch import Batch
+from fullrank.models.contracts import Model
+from fullrank.models.sequential.attention import Attention
+from fullrank.models.sequential.model import RecommenderModel
 
 WEIGHTS = 1 << 22
 """Most attention weights (users x heads x positions x positions) made at once, 4 bytes each."""
@@ -27,8 +30,7 @@ class AttentionInput:
     """What one attention was given."""
 
     layer: int
-    module: Any
-    """Satisfies `attention.Attention`."""
+    module: Attention
     x: Tensor
     """[B, T, D], behind the norm where the block has one before it."""
     batch: Batch
@@ -36,8 +38,7 @@ class AttentionInput:
 
 def reader_of(model: Model) -> nn.Module | None:
     """What holds the blocks that read a history (an encoder, or the one within it); None for other models."""
-    modules = model.modules() if isinstance(model, nn.Module) else ()
-    return next((module for module in modules if isinstance(getattr(module, "blocks", None), nn.ModuleList)), None)
+    return _holder(model, "blocks")
 
 
 def blocks_of(model: Model) -> list[nn.Module]:
@@ -51,16 +52,20 @@ def decoder_blocks_of(model: Model) -> list[nn.Module]:
 
     Their attentions read no history, so no diagnostic of events sees them.
     """
+    writer = _holder(model, "decoder")
+    return [] if writer is None else list(cast(nn.ModuleList, writer.decoder))
+
+
+def _holder(model: Model, name: str) -> nn.Module | None:
+    """The first module of a model that has a list of modules by this name."""
     modules = model.modules() if isinstance(model, nn.Module) else ()
-    found = next((m.decoder for m in modules if isinstance(getattr(m, "decoder", None), nn.ModuleList)), None)
-    return [] if found is None else list(cast(nn.ModuleList, found))
+    return next((module for module in modules if isinstance(getattr(module, name, None), nn.ModuleList)), None)
 
 
-def attention_of(block: nn.Module) -> Any | None:
-    """A block's attention, where it has one that shows its weights and names its matrices."""
+def attention_of(block: nn.Module) -> Attention | None:
+    """A block's attention, where it has one."""
     found = getattr(block, "attention", None)
-    whole = all(callable(getattr(found, name, None)) for name in ("weights", "apply_weights", "matrices"))
-    return found if whole else None
+    return found if isinstance(found, Attention) else None
 
 
 def weights_of(given: AttentionInput) -> Iterator[tuple[slice, Batch, Tensor]]:
@@ -97,13 +102,13 @@ def last_shares(weights: Float[Tensor, "B H T T"], batch: Batch, window: Bool[Te
 
 def tokens_per_event(model: Model) -> int:
     """Positions that an event takes in a model's encoder: one, or one for each code of its item."""
-    return int(getattr(getattr(model, "task", None), "tokens_per_event", 1))
+    return model.task.tokens_per_event if isinstance(model, RecommenderModel) else 1
 
 
 def event_places(model: Model, batch: Batch) -> Bool[Tensor, "B T"]:
     """Where an encoder's rows hold events: no padding, nothing covered, and none of what a task puts before them."""
     real = batch.valid if batch.hidden is None else batch.valid & ~batch.hidden
-    before = int(getattr(getattr(model, "task", None), "tokens_before", 0))
+    before = model.task.tokens_before if isinstance(model, RecommenderModel) else 0
     return real & (torch.arange(real.shape[1], device=real.device) >= before)
 
 
@@ -114,7 +119,7 @@ def note_attentions(model: Model, found: list[AttentionInput]) -> list[Any]:
     """
     owner = threading.get_ident()
 
-    def hook(layer: int, module: nn.Module) -> Any:
+    def hook(layer: int, module: Attention) -> Any:
         def note(_: nn.Module, given: tuple[Any, ...]) -> None:
             if threading.get_ident() == owner:
                 found.append(AttentionInput(layer, module, given[0], given[1]))

@@ -1,13 +1,14 @@
 """Quick inference for a service: lists of 1 to 64 short histories on the CPU, each batch one call of TorchScript.
 
-From numpy arrays to numpy arrays: histories -> states (`inference/packed.py`) -> scores of all items, filters, the k
-best (`inference/fast_search.py`). It computes what `model.answer` and `exact.top_k` do, to about 1e-6, in their order.
+From numpy arrays to numpy arrays: histories -> states (`serving/packed.py`) -> scores of all items, filters, the k
+best (`serving/fast_search.py`). It computes what `model.answer` and `exact.top_k` do, to about 1e-6, in their order.
 It is a copy of the weights as they were when it was made. `fullrank evaluate` and `recommend` do not use it.
 
 No `from __future__ import annotations` here: TorchScript reads the annotations of what it compiles.
 """
 
 from collections.abc import Sequence
+from copy import copy
 from typing import Any, no_type_check
 
 import numpy as np
@@ -17,13 +18,13 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from fullrank.core.errors import UserError
-from fullrank.inference.fast_search import NONE, Best, FastSearch, Found, compiled, end_to_end
-from fullrank.inference.packed import pack_encoder
 from fullrank.models.sequential.items import unit
 from fullrank.models.sequential.model import RecommenderModel
 from fullrank.models.sequential.objectives.tasks.cloze import ClozeTask
 from fullrank.models.sequential.objectives.tasks.last_item import LastItemTask
 from fullrank.models.sequential.objectives.tasks.next_item import NextItemTask
+from fullrank.serving.fast_search import NONE, Best, FastSearch, Found, Hidden, Searched, compiled, end_to_end
+from fullrank.serving.packed import pack_encoder
 
 COVER = np.zeros(1, np.int64)
 """In place of an item's number, for a place whose vector is not an item's."""
@@ -52,24 +53,19 @@ class Ranking(nn.Module):
     def forward(
         self,
         vectors: Tensor,
-        table: Tensor,
-        laid_out: Tensor,
-        added: Tensor | None,
+        searched: Searched,
         items: Tensor,
         lengths: list[int],
         times: Tensor,
         k: int,
-        hidden_rows: Tensor,
-        hidden: Tensor,
-        masked: list[int],
-        masks: list[Tensor],
+        hidden: Hidden,
     ) -> tuple[Tensor, Tensor, int, Tensor]:
         """What `Best` gives of the states."""
         y = self.states(vectors, items, lengths, times)
         if self.cosine:
             y = F.normalize(y, dim=-1, eps=1e-12)
         y = y / self.temperature
-        return self.best(y, table, laid_out, added, k, hidden_rows, hidden, masked, masks)
+        return self.best(y, searched, k, hidden)
 
 
 class FastEncoder:
@@ -126,8 +122,7 @@ class FastEncoder:
         if vectors is not None:
             made = FastEncoder(*own, vectors.contiguous())
         else:
-            made = FastEncoder.__new__(FastEncoder)
-            made.__dict__.update(self.__dict__)
+            made = copy(self)
         made.search = made.search.barring(barred)
         return made
 
@@ -167,11 +162,9 @@ class FastEncoder:
         """
         search = self.search
 
-        def part(rows: slice, filters: tuple[Any, ...]) -> Found:
+        def part(rows: slice, hidden: Hidden) -> Found:
             events = self._read(histories[rows], None if times is None else times[rows])
-            found: Found = self._called(
-                self._ranking, self._vectors, search.table, search.laid_out, search.added, *events, k, *filters
-            )
+            found: Found = self._called(self._ranking, self._vectors, search.searched, *events, k, hidden)
             return found
 
         return search.cut(len(histories), k, hidden, refused, part)

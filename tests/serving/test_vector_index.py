@@ -13,11 +13,11 @@ import torch
 
 from benchmarks.clustered import clustered_vectors
 from fullrank.core.jagged import Jagged
-from fullrank.data.batch import DenseScorer
-from fullrank.inference import vector_search
 from fullrank.inference.exact import top_k
 from fullrank.inference.filters import BatchFilter, Filters
-from fullrank.inference.vector_index import IndexSettings, VectorIndex
+from fullrank.models.contracts import DenseScorer
+from fullrank.serving import vector_search
+from fullrank.serving.vector_index import IndexSettings, VectorIndex
 from refusals import refused
 
 pytest.importorskip("faiss")

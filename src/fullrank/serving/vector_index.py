@@ -32,10 +32,10 @@ from fullrank.core.files import open_whole, require_replaceable, whole_folder, w
 from fullrank.core.log import logger
 from fullrank.core.spec import Spec
 from fullrank.data import manifest as manifests
-from fullrank.data.batch import DenseScorer, Scorer
 from fullrank.inference.exact import top_k
 from fullrank.inference.filters import BatchFilter
-from fullrank.inference.vector_search import VectorSearch, the_library
+from fullrank.models.contracts import DenseScorer, Scorer
+from fullrank.serving.vector_search import VectorSearch, the_library
 
 log = logger(__name__)
 

@@ -11,22 +11,22 @@ from torch import Tensor
 
 from discover import everything
 from fullrank.core.jagged import Jagged
-from fullrank.data.batch import DenseScorer
 from fullrank.data.histories import Histories
 from fullrank.experiment import find_experiment
-from fullrank.inference import fast, fast_search, packed
 from fullrank.inference.batches import batches
 from fullrank.inference.exact import top_k
-from fullrank.inference.fast import FastEncoder
-from fullrank.inference.fast_search import FastSearch
 from fullrank.inference.filters import Filters
 from fullrank.inference.rank import rank
+from fullrank.models.contracts import DenseScorer
 from fullrank.models.sequential.attention.hstu import HSTU
 from fullrank.models.sequential.attention.softmax import Softmax
 from fullrank.models.sequential.encoders.gru import GRU
 from fullrank.models.sequential.encoders.transformer import Transformer
 from fullrank.models.sequential.model import Recommender, RecommenderModel, Scoring
 from fullrank.models.sequential.objectives.tasks.cloze import Cloze
+from fullrank.serving import fast, fast_search, packed
+from fullrank.serving.fast import FastEncoder
+from fullrank.serving.fast_search import FastSearch
 from fullrank.testing.inputs import reachable
 from refusals import refused
 from tiny import catalog, plain, shaken

@@ -24,10 +24,10 @@ from torch import Tensor
 
 from fullrank.core.errors import UserError
 from fullrank.core.jagged import Jagged
-from fullrank.data.batch import DenseScorer, Scorer
 from fullrank.inference.code_search import Candidates
 from fullrank.inference.exact import select, top_k
 from fullrank.inference.filters import BatchFilter
+from fullrank.models.contracts import DenseScorer, Scorer
 
 FEW = 20_000
 """Where a mask leaves at most so many items, all are scored: about a millisecond at width 64."""
