@@ -49,8 +49,8 @@ class GroupedCommand(TyperCommand):
         for word, following in pairwise(words):
             if word in options and following in options and not getattr(options[word], "is_flag", False):
                 raise UserError(
-                    f"{word} needs a value, and {following} behind it is an option of {ctx.command_path}; a value that is "
-                    f"meant so is written {word}={following}",
+                    f"{word} needs a value, and {following} behind it is an option of {ctx.command_path}; a value that "
+                    f"is meant so is written {word}={following}",
                     code="missing-value",
                 )
         rest: list[str] = super().parse_args(ctx, args)
