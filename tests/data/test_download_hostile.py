@@ -26,7 +26,7 @@ Answer = Callable[[socket.socket], None]
 
 def fetch(url: str, folder: Path, size: int | None = None) -> bytes:
     """Download a source of one file, and read it."""
-    source = SimpleNamespace(files=lambda: (RemoteFile(url, "a.bin", size=size),))
+    source = SimpleNamespace(files=lambda: (RemoteFile(url, "a.bin", size=size),), read=Path)
     download(source, folder, progress=False, attempts=2)
     return (folder / "a.bin").read_bytes()
 
