@@ -41,6 +41,7 @@ LEVEL = {room: level for level, layer in enumerate(LAYERS) for room in layer}
 INSIDE: dict[str, tuple[str, ...]] = {
     "models": ("contracts initial", "sequential ranking"),
     "models.sequential": (
+        "requirements",
         "attention items baselines",
         "encoders objectives regularizers",
         "reasoning",

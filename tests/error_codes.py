@@ -12,6 +12,7 @@ from pathlib import Path
 
 SOURCE = Path(__file__).resolve().parent.parent / "src" / "fullrank"
 SNAPSHOT = Path(__file__).with_name("error_codes.json")
+RAISED = {"UserError", "Requirement"}
 PASSED_ON = "(passed on)"
 """In place of a code that the raising line was given: by its caller, or by the error that it tells more about."""
 
@@ -28,9 +29,13 @@ def error_codes(root: Path = SOURCE) -> list[str]:
 
 
 def calls(tree: ast.AST) -> Iterator[ast.Call]:
-    """Calls that make a `UserError`, or a class of it that is named after it."""
+    """Calls that make a `UserError`, or the requirement of a part that becomes one."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "UserError":
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Name)
+            and node.func.id in {"UserError", "Requirement"}
+        ):
             yield node
 
 

@@ -32,7 +32,6 @@ from fullrank.data.impressions.store import AnyStore, ImpressionStore, check_sto
 from fullrank.data.manifest import damaged_file, is_count, is_store, sha256_file
 from fullrank.experiment import Experiment
 from fullrank.models.ranking.calibration import Calibration
-from fullrank.models.ranking.model import RankingModule
 from fullrank.ops.model_memory import build_to_train, build_within
 from fullrank.ops.sharded_rows import RowShard
 from fullrank.run_manifest import (
@@ -261,11 +260,7 @@ def build_model(
     what = known.fields if isinstance(known, FieldEncoder) else known
     build = experiment.model.build  # type: ignore[attr-defined]
     shards = () if shard is None else (shard,)
-
-    def by_row(model: Any) -> list[Any]:
-        return model.row_parameters() if isinstance(model, RankingModule) else []
-
-    return build_to_train(lambda: build(what, *shards), device, by_row)
+    return build_to_train(lambda: build(what, *shards), device, lambda model: model.row_parameters())
 
 
 def store_path(run: Run, *, how: str = "by data=") -> Path:

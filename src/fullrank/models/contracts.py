@@ -131,6 +131,12 @@ class Step:
     first_view_only: bool = False
     """Whether the loss reads the first view of the rows alone."""
 
+    @property
+    def reasoning(self) -> ReasoningStates:
+        """The states of the model's reasoner; a part that reads them requires one."""
+        assert self.states.reasoning is not None
+        return self.states.reasoning
+
 
 @runtime_checkable
 class Scorer(Protocol):
@@ -177,6 +183,10 @@ class Model(ABC):
     def reasoner(self) -> Any | None:
         """What takes latent steps before the answer (`reasoning.Reasoner`); None where nothing does."""
         return None
+
+    def row_parameters(self) -> list[torch.nn.Parameter]:
+        """Tables whose gradients are sparse, updated row by row."""
+        return []
 
     @abstractmethod
     def answer(self, batch: Batch) -> Scorer:

@@ -27,7 +27,6 @@ from fullrank.data.batch import Batch
 from fullrank.data.events.store import Store
 from fullrank.models.contracts import States
 from fullrank.models.sequential.attention.softmax import SoftmaxAttention
-from fullrank.models.sequential.encoders import Encoder
 from fullrank.models.sequential.encoders.transformer import TransformerEncoder
 from fullrank.models.sequential.items import ItemIndex, Items
 from fullrank.models.sequential.items.semantic import SemanticItems
@@ -130,11 +129,7 @@ def _searched(model: RecommenderModel, groups: int) -> tuple[int, ...]:
 
 def _encoder_flops(model: RecommenderModel) -> Callable[[int, int], Parts]:
     """FLOPs of a row by its length and its answer's, each counted once; None of an encoder that does not say."""
-    encoder = model.encoder
-    count: Callable[[int, int], Parts] = (
-        encoder.flops if isinstance(encoder, Encoder) else lambda length, answer: {"encoder": None}
-    )
-    return cache(count)
+    return cache(model.encoder.flops)
 
 
 class _Noted(Items):

@@ -35,6 +35,7 @@ from fullrank.models.sequential.objectives.weightings import WeightingSpec
 from fullrank.models.sequential.reasoning import Reasoner, ReasonerSpec
 from fullrank.models.sequential.reasoning.budget import Budget
 from fullrank.models.sequential.regularizers import Needs, PenaltySpec
+from fullrank.models.sequential.requirements import check_parts
 from fullrank.ops.sharded_rows import RowShard
 
 
@@ -114,42 +115,8 @@ class RecommenderModel(nn.Module, Model):
         # the values of a ModuleDict are typed nn.Module; this tuple keeps Penalty for mypy
         self._penalties = tuple(penalties.values())
         self.cosine, self.temperature = spec.scoring.similarity == "cosine", spec.scoring.temperature
-        if self.encoder.decodes and self.task.causal is not None:
-            raise UserError(
-                f"the encoder {spec.encoder.kind_of()!r} reads a history whole for one answer, and the task "
-                f"{spec.task.kind_of()!r} asks at every position: set model.task.targets=last (of generate), or "
-                "model.task=last_item",
-                code="encoder-answers-once",
-            )
-        if self.task.causal is not None and self.encoder.causal != self.task.causal:
-            wants = "a causal" if self.task.causal else "a bidirectional"
-            raise UserError(
-                f"the task {spec.task.kind_of()!r} needs {wants} encoder; "
-                f"set {_mask_of(spec.encoder)}={str(self.task.causal).lower()} or choose another encoder",
-                code="task-needs-other-mask",
-            )
-        if self.items.needs_times and (self.cosine or not self.loss.sampled):
-            wants = "model.scoring.similarity=dot" if self.cosine else "model.loss=bce, gbce or sampled_softmax"
-            raise UserError(
-                f"items of the kind {spec.items.kind_of()!r} add to the inner product what an item's popularity at the "
-                f"time of a target says, of the target and sampled negatives: set {wants}, or choose other items",
-                code="items-need-sampled-dots",
-            )
-        if spec.reasoner is not None and not self.task.reads_outputs:
-            raise UserError(
-                f"the task {spec.task.kind_of()!r} builds its queries from the encoder's own states, so the "
-                "reasoner would not learn; set model.task=last_item, or leave model.reasoner out",
-                code="task-ignores-reasoner",
-            )
-        if self.task.code_by_code and not self.encoder.continues:
-            raise _does_not_continue(spec.task.kind_of(), spec.encoder, self.encoder)
-        searching = [kind for kind, p in penalties.items() if p.searches_items]
-        if searching and self.task.generates:
-            raise UserError(
-                f"the penalty {searching[0]!r} reads item vectors and the task {spec.task.kind_of()!r} searches codes: "
-                "leave the penalty out, or train next_item on these items",
-                code="penalty-needs-item-vectors",
-            )
+        task, items = (spec.task.kind_of(), self.task), (spec.items.kind_of(), self.items)
+        check_parts(self, spec, (task, items, *penalties.items()))
         for penalty in self._penalties:
             penalty.read_items(catalog)
             penalty.attach(self)
@@ -248,33 +215,3 @@ class RecommenderModel(nn.Module, Model):
     def _scaled(self, q: Queries) -> Queries:
         vectors = unit(q.vectors) if self.cosine else q.vectors
         return replace(q, vectors=vectors, temperature=self.temperature * q.temperature)
-
-
-def _mask_of(encoder: EncoderSpec) -> str:
-    """The setting that says whether an encoder sees what comes later."""
-    within = [name for name, part in encoder if isinstance(part, EncoderSpec)]
-    if within:
-        return " and ".join(f"model.encoder.{name}.attention.causal" for name in within)
-    return "model.encoder.causal" if "causal" in type(encoder).model_fields else "model.encoder.attention.causal"
-
-
-def _does_not_continue(task: str, spec: EncoderSpec, encoder: Encoder | Reasoner) -> UserError:
-    """The first reason why a task cannot go on behind the histories that an encoder reads."""
-    if not encoder.causal:
-        return UserError(
-            f"the task {task!r} goes on with a history token by token, and an encoder that sees both sides does not: "
-            f"set {_mask_of(spec)}=true, or model.encoder.kind=seq2seq",
-            code="encoder-does-not-continue",
-        )
-    if encoder.reads_times:
-        return UserError(
-            f"the task {task!r} goes on with a history token by token, and the encoder reads times, which codes that "
-            "are generated do not have: set model.encoder.attention.rel_bias=positions, or choose another attention",
-            code="encoder-does-not-continue",
-        )
-    rotary = " and model.encoder.attention.rope=true" if "attention" in type(spec).model_fields else ""
-    return UserError(
-        f"the task {task!r} goes on with a history token by token, and positions that are added to the input end with "
-        f"it: set model.encoder.positions=none{rotary}, without scale_input",
-        code="encoder-does-not-continue",
-    )

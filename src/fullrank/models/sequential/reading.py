@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from fullrank.data.batch import Batch
 from fullrank.models.contracts import Model
+from fullrank.models.sequential.attention import Attention
 from fullrank.models.sequential.model import RecommenderModel
 
 WEIGHTS = 1 << 22
@@ -29,8 +30,7 @@ class AttentionInput:
     """What one attention was given."""
 
     layer: int
-    module: Any
-    """Satisfies `attention.Attention`."""
+    module: Attention
     x: Tensor
     """[B, T, D], behind the norm where the block has one before it."""
     batch: Batch
@@ -38,8 +38,7 @@ class AttentionInput:
 
 def reader_of(model: Model) -> nn.Module | None:
     """What holds the blocks that read a history (an encoder, or the one within it); None for other models."""
-    modules = model.modules() if isinstance(model, nn.Module) else ()
-    return next((module for module in modules if isinstance(getattr(module, "blocks", None), nn.ModuleList)), None)
+    return _holder(model, "blocks")
 
 
 def blocks_of(model: Model) -> list[nn.Module]:
@@ -53,16 +52,20 @@ def decoder_blocks_of(model: Model) -> list[nn.Module]:
 
     Their attentions read no history, so no diagnostic of events sees them.
     """
+    writer = _holder(model, "decoder")
+    return [] if writer is None else list(cast(nn.ModuleList, writer.decoder))
+
+
+def _holder(model: Model, name: str) -> nn.Module | None:
+    """The first module of a model that has a list of modules by this name."""
     modules = model.modules() if isinstance(model, nn.Module) else ()
-    found = next((m.decoder for m in modules if isinstance(getattr(m, "decoder", None), nn.ModuleList)), None)
-    return [] if found is None else list(cast(nn.ModuleList, found))
+    return next((module for module in modules if isinstance(getattr(module, name, None), nn.ModuleList)), None)
 
 
-def attention_of(block: nn.Module) -> Any | None:
-    """A block's attention, where it has one that shows its weights and names its matrices."""
+def attention_of(block: nn.Module) -> Attention | None:
+    """A block's attention, where it has one."""
     found = getattr(block, "attention", None)
-    whole = all(callable(getattr(found, name, None)) for name in ("weights", "apply_weights", "matrices"))
-    return found if whole else None
+    return found if isinstance(found, Attention) else None
 
 
 def weights_of(given: AttentionInput) -> Iterator[tuple[slice, Batch, Tensor]]:
@@ -116,7 +119,7 @@ def note_attentions(model: Model, found: list[AttentionInput]) -> list[Any]:
     """
     owner = threading.get_ident()
 
-    def hook(layer: int, module: nn.Module) -> Any:
+    def hook(layer: int, module: Attention) -> Any:
         def note(_: nn.Module, given: tuple[Any, ...]) -> None:
             if threading.get_ident() == owner:
                 found.append(AttentionInput(layer, module, given[0], given[1]))

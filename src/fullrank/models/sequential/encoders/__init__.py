@@ -62,6 +62,20 @@ class EncoderSpec(Spec):
     def build(self, dim: int, max_length: int) -> Encoder:
         """The module for vectors of this width, in rows of at most this length."""
 
+    @property
+    def mask(self) -> str:
+        """The setting that says whether it sees what comes later."""
+        within = [name for name, part in self if isinstance(part, EncoderSpec)]
+        if within:
+            return " and ".join(f"model.encoder.{name}.attention.causal" for name in within)
+        return "model.encoder.causal" if "causal" in type(self).model_fields else "model.encoder.attention.causal"
+
+    @property
+    def without_positions(self) -> str:
+        """The settings with which no positions are added to its input."""
+        rotary = " and model.encoder.attention.rope=true" if "attention" in type(self).model_fields else ""
+        return f"model.encoder.positions=none{rotary}"
+
 
 class Encoder(nn.Module, ABC):
     """History of vectors -> States."""

@@ -24,6 +24,7 @@ from fullrank.core.errors import UserError
 from fullrank.core.spec import Spec
 from fullrank.data.events.catalog import Catalog
 from fullrank.models.sequential.items.perturb import Noise, perturb
+from fullrank.models.sequential.requirements import Requirement
 from fullrank.ops.distinct import distinct_and_places
 from fullrank.ops.sharded_rows import RowShard
 
@@ -42,6 +43,8 @@ class Items(nn.Module, ABC):
     """Whether a vector costs more than a look-up, so that a step should compute each of them once (`for_one_step`)."""
     needs_times = False
     """Whether a score in training depends on when the target happened (`added`), so that batches need times then."""
+    requires: tuple[Requirement, ...] = ()
+    """Requirements on the model's other parts."""
     reads_apart = False
     """Whether `read` gives other vectors than are searched."""
     shard: RowShard | None = None

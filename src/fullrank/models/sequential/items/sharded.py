@@ -1,7 +1,7 @@
 """An item table whose rows several processes hold together (`training.shard_items`): `table.py`, a slice in each.
 
 Its values are those that one process draws from the same seed, bit for bit. All processes embed and score together, in
-the same order: training does so, and validation ranks the same users everywhere (`inference/sharded.py`).
+the same order: training does so, and validation ranks the same users everywhere (`inference/search.py`).
 """
 
 from __future__ import annotations

@@ -32,6 +32,7 @@ from fullrank.core.errors import UserError
 from fullrank.data.events.catalog import Catalog
 from fullrank.models.initial import small, start_small
 from fullrank.models.sequential.items import Items, ItemsSpec, TrainingEvents
+from fullrank.models.sequential.requirements import Requirement
 
 COUNTS, STARTS = "stage_counts", "stage_starts"
 """Columns of a run's item table: an item's training events in each stage, and the second in which each stage begins."""
@@ -85,6 +86,18 @@ class TPAB(ItemsSpec):
 class TPABItems(Items):
     uncounted = "what popularity adds to a score is computed by the loss, of each query and its negatives"
     needs_times = True
+    requires = tuple(
+        Requirement(
+            holds,
+            "items of the kind {part!r} add to the inner product what an item's popularity at the time of a target "
+            f"says, of the target and sampled negatives: set {remedy}, or choose other items",
+            code="items-need-sampled-dots",
+        )
+        for holds, remedy in (
+            (lambda model: not model.cosine, "model.scoring.similarity=dot"),
+            (lambda model: model.loss.sampled, "model.loss=bce, gbce or sampled_softmax"),
+        )
+    )
     stage_buckets: Tensor
     stage_starts: Tensor
 

@@ -119,6 +119,10 @@ class Reasoner(nn.Module, ABC):
             reasoning = self.advance(reasoning)
         return replace(history, outputs=self._outputs(reasoning.states), reasoning=reasoning.states)
 
+    def flops(self, length: int, answer: int = 0) -> dict[str, int | None]:
+        """As `Encoder.flops`: they are not counted."""
+        return {"encoder": None}
+
     def begin(self, x: Float[Tensor, "B T D"], batch: Batch, budget: Budget | None = None) -> ReasoningCache:
         """Read the history, once."""
         return self._begun(x, batch, budget)[1]

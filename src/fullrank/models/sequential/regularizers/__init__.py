@@ -18,6 +18,7 @@ from fullrank.core.spec import Spec
 from fullrank.data.batch import Captures
 from fullrank.data.events.catalog import Catalog
 from fullrank.models.contracts import Model, Queries, States, Step
+from fullrank.models.sequential.requirements import Requirement
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,15 @@ class Needs:
         return Captures(columns=[], after_dropout=self.columns_after_dropout) if wanted else None
 
 
+ITEM_VECTORS = Requirement(
+    lambda model: not model.task.generates,
+    "the penalty {part!r} reads item vectors and the task {spec.task.kind!r} searches codes: leave the penalty out, or "
+    "train next_item on these items",
+    code="penalty-needs-item-vectors",
+)
+"""The requirement of a penalty that reads what the first queries search."""
+
+
 class Penalty(nn.Module, ABC):
     """A function of one training step; its buffers are saved with the weights. Gives a scalar, in fp32."""
 
@@ -69,9 +79,8 @@ class Penalty(nn.Module, ABC):
     """What every training step must hold for it."""
     after_steps: int = 0
     """Optimizer step before which it needs no second view."""
-    searches_items: bool = False
-    """Whether it reads item vectors as what the first queries search; refused for a task whose queries search codes."""
-
+    requires: tuple[Requirement, ...] = ()
+    """Requirements on the model's other parts."""
     reads_every_item: bool = True
     """Whether one process must hold the vectors of all items. False where the penalty reads none, or the queries'."""
 

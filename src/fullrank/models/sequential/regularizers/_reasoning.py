@@ -2,34 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fullrank.core.errors import UserError
 from fullrank.data.batch import Batch
-from fullrank.models.contracts import ReasoningStates, Step
+from fullrank.models.contracts import ReasoningStates
+from fullrank.models.sequential.requirements import Requirement
 
-
-def require_reasoner(model: Any, penalty: str) -> Any:
-    """The model's reasoner; `UserError` where it has none."""
-    reasoner = model.reasoner
-    if reasoner is None:
-        raise UserError(
-            f"the penalty {penalty} reads the steps of a reasoner, and this model has none: "
-            "set model.reasoner=plr (or rearec, lares), or drop the penalty",
-            code="no-reasoner",
-        )
-    return reasoner
-
-
-def reasoning_states(step: Step) -> ReasoningStates:
-    """The states of the step's reasoner."""
-    found = step.states.reasoning
-    assert found is not None  # `require_reasoner` ran when the model was built
-    return found
+REASONER = Requirement(
+    lambda model: model.reasoner is not None,
+    "the penalty {part} reads the steps of a reasoner, and this model has none: set model.reasoner=plr (or rearec, "
+    "lares), or drop the penalty",
+    code="no-reasoner",
+)
 
 
 def flat_states(found: ReasoningStates, *, start: bool) -> Float[Tensor, "B n D"]:

@@ -12,7 +12,7 @@ nothing is gathered, so shards give the mean of their own terms.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from jaxtyping import Float
@@ -23,6 +23,7 @@ from fullrank.core.bounds import LEAST_TEMPERATURE, MOST_FACTOR
 from fullrank.core.errors import UserError
 from fullrank.models.contracts import Queries, Record, Step
 from fullrank.models.sequential.regularizers import Penalty, PenaltySpec
+from fullrank.models.sequential.requirements import Requirement
 
 
 class DROS(PenaltySpec):
@@ -40,17 +41,21 @@ class DROS(PenaltySpec):
         return DROSPenalty(self)
 
 
+NEGATIVES = Requirement(
+    lambda model: model.loss.sampled,
+    "the penalty dros reads the scores of sampled negatives, and this loss draws none (an exact softmax such as "
+    "cross_entropy never does); use model.loss=bce, gbce or sampled_softmax, or drop the penalty",
+    code="loss-without-negatives",
+)
+
+
 class DROSPenalty(Penalty):
     reads_every_item = False
+    requires = (NEGATIVES,)
 
     def __init__(self, spec: DROS):
         super().__init__()
         self.weight, self.temperature, self.power = spec.weight, spec.temperature, spec.power
-
-    def attach(self, model: Any) -> None:
-        """Refuses a loss that it cannot serve before anything is trained or written."""
-        if not model.loss.sampled:
-            raise _no_negatives()
 
     def forward(self, step: Step) -> Float[Tensor, ""]:
         parts = [part for q in step.queries for part in self._parts(q, step.records[q.name])]
@@ -58,8 +63,8 @@ class DROSPenalty(Penalty):
 
     def _parts(self, q: Queries, record: Record) -> tuple[Tensor, Tensor]:
         positive, negative, ids = record.positive, record.negative, record.negative_ids
-        if positive is None or negative is None or ids is None:
-            raise _no_negatives()
+        if positive is None or negative is None or ids is None:  # of a loss that says it is sampled, and is not
+            raise UserError(NEGATIVES.sentence, code=NEGATIVES.code)
         counted = torch.ones_like(ids, dtype=torch.bool) if record.kept is None else record.kept
         missed = self._worst((-positive).sigmoid().square(), q.table.log_q(q.targets))
         raised = self._worst(negative.sigmoid().square()[counted], q.table.log_q(ids[counted]))
@@ -71,11 +76,3 @@ class DROSPenalty(Penalty):
             return error.sum()
         share = self.power * log_q
         return self.temperature * (torch.logsumexp(share + error / self.temperature, 0) - torch.logsumexp(share, 0))
-
-
-def _no_negatives() -> UserError:
-    return UserError(
-        "the penalty dros reads the scores of sampled negatives, and this loss draws none (an exact softmax such as "
-        "cross_entropy never does); use model.loss=bce, gbce or sampled_softmax, or drop the penalty",
-        code="loss-without-negatives",
-    )

@@ -24,7 +24,7 @@ from fullrank.core.random import uniform_draws
 from fullrank.models.contracts import Step
 from fullrank.models.sequential.items import unit
 from fullrank.models.sequential.regularizers import Penalty, PenaltySpec
-from fullrank.models.sequential.regularizers._reasoning import flat_states, reasoning_states, require_reasoner
+from fullrank.models.sequential.regularizers._reasoning import REASONER, flat_states
 from fullrank.ops.pairwise_kl import pairwise_kl
 
 PLACE = 7_340_033
@@ -55,18 +55,19 @@ class KLDiversity(PenaltySpec):
 
 
 class KLDiversityPenalty(Penalty):
+    requires = (REASONER,)
+
     def __init__(self, spec: KLDiversity):
         super().__init__()
         self.spec = spec
         self._cosine = False
 
     def attach(self, model: Any) -> None:
-        require_reasoner(model, "kl_diversity")
         self._cosine = model.cosine
 
     def forward(self, step: Step) -> Float[Tensor, ""]:
         spec, q = self.spec, step.queries[0]
-        states = flat_states(reasoning_states(step), start=spec.start).float()
+        states = flat_states(step.reasoning, start=spec.start).float()
         if step.first_view_only:
             states = states[: len(states) // step.batch.views]
         if self._cosine:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from fullrank.core.bounds import MOST_FACTOR
 from fullrank.models.contracts import Step
-from fullrank.models.sequential.regularizers import Penalty, PenaltySpec, user_vectors
+from fullrank.models.sequential.regularizers import ITEM_VECTORS, Penalty, PenaltySpec, user_vectors
 
 
 class LogDet(PenaltySpec):
@@ -38,7 +38,7 @@ class LogDet(PenaltySpec):
 
 
 class LogDetPenalty(Penalty):
-    searches_items = True
+    requires = (ITEM_VECTORS,)
 
     def __init__(self, spec: LogDet):
         super().__init__()

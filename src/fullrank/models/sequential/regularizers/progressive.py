@@ -26,7 +26,8 @@ from fullrank.core.bounds import LEAST_TEMPERATURE, MOST_COUNT, MOST_FACTOR
 from fullrank.core.errors import UserError
 from fullrank.models.contracts import Queries, States, Step
 from fullrank.models.sequential.regularizers import Needs, Penalty, PenaltySpec
-from fullrank.models.sequential.regularizers._reasoning import reasoning_states, require_reasoner, states_by_view
+from fullrank.models.sequential.regularizers._reasoning import REASONER, states_by_view
+from fullrank.models.sequential.requirements import Requirement
 from fullrank.ops.in_batch_contrast import in_batch_contrast
 
 
@@ -71,23 +72,25 @@ class Progressive(PenaltySpec):
         return ProgressivePenalty(self)
 
 
+NOISE = Requirement(
+    lambda model: hasattr(model.reasoner, "input_noise"),
+    "progressive: {spec.reasoner.kind} takes no noise; set contrast_weight=0 or use rearec",
+    code="reasoner-without-noise",
+)
+
+
 class ProgressivePenalty(Penalty):
     reads_every_item = False
 
     def __init__(self, spec: Progressive):
         super().__init__()
         self.spec, self.after_steps = spec, spec.after_steps
+        self.requires = (REASONER, NOISE) if spec.contrast_weight else (REASONER,)
         self.needs = Needs(second_view=True, loss_of="first_view") if spec.contrast_weight else Needs()
 
     def attach(self, model: Any) -> None:
-        reasoner = require_reasoner(model, "progressive")
-        if self.spec.contrast_weight and not hasattr(reasoner, "input_noise"):
-            raise UserError(
-                f"progressive: {type(reasoner).__name__} takes no noise; set contrast_weight=0 or use rearec",
-                code="reasoner-without-noise",
-            )
         if self.spec.contrast_weight:
-            reasoner.input_noise = self.spec.noise
+            model.reasoner.input_noise = self.spec.noise
 
     def extra_queries(self, queries: tuple[Queries, ...], states: States) -> tuple[Queries, ...]:
         reasoning, spec = states.reasoning, self.spec
@@ -107,7 +110,7 @@ class ProgressivePenalty(Penalty):
     def forward(self, step: Step) -> Float[Tensor, ""]:
         if not self.spec.contrast_weight or step.batch.views < 2:
             return torch.zeros((), device=step.batch.items.device)
-        clean, noisy = states_by_view(reasoning_states(step), step.batch)
+        clean, noisy = states_by_view(step.reasoning, step.batch)
         users = None if step.batch.users is None else step.batch.users[: clean.shape[1]]
         temperature = self.spec.temperature or step.queries[0].temperature
         value = in_batch_contrast(noisy, clean, users, temperature=temperature, both=False)

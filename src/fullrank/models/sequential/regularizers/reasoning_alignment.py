@@ -16,7 +16,7 @@ process's micro-batch: nothing is gathered, so shards give the mean of their own
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from jaxtyping import Float, Int
@@ -30,7 +30,7 @@ from fullrank.data.batch import Batch
 from fullrank.models.contracts import Step
 from fullrank.models.sequential.items import unit
 from fullrank.models.sequential.regularizers import Needs, Penalty, PenaltySpec
-from fullrank.models.sequential.regularizers._reasoning import reasoning_states, require_reasoner
+from fullrank.models.sequential.regularizers._reasoning import REASONER
 from fullrank.ops.in_batch_contrast import in_batch_contrast
 
 PLACE = 13_631_489
@@ -63,17 +63,15 @@ class ReasoningAlignment(PenaltySpec):
 
 class ReasoningAlignmentPenalty(Penalty):
     reads_every_item = False
+    requires = (REASONER,)
 
     def __init__(self, spec: ReasoningAlignment):
         super().__init__()
         self.spec = spec
         self.needs = Needs(second_view=True, loss_of="first_view") if spec.trajectory_weight else Needs()
 
-    def attach(self, model: Any) -> None:
-        require_reasoner(model, "reasoning_alignment")
-
     def forward(self, step: Step) -> Float[Tensor, ""]:
-        found, spec = reasoning_states(step), self.spec
+        found, spec = step.reasoning, self.spec
         steps = unit((found.gate[:, None, :, None] * found.steps).sum(2).float())
         targets, views = _targets(step), step.batch.views
         rows = len(steps) // views

@@ -11,7 +11,7 @@ is gathered, so shards give the mean of their own terms. With one row in it the 
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 from jaxtyping import Float
 from pydantic import Field
@@ -21,7 +21,7 @@ from fullrank.core.bounds import MOST_FACTOR
 from fullrank.models.contracts import Step
 from fullrank.models.sequential.items import unit
 from fullrank.models.sequential.regularizers import Needs, Penalty, PenaltySpec
-from fullrank.models.sequential.regularizers._reasoning import reasoning_states, require_reasoner, states_by_view
+from fullrank.models.sequential.regularizers._reasoning import REASONER, states_by_view
 from fullrank.ops.in_batch_contrast import in_batch_contrast
 
 
@@ -42,16 +42,14 @@ class ReasoningContrast(PenaltySpec):
 
 class ReasoningContrastPenalty(Penalty):
     reads_every_item = False
+    requires = (REASONER,)
 
     def __init__(self, spec: ReasoningContrast):
         super().__init__()
         self.weight, self.temperature = spec.weight, spec.temperature
         self.needs = Needs(second_view=True, loss_of="both_views" if spec.loss_views == "both" else "first_view")
 
-    def attach(self, model: Any) -> None:
-        require_reasoner(model, "reasoning_contrast")
-
     def forward(self, step: Step) -> Float[Tensor, ""]:
-        first, second = (unit(x) for x in states_by_view(reasoning_states(step), step.batch))
+        first, second = (unit(x) for x in states_by_view(step.reasoning, step.batch))
         users = None if step.batch.users is None else step.batch.users[: first.shape[1]]
         return self.weight * in_batch_contrast(first, second, users, temperature=self.temperature, both=True)

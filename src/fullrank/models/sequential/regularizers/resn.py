@@ -21,7 +21,7 @@ from torch import Tensor
 
 from fullrank.core.bounds import MOST_FACTOR
 from fullrank.models.contracts import Step
-from fullrank.models.sequential.regularizers import Penalty, PenaltySpec, user_vectors
+from fullrank.models.sequential.regularizers import ITEM_VECTORS, Penalty, PenaltySpec, user_vectors
 
 EPS = 1e-8
 
@@ -38,7 +38,7 @@ class ReSN(PenaltySpec):
 
 
 class ReSNPenalty(Penalty):
-    searches_items = True
+    requires = (ITEM_VECTORS,)
 
     def __init__(self, spec: ReSN):
         super().__init__()

@@ -39,6 +39,7 @@ from fullrank.data.events.catalog import Catalog
 from fullrank.models.contracts import Step, last
 from fullrank.models.initial import small, start_small
 from fullrank.models.sequential.regularizers import Penalty, PenaltySpec
+from fullrank.models.sequential.requirements import Requirement
 
 APART = 0x53EC
 """Added to the seed: sets these draws apart from those of covered places, negatives and noise."""
@@ -79,6 +80,14 @@ class S3RecPenalty(Penalty):
     """For segments it runs the encoder once more, on both halves together, inside the model's own forward pass."""
 
     codes: Tensor
+    requires = (
+        Requirement(
+            lambda model: hasattr(model.task, "covered_inputs"),
+            "the penalty s3rec is pre-training on covered histories; set model.task=cloze and "
+            "model.encoder.attention.causal=false, and start the model that recommends from that run (--from)",
+            code="penalty-needs-cloze",
+        ),
+    )
 
     def __init__(self, spec: S3Rec):
         super().__init__()
@@ -103,12 +112,6 @@ class S3RecPenalty(Penalty):
         self.register_buffer("codes", torch.cat(found, 1), persistent=False)
 
     def attach(self, model: Any) -> None:
-        if not hasattr(model.task, "covered_inputs"):
-            raise UserError(
-                "the penalty s3rec is pre-training on covered histories; set model.task=cloze and "
-                "model.encoder.attention.causal=false, and start the model that recommends from that run (--from)",
-                code="penalty-needs-cloze",
-            )
         spec, dim = self.spec, model.dim
         self.table = small(self.count, dim) if self.count else None
         self.of_seen = nn.Linear(dim, dim) if spec.associated else None

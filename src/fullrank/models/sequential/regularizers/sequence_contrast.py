@@ -21,12 +21,12 @@ from pydantic import Field
 from torch import Tensor
 
 from fullrank.core.bounds import MOST_FACTOR
-from fullrank.core.errors import UserError
 from fullrank.core.random import uniform_draws
 from fullrank.data.batch import Batch
 from fullrank.models.contracts import States, Step, last
 from fullrank.models.sequential.items import Items, unit
 from fullrank.models.sequential.regularizers import Penalty, PenaltySpec
+from fullrank.models.sequential.requirements import Requirement
 from fullrank.ops.in_batch_contrast import in_batch_contrast
 
 APART = 0x5E9_C0_417
@@ -56,20 +56,20 @@ class SequenceContrastPenalty(Penalty):
     def __init__(self, spec: SequenceContrast):
         super().__init__()
         self.spec = spec
-
-    def attach(self, model: Any) -> None:
-        if model.task.tokens_per_event != 1 or model.task.tokens_before:
-            raise UserError(
+        self.requires = (
+            Requirement(
+                lambda model: model.task.tokens_per_event == 1 and not model.task.tokens_before,
                 "sequence_contrast drops items, and this task reads other tokens than one for each item: set "
                 "model.task to next_item, last_item or cloze, or leave the penalty out",
                 code="tokens-are-not-items",
-            )
-        if self.spec.words and getattr(model.items, "other", None) is None:
-            raise UserError(
-                f"sequence_contrast: words={self.spec.words:g} needs items with a second text vector: set "
-                "model.items.augmented={kind: text, word_drop: 0.2} (of unisrec), or words=0",
+            ),
+            Requirement(
+                lambda model: not spec.words or getattr(model.items, "other", None) is not None,
+                f"sequence_contrast: words={spec.words:g} needs items with a second text vector: set "
+                "model.items.augmented={{kind: text, word_drop: 0.2}} (of unisrec), or words=0",
                 code="items-without-vectors",
-            )
+            ),
+        )
 
     def forward(self, step: Step) -> Float[Tensor, ""]:
         spec, model = self.spec, step.model

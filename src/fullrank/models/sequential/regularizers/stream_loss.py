@@ -12,7 +12,7 @@ choose. It costs as many more softmaxes over the catalogue as there are streams.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from jaxtyping import Float
@@ -20,10 +20,10 @@ from pydantic import Field
 from torch import Tensor
 
 from fullrank.core.bounds import MOST_FACTOR
-from fullrank.core.errors import UserError
 from fullrank.models.contracts import Queries, States, Step
 from fullrank.models.sequential.regularizers import Penalty, PenaltySpec
-from fullrank.models.sequential.regularizers._reasoning import require_reasoner
+from fullrank.models.sequential.regularizers._reasoning import REASONER
+from fullrank.models.sequential.requirements import Requirement
 
 
 class StreamLoss(PenaltySpec):
@@ -37,19 +37,20 @@ class StreamLoss(PenaltySpec):
         return StreamLossPenalty(self)
 
 
+STREAMS = Requirement(
+    lambda model: model.reasoner.streams > 1,
+    "stream_loss: this reasoner has one stream, whose loss is the model's already; set model.reasoner=plr with two "
+    "streams or more, or drop the penalty",
+    code="setting-without-effect",
+)
+
+
 class StreamLossPenalty(Penalty):
+    requires = (REASONER, STREAMS)
+
     def __init__(self, spec: StreamLoss):
         super().__init__()
         self.weight = spec.weight
-
-    def attach(self, model: Any) -> None:
-        reasoner = require_reasoner(model, "stream_loss")
-        if reasoner.streams == 1:
-            raise UserError(
-                "stream_loss: this reasoner has one stream, whose loss is the model's already; set "
-                "model.reasoner=plr with two streams or more, or drop the penalty",
-                code="setting-without-effect",
-            )
 
     def extra_queries(self, queries: tuple[Queries, ...], states: States) -> tuple[Queries, ...]:
         if not self.weight or states.reasoning is None:

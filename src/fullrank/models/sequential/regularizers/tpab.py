@@ -11,7 +11,7 @@ gathered, so shards give the mean of their own terms. The code of SPRINT's autho
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from jaxtyping import Float
@@ -19,10 +19,10 @@ from pydantic import Field
 from torch import Tensor
 
 from fullrank.core.bounds import MOST_FACTOR
-from fullrank.core.errors import UserError
 from fullrank.models.contracts import Queries, States, Step
 from fullrank.models.sequential.items import ItemIndex
 from fullrank.models.sequential.regularizers import Penalty, PenaltySpec
+from fullrank.models.sequential.requirements import Requirement
 
 
 class TPABBootstrap(PenaltySpec):
@@ -37,17 +37,18 @@ class TPABBootstrap(PenaltySpec):
 
 
 class TPABBootstrapPenalty(Penalty):
+    requires = (
+        Requirement(
+            lambda model: model.items.needs_times,
+            "the penalty tpab exchanges the popularity of items, and these have no part for it: set model.items=tpab, "
+            "or drop the penalty",
+            code="penalty-needs-popularity",
+        ),
+    )
+
     def __init__(self, spec: TPABBootstrap):
         super().__init__()
         self.weight = spec.weight
-
-    def attach(self, model: Any) -> None:
-        if not model.items.needs_times:
-            raise UserError(
-                "the penalty tpab exchanges the popularity of items, and these have no part for it: set "
-                "model.items=tpab, or drop the penalty",
-                code="penalty-needs-popularity",
-            )
 
     def extra_queries(self, queries: tuple[Queries, ...], states: States) -> tuple[Queries, ...]:
         return tuple(

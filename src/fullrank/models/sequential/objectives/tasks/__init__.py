@@ -16,9 +16,56 @@ from fullrank.core.spec import Spec
 from fullrank.data.batch import Batch
 from fullrank.models.contracts import ItemVectors, Queries, States
 from fullrank.models.sequential.items import Items
+from fullrank.models.sequential.requirements import Requirement
 
 Segments = tuple[np.ndarray, np.ndarray, np.ndarray]
 """Row ids, and the first and one-past-last event of each row within its user's training history."""
+
+
+GOES_ON = "the task {part!r} goes on with a history token by token, and "
+REQUIRES = (
+    Requirement(
+        lambda model: model.task.causal is None or not model.encoder.decodes,
+        "the encoder {spec.encoder.kind!r} reads a history whole for one answer, and the task {part!r} asks at every "
+        "position: set model.task.targets=last (of generate), or model.task=last_item",
+        code="encoder-answers-once",
+    ),
+    Requirement(
+        lambda model: model.task.causal is not True or model.encoder.causal,
+        "the task {part!r} needs a causal encoder; set {spec.encoder.mask}=true or choose another encoder",
+        code="task-needs-other-mask",
+    ),
+    Requirement(
+        lambda model: model.task.causal is not False or not model.encoder.causal,
+        "the task {part!r} needs a bidirectional encoder; set {spec.encoder.mask}=false or choose another encoder",
+        code="task-needs-other-mask",
+    ),
+    Requirement(
+        lambda model: model.reasoner is None or model.task.reads_outputs,
+        "the task {part!r} builds its queries from the encoder's own states, so the reasoner would not learn; set "
+        "model.task=last_item, or leave model.reasoner out",
+        code="task-ignores-reasoner",
+    ),
+    Requirement(
+        lambda model: not model.task.code_by_code or model.encoder.continues or model.encoder.causal,
+        GOES_ON + "an encoder that sees both sides does not: set {spec.encoder.mask}=true, or "
+        "model.encoder.kind=seq2seq",
+        code="encoder-does-not-continue",
+    ),
+    Requirement(
+        lambda model: not model.task.code_by_code or model.encoder.continues or not model.encoder.reads_times,
+        GOES_ON + "the encoder reads times, which codes that are generated do not have: set "
+        "model.encoder.attention.rel_bias=positions, or choose another attention",
+        code="encoder-does-not-continue",
+    ),
+    Requirement(
+        lambda model: not model.task.code_by_code or model.encoder.continues,
+        GOES_ON + "positions that are added to the input end with it: set {spec.encoder.without_positions}, without "
+        "scale_input",
+        code="encoder-does-not-continue",
+    ),
+)
+"""Requirements of any task, by what it says of itself (`Task.causal`, `reads_outputs`, `code_by_code`)."""
 
 
 class Task(nn.Module, ABC):
@@ -40,6 +87,7 @@ class Task(nn.Module, ABC):
     adds_groups = False
     """Whether inference reads out the sum of what its groups of queries ask with, each times its weight; else the first
     group alone is answered with."""
+    requires: tuple[Requirement, ...] = REQUIRES
     code_by_code = False
     """Whether a code is predicted from those before it, so that answers are generated (`codes.py` of the models)."""
 
