@@ -12,12 +12,21 @@ import torch
 
 import fullrank as fr
 from fullrank.data.sources.planted import Planted
+from fullrank.models.sequential.reasoning.budget import AS_TRAINED
 from fullrank.run import Run, write_copy
 from fullrank.serving.requests import Answer
 from fullrank.serving.stores import Event, HistoryStore
 
 
-class Served:
+class Version:
+    """What a canary asks of a `ServedModel`, for models that are fakes."""
+
+    recall: float | None = None
+    reads_times, ranked, budget = False, False, AS_TRAINED
+    ranker_fields: Sequence[str] = ()
+
+
+class Served(Version):
     """What versions need of a `ServedModel`, over a `Predictor`."""
 
     def __init__(self, path: Path):

@@ -26,6 +26,7 @@ from fullrank.serving.requests import Answer
 from fullrank.serving.stores import Event, open_history_store
 from fullrank.testing.settings import check_bounds
 from refusals import refused
+from tests.serving.served import Version
 
 V, K = 60, 5
 
@@ -35,7 +36,7 @@ def table(ids: Sequence, **columns) -> Catalog:
     return Catalog(frame.with_row_index("item").with_columns(pl.col("item").cast(pl.Int64)))
 
 
-class Model:
+class Model(Version):
     """Knows what each canary's target is (it follows the last item of the history), in a share of the cases."""
 
     def __init__(self, share: float, catalog: Catalog | None = None, seed: int = 0, **more):

@@ -10,7 +10,10 @@ import polars as pl
 import pytest
 
 import fullrank as fr
+from fullrank.serving.canary import CanarySettings, check_model
 from fullrank.serving.client import Client
+from fullrank.serving.model import ServedModel
+from fullrank.serving.settings import ServeSettings
 from refusals import refused
 from serving.conftest import HISTORY, Shop
 from serving.running import items_of, running, scores_of
@@ -48,6 +51,14 @@ def test_the_order_is_the_cascade_s(ranked: Client, shop: Shop, ranker: Path) ->
     answer = ranked.recommend(history=HISTORY, k=9, context={"morning": "yes"})
     assert answer["ranked"] and items_of(answer) == own["item"].to_list()
     assert scores_of(answer) == pytest.approx(own["score"].to_list(), abs=1e-5)
+
+
+def test_a_new_version_is_checked_with_its_ranker(shop: Shop, ranker: Path) -> None:
+    settings = ServeSettings.parse({"run": str(shop.run.path), "ranker": str(ranker), "candidates": 60})
+    new, active = (ServedModel.open(shop.run.path, name, settings, {}) for name in ("new", "active"))
+    checks = {check.name: check for check in check_model(new, active, [], CanarySettings(k=5))}
+    assert all(check.ok for check in checks.values()) and "answers" in checks, checks
+    assert set(active.ranker_fields) == {"item_id", "category"} and checks["ranker fields"].ok
 
 
 def test_filters_hold_behind_the_ranker(ranked: Client) -> None:

@@ -26,9 +26,10 @@ from fullrank.serving.split import ActiveVersions, Split, check_shares
 from fullrank.serving.stores import HistoryStore, open_history_store
 from fullrank.serving.version_folders import examine, list_versions
 from fullrank.serving.versions import Versions
+from fullrank.serving.watching import Watched
 from refusals import refused
 from serving.stored import with_store
-from tests.serving.served import Served, copied, fill, first_run, histories, shuffled
+from tests.serving.served import Served, Version, copied, fill, first_run, histories, shuffled
 
 SOON = 5.0
 """Seconds: well below one on a machine with nothing else to do."""
@@ -58,11 +59,11 @@ def flip(folder: Path) -> None:
     (folder / "weights.safetensors").write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
 
 
-class Fake:
+class Fake(Version):
     """A model that opens at once and answers every request with its own name."""
 
     def __init__(self, path: Path):
-        self.name, self.items = path.name, SimpleNamespace(catalog=Run.open(path).catalog)
+        self.name, self.items = path.name, SimpleNamespace(catalog=Run.open(path).catalog, barred=np.zeros(80, bool))
 
     def answer(self, asks) -> list:
         free = [np.setdiff1d(np.arange(80), np.concatenate([ask.items, ask.excluded]))[: ask.k] for ask in asks]
@@ -70,9 +71,9 @@ class Fake:
 
 
 @asynccontextmanager
-async def serving(store: HistoryStore, opener=Served, **settings):
+async def serving(store: HistoryStore, opener=Served, keep: int = 2, **settings):
     """Versions over a store whose documents are polled, as the service does it."""
-    versions = Versions(opener, poll=0.05, **{"settings": SETTINGS, **settings})
+    versions = Versions(opener, Watched(**{"settings": SETTINGS, **settings}), poll=0.05, keep=keep)
     await versions.start(store)
 
     async def poll() -> None:
@@ -178,9 +179,9 @@ def test_names_come_from_the_listing_alone(run: Run, watched: Path, tmp_path: Pa
 
 def test_two_runs_of_one_name_are_refused(run: Run, watched: Path, tmp_path: Path) -> None:
     with refused("version-name-taken", "may"):
-        Versions(Fake, base=copied(run, tmp_path / "may"), folder=watched)
+        Versions(Fake, Watched(copied(run, tmp_path / "may"), watched))
     with refused("no-version"):
-        Versions(Fake)
+        Versions(Fake, Watched())
 
 
 def test_swaps_while_threads_ask(run: Run, watched: Path) -> None:

@@ -29,6 +29,7 @@ from fullrank.serving.telemetry import Telemetry
 from fullrank.serving.tracing import Tracing
 from fullrank.serving.version_folders import list_versions
 from fullrank.serving.versions import Versions
+from fullrank.serving.watching import Watched
 
 log = logger(__name__)
 POLL = 0.25
@@ -57,16 +58,18 @@ class BaseService(ABC, Generic[M]):
         )
         self.versions: Versions[M] = Versions(
             self._open_model,
-            base=Path(os.path.realpath(settings.run)),  # which takes links that lead nowhere
-            folder=None if settings.watch is None else Path(settings.watch),
-            settings=CanarySettings(tolerance=settings.tolerance, recall=settings.recall),
-            canaries=None if settings.canary is None else Path(settings.canary),
-            auto_activate=settings.auto_activate,
+            Watched(
+                base=Path(os.path.realpath(settings.run)),  # which takes links that lead nowhere
+                folder=None if settings.watch is None else Path(settings.watch),
+                settings=CanarySettings(tolerance=settings.tolerance, recall=settings.recall),
+                canaries=None if settings.canary is None else Path(settings.canary),
+                auto_activate=settings.auto_activate,
+                problem=self.problem,
+            ),
             keep=settings.keep,
             run=self._on_model_thread,
             adopt=self._adopt,
             changed=lambda: self.telemetry.versions(self.versions.state.shares),
-            problem=self.problem,
         )
         self._sequence = 0
         self._tasks: list[asyncio.Task[None]] = []

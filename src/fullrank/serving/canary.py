@@ -29,7 +29,6 @@ from fullrank.core.spec import Spec
 from fullrank.data import values
 from fullrank.data.frames import InputTable
 from fullrank.evaluation.statistics import bounds, resample
-from fullrank.models.sequential.reasoning.budget import AS_TRAINED
 from fullrank.problem import Problem
 from fullrank.run import Run
 from fullrank.serving.requests import Ask
@@ -46,7 +45,7 @@ FEWEST_HITS = 10
 """Hits of the version that answers below which half of them is no catastrophe, but chance."""
 SAMPLES = 1000
 Model = Any
-"""A `ServedModel`: `items` (with `catalog` and `barred`) or `predictor`, `answer`, and perhaps `recall`."""
+"""A `ServedModel`."""
 
 
 class CanarySettings(Spec):
@@ -196,9 +195,8 @@ def check_model(
 ) -> list[Check]:
     """All that is asked of an opened version, beside the one that answers now (None: none does)."""
     checks = [*_check_catalogue(model, active, canaries, settings), *_check_columns(model, active)]
-    recall = getattr(model, "recall", None)
-    if recall is not None:
-        checks.append(Check("recall", bool(recall >= settings.recall), float(recall), settings.recall))
+    if model.recall is not None:
+        checks.append(Check("recall", bool(model.recall >= settings.recall), float(model.recall), settings.recall))
     if not all(check.ok for check in checks):  # what cannot be looked up is not worth asking
         return checks
     asked = list(canaries) or _made_up(model if active is None else active)
@@ -230,31 +228,20 @@ def asked_all(model: Model, canaries: Sequence[Canary], k: int, run: RunOnModel 
     return found
 
 
-def catalog_of(model: Model) -> Any:
-    """The catalogue that a version ranks, with the items that were added to it."""
-    items = getattr(model, "items", None)
-    return model.predictor.catalog if items is None else items.catalog
-
-
 def _asked(model: Model, canaries: Sequence[Canary], k: int) -> list[Asked]:
     """Every other request excludes an item, so that filters are asked for too."""
-    catalog = catalog_of(model)
-    barred = np.asarray(getattr(getattr(model, "items", None), "barred", np.zeros(catalog.size, bool)))
-    predictor = getattr(model, "predictor", None)
-    timed = getattr(getattr(predictor, "model", None), "reads_times", False)
-    budget = getattr(predictor, "budget", AS_TRAINED)
-    ranked = getattr(getattr(model, "state", None), "ranker", None) is not None
+    catalog, barred = model.items.catalog, np.asarray(model.items.barred)
     asks, refused = [], []
     for place, canary in enumerate(canaries):
         numbers = numbers_of(catalog, canary.items)
-        times = np.asarray(canary.times).astype(np.int64)[numbers >= 0]
+        times = np.asarray(canary.times).astype(np.int64)[numbers >= 0] if model.reads_times else None
         numbers = numbers[numbers >= 0]
         excluded = np.zeros(0, np.int64)
         if place % 2 and len(free := np.flatnonzero(~barred)):
             excluded = free[[place % len(free)]]
             if catalog.ids[int(excluded[0])] == canary.target:
                 excluded = excluded[:0]
-        asks.append(Ask(numbers, k, times=times if timed else None, excluded=excluded, budget=budget, ranked=ranked))
+        asks.append(Ask(numbers, k, times=times, excluded=excluded, budget=model.budget, ranked=model.ranked))
         out = barred.copy()
         out[numbers] = out[excluded] = True
         refused.append(out)
@@ -285,15 +272,14 @@ def _check_catalogue(
     model: Model, active: Model | None, canaries: Sequence[Canary], settings: CanarySettings
 ) -> Iterator[Check]:
     """Drift: how much of what is known now the new version knows."""
-    own = catalog_of(model)
+    own = model.items.catalog
     if active is not None:
-        before = catalog_of(active)
+        before = active.items.catalog
         kinds = [("text" if catalog.ids.dtype == pl.String else "whole numbers") for catalog in (before, own)]
         if kinds[0] != kinds[1]:
             yield Check("ids", False, detail=f"item ids were {kinds[0]} and are {kinds[1]}")
             return
-        barred = np.asarray(getattr(getattr(active, "items", None), "barred", np.zeros(before.size, bool)))
-        open_ids = before.ids.filter(pl.Series(~barred[: before.size]))
+        open_ids = before.ids.filter(pl.Series(~np.asarray(active.items.barred)[: before.size]))
         share = float((own.lookup(open_ids) >= 0).mean()) if len(open_ids) else 1.0
         yield Check("catalogue", share >= settings.known, share, settings.known, "items known of those that are shown")
     if canaries:
@@ -306,21 +292,15 @@ def _check_columns(model: Model, active: Model | None) -> Iterator[Check]:
     """Schema: columns that filters may name, and the ranker's fields, are still there."""
     if active is None:
         return
-    before, now = catalog_of(active).frame.schema, catalog_of(model).frame.schema
+    before, now = active.items.catalog.frame.schema, model.items.catalog.frame.schema
     lost = [
-        name for name in catalog_of(active).columns if name not in now or _family(before[name]) != _family(now[name])
+        name for name in active.items.catalog.columns if name not in now or _family(before[name]) != _family(now[name])
     ]
     yield Check("columns", not lost, detail=f"lost, or of another type: {', '.join(lost)}" if lost else "")
-    fields, theirs = (set(_ranker_fields(one)) for one in (active, model))
+    fields, theirs = set(active.ranker_fields), set(model.ranker_fields)
     if fields or theirs:
         gone = sorted(fields - theirs)
         yield Check("ranker fields", not gone, detail=f"lost: {', '.join(gone)}" if gone else "")
-
-
-def _ranker_fields(model: Model) -> Sequence[str]:
-    """What the ranker beside a version reads of its items."""
-    ranker = getattr(getattr(model, "state", None), "ranker", None)
-    return getattr(model, "ranker_fields", ()) if ranker is None else ranker.item_columns
 
 
 def _family(dtype: Any) -> str:
@@ -384,7 +364,7 @@ def _canary(items: Sequence[int | str], times: Sequence[float]) -> list[Canary]:
 
 def _made_up(model: Model) -> list[Canary]:
     """Histories of popular items, for a store in which nobody has done anything yet: whether it answers at all."""
-    catalog = catalog_of(model)
+    catalog = model.items.catalog
     rng, now = np.random.default_rng(0), time.time()
     weights = catalog.popularity + 1.0
     length = max(min(5, catalog.size - 1), 1)

@@ -8,6 +8,7 @@ No `from __future__ import annotations` here: TorchScript reads the annotations 
 """
 
 from collections.abc import Sequence
+from copy import copy
 from typing import Any, no_type_check
 
 import numpy as np
@@ -22,7 +23,7 @@ from fullrank.models.sequential.model import RecommenderModel
 from fullrank.models.sequential.objectives.tasks.cloze import ClozeTask
 from fullrank.models.sequential.objectives.tasks.last_item import LastItemTask
 from fullrank.models.sequential.objectives.tasks.next_item import NextItemTask
-from fullrank.serving.fast_search import NONE, Best, FastSearch, Found, compiled, end_to_end
+from fullrank.serving.fast_search import NONE, Best, FastSearch, Found, Hidden, Searched, compiled, end_to_end
 from fullrank.serving.packed import pack_encoder
 
 COVER = np.zeros(1, np.int64)
@@ -52,24 +53,19 @@ class Ranking(nn.Module):
     def forward(
         self,
         vectors: Tensor,
-        table: Tensor,
-        laid_out: Tensor,
-        added: Tensor | None,
+        searched: Searched,
         items: Tensor,
         lengths: list[int],
         times: Tensor,
         k: int,
-        hidden_rows: Tensor,
-        hidden: Tensor,
-        masked: list[int],
-        masks: list[Tensor],
+        hidden: Hidden,
     ) -> tuple[Tensor, Tensor, int, Tensor]:
         """What `Best` gives of the states."""
         y = self.states(vectors, items, lengths, times)
         if self.cosine:
             y = F.normalize(y, dim=-1, eps=1e-12)
         y = y / self.temperature
-        return self.best(y, table, laid_out, added, k, hidden_rows, hidden, masked, masks)
+        return self.best(y, searched, k, hidden)
 
 
 class FastEncoder:
@@ -122,12 +118,10 @@ class FastEncoder:
         `barred` are items that nobody is shown; they cost nothing at a request. It shares what is compiled, and without
         `vectors` the table too.
         """
-        own = (self._ranking, self._reads, self._covers, self._timed, self._cosine)
+        made = copy(self)
         if vectors is not None:
-            made = FastEncoder(*own, vectors.contiguous())
-        else:
-            made = FastEncoder.__new__(FastEncoder)
-            made.__dict__.update(self.__dict__)
+            made._vectors = vectors.contiguous()
+            made.search = FastSearch(unit(made._vectors) if self._cosine else made._vectors)
         made.search = made.search.barring(barred)
         return made
 
@@ -167,11 +161,9 @@ class FastEncoder:
         """
         search = self.search
 
-        def part(rows: slice, filters: tuple[Any, ...]) -> Found:
+        def part(rows: slice, hidden: Hidden) -> Found:
             events = self._read(histories[rows], None if times is None else times[rows])
-            found: Found = self._called(
-                self._ranking, self._vectors, search.table, search.laid_out, search.added, *events, k, *filters
-            )
+            found: Found = self._called(self._ranking, self._vectors, search.searched, *events, k, hidden)
             return found
 
         return search.cut(len(histories), k, hidden, refused, part)

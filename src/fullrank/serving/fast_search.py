@@ -9,7 +9,8 @@ No `from __future__ import annotations` here: TorchScript reads the annotations 
 
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any, no_type_check
+from copy import copy
+from typing import Any, NamedTuple, no_type_check
 
 import numpy as np
 import torch
@@ -33,6 +34,26 @@ Found = tuple[Tensor, Tensor, int, Tensor]
 """Scores and ids of lists, what is found of them, and the scores of all items that they were taken from."""
 
 
+class Searched(NamedTuple):
+    """The items that are searched."""
+
+    table: Tensor
+    """[V, D] vectors."""
+    laid_out: Tensor
+    """The same for oneDNN."""
+    added: Tensor | None
+    """[V] numbers that all rows' scores get (-inf: shown to nobody)."""
+
+
+class Hidden(NamedTuple):
+    """The items that single rows are not shown: row rows[i] not items[i], row masked[i] none of masks[i]."""
+
+    rows: Tensor
+    items: Tensor
+    masked: list[int]
+    masks: list[Tensor]
+
+
 @no_type_check  # nor a checker of shapes, which wraps functions while tests run
 class Best(nn.Module):
     """Vectors -> lists, as TorchScript compiles it."""
@@ -44,31 +65,19 @@ class Best(nn.Module):
         self.packs, self.group, self.direct, self.small = can_pack(), GROUP, DIRECT, SMALL_PRODUCT
 
     def forward(
-        self,
-        vectors: Tensor,
-        table: Tensor,
-        laid_out: Tensor,
-        added: Tensor | None,
-        k: int,
-        hidden_rows: Tensor,
-        hidden: Tensor,
-        masked: list[int],
-        masks: list[Tensor],
+        self, vectors: Tensor, searched: Searched, k: int, hidden: Hidden
     ) -> tuple[Tensor, Tensor, int, Tensor]:
-        """What `Found` says, of vectors [B, D].
-
-        `table` [V, D] is what is searched, `laid_out` the same for oneDNN, `added` [V] what all rows' scores get
-        (-inf: shown to nobody). Row hidden_rows[i] is not shown item hidden[i], row masked[i] none of masks[i].
-        """
+        """What `Found` says, of vectors [B, D]."""
+        table, laid_out, added = searched
         if self.packs and vectors.shape[0] * table.numel() >= self.small:
             scores: Tensor = torch.ops.mkldnn._linear_pointwise(vectors, laid_out, added, "none", [], "none")
         else:
             scores = F.linear(vectors, table, added)
         hide = torch.full((), -float("inf"))
-        for i in range(len(masked)):
-            scores[masked[i]].masked_fill_(masks[i], hide)
-        if hidden.numel() > 0:
-            scores.index_put_((hidden_rows, hidden), hide)
+        for i in range(len(hidden.masked)):
+            scores[hidden.masked[i]].masked_fill_(hidden.masks[i], hide)
+        if hidden.items.numel() > 0:
+            scores.index_put_((hidden.rows, hidden.items), hide)
         values, ids = self.largest(scores, min(k + 1, scores.shape[1]))
         # numbers and no tensors: a comparison that is looked at costs less here than in Python
         found = 0
@@ -102,11 +111,8 @@ class FastSearch:
     def __init__(self, table: Float[Tensor, "V D"], barred: Bool[np.ndarray, "V"] | None = None):
         """`table` as `index.all()` gives it; `barred` are items that nobody is shown, at no cost."""
         with torch.inference_mode():
-            self.table = table.detach().contiguous()
-            self.laid_out = lay_out(self.table)
-            self.added: Tensor | None = None
-            if barred is not None and barred.any():
-                self.added = torch.zeros(len(table)).masked_fill_(torch.from_numpy(barred), -torch.inf)
+            table = table.detach().contiguous()
+            self.searched = Searched(table, lay_out(table), _added(barred))
         if FastSearch._compiled is None:  # it has no weights: all tables share it
             with warnings.catch_warnings():  # masks may be arrays that nobody may write, of which torch warns once
                 warnings.simplefilter("ignore", UserWarning)
@@ -115,16 +121,14 @@ class FastSearch:
 
     def barring(self, barred: Bool[np.ndarray, "V"] | None) -> "FastSearch":
         """The same table with other items barred; nothing is laid out anew."""
-        made = FastSearch.__new__(FastSearch)
-        made.table, made.laid_out, made.added = self.table, self.laid_out, None
-        if barred is not None and barred.any():
-            made.added = torch.zeros(len(self.table)).masked_fill_(torch.from_numpy(barred), -torch.inf)
+        made = copy(self)
+        made.searched = self.searched._replace(added=_added(barred))
         return made
 
     @property
     def size(self) -> int:
         """V."""
-        return len(self.table)
+        return len(self.searched.table)
 
     @torch.inference_mode()
     def lists_of(
@@ -140,8 +144,8 @@ class FastSearch:
         Arguments and errors as in `FastEncoder.lists_of`.
         """
 
-        def part(rows: slice, filters: tuple[Any, ...]) -> Found:
-            found: Found = FastSearch._compiled(vectors[rows], self.table, self.laid_out, self.added, k, *filters)
+        def part(rows: slice, hidden: Hidden) -> Found:
+            found: Found = FastSearch._compiled(vectors[rows], self.searched, k, hidden)
             return found
 
         return self.cut(len(vectors), k, hidden, refused, part)
@@ -152,7 +156,7 @@ class FastSearch:
         k: int,
         hidden: Sequence[np.ndarray] | None,
         refused: Sequence[np.ndarray | None] | None,
-        compute: Callable[[slice, tuple[Any, ...]], Found],
+        compute: Callable[[slice, Hidden], Found],
     ) -> tuple[np.ndarray, np.ndarray]:
         """Lists of so many rows, as many at a time as keep rows x items within bounds; `compute` gives those."""
         if k < 1:
@@ -161,7 +165,7 @@ class FastSearch:
         parts = []
         for low in range(0, rows, most):
             some = slice(low, low + most)
-            filters = (*_pairs(hidden[some] if hidden else ()), *_masks(refused[some] if refused else ()))
+            filters = Hidden(*_pairs(hidden[some] if hidden else ()), *_masks(refused[some] if refused else ()))
             parts.append(self._ordered(k, compute(some, filters)))
         if len(parts) == 1:
             return parts[0]
@@ -182,6 +186,13 @@ class FastSearch:
         if missing > 0:
             values, ids = F.pad(values, (0, missing), value=-torch.inf), F.pad(ids, (0, missing), value=-1)
         return values.numpy(), ids.numpy()
+
+
+def _added(barred: Bool[np.ndarray, "V"] | None) -> Tensor | None:
+    """`Searched.added` of items that nobody is shown; None where there is none."""
+    if barred is None or not barred.any():
+        return None
+    return torch.zeros(len(barred)).masked_fill_(torch.from_numpy(barred), -torch.inf)
 
 
 def compiled(module: nn.Module) -> Any:

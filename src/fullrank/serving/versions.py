@@ -7,7 +7,7 @@ Which versions answer, with which shares, is a document of the store (kind `vers
 follows it: it opens and warms what the document names in a thread of its own, then swaps. `watching.py` says how a new
 run becomes such a document.
 
-    versions = Versions(opener, base=Path("runs/may"), folder=Path("runs"))
+    versions = Versions(opener, Watched(base=Path("runs/may"), folder=Path("runs")))
     await versions.start(store)             # opens what answered last, or the base
     model = versions.for_user("ada")        # a ServedModel; costs a microsecond
     versions.follow(document)               # each document of the store's, by whoever polls it
@@ -28,13 +28,12 @@ from typing import Any, Generic, TypeVar
 
 from fullrank.core.errors import UserError, unknown
 from fullrank.core.log import logger
-from fullrank.problem import Problem
-from fullrank.serving.canary import CanarySettings, RunOnModel, Verdict, here
+from fullrank.serving.canary import RunOnModel, Verdict, here
 from fullrank.serving.problems import without_places
 from fullrank.serving.split import ActiveVersions, Share, Split, check_shares
 from fullrank.serving.stores import Document, HistoryStore, StoreUnavailable
 from fullrank.serving.version_folders import VersionFolder
-from fullrank.serving.watching import ACTIVE, KIND, VERDICT, OpenVersions, Watcher
+from fullrank.serving.watching import ACTIVE, KIND, VERDICT, OpenVersions, Watched, Watcher
 
 log = logger(__name__)
 
@@ -55,9 +54,9 @@ def _told(verdict: Verdict) -> dict[str, Any]:
 class _Routing(Generic[M]):
     """What a request reads: the split, and the model of each name."""
 
-    def __init__(self, state: ActiveVersions, models: Mapping[str, M], salt: str):
+    def __init__(self, state: ActiveVersions, models: Mapping[str, M]):
         self.state, self.models = state, dict(models)
-        self.split = Split(state.shares, salt)
+        self.split = Split(state.shares)
 
 
 class Versions(OpenVersions, Generic[M]):
@@ -68,38 +67,25 @@ class Versions(OpenVersions, Generic[M]):
     def __init__(
         self,
         opener: Callable[[Path], M],
+        watched: Watched,
         *,
-        base: Path | None = None,
-        folder: Path | None = None,
-        settings: CanarySettings | None = None,
-        canaries: Path | None = None,
-        auto_activate: bool = True,
         keep: int = 2,
-        salt: str = "",
         poll: float = 1.0,
         run: RunOnModel = here,
         adopt: Callable[[M], None] = lambda model: None,
         changed: Callable[[], None] = lambda: None,
-        problem: Problem = "retrieval",
     ):
-        """`opener` opens a run, in the versions' thread; `base` is the run that answers where nothing else is said;
-        `folder` the watched one. `canaries` is a table of events to check on, else the store's users are taken. `keep`:
-        versions kept open, those that answer included. `run` runs a step where models may be asked. `adopt` is called
-        with each opened model on the event loop, before it answers anybody, `changed` after each swap. `problem`: of
-        which family the runs are.
+        """`opener` opens a run, in the versions' thread. `keep`: versions kept open, those that answer included. `run`
+        runs a step where models may be asked. `adopt` is called with each opened model on the event loop, before it
+        answers anybody, `changed` after each swap.
         """
-        if base is None and folder is None:
-            raise UserError("there is nothing to serve: name a run, or a folder of runs", code="no-version")
-        self.settings = settings or CanarySettings()
-        self._opener, self._keep, self._salt, self._poll = opener, keep, salt, poll
+        self._opener, self._keep, self._poll = opener, keep, poll
         self._run, self._adopt, self._changed = run, adopt, changed
         self.documents = {}
         self.opened_at = {}
         self.detail: str | None = None
         """What is not as it should be, for readyz; None where all is well."""
-        self.watcher = Watcher(
-            self, folder, base, self.settings, canaries, run, auto_activate=auto_activate, problem=problem
-        )
+        self.watcher = Watcher(self, watched, run)
         self._routing: _Routing[M] | None = None
         self._opened: dict[tuple[str, str], M] = {}  # those that answered longest ago first
         self._sequence = 0  # of the last document `active` that was obeyed
@@ -333,7 +319,7 @@ class Versions(OpenVersions, Generic[M]):
         """The swap: one assignment. Called on the event loop, or before there are requests."""
         before = None if self._routing is None else self._routing.state
         models = {one.name: self._opened[one.key] for one in state.split}
-        self._routing = _Routing(state, models, self._salt)
+        self._routing = _Routing(state, models)
         self._wanted, self.detail = None, None
         for one in (*state.previous, *state.split):  # the last to answer are the last to be closed
             if one.key in self._opened:
@@ -469,7 +455,7 @@ class Versions(OpenVersions, Generic[M]):
         try:
             model = self._opener(folder.path)
             warm = self.watcher.canaries(WARM_UP) if self._routing is not None else []
-            self.watcher.trial.ask(model, warm, self.settings.k, self._run)
+            self.watcher.trial.ask(model, warm, self.watcher.settings.k, self._run)
         except UserError:
             raise
         except Exception as error:

@@ -12,6 +12,7 @@ import os
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,20 @@ from fullrank.core.errors import UserError, unknown
 from fullrank.core.locks import HOST
 from fullrank.core.log import logger
 from fullrank.problem import Problem
-from fullrank.serving.canary import CanarySettings, Check, RunOnModel, Verdict, check_run_files
+from fullrank.serving.canary import (
+    CanarySettings,
+    Check,
+    RunOnModel,
+    Verdict,
+    asked_all,
+    check_model,
+    check_run_files,
+    read_canaries,
+    sample_canaries,
+)
+from fullrank.serving.row_canary import ask_rows, check_predictor, no_rows, read_rows
 from fullrank.serving.split import ActiveVersions, Share
 from fullrank.serving.stores import HistoryStore, StoreUnavailable
-from fullrank.serving.trials import TRIALS
 from fullrank.serving.version_folders import VersionFolder, examine, list_versions
 
 log = logger(__name__)
@@ -70,23 +81,31 @@ class OpenVersions(ABC):
         """Publish what answers from now on, then swap; on the event loop."""
 
 
+@dataclass(frozen=True)
+class Watched:
+    """The runs that may answer, and how a new one is checked."""
+
+    base: Path | None = None
+    """The run that answers where nothing else is said."""
+    folder: Path | None = None
+    """The folder in which new runs appear."""
+    settings: CanarySettings = CanarySettings()
+    canaries: Path | None = None
+    """A table of events to check on; else the store's users are taken."""
+    auto_activate: bool = True
+    problem: Problem = "retrieval"
+    """The family of the runs."""
+
+
 class Watcher:
     """The runs that there are, and what was found of each. Its methods are of the versions' thread."""
 
-    def __init__(
-        self,
-        versions: OpenVersions,
-        folder: Path | None,
-        base: Path | None,
-        settings: CanarySettings,
-        canaries: Path | None,
-        run: RunOnModel,
-        *,
-        auto_activate: bool,
-        problem: Problem = "retrieval",
-    ):
-        self.problem, self.trial = problem, TRIALS[problem]
-        self.versions, self.folder, self.settings = versions, folder, settings
+    def __init__(self, versions: OpenVersions, watched: Watched, run: RunOnModel):
+        base, folder = watched.base, watched.folder
+        if base is None and folder is None:
+            raise UserError("there is nothing to serve: name a run, or a folder of runs", code="no-version")
+        self.problem, self.trial = watched.problem, TRIALS[watched.problem]
+        self.versions, self.folder, self.settings = versions, folder, watched.settings
         self.base = None if base is None else Path(os.path.abspath(base))
         if folder is not None and not folder.is_dir():
             raise UserError(
@@ -101,12 +120,12 @@ class Watcher:
                     "one, since versions go by it",
                     code="version-name-taken",
                 )
-        self.auto_activate = auto_activate
+        self.auto_activate = watched.auto_activate
         self.listing: dict[str, VersionFolder] = {}
         self.checking: str | None = None
         """The version that is being checked."""
         self._run = run
-        self._table = None if canaries is None else self.trial.read(canaries, settings)
+        self._table = None if watched.canaries is None else self.trial.read(watched.canaries, self.settings)
         self._seen: dict[str, Verdict] = {}  # by identity
         self._me = f"{HOST}-{os.getpid()}-{id(self):x}"
 
@@ -238,3 +257,23 @@ class Watcher:
             for key in gone:
                 self.versions.documents.pop(key, None)
             self.versions.on_loop(self.versions.store.put_documents(KIND, dict.fromkeys(gone)))
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Canaries of one family, and what is asked by them."""
+
+    read: Callable[..., Any]
+    """(path of a table, settings) -> canaries."""
+    sample: Callable[..., Any]
+    """(store, settings) -> canaries, awaited."""
+    ask: Callable[..., Any]
+    """(version, canaries, k, run): have it answer them."""
+    check: Callable[..., Any]
+    """(version, the one that answers or None, canaries, settings, run) -> checks."""
+
+
+TRIALS: dict[Problem, Trial] = {
+    "retrieval": Trial(read_canaries, sample_canaries, asked_all, check_model),
+    "ranking": Trial(read_rows, no_rows, ask_rows, check_predictor),
+}

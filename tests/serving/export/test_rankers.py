@@ -15,11 +15,11 @@ from discover import Pair
 from fullrank.cli import main
 from fullrank.models.ranking.model import RankingModel
 from fullrank.serving.export.graph import Graph
+from fullrank.serving.export.make import TorchGraph, write_program
 from fullrank.serving.export.onnx import OnnxGraph, write_onnx
 from fullrank.serving.export.parity import TOLERANCE, compare_probabilities, impression_batches
 from fullrank.serving.export.ranker import PaddedTable, ranker_graph
 from fullrank.serving.export.session import ExportedModel
-from fullrank.serving.export.torch_program import TorchGraph, write_program
 from rankers_small import ALL, model
 from refusals import refused
 from sequences import SEARCH, TOGETHER

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,16 +11,18 @@ import torch
 
 from fullrank.core.checks import check_flag, check_path, check_type, check_whole
 from fullrank.core.errors import UserError, unknown
-from fullrank.core.files import without_dots
+from fullrank.core.files import copy_file, open_whole, whole_folder, without_dots
 from fullrank.core.jagged import Jagged
 from fullrank.data.histories import Histories
 from fullrank.data.impressions.store import AnyStore
+from fullrank.data.manifest import require_outside_stores
 from fullrank.inference.filters import seen_policy
 from fullrank.inference.predictor import Predictor
 from fullrank.models.sequential.reasoning.budget import AS_TRAINED, Budget
-from fullrank.run import Run, event_store_of
+from fullrank.run import Run, event_store_of, require_empty
+from fullrank.run_manifest import METRICS, SEALED, WEIGHTS, write_manifest
 from fullrank.serving.export.folder import MODELS, Exported, require_replaceable_export, write_export
-from fullrank.serving.export.graph import Graph, Traced
+from fullrank.serving.export.graph import Graph, Traced, trace
 from fullrank.serving.export.onnx import OPSET, OnnxGraph, write_onnx
 from fullrank.serving.export.parity import (
     Answer,
@@ -30,8 +33,6 @@ from fullrank.serving.export.parity import (
 )
 from fullrank.serving.export.ranker import ranker_graph
 from fullrank.serving.export.recommender import recommender_graph
-from fullrank.serving.export.run_folder import export_folder
-from fullrank.serving.export.torch_program import TorchGraph, write_program
 from fullrank.serving.export.vectors import USERS, write_index
 
 FOLDER = "folder"
@@ -56,7 +57,7 @@ def export_run(
 ) -> Exported | Run:
     """Write an export of a run to the folder `out`; one that is there is replaced, unless it is a run.
 
-    `to` is onnx, torch, faiss or folder, a run to ship (`run_folder.py`), which `logs` are of. `k` (100) and `seen`
+    `to` is onnx, torch, faiss or folder, a run to ship, which `logs` are of. `k` (100) and `seen`
     ("exclude") are built into the graph of a recommender. `int8` is of faiss, whose recall is then measured on
     histories of the store, `data` where it was moved. Raises `UserError` for a model that has no graph or no vectors,
     and where the graph does not answer as the run does.
@@ -174,3 +175,62 @@ def _vectors(run: Run, out: Path, int8: bool, data: AnyStore | str | Path | None
         out, run, catalog, "faiss",
         lambda folder: write_index(predictor, folder, histories, int8=int8, source=source),
     )  # fmt: skip
+
+
+def write_program(graph: Graph, folder: Path) -> Traced:
+    """Write the graph as `torch.export` saves it, for torch alone, in Python or by AOTInductor in C++.
+
+    Raises `UserError` where the model cannot be traced.
+    """
+    traced = trace(graph)
+    traced.program.example_inputs = None  # the archive would hold it as a pickle, and nothing reads it
+    with open_whole(folder / MODELS["torch"]) as file:
+        torch.export.save(traced.program, file)
+    return traced
+
+
+class TorchGraph:
+    """A program that was written by `write_program`, loaded again."""
+
+    def __init__(self, path: Path, inputs: Sequence[str]):
+        self.module = torch.export.load(path).module()
+        self.inputs = tuple(inputs)
+
+    def __call__(self, given: Mapping[str, np.ndarray]) -> Sequence[np.ndarray]:
+        """The outputs in order."""
+        with torch.inference_mode():
+            return [one.numpy() for one in self.module(*(torch.from_numpy(given[name]) for name in self.inputs))]
+
+
+def export_folder(run: Run, out: Path, *, logs: bool = False) -> Run:
+    """A sealed copy of a run in the new folder `out`: spec, weights, items or encoder, and metrics.jsonl with `logs`.
+
+    Every call and the service work from it anywhere. Every file is compared with its hash before it is copied. Raises
+    `UserError` for a run whose training has not ended, for a ranking run of format 1, which cannot do without its
+    store, and for a folder that is not empty.
+    """
+    if run.manifest.get("finished") is False:
+        raise UserError(
+            f"the training of {run.path} has not ended: finish it by resuming it, then export it",
+            code="training-not-ended",
+        )
+    if run.needs_store:
+        raise UserError(
+            f"{run.path} is of run format 1, whose vocabularies lie in its store alone: train it again to ship it",
+            code="run-needs-its-store",
+        )
+    require_outside_stores(out)
+    require_empty(out)
+    names = [name for name in SEALED if name != METRICS or logs]
+    with whole_folder(out, "a copy of a run") as folder:
+        require_empty(out)  # now that nobody else writes there
+        for name in names:
+            if (run.path / name).is_file() or name == WEIGHTS:
+                copy_file(run.file(name), folder / name)
+        write_manifest(folder, run.manifest, finished=True)
+        made = Run.open(folder).manifest["files"]
+        known = run.manifest.get("files", {})
+        differs = next((name for name in made if name in known and made[name] != known[name]), None)
+        if differs is not None:  # it changed between the look at its hash and the copy
+            raise UserError(f"{run.path / differs} changed while it was copied; export it again", code="file-damaged")
+    return Run.open(out)

@@ -16,13 +16,12 @@ from torch import Tensor, nn
 from fullrank.core.errors import UserError
 from fullrank.data.batch import Batch
 from fullrank.models.sequential.attention.hstu import HSTUAttention, bucket_edges
-from fullrank.models.sequential.encoders.fmlp import FMLPBlock
+from fullrank.models.sequential.encoders.fmlp import Filter, FMLPBlock
 from fullrank.models.sequential.items import Items, unit
 from fullrank.models.sequential.items.semantic import SemanticItems
 from fullrank.models.sequential.model import RecommenderModel
 from fullrank.models.sequential.reasoning import Reasoner
 from fullrank.models.sequential.reasoning.budget import Budget
-from fullrank.serving.export.fmlp import Convolution
 from fullrank.serving.export.graph import EXAMPLE_ROWS, Graph, Port
 
 EXCLUDED = 5
@@ -174,3 +173,24 @@ def recommender_graph(model: Any, k: int, *, hide_seen: bool, budget: Budget) ->
         Port("ids", "int64", ("B", module.k), "their numbers, -1 where none is left"),
     )
     return Graph(module, tuple(inputs), outputs, tuple(example), {"T": longest})
+
+
+class Convolution(nn.Module):
+    """FMLP-Rec's `Filter` as one convolution with a constant kernel: the product of two transforms.
+
+    Transforms of a traced graph fix the length of a history, and ONNX Runtime takes their sizes for others. The kernel
+    of a circular filter reaches the events behind a place too.
+    """
+
+    kernel: Tensor
+
+    def __init__(self, made: Filter):
+        super().__init__()
+        self.behind, self.before = 0 if made.causal else made.places - 1, made.places - 1
+        ago = torch.arange(self.before, -self.behind - 1, -1)
+        self.register_buffer("kernel", made.kernel().detach()[ago % made.places].T[:, None].contiguous())
+
+    def forward(self, x: Float[Tensor, "B T D"], batch: Batch) -> Float[Tensor, "B T D"]:
+        wide = x.float() * batch.valid[..., None] if self.behind else x.float()
+        padded = nn.functional.pad(wide.transpose(1, 2), (self.before, self.behind))
+        return nn.functional.conv1d(padded, self.kernel, groups=x.shape[2]).transpose(1, 2).to(x.dtype)
