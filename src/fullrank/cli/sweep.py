@@ -97,14 +97,22 @@ def sweep(
     from fullrank.sweeps.grid import Grid
     from fullrank.sweeps.jobs import from_settings
     from fullrank.sweeps.records import protocols_in_words, summarise_seeds
-    from fullrank.sweeps.sweep import Rung, ladder_rows, protocols_of_rungs, run_ladder, run_sweep, summarise_rungs
+    from fullrank.sweeps.sweep import (
+        Rung,
+        SweepOptions,
+        ladder_rows,
+        protocols_of_rungs,
+        run_ladder,
+        run_sweep,
+        summarise_rungs,
+    )
 
     output = Output(as_json)
     found = Grid.read(grid)
     if settings:
         found = found.with_settings(from_settings(settings))
     stores = [open_store(path) for path in data]
-    how: dict[str, Any] = {"max_hours": max_hours, "dry_run": dry_run, "results": results, "command": _command()}
+    how: SweepOptions = {"max_hours": max_hours, "dry_run": dry_run, "results": results, "command": _command()}
     how["engine"] = engine_of(engine, jobs, ray, job_cpus, job_gpus, placed, device)
     if len(stores) == 1:
         outcome = run_sweep(found, stores[0], out, **how)

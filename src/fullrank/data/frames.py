@@ -62,7 +62,7 @@ class InputTable:
     """
 
     def __init__(self, table: Any, what: str, *, separator: str | None = None):
-        self.what = what
+        self.what, self.table = what, table
         self.path = Path(table) if isinstance(table, (str, os.PathLike)) else None
         self.separator: str | None = None
         """Of a text file; None for other tables."""

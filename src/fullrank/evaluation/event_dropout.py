@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
-from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
@@ -23,8 +22,7 @@ from fullrank.core.errors import UserError
 from fullrank.core.random import uniform_draws
 from fullrank.data.batch import Batch
 from fullrank.inference.wrapped_model import WrappedModel
-from fullrank.models.contracts import Model, Scorer
-from fullrank.models.sequential.reasoning.budget import Budget
+from fullrank.models.contracts import Model
 
 STEP = 0x0D12
 """Where in the sequence of random numbers these are: apart from training steps at the same seed."""
@@ -41,11 +39,10 @@ class EventDropout(WrappedModel):
             )
         self.share, self.seed, self.longest = share, seed, model.max_length
 
-    def answer(self, batch: Batch, *, index: Any | None = None, budget: Budget | None = None) -> Scorer:
+    def read(self, batch: Batch) -> Batch:
         assert batch.rows is not None
         draws = uniform_draws(self.seed, STEP, batch.rows, batch.items.shape[1])
-        seen = drop_events(batch, keep_mask(draws, batch.valid, self.share), self.longest)
-        return super().answer(seen, index=index, budget=budget)
+        return drop_events(batch, keep_mask(draws, batch.valid, self.share), self.longest)
 
 
 def keep_mask(draws: Float[Tensor, "B T"], valid: Bool[Tensor, "B T"], share: float) -> Bool[Tensor, "B T"]:

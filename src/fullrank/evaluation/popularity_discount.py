@@ -18,7 +18,6 @@ from torch import Tensor
 from fullrank.data.batch import Batch
 from fullrank.inference.wrapped_model import WrappedModel
 from fullrank.models.contracts import Model, Scorer
-from fullrank.models.sequential.reasoning.budget import Budget
 
 
 @dataclass(frozen=True)
@@ -43,6 +42,5 @@ class PopularityDiscount(WrappedModel):
         super().__init__(model)
         self.discount = weight * torch.as_tensor(counts).float().log1p()
 
-    def answer(self, batch: Batch, *, index: Any | None = None, budget: Budget | None = None) -> Scorer:
-        discount = self.discount.to(batch.items.device)
-        return DiscountedScorer(super().answer(batch, index=index, budget=budget), discount)
+    def scored(self, scorer: Scorer, batch: Batch) -> Scorer:
+        return DiscountedScorer(scorer, self.discount.to(batch.items.device))

@@ -13,6 +13,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal, TypeVar
 
+import torch
+import torch.distributed as dist
+from jaxtyping import Float, Int
 from pydantic import Field, model_validator
 from torch import Tensor
 
@@ -23,7 +26,6 @@ from fullrank.inference.code_search import BeamSearch, GraphSearch
 from fullrank.inference.exact import top_k
 from fullrank.inference.filters import BatchFilter
 from fullrank.inference.pruned import PrunedSearch
-from fullrank.inference.sharded import sharded_top_k
 from fullrank.inference.trie_beam import TrieBeam
 from fullrank.inference.wrapped_model import WrappedModel
 from fullrank.models.contracts import DenseScorer, Scorer
@@ -137,3 +139,26 @@ def _own(scorer: Scorer, kind: type[S]) -> S:
             code="decoding-needs-own-scores",
         )
     return scorer
+
+
+@torch.inference_mode()
+def sharded_top_k(
+    scorer: ShardedScorer, k: int, *, filters: BatchFilter | None = None, block: int = 8192
+) -> tuple[Float[Tensor, "B k"], Int[Tensor, "B k"]]:
+    """Exact top-k among items that several processes hold together: each ranks its own, and the lists are merged.
+
+    All processes ask for the same users together, and each gets the whole lists in the order of one process. What goes
+    between them is k scores and ids of a user, not the scores of a block. Raises `UserError` as `top_k` does.
+    """
+    shard = scorer.shard
+    found = top_k(scorer.own, k, filters=filters, block=block, first=shard.low)
+    values, ids = (torch.cat(_of_all(part, shard.group, shard.world), 1) for part in found)
+    # ids rise from process to process, so a stable sort keeps equal scores in order of their ids
+    values, at = values.sort(dim=1, descending=True, stable=True)
+    return values[:, :k], ids.gather(1, at[:, :k])
+
+
+def _of_all(part: Tensor, group: Any, world: int) -> list[Tensor]:
+    parts = [torch.empty_like(part) for _ in range(world)]
+    dist.all_gather(parts, part.contiguous(), group=group)
+    return parts

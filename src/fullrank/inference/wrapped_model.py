@@ -31,4 +31,13 @@ class WrappedModel(nn.Module, Model):
         return self.model.index_items()
 
     def answer(self, batch: Batch, *, index: Any | None = None, budget: Budget | None = None) -> Scorer:
-        return scorer_of(self.model, batch, index, budget)
+        batch = self.read(batch)
+        return self.scored(scorer_of(self.model, batch, index, budget), batch)
+
+    def read(self, batch: Batch) -> Batch:
+        """What the model inside reads of these histories."""
+        return batch
+
+    def scored(self, scorer: Scorer, batch: Batch) -> Scorer:
+        """The answer, of that of the model inside."""
+        return scorer

@@ -22,6 +22,8 @@ from fullrank.sweeps.processes import LocalProcesses
 from fullrank.sweeps.records import Outcome, RowsFile
 
 HOUR = 3600.0
+MEASURE_SECONDS = 3.0
+"""Of training and of evaluation, from which the cost of a job is told."""
 NO_TIME = 1e-9
 """Hours in which nothing starts, but everything is priced."""
 
@@ -36,7 +38,6 @@ def run_jobs(
     progress: bool = True,
     kept: Callable[[Outcome], None] | None = None,
     engine: Engine = Local(),
-    measure_seconds: float = 3.0,
     start: Callable[[Job], bool] = lambda job: True,
 ) -> Outcome:
     """Hand the jobs to the engine in order. `kept` is called after every new row, and once when all is over.
@@ -63,7 +64,7 @@ def run_jobs(
             check_job_folder(job, store, folder)
         display = Display(jobs, folder, outcome, enabled=progress)
         display.begin(left)
-        outcome.costs = measure_costs(left, store, seconds=measure_seconds, on_job=display.measuring, device=device)
+        outcome.costs = measure_costs(left, store, seconds=MEASURE_SECONDS, on_job=display.measuring, device=device)
         outcome.estimate = [_priced(job, _seconds(job, outcome, folder)) for job in left]
         display.show_costs(max_hours)
         if dry_run:

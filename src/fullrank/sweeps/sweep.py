@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 from fullrank.core.checks import check_flag, check_number, check_path, check_type
 from fullrank.core.errors import UserError
@@ -75,31 +75,43 @@ def check_study(store: Any, out: Any, max_hours: Any, dry_run: Any, command: Any
         check_type("command", command, str, "a text, what was typed")
 
 
+class SweepOptions(TypedDict, total=False):
+    """Options of a sweep or a ladder, as `sweep` explains them."""
+
+    max_hours: float | None
+    dry_run: bool
+    results: str | Path | None
+    command: str | None
+    progress: bool
+    engine: Engine
+
+
+AS_USUAL: SweepOptions = {
+    "max_hours": None, "dry_run": False, "results": None, "command": None, "progress": True, "engine": Local(),
+}  # fmt: skip
+
+
 def run_sweep(
     grid: Grid,
     store: AnyStore,
     out: str | Path,
     *,
-    max_hours: float | None = None,
-    dry_run: bool = False,
-    results: str | Path | None = None,
-    command: str | None = None,
-    progress: bool = True,
-    engine: Engine = Local(),
     kept: Callable[[Outcome], None] | None = None,
+    **options: Unpack[SweepOptions],
 ) -> Outcome:
     """`sweep` with all that is known of it: rows, costs, what was not run. `kept` is called after each row."""
-    jobs = grid.jobs()
-    place = results_file(results)
+    options = AS_USUAL | options
+    place = results_file(options["results"])
 
     def keep(outcome: Outcome) -> None:
         if place is not None:
-            write_results(place, sweep_results(grid, store, outcome, command))
+            write_results(place, sweep_results(grid, store, outcome, options["command"]))
         if kept is not None:
             kept(outcome)
 
     return run_jobs(
-        jobs, store, out, max_hours=max_hours, dry_run=dry_run, progress=progress, kept=keep, engine=engine
+        grid.jobs(), store, out, max_hours=options["max_hours"], dry_run=options["dry_run"],
+        progress=options["progress"], engine=options["engine"], kept=keep,
     )  # fmt: skip
 
 
@@ -140,13 +152,8 @@ def run_ladder(
     stores: Sequence[AnyStore],
     out: str | Path,
     *,
-    max_hours: float | None = None,
-    dry_run: bool = False,
-    results: str | Path | None = None,
-    command: str | None = None,
-    progress: bool = True,
     on_store: Callable[[AnyStore], None] | None = None,
-    engine: Engine = Local(),
+    **options: Unpack[SweepOptions],
 ) -> list[Rung]:
     """Run the grid on each store in turn, within `max_hours` for all of them; `results` and `engine` as in `sweep`.
 
@@ -159,7 +166,13 @@ def run_ladder(
                 f"two of the stores are called {name!r}, and each has a folder of its name: rename one",
                 code="same-store-name",
             )
-    folder, begun, place = Path(out), time.perf_counter(), results_file(results)
+    options = AS_USUAL | options
+    folder, begun, place, max_hours = (
+        Path(out),
+        time.perf_counter(),
+        results_file(options["results"]),
+        options["max_hours"],
+    )
     jobs = grid.jobs()
     rungs = [Rung(store, Outcome(jobs, store.fingerprint, RowsFile(folder / store.path.name))) for store in stores]
 
@@ -167,7 +180,7 @@ def run_ladder(
         rung.outcome = outcome
         write_jsonl(folder / "rows.jsonl", (jsonable(row) for row in ladder_rows(rungs)))
         if place is not None:
-            write_results(place, _results(grid, rungs, command))
+            write_results(place, _results(grid, rungs, options["command"]))
 
     with folder_lock(folder, "sweep"):
         for rung in rungs:
@@ -175,8 +188,8 @@ def run_ladder(
                 on_store(rung.store)
             left = None if max_hours is None else max(NO_TIME, max_hours - (time.perf_counter() - begun) / HOUR)
             rung.outcome = run_sweep(
-                grid, rung.store, folder / rung.store.path.name, max_hours=left, dry_run=dry_run, progress=progress,
-                engine=engine, kept=partial(keep, rung),
+                grid, rung.store, folder / rung.store.path.name, kept=partial(keep, rung), max_hours=left,
+                dry_run=options["dry_run"], progress=options["progress"], engine=options["engine"],
             )  # fmt: skip
     return rungs
 

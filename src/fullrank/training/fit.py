@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import lightning
 import torch
@@ -28,7 +28,7 @@ from fullrank.models.ranking.model import RankingModule
 from fullrank.models.sequential.model import RecommenderModel
 from fullrank.run import Run, build_model, is_run, load_weights, write_run, write_weights
 from fullrank.run_manifest import reopen_run, seal_run
-from fullrank.training import Callback
+from fullrank.training import AS_USUAL, FitOptions
 from fullrank.training.checkpoint import (
     Checkpoint,
     CheckpointState,
@@ -42,7 +42,7 @@ from fullrank.training.distributed import join_processes, launched, sum_over_ran
 from fullrank.training.freezing import freeze_below
 from fullrank.training.fsdp import check_encoder, shard_blocks
 from fullrank.training.log import MetricsLog, TrainingProgress, make_loggers
-from fullrank.training.loop import FitModule, TrainingLoop
+from fullrank.training.loop import FitModule, Fitting, TrainingLoop
 from fullrank.training.mirror import Mirror
 from fullrank.training.optim import make_optimizer
 from fullrank.training.precision import settled
@@ -62,38 +62,22 @@ def fit(
     experiment: Experiment,
     store: AnyStore,
     out: str | Path,
-    *,
-    resume: bool = False,
-    overwrite: bool = False,
-    init_from: Run | None = None,
-    loggers: tuple[str, ...] = (),
-    callbacks: tuple[Callback, ...] = (),
-    device: str = "auto",
-    progress: bool = True,
-    checkpoints: str | None = None,
+    **options: Unpack[FitOptions],
 ) -> Run:
-    """Train `experiment` on `store` and return the run folder `out`, opened.
-
-    `resume` continues a run of the same spec and data that was cut off, to the same weights bit for bit (on the CPU,
-    with one thread count). `init_from` starts from the weights of an earlier run; items, and the values of a ranking
-    model's fields, are matched by external id. `overwrite` replaces the run that is there with the first checkpoint of
-    the new one: until then it stays whole. The folder is locked while it is written. `checkpoints` is a URL of fsspec
-    that the folder is copied to at each checkpoint; `resume` goes on from there where the folder has fewer steps.
-    """
-    folder, where = without_dots(out), resolve_device(device)
+    """Train `experiment` on `store` and return the run folder `out`, opened; it is locked while it is written."""
+    options = AS_USUAL | options
+    folder, where = without_dots(out), resolve_device(options["device"])
     experiment = settled(experiment, where)
-    mirror = None if checkpoints is None else Mirror(checkpoints)
-    if mirror is not None and resume:  # several machines have to begin at one step
+    mirror = None if options["checkpoints"] is None else Mirror(options["checkpoints"])
+    if mirror is not None and options["resume"]:  # several machines have to begin at one step
         mirror.restore(folder, unless_behind=launched().world == 1)
     elif mirror is not None and launched().rank == 0:
-        mirror.require_free(overwrite=overwrite)
+        mirror.require_free(overwrite=options["overwrite"])
     join_processes(where)
     if mirror is not None:
         sum_over_ranks(torch.zeros((), device=where))  # every process has downloaded what it needs
     with folder_lock(folder, "train") if launched().rank == 0 else nullcontext():
-        _fit_locked(
-            experiment, store, folder, resume, overwrite, init_from, loggers, callbacks, where, progress, mirror
-        )  # fmt: skip
+        _fit_locked(experiment, store, folder, options, where, mirror)
         if mirror is not None and launched().rank == 0:
             mirror.push(folder)  # sealed
     if mirror is not None and launched().world > 1:
@@ -107,19 +91,16 @@ def _fit_locked(
     experiment: Experiment,
     store: AnyStore,
     folder: Path,
-    resume: bool,
-    overwrite: bool,
-    init_from: Run | None,
-    loggers: tuple[str, ...],
-    callbacks: tuple[Callback, ...],
+    options: FitOptions,
     where: torch.device,
-    progress: bool,
     mirror: Mirror | None,
 ) -> None:
     """Check all that can be checked, then train: nothing of an old run is lost before the new one has a checkpoint."""
+    resume, overwrite, init_from = options["resume"], options["overwrite"], options["init_from"]
+    callbacks, first_rank = options["callbacks"], launched().rank == 0
     resumed = Run.open(folder) if resume and is_run(folder) else None
     experiment = selection_settled(experiment, store, resumed)
-    if launched().rank == 0:  # the others may come when it has begun to write
+    if first_rank:  # the others may come when it has begun to write
         check_folder(folder, experiment, store, resume=resume, overwrite=overwrite, init_from=init_from)
     resume = resumed is not None
     source = initial_run(folder) if resume else init_from
@@ -133,7 +114,7 @@ def _fit_locked(
     torch.manual_seed(experiment.seed)
     model: Any = build_model(experiment, data.known, where, shard)
     gradient = isinstance(model, RecommenderModel | RankingModule)
-    given = {"loggers": loggers, "callbacks": callbacks, "init_from (--from)": init_from is not None}
+    given = {"loggers": options["loggers"], "callbacks": callbacks, "init_from (--from)": init_from is not None}
     if not gradient and any(given.values()):
         raise UserError(
             f"{experiment.recipe} is a baseline, which is fitted at once and has no steps to watch and no weights to "
@@ -161,13 +142,12 @@ def _fit_locked(
         make_optimizer(model, experiment.training)  # for what it refuses
     untrained = gradient and experiment.training.max_epochs == 0
     loader = data.loader(model, launched().world) if gradient and not untrained else None
-    if loader is not None and loader.total < experiment.training.batch_size and launched().rank == 0:
+    if loader is not None and loader.total < experiment.training.batch_size and first_rank:
         log.warning(
             f"note: training.batch_size={experiment.training.batch_size:,} is more than the {loader.total:,} "
             f"{'events' if loader.by == 'tokens' else 'rows'} that an epoch has: each epoch is one step"
         )
-    tools = make_loggers(loggers, folder) if launched().rank == 0 else ()
-    first_rank = launched().rank == 0
+    tools = make_loggers(options["loggers"], folder) if first_rank else ()
     run = RunFolder(folder, replaces=first_rank and overwrite and not resume and bool(foreign_files(folder)))
     try:
         if first_rank:
@@ -186,7 +166,8 @@ def _fit_locked(
             run.publish()
         else:
             metrics = MetricsLog(run.path, tools, wait=not run.published)
-            _fit(model, experiment, data, loader, run, kept, metrics, callbacks, progress, where, mirror)
+            fitting = Fitting(experiment, data, loader, run, metrics, callbacks, mirror)
+            _fit(model, fitting, kept, where, progress=options["progress"])
             if first_rank:
                 seal_run(run.path)
     finally:
@@ -195,18 +176,13 @@ def _fit_locked(
 
 def _fit(
     model: RecommenderModel | RankingModule,
-    experiment: Experiment,
-    data: DataModule,
-    loader: Batches,
-    out: RunFolder,
+    fitting: Fitting,
     kept: Checkpoint | None,
-    metrics: MetricsLog,
-    callbacks: tuple[Callback, ...],
-    progress: bool,
     device: torch.device,
-    mirror: Mirror | None,
+    *,
+    progress: bool,
 ) -> None:
-    training = experiment.training
+    training, loader, metrics = fitting.experiment.training, fitting.loader, fitting.log
     total = loader.steps_per_epoch * training.max_epochs
     state = CheckpointState()
     if kept is not None:
@@ -217,24 +193,24 @@ def _fit(
         state = kept.state
         if state.finished:
             if launched().rank == 0:
-                check_run_weights(out.path, state.run_weights)
+                check_run_weights(fitting.out.path, state.run_weights)
             return
     first = state.step
     compile_part(model, training, device)
     if training.shard_encoder:
         shard_blocks(model, device)
-    module = FitModule(model, training, experiment.seed, first=first, total=total, cuts=state.cuts)
+    module = FitModule(model, training, fitting.experiment.seed, first=first, total=total, cuts=state.cuts)
     module.kept = kept
     if launched().rank == 0:
         metrics.keep_until(first)
     progress_bar = TrainingProgress(progress and launched().rank == 0, total, first)
-    loop = TrainingLoop(experiment, data, loader, out, metrics, progress_bar, callbacks, state, mirror)
+    loop = TrainingLoop(fitting, progress_bar, state)
     try:
         _run_steps(module, loader, first, total, loop, device)
     finally:
         progress_bar.close()
     if launched().rank == 0:
-        check_run_weights(out.path, loop.run_weights)  # those of before a resume may have been damaged since
+        check_run_weights(fitting.out.path, loop.run_weights)  # those of before a resume may have been damaged since
     for tool in metrics.loggers:
         tool.finalize("success")
 

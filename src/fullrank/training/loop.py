@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import time
+from dataclasses import dataclass
 from typing import Any
 
 import lightning
@@ -73,7 +74,7 @@ class FitModule(lightning.LightningModule):
         self.micro_batch = 0
         self.shards = {f"model.{name}": shard for name, shard in sharded_parameters(model).items()}
         """The parameters of which this process holds a part."""
-        self.by_row = list(model.row_parameters()) if isinstance(model, RankingModule) else []
+        self.by_row = list(model.row_parameters())
         """Tables with sparse gradients, which processes sum by row."""
         leave_to_us(self, model, self.by_row)
 
@@ -146,25 +147,27 @@ LOG_EVERY = 50
 REMEDY = "lower training.lr or set training.clip_norm=1"
 
 
+@dataclass(frozen=True)
+class Fitting:
+    """The experiment and its data, and where what comes of them is written."""
+
+    experiment: Experiment
+    data: DataModule
+    loader: Batches
+    out: RunFolder
+    log: MetricsLog
+    callbacks: tuple[Callback, ...]
+    mirror: Mirror | None = None
+
+
 class TrainingLoop(lightning.Callback):
     """Keeps a run's book. Epochs are ours, not Lightning's: the loader is one stream from first step to last."""
 
-    def __init__(
-        self,
-        experiment: Experiment,
-        data: DataModule,
-        loader: Batches,
-        out: RunFolder,
-        log: MetricsLog,
-        progress: TrainingProgress,
-        callbacks: tuple[Callback, ...],
-        state: CheckpointState,
-        mirror: Mirror | None = None,
-    ):
-        self.mirror = mirror
-        self.experiment, self.data, self.loader, self.out = experiment, data, loader, out
-        self.metrics_log, self.progress, self.callbacks = log, progress, callbacks
-        self.validates = data.validates
+    def __init__(self, fitting: Fitting, progress: TrainingProgress, state: CheckpointState):
+        self.experiment, self.data, self.loader = fitting.experiment, fitting.data, fitting.loader
+        self.out, self.metrics_log, self.mirror = fitting.out, fitting.log, fitting.mirror
+        self.progress, self.callbacks = progress, fitting.callbacks
+        self.validates = fitting.data.validates
         self.best, self.best_epoch, self.validations_without_gain = state.best, state.best_epoch, state.stale
         self.run_weights = state.run_weights
         self.epoch_sums = dict(state.sums)

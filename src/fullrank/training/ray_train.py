@@ -13,7 +13,7 @@ import os
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 
@@ -25,7 +25,7 @@ from fullrank.core.ray_cluster import ray_cluster, require_ray
 from fullrank.data.impressions.store import AnyStore, open_store
 from fullrank.experiment import Experiment
 from fullrank.run import Run, is_run
-from fullrank.training import Callback
+from fullrank.training import AS_USUAL, FitOptions
 from fullrank.training.distributed import launched, sum_over_ranks
 from fullrank.training.fit import fit
 from fullrank.training.mirror import Mirror
@@ -72,8 +72,7 @@ class WorkerTask:
     out: Path
     home: Path
     """The folder that relative paths in settings start from."""
-    how: dict[str, Any]
-    """The other arguments of `fit`."""
+    options: FitOptions
     old: int | None
     """What tells the run that is to be replaced from the new one, where there is one."""
     threads: int
@@ -84,15 +83,7 @@ def fit_on_ray(
     experiment: Experiment,
     store: AnyStore,
     out: str | Path,
-    *,
-    resume: bool = False,
-    overwrite: bool = False,
-    init_from: Run | None = None,
-    loggers: tuple[str, ...] = (),
-    callbacks: tuple[Callback, ...] = (),
-    device: str = "auto",
-    progress: bool = True,
-    checkpoints: str | None = None,
+    **options: Unpack[FitOptions],
 ) -> Run:
     """`fit` by the workers of a Ray cluster; the arguments are those of `fit`.
 
@@ -100,6 +91,8 @@ def fit_on_ray(
     more often than `on.failures` allows.
     """
     require_ray(on.address)
+    options = AS_USUAL | options
+    device, overwrite, checkpoints = options["device"], options["overwrite"], options["checkpoints"]
     if launched().world > 1:
         raise UserError("training on Ray starts its own processes; start it without torchrun", code="one-process-only")
     if device not in ("auto", "cpu", "cuda"):
@@ -109,16 +102,14 @@ def fit_on_ray(
         )
     folder = Path(os.path.abspath(without_dots(out)))
     mirror = None if checkpoints is None else Mirror(checkpoints)
-    check_folder(folder, experiment, store, resume=resume, overwrite=overwrite, init_from=init_from)
-    if mirror is not None and not resume:  # a worker that is started again would go on from an older run
+    check_folder(
+        folder, experiment, store, resume=options["resume"], overwrite=overwrite, init_from=options["init_from"]
+    )  # fmt: skip
+    if mirror is not None and not options["resume"]:  # a worker that is started again would go on from an older run
         mirror.require_free(overwrite=overwrite)
-    how = {
-        "resume": resume, "overwrite": overwrite, "init_from": init_from, "loggers": loggers, "callbacks": callbacks,
-        "progress": progress, "checkpoints": checkpoints,
-    }  # fmt: skip
     path = Path(os.path.abspath(store.path))
     task = WorkerTask(
-        experiment, path, store.fingerprint, folder, Path.cwd(), how, _identity(folder) if overwrite else None,
+        experiment, path, store.fingerprint, folder, Path.cwd(), options, _identity(folder) if overwrite else None,
         on.worker_cpus,
     )  # fmt: skip
     with ray_cluster(on.address) as ray, scratch_folder() as scratch:
@@ -180,15 +171,15 @@ def _work(config: dict[str, Any]) -> None:
             pass
     # the first worker says it for all: another one may look when it has begun to write
     resume = bool(sum_over_ranks(torch.tensor(float(first and _has_begun(task)), device=where)))
-    how = task.how | ({"resume": True, "overwrite": False} if resume else {})
-    fit(task.experiment, store, task.out, device=str(where), **how)
+    again: FitOptions = {"resume": True, "overwrite": False} if resume else {}
+    fit(task.experiment, store, task.out, **(task.options | again | {"device": str(where)}))
 
 
 def _has_begun(task: WorkerTask) -> bool:
     """Whether there is something to go on from: of the first start, or of those before this one."""
     begun = is_run(task.out) and (task.old is None or _identity(task.out) != task.old)
-    checkpoints = task.how["checkpoints"]
-    return task.how["resume"] or begun or (checkpoints is not None and Mirror(checkpoints).pointer() is not None)
+    checkpoints = task.options["checkpoints"]
+    return task.options["resume"] or begun or (checkpoints is not None and Mirror(checkpoints).pointer() is not None)
 
 
 def _identity(folder: Path) -> int | None:

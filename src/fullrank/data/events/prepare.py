@@ -5,7 +5,7 @@ Filters are pure functions, events to events; the manifest gets the counts after
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from logging import INFO
@@ -20,7 +20,7 @@ from fullrank.core.log import logger, shown_at
 from fullrank.data.column_names import TimeColumn, check_column, check_time_column, check_unit, with_keywords
 from fullrank.data.events import spark, splits, stream, write
 from fullrank.data.events.filters import Missing, Prepare, k_core, of_types, rated, without_duplicates
-from fullrank.data.events.needed_memory import Fitting, parts_to_fit
+from fullrank.data.events.needed_memory import parts_to_fit
 from fullrank.data.events.part_work import PartRunner
 from fullrank.data.events.parts import MOST_PARTS
 from fullrank.data.events.store import Store, require_replaceable_store
@@ -110,9 +110,13 @@ def prepare(
         if fitting is not None:
             parts = fitting.parts
         if parts is not None:
-            store = _prepare_parts(
-                source, events, place, items, users, spec, level, notes, parts, engine, master, items_id, fitting
-            )
+            if users is not None:
+                raise UserError(
+                    "a store in parts keeps no table of users: leave out users, or parts", code="setting-without-effect"
+                )
+            check = fitting.require if fitting is not None else Path.exists
+            told = Told(items, spec.columns.item, items_id, source.typed, tuple(notes), _names(events, items, None))
+            store = _prepare_parts(source, place, spec, level, parts, engine, master, told, check)
         else:
             store = _prepare_locked(source, events, place, items, users, spec, level, notes, items_id)
     if level < INFO:  # who asked for no steps is told of doubts all the same; the command line prints all notes itself
@@ -188,27 +192,20 @@ def _prepare_locked(
 
 
 def _prepare_parts(
-    source: InputTable, events: Any, place: Path, items: Any, users: Any, spec: Prepare, level: int,
-    notes: Sequence[str], count: int, engine: Engine, master: str | None, items_id: str | None,
-    fitting: Fitting | None,
+    source: InputTable, place: Path, spec: Prepare, level: int, count: int, engine: Engine, master: str | None,
+    told: Told, check: Callable[[Path], Any],
 ) -> Store:  # fmt: skip
     def say(step: str, facts: dict[str, Any]) -> None:
         log.log(level, _step(step, facts))
 
-    if users is not None:
-        raise UserError(
-            "a store in parts keeps no table of users: leave out users, or parts", code="setting-without-effect"
-        )
     runner: PartRunner | None = None
     if engine == "spark":
         spark.require_readable(source)
-        session = spark.session_of(events, master)
-        read, runner = partial(spark.read_on_spark, session, events, spec, count), spark.OnSpark(session)
+        session = spark.session_of(source.table, master)
+        read, runner = partial(spark.read_on_spark, session, source.table, spec, count), spark.OnSpark(session)
     else:
         read = partial(stream.read_pieces, source, spec, count)
-    check = fitting.require if fitting is not None else Path.exists
-    told = Told(items, spec.columns.item, items_id, source.typed, tuple(notes), _names(events, items, None))
-    stream.prepare_parts(read, runner, place, spec, count, told, stream.identity_of(events), say, check)
+    stream.prepare_parts(read, runner, place, spec, count, told, stream.identity_of(source.table), say, check)
     store = Store.open(place, verify=False)
     say(f"wrote {str(place)!r}", store.manifest["counts"])
     return store
