@@ -13,7 +13,7 @@ problems states in a Protocol what that is, and registers its two in one table; 
     analysis.report.report.REPORT    a page about some runs               a function of their results and the split
     analysis.report.collect.FAMILIES what a page takes from a run folder  `analysis.report.collect.Family`
     serving.app.SERVICES             the service of a run, and its routes `serving.base.BaseService`
-    serving.trials.TRIALS            how a new version is tried           `serving.trials.Trial`
+    serving.watching.TRIALS          how a new version is tried           `serving.watching.Trial`
 
 The tables stand in their rooms because nothing here may import them: this module stands below all of them.
 """

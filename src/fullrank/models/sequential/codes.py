@@ -27,7 +27,7 @@ STREAMS = 1 << 14
 
 @dataclass(frozen=True)
 class GeneratedScorer:
-    """Satisfies `batch.Scorer`: an item's score is the log-probability of its codes."""
+    """Satisfies `contracts.Scorer`: an item's score is the log-probability of its codes."""
 
     encoder: Encoder
     task: GenerateTask
