@@ -118,11 +118,10 @@ class FastEncoder:
         `barred` are items that nobody is shown; they cost nothing at a request. It shares what is compiled, and without
         `vectors` the table too.
         """
-        own = (self._ranking, self._reads, self._covers, self._timed, self._cosine)
+        made = copy(self)
         if vectors is not None:
-            made = FastEncoder(*own, vectors.contiguous())
-        else:
-            made = copy(self)
+            made._vectors = vectors.contiguous()
+            made.search = FastSearch(unit(made._vectors) if self._cosine else made._vectors)
         made.search = made.search.barring(barred)
         return made
 

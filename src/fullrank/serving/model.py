@@ -63,10 +63,9 @@ class ServedModel:
         self.run, self.name, self.state, self.settings = run, name, state, settings
         self._barring: tuple[State, LiveItems, Finder] | None = None
         self.numbers = ItemNumbers(state.items.ids)
-        self.reads_times = state.predictor.model.reads_times
-        reasoner = state.predictor.model.reasoner
-        self._own_steps = 0 if reasoner is None else reasoner.steps
-        self.allows_empty = state.predictor.model.allows_empty
+        model = state.predictor.model
+        self.reads_times, self.allows_empty = model.reads_times, model.allows_empty
+        self._own_steps = 0 if model.reasoner is None else model.reasoner.steps
 
     @classmethod
     def open(cls, folder: str | Path, name: str, settings: ServeSettings, documents: Documents) -> ServedModel:
@@ -168,8 +167,8 @@ class ServedModel:
             known, times = self._timed(history, size)
         if asked.filters:
             items.mask(asked.filters)  # what cannot be asked is told now
-        ranked = self.state.ranker is not None and asked.ranker is not False
-        if asked.ranker and self.state.ranker is None:
+        ranked = self.ranked and asked.ranker is not False
+        if asked.ranker and not self.ranked:
             raise UserError("this service has no ranker: leave ranker out", code="no-ranker")
         if asked.context:
             if not ranked or self.state.ranker is None:

@@ -20,6 +20,7 @@ from pydantic import Field
 from torch import Tensor
 
 from fullrank.core.bounds import LEAST_TEMPERATURE, MOST_FACTOR
+from fullrank.core.errors import UserError
 from fullrank.models.contracts import Queries, Record, Step
 from fullrank.models.sequential.regularizers import Penalty, PenaltySpec
 from fullrank.models.sequential.requirements import Requirement
@@ -40,16 +41,17 @@ class DROS(PenaltySpec):
         return DROSPenalty(self)
 
 
+NEGATIVES = Requirement(
+    lambda model: model.loss.sampled,
+    "the penalty dros reads the scores of sampled negatives, and this loss draws none (an exact softmax such as "
+    "cross_entropy never does); use model.loss=bce, gbce or sampled_softmax, or drop the penalty",
+    code="loss-without-negatives",
+)
+
+
 class DROSPenalty(Penalty):
     reads_every_item = False
-    requires = (
-        Requirement(
-            lambda model: model.loss.sampled,
-            "the penalty dros reads the scores of sampled negatives, and this loss draws none (an exact softmax such "
-            "as cross_entropy never does); use model.loss=bce, gbce or sampled_softmax, or drop the penalty",
-            code="loss-without-negatives",
-        ),
-    )
+    requires = (NEGATIVES,)
 
     def __init__(self, spec: DROS):
         super().__init__()
@@ -61,7 +63,8 @@ class DROSPenalty(Penalty):
 
     def _parts(self, q: Queries, record: Record) -> tuple[Tensor, Tensor]:
         positive, negative, ids = record.positive, record.negative, record.negative_ids
-        assert positive is not None and negative is not None and ids is not None  # of a loss that is `sampled`
+        if positive is None or negative is None or ids is None:  # of a loss that says it is sampled, and is not
+            raise UserError(NEGATIVES.sentence, code=NEGATIVES.code)
         counted = torch.ones_like(ids, dtype=torch.bool) if record.kept is None else record.kept
         missed = self._worst((-positive).sigmoid().square(), q.table.log_q(q.targets))
         raised = self._worst(negative.sigmoid().square()[counted], q.table.log_q(ids[counted]))
