@@ -87,8 +87,6 @@ class Sprint(PenaltySpec):
     """Penalise the attention from a decoder to the history that it answers too (of `seq2seq`)."""
     exact_bound: bool = False
     """Multiply n_h by the smoothed largest row sum, where rows do not sum to one (HSTU): |A|^2 <= |A|_1 |A|_inf."""
-    normalise_count: bool = False
-    """Take log(number of valid keys) / t off n_h, which then depends less on the size of the batch."""
     dropped_weights: bool = False
     """Column sums of the weights after dropout, as in the authors' code."""
     warmup: int = Field(15, ge=0, le=MOST_COUNT)
@@ -103,7 +101,7 @@ class Sprint(PenaltySpec):
             )
         if not self.attention:
             named = ("temperature", "head_reduction", "value_norms", "projections", "column_mean", "between",
-                     "exact_bound", "normalise_count", "dropped_weights")  # fmt: skip
+                     "exact_bound", "dropped_weights")  # fmt: skip
             idle = [n for n in named if getattr(self, n) != type(self).model_fields[n].default]
             if idle:
                 raise UserError(
@@ -260,10 +258,9 @@ class SprintPenalty(Penalty):
         spec = self.spec
         if not any(c.valid.any() for c in noted):
             return torch.zeros((), device=next(module.parameters()).device)
-        smooth = spec.temperature, spec.normalise_count
-        mass = largest_sum([_received(c, mean=spec.column_mean) for c in noted], noted, *smooth)
+        mass = largest_sum([_received(c, mean=spec.column_mean) for c in noted], noted, spec.temperature)
         if spec.exact_bound:
-            mass = mass * largest_sum([c.rows for c in noted if c.rows is not None], noted, *smooth)
+            mass = mass * largest_sum([c.rows for c in noted if c.rows is not None], noted, spec.temperature)
         joint = spec.head_reduction == "joint"
         if value is None:
             return self._outer(mass.sum() if joint else mass).mean()
@@ -332,11 +329,8 @@ def _received(noted: ColumnSums, *, mean: bool) -> Float[Tensor, "B H T"]:
     return noted.sums / seen_by.clamp_min(1)[:, None]
 
 
-def largest_sum(sums: list[Tensor], noted: list[ColumnSums], temperature: float, normalise: bool) -> Float[Tensor, "H"]:
+def largest_sum(sums: list[Tensor], noted: list[ColumnSums], temperature: float) -> Float[Tensor, "H"]:
     """n_h of one layer: the log-sum-exp over all valid tokens of the batch, of every time the layer was passed."""
     together = torch.cat([s.float().transpose(0, 1).flatten(1) for s in sums], 1)
     valid = torch.cat([c.valid.flatten() for c in noted])
-    smooth = (temperature * together).masked_fill(~valid, -math.inf).logsumexp(1)
-    if normalise:
-        smooth = smooth - valid.sum().float().log()
-    return smooth / temperature
+    return (temperature * together).masked_fill(~valid, -math.inf).logsumexp(1) / temperature
