@@ -6,6 +6,7 @@ A component's hyperparameters are declared once, in its Spec; ``kind`` is the co
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from collections.abc import Mapping
@@ -14,6 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
+from fullrank.core.constraints import Constraint
 from fullrank.core.errors import UserError, brief, did_you_mean, middle_cut
 from fullrank.core.overrides import put_setting, read_setting
 from fullrank.core.readers import read_json_text, read_yaml_text
@@ -70,6 +72,15 @@ class Spec(BaseModel):
                         code="unknown-setting",
                     )
         return given
+
+    @model_validator(mode="after")
+    def _keep_constraints(self: S) -> S:
+        for name, constraint in _constraints(type(self)):
+            if (sentence := constraint.broken(self, name)) is not None:
+                kind, several = getattr(self, "kind", None), getattr(self, "name", None)  # the name of one in a list
+                whose = f"{kind} {several!r}: " if kind and several else f"{kind}: " if kind else ""
+                raise UserError(whose + sentence, code=constraint.code)
+        return self
 
     @classmethod
     def _without_removed(cls, given: dict[Any, Any]) -> dict[Any, Any]:
@@ -132,6 +143,13 @@ class Spec(BaseModel):
         if refusal is not None:
             raise refusal
         return type(self).parse(tree)
+
+
+@functools.cache
+def _constraints(spec: type[Spec]) -> tuple[tuple[str, Constraint], ...]:
+    """What the fields of a Spec ask of each other (`core/constraints.py`)."""
+    fields = spec.model_fields.items()
+    return tuple((name, mark) for name, field in fields for mark in field.metadata if isinstance(mark, Constraint))
 
 
 def read_tree(text: str) -> Any:

@@ -181,8 +181,8 @@ def test_it_is_placed_and_softmax_is_not() -> None:
     ("settings", "code", "named"),
     [
         ({"gate": False, "norm": "rms"}, "setting-without-effect", ("norm", "gate=false")),
-        ({"rope": True}, "settings-contradict", ("rope", "rel_bias='times'")),
-        ({"rope": True, "rel_bias": "positions"}, "settings-contradict", ("rope", "rel_bias='positions'")),
+        ({"rope": True}, "settings-contradict", ("rope", "rel_bias=none")),
+        ({"rope": True, "rel_bias": "positions"}, "settings-contradict", ("rope", "which is positions")),
         ({"divide_by": "visible"}, "removed-setting", ("hstu.divide_by", "0.1.0")),
         ({"dropout": 1.0}, "invalid-setting", ("dropout", 1.0)),
     ],

@@ -14,15 +14,16 @@ causal attention has no entries for distances that causality hides.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
-from pydantic import Field, model_validator
+from pydantic import Field
 from torch import Tensor, nn
 
 from fullrank.core.bounds import MOST_PARTS, MOST_WIDTH
+from fullrank.core.constraints import needs, only_with
 from fullrank.core.errors import UserError
 from fullrank.data.batch import Batch, ColumnSums
 from fullrank.models.initial import STD, start_otherwise, start_small
@@ -55,11 +56,11 @@ class HSTU(AttentionSpec):
     """Width of values (and of the gate) per head; default as for `qk_width`."""
     gate: bool = True
     """Normalise the mixed values and multiply them by a gate made of the query's own token."""
-    norm: Literal["layer", "rms"] | None = None
+    norm: Annotated[Literal["layer", "rms"] | None, only_with("gate")] = None
     """Norm before the gate: LayerNorm without gain and bias, or RMSNorm with gain; default layer."""
     rel_bias: Literal["none", "positions", "times"] = "times"
     """Added to the scores: nothing, a table of distances, or that and a table of time differences (needs times)."""
-    rope: bool = False
+    rope: Annotated[bool, needs("rel_bias", "none", code="settings-contradict")] = False
     """Turn queries and keys by their position, after the SiLU (RoPE, base 10,000); for rel_bias=none."""
     bias: bool = True
     """Bias on the output projection."""
@@ -67,19 +68,6 @@ class HSTU(AttentionSpec):
     """Dropout on what the output projection reads."""
     weight_dropout: float = Field(0.0, ge=0, lt=1)
     """Dropout on the attention weights."""
-
-    @model_validator(mode="after")
-    def _every_setting_has_effect(self) -> HSTU:
-        if not self.gate and self.norm is not None:
-            raise UserError(
-                "norm has no effect with gate=false, which does not normalise; remove it", code="setting-without-effect"
-            )
-        if self.rope and self.rel_bias != "none":
-            raise UserError(
-                f"rope takes the place of rel_bias={self.rel_bias!r}: set rel_bias=none, or rope=false",
-                code="settings-contradict",
-            )
-        return self
 
     def across(self) -> AttentionSpec:
         return super().across().model_copy(update={"rel_bias": "none"})

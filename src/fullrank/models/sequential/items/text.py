@@ -25,6 +25,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from torch import Tensor, nn
 
 from fullrank.core.bounds import MOST_LENGTH
+from fullrank.core.constraints import once
 from fullrank.core.errors import UserError, did_you_mean
 from fullrank.core.log import logger
 from fullrank.core.spec import Spec
@@ -176,7 +177,9 @@ class Text(ItemsSpec):
 
     kind: Literal["text"] = "text"
     reads_new_items: ClassVar[bool] = True
-    fields: tuple[ATextField, ...] = (
+    fields: Annotated[
+        tuple[ATextField, ...], Field(min_length=1), once("column", lambda fields: [field.name for field in fields])
+    ] = (
         TextField(column="title", tokens=40),
         TextField(column="brand", tokens=8, empty="unknown"),
     )
@@ -191,9 +194,6 @@ class Text(ItemsSpec):
 
     @model_validator(mode="after")
     def _sound(self) -> Text:
-        names = [field.name for field in self.fields]
-        if not names or len(set(names)) < len(names):
-            raise UserError(f"fields: at least one, and each column once; given {names}", code="repeated-field")
         if self.tokeniser not in (None, OWN) and self.vocabulary != type(self).model_fields["vocabulary"].default:
             raise UserError(
                 "vocabulary has no effect where a tokeniser is given, which has its own; leave it out",
