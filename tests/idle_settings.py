@@ -50,7 +50,7 @@ def named() -> set[str]:
     texts = [text for page in PAGES for text in CODE.findall(page.read_text())]
     files = [file for folder in ("examples", "benchmarks") for file in (ROOT / folder).rglob("*.py")]
     texts += [file.read_text() for file in files]
-    return {word for text in texts for word in re.findall(r"\w+", text.replace("-", "_"))}
+    return {word.strip("_") for text in texts for word in re.findall(r"\w+", text.replace("-", "_"))}
 
 
 def idle() -> list[str]:
