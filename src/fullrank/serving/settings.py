@@ -99,7 +99,7 @@ class ServeSettings(Spec):
     """Bytes of a request's body."""
     rate: float | None = Field(None, gt=0, le=1e6)
     """Requests a second of one key (without keys: of one address); null does not limit them."""
-    burst: int = Field(50, ge=1, le=MOST_COUNT)
+    burst: Annotated[int, only_with("rate")] = Field(50, ge=1, le=MOST_COUNT)
     """Requests that may come at once above the rate."""
 
     watch: str | None = None
