@@ -93,7 +93,7 @@ def test_a_door_gives_on_what_its_annotations_say() -> None:
         ({"store": 3}, ("not-a-path", "store=3")),
         ({"out": ""}, ("not-a-path", "out=''")),
         ({"opened": "x"}, ("wrong-argument-type", "opened='x'", "Opened")),
-        ({"start": "meen"}, ("unknown-start", "'meen'", "did you mean 'mean'", "zero")),
+        ({"start": "meen"}, ("unknown-start", "start='meen'", "did you mean 'mean'", "zero")),
         ({"start": ["mean"]}, ("unknown-start", "mean")),
         ({"count": 0}, ("setting-out-of-range", "count=0", "at least 1", "at most 9")),
         ({"count": 2.0}, ("not-a-whole-number", "count=2.0")),

@@ -20,7 +20,7 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 import numpy as np
 from pydantic.fields import FieldInfo
 
-from fullrank.core.errors import UserError, brief, did_you_mean, unknown
+from fullrank.core.errors import UserError, brief, did_you_mean
 
 T = TypeVar("T")
 C = TypeVar("C", bound=Callable[..., Any])
@@ -140,14 +140,17 @@ def _member_check(annotation: Any) -> Callable[[str, Any], Any] | None:
     if annotation in SIMPLE:
         return SIMPLE[annotation]
     if isinstance(annotation, type) and annotation is not Any and get_origin(annotation) is None:
-        return lambda name, value: check_type(name, value, annotation, f"a {annotation.__name__}")
+        return lambda name, value: check_type(name, value, annotation, f"fr.{annotation.__name__}(...)")
     return None
 
 
 def check_choice(name: str, given: Any, allowed: tuple[Any, ...]) -> Any:
     """One of these."""
     if given not in allowed:
-        raise unknown(name.replace("_", " "), given if isinstance(given, str) else brief(given, 80), allowed)
+        raise UserError(
+            f"{name}={brief(given, 80)}{did_you_mean(str(given), allowed)} (allowed: {', '.join(allowed)})",
+            code=f"unknown-{name.replace('_', '-')}",
+        )
     return given
 
 
@@ -223,6 +226,8 @@ SIMPLE: dict[Any, Callable[[str, Any], Any]] = {
     int: lambda name, value: check_whole(name, value, -MOST),
     float: check_number,
     str: lambda name, value: check_type(name, value, str, "a text"),
-    Sequence[str]: lambda name, value: check_overrides(value) if name == "set" else check_texts(name, value, '"one"'),
+    Sequence[str]: lambda name, value: (
+        check_overrides(value) if name == "set" else check_texts(name, value, f'{name}=["..."]')
+    ),
 }
 """Annotation -> how such an argument is checked."""
