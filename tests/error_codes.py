@@ -12,7 +12,10 @@ from pathlib import Path
 
 SOURCE = Path(__file__).resolve().parent.parent / "src" / "fullrank"
 SNAPSHOT = Path(__file__).with_name("error_codes.json")
-RAISED = {"UserError", "Requirement"}
+CONSTRAINTS = ("only_with", "not_with", "needs", "some_of", "once")
+"""Functions of `core/constraints.py`."""
+RAISING = ("UserError", "Requirement", *CONSTRAINTS)
+"""What raises a `UserError`: itself, what a part requires of another, and constraints of fields."""
 PASSED_ON = "(passed on)"
 """In place of a code that the raising line was given: by its caller, or by the error that it tells more about."""
 
@@ -23,20 +26,25 @@ def error_codes(root: Path = SOURCE) -> list[str]:
     for file in sorted(root.rglob("*.py")):
         for call in calls(ast.parse(file.read_text(encoding="utf-8"))):
             code = next((k.value for k in call.keywords if k.arg == "code"), None)
+            if code is None and _name(call) in CONSTRAINTS:
+                continue  # the one of its kind, which the function itself has
             place = f"{file.relative_to(root).as_posix()}:{call.lineno}"
             codes.update([f"NO CODE {place}"] if code is None else codes_of(code))
+    constraints = ast.parse((root / "core" / "constraints.py").read_text(encoding="utf-8"))
+    functions = [node for node in ast.walk(constraints) if isinstance(node, ast.FunctionDef)]
+    codes.update(str(ast.literal_eval(default)) for f in functions for default in f.args.kw_defaults[-1:] if default)
     return sorted(codes)
 
 
 def calls(tree: ast.AST) -> Iterator[ast.Call]:
-    """Calls that make a `UserError`, or the requirement of a part that becomes one."""
+    """Calls that make a `UserError`, or the constraint or requirement that becomes one."""
     for node in ast.walk(tree):
-        if (
-            isinstance(node, ast.Call)
-            and isinstance(node.func, ast.Name)
-            and node.func.id in {"UserError", "Requirement"}
-        ):
+        if isinstance(node, ast.Call) and _name(node) in RAISING:
             yield node
+
+
+def _name(call: ast.Call) -> str:
+    return call.func.id if isinstance(call.func, ast.Name) else ""
 
 
 def codes_of(code: ast.expr) -> list[str]:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 import pytest
+from pydantic import Field
 
-from fullrank.core.checks import check_flag, check_number, check_overrides, check_path, check_type, check_whole
+from fullrank.core.checks import check_flag, check_number, check_overrides, check_path, check_type, check_whole, public
 from refusals import refused
+
+if TYPE_CHECKING:
+    from fullrank.experiment import Experiment
 
 
 def test_what_is_right_comes_through() -> None:
@@ -46,3 +51,60 @@ WRONG = [
 def test_what_is_wrong_is_named(check: Callable, given: tuple, said: tuple) -> None:
     with refused(*said):
         check(*given)
+
+
+class Opened:
+    """What a function takes beside a path."""
+
+
+@public
+def door(
+    store: Opened | str | Path,
+    out: str | Path = "out",
+    *rest: Any,
+    spec: Experiment | str | Path | None = None,
+    opened: Opened | None = None,
+    start: Literal["mean", "zero"] = "mean",
+    count: Annotated[int, Field(ge=1, le=9)] | None = None,
+    share: Annotated[float, Field(gt=0, lt=1)] = 0.5,
+    dry: bool = False,
+    set: Sequence[str] = (),
+    column: str | None = ...,  # type: ignore[assignment]
+    table: Any = None,
+) -> dict[str, Any]:
+    """As it was given."""
+    return {name: value for name, value in locals().items() if name != "self"}
+
+
+def test_a_door_gives_on_what_its_annotations_say() -> None:
+    opened = Opened()
+    found = door(
+        opened, "a", 1, 2, spec=3, opened=opened, start="zero", count=np.int64(3), share=np.float32(0.25),
+        dry=np.True_, set=["seed=1"], column="c", table=object,
+    )  # fmt: skip
+    assert found["store"] is opened and found["rest"] == (1, 2) and Path(found["out"]) == Path("a")
+    assert (found["count"], type(found["count"]), found["share"], found["dry"]) == (3, int, 0.25, True)
+    assert door("s")["column"] is ... and door("s", count=None)["count"] is None
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"store": 3}, ("not-a-path", "store=3")),
+        ({"out": ""}, ("not-a-path", "out=''")),
+        ({"opened": "x"}, ("wrong-argument-type", "opened='x'", "Opened")),
+        ({"start": "meen"}, ("unknown-start", "start='meen'", "did you mean 'mean'", "zero")),
+        ({"start": ["mean"]}, ("unknown-start", "mean")),
+        ({"count": 0}, ("setting-out-of-range", "count=0", "at least 1", "at most 9")),
+        ({"count": 2.0}, ("not-a-whole-number", "count=2.0")),
+        ({"share": 1}, ("setting-out-of-range", "share=1", "above 0 and below 1")),
+        ({"share": float("nan")}, ("setting-out-of-range", "share=nan")),
+        ({"dry": 1}, ("not-a-flag", "dry=1")),
+        ({"set": "seed=1"}, ("not-a-list", "set='seed=1'")),
+        ({"column": 7}, ("wrong-argument-type", "column=7")),
+        ({"starts": "mean"}, ("unknown-argument", "door", "'starts'", "'start'")),
+    ],
+)
+def test_a_door_refuses_what_they_do_not(given: dict[str, Any], said: tuple[str, ...]) -> None:
+    with refused(*said):
+        door(**{"store": "s", **given})

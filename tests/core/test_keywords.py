@@ -34,6 +34,12 @@ def test_a_wrong_keyword_of_any_public_function_names_the_nearest() -> None:
         fr.train("sasrec", sett=["seed=1"])
 
 
+def test_every_annotation_of_a_door_can_be_read() -> None:
+    """Also those whose names a linter does not follow: the bounds."""
+    doors = [function.checks() for function in public() if hasattr(function, "checks")]
+    assert len(doors) > 12 and all(doors)
+
+
 def test_they_are_the_functions_of_their_modules() -> None:
     for function in public():
         if "." not in function.__qualname__:

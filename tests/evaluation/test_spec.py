@@ -11,7 +11,7 @@ from refusals import refused
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        (["protocol=sampled", "popularity=all"], ("setting-without-effect", "popularity='all'", "sampled")),
+        (["protocol=sampled", "popularity=all"], ("setting-without-effect", "popularity=all", "sampled")),
         (["bootstrap=0", "level=0.9"], ("setting-without-effect", "level=0", "9")),
         (["negatives=50"], ("setting-without-effect", "negatives", "full")),
         (["negatives_from=popularity"], ("setting-without-effect", "negatives_from", "full")),

@@ -17,11 +17,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from fullrank.core.spec import REMOVED
+
 ROOT = Path(__file__).resolve().parents[2]
 BASELINE = "0addcbbd5a798fc35133f9a551f0e3292a057ded"
 """The last commit before the modules began to move."""
 MAY_GAIN = ("spec", "rows")
 """Parts of a record that later versions may add keys to: a setting at its old behaviour, a figure in a row."""
+
+MAY_LOSE = {name: removed.default for (_, name), removed in REMOVED.items()}
+"""Settings of a spec that are gone, at the value with which nothing has changed."""
 
 
 class NoComparison(Exception):
@@ -36,7 +41,7 @@ def differences(old: Any, new: Any, path: str = "", *, may_gain: bool = False) -
             if key in new:
                 now = known(old[key], new[key]) if key == "diagnosis" else new[key]
                 yield from differences(old[key], now, inside, may_gain=may_gain or key in MAY_GAIN)
-            else:
+            elif not (path.startswith("spec") and key in MAY_LOSE and old[key] == MAY_LOSE[key]):
                 yield f"{inside}: {brief(old[key])} is gone"
         if not may_gain:
             yield from (f"{path} / {key}: {brief(new[key])} is new" for key in new if key not in old)

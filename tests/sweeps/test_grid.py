@@ -107,7 +107,7 @@ MISTAKES = {
     "{cells: [sasrec], evaluate_also: [{sen: keep}]}": ("unknown-setting", "'sasrec'", "seen"),
     "{cells: [sasrec], evaluate_also: [{seen: hide}]}": ("invalid-setting", "'sasrec'", "seen"),
     "{cells: [sasrec], evaluate_also: [{evaluation.seen: keep}]}": ("unknown-setting", "{seen: keep}"),
-    "{cells: [sasrec], evaluate: [], evaluate_also: [{seen: keep}]}": ("setting-without-effect", "'evaluate'"),
+    "{cells: [sasrec], evaluate: [], evaluate_also: [{seen: keep}]}": ("setting-without-effect", "evaluate=[]"),
     "{cells: [missing.yaml]}": ("file-unreadable", "missing.yaml"),
     "cells: [": ("neither-yaml-nor-json",),
 }

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from fullrank.core.spec import Spec, later, spec_tree
+from fullrank.core.spec import REMOVED, Removed, Spec, later, spec_tree
 from fullrank.sweeps.grid import Grid
 from fullrank.sweeps.jobs import ADDED, Job, tree_hash
 from fullrank.sweeps.records import is_row_of
+from refusals import refused
 
 
 class Part(Spec):
@@ -52,6 +53,16 @@ def test_a_default_that_changes_something_is_hashed() -> None:
 
 def test_a_field_that_nobody_declared_changes_every_hash() -> None:
     assert hash_of(planted(bias=False)()) != hash_of(Whole())
+
+
+def test_a_setting_that_is_gone_is_hashed_as_it_was_and_read_at_its_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    had = planted(bias=False)()
+    monkeypatch.setitem(REMOVED, ("part", "bias"), Removed(False, "0.1.0"))
+    assert hash_of(Whole()) == hash_of(had) and Whole.parse(had.dump()) == Whole()
+    with refused("removed-setting", "part.bias=True", "0.1.0"):
+        Whole.parse({"parts": [{"bias": True}]})
+    with refused("unknown-setting", "bios"):
+        Whole.parse({"parts": [{"bias": False, "bios": 1}]})
 
 
 def test_a_field_that_is_a_spec_is_compared_without_what_joined_it_still_later() -> None:

@@ -1,4 +1,4 @@
-"""What an argument of a public function may be, checked at its door: a path, a whole number, settings, a type.
+"""What an argument of a public function may be, checked at its door by its annotation (`public`).
 
 Each check gives the value back, or raises `UserError` that names the argument and what was given. Specs check their own
 fields; this is for the arguments beside them, so that a wrong one is a sentence and not an error from deep inside.
@@ -6,20 +6,25 @@ fields; this is for the arguments beside them, so that a wrong one is a sentence
 
 from __future__ import annotations
 
+import builtins
 import functools
 import inspect
 import math
+import operator
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from types import FunctionType, UnionType
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 import numpy as np
+from pydantic.fields import FieldInfo
 
 from fullrank.core.errors import UserError, brief, did_you_mean
 
 T = TypeVar("T")
 C = TypeVar("C", bound=Callable[..., Any])
+SIGNS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
 MOST = 2**63 - 1
 """The largest whole number that an array holds."""
 
@@ -35,22 +40,127 @@ def keywords_checked(public: C) -> C:
                 setattr(public, name, keywords_checked(member))
         return public
     parameters = inspect.signature(public).parameters
-    if any(one.kind is one.VAR_KEYWORD for one in parameters.values()):
+    if any(one.kind is one.VAR_KEYWORD for one in parameters.values()) or hasattr(public, "__wrapped__"):
         return public
 
     @functools.wraps(public)
     def checked(*args: Any, **given: Any) -> Any:
-        if not given.keys() <= parameters.keys():
-            wrong = next(name for name in given if name not in parameters)
-            allowed = [name for name in parameters if name != "self"]
-            raise UserError(
-                f"{public.__name__} has no argument {brief(wrong, 80)}{did_you_mean(wrong, allowed)} (allowed: "
-                f"{', '.join(allowed)})",
-                code="unknown-argument",
-            )
+        _check_keywords(public, parameters, given)
         return public(*args, **given)
 
     return checked  # type: ignore[return-value]
+
+
+def public(function: C) -> C:
+    """A function whose arguments are what their annotations say, and whose wrong keyword names the nearest.
+
+    Read are `str | Path` (among Specs, stores and runs), `bool`, `int` and `float` (with bounds:
+    `Annotated[int, Field(ge=1)]`), `str`, `Literal`, `Sequence[str]` and classes, each with None where that is allowed;
+    others are the function's own to look at. A value that is the default passes.
+    """
+    parameters = inspect.signature(function).parameters
+
+    @functools.cache
+    def checks() -> dict[str, Callable[[str, Any], Any]]:
+        names = _Names(function)
+        read = {name: _check_of(eval(str(one.annotation), {}, names)) for name, one in parameters.items()}
+        return {name: check for name, check in read.items() if check is not None}
+
+    @functools.wraps(function)
+    def checked(*args: Any, **given: Any) -> Any:
+        _check_keywords(function, parameters, given)
+
+        def sound(name: str, value: Any) -> Any:
+            at_default = value is parameters[name].default
+            return value if at_default or name not in checks() else checks()[name](name, value)
+
+        values = [sound(name, value) for name, value in zip(parameters, args, strict=False)]
+        return function(*values, *args[len(values) :], **{name: sound(name, value) for name, value in given.items()})
+
+    vars(checked)["checks"] = checks
+    return checked  # type: ignore[return-value]
+
+
+def _check_keywords(function: Callable[..., Any], parameters: Any, given: dict[str, Any]) -> None:
+    wrong = next((name for name in given if name not in parameters), None)
+    if wrong is not None:
+        allowed = [name for name in parameters if name != "self"]
+        raise UserError(
+            f"{function.__name__} has no argument {brief(wrong, 80)}{did_you_mean(wrong, allowed)} (allowed: "
+            f"{', '.join(allowed)})",
+            code="unknown-argument",
+        )
+
+
+class _Names(dict[str, Any]):
+    """What names in annotations stand for; those that only a type checker imports are anything."""
+
+    def __init__(self, function: Any):
+        known: FunctionType = function
+        super().__init__(vars(builtins) | known.__globals__)
+
+    def __missing__(self, name: str) -> Any:
+        return Any
+
+
+def _check_of(annotation: Any) -> Callable[[str, Any], Any] | None:
+    """The check of an argument; None where its type is nothing that can be told here."""
+    check: Callable[[str, Any], Any] | None
+    members = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
+    others = [member for member in members if member is not type(None)]
+    if Any in others:
+        return None
+    if str in others and Path in others:
+        classes = tuple(member for member in others if isinstance(member, type) and member not in (str, Path))
+        if len(classes) + 2 < len(others):
+            return None
+        check = functools.partial(_check_opened, classes)
+    else:
+        check = _member_check(others[0]) if len(others) == 1 else None
+    if check is None or len(others) == len(members):
+        return check
+    return lambda name, value: None if value is None else check(name, value)
+
+
+def _check_opened(classes: tuple[type[Any], ...], name: str, given: Any) -> Any:
+    """What is opened already, or where it lies."""
+    return given if isinstance(given, classes) else check_path(name, given)
+
+
+def _member_check(annotation: Any) -> Callable[[str, Any], Any] | None:
+    if get_origin(annotation) is Annotated:
+        member, *marks = get_args(annotation)
+        inner = _member_check(member)
+        bounds = [bound for mark in marks if isinstance(mark, FieldInfo) for bound in mark.metadata]
+        if any(getattr(bound, sign, 0) is Any for bound in bounds for sign in SIGNS):
+            raise NameError(f"a bound of {annotation} is not imported")
+        return None if inner is None else lambda name, value: check_bounds(name, inner(name, value), bounds)
+    if get_origin(annotation) is Literal:
+        return lambda name, value: check_choice(name, value, get_args(annotation))
+    if annotation in SIMPLE:
+        return SIMPLE[annotation]
+    if isinstance(annotation, type) and annotation is not Any and get_origin(annotation) is None:
+        return lambda name, value: check_type(name, value, annotation, f"fr.{annotation.__name__}(...)")
+    return None
+
+
+def check_choice(name: str, given: Any, allowed: tuple[Any, ...]) -> Any:
+    """One of these."""
+    if given not in allowed:
+        raise UserError(
+            f"{name}={brief(given, 80)}{did_you_mean(str(given), allowed)} (allowed: {', '.join(allowed)})",
+            code=f"unknown-{name.replace('_', '-')}",
+        )
+    return given
+
+
+def check_bounds(name: str, given: Any, bounds: Sequence[Any]) -> Any:
+    """A number within the bounds of a pydantic `Field`."""
+    limits = [(sign, getattr(bound, sign)) for bound in bounds for sign in SIGNS if hasattr(bound, sign)]
+    if not all(getattr(operator, sign)(given, limit) for sign, limit in limits):
+        told = " and ".join(f"{SIGNS[sign]} {limit:,}" for sign, limit in limits)
+        raise UserError(f"{name}={brief(given, 80)} must be {told}", code="setting-out-of-range")
+    return given
 
 
 def check_path(name: str, given: Any) -> Path:
@@ -109,3 +219,15 @@ def check_type(name: str, given: Any, kinds: type[T] | tuple[type[Any], ...], wh
     if not isinstance(given, kinds):
         raise UserError(f"{name}={brief(given, 80)}: give {what}", code="wrong-argument-type")
     return given
+
+
+SIMPLE: dict[Any, Callable[[str, Any], Any]] = {
+    bool: check_flag,
+    int: lambda name, value: check_whole(name, value, -MOST),
+    float: check_number,
+    str: lambda name, value: check_type(name, value, str, "a text"),
+    Sequence[str]: lambda name, value: (
+        check_overrides(value) if name == "set" else check_texts(name, value, f'{name}=["..."]')
+    ),
+}
+"""Annotation -> how such an argument is checked."""

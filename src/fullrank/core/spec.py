@@ -6,14 +6,16 @@ A component's hyperparameters are declared once, in its Spec; ``kind`` is the co
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
+from fullrank.core.constraints import Constraint
 from fullrank.core.errors import UserError, brief, did_you_mean, middle_cut
 from fullrank.core.overrides import put_setting, read_setting
 from fullrank.core.readers import read_json_text, read_yaml_text
@@ -26,6 +28,21 @@ BEFORE = "before"
 """Where a field that `later` declared keeps the value that changes nothing."""
 MEMBER = re.compile(r"(constrained-)?(int|float|str)|(tuple|dict|list|function-\w+)\[.*\]")
 """How pydantic names the members of a union in the path of a mistake."""
+
+
+class Removed(NamedTuple):
+    """A setting that is gone: of a spec that has it at this value nothing has changed, and its hash holds it still."""
+
+    default: Any
+    last: str
+    """The last version that reads other values."""
+
+
+REMOVED = {
+    ("hstu", "divide_by"): Removed("max_length", "0.1.0"),
+    ("sprint", "normalise_count"): Removed(False, "0.1.0"),
+}
+"""(kind, field) -> what it was; docs/decisions/0025-idle-settings.md says why."""
 S = TypeVar("S", bound="Spec")  # not Self: beartype refuses it on methods that are decorated one by one
 
 
@@ -44,7 +61,8 @@ class Spec(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _refuse_unknown_keys(cls, given: Any) -> Any:
-        if isinstance(given, dict):
+        if isinstance(given, dict) and not given.keys() <= cls.model_fields.keys():
+            given = cls._without_removed(given)
             for key in given:
                 if key not in cls.model_fields:
                     names = [n for n in cls.model_fields if n != "kind"]
@@ -54,6 +72,27 @@ class Spec(BaseModel):
                         code="unknown-setting",
                     )
         return given
+
+    @model_validator(mode="after")
+    def _keep_constraints(self: S) -> S:
+        for name, constraint in _constraints(type(self)):
+            if (sentence := constraint.broken(self, name)) is not None:
+                kind, several = getattr(self, "kind", None), getattr(self, "name", None)  # the name of one in a list
+                whose = f"{kind} {several!r}: " if kind and several else f"{kind}: " if kind else ""
+                raise UserError(whose + sentence, code=constraint.code)
+        return self
+
+    @classmethod
+    def _without_removed(cls, given: dict[Any, Any]) -> dict[Any, Any]:
+        """What an earlier version wrote, less the settings that are gone."""
+        for (kind, name), removed in REMOVED.items():
+            if kind == cls.kind_of() and given.get(name, removed.default) != removed.default:
+                raise UserError(
+                    f"{kind}.{name}={brief(given[name])} was removed; the last version that reads it is fullrank "
+                    f"{removed.last}: install that one, or leave {name} out, which is {removed.default!r}",
+                    code="removed-setting",
+                )
+        return {name: value for name, value in given.items() if (cls.kind_of(), name) not in REMOVED}
 
     @classmethod
     def kind_of(cls) -> str:
@@ -106,6 +145,13 @@ class Spec(BaseModel):
         return type(self).parse(tree)
 
 
+@functools.cache
+def _constraints(spec: type[Spec]) -> tuple[tuple[str, Constraint], ...]:
+    """What the fields of a Spec ask of each other (`core/constraints.py`)."""
+    fields = spec.model_fields.items()
+    return tuple((name, mark) for name, field in fields for mark in field.metadata if isinstance(mark, Constraint))
+
+
 def read_tree(text: str) -> Any:
     """The plain data of YAML or JSON text. Raises `UserError` for text that is neither."""
     try:
@@ -148,9 +194,10 @@ def _without(value: Any, dumped: Any, without: Mapping[tuple[str, str], Any]) ->
         return {key: _without(one, plain, without) for key, one, plain in inside}
     if not isinstance(value, Spec):
         return dumped
-    tree = {}
+    kind = type(value).kind_of()
+    tree = {field: was.default for (of, field), was in REMOVED.items() if of == kind and (of, field) not in without}
     for name, about in type(value).model_fields.items():
-        inner, key = _without(getattr(value, name), dumped[name], without), (type(value).kind_of(), name)
+        inner, key = _without(getattr(value, name), dumped[name], without), (kind, name)
         if key in without and inner != without[key]:
             raise LookupError(name)
         extra = about.json_schema_extra

@@ -12,12 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
 import numpy as np
 from jaxtyping import Float, Int
+from pydantic import Field
 
-from fullrank.core.checks import check_number, check_type, check_whole
+from fullrank.core.checks import check_type, public
 from fullrank.core.errors import UserError, unknown
 from fullrank.evaluation.result import EvaluationResult, protocol_difference, setting_to_align
 from fullrank.evaluation.slices import LABELS
@@ -94,14 +95,15 @@ def check_comparable(a: Evaluation, b: Evaluation) -> None:
             )
 
 
+@public
 def compare(
     a: EvaluationResult | Results,
     b: EvaluationResult | Results,
     metric: str,
     *,
-    samples: int | None = None,
-    level: float = 0.95,
-    seed: int = 0,
+    samples: Annotated[int, Field(ge=1)] | None = None,
+    level: Annotated[float, Field(gt=0, lt=1)] = 0.95,
+    seed: Annotated[int, Field(ge=0)] = 0,
 ) -> Comparison:
     """The paired difference b - a of one metric, on the same users or the same impressions, an interval and a p value.
 
@@ -116,18 +118,12 @@ def compare(
     Raises `UserError` where the protocols differ, naming how, or where a metric was not computed.
     """
     ours, theirs = (_side(name, side) for name, side in (("a", a), ("b", b)))
-    check_type("metric", metric, str, "the name of a metric, such as 'ndcg@10'")
-    if not 0 < check_number("level", level) < 1:
-        raise UserError(f"level={level} must lie between 0 and 1", code="setting-out-of-range")
-    check_whole("seed", seed, 0)
     if not ours or not theirs:
         raise UserError("there is nothing to compare: give at least one evaluation of each side", code="no-evaluations")
     if len({one.problem for one in (*ours, *theirs)}) > 1:
         raise UserError(
             "one run ranks items and the other predicts clicks; compare two of the same kind", code="problems-differ"
         )
-    if samples is not None and check_whole("samples", samples, 0) < 1:
-        raise UserError(f"samples must be at least 1, not {samples}", code="samples-below-one")
     return COMPARE[ours[0].problem](ours, theirs, metric, samples=samples, level=level, seed=seed)
 
 

@@ -19,13 +19,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import polars as pl
 from jaxtyping import Bool, Float, Int
+from pydantic import Field
 
-from fullrank.core.checks import check_number, check_path, check_texts, check_type, check_whole
+from fullrank.core.checks import check_texts, check_type, public
 from fullrank.core.errors import UserError, brief
 from fullrank.core.files import write_json
 from fullrank.core.jagged import Jagged
@@ -38,7 +39,6 @@ from fullrank.data.manifest import require_no_store
 from fullrank.data.values import TextIndex, Unit
 from fullrank.evaluation.compare import Comparison
 from fullrank.evaluation.statistics import bootstrap_p, bounds, draws, resample, sign_flip, summarise
-from fullrank.inference.requests import check_choice
 from fullrank.metrics import MetricInputs, match
 from fullrank.metrics.names import ACCURACY, Name, expand_metrics
 
@@ -116,20 +116,21 @@ class LoggedEvaluation:
         write_json(Path(folder) / "logged_evaluation.json", self.dump())
 
 
+@public
 def evaluate_log(
     log: str | Path,
     events: Any,
     *,
-    within: float | None = 24,
+    within: Annotated[float, Field(gt=0, le=24 * 36_500)] | None = 24,
     metrics: Sequence[str] = METRICS,
     columns: Sequence[str] = USUAL,
     user_col: str | None = None,
     item_col: str | None = None,
     time_col: TimeColumn = ...,
     time_unit: Unit = "s",
-    samples: int = 1000,
-    level: float = 0.95,
-    seed: int = 0,
+    samples: Annotated[int, Field(ge=0, le=MOST_SAMPLES)] = 1000,
+    level: Annotated[float, Field(gt=0, lt=1)] = 0.95,
+    seed: Annotated[int, Field(ge=0)] = 0,
 ) -> LoggedEvaluation:
     """How good logged answers were: metrics by version with errors and intervals, and differences of versions.
 
@@ -143,21 +144,10 @@ def evaluate_log(
     Raises `UserError` for a folder without logged answers, for missing columns, and where no user or no event after an
     answer is in both.
     """
-    hours = None if within is None else check_number("within", within)
-    if hours is not None and not 0 < hours <= 24 * 36_500:
-        raise UserError(
-            f"within={brief(within)}: give hours above 0 and at most {24 * 36_500:,}, or None",
-            code="setting-out-of-range",
-        )
-    if not 0 < check_number("level", level) < 1:
-        raise UserError(f"level={level} must lie between 0 and 1", code="setting-out-of-range")
-    check_whole("samples", samples, 0, MOST_SAMPLES)
-    check_whole("seed", seed, 0)
-    names = check_texts("metrics", metrics, '["hit", "ndcg@10"]')
-    answers = _read_log(check_path("log", log))
+    answers = _read_log(Path(log))
     happened = _read_events(events, event_columns(columns, user_col, item_col, time_col), time_unit)
-    scored, counts = _joined(answers, happened, hours)
-    chosen = _names(names, answers["k"], scored.k)
+    scored, counts = _joined(answers, happened, within)
+    chosen = _names(metrics, answers["k"], scored.k)
     table = scored.values(chosen)
     kept: dict[str, Any] = {"samples": samples, "seed": seed, "level": level}
     versions: dict[str, LoggedVersion] = {}
@@ -174,7 +164,7 @@ def evaluate_log(
         for found in _differences(a, b, metric, (means[a][metric], means[b][metric]), **kept)
     ]
     protocol = {
-        "kind": "logged answers", "log": str(log), "within_hours": hours, "metrics": [str(one) for one in chosen],
+        "kind": "logged answers", "log": str(log), "within_within": within, "metrics": [str(one) for one in chosen],
         "unit": "user", "bootstrap": kept,
     }  # fmt: skip
     return LoggedEvaluation(versions, tuple(differences), counts, protocol, scored.frame(table))
@@ -245,7 +235,6 @@ def _read_events(events: Any, columns: Sequence[str], unit: Unit) -> pl.DataFram
             f"columns={brief(columns)}: name three, user, item and time, such as ('user_id', 'item_id', 'timestamp')",
             code="not-column-names",
         )
-    check_choice("time_unit", unit, ("s", "ms", "us", "ns"))
     user, item, when = check_texts("columns", list(columns), "('user_id', 'item_id', 'timestamp')")
     source = InputTable(events, "the events")
     for name in (user, item, when):

@@ -17,13 +17,14 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
+from pydantic import Field
 
 from fullrank.core.bounds import MOST_ROUNDS
-from fullrank.core.checks import check_texts, check_whole
+from fullrank.core.checks import public
 from fullrank.core.errors import UserError
 from fullrank.core.progress import Progress
 from fullrank.evaluation.retrieval import EvalStore, evaluate
@@ -103,6 +104,7 @@ def oracle_ceilings(
     return [_ceiling(str(name), np.stack([v[str(name)] for v in values]), spec) for name in spec.names()]
 
 
+@public
 def accuracy_by_steps(
     model: Any,
     store: EvalStore,
@@ -110,7 +112,7 @@ def accuracy_by_steps(
     spec: Evaluation | None = None,
     *,
     metrics: Sequence[str] | None = None,
-    rounds: int = 3,
+    rounds: Annotated[int, Field(ge=1, le=MOST_ROUNDS)] = 3,
     device: torch.device | str = "cpu",
     progress: Progress | None = None,
 ) -> list[StepCurvePoint]:
@@ -119,10 +121,6 @@ def accuracy_by_steps(
     `metrics` are the spec's selection metric by default. Raises `UserError` for a model without a reasoner.
     """
     spec = spec or Evaluation()
-    if check_whole("rounds", rounds, 0, MOST_ROUNDS) < 1:
-        raise UserError(f"rounds must be at least 1, not {rounds}", code="rounds-below-one")
-    if metrics is not None:
-        check_texts("metrics", metrics, '["ndcg@10"]')
     most = _most_steps(model, spec)
     light = spec.selection_alone().model_copy(update={"metrics": tuple(metrics or (spec.selection,))})
     settings = [_at_step(light, step) for step in range(most + 1)]

@@ -10,6 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from fullrank.core.bounds import MOST_BINS, MOST_COUNT, MOST_ENTRIES, MOST_FACTOR, MOST_LIST, MOST_SEED
+from fullrank.core.constraints import needs, only_with
 from fullrank.core.errors import UserError, brief, unknown
 from fullrank.core.spec import Spec, later
 from fullrank.inference.search import Decoding
@@ -42,13 +43,13 @@ class Evaluation(Spec):
     of the validation targets stand in their own user's history, which `exclude` makes impossible to hit."""
     protocol: Literal["full", "sampled"] = "full"
     """Rank the whole catalogue, or each target among sampled negatives (not comparable with anything else)."""
-    negatives: int | None = Field(default=None, ge=1, le=MOST_LIST)
+    negatives: Annotated[int | None, only_with("protocol", "sampled")] = Field(default=None, ge=1, le=MOST_LIST)
     """Sampled protocol: negatives per user; None is 100."""
-    negatives_from: Literal["uniform", "popularity"] | None = None
+    negatives_from: Annotated[Literal["uniform", "popularity"] | None, only_with("protocol", "sampled")] = None
     """Sampled protocol: drawn evenly (None) or by training popularity."""
-    sampled: int | None = Field(default=None, ge=1, le=MOST_LIST)
+    sampled: Annotated[int | None, only_with("protocol", "full")] = Field(default=None, ge=1, le=MOST_LIST)
     """Full protocol: rank each target among so many shared uniform negatives too, and report the gap (SRT: 10,000)."""
-    popularity: Literal["train", "all"] = "train"
+    popularity: Annotated[Literal["train", "all"], only_with("protocol", "full")] = "train"
     """Events that count as popularity: training, or all including the targets (SPRINT's code; a leak)."""
     empty: Literal["skip", "answer"] = "skip"
     """Users without a history: left out and counted, or given to the model, which must be able to answer them."""
@@ -58,15 +59,21 @@ class Evaluation(Spec):
     """The search among semantic ids; anything but exact is an error for a model that does not generate them."""
     drop: float = Field(default=0.0, ge=0, lt=1)
     """Share of the events of each history that the model does not get to see (PLR, Sec. 6.5.1); 0 shows all."""
-    popularity_discount: float = later(0.0, ge=0, le=MOST_FACTOR)
+    popularity_discount: Annotated[
+        float,
+        needs("protocol", "full", code="discount-needs-all-scores"),
+        needs("sampled", None, code="discount-needs-all-scores"),
+        needs("decoding.kind", "exact", code="discount-needs-all-scores"),
+        needs("reasoning.adaptive", None, code="discount-needs-all-scores"),
+    ] = later(0.0, ge=0, le=MOST_FACTOR)
     """w of score - w log(1 + training events of the item): lists re-ranked against popularity; 0 changes nothing."""
-    diversity_by: str | None = later(None)
+    diversity_by: Annotated[str | None, only_with("protocol", "full")] = later(None)
     """Column of items, a category or lists of them, by which `ild` says how different a list's items are."""
     slices: bool = True
     """Report per-user metrics by kind of user, history length and popularity of the target as well."""
     bootstrap: int = Field(default=200, ge=0, le=MOST_BINS)
     """Resamplings of the users behind each interval; 0 is none."""
-    level: float = Field(default=0.95, gt=0, lt=1)
+    level: Annotated[float, only_with("bootstrap")] = Field(default=0.95, gt=0, lt=1)
     """Coverage of the intervals."""
     batch_size: int | None = Field(default=None, ge=1, le=MOST_COUNT)
     """Users per batch; None is what the memory budget allows. Does not change results."""
@@ -93,29 +100,11 @@ class Evaluation(Spec):
 
     @model_validator(mode="after")
     def _every_setting_has_an_effect(self) -> Evaluation:
-        if self.protocol == "full":
-            for setting in ("negatives", "negatives_from"):
-                if getattr(self, setting) is not None:
-                    raise _idle(f"{setting} has no effect when protocol is 'full': leave it out or use 'sampled'")
-        elif self.sampled is not None:
-            raise _idle("sampled has no effect when protocol is 'sampled', which has negatives of its own")
-        elif self._changed("popularity"):
-            raise _idle(
-                f"popularity={self.popularity!r} has no effect when protocol is 'sampled', whose metrics count no "
-                "popularity: leave it out or use 'full' (negatives_from chooses how negatives are drawn)"
-            )
         if self.reasoning.adaptive is not None and (self.drop or self.protocol == "sampled"):
             raise UserError(
                 "reasoning.adaptive stops by lists of the whole catalogue and of whole histories: leave it out, or use "
                 "protocol 'full' and drop=0",
                 code="adaptive-needs-full-lists",
-            )
-        scores_all = self.protocol == "full" and self.sampled is None and self.decoding.kind == "exact"
-        if self.popularity_discount and not (scores_all and self.reasoning.adaptive is None):
-            raise UserError(
-                "popularity_discount needs the score of every item: use it with protocol 'full', with "
-                "decoding.kind=exact, and without sampled and reasoning.adaptive",
-                code="discount-needs-all-scores",
             )
         if self.sampled is not None and self.metrics is not None:
             if not any(n.base in ACCURACY for n in expand_metrics(self.metrics, self.ks)):
@@ -124,20 +113,13 @@ class Evaluation(Spec):
                     f"{', '.join(ACCURACY)}, or leave sampled out",
                     code="no-accuracy-metric",
                 )
-        if self.diversity_by is not None and self.protocol == "sampled":
-            raise _idle("diversity_by has no effect when protocol is 'sampled', which makes no lists: leave it out")
         if self.decoding.kind != "exact" and self.protocol == "sampled":
             raise _idle(
                 "decoding has no effect when protocol is 'sampled', whose candidates are scored one by one: set "
                 "decoding.kind=exact"
             )
-        if self.bootstrap == 0 and self._changed("level"):
-            raise _idle(f"level={self.level:g} has no effect when bootstrap is 0: leave it out or resample")
         self._check_names()
         return self
-
-    def _changed(self, setting: str) -> bool:
-        return bool(getattr(self, setting) != type(self).model_fields[setting].default)
 
     def _check_names(self) -> None:
         if self.metrics is not None:
@@ -202,9 +184,9 @@ class RankingEvaluation(Spec):
     """Parts of the reliability curve, of equally many rows each."""
     bootstrap: int = Field(200, ge=0, le=MOST_BINS)
     """Resamplings behind each interval; 0 is none."""
-    level: float = Field(0.95, gt=0, lt=1)
+    level: Annotated[float, only_with("bootstrap")] = Field(0.95, gt=0, lt=1)
     """Coverage of the intervals."""
-    unit: Literal["row", "group"] = "row"
+    unit: Annotated[Literal["row", "group"], only_with("bootstrap")] = "row"
     """What is resampled: rows, or whole groups (rows of one user depend on each other); needs a group column."""
     batch_size: int = Field(16_384, ge=1, le=MOST_COUNT)
     """Rows per batch. Does not change results beyond rounding."""
@@ -222,13 +204,6 @@ class RankingEvaluation(Spec):
             if name not in CLICK_METRICS:
                 raise unknown("metric", name, CLICK_METRICS)
         return names
-
-    @model_validator(mode="after")
-    def _every_setting_has_an_effect(self) -> RankingEvaluation:
-        for name in ("level", "unit"):
-            if self.bootstrap == 0 and getattr(self, name) != type(self).model_fields[name].default:
-                raise _idle(f"{name}={getattr(self, name)} has no effect when bootstrap is 0: leave it out")
-        return self
 
     def for_selection(self) -> RankingEvaluation:
         """The same without intervals: what training computes again and again."""

@@ -11,15 +11,16 @@ the other, `beam` goes down the trie of existing tuples, and `exact` scores all 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import torch
 import torch.distributed as dist
 from jaxtyping import Float, Int
-from pydantic import Field, model_validator
+from pydantic import Field
 from torch import Tensor
 
 from fullrank.core.bounds import MOST_LIST, MOST_PARTS, MOST_ROUNDS
+from fullrank.core.constraints import only_with
 from fullrank.core.errors import UserError
 from fullrank.core.spec import Spec
 from fullrank.inference.code_search import BeamSearch, GraphSearch
@@ -48,24 +49,14 @@ class Decoding(Spec):
     kind: Literal["exact", "graph", "beam", "pruned"] = "exact"
     """Score every item; walk a graph of similar items; put tuples together level by level; or score the items of the
     best codes until no other can be in the list."""
-    beams: int | None = Field(None, ge=1, le=MOST_LIST)
+    beams: Annotated[int | None, only_with("kind", "graph", "beam")] = Field(None, ge=1, le=MOST_LIST)
     """Items (graph; null is 100) or tuples of codes (beam; null is 200) kept from step to step."""
-    edges: int | None = Field(None, ge=1, le=MOST_ROUNDS)
+    edges: Annotated[int | None, only_with("kind", "graph")] = Field(None, ge=1, le=MOST_ROUNDS)
     """Graph: neighbours of an item, itself among them; null is 50."""
-    steps: int | None = Field(None, ge=1, le=MOST_PARTS)
+    steps: Annotated[int | None, only_with("kind", "graph")] = Field(None, ge=1, le=MOST_PARTS)
     """Graph: how often the kept items are replaced by the best of their neighbours; null is 3."""
-    codes: int | None = Field(None, ge=1, le=65536)
+    codes: Annotated[int | None, only_with("kind", "pruned")] = Field(None, ge=1, le=65536)
     """Pruned: codes whose items are scored before the bound is looked at again; null is 8."""
-
-    @model_validator(mode="after")
-    def _every_setting_has_an_effect(self) -> Decoding:
-        own = DEFAULTS.get(self.kind, {})
-        for name in ("beams", "edges", "steps", "codes"):
-            if getattr(self, name) is not None and name not in own:
-                raise UserError(
-                    f"{name} has no effect with kind={self.kind}: leave it out", code="setting-without-effect"
-                )
-        return self
 
     def settings(self) -> dict[str, Any]:
         """The settings of this kind, with the defaults of those that were not given."""

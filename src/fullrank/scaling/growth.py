@@ -11,12 +11,13 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from jaxtyping import Float, Int
+from pydantic import Field
 
-from fullrank.core.checks import check_path, check_type, check_whole
+from fullrank.core.checks import check_type, check_whole, public
 from fullrank.core.errors import UserError
 from fullrank.data.events.store import Store
 from fullrank.data.events.subset import draw_order, popularity_gini
@@ -142,8 +143,13 @@ class Growth:
         }  # fmt: skip
 
 
+@public
 def catalogue_growth(
-    store: Store | str | Path, *, seed: int = 0, dim: int = 64, others: Sequence[int] = OTHERS
+    store: Store | str | Path,
+    *,
+    seed: Annotated[int, Field(ge=0)] = 0,
+    dim: Annotated[int, Field(ge=1)] = 64,
+    others: Sequence[int] = OTHERS,
 ) -> Growth:
     """How many different items users bring along as they join at random, and what models then weigh.
 
@@ -153,9 +159,9 @@ def catalogue_growth(
     Raises `UserError` for a folder that is no store of histories, a store without events, and numbers that are none.
     """
     check_type("others", others, (list, tuple), "a list of numbers of parameters")
-    for name, value, least in (("seed", seed, 0), ("dim", dim, 1), *(("others", other, 0) for other in others)):
-        check_whole(name, value, least)
-    source = store if isinstance(store, Store) else _open(check_path("store", store))
+    for other in others:
+        check_whole("others", other, 0)
+    source = store if isinstance(store, Store) else _open(Path(store))
     if source.num_events == 0:
         raise UserError(
             f"{str(source.path)!r} has no events, so nothing grows; give a store with histories", code="no-events"

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
-from fullrank.core.checks import check_flag, check_overrides, check_path, check_type
+from fullrank.core.checks import check_path, public
 from fullrank.core.errors import UserError
 from fullrank.core.files import without_dots
 from fullrank.core.locks import folder_lock
@@ -29,6 +29,7 @@ from fullrank.semantic_ids.vectors import CACHE, Vectors
 from fullrank.semantic_ids.vectors.reduce import Reduction, fit_reduction
 
 
+@public
 def encode(
     items: Catalog | Store | str | Path,
     out: str | Path,
@@ -46,12 +47,10 @@ def encode(
     fingerprint. An item of which nothing is known is described by the mean of all vectors, is not learned from, and is
     counted. Raises `UserError` where the vectors cannot be had, or where a limit says that the codes are bad.
     """
-    check_type("spec", spec, Encode, "fr.Encode(...)")
-    place, spec = without_dots(check_path("out", out)), spec.override(*check_overrides(set))
-    cache, overwrite = check_path("cache", cache), check_flag("overwrite", overwrite)
+    place, spec = without_dots(Path(out)), spec.override(*set)
     with folder_lock(place, "encode"):
         folder.require_replaceable_codes(place, overwrite=overwrite)
-        return _encode_locked(items, place, spec, cache, tell)
+        return _encode_locked(items, place, spec, Path(cache), tell)
 
 
 def _encode_locked(items: Catalog | Store | str | Path, place: Path, spec: Encode, cache: Path, tell: Tell) -> Codes:

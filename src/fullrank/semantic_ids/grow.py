@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from fullrank.core.checks import check_flag, check_path
+from fullrank.core.checks import public
 from fullrank.core.errors import UserError
 from fullrank.core.files import without_dots
 from fullrank.core.locks import folder_lock
@@ -31,6 +31,7 @@ DRIFT = 1.5
 """Error of new items over that of the old from which a note advises to encode anew."""
 
 
+@public
 def grow_codes(
     codes: Codes | str | Path,
     items: Catalog | Store | str | Path,
@@ -48,13 +49,12 @@ def grow_codes(
     has the new (and any of the old, which the report is then about too). The manifest's `grown` says how many are new
     and how well they are described. Raises `UserError` where no item is new or none of the new has a vector.
     """
-    old = codes if isinstance(codes, Codes) else Codes.open(check_path("codes", codes))
-    place = without_dots(check_path("out", out))
-    source = _source(old, vectors if vectors is None else check_path("vectors", vectors))
-    overwrite = check_flag("overwrite", overwrite)
+    old = codes if isinstance(codes, Codes) else Codes.open(codes)
+    place = without_dots(Path(out))
+    source = _source(old, vectors if vectors is None else Path(vectors))
     with folder_lock(place, "encode --grow"):
         folder.require_replaceable_codes(place, overwrite=overwrite)
-        return _grow_locked(old, items, place, source, check_path("cache", cache), tell)
+        return _grow_locked(old, items, place, source, Path(cache), tell)
 
 
 def _grow_locked(

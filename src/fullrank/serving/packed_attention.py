@@ -101,7 +101,7 @@ class Mixer(nn.Module):
     `asking` is what the querying event alone is asked for (queries, and the gate behind them), `given` keys and values.
     """
 
-    __constants__ = ("final", "silu", "gated", "rope", "by_visible", "timed", "placed")
+    __constants__ = ("final", "silu", "gated", "rope", "timed", "placed")
 
     def __init__(self, attention: SoftmaxAttention | HSTUAttention, final: bool, max_length: int):
         super().__init__()
@@ -111,7 +111,7 @@ class Mixer(nn.Module):
         if isinstance(attention, HSTUAttention):
             u, v, q, k = attention.uvqk.weight.split(attention.sizes)
             asking, given, biases = torch.cat([q, u]), torch.cat([k, v]), None
-            self.silu, self.gated, self.by_visible = True, attention.gated, attention.by_visible
+            self.silu, self.gated = True, attention.gated
             self.divisor, activation = float(attention.max_length), "silu"
             if attention.norm is not None:
                 self.norm = attention.norm
@@ -122,7 +122,7 @@ class Mixer(nn.Module):
         else:
             q, k, v = attention.qkv.weight.chunk(3)
             asking, given, biases = q, torch.cat([k, v]), attention.qkv.bias
-            self.silu, self.gated, self.by_visible = False, False, False
+            self.silu, self.gated = False, False
             self.divisor, activation = 1.0, "none"
         self.timed, self.placed = len(self.by_time) > 0, len(self.by_distance) > 0
         self.most, self.least = max_length - 1, 0 if attention.causal else 1 - max_length
@@ -170,11 +170,7 @@ class Mixer(nn.Module):
                         places[first:end], moments[first:end], layout.places[chunk.low : chunk.high],
                         layout.times[chunk.low : chunk.high],
                     )  # fmt: skip
-                visible = (seen == 0.0).to(scores.dtype)
-                if self.by_visible:
-                    visible = visible / visible.sum(1, keepdim=True).clamp_min(1.0)
-                else:
-                    visible = visible / self.divisor
+                visible = (seen == 0.0).to(scores.dtype) / self.divisor
                 weights = F.silu(scores) * visible
             else:
                 weights = torch.baddbmm(seen, asks, keys, alpha=self.scale).softmax(-1)

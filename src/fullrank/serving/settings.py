@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
 from fullrank.core.bounds import MOST_COUNT, MOST_LIST, MOST_PARTS, Share
+from fullrank.core.constraints import only_with
 from fullrank.core.errors import UserError, brief
 from fullrank.core.spec import Spec
 from fullrank.problem import Problem
@@ -56,11 +57,11 @@ class ServeSettings(Spec):
 
     candidates: int = Field(100, ge=1, le=MOST_LIST)
     """Items that the ranker puts in order."""
-    blend: Share = 0.0
+    blend: Annotated[Share, only_with("ranker")] = 0.0
     """Share of the retriever in that order (`fr.Cascade`)."""
-    user_field: str | None = None
+    user_field: Annotated[str | None, only_with("ranker")] = None
     """Column of the ranker's schema that holds the user's id; null: the group column, or a usual name."""
-    item_field: str | None = None
+    item_field: Annotated[str | None, only_with("ranker")] = None
     """Column of the ranker's schema that holds the item's id; null: a usual name."""
 
     search: Literal["auto", "exact", "index"] = "auto"
@@ -98,14 +99,14 @@ class ServeSettings(Spec):
     """Bytes of a request's body."""
     rate: float | None = Field(None, gt=0, le=1e6)
     """Requests a second of one key (without keys: of one address); null does not limit them."""
-    burst: int = Field(50, ge=1, le=MOST_COUNT)
+    burst: Annotated[int, only_with("rate")] = Field(50, ge=1, le=MOST_COUNT)
     """Requests that may come at once above the rate."""
 
     watch: str | None = None
     """Folder in which new runs appear: each is checked and, where it passes, answers from then on."""
     auto_activate: bool = True
     """Whether a version that passes its check answers at once; otherwise somebody activates it."""
-    canary: str | None = None
+    canary: Annotated[str | None, only_with("watch")] = None
     """Table of events (user_id, item_id, timestamp) whose last ones a new version has to predict; null: the store's.
     Of a ranking model: a table of impressions with their labels; null asks for none."""
     tolerance: float = Field(0.05, ge=0, le=1)
@@ -144,16 +145,6 @@ class ServeSettings(Spec):
 
     @model_validator(mode="after")
     def _every_setting_has_an_effect(self) -> ServeSettings:
-        if self.ranker is None and (self.user_field or self.item_field or self.blend):
-            raise UserError(
-                "user_field, item_field and blend are about the ranker: name one (--ranker), or leave them out",
-                code="setting-without-effect",
-            )
-        if self.watch is None and self.canary is not None:
-            raise UserError(
-                "canary is what a watched folder's new versions are checked on: give watch too, or leave it out",
-                code="setting-without-effect",
-            )
         for proxy in self.proxies:
             if not is_network(proxy):
                 raise UserError(

@@ -17,16 +17,17 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
 from jaxtyping import Float
-from pydantic import Field, model_validator
+from pydantic import Field
 from torch import Tensor
 
 from fullrank import __version__
 from fullrank.core.bounds import MOST_COUNT, MOST_LIST
+from fullrank.core.constraints import only_with
 from fullrank.core.errors import UserError
 from fullrank.core.files import open_whole, require_replaceable, whole_folder, write_json
 from fullrank.core.log import logger
@@ -61,21 +62,12 @@ class IndexSettings(Spec):
     """Items scored again with their true vectors (at least half as many again as the list is long)."""
     recall: float = Field(0.99, ge=0, le=1)
     """Share of the true best 10 that lists have to hold: more cells are read until they do."""
-    cells: int | None = Field(None, ge=1, le=65536)
+    cells: Annotated[int | None, only_with("kind", "ivf")] = Field(None, ge=1, le=65536)
     """Cells; null is 4 sqrt(items)."""
-    probes: int | None = Field(None, ge=1, le=65536)
+    probes: Annotated[int | None, only_with("kind", "ivf")] = Field(None, ge=1, le=65536)
     """Cells that a query reads; null is as many as the recall asks for."""
     users: int = Field(1024, ge=1, le=MOST_COUNT)
     """Most user vectors on which recall is measured."""
-
-    @model_validator(mode="after")
-    def _every_setting_has_an_effect(self) -> IndexSettings:
-        given = [name for name in ("cells", "probes") if getattr(self, name) is not None]
-        if given and self.kind != "ivf":
-            raise UserError(
-                f"{given[0]} has no effect with kind={self.kind}: leave it out", code="setting-without-effect"
-            )
-        return self
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,12 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
 from fullrank.core.bounds import MOST_ENTRIES, SeedNumber
+from fullrank.core.constraints import needs, once, only_with
 from fullrank.core.errors import UserError, brief
 from fullrank.core.readers import read_text
 from fullrank.core.spec import Spec
@@ -41,7 +42,10 @@ class Grid(Spec):
     """Cells written out; the first run first."""
     base: str | None = None
     """Recipe (or experiment file) that the axes change."""
-    axes: dict[str, tuple[Any, ...]] | tuple[dict[str, tuple[Any, ...]] | Zipped, ...] = ()
+    axes: Annotated[
+        dict[str, tuple[Any, ...]] | tuple[dict[str, tuple[Any, ...]] | Zipped, ...],
+        needs("base", code="axes-without-base"),
+    ] = ()
     """Setting -> its values, all combinations, the last axis fastest. A list of axes may hold a list of mappings:
     settings that change together."""
     set: dict[str, Any] = Field(default_factory=dict)
@@ -50,9 +54,9 @@ class Grid(Spec):
     """Each cell runs once per seed; a baseline, which draws nothing, with the first alone."""
     order: Literal["cells", "seeds"] = "cells"
     """All seeds of a cell before the next cell, or one seed of all cells before the next seed."""
-    evaluate: tuple[Split, ...] = ("test",)
+    evaluate: Annotated[tuple[Split, ...], once("split", code="repeated-split")] = ("test",)
     """Splits evaluated at the end of each run."""
-    evaluate_also: tuple[dict[str, Any], ...] = Field((), max_length=MOST_ENTRIES)
+    evaluate_also: Annotated[tuple[dict[str, Any], ...], only_with("evaluate")] = Field((), max_length=MOST_ENTRIES)
     """Further evaluations of each run on those splits: settings of `evaluation.*`, such as {seen: keep}, whose figures
     stand under `test_seen_keep`."""
 
@@ -68,19 +72,12 @@ class Grid(Spec):
     def _has_cells(self) -> Grid:
         check_name(self.name)
         check_seeds(self.seeds)
-        if len(set(self.evaluate)) < len(self.evaluate):
-            raise UserError(f"evaluate: each split once, given {list(self.evaluate)}", code="repeated-split")
         names = [evaluation_name(settings) for settings in self.evaluate_also]
         if len(set(names)) < len(names) or "" in names:
             raise UserError(
                 f"evaluate_also: each evaluation once, and each with a setting, such as {{seen: keep}}; given "
                 f"{brief(list(self.evaluate_also))}",
                 code="repeated-evaluation",
-            )
-        if self.evaluate_also and not self.evaluate:
-            raise UserError(
-                "evaluate_also is of the splits of 'evaluate', which is empty: name a split there, or leave both out",
-                code="setting-without-effect",
             )
         prefixed = [path for one in self.evaluate_also for path in one if path.split(".")[0] == "evaluation"]
         if prefixed:
@@ -90,10 +87,6 @@ class Grid(Spec):
             )
         if not self.cells and self.base is None:
             raise UserError("a grid needs 'cells', or a 'base' recipe with 'axes'", code="no-cells")
-        if self.axes and self.base is None:
-            raise UserError(
-                "'axes' change a 'base' recipe: name it, or write the cells out in 'cells'", code="axes-without-base"
-            )
         for axis in self._axes():
             if not axis:
                 raise UserError("an axis of the grid has no values", code="empty-axis")

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
-from fullrank.core.checks import check_flag, check_number, check_path, check_type
+from fullrank.core.checks import public
 from fullrank.core.errors import UserError
 from fullrank.core.files import jsonable, write_jsonl
 from fullrank.core.locks import folder_lock
@@ -35,6 +35,7 @@ from fullrank.sweeps.records import (
 from fullrank.sweeps.runner import HOUR, NO_TIME, run_jobs
 
 
+@public
 def sweep(
     grid: Grid,
     store: AnyStore,
@@ -54,25 +55,11 @@ def sweep(
     seeds, replaced after each row; `command` is noted in it. `engine`: where the runs are run, by default here.
     Raises `UserError` for what is wrong in the grid, its settings or the folders, before anything runs.
     """
-    check_type("grid", grid, Grid, "fr.Grid(...), or fr.Grid.read(FILE)")
-    check_study(store, out, max_hours, dry_run, command)
-    if results is not None:
-        check_path("results", results)
+    check_store("store", store)
     return run_sweep(
         grid, store, out, max_hours=max_hours, dry_run=dry_run, results=results, command=command, progress=progress,
         engine=engine,
     ).newest  # fmt: skip
-
-
-def check_study(store: Any, out: Any, max_hours: Any, dry_run: Any, command: Any) -> None:
-    """Raise `UserError` for the wrong types of what a sweep and a search are both given."""
-    check_store("store", store)
-    check_path("out", out)
-    check_flag("dry_run", dry_run)
-    if max_hours is not None:
-        check_number("max_hours", max_hours)
-    if command is not None:
-        check_type("command", command, str, "a text, what was typed")
 
 
 class SweepOptions(TypedDict, total=False):

@@ -13,12 +13,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from fullrank.core.checks import check_type
+from fullrank.core.checks import public
 from fullrank.core.errors import UserError, unknown
 from fullrank.core.files import write_json, write_text
 from fullrank.core.locks import folder_lock
 from fullrank.core.readers import read_json
-from fullrank.data.impressions.store import AnyStore
+from fullrank.data.impressions.store import AnyStore, check_store
 from fullrank.evaluation.spec import selection_sign
 from fullrank.sweeps.engine import Engine, Local
 from fullrank.sweeps.grid import Grid
@@ -27,9 +27,10 @@ from fullrank.sweeps.records import Outcome, code_version, environment, write_re
 from fullrank.sweeps.runner import HOUR, NO_TIME, run_jobs
 from fullrank.sweeps.samplers import SAMPLERS, STARTUP, tpe
 from fullrank.sweeps.search import Plan, Search, SearchCell, settings_of, trial_name
-from fullrank.sweeps.sweep import check_study, describe_data
+from fullrank.sweeps.sweep import describe_data
 
 
+@public
 def tune(
     space: Search,
     store: AnyStore,
@@ -50,8 +51,7 @@ def tune(
     the extra `tune`) chooses those after the first few from the scores so far, so a dry run prices the first alone.
     Raises `UserError` for what is wrong in the space, its settings or the folders, before anything runs.
     """
-    check_type("space", space, Search, "fr.Search(...), or fr.Search.read(FILE)")
-    check_study(store, out, max_hours, dry_run, command)
+    check_store("store", store)
     if not isinstance(sampler, str) or sampler not in SAMPLERS:
         raise unknown("sampler", sampler, SAMPLERS)
     with folder_lock(out, "tune"):  # plan.json is read, asked for more, and written between the rounds

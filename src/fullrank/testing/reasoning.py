@@ -50,7 +50,7 @@ ENCODERS: dict[str, EncoderSpec] = {
     "post_norm": Transformer(**POST),
     "bidirectional": Transformer(**POST, attention=Softmax(causal=False)),
     "hstu": Transformer(attention=HSTU(), feed_forward="none"),
-    "hstu_open": Transformer(attention=HSTU(causal=False, divide_by="visible", rel_bias="positions")),
+    "hstu_open": Transformer(attention=HSTU(causal=False, rel_bias="positions")),
     "gru": GRU(),
 }
 ODD = ("causal", "bidirectional", "hstu", "gru")

@@ -22,9 +22,9 @@ LONGEST = 9
 SETTINGS = [
     {},
     {"causal": False, "norm": "rms"},
-    {"rel_bias": "positions", "divide_by": "visible", "qk_width": 5, "value_width": 3},
+    {"rel_bias": "positions", "qk_width": 5, "value_width": 3},
     {"gate": False, "rel_bias": "none", "rope": True, "bias": False},
-    {"gate": False, "causal": False, "divide_by": "visible"},
+    {"gate": False, "causal": False},
 ]
 
 
@@ -41,7 +41,6 @@ def by_hand(attention, spec, x, times) -> Tensor:
     out = []
     for i in range(n):
         seen = range(i + 1) if spec.causal else range(n)
-        divisor = LONGEST if spec.divide_by == "max_length" else len(seen)
         mixed = []
         for h in range(heads):
             q_i, rows = q[i, h * e : (h + 1) * e], k[:, h * e : (h + 1) * e]
@@ -56,7 +55,7 @@ def by_hand(attention, spec, x, times) -> Tensor:
                 if spec.rel_bias == "times":
                     gap = abs(times[min(i + 1, n - 1)] - times[j])
                     score = score + attention.by_time[min(128, int(math.log(max(gap, 1)) / 0.301))]
-                total = total + silu(score) / divisor * v[j, h * f : (h + 1) * f]
+                total = total + silu(score) / LONGEST * v[j, h * f : (h + 1) * f]
             mixed.append(total)
         y = torch.cat(mixed)
         if spec.gate and spec.norm == "rms":
@@ -182,9 +181,9 @@ def test_it_is_placed_and_softmax_is_not() -> None:
     ("settings", "code", "named"),
     [
         ({"gate": False, "norm": "rms"}, "setting-without-effect", ("norm", "gate=false")),
-        ({"rope": True}, "settings-contradict", ("rope", "rel_bias='times'")),
-        ({"rope": True, "rel_bias": "positions"}, "settings-contradict", ("rope", "rel_bias='positions'")),
-        ({"divide_by": "padded"}, "invalid-setting", ("divide_by", "padded")),
+        ({"rope": True}, "settings-contradict", ("rope", "rel_bias=none")),
+        ({"rope": True, "rel_bias": "positions"}, "settings-contradict", ("rope", "which is positions")),
+        ({"divide_by": "visible"}, "removed-setting", ("hstu.divide_by", "0.1.0")),
         ({"dropout": 1.0}, "invalid-setting", ("dropout", 1.0)),
     ],
 )

@@ -59,7 +59,7 @@ def test_equals_its_formula(causal) -> None:
 
 
 def test_refuses_classes_that_do_not_divide() -> None:
-    with refused("invalid-buckets", "30"):
+    with refused("invalid-setting", "30"):
         Relative().override("buckets=30")
 
 

@@ -118,8 +118,8 @@ def test_a_history_beyond_the_positions() -> None:
     [
         ({"feed_forward": "swiglu", "activation": "gelu"}, "setting-without-effect", ("activation", "swiglu")),
         ({"feed_forward": "none", "activation": "gelu"}, "setting-without-effect", ("activation", "none")),
-        ({"feed_forward": "none", "inner": 5}, "setting-without-effect", ("inner", "bias", "none")),
-        ({"feed_forward": "none", "bias": True}, "setting-without-effect", ("inner", "bias", "none")),
+        ({"feed_forward": "none", "inner": 5}, "setting-without-effect", ("inner=5", "none")),
+        ({"feed_forward": "none", "bias": True}, "setting-without-effect", ("bias=true", "none")),
         ({"positions": "none", "positions_from": "end"}, "setting-without-effect", ("positions_from", "none")),
         ({"norm_at": "post", "norm_output": True}, "setting-without-effect", ("norm_output", "post")),
         ({"norm_at": "post", "norm_output": False}, "setting-without-effect", ("norm_output", "post")),

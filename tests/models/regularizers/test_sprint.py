@@ -109,9 +109,6 @@ def test_every_switch_of_the_decision_table() -> None:
         "value_norms=printed": both(lambda n, v, o: ((n * v).sum().sqrt() * o).log()),
         "value_norms=none": both(lambda n, v, o: n.sum().log()),
         "head_reduction=separate": both(lambda n, v, o: ((n * v**2).sqrt() * o).log().mean()),
-        "normalise_count=true": both(
-            lambda n, v, o: joint(n - math.log(int(step.captures.columns[0].valid.sum())), v, o).log()
-        ),
     }
     for setting, wanted in expected.items():
         close(term(Sprint(**base).override(setting))[0], wanted)

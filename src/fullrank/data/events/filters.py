@@ -10,6 +10,7 @@ import polars as pl
 from pydantic import Field, field_validator, model_validator
 
 from fullrank.core.bounds import MOST_COUNT, MOST_VALUE
+from fullrank.core.constraints import needs
 from fullrank.core.errors import UserError, brief, unknown
 from fullrank.core.spec import Spec, later
 from fullrank.data.events import splits
@@ -27,9 +28,9 @@ class Prepare(Spec):
     """Names of the event table's columns."""
     missing: Missing = later("error")
     """Rows without a user, an item or a time: an error, or dropped."""
-    event_types: tuple[str, ...] | None = None
+    event_types: Annotated[tuple[str, ...] | None, needs("columns.type")] = None
     """Keep events of these types (needs `columns.type`); None keeps all."""
-    min_rating: float | None = Field(None, ge=-MOST_VALUE, le=MOST_VALUE)
+    min_rating: Annotated[float | None, needs("columns.rating")] = Field(None, ge=-MOST_VALUE, le=MOST_VALUE)
     """Keep events rated at least this (needs `columns.rating`); None keeps all."""
     duplicates: Duplicates = "keep"
     """Which of several events of one user and item are kept: all (keep), the earliest, or the latest."""
@@ -54,16 +55,8 @@ class Prepare(Spec):
 
     @model_validator(mode="after")
     def _effects(self) -> Prepare:
-        if self.event_types is not None and self.columns.type is None:
-            raise UserError(
-                "event_types needs columns.type, the name of the column that says what was done", code="missing-setting"
-            )
         if self.event_types == ():
             raise UserError("event_types names no type; leave it out to keep all", code="empty-setting")
-        if self.min_rating is not None and self.columns.rating is None:
-            raise UserError("min_rating needs columns.rating, the name of the rating column", code="missing-setting")
-        if self.columns.time is None and self.columns.time_unit != "s":
-            raise UserError("time_unit has no effect without a time column", code="setting-without-effect")
         return self
 
     @property

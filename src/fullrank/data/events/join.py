@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from fullrank.core.checks import check_flag, check_number, check_path, check_texts, check_type
+from fullrank.core.checks import check_number, check_type, public
 from fullrank.core.errors import UserError
 from fullrank.core.files import without_dots
 from fullrank.core.locks import folder_lock
@@ -27,6 +27,7 @@ SEPARATOR = "/"
 """Between the name of a store and an id of it."""
 
 
+@public
 def join_stores(
     stores: Sequence[Store | str | Path],
     out: str | Path,
@@ -47,15 +48,11 @@ def join_stores(
     if weights is not None:
         check_type("weights", weights, (list, tuple), "a number for each store, in a list")
     given = [check_number("weights", one) for one in ([1.0] * len(parts) if weights is None else weights)]
-    if names is not None:
-        check_type("names", names, (list, tuple), "a name for each store, in a list")
-        check_texts("names", names, '"toys"')
     called = [one.path.name for one in parts] if names is None else list(names)
     _check(parts, given, called)
-    place = without_dots(check_path("out", out))
+    place = without_dots(Path(out))
     if any(os.path.realpath(place) == os.path.realpath(one.path) for one in parts):
         raise UserError(f"{str(place)!r} is a store that is read; name another folder", code="same-folder")
-    overwrite = check_flag("overwrite", overwrite)
     with folder_lock(place, "join"):
         require_replaceable_store(place, overwrite=overwrite)
         _write(place, parts, given, called)

@@ -10,10 +10,12 @@ from dataclasses import replace
 from functools import partial
 from logging import INFO
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
-from fullrank.core.checks import check_flag, check_path, check_texts, check_type, check_whole
-from fullrank.core.errors import UserError, unknown
+from pydantic import Field
+
+from fullrank.core.checks import public
+from fullrank.core.errors import UserError
 from fullrank.core.files import without_dots
 from fullrank.core.locks import folder_lock
 from fullrank.core.log import logger, shown_at
@@ -38,6 +40,7 @@ ENGINES: tuple[str, ...] = get_args(Engine)
 __all__ = ["Columns", "Prepare", "Store", "prepare"]
 
 
+@public
 def prepare(
     events: Any,
     out: str | Path,
@@ -56,7 +59,7 @@ def prepare(
     separator: str | None = None,
     items_id: str | None = None,
     set: Sequence[str] = (),
-    parts: int | None = None,
+    parts: Annotated[int, Field(ge=1, le=MOST_PARTS)] | None = None,
     engine: Engine = "embedded",
     master: str | None = None,
     overwrite: bool = False,
@@ -82,9 +85,7 @@ def prepare(
     Equal times keep input order, which is the engine's: Spark promises none, so add a column that decides ties there.
     Raises `UserError` with one sentence for anything that cannot be read or would be empty.
     """
-    place = without_dots(check_path("out", out))
-    check_type("spec", spec, Prepare, "fr.Prepare(...)")
-    check_texts("notes", notes, '["what is known of the data"]')
+    place = without_dots(Path(out))
     check_engine(parts, engine, master)
     named = {
         "user_col": ("columns.user", check_column("user_col", user_col)),
@@ -102,7 +103,7 @@ def prepare(
         )
     spec = _with_keywords(spec, named, missing, set)
     with folder_lock(place, "prepare"):
-        require_replaceable_store(place, overwrite=check_flag("overwrite", overwrite))
+        require_replaceable_store(place, overwrite=overwrite)
         level = shown_at(progress)
         source = InputTable(events, "events", separator=separator)
         require_columns(source, spec.columns, with_rating=spec.min_rating is not None)
@@ -128,10 +129,6 @@ def prepare(
 
 def check_engine(parts: int | None, engine: Engine, master: str | None) -> None:
     """Raise `UserError` unless these say in how many parts, by what and where a store is prepared."""
-    if parts is not None:
-        check_whole("parts", parts, 1, MOST_PARTS)
-    if engine not in ENGINES:
-        raise unknown("engine", str(engine), ENGINES)
     if engine == "spark" and parts is None:
         raise UserError("the engine spark writes stores in parts: say parts=, in how many", code="missing-setting")
     if master is not None and engine != "spark":

@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import polars as pl
 from jaxtyping import Bool, Int64
+from pydantic import Field
 
-from fullrank.core.checks import check_flag, check_number, check_path, check_whole
+from fullrank.core.checks import public
 from fullrank.core.errors import UserError
 from fullrank.core.files import without_dots
 from fullrank.core.locks import folder_lock
@@ -31,13 +32,14 @@ from fullrank.data.events.write import save_store, store_fingerprint
 _PARTS = ("train", "validation", "test", "users_train_only", "train_share_after_test")
 
 
+@public
 def subset(
     store: Store | str | Path,
     out: str | Path,
     *,
-    share: float = 1.0,
-    seed: int = 0,
-    hide_items: float = 0.0,
+    share: Annotated[float, Field(gt=0, le=1)] = 1.0,
+    seed: Annotated[int, Field(ge=0)] = 0,
+    hide_items: Annotated[float, Field(ge=0, lt=1)] = 0.0,
     keep_items: bool = False,
     without: Store | str | Path | None = None,
     overwrite: bool = False,
@@ -56,14 +58,15 @@ def subset(
     Raises `UserError` for shares that are none, and where no users or training events would be left.
     """
     source = store if isinstance(store, Store) else Store.open(store)
-    place = without_dots(check_path("out", out))
-    _check(check_number("share", share), check_number("hide_items", hide_items), without is not None)
-    check_whole("seed", seed, 0)
-    keep_items = check_flag("keep_items", keep_items)
+    place = without_dots(Path(out))
+    if share == 1 and hide_items == 0 and without is None:
+        raise UserError(
+            "a share of 1 without hidden items is the whole store: give a smaller share, hide_items, or without",
+            code="nothing-left-out",
+        )
     if os.path.realpath(place) == os.path.realpath(source.path):
         raise UserError(f"{str(place)!r} is the store that is read; name another folder", code="same-folder")
     other = without if without is None or isinstance(without, Store) else Store.open(without)
-    overwrite = check_flag("overwrite", overwrite)
     with folder_lock(place, "subset"):
         require_replaceable_store(place, overwrite=overwrite)
         return _subset_locked(source, place, share, seed, hide_items, keep_items, other)
@@ -210,15 +213,3 @@ def _first(size: int, share: float, seed: int, kind: int = 0) -> Bool[np.ndarray
     found = np.zeros(size, dtype=bool)
     found[draw_order(size, seed, kind)[: round(share * size)]] = True
     return found
-
-
-def _check(share: float, hide_items: float, without: bool) -> None:
-    if not 0 < share <= 1:
-        raise UserError(f"share={share:g} must be above 0 and at most 1", code="setting-out-of-range")
-    if not 0 <= hide_items < 1:
-        raise UserError(f"hide_items={hide_items:g} must be at least 0 and below 1", code="setting-out-of-range")
-    if share == 1 and hide_items == 0 and not without:
-        raise UserError(
-            "a share of 1 without hidden items is the whole store: give a smaller share, hide_items, or without",
-            code="nothing-left-out",
-        )

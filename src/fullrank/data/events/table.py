@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import polars as pl
 from jaxtyping import Bool, Float32, Float64, Int32, Int64
 from pydantic import model_validator
 
+from fullrank.core.constraints import only_with
 from fullrank.core.errors import UserError
 from fullrank.core.spec import Spec
 from fullrank.data import values
@@ -35,7 +36,7 @@ class Columns(Spec):
     """Column of the item: whole numbers or strings."""
     time: str | None = "timestamp"
     """Column of the time: numbers since 1970, ISO 8601 strings, dates or datetimes. None: the rows are in order."""
-    time_unit: values.Unit = "s"
+    time_unit: Annotated[values.Unit, only_with("time")] = "s"
     """What a number in the time column counts. The store keeps seconds."""
     rating: str | None = None
     """Column of a rating, how much it was liked; read where `min_rating` is set."""

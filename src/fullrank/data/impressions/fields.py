@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from fullrank.core.bounds import MOST_BINS, MOST_COUNT, MOST_LENGTH, MOST_VALUE
+from fullrank.core.constraints import only_with
 from fullrank.core.errors import UserError, did_you_mean, unknown
 from fullrank.core.readers import read_text
 from fullrank.core.spec import Spec, later, read_tree
@@ -43,15 +44,10 @@ class Categorical(Spec):
     kind: Literal["categorical"] = "categorical"
     name: str = Field(min_length=1)
     """Column of the table."""
-    min_count: int = Field(1, ge=1, le=MOST_COUNT)
+    min_count: Annotated[int, only_with("hash_buckets", None)] = Field(1, ge=1, le=MOST_COUNT)
     """Training rows that a value needs to get an id of its own; rarer ones are unknown."""
     hash_buckets: int | None = Field(None, ge=1, le=MOST_COUNT)
     """Ids by a stable hash into so many buckets, without a vocabulary; None gives each value its own."""
-
-    @model_validator(mode="after")
-    def _effects(self) -> Categorical:
-        _hash_or_count(self.name, self.hash_buckets, self.min_count)
-        return self
 
 
 class Numeric(Spec):
@@ -63,17 +59,8 @@ class Numeric(Spec):
     transform: Literal["linear", "standard", "log", "bucket"] = "standard"
     """linear: as it is; standard: mean 0 and deviation 1 over the training rows; log: sign(x) log(1 + |x|);
     bucket: the quantiles of the training rows as a categorical field."""
-    buckets: int | None = Field(None, ge=2, le=MOST_BINS)
+    buckets: Annotated[int | None, only_with("transform", "bucket")] = Field(None, ge=2, le=MOST_BINS)
     """Most buckets (needs transform=bucket, which takes 50 where this is None); equal quantiles are one."""
-
-    @model_validator(mode="after")
-    def _effects(self) -> Numeric:
-        if self.buckets is not None and self.transform != "bucket":
-            raise UserError(
-                f"field {self.name!r}: buckets has no effect with transform={self.transform}; leave it out",
-                code="setting-without-effect",
-            )
-        return self
 
 
 class _Multivalued(Spec):
@@ -87,25 +74,19 @@ class _Multivalued(Spec):
     """Most values kept."""
     shares: str | None = None
     """A categorical field whose vocabulary and embedding table it uses."""
-    extends: bool = later(False)
+    extends: Annotated[bool, only_with("shares")] = later(False)
     """Its values get ids in the shared vocabulary too: those that training rows hold `min_count` times there or here,
     the `min_count` of that field; False: what that field never was is unknown."""
-    min_count: int = Field(1, ge=1, le=MOST_COUNT)
+    min_count: Annotated[int, only_with("hash_buckets", None)] = Field(1, ge=1, le=MOST_COUNT)
     """Occurrences in training rows that a value needs to get an id of its own."""
     hash_buckets: int | None = Field(None, ge=1, le=MOST_COUNT)
     """Ids by a stable hash into so many buckets; None gives each value its own."""
 
     @model_validator(mode="after")
     def _effects(self) -> _Multivalued:
-        _hash_or_count(self.name, self.hash_buckets, self.min_count)
         if self.shares is not None and (self.hash_buckets is not None or self.min_count != 1):
             raise UserError(
                 f"field {self.name!r} shares the vocabulary of {self.shares!r}: set min_count or hash_buckets there",
-                code="setting-without-effect",
-            )
-        if self.extends and self.shares is None:
-            raise UserError(
-                f"field {self.name!r}: extends has no effect without shares, the field whose vocabulary grows",
                 code="setting-without-effect",
             )
         return self
@@ -158,7 +139,7 @@ class Schema(Spec):
     """Column of whose impression it is, for metrics by group; it may be a field too."""
     time: str | None = None
     """Column of when; the temporal split needs it."""
-    time_unit: Unit = "s"
+    time_unit: Annotated[Unit, only_with("time")] = "s"
     """What a number in the time column counts."""
     split: ImpressionSplit = Field(default_factory=RandomSplit)
     """Which rows are trained on: random, temporal (by `time`) or given (a column)."""
@@ -181,8 +162,6 @@ class Schema(Spec):
             )
         if self.time is None and isinstance(self.split, TemporalSplit):
             raise UserError("the temporal split needs `time`, the name of the time column", code="split-needs-times")
-        if self.time is None and self.time_unit != "s":
-            raise UserError("time_unit has no effect without `time`", code="setting-without-effect")
         owners = [field.name for field in self.fields if isinstance(field, Categorical)]
         hashed = [f.name for f in self.fields if isinstance(f, Categorical) and f.hash_buckets is not None]
         for field in self.several():
@@ -222,11 +201,3 @@ def schema_tree(path: str | Path) -> Any:
         return read_tree(read_text(path))
     except UserError as error:
         raise UserError(f"the schema {str(path)!r} cannot be read: {error}", code=error.code) from None
-
-
-def _hash_or_count(name: str, hash_buckets: int | None, min_count: int) -> None:
-    if hash_buckets is not None and min_count != 1:
-        raise UserError(
-            f"field {name!r}: min_count has no effect with hash_buckets, which counts nothing; keep one",
-            code="setting-without-effect",
-        )

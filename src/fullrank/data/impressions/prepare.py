@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from fullrank.core.checks import check_flag, check_overrides, check_path, check_texts, check_type
+from pydantic import Field
+
+from fullrank.core.checks import check_path, check_type, public
 from fullrank.core.errors import UserError
 from fullrank.core.files import require_replaceable, whole_folder, without_dots
 from fullrank.core.locks import folder_lock
@@ -19,6 +21,7 @@ from fullrank.core.overrides import read_setting
 from fullrank.data.column_names import TimeColumn, check_column, check_time_column, check_unit
 from fullrank.data.events import spark
 from fullrank.data.events.part_work import PartRunner
+from fullrank.data.events.parts import MOST_PARTS
 from fullrank.data.events.prepare import Engine, check_engine
 from fullrank.data.events.stream import Here, identity_of
 from fullrank.data.frames import Chunks, InputTable
@@ -35,6 +38,7 @@ from fullrank.data.values import Unit
 log = logger(__name__)
 
 
+@public
 def prepare_impressions(
     impressions: Any,
     out: str | Path,
@@ -46,7 +50,7 @@ def prepare_impressions(
     time_unit: Unit | None = None,
     separator: str | None = None,
     set: Sequence[str] = (),
-    parts: int | None = None,
+    parts: Annotated[int, Field(ge=1, le=MOST_PARTS)] | None = None,
     engine: Engine = "embedded",
     master: str | None = None,
     overwrite: bool = False,
@@ -67,9 +71,7 @@ def prepare_impressions(
     DataFrame, and the store is the same.
     Raises `UserError` with one sentence for whatever cannot be read as the schema says; `out` is then as it was.
     """
-    place = without_dots(check_path("out", out))
-    check_texts("notes", notes, '["what is known of the data"]')
-    overwrite = check_flag("overwrite", overwrite)
+    place = without_dots(Path(out))
     check_engine(parts, engine, master)
     named = {
         "label": ("label", check_column("label", label)),
@@ -78,7 +80,7 @@ def prepare_impressions(
         "time_unit": ("time_unit", check_unit(time_unit)),
     }
     given = {name: one for name, one in named.items() if one[1] is not (... if name == "time_col" else None)}
-    tree, settings = _schema_tree(schema, given, check_overrides(set))
+    tree, settings = _schema_tree(schema, given, set)
     with folder_lock(place, "prepare-impressions"):
         require_outside_stores(place)
         require_replaceable(

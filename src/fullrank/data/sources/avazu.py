@@ -8,12 +8,13 @@ random. BARS's own split is read with `split=given` from its train.csv, valid.cs
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import polars as pl
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from fullrank.core.bounds import MOST_SEED
+from fullrank.core.constraints import only_with
 from fullrank.core.errors import UserError
 from fullrank.core.spec import Spec
 from fullrank.data.impressions.fields import Categorical, Schema
@@ -38,16 +39,10 @@ class Avazu(Spec):
     kind: Literal["avazu"] = "avazu"
     split: Literal["random", "given"] = "random"
     """random: Kaggle's train.csv, 8 : 1 : 1 by row; given: the three files of BARS."""
-    seed: int = Field(0, ge=0, le=MOST_SEED)
+    seed: Annotated[int, only_with("split", "random")] = Field(0, ge=0, le=MOST_SEED)
     """Which of the random splits."""
     base_url: str = BASE
     """Folder of BARS's archive on the server (split=given)."""
-
-    @model_validator(mode="after")
-    def _effects(self) -> Avazu:
-        if self.split == "given" and self.seed:
-            raise UserError("seed has no effect with split=given; leave it out", code="setting-without-effect")
-        return self
 
     def files(self) -> tuple[RemoteFile, ...]:
         """Kaggle's train.csv, by hand, or BARS's archive."""

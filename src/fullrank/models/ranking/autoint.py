@@ -10,7 +10,7 @@ by sqrt(width of a head) and `norm` puts a LayerNorm behind the residual; all ar
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 import torch.nn.functional as F
@@ -19,6 +19,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from fullrank.core.bounds import MOST_PARTS, MOST_WIDTH
+from fullrank.core.constraints import only_with
 from fullrank.core.errors import UserError
 from fullrank.core.spec import later
 from fullrank.data.impressions.fields import FieldInfo
@@ -45,7 +46,7 @@ class AutoInt(RankerSpec):
     """Heads; the width must divide by them."""
     residual: bool = True
     """Add a linear map of the layer's input."""
-    residual_map: Literal["always", "as_needed"] = later("always")
+    residual_map: Annotated[Literal["always", "as_needed"], only_with("residual")] = later("always")
     """Map the input in every layer (Eq. 7), or add it as it is where it has the layer's width, as FuxiCTR does."""
     norm: bool = False
     """LayerNorm behind the residual, before the ReLU."""
@@ -62,11 +63,6 @@ class AutoInt(RankerSpec):
     def _divides(self) -> AutoInt:
         if self.width % self.heads:
             raise UserError(f"the width {self.width} does not divide by {self.heads} heads", code="width-not-divisible")
-        if not self.residual and self.residual_map != "always":
-            raise UserError(
-                f"residual_map={self.residual_map} has no effect without residual: leave it out",
-                code="setting-without-effect",
-            )
         return self
 
     @property

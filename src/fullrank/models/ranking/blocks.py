@@ -34,10 +34,11 @@ from typing import Annotated, Literal
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
-from pydantic import Field, model_validator
+from pydantic import Field
 from torch import Tensor, nn
 
 from fullrank.core.bounds import MOST_PARTS, MOST_WIDTH
+from fullrank.core.constraints import only_with
 from fullrank.core.errors import UserError
 from fullrank.core.registry import Room
 from fullrank.core.spec import Spec, later
@@ -57,24 +58,14 @@ class Tokeniser(Spec):
 
     mode: Literal["none", "matrix", "vector"] = "matrix"
     """Plain reshape, one perceptron for every chunk, or one for everything."""
-    hidden: int | None = Field(None, ge=1, le=MOST_WIDTH)
+    hidden: Annotated[int | None, only_with("mode", "matrix", "vector")] = Field(None, ge=1, le=MOST_WIDTH)
     """Hidden width of the perceptron; null takes 500 (matrix) or 800 (vector)."""
-    dropout: float | None = Field(None, ge=0, lt=1)
+    dropout: Annotated[float | None, only_with("mode", "matrix", "vector")] = Field(None, ge=0, lt=1)
     """Share of hidden units dropped in training; null is 0.1."""
     norm: bool = True
     """RMSNorm of the flattened fields, before anything else."""
-    hidden_norm: bool | None = None
+    hidden_norm: Annotated[bool | None, only_with("mode", "matrix", "vector")] = None
     """RMSNorm of the hidden layer; null is off."""
-
-    @model_validator(mode="after")
-    def _every_setting_has_an_effect(self) -> Tokeniser:
-        for name in ("hidden", "dropout", "hidden_norm"):
-            if self.mode == "none" and getattr(self, name) is not None:
-                raise UserError(
-                    f"{name} has no effect with mode=none, which has no perceptron: leave it out",
-                    code="setting-without-effect",
-                )
-        return self
 
     def build(self, inputs: int, tokens: int, width: int) -> Tokens:
         if self.mode == "none" and inputs != tokens * width:
@@ -143,22 +134,12 @@ class Blocks(RankerSpec):
     """Within each token."""
     head: Heads
     """Tokens -> logit."""
-    head_dropout: float = later(0.0, ge=0, lt=1)
+    head_dropout: Annotated[float, only_with("head", "mlp")] = later(0.0, ge=0, lt=1)
     """Share of the hidden units of the head dropped in training; of `mlp`, the only one that has any."""
-    head_batch_norm: bool = later(False)
+    head_batch_norm: Annotated[bool, only_with("head", "mlp")] = later(False)
     """Normalise each hidden unit of the head `mlp` over the batch, before its ReLU."""
     initial: Literal["xavier", "identity"] = later("xavier")
     """Starting values: every matrix at random, or blocks that pass what they are given, for deep stacks."""
-
-    @model_validator(mode="after")
-    def _head_has_units(self) -> Blocks:
-        if self.head != "mlp" and (self.head_dropout or self.head_batch_norm):
-            raise UserError(
-                f"head_dropout and head_batch_norm have no effect on head={self.head}, which has no hidden units: "
-                "leave them out, or use head=mlp",
-                code="setting-without-effect",
-            )
-        return self
 
     @property
     def reads_events(self) -> int:

@@ -13,16 +13,16 @@ once to the mixture.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
-from pydantic import Field, model_validator
+from pydantic import Field
 from torch import Tensor, nn
 
 from fullrank.core.bounds import MOST_PARTS, MOST_WIDTH
-from fullrank.core.errors import UserError
+from fullrank.core.constraints import only_with
 from fullrank.data.impressions.fields import FieldInfo
 from fullrank.models.ranking import FieldTokens, Ranker, RankerOutput, RankerSpec
 from fullrank.models.ranking.perceptron import Deep, xavier
@@ -37,24 +37,12 @@ class DCNv2(RankerSpec):
     """Cross layers: interactions of up to `crosses` + 1 fields."""
     rank: int | None = Field(None, ge=1, le=MOST_WIDTH)
     """Rank of each expert's matrix; null takes one full matrix."""
-    experts: int | None = Field(None, ge=1, le=MOST_PARTS)
+    experts: Annotated[int | None, only_with("rank")] = Field(None, ge=1, le=MOST_PARTS)
     """Low-rank experts per layer (needs `rank`, which takes 4 where this is null)."""
-    structure: Literal["parallel", "stacked"] = "parallel"
+    structure: Annotated[Literal["parallel", "stacked"], only_with("deep.hidden")] = "parallel"
     """The perceptron reads the field vectors, beside the crosses, or what the crosses made of them."""
     deep: Deep = Deep()
     """The perceptron; without hidden layers there are crosses alone."""
-
-    @model_validator(mode="after")
-    def _every_setting_has_an_effect(self) -> DCNv2:
-        if self.experts is not None and self.rank is None:
-            raise UserError(
-                f"experts={self.experts} has no effect without rank: set both or neither", code="setting-without-effect"
-            )
-        if self.structure == "stacked" and not self.deep.hidden:
-            raise UserError(
-                "structure=stacked has no effect without deep.hidden: leave it out", code="setting-without-effect"
-            )
-        return self
 
     def build(self, fields: Sequence[FieldInfo], dim: int) -> DCNv2Ranker:
         return DCNv2Ranker(len(fields) * dim, self)

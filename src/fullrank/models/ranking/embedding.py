@@ -18,7 +18,7 @@ whole tables as in FuxiCTR (`table`), and in both of the vectors of numbers.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from jaxtyping import Float
@@ -26,6 +26,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from fullrank.core.bounds import MOST_ENTRIES, MOST_FACTOR, MOST_WIDTH, Width
+from fullrank.core.constraints import once, only_with
 from fullrank.core.errors import UserError, did_you_mean
 from fullrank.core.spec import Spec
 from fullrank.data.batch import Impressions
@@ -48,7 +49,9 @@ class Embedding(Spec):
 
     dim: int = Field(16, ge=1, le=MOST_WIDTH)
     """Width of a field's vector."""
-    dims: tuple[tuple[str, Width], ...] = Field((), max_length=MOST_ENTRIES)
+    dims: Annotated[tuple[tuple[str, Width], ...], once("field", lambda dims: [name for name, _ in dims])] = Field(
+        (), max_length=MOST_ENTRIES
+    )
     """Fields stored at another width, as (name, width) pairs, and projected to `dim`."""
     std: float = Field(1e-4, gt=0, le=1e3)
     """Standard deviation of starting values."""
@@ -56,7 +59,7 @@ class Embedding(Spec):
     """How the values of a bag or a sequence become one vector."""
     l2: float = Field(0.0, ge=0, le=MOST_FACTOR)
     """Weight of the squared norm of the vectors (halved) in the loss."""
-    l2_on: Literal["rows", "table"] | None = None
+    l2_on: Annotated[Literal["rows", "table"] | None, only_with("l2")] = None
     """Whose norm: the rows in the batch (null too), or the whole tables, which needs update=adamw."""
     update: Update = "adamw"
     """How tables learn: with dense gradients in AdamW like all else; or with sparse ones, where only the rows of a
@@ -64,23 +67,14 @@ class Embedding(Spec):
 
     @model_validator(mode="after")
     def _every_setting_has_an_effect(self) -> Embedding:
-        if self.l2_on is not None and not self.l2:
-            raise UserError(
-                f"l2_on={self.l2_on} has no effect when l2 is 0: set l2, or leave it out", code="setting-without-effect"
-            )
         if self.l2_on == "table" and self.update != "adamw":
             raise UserError(
                 f"l2_on=table moves every row in every step: use update=adamw, not {self.update}",
                 code="settings-conflict",
             )
-        names = [name for name, _ in self.dims]
-        if len(set(names)) < len(names):
-            raise UserError(f"dims: each field once, given {names}", code="repeated-field")
         for name, width in self.dims:
-            if width < 1 or width == self.dim:
-                raise UserError(
-                    f"dims: {name!r} needs a width of at least 1 that differs from dim={self.dim}", code="invalid-width"
-                )
+            if width == self.dim:
+                raise UserError(f"dims: {name!r} needs a width that differs from dim={self.dim}", code="invalid-width")
         return self
 
     def build(

@@ -15,7 +15,7 @@ kink, where no gradient passes, so that in FuxiCTR only the last bias of such a 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from jaxtyping import Float
@@ -23,6 +23,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from fullrank.core.bounds import MOST_ENTRIES, MOST_PARTS, Width
+from fullrank.core.constraints import only_with
 from fullrank.core.errors import UserError
 from fullrank.data.impressions.fields import FieldInfo
 from fullrank.models.ranking import FieldTokens, Ranker, RankerOutput, RankerSpec
@@ -44,23 +45,16 @@ class FinalMLP(RankerSpec):
     """Parts that both outputs are cut into for the fusion; both last widths must divide by them."""
     gates: bool = True
     """Feature selection: each perceptron reads the fields through a gate of its own."""
-    gate_hidden: tuple[Width, ...] = Field((64,), max_length=MOST_PARTS)
+    gate_hidden: Annotated[tuple[Width, ...], only_with("gates")] = Field((64,), max_length=MOST_PARTS)
     """Hidden widths of the networks that compute the gates."""
-    first_context: tuple[str, ...] = Field((), max_length=MOST_ENTRIES)
+    first_context: Annotated[tuple[str, ...], only_with("gates")] = Field((), max_length=MOST_ENTRIES)
     """Fields that the first gate is computed from, by tables of their own; none: one learned vector."""
-    second_context: tuple[str, ...] = Field((), max_length=MOST_ENTRIES)
+    second_context: Annotated[tuple[str, ...], only_with("gates")] = Field((), max_length=MOST_ENTRIES)
     """Fields that the second gate is computed from."""
 
     @model_validator(mode="after")
     def _fits(self) -> FinalMLP:
         _check_fusion(self)
-        if not self.gates:
-            for name in ("gate_hidden", "first_context", "second_context"):
-                if getattr(self, name) != type(self).model_fields[name].default:
-                    raise UserError(
-                        f"{name} has no effect without gates: leave it out, or set gates=true",
-                        code="setting-without-effect",
-                    )
         return self
 
     @property

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
-from pydantic import Field, model_validator
+from pydantic import Field
 from torch import Tensor, nn
 
 from fullrank.core.bounds import MOST_PARTS, Width
-from fullrank.core.errors import UserError
+from fullrank.core.constraints import only_with
 from fullrank.core.spec import Spec, later
 from fullrank.ops.dropout import Dropout
 from fullrank.ops.norm_relu_dropout import norm_relu_dropout
@@ -22,24 +22,13 @@ class Deep(Spec):
 
     hidden: tuple[Width, ...] = Field((400, 400, 400), max_length=MOST_PARTS)
     """Widths of the hidden layers; empty leaves the perceptron out."""
-    dropout: float = Field(0.0, ge=0, lt=1)
+    dropout: Annotated[float, only_with("hidden")] = Field(0.0, ge=0, lt=1)
     """Share of hidden units dropped in training."""
-    batch_norm: bool = False
+    batch_norm: Annotated[bool, only_with("hidden")] = False
     """Normalise each hidden unit over the batch, before its activation."""
-    activation: Literal["relu", "prelu", "dice"] = later("relu")
+    activation: Annotated[Literal["relu", "prelu", "dice"], only_with("hidden")] = later("relu")
     """ReLU; PReLU, one learned slope for negative inputs of each unit; or Dice, PReLU whose step lies at the batch's
     mean."""
-
-    @model_validator(mode="after")
-    def _every_setting_has_an_effect(self) -> Deep:
-        if any(width < 1 for width in self.hidden):
-            raise UserError(f"hidden: widths of at least 1, not {list(self.hidden)}", code="invalid-width")
-        if not self.hidden and (self.dropout or self.batch_norm or self.activation != "relu"):
-            raise UserError(
-                "dropout, batch_norm and activation have no effect without hidden layers: leave them out",
-                code="setting-without-effect",
-            )
-        return self
 
     def build(self, width: int) -> Perceptron:
         return Perceptron(width, self)

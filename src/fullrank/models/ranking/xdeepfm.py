@@ -13,11 +13,10 @@ from typing import Literal
 
 import torch
 from jaxtyping import Float
-from pydantic import Field, model_validator
+from pydantic import Field
 from torch import Tensor, nn
 
 from fullrank.core.bounds import MOST_PARTS, Width
-from fullrank.core.errors import UserError
 from fullrank.data.impressions.fields import FieldInfo
 from fullrank.models.ranking import (
     FieldTokens,
@@ -37,12 +36,6 @@ class XDeepFM(RankerSpec):
     """Feature maps of each CIN layer."""
     deep: Deep = Deep()
     """The perceptron beside it."""
-
-    @model_validator(mode="after")
-    def _has_maps(self) -> XDeepFM:
-        if min(self.cin) < 1:
-            raise UserError(f"cin: at least one feature map per layer, not {list(self.cin)}", code="invalid-width")
-        return self
 
     @property
     def reads(self) -> frozenset[str]:

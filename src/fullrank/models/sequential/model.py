@@ -8,11 +8,11 @@ from typing import Annotated, Literal
 
 import torch
 from jaxtyping import Float, Int
-from pydantic import Field, model_validator
+from pydantic import Field
 from torch import Tensor, nn
 
 from fullrank.core.bounds import LEAST_TEMPERATURE, MOST_FACTOR, MOST_LENGTH, MOST_PARTS, MOST_WIDTH
-from fullrank.core.errors import UserError
+from fullrank.core.constraints import once
 from fullrank.core.registry import Room
 from fullrank.core.spec import Spec, later
 from fullrank.data.batch import Batch
@@ -70,17 +70,13 @@ class Recommender(Spec):
     """State and item vector -> score."""
     weighting: Annotated[WeightingSpec, Room("objectives.weightings")] | None = None
     """One factor per query; null counts all the same."""
-    penalties: tuple[Annotated[PenaltySpec, Room("regularizers")], ...] = Field((), max_length=MOST_PARTS)
+    penalties: Annotated[
+        tuple[Annotated[PenaltySpec, Room("regularizers")], ...],
+        once("kind", lambda penalties: [p.kind_of() for p in penalties], code="penalty-repeated"),
+    ] = Field((), max_length=MOST_PARTS)
     """Terms added to the loss."""
     initial: Literal["fixed", "width"] = later("fixed")
     """Standard deviation of what starts as N(0, s^2) (projections, tables, triggers): 0.02, or 0.02 sqrt(512 / dim)."""
-
-    @model_validator(mode="after")
-    def _penalties_differ(self) -> Recommender:
-        kinds = [p.kind_of() for p in self.penalties]
-        if len(set(kinds)) < len(kinds):
-            raise UserError(f"penalties: each kind once, given {kinds}", code="penalty-repeated")
-        return self
 
     def build(self, catalog: Catalog, shard: RowShard | None = None) -> RecommenderModel:
         """The untrained model. With `shard`, this process's share of one whose item table several hold together."""

@@ -10,8 +10,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from fullrank.core.checks import check_path
-from fullrank.core.errors import UserError, brief, did_you_mean
+from fullrank.core.checks import public
+from fullrank.core.errors import UserError
 from fullrank.data.events.catalog import Catalog
 from fullrank.models.sequential.model import RecommenderModel
 from fullrank.run import Run, require_empty, write_copy
@@ -46,6 +46,7 @@ TABLE = "items.embedding.weight"
 """Vectors per item, in every kind of items that has them."""
 
 
+@public
 def fill_unseen(
     run: Run | str | Path,
     out: str | Path,
@@ -64,17 +65,12 @@ def fill_unseen(
     of a trained one, for items without a vector of their own (text, codes, features alone: those have vectors without
     events), and where every item has training events, or none has.
     """
-    if not isinstance(start, str) or start not in FALLBACKS:
-        raise UserError(
-            f"start={brief(start, 80)}{did_you_mean(brief(start, 80), FALLBACKS)} (allowed: {', '.join(FALLBACKS)})",
-            code="unknown-start",
-        )
     if (like is not None) != (start == "neighbours"):
         raise UserError(
             "like= names the column that neighbours share: give it with start='neighbours' and only there",
             code="like-not-given",
         )
-    folder = check_path("out", out)
+    folder = Path(out)
     require_empty(folder)
     run = run if isinstance(run, Run) else Run.open(run)
     model = run.model()

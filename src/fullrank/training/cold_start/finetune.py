@@ -13,9 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
 
 from fullrank.core.bounds import MOST_EPOCHS, MOST_PARTS
-from fullrank.core.checks import check_flag, check_number, check_overrides, check_path, check_whole
+from fullrank.core.checks import public
 from fullrank.core.errors import UserError
 from fullrank.core.log import logger
 from fullrank.core.spec import Spec
@@ -30,13 +33,14 @@ from fullrank.training.fit import fit
 log = logger(__name__)
 
 
+@public
 def finetune(
     run: Run | str | Path,
     data: Store | str | Path,
     out: str | Path,
     *,
-    stages: int | None = None,
-    stage_epochs: int | None = None,
+    stages: Annotated[int, Field(ge=0, le=MOST_PARTS)] | None = None,
+    stage_epochs: Annotated[int, Field(ge=1, le=MOST_EPOCHS)] | None = None,
     ewc: str | Path | None = None,
     ewc_weight: float | None = None,
     set: Sequence[str] = (),
@@ -56,25 +60,23 @@ def finetune(
     Raises `UserError` for a run that has no blocks to free, and for whatever `train` refuses.
     """
     source = run if isinstance(run, Run) else Run.open(run)
-    folder, store = check_path("out", out), data if isinstance(data, Store) else Store.open(data)
+    folder, store = Path(out), data if isinstance(data, Store) else Store.open(data)
     for name, given, without, why in (
         ("stage_epochs", stage_epochs, stages == 0, "stages=0 has no stages"),
         ("ewc_weight", ewc_weight, ewc is None, "ewc names no file"),
     ):
         if given is not None and without:
             raise UserError(f"{name} has no effect where {why}; leave it out", code="setting-without-effect")
-    epochs = 10 if stage_epochs is None else check_whole("stage_epochs", stage_epochs, 1, MOST_EPOCHS)
-    weight = 100.0 if ewc_weight is None else check_number("ewc_weight", ewc_weight)
+    epochs = 10 if stage_epochs is None else stage_epochs
     # a run may itself be a stage of fine-tuning, or zero-shot
-    last = source.spec.override("training.top_blocks=null", "training.keep=best", *check_overrides(set))
+    last = source.spec.override("training.top_blocks=null", "training.keep=best", *set)
     if last.training.max_epochs == 0:
         raise UserError(
             f"training.max_epochs=0, as in {source.path}, would train nothing: set it to the epochs of the last stage",
             code="no-epochs",
         )
-    last = _with_ewc(last, ewc, weight)
-    resume, overwrite = check_flag("resume", resume), check_flag("overwrite", overwrite)
-    blocks = _blocks(source) if stages is None else check_whole("stages", stages, 0, MOST_PARTS)
+    last = _with_ewc(last, ewc, 100.0 if ewc_weight is None else ewc_weight)
+    blocks = _blocks(source) if stages is None else stages
     jobs = [
         (
             folder.parent / f"{folder.name}.stages" / f"top-{top}",
@@ -119,7 +121,7 @@ def _with_ewc(spec: Experiment, file: str | Path | None, weight: float) -> Exper
             "out",
             code="not-a-recommender",
         )
-    penalty = EWC.parse({"fisher": str(check_path("ewc", file)), "weight": weight})
+    penalty = EWC.parse({"fisher": str(file), "weight": weight})
     others = tuple(p for p in model.penalties if p.kind_of() != penalty.kind_of())
     changed = model.model_copy(update={"penalties": (*others, penalty)})
     return spec.model_copy(update={"model": changed})

@@ -8,11 +8,13 @@ the file.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
 import torch
+from pydantic import Field
 from torch import nn
 
-from fullrank.core.checks import check_path, check_whole
+from fullrank.core.checks import public
 from fullrank.core.device import resolve_device
 from fullrank.core.errors import UserError
 from fullrank.core.progress import Progress
@@ -26,13 +28,14 @@ from fullrank.training.retrieval_data import RetrievalData
 MOST_BATCHES = 10**5
 
 
+@public
 def fisher_information(
     run: Run | str | Path,
     out: str | Path,
     *,
     data: Store | str | Path | None = None,
-    batches: int = 3000,
-    batch_size: int | None = None,
+    batches: Annotated[int, Field(ge=1, le=MOST_BATCHES)] = 3000,
+    batch_size: Annotated[int, Field(ge=1)] | None = None,
     device: str = "auto",
     progress: Progress | None = None,
 ) -> Path:
@@ -43,10 +46,7 @@ def fisher_information(
     is the run's own. Returns `out`. Raises `UserError` for a run that has no gradient, and for another store.
     """
     opened = run if isinstance(run, Run) else Run.open(run)
-    place, where = check_path("out", out), resolve_device(device)
-    check_whole("batches", batches, 1, MOST_BATCHES)
-    if batch_size is not None:
-        check_whole("batch_size", batch_size, 1)
+    place, where = Path(out), resolve_device(device)
     store = event_store_of(opened, data)
     spec = opened.spec if batch_size is None else opened.spec.override(f"training.batch_size={batch_size}")
     model = opened.model()

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from fullrank.core.checks import check_path, check_type
-from fullrank.core.errors import UserError, brief, did_you_mean
+from fullrank.core.checks import public
+from fullrank.core.errors import UserError
 from fullrank.core.spec import Spec
 from fullrank.data.events.catalog import Catalog
 from fullrank.models.sequential.items.semantic import Semantic, read_codes
@@ -26,6 +26,7 @@ from fullrank.semantic_ids.reader import CODES, SIZES, Codes
 from fullrank.training.cold_start.fill import LikeItems
 
 
+@public
 def grow_catalog(
     run: Run | str | Path,
     new_items: Any,
@@ -47,14 +48,6 @@ def grow_catalog(
     text, which need the text of the new items alone.
     """
     run = run if isinstance(run, Run) else Run.open(run)
-    check_path("out", out)
-    check_type("item", item, str, "the name of the column of ids")
-    allowed = ("features", "neighbours", "mean")
-    if not isinstance(start, str) or start not in allowed:
-        raise UserError(
-            f"start={brief(start, 80)}{did_you_mean(brief(start, 80), allowed)} (allowed: {', '.join(allowed)})",
-            code="unknown-start",
-        )
     if (like is not None) != (start == "neighbours"):
         raise UserError(
             "like= names the column that neighbours share: give it with start='neighbours' and only there",

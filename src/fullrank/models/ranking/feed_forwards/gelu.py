@@ -10,16 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
-from pydantic import Field, model_validator
+from pydantic import Field
 from torch import Tensor, nn
 
 from fullrank.core.bounds import MOST_PARTS, Width
-from fullrank.core.errors import UserError
+from fullrank.core.constraints import only_with
 from fullrank.core.spec import later
 from fullrank.models.ranking.feed_forwards import FeedForward, FeedForwardSpec
 from fullrank.ops.dropout import dropout
@@ -30,7 +30,7 @@ class Gelu(FeedForwardSpec):
     """RankMixer's per-token FFN."""
 
     kind: Literal["gelu"] = "gelu"
-    expansion: float | None = Field(None, gt=0, le=MOST_PARTS)
+    expansion: Annotated[float | None, only_with("hidden", ())] = Field(None, gt=0, le=MOST_PARTS)
     """Hidden width as a multiple of the token's; null is 1."""
     hidden: tuple[Width, ...] = Field((), max_length=MOST_PARTS)
     """Hidden widths written out, in place of `expansion`."""
@@ -38,14 +38,6 @@ class Gelu(FeedForwardSpec):
     """LayerNorm of the sum with the input; without it the input is added alone."""
     dropout: float = later(0.0, ge=0, lt=1)
     """Share of hidden units dropped in training (the code)."""
-
-    @model_validator(mode="after")
-    def _every_setting_has_an_effect(self) -> Gelu:
-        if self.hidden and self.expansion is not None:
-            raise UserError("expansion has no effect beside hidden: keep one of them", code="setting-without-effect")
-        if any(width < 1 for width in self.hidden):
-            raise UserError(f"hidden: widths of at least 1, not {list(self.hidden)}", code="invalid-width")
-        return self
 
     def build(self, tokens: int, width: int) -> GeluFeedForward:
         return GeluFeedForward(tokens, width, self)

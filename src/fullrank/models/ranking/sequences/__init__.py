@@ -12,13 +12,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from jaxtyping import Bool, Float, Int
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from fullrank.core.bounds import MOST_ENTRIES, MOST_LENGTH
+from fullrank.core.constraints import only_with
 from fullrank.core.errors import UserError, did_you_mean
 from fullrank.core.spec import Spec
 from fullrank.data.impressions.fields import FieldInfo
@@ -52,7 +53,7 @@ class SequenceSpec(Spec):
     search: Groups = Field((), max_length=MOST_ENTRIES)
     """Hard search: in each group of parallel sequences, such as [[history_categories, history]], keep the events whose
     value in the first is the target's."""
-    most: int | None = Field(None, ge=1, le=MOST_LENGTH)
+    most: Annotated[int | None, only_with("search")] = Field(None, ge=1, le=MOST_LENGTH)
     """Events kept of those that the search finds, the newest; null keeps all."""
 
     uneven: Literal["error", "newest"] = "error"
@@ -61,11 +62,6 @@ class SequenceSpec(Spec):
 
     @model_validator(mode="after")
     def _search_is_sound(self) -> SequenceSpec:
-        if self.most is not None and not self.search:
-            raise UserError(
-                f"most={self.most} has no effect without search: name the sequences to search in, or leave it out",
-                code="setting-without-effect",
-            )
         require_once("search", self.search)
         return self
 

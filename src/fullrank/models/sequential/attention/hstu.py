@@ -7,22 +7,23 @@ own time. The defaults are the paper's; the norm before it, the residual and lea
 
 SPRINT's backbone is the ungated setting: y = W_o A V with ``gate=False, rel_bias=none, rope=True, bias=False``.
 
-Differs: n is a constant or the number of keys that a query sees, where SPRINT's code takes the padded length of the
-batch, which would show a row how long its neighbours are. W_o starts Xavier-uniform in both settings. The table of a
+Differs: n is the model's `max_length`, where SPRINT's code takes the padded length of the batch, which would show a row
+how long its neighbours are. W_o starts Xavier-uniform in both settings. The table of a
 causal attention has no entries for distances that causality hides.
 """
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
-from pydantic import Field, model_validator
+from pydantic import Field
 from torch import Tensor, nn
 
 from fullrank.core.bounds import MOST_PARTS, MOST_WIDTH
+from fullrank.core.constraints import needs, only_with
 from fullrank.core.errors import UserError
 from fullrank.data.batch import Batch, ColumnSums
 from fullrank.models.initial import STD, start_otherwise, start_small
@@ -55,33 +56,18 @@ class HSTU(AttentionSpec):
     """Width of values (and of the gate) per head; default as for `qk_width`."""
     gate: bool = True
     """Normalise the mixed values and multiply them by a gate made of the query's own token."""
-    norm: Literal["layer", "rms"] | None = None
+    norm: Annotated[Literal["layer", "rms"] | None, only_with("gate")] = None
     """Norm before the gate: LayerNorm without gain and bias, or RMSNorm with gain; default layer."""
     rel_bias: Literal["none", "positions", "times"] = "times"
     """Added to the scores: nothing, a table of distances, or that and a table of time differences (needs times)."""
-    rope: bool = False
+    rope: Annotated[bool, needs("rel_bias", "none", code="settings-contradict")] = False
     """Turn queries and keys by their position, after the SiLU (RoPE, base 10,000); for rel_bias=none."""
-    divide_by: Literal["max_length", "visible"] = "max_length"
-    """n: the model's `max_length`, or the number of keys that the query sees."""
     bias: bool = True
     """Bias on the output projection."""
     dropout: float = Field(0.0, ge=0, lt=1)
     """Dropout on what the output projection reads."""
     weight_dropout: float = Field(0.0, ge=0, lt=1)
     """Dropout on the attention weights."""
-
-    @model_validator(mode="after")
-    def _every_setting_has_effect(self) -> HSTU:
-        if not self.gate and self.norm is not None:
-            raise UserError(
-                "norm has no effect with gate=false, which does not normalise; remove it", code="setting-without-effect"
-            )
-        if self.rope and self.rel_bias != "none":
-            raise UserError(
-                f"rope takes the place of rel_bias={self.rel_bias!r}: set rel_bias=none, or rope=false",
-                code="settings-contradict",
-            )
-        return self
 
     def across(self) -> AttentionSpec:
         return super().across().model_copy(update={"rel_bias": "none"})
@@ -107,7 +93,7 @@ class HSTUAttention(Attention):
     def __init__(self, dim: int, max_length: int, spec: HSTU):
         super().__init__(dim, max_length, spec, projections=False)
         self.rope, self.gated, self.reads_times = spec.rope, spec.gate, spec.rel_bias == "times"
-        self.max_length, self.by_visible = max_length, spec.divide_by == "visible"
+        self.max_length = max_length
         value, qk = spec.value_width or dim // spec.heads, spec.qk_width or dim // spec.heads
         self.sizes = [spec.heads * width for width in (value * spec.gate, value, qk, qk)]
         self.uvqk = nn.Linear(dim, sum(self.sizes), bias=False)
@@ -136,7 +122,7 @@ class HSTUAttention(Attention):
         """May be below zero, down to -0.28 / n, and rows do not sum to one."""
         q, bias = q[..., : k.shape[-1]], self._bias(places or Places.ending(q, k))
         added = None if bias is None else bias(slice(0, q.shape[2]), k.shape[2])
-        return silu_weights(q, k, self._divisor(q, allowed), allowed, added)
+        return silu_weights(q, k, self._divisor(q), allowed, added)
 
     def project(self, x: Float[Tensor, "B T D"], positions: Int[Tensor, "B T"]) -> tuple[Tensor, Tensor, Tensor]:
         parts = F.silu(self.uvqk(x)).split(self.sizes, -1)
@@ -170,7 +156,7 @@ class HSTUAttention(Attention):
         allowed, bias = latent_mask(batch, steps), self._bias(Places.behind(batch, steps - 1, 1))
         scores = stream_scores(asking, prefix[0], own[0])
         scores = scores if bias is None else scores + bias(slice(0, 1), scores.shape[-1])
-        weights = (F.silu(scores) / self._divisor(q, allowed)).masked_fill(~allowed, 0.0)
+        weights = (F.silu(scores) / self._divisor(q)).masked_fill(~allowed, 0.0)
         kept = F.dropout(weights, self.weight_dropout, self.training)
         return self.close(stream_mix(kept, prefix[1], own[1]), q)
 
@@ -196,16 +182,12 @@ class HSTUAttention(Attention):
         """The output, and the sums of |A| by key and by query over the queries that are counted."""
         asking = q[..., : k.shape[-1]]
         drop = self.weight_dropout if self.training else 0.0
-        divisor, bias = self._divisor(q, allowed), self._bias(places)
+        divisor, bias = self._divisor(q), self._bias(places)
         mixed, columns, rows = silu_attention(asking, k, v, divisor, allowed, bias=bias, counted=counted, dropout=drop)
         return self.close(mixed, q), columns, rows
 
-    def _divisor(self, q: Tensor, allowed: Tensor | None) -> Float[Tensor, "#B 1 #T 1"]:
-        if not self.by_visible:
-            return torch.full((1, 1, 1, 1), float(self.max_length), device=q.device)
-        if allowed is None:
-            return torch.arange(1.0, q.shape[2] + 1, device=q.device)[None, None, :, None]
-        return allowed.sum(-1, keepdim=True).clamp_min(1).float()
+    def _divisor(self, q: Tensor) -> Float[Tensor, "1 1 1 1"]:
+        return torch.full((1, 1, 1, 1), float(self.max_length), device=q.device)
 
     def _bias(self, places: Places) -> Bias | None:
         if self.by_time is not None and places.times is None:

@@ -15,11 +15,10 @@ from typing import Literal
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
-from pydantic import Field, model_validator
+from pydantic import Field
 from torch import Tensor, nn
 
 from fullrank.core.bounds import MOST_WIDTH
-from fullrank.core.errors import UserError
 from fullrank.data.batch import Batch
 from fullrank.models.initial import small, start_small
 from fullrank.models.sequential.attention import Attention, AttentionSpec, Memory, latent_mask
@@ -34,7 +33,7 @@ class Relative(AttentionSpec):
     """Softmax attention with a bias by distance (T5)."""
 
     kind: Literal["relative"] = "relative"
-    buckets: int = Field(32, ge=0, le=FURTHEST)
+    buckets: int = Field(32, ge=0, le=FURTHEST, multiple_of=4)
     """Classes of distances, of both sides together where the attention is not causal: a multiple of 4; 0 is no bias."""
     width: int | None = Field(None, ge=1, le=MOST_WIDTH)
     """Width of queries, keys and values per head; default the model's width over the heads, which must divide it."""
@@ -42,15 +41,6 @@ class Relative(AttentionSpec):
     """Biases on the four projections."""
     dropout: float = Field(0.0, ge=0, lt=1)
     """Dropout on the attention weights."""
-
-    @model_validator(mode="after")
-    def _buckets_divide(self) -> Relative:
-        if self.buckets % 4:
-            raise UserError(
-                f"relative attention: buckets={self.buckets} must be a multiple of 4 (0 is no bias)",
-                code="invalid-buckets",
-            )
-        return self
 
     def across(self) -> AttentionSpec:
         return super().across().model_copy(update={"buckets": 0})

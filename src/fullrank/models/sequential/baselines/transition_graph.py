@@ -16,15 +16,15 @@ left out and the items most like a_g join its successors instead; x are words, n
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from jaxtyping import Float
-from pydantic import Field, model_validator
+from pydantic import Field
 from scipy import sparse
 
 from fullrank.core.bounds import MOST_ENTRIES, MOST_FACTOR, MOST_LENGTH, MOST_LIST
-from fullrank.core.errors import UserError
+from fullrank.core.constraints import only_with
 from fullrank.data.events.catalog import Catalog
 from fullrank.data.events.store import Store
 from fullrank.models.sequential.baselines import BaselineSpec
@@ -49,20 +49,10 @@ class TransitionGraph(BaselineSpec):
     similarity: float = Field(1.0, ge=0, le=MOST_FACTOR)
     """Weight of the similarity of features relative to the most frequent transition; without effect where no column
     of the item table is text."""
-    columns: tuple[str, ...] = Field((), max_length=MOST_ENTRIES)
+    columns: Annotated[tuple[str, ...], only_with("similarity")] = Field((), max_length=MOST_ENTRIES)
     """Columns of the item table with the features; empty: every column of text or of lists of text."""
     neighbours: int = Field(100, ge=1, le=MOST_LIST)
     """Best links kept per item."""
-
-    @model_validator(mode="after")
-    def _columns_are_read(self) -> TransitionGraph:
-        if self.columns and not self.similarity:
-            raise UserError(
-                "transition_graph: columns has no effect with similarity=0, which reads no features; remove it or set "
-                "similarity above 0",
-                code="setting-without-effect",
-            )
-        return self
 
     def build(self, catalog: Catalog) -> TransitionGraphModel:
         return TransitionGraphModel(catalog.size, self)

@@ -22,6 +22,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from fullrank.core.bounds import MOST_PARTS, MOST_WIDTH
+from fullrank.core.constraints import only_with
 from fullrank.core.errors import UserError
 from fullrank.core.registry import Room
 from fullrank.data.batch import Batch, Captures
@@ -52,18 +53,13 @@ class Seq2Seq(EncoderSpec):
     """Feed-forward of every block."""
     inner: int | None = Field(None, ge=1, le=MOST_WIDTH)
     """Inner width of the feed-forward; default four times the width."""
-    activation: Literal["relu", "gelu", "silu"] | None = None
+    activation: Annotated[Literal["relu", "gelu", "silu"] | None, only_with("feed_forward", "mlp")] = None
     """Activation of the MLP; default relu."""
     dropout: float = Field(0.1, ge=0, lt=1)
     """Dropout on both inputs, on each sublayer's output and inside the feed-forward."""
 
     @model_validator(mode="after")
     def _every_setting_has_effect(self) -> Seq2Seq:
-        if self.feed_forward != "mlp" and self.activation is not None:
-            raise UserError(
-                f"activation has no effect with feed_forward={self.feed_forward!r}; remove it",
-                code="setting-without-effect",
-            )
         if not self.attention.causal:
             raise UserError(
                 "seq2seq: attention.causal has no effect, since its encoder sees both sides and its decoder what came "

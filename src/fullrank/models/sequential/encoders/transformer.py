@@ -11,10 +11,11 @@ from dataclasses import replace
 from typing import Annotated, Literal, cast
 
 from jaxtyping import Float, Int
-from pydantic import Field, model_validator
+from pydantic import Field
 from torch import Tensor, nn
 
 from fullrank.core.bounds import MOST_PARTS, MOST_WIDTH
+from fullrank.core.constraints import only_with
 from fullrank.core.errors import UserError
 from fullrank.core.registry import Room
 from fullrank.core.spec import later
@@ -46,19 +47,19 @@ class Transformer(EncoderSpec):
     """The norms have gains (and LayerNorm biases) that are learned."""
     norm_input: bool = False
     """Normalise the embedded history before the first block."""
-    norm_output: bool | None = None
+    norm_output: Annotated[bool | None, only_with("norm_at", "pre")] = None
     """Normalise after the last block; default yes (pre-norm only: a post-norm block ends with one)."""
     feed_forward: Literal["mlp", "swiglu", "none"] = "swiglu"
     """Feed-forward of every block."""
-    inner: int | None = Field(None, ge=1, le=MOST_WIDTH)
+    inner: Annotated[int | None, only_with("feed_forward", "mlp", "swiglu")] = Field(None, ge=1, le=MOST_WIDTH)
     """Inner width of the feed-forward; default four times the width."""
-    activation: Literal["relu", "gelu", "silu"] | None = None
+    activation: Annotated[Literal["relu", "gelu", "silu"] | None, only_with("feed_forward", "mlp")] = None
     """Activation of the MLP; default relu."""
-    bias: bool = False
+    bias: Annotated[bool, only_with("feed_forward", "mlp", "swiglu")] = False
     """Biases in the feed-forward."""
     positions: Literal["learned", "none"] = "learned"
     """Learned position vectors added to the input."""
-    positions_from: Literal["start", "end"] | None = None
+    positions_from: Annotated[Literal["start", "end"] | None, only_with("positions", "learned")] = None
     """Learned positions count from the row's first event or back from its last; default from the start."""
     scale_input: bool = False
     """Multiply the embedded history by the square root of the width."""
@@ -68,30 +69,6 @@ class Transformer(EncoderSpec):
     """Dropout on each sublayer's output and inside the feed-forward."""
     input_dropout: float | None = Field(None, ge=0, lt=1)
     """Dropout on the embedded history; null is `dropout`."""
-
-    @model_validator(mode="after")
-    def _every_setting_has_effect(self) -> Transformer:
-        for idle, sentence in (
-            (
-                self.feed_forward != "mlp" and self.activation is not None,
-                f"activation has no effect with feed_forward={self.feed_forward!r}; remove it",
-            ),
-            (
-                self.feed_forward == "none" and (self.inner is not None or self.bias),
-                "inner and bias have no effect with feed_forward='none'; remove them",
-            ),
-            (
-                self.positions == "none" and self.positions_from is not None,
-                "positions_from has no effect with positions='none'; remove it",
-            ),
-            (
-                self.norm_at == "post" and self.norm_output is not None,
-                "norm_output has no effect with norm_at='post', whose blocks end with a norm; remove it",
-            ),
-        ):
-            if idle:
-                raise UserError(sentence, code="setting-without-effect")
-        return self
 
     def build(self, dim: int, max_length: int) -> TransformerEncoder:
         return TransformerEncoder(dim, max_length, self)

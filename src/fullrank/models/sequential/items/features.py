@@ -13,14 +13,15 @@ searched by its id alone; a bias, which the softmax would cancel, is left out.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
-from pydantic import Field, model_validator
+from pydantic import Field
 from torch import Tensor, nn
 
+from fullrank.core.constraints import only_with, some_of
 from fullrank.core.errors import UserError
 from fullrank.core.spec import later
 from fullrank.data.events.catalog import Catalog
@@ -33,7 +34,7 @@ class Features(ItemsSpec):
     """Item vectors from features."""
 
     kind: Literal["features"] = "features"
-    categorical: tuple[str, ...] = ()
+    categorical: Annotated[tuple[str, ...], some_of("numeric", code="no-feature-columns")] = ()
     """Columns of the item table with a vector for each value; of a column of lists the sum of its values' vectors."""
     numeric: tuple[str, ...] = ()
     """Columns of the item table that are numbers."""
@@ -41,23 +42,8 @@ class Features(ItemsSpec):
     """Add a vector of the item's own."""
     dropout: float = Field(0.0, ge=0, lt=1)
     """Dropout on the whole vector."""
-    combine: Literal["sum", "beside"] = later("sum")
+    combine: Annotated[Literal["sum", "beside"], only_with("ids")] = later("sum")
     """Add everything up, or id and features side by side, half of the width each, for the encoder `fdsa`."""
-
-    @model_validator(mode="after")
-    def _some_source(self) -> Features:
-        if not (self.categorical or self.numeric):
-            raise UserError(
-                "features needs columns in categorical or numeric; without any, use items kind 'table'",
-                code="no-feature-columns",
-            )
-        if self.combine == "beside" and not self.ids:
-            raise UserError(
-                "features: combine=beside puts features beside an id vector, and ids=false leaves that out; use "
-                "combine=sum, or ids=true",
-                code="setting-without-effect",
-            )
-        return self
 
     def build(self, dim: int, catalog: Catalog) -> FeatureItems:
         return FeatureItems(dim, catalog, self)

@@ -21,10 +21,11 @@ import numpy as np
 import polars as pl
 import torch
 from jaxtyping import Float, Int
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field
 from torch import Tensor, nn
 
 from fullrank.core.bounds import MOST_LENGTH
+from fullrank.core.constraints import once, only_with
 from fullrank.core.errors import UserError, did_you_mean
 from fullrank.core.log import logger
 from fullrank.core.spec import Spec
@@ -176,30 +177,20 @@ class Text(ItemsSpec):
 
     kind: Literal["text"] = "text"
     reads_new_items: ClassVar[bool] = True
-    fields: tuple[ATextField, ...] = (
+    fields: Annotated[
+        tuple[ATextField, ...], Field(min_length=1), once("column", lambda fields: [field.name for field in fields])
+    ] = (
         TextField(column="title", tokens=40),
         TextField(column="brand", tokens=8, empty="unknown"),
     )
     """What is read of an item, columns or their specs; each field has a table of token vectors of its own."""
     pooling: Literal["sum", "mean"] = "sum"
     """How a field's token vectors become one; a sum grows with the length of the text."""
-    vocabulary: int = Field(30_000, ge=2, le=MOST_TOKENS)
+    vocabulary: Annotated[int, only_with("tokeniser", None, OWN)] = Field(30_000, ge=2, le=MOST_TOKENS)
     """Most tokens of the tokeniser that is trained on the items' text; a small catalogue has fewer."""
     tokeniser: str | None = None
     """A run's folder or a SentencePiece model file whose tokeniser is taken; null takes that of the run that training
     starts from, or trains one on the items' text; `own` trains one in either case."""
-
-    @model_validator(mode="after")
-    def _sound(self) -> Text:
-        names = [field.name for field in self.fields]
-        if not names or len(set(names)) < len(names):
-            raise UserError(f"fields: at least one, and each column once; given {names}", code="repeated-field")
-        if self.tokeniser not in (None, OWN) and self.vocabulary != type(self).model_fields["vocabulary"].default:
-            raise UserError(
-                "vocabulary has no effect where a tokeniser is given, which has its own; leave it out",
-                code="setting-without-effect",
-            )
-        return self
 
     def add_columns(self, catalog: Catalog) -> Catalog:
         """The catalogue with each item's tokens, and the tokeniser. Raises `UserError` where there is no text."""

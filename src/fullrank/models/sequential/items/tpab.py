@@ -18,16 +18,17 @@ batches, one stage for all rows of a batch, and answers are intrinsic (`answers:
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import polars as pl
 import torch
 from jaxtyping import Float, Int
-from pydantic import Field, model_validator
+from pydantic import Field
 from torch import Tensor, nn
 
 from fullrank.core.bounds import MOST_PARTS
+from fullrank.core.constraints import only_with
 from fullrank.core.errors import UserError
 from fullrank.data.events.catalog import Catalog
 from fullrank.models.initial import small, start_small
@@ -49,17 +50,8 @@ class TPAB(ItemsSpec):
     """Equally long stretches that the time of the training events is cut into."""
     answers: Literal["forecast", "intrinsic"] = "forecast"
     """What is searched at inference: items as popular as is forecast, or their intrinsic vectors alone."""
-    growth: float | None = Field(None, ge=-1, le=10)
+    growth: Annotated[float | None, only_with("answers", "forecast")] = Field(None, ge=-1, le=10)
     """Of the change over the last two stages, the share that is forecast to go on; default 0.2, 0 is the last stage."""
-
-    @model_validator(mode="after")
-    def _growth_is_of_a_forecast(self) -> TPAB:
-        if self.answers == "intrinsic" and self.growth is not None:
-            raise UserError(
-                "tpab: growth has no effect with answers=intrinsic, which forecasts nothing; remove it",
-                code="setting-without-effect",
-            )
-        return self
 
     def add_columns_of_events(self, catalog: Catalog, events: Callable[[], TrainingEvents]) -> Catalog:
         """The catalogue with each item's training events by stage. Raises `UserError` for events without times."""

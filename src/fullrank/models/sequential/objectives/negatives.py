@@ -6,15 +6,15 @@ In-batch negatives are the targets of the queries at hand: under DDP those of th
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
-from pydantic import Field, model_validator
+from pydantic import Field
 from torch import Tensor
 
 from fullrank.core.bounds import MOST_FACTOR, MOST_LIST
-from fullrank.core.errors import UserError
+from fullrank.core.constraints import some_of
 from fullrank.core.random import uniform_draws
 from fullrank.core.spec import Spec
 from fullrank.data.batch import Batch
@@ -29,7 +29,7 @@ class Negatives(Spec):
 
     count: int = Field(128, ge=1, le=MOST_LIST)
     """Negatives per query."""
-    uniform: float = Field(1.0, ge=0, le=MOST_FACTOR)
+    uniform: Annotated[float, some_of("popularity", "in_batch")] = Field(1.0, ge=0, le=MOST_FACTOR)
     """Weight of the uniform source in the mixture."""
     popularity: float = Field(0.0, ge=0, le=MOST_FACTOR)
     """Weight of the training distribution."""
@@ -39,15 +39,6 @@ class Negatives(Spec):
     """One draw for each query, for each row, or for the batch."""
     exclude: Literal["none", "target", "history"] = "target"
     """Negatives that do not count: none, those equal to the query's target, or also those in the row's events."""
-
-    @model_validator(mode="after")
-    def _some_source(self) -> Negatives:
-        if self.uniform + self.popularity + self.in_batch <= 0:
-            raise UserError(
-                "all sources weigh nothing; give uniform, popularity or in_batch a weight above 0",
-                code="weights-all-zero",
-            )
-        return self
 
 
 def draw(spec: Negatives, q: Queries, batch: Batch) -> Int[Tensor, "R N"]:

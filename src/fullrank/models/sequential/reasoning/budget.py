@@ -7,11 +7,12 @@ results must share: two budgets of one run are exactly what one wants to compare
 
 from __future__ import annotations
 
-from typing import Any, Protocol, runtime_checkable
+from typing import Annotated, Any, Protocol, runtime_checkable
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from fullrank.core.bounds import MOST_LIST, MOST_PARTS
+from fullrank.core.constraints import not_with, only_with
 from fullrank.core.errors import UserError
 from fullrank.core.spec import Spec
 from fullrank.models.contracts import Model
@@ -32,23 +33,10 @@ class Budget(Spec):
     """Reasoning steps; 0 answers by the encoder alone, null takes as many as in training."""
     streams: int | None = Field(None, ge=1, le=MOST_PARTS)
     """Parallel streams, the first ones of those trained; null takes all."""
-    adaptive: int | None = Field(None, ge=1, le=MOST_LIST)
+    adaptive: Annotated[int | None, not_with("steps", 0)] = Field(None, ge=1, le=MOST_LIST)
     """Stop a user's reasoning when their first this many items stay the same; null takes every step."""
-    patience: int | None = Field(None, ge=1, le=MOST_PARTS)
+    patience: Annotated[int | None, only_with("adaptive")] = Field(None, ge=1, le=MOST_PARTS)
     """Adaptive: steps in a row that must change nothing; null is 1."""
-
-    @model_validator(mode="after")
-    def _every_setting_has_an_effect(self) -> Budget:
-        if self.patience is not None and self.adaptive is None:
-            raise UserError(
-                "patience has no effect without adaptive: leave it out or set adaptive=10",
-                code="setting-without-effect",
-            )
-        if self.adaptive is not None and self.steps == 0:
-            raise UserError(
-                "adaptive has no effect with steps=0: there is no step to stop after", code="setting-without-effect"
-            )
-        return self
 
     def steps_of(self, reasoner: _Trained) -> int:
         """Steps that the reasoner may take."""

@@ -23,10 +23,11 @@ from typing import Annotated, Literal
 
 import torch
 from jaxtyping import Float
-from pydantic import Field, model_validator
+from pydantic import Field
 from torch import Tensor, nn
 
 from fullrank.core.bounds import MOST_FACTOR, MOST_PARTS
+from fullrank.core.constraints import only_with
 from fullrank.core.errors import UserError
 from fullrank.core.random import uniform_draws
 from fullrank.core.registry import Room
@@ -64,18 +65,8 @@ class LARES(ReasonerSpec):
     """Steps of a training batch: 1 + Poisson of a log-normal rate, uniform from 1 to twice `steps`, or `steps`."""
     start_std: float = Field(3.0, ge=0, le=MOST_FACTOR)
     """omega sigma: standard deviation of T_0 in training; 0 begins at zeros."""
-    start_at_inference: Literal["zero", "drawn"] = "zero"
+    start_at_inference: Annotated[Literal["zero", "drawn"], only_with("start_std")] = "zero"
     """T_0 of an answer: zeros, or a fixed draw for each place of a history."""
-
-    @model_validator(mode="after")
-    def _every_setting_has_effect(self) -> LARES:
-        if not self.start_std and self.start_at_inference != "zero":
-            raise UserError(
-                f"start_at_inference={self.start_at_inference!r} has no effect with start_std=0, which begins at "
-                "zeros; remove it",
-                code="setting-without-effect",
-            )
-        return self
 
     def build(self, encoder: nn.Module, dim: int, max_length: int) -> LARESReasoner:
         return LARESReasoner(encoder, dim, max_length, self)

@@ -15,14 +15,14 @@ encoder's input norm (or its blocks' own). A token gets no item position and no 
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from jaxtyping import Float
-from pydantic import Field, model_validator
+from pydantic import Field
 from torch import Tensor, nn
 
 from fullrank.core.bounds import MOST_FACTOR, MOST_PARTS
-from fullrank.core.errors import UserError
+from fullrank.core.constraints import not_with
 from fullrank.core.spec import later
 from fullrank.models.contracts import ReasoningStates
 from fullrank.models.initial import STD, small, start_small
@@ -38,7 +38,7 @@ class PLR(ReasonerSpec):
     """Steps of each stream."""
     streams: int = Field(2, ge=1, le=MOST_PARTS)
     """Streams."""
-    gate: Literal["learned", "uniform"] | None = None
+    gate: Annotated[Literal["learned", "uniform"] | None, not_with("streams", 1)] = None
     """Weights of the streams, made of h_0 or all the same; default learned, and without a choice for one stream."""
     trigger_std: float = later(STD, gt=0, le=MOST_FACTOR)
     """Standard deviation with which the triggers tau_m start; the paper names none. The numbers of a state behind a
@@ -46,15 +46,6 @@ class PLR(ReasonerSpec):
     `model.initial=width` it is multiplied by sqrt(512 / dim), as every start is."""
     residual: bool = later(False)
     """Add h_(t-1,m) to what the encoder makes of it (Eq. 4), so that where streams differ survives every step."""
-
-    @model_validator(mode="after")
-    def _every_setting_has_effect(self) -> PLR:
-        if self.streams == 1 and self.gate is not None:
-            raise UserError(
-                f"gate={self.gate!r} has no effect with streams=1, whose weight is 1; remove it",
-                code="setting-without-effect",
-            )
-        return self
 
     def build(self, encoder: nn.Module, dim: int, max_length: int) -> PLRReasoner:
         return PLRReasoner(encoder, dim, self)

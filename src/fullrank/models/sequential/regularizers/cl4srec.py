@@ -19,16 +19,16 @@ With one row the term is 0.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
-from pydantic import Field, model_validator
+from pydantic import Field
 from torch import Tensor
 
 from fullrank.core.bounds import MOST_FACTOR
-from fullrank.core.errors import UserError
+from fullrank.core.constraints import some_of
 from fullrank.core.random import uniform_draws
 from fullrank.data.batch import Batch
 from fullrank.models.contracts import Step
@@ -48,7 +48,7 @@ class CL4SRec(PenaltySpec):
     kind: Literal["cl4srec"] = "cl4srec"
     weight: float = Field(0.1, gt=0, le=MOST_FACTOR)
     """lambda: factor of the term."""
-    crop: float = Field(0.6, ge=0, lt=1)
+    crop: Annotated[float, some_of("mask", "reorder", code="share-out-of-range")] = Field(0.6, ge=0, lt=1)
     """eta: share of the events that a crop keeps; 0 leaves the operator out."""
     mask: float = Field(0.3, ge=0, le=1)
     """gamma: share of the events that are masked; 0 leaves the operator out."""
@@ -58,16 +58,6 @@ class CL4SRec(PenaltySpec):
     """Divides the scores."""
     normalise: bool = False
     """Contrast cosines in place of inner products."""
-
-    @model_validator(mode="after")
-    def _some_operator(self) -> CL4SRec:
-        if not (self.crop or self.mask or self.reorder):
-            raise UserError(
-                "cl4srec: crop, mask and reorder are all 0, so both views would be the history itself; set one of them "
-                "above 0",
-                code="share-out-of-range",
-            )
-        return self
 
     def build(self) -> CL4SRecPenalty:
         return CL4SRecPenalty(self)

@@ -16,13 +16,14 @@ this process's micro-batch: nothing is gathered, so shards give the mean of thei
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from jaxtyping import Float, Int
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from fullrank.core.bounds import MOST_FACTOR
+from fullrank.core.constraints import only_with
 from fullrank.core.errors import UserError
 from fullrank.core.spec import later
 from fullrank.data.batch import Batch
@@ -47,7 +48,7 @@ class NoiseRobustness(PenaltySpec):
     """Chance that a digit (of items without codes: an item) is masked."""
     substitute: float = Field(0.1, ge=0, le=1)
     """Chance that it is replaced by another."""
-    pad: Literal["zero", "learned"] = later("zero")
+    pad: Annotated[Literal["zero", "learned"], only_with("mask")] = later("zero")
     """What stands for a masked digit: zeros, or one learned vector."""
 
     @model_validator(mode="after")
@@ -57,12 +58,6 @@ class NoiseRobustness(PenaltySpec):
                 f"noise_robustness: mask + substitute is {self.mask + self.substitute:g}; it must be at most 1, and "
                 "above 0, for without noise the second pass has no effect",
                 code="share-out-of-range",
-            )
-        if self.pad == "learned" and not self.mask:
-            raise UserError(
-                "noise_robustness: pad=learned has no effect with mask=0, where no digit is masked; remove it or set "
-                "mask above 0",
-                code="setting-without-effect",
             )
         return self
 

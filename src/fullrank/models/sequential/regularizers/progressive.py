@@ -15,15 +15,15 @@ gathered, so shards give the mean of their own terms.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from jaxtyping import Float
-from pydantic import Field, model_validator
+from pydantic import Field
 from torch import Tensor
 
 from fullrank.core.bounds import LEAST_TEMPERATURE, MOST_COUNT, MOST_FACTOR
-from fullrank.core.errors import UserError
+from fullrank.core.constraints import only_with, some_of
 from fullrank.models.contracts import Queries, States, Step
 from fullrank.models.sequential.regularizers import Needs, Penalty, PenaltySpec
 from fullrank.models.sequential.regularizers._reasoning import REASONER, states_by_view
@@ -35,38 +35,21 @@ class Progressive(PenaltySpec):
     """Losses of single steps, and contrast against noise."""
 
     kind: Literal["progressive"] = "progressive"
-    step_weight: float = Field(1.0, ge=0, le=MOST_FACTOR)
+    step_weight: Annotated[float, some_of("contrast_weight")] = Field(1.0, ge=0, le=MOST_FACTOR)
     """Factor of the mean of the steps' losses."""
-    sharpening: float = Field(5.0, gt=0, le=MOST_FACTOR)
+    sharpening: Annotated[float, only_with("step_weight")] = Field(5.0, gt=0, le=MOST_FACTOR)
     """alpha: how many times flatter each earlier step's distribution is."""
     contrast_weight: float = Field(1.0, ge=0, le=MOST_FACTOR)
     """Factor of the contrast."""
-    noise: float = Field(0.01, gt=0, le=MOST_FACTOR)
+    noise: Annotated[float, only_with("contrast_weight")] = Field(0.01, gt=0, le=MOST_FACTOR)
     """gamma: standard deviation of the noise."""
-    temperature: float | None = Field(None, ge=LEAST_TEMPERATURE, le=MOST_FACTOR)
+    # before it followed the scoring, runs wrote its default of then, 1
+    temperature: Annotated[float | None, only_with("contrast_weight", unread=(1.0,))] = Field(
+        None, ge=LEAST_TEMPERATURE, le=MOST_FACTOR
+    )
     """Divides the contrast's inner products; null is the temperature of the model's scoring."""
-    after_steps: int = Field(0, ge=0, le=MOST_COUNT)
+    after_steps: Annotated[int, only_with("contrast_weight")] = Field(0, ge=0, le=MOST_COUNT)
     """Optimizer steps without contrast at the beginning."""
-
-    @model_validator(mode="after")
-    def _every_setting_has_effect(self) -> Progressive:
-        if not self.step_weight and not self.contrast_weight:
-            raise UserError(
-                "progressive: step_weight and contrast_weight are both 0; leave the penalty out",
-                code="weights-all-zero",
-            )
-        for weight, names in (
-            ("step_weight", ("sharpening",)), ("contrast_weight", ("noise", "temperature", "after_steps")),
-        ):  # fmt: skip
-            # runs of before the temperature followed the scoring have written its default of then, 1
-            plain = {n: (type(self).model_fields[n].default, *[1.0] * (n == "temperature")) for n in names}
-            idle = [n for n, values in plain.items() if getattr(self, n) not in values]
-            if not getattr(self, weight) and idle:
-                raise UserError(
-                    f"progressive: {', '.join(idle)} have no effect with {weight}=0; remove them",
-                    code="setting-without-effect",
-                )
-        return self
 
     def build(self) -> ProgressivePenalty:
         return ProgressivePenalty(self)

@@ -16,15 +16,15 @@ process's micro-batch: nothing is gathered, so shards give the mean of their own
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from jaxtyping import Float, Int
-from pydantic import Field, model_validator
+from pydantic import Field
 from torch import Tensor
 
 from fullrank.core.bounds import MOST_FACTOR
-from fullrank.core.errors import UserError
+from fullrank.core.constraints import some_of
 from fullrank.core.random import uniform_draws
 from fullrank.data.batch import Batch
 from fullrank.models.contracts import Step
@@ -41,21 +41,12 @@ class ReasoningAlignment(PenaltySpec):
     """Contrast of trajectories with the same target, and of the steps of each."""
 
     kind: Literal["reasoning_alignment"] = "reasoning_alignment"
-    trajectory_weight: float = Field(0.1, ge=0, le=MOST_FACTOR)
+    trajectory_weight: Annotated[float, some_of("step_weight")] = Field(0.1, ge=0, le=MOST_FACTOR)
     """Factor of the contrast of trajectories (alpha); 0 leaves it out."""
     step_weight: float = Field(0.1, ge=0, le=MOST_FACTOR)
     """Factor of the contrast of steps (gamma); 0 leaves it out."""
     temperature: float = Field(0.07, ge=0.03, le=MOST_FACTOR)
     """Divides the cosines."""
-
-    @model_validator(mode="after")
-    def _some_weight(self) -> ReasoningAlignment:
-        if not self.trajectory_weight and not self.step_weight:
-            raise UserError(
-                "reasoning_alignment: trajectory_weight and step_weight are both 0; leave the penalty out",
-                code="weights-all-zero",
-            )
-        return self
 
     def build(self) -> ReasoningAlignmentPenalty:
         return ReasoningAlignmentPenalty(self)

@@ -23,7 +23,7 @@ and lengths are a function of seed, step and row.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -32,6 +32,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from fullrank.core.bounds import MOST_FACTOR
+from fullrank.core.constraints import some_of
 from fullrank.core.errors import UserError
 from fullrank.core.random import uniform_draws
 from fullrank.data.batch import Batch
@@ -51,7 +52,7 @@ class S3Rec(PenaltySpec):
     kind: Literal["s3rec"] = "s3rec"
     attributes: tuple[str, ...] = ("attributes",)
     """Columns of the item table whose values are predicted: single values or lists."""
-    associated: float = Field(0.2, ge=0, le=MOST_FACTOR)
+    associated: Annotated[float, some_of("masked", "segment")] = Field(0.2, ge=0, le=MOST_FACTOR)
     """Factor of AAP; 0 leaves it out."""
     masked: float = Field(1.0, ge=0, le=MOST_FACTOR)
     """Factor of MAP; 0 leaves it out."""
@@ -60,10 +61,6 @@ class S3Rec(PenaltySpec):
 
     @model_validator(mode="after")
     def _every_setting_has_effect(self) -> S3Rec:
-        if not (self.associated or self.masked or self.segment):
-            raise UserError(
-                "s3rec: associated, masked and segment are all 0; leave the penalty out", code="weights-all-zero"
-            )
         if not self.attributes and (self.associated or self.masked):
             raise UserError(
                 "s3rec: attributes names no column, so there is nothing to predict of an item; name one, or set "

@@ -32,7 +32,7 @@ and W_down are divided by a number that the norm's gain is multiplied with, and 
 from __future__ import annotations
 
 import math
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from jaxtyping import Float
@@ -40,6 +40,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from fullrank.core.bounds import LEAST_TEMPERATURE, MOST_COUNT, MOST_FACTOR
+from fullrank.core.constraints import needs, only_with, some_of
 from fullrank.core.errors import UserError
 from fullrank.core.spec import later
 from fullrank.data.batch import ColumnSums
@@ -54,74 +55,54 @@ class Sprint(PenaltySpec):
     """Spectral penalties on attention, feed-forward and item table."""
 
     kind: Literal["sprint"] = "sprint"
-    attention: float = Field(5.0, ge=0, le=MOST_FACTOR)
+    attention: Annotated[float, some_of("feed_forward", "embedding")] = Field(5.0, ge=0, le=MOST_FACTOR)
     """Factor of the attention term; the paper searches 2.5, 5, 7.5, 10 (ML-20M: .05 to .5)."""
     feed_forward: float = Field(1e-3, ge=0, le=MOST_FACTOR)
     """Factor of the feed-forward term; the paper searches 0.1, 0.01, 0.001, 0.0001."""
     embedding: float | None = Field(None, ge=0, le=MOST_FACTOR)
     """Factor of the embedding term; null is that of the feed-forward."""
-    temperature: float = Field(1.0, ge=LEAST_TEMPERATURE, le=MOST_FACTOR)
+    temperature: Annotated[float, only_with("attention")] = Field(1.0, ge=LEAST_TEMPERATURE, le=MOST_FACTOR)
     """t: the larger, the nearer is n_h to the largest column sum."""
     outer: Literal["log1p", "log", "hinge"] = "log1p"
     """Function of every factor: log1p for blocks with a residual (A.57, the authors' code), log as Eq. 4.5 prints it
     (without a lower bound), or hinge, max(0, log(factor / bound)) (ours)."""
-    bound: float = later(1.0, ge=LEAST_TEMPERATURE, le=MOST_FACTOR)
+    bound: Annotated[float, only_with("outer", "hinge")] = later(1.0, ge=LEAST_TEMPERATURE, le=MOST_FACTOR)
     """Of `outer=hinge`: a layer's factor is not penalised below it."""
-    table_bound: float | None = later(None, ge=LEAST_TEMPERATURE, le=MOST_FACTOR)
+    table_bound: Annotated[float | None, only_with("outer", "hinge")] = later(
+        None, ge=LEAST_TEMPERATURE, le=MOST_FACTOR
+    )
     """Of `outer=hinge`: the same for sigma(E), which is of another size; null is `bound`."""
     layer_reduction: Literal["mean", "sum"] = "mean"
     """Over layers: the authors' code has the mean, Eq. 4.5 the sum."""
-    head_reduction: Literal["joint", "separate"] = "joint"
+    head_reduction: Annotated[Literal["joint", "separate"], only_with("attention")] = "joint"
     """One logarithm for a layer (A.56), or the mean of one per head."""
-    value_norms: Literal["squared", "printed", "none"] = "squared"
+    value_norms: Annotated[Literal["squared", "printed", "none"], only_with("attention")] = "squared"
     """sigma(W_V,h) squared as the bound needs, as A.56 prints it, or the columns without any projection (Eq. 4.5)."""
-    projections: Literal["attention", "output_apart", "feed_forward"] = later("attention")
+    projections: Annotated[
+        Literal["attention", "output_apart", "feed_forward"],
+        only_with("attention"),
+        needs("value_norms", "squared", code="setting-without-effect"),
+        needs("feed_forward", code="setting-without-effect"),
+    ] = later("attention")
     """Term whose factor holds sigma(W_V) and sigma(W_O): attention (A.56's formula), W_O in the feed-forward's (A.56's
     text), or both there (Eqs. 3.1 and 4.4)."""
-    column_mean: bool = later(False)
+    column_mean: Annotated[bool, only_with("attention")] = later(False)
     """Divide each column sum by the number of queries that may see the key (ours): what a key receives on average. It
     is at most one, so it wants a `temperature` far above 1."""
     final_gain: bool = later(False)
     """Multiply sigma(W_O), sigma(W_down) and sigma(E) by the largest gain of the final norm (ours): scaling those three
     down and the gain up then leaves the penalty as it is."""
-    between: bool = later(False)
+    between: Annotated[bool, only_with("attention")] = later(False)
     """Penalise the attention from a decoder to the history that it answers too (of `seq2seq`)."""
-    exact_bound: bool = False
+    exact_bound: Annotated[bool, only_with("attention"), needs("between", False, code="columns-not-captured")] = False
     """Multiply n_h by the smoothed largest row sum, where rows do not sum to one (HSTU): |A|^2 <= |A|_1 |A|_inf."""
-    normalise_count: bool = False
-    """Take log(number of valid keys) / t off n_h, which then depends less on the size of the batch."""
-    dropped_weights: bool = False
+    dropped_weights: Annotated[bool, only_with("attention")] = False
     """Column sums of the weights after dropout, as in the authors' code."""
     warmup: int = Field(15, ge=0, le=MOST_COUNT)
     """Steps of the power method before the first training step."""
 
     @model_validator(mode="after")
     def _every_setting_has_effect(self) -> Sprint:
-        if not (self.attention or self.feed_forward or self.item_table):
-            raise UserError(
-                "sprint: attention, feed_forward and embedding are all 0; leave the penalty out",
-                code="weights-all-zero",
-            )
-        if not self.attention:
-            named = ("temperature", "head_reduction", "value_norms", "projections", "column_mean", "between",
-                     "exact_bound", "normalise_count", "dropped_weights")  # fmt: skip
-            idle = [n for n in named if getattr(self, n) != type(self).model_fields[n].default]
-            if idle:
-                raise UserError(
-                    f"sprint: attention=0 leaves {', '.join(idle)} without effect; remove them",
-                    code="setting-without-effect",
-                )
-        if self.between and self.exact_bound:
-            raise UserError(
-                "sprint: exact_bound reads how much each query gives, which attention between sequences does not note; "
-                "remove exact_bound or between",
-                code="columns-not-captured",
-            )
-        if self.outer != "hinge" and (self.bound, self.table_bound) != (1.0, None):
-            raise UserError(
-                f"sprint: bound and table_bound have no effect with outer={self.outer}; remove them",
-                code="setting-without-effect",
-            )
         if self.table_bound is not None and not self.item_table:
             raise UserError(
                 "sprint: table_bound has no effect without the embedding term; set embedding above 0 or remove it",
@@ -131,12 +112,6 @@ class Sprint(PenaltySpec):
             raise UserError(
                 "sprint: final_gain has no effect where columns alone are penalised (value_norms=none, feed_forward=0 "
                 "and no embedding term); remove it",
-                code="setting-without-effect",
-            )
-        if self.projections != "attention" and (self.value_norms != "squared" or not self.feed_forward):
-            raise UserError(
-                f"sprint: projections={self.projections} puts norms under feed_forward's weight and needs "
-                "feed_forward > 0 and value_norms=squared",
                 code="setting-without-effect",
             )
         return self
@@ -261,10 +236,9 @@ class SprintPenalty(Penalty):
         spec = self.spec
         if not any(c.valid.any() for c in noted):
             return torch.zeros((), device=next(module.parameters()).device)
-        smooth = spec.temperature, spec.normalise_count
-        mass = largest_sum([_received(c, mean=spec.column_mean) for c in noted], noted, *smooth)
+        mass = largest_sum([_received(c, mean=spec.column_mean) for c in noted], noted, spec.temperature)
         if spec.exact_bound:
-            mass = mass * largest_sum([c.rows for c in noted if c.rows is not None], noted, *smooth)
+            mass = mass * largest_sum([c.rows for c in noted if c.rows is not None], noted, spec.temperature)
         joint = spec.head_reduction == "joint"
         if value is None:
             return self._outer(mass.sum() if joint else mass).mean()
@@ -333,11 +307,8 @@ def _received(noted: ColumnSums, *, mean: bool) -> Float[Tensor, "B H T"]:
     return noted.sums / seen_by.clamp_min(1)[:, None]
 
 
-def largest_sum(sums: list[Tensor], noted: list[ColumnSums], temperature: float, normalise: bool) -> Float[Tensor, "H"]:
+def largest_sum(sums: list[Tensor], noted: list[ColumnSums], temperature: float) -> Float[Tensor, "H"]:
     """n_h of one layer: the log-sum-exp over all valid tokens of the batch, of every time the layer was passed."""
     together = torch.cat([s.float().transpose(0, 1).flatten(1) for s in sums], 1)
     valid = torch.cat([c.valid.flatten() for c in noted])
-    smooth = (temperature * together).masked_fill(~valid, -math.inf).logsumexp(1)
-    if normalise:
-        smooth = smooth - valid.sum().float().log()
-    return smooth / temperature
+    return (temperature * together).masked_fill(~valid, -math.inf).logsumexp(1) / temperature

@@ -22,16 +22,15 @@ Differs: the codes that are searched have the vectors of those that are read.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
-from pydantic import model_validator
 from torch import Tensor
 
 from fullrank.core.bounds import MOST_COUNT, MOST_LENGTH
-from fullrank.core.errors import UserError
+from fullrank.core.constraints import only_with
 from fullrank.core.spec import later
 from fullrank.data.batch import Batch
 from fullrank.models.contracts import ItemVectors, Queries, States, last
@@ -51,22 +50,12 @@ class Generate(TaskSpec):
     """Of the levels' losses."""
     targets: Literal["all", "last"] = later("all")
     """Items of a row that are predicted: all but the first, in one pass of a causal encoder, or the last."""
-    per_user: int | None = later(None, ge=1, le=MOST_LENGTH)
+    per_user: Annotated[int | None, only_with("targets", "last")] = later(None, ge=1, le=MOST_LENGTH)
     """Of `targets=last`: prefixes per user and epoch, drawn without replacement; null takes all of them."""
     user_tokens: int = later(0, ge=0, le=MOST_COUNT)
     """Rows of the table of users, which are told apart by a hash of their ids (TIGER: 2,000); 0 reads no users."""
-    window: Literal["last", "random"] = "last"
+    window: Annotated[Literal["last", "random"], only_with("targets", "all")] = "last"
     """Of `targets=all`: which stretch of a history longer than max_length an epoch reads."""
-
-    @model_validator(mode="after")
-    def _every_setting_has_effect(self) -> Generate:
-        idle = "per_user" if self.targets == "all" and self.per_user is not None else None
-        idle = "window" if self.targets == "last" and self.window != "last" else idle
-        if idle:
-            raise UserError(
-                f"generate: {idle} has no effect with targets={self.targets}; remove it", code="setting-without-effect"
-            )
-        return self
 
     def positions(self, max_length: int, items: Items) -> int:
         return (self.user_tokens > 0) + (max_length + 1) * len(code_items(items, self.kind).sizes)
