@@ -57,7 +57,7 @@ ASK: dict[str, Any] = {"k": 2, "candidates": 5, "context": {"hour": 1}}
         ({}, {"blend": 1.5}, ("share-out-of-range", "blend=1.5")),
         ({}, {"seen": "hide"}, ("unknown-seen-policy", "'hide'", "exclude, keep")),
         ({}, {"bare": "leave"}, ("unknown-choice", "bare='leave'", "error, skip")),
-        ({}, {"reasoning": {"steps": 2}}, ("no-reasoner", "reasoning.steps=2")),
+        ({}, {"budget": {"steps": 2}}, ("no-reasoner", "reasoning.steps=2")),
         ({}, {"unknown": "error", "histories": {"u1": [1, 999]}}, ("unknown-item", 1, "unknown='skip'")),
         ({}, {"users": ["u1"]}, ("histories-or-users", "users=")),
         ({}, {"histories": None, "users": ["u1", "zed"]}, ("unknown-user", "1 of 2", "'zed'")),

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from fullrank.core.errors import UserError, brief, did_you_mean
+from fullrank.core.renamed import called_now
 
 T = TypeVar("T")
 C = TypeVar("C", bound=Callable[..., Any])
@@ -44,8 +45,8 @@ def keywords_checked(public: C) -> C:
             wrong = next(name for name in given if name not in parameters)
             allowed = [name for name in parameters if name != "self"]
             raise UserError(
-                f"{public.__name__} has no argument {brief(wrong, 80)}{did_you_mean(wrong, allowed)} (allowed: "
-                f"{', '.join(allowed)})",
+                f"{public.__name__} has no argument {brief(wrong, 80)}"
+                f"{called_now(public.__name__, wrong) or did_you_mean(wrong, allowed)} (allowed: {', '.join(allowed)})",
                 code="unknown-argument",
             )
         return public(*args, **given)

@@ -38,7 +38,7 @@ from fullrank.data.manifest import require_no_store
 from fullrank.data.values import TextIndex, Unit
 from fullrank.evaluation.compare import Comparison
 from fullrank.evaluation.statistics import bootstrap_p, bounds, draws, resample, sign_flip, summarise
-from fullrank.inference.requests import check_choice
+from fullrank.inference.list_options import check_choice
 from fullrank.metrics import MetricInputs, match
 from fullrank.metrics.names import ACCURACY, Name, expand_metrics
 

@@ -29,6 +29,7 @@ from fullrank.core.spec import Spec
 from fullrank.data import values
 from fullrank.data.frames import InputTable
 from fullrank.evaluation.statistics import bounds, resample
+from fullrank.inference.list_options import ListOptions
 from fullrank.models.sequential.reasoning.budget import AS_TRAINED
 from fullrank.problem import Problem
 from fullrank.run import Run
@@ -254,7 +255,16 @@ def _asked(model: Model, canaries: Sequence[Canary], k: int) -> list[Asked]:
             excluded = free[[place % len(free)]]
             if catalog.ids[int(excluded[0])] == canary.target:
                 excluded = excluded[:0]
-        asks.append(Ask(numbers, k, times=times if timed else None, excluded=excluded, budget=budget, ranked=ranked))
+        asks.append(
+            Ask(
+                numbers,
+                ListOptions(k=k),
+                times=times if timed else None,
+                excluded=excluded,
+                budget=budget,
+                ranked=ranked,
+            )  # fmt: skip
+        )
         out = barred.copy()
         out[numbers] = out[excluded] = True
         refused.append(out)
