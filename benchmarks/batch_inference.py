@@ -158,11 +158,12 @@ def _killed(folder: Path, name: str, parts: int, master: str) -> int:
 
 def _other_lists(folder: Path, name: str) -> int:
     """Users whose list is another one in a single call over everybody."""
+    from fullrank.inference.list_options import ListOptions
     from fullrank.inference.stored_users import read_users
 
     store, predictor = Store.open(folder / "store"), api.load(folder / "run")
     request = read_users(store.user_ids, store, predictor.catalog)
-    whole = predictor.lists(request, k=10, seen="exclude", empty="popular")
+    whole = predictor.lists(request, ListOptions())
     files = sorted((folder / name / "lists").iterdir())
     found = pl.read_parquet(files)["item"]
     items = predictor.catalog.lookup(found).reshape(whole.ids.shape)

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args, overload
+from typing import TYPE_CHECKING, Any, Literal, Unpack, get_args, overload
 
 from fullrank.core.checks import (
     check_flag,
@@ -42,8 +42,15 @@ from fullrank.evaluation import (
 from fullrank.evaluation.later_events import LaterEvents, evaluate_later, later_events
 from fullrank.experiment import Experiment, find_experiment
 from fullrank.inference.engines import MOST_PARTS, EngineName, EngineSettings, ModelSource, engine_of
+from fullrank.inference.list_options import (
+    ColumnFilters,
+    ListKeywords,
+    ListOptions,
+    check_choice,
+    takes_list_options,
+)
 from fullrank.inference.predictor import Predictor
-from fullrank.inference.requests import ColumnFilters, HistoryInput, ItemLists, check_choice, check_columns
+from fullrank.inference.requests import HistoryInput, check_columns
 from fullrank.inference.stored_users import Users
 from fullrank.run import Run, event_store_of, store_of, store_path
 from fullrank.run_manifest import ITEMS, SEALED, SPEC, WEIGHTS
@@ -434,6 +441,7 @@ def report(
     return made
 
 
+@takes_list_options
 def recommend(
     run: Run | str | Path,
     histories: HistoryInput | None = None,
@@ -441,40 +449,28 @@ def recommend(
     users: Users | None = None,
     data: Store | str | Path | None = None,
     unknown_users: str = "error",
-    k: int = 10,
-    seen: str = "exclude",
-    exclude: ItemLists = None,
-    allow: ItemLists = None,
-    filters: ColumnFilters = None,
-    item_table: Any = None,
-    unknown: str = "skip",
-    empty: str = "popular",
-    untimed: str = "auto",
     columns: Sequence[str] = USUAL,
     user_col: str | None = None,
     item_col: str | None = None,
     time_col: TimeColumn = ...,
     time_unit: Unit = "s",
-    titles: bool = False,
-    reasoning: Mapping[str, Any] | None = None,
-    decoding: Mapping[str, Any] | None = None,
     device: str = "auto",
+    **options: Unpack[ListKeywords],
 ) -> Any:
     """The k best items for each history, or for each of `users`: a long frame (user, item, score, rank, source). See
     `Predictor.recommend`.
 
-    `users` are ids of users of the store `data`: that of the run's training where none is named. `reasoning` is the
-    budget there. The run is opened for this one call; who asks again keeps `load(run)`.
+    `users` are ids of users of the store `data`: that of the run's training where none is named. The run is opened for
+    this one call; who asks again keeps `load(run)`.
     """
     opened = _run(run)
     return load(opened, device=device).recommend(
-        histories, users=users, data=_store_of_users(opened, users, data), unknown_users=unknown_users, k=k, seen=seen,
-        exclude=exclude, allow=allow, filters=filters, item_table=item_table, budget=reasoning, decoding=decoding,
-        unknown=unknown, empty=empty, untimed=untimed, columns=columns, user_col=user_col, item_col=item_col,
-        time_col=time_col, time_unit=time_unit, titles=titles,
+        histories, users=users, data=_store_of_users(opened, users, data), unknown_users=unknown_users,
+        columns=columns, user_col=user_col, item_col=item_col, time_col=time_col, time_unit=time_unit, **options,
     )  # fmt: skip
 
 
+@takes_list_options
 def recommend_parts(
     run: Run | str | Path,
     out: str | Path,
@@ -486,25 +482,14 @@ def recommend_parts(
     master: str | None = None,
     ray: str | None = None,
     workers: int | None = None,
-    k: int = 10,
-    seen: str = "exclude",
-    exclude: ItemLists = None,
-    allow: ItemLists = None,
-    filters: ColumnFilters = None,
-    item_table: Any = None,
-    unknown: str = "skip",
-    empty: str = "popular",
-    untimed: str = "auto",
     user_col: str | None = None,
     item_col: str | None = None,
     time_col: TimeColumn = ...,
     time_unit: Unit = "s",
-    titles: bool = False,
-    reasoning: Mapping[str, Any] | None = None,
-    decoding: Mapping[str, Any] | None = None,
     device: str = "auto",
     overwrite: bool = False,
     progress: Progress | None = None,
+    **options: Unpack[ListKeywords],
 ) -> ListParts:
     """The k best items for every user of a store, or of a table of histories, written to the folder `out` in parts.
 
@@ -520,7 +505,7 @@ def recommend_parts(
     """
     from fullrank.inference import history_parts, list_parts
 
-    asked = EngineSettings(engine, master, ray, workers).check()
+    asked, wanted = EngineSettings(engine, master, ray, workers).check(), ListOptions.of(options)
     opened, place = _run(run), without_dots(check_path("out", out))
     if parts is not None:
         check_whole("parts", parts, 1, MOST_PARTS)
@@ -530,11 +515,8 @@ def recommend_parts(
     with engine_of(asked, table=histories, device=device) as runner:
         model = _model_source(opened, device)
         predictor = _opened_here(model, asked)
-        barred, known = list_parts.barred_items(exclude, allow, filters, item_table, columns[1], predictor.catalog)
-        settings = list_parts.list_settings(
-            predictor, k=k, seen=seen, unknown=unknown, empty=empty, untimed=untimed, titles=titles,
-            reasoning=reasoning, decoding=decoding,
-        )  # fmt: skip
+        barred, known = list_parts.barred_items(wanted, columns[1], predictor.catalog)
+        settings = list_parts.settled(wanted, predictor)
         source: Any
         if histories is None:
             source, found = history_parts.store_source(_events(opened, data), parts, columns, time_unit)

@@ -64,7 +64,7 @@ def test_recommend_takes_the_same_budget(ask: Ask, refuses: Refuses, plr: Path) 
     zero = ask(f"{words} --reasoning-steps 0")
     assert zero["reasoning"] == {"steps": 0}
     lists = {
-        name: [row["item"] for row in fr.recommend(plr, [[1002, 1003, 1005]], k=5, reasoning=budget).to_dicts()]
+        name: [row["item"] for row in fr.recommend(plr, [[1002, 1003, 1005]], k=5, budget=budget).to_dicts()]
         for name, budget in {"zero": {"steps": 0}, "own": None, "three": {"steps": 3}}.items()
     }
     assert [row["item"] for row in zero["recommendations"]] == lists["zero"] != lists["own"] == lists["three"]

@@ -16,6 +16,7 @@ from fakes import Whole
 from fullrank.core.jagged import Jagged
 from fullrank.data.histories import Histories
 from fullrank.inference.filters import Filters
+from fullrank.inference.list_options import ListOptions
 from fullrank.inference.rank import rank
 from fullrank.inference.recommend import most_popular, rank_requests
 from fullrank.inference.requests import RequestBatch
@@ -152,9 +153,7 @@ def test_a_request_of_users_with_and_without_history() -> None:
     starts = np.where(np.arange(U) % 2, items.starts, items.ends)
     halved = replace(one, histories=Histories(replace(items, starts=starts)))
     request = RequestBatch(None, halved.histories)
-    found = rank_requests(
-        Whole(V), catalog(V), request, k=10, seen="exclude", empty="popular", budget=Budget(), filters=one.filters
-    )
+    found = rank_requests(Whole(V), catalog(V), request, ListOptions(), one.filters)
     check(found.ids, halved.left, 10)
 
 

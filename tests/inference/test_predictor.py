@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from fullrank.core.device import resolve_device
+from fullrank.inference.list_options import ListOptions
 from fullrank.inference.predictor import Predictor
-from fullrank.inference.recommend import check_settings
 from fullrank.inference.search import Decoding
 from fullrank.models.sequential.baselines.item_to_item import ItemToItem
 from fullrank.models.sequential.baselines.popularity import Popularity
@@ -158,9 +158,11 @@ def test_lists_that_are_no_lists_are_refused() -> None:
     ):
         with refused(*said):
             made.recommend(two, **given)
+    with refused("unknown-argument", "'reasoning'", "it is budget= now"):
+        made.recommend(two, reasoning={"steps": 1})
     for k in ("3", 2.5, True, None, 0):
         with refused("invalid-list-length", repr(k)):
-            check_settings(k, "exclude", "popular")
+            ListOptions.of({"k": k})
     for histories, code in (([5, 7], "flat-list"), ({"a": 5}, "not-item-lists"), ({"a": None}, "not-item-lists")):
         with refused(code):
             made.recommend(histories)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
 import numpy as np
 import polars as pl
@@ -21,24 +21,17 @@ from fullrank.cascade.rerank import (
     encode_fields,
 )
 from fullrank.cascade.stages import RankingStage, RetrievalStage
-from fullrank.core.checks import check_flag, check_overrides, check_type, keywords_checked
+from fullrank.core.checks import check_overrides, check_type, keywords_checked
 from fullrank.core.errors import UserError
 from fullrank.core.progress import Progress
 from fullrank.data.column_names import USUAL, TimeColumn, event_columns
 from fullrank.data.impressions.store import AnyStore
 from fullrank.data.impressions.vocabulary import UNKNOWN, canonical
 from fullrank.data.values import Unit
+from fullrank.inference.list_options import ListKeywords, ListOptions, check_choice, takes_list_options
 from fullrank.inference.predictor import Predictor
-from fullrank.inference.recommend import RANKER, check_settings, long_frame
-from fullrank.inference.requests import (
-    ColumnFilters,
-    HistoryInput,
-    ItemLists,
-    RequestBatch,
-    check_choice,
-    read_filters,
-    read_histories,
-)
+from fullrank.inference.recommend import RANKER, long_frame
+from fullrank.inference.requests import HistoryInput, RequestBatch, read_filters, read_histories
 from fullrank.run import Run
 
 
@@ -98,47 +91,37 @@ class Cascade:
     def __repr__(self) -> str:
         return f"Cascade({self.retriever.name!r} -> {self.ranker.name!r}, on {self.device})"
 
+    @takes_list_options
     def recommend(
         self,
         histories: HistoryInput | None = None,
         *,
         users: Sequence[Any] | pl.Series | None = None,
-        k: int = 10,
         candidates: int = 100,
         context: Any = None,
         blend: float = 0.0,
         bare: str = "error",
-        seen: str = "exclude",
-        exclude: ItemLists = None,
-        allow: ItemLists = None,
-        filters: ColumnFilters = None,
-        item_table: Any = None,
-        unknown: str = "skip",
-        empty: str = "popular",
-        untimed: str = "auto",
         columns: Sequence[str] = USUAL,
         user_col: str | None = None,
         item_col: str | None = None,
         time_col: TimeColumn = ...,
         time_unit: Unit = "s",
-        titles: bool = False,
-        reasoning: Mapping[str, int] | None = None,
         progress: Progress | None = None,
+        **options: Unpack[ListKeywords],
     ) -> Any:
         """The ranker's k best of each user's `candidates` best items: user, item, score, rank and source ("ranker"), as
         `fr.recommend` gives.
 
-        Histories as in `fr.recommend`, and so are filters and policies from `seen` on; or `users`, ids of the
+        Histories as in `fr.recommend`, and so are filters and policies; or `users`, ids of the
         retriever's store, with all their events there. In a list of item lists nobody is named: what is read of users
         is missing.
         `context` has what the ranker reads beside user and item: {"hour": 20} for all, or a table with a row for each
         user. The score is the click probability, and that of `blend` > 0 a mix with the retriever's order
         (`blend_scores`). Users for whom the retriever finds nothing are an error, or skipped (`bare`).
         """
-        check_candidates(k, candidates, blend)
-        check_settings(candidates, seen, empty)
+        asked = ListOptions.of(options)
+        check_candidates(asked.k, candidates, blend)
         check_choice("bare", bare, ("error", "skip"))
-        check_flag("titles", titles)
         if (histories is None) == (users is None):
             raise UserError(
                 "give histories, or users= of the retriever's store: one of the two", code="histories-or-users"
@@ -146,21 +129,18 @@ class Cascade:
         model, catalog = self.predictor.model, self.predictor.catalog
         columns = event_columns(columns, user_col, item_col, time_col)
         request = self._stored(users) if users is not None else read_histories(
-            histories, catalog, unknown=unknown, untimed=untimed, columns=columns, time_unit=time_unit,
+            histories, catalog, unknown=asked.unknown, untimed=asked.untimed, columns=columns, time_unit=time_unit,
             timed=model.reads_times,
         )  # fmt: skip
-        reranker, budget = self.ordering(context), self.predictor.settings(reasoning)[0]
-        kept = read_filters(exclude, allow, request, catalog, filters, item_table)
+        reranker, kept, k = self.ordering(context), read_filters(asked, request, catalog), asked.k
+        deep = asked.model_copy(update={"k": candidates})
         unnamed = pl.Series("user", [None] * len(request), dtype=pl.String)
         everybody = unnamed if request.names is None else request.names
         reranker.require_some(everybody)
         ids, scores = [np.zeros((0, k), np.int64)], [np.zeros((0, k))]
         for low, high in blocks(len(request), candidates):
             part = request.part(low, high)
-            own_filters = kept.take(np.arange(low, high))
-            found = self.predictor.lists(
-                part, k=candidates, seen=seen, empty=empty, filters=own_filters, budget=budget
-            )  # fmt: skip
+            found = self.predictor.lists(part, deep, kept.take(np.arange(low, high)))
             if bare == "error":
                 _refuse_empty(part, found.ids)
             scored = reranker(everybody[low:high], part.histories.items, found.ids, found.scores, blend)
@@ -171,7 +151,7 @@ class Cascade:
                 progress(high, len(request))
         source = np.full(len(request), RANKER)
         return request.give(
-            long_frame(request.names, np.concatenate(ids), np.concatenate(scores), catalog, titles, source=source)
+            long_frame(request.names, np.concatenate(ids), np.concatenate(scores), catalog, asked, source=source)
         )
 
     def evaluate(

@@ -61,7 +61,7 @@ def recommend_parts(call: PartsCall, single: Mapping[str, object], table: Mappin
         made = api.recommend_parts(
             opened, call.out or "", call.histories, data=call.data, k=call.k, filters=wanted, item_table=call.items,
             exclude=known_ids("--exclude", call.exclude, catalog), allow=known_ids("--allow", call.allow, catalog),
-            user_col=user, item_col=item, time_unit=unit, titles=True, reasoning=call.reasoning or None,
+            user_col=user, item_col=item, time_unit=unit, titles=True, budget=call.reasoning or None,
             decoding=call.decoding or None, device=call.device, overwrite=call.overwrite, progress=tick,
             **named, **call.policies, **call.engine,
         )  # fmt: skip

@@ -21,6 +21,7 @@ import numpy as np
 from pydantic.fields import FieldInfo
 
 from fullrank.core.errors import UserError, brief, did_you_mean
+from fullrank.core.renamed import called_now
 
 T = TypeVar("T")
 C = TypeVar("C", bound=Callable[..., Any])
@@ -85,9 +86,10 @@ def _check_keywords(function: Callable[..., Any], parameters: Any, given: dict[s
     wrong = next((name for name in given if name not in parameters), None)
     if wrong is not None:
         allowed = [name for name in parameters if name != "self"]
+        name = function.__name__
         raise UserError(
-            f"{function.__name__} has no argument {brief(wrong, 80)}{did_you_mean(wrong, allowed)} (allowed: "
-            f"{', '.join(allowed)})",
+            f"{name} has no argument {brief(wrong, 80)}{called_now(name, wrong) or did_you_mean(wrong, allowed)} "
+            f"(allowed: {', '.join(allowed)})",
             code="unknown-argument",
         )
 

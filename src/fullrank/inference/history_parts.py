@@ -29,7 +29,8 @@ from fullrank.data.events.store import Store
 from fullrank.data.events.stream import identity_of
 from fullrank.data.frames import Chunks, InputTable
 from fullrank.data.user_keys import user_keys
-from fullrank.inference.requests import FlatEvents, RequestBatch, batch_of, check_choice
+from fullrank.inference.list_options import check_choice
+from fullrank.inference.requests import FlatEvents, RequestBatch, batch_of
 from fullrank.inference.stored_users import read_history_rows
 
 if TYPE_CHECKING:

@@ -23,7 +23,6 @@ import numpy as np
 import polars as pl
 from jaxtyping import Bool
 
-from fullrank.core.checks import check_flag
 from fullrank.core.errors import UserError, brief
 from fullrank.core.files import NotWritten, foreign_files, jsonable, reason_of, write_json
 from fullrank.core.leftovers import sweep_folder
@@ -36,37 +35,16 @@ from fullrank.data.events.catalog import Catalog
 from fullrank.inference.engines import ModelSource, PartEngine
 from fullrank.inference.filters import Filters
 from fullrank.inference.history_parts import HistoryParts, HistoryTable, StoreParts, TableParts
+from fullrank.inference.list_options import ListOptions
 from fullrank.inference.predictor import Predictor
-from fullrank.inference.recommend import check_settings, long_frame, sources
-from fullrank.inference.requests import UNTIMED, check_choice, read_filters, read_histories
+from fullrank.inference.requests import read_filters, read_histories
 from fullrank.inference.search import Decoding
-from fullrank.models.sequential.reasoning.budget import Budget, check_budget
+from fullrank.models.sequential.reasoning.budget import AS_TRAINED, check_budget
 
 FORMAT, FORMAT_VERSION = "fullrank.lists", 1
 LISTS, HISTORIES = "lists", "histories"
 STATE = "state.json"
 PART = re.compile(r"part-\d{5}\.parquet")
-
-
-@dataclass(frozen=True)
-class ListSettings:
-    """What is asked for of every user; as in `Predictor.recommend`."""
-
-    k: int
-    seen: str
-    unknown: str
-    empty: str
-    untimed: str
-    titles: bool
-    budget: Budget
-    decoding: Decoding
-
-    def dump(self) -> dict[str, Any]:
-        return {
-            **{name: getattr(self, name) for name in ("k", "seen", "unknown", "empty", "untimed", "titles")},
-            "reasoning": self.budget.dump(),
-            "decoding": self.decoding.dump(),
-        }
 
 
 @dataclass(frozen=True)
@@ -114,14 +92,14 @@ class ListTask:
     model: ModelSource
     histories: HistoryParts
     out: str
-    settings: ListSettings
+    options: ListOptions
     barred: bytes | None
     """A bit for each item that nobody is shown (`np.packbits`); None: there is none."""
 
     def __call__(self, number: int) -> ListCounts:
-        predictor, settings = self.model.open(), self.settings
+        predictor = self.model.open()
         policies = {
-            "unknown": settings.unknown, "untimed": settings.untimed,
+            "unknown": self.options.unknown, "untimed": self.options.untimed,
             "timed": predictor.model.reads_times,
         }  # fmt: skip
         found = [
@@ -132,26 +110,18 @@ class ListTask:
         return counts_of(frame.lazy())
 
     def _frame(self, predictor: Predictor, request: Any) -> pl.DataFrame:
-        settings, filters = self.settings, Filters()
+        filters = Filters()
         if self.barred is not None:
             bits = np.unpackbits(np.frombuffer(self.barred, np.uint8), count=predictor.catalog.size)
             filters = Filters(barred=bits.astype(bool))
-        lists = predictor.lists(
-            request, k=settings.k, seen=settings.seen, empty=settings.empty, filters=filters, budget=settings.budget,
-            decoding=settings.decoding,
-        )  # fmt: skip
-        steps = None if settings.budget.adaptive is None else lists.steps
-        source = sources(predictor.model, request.histories)
-        return long_frame(
-            request.users, lists.ids, lists.scores, predictor.catalog, settings.titles, steps, source
-        )  # fmt: skip
+        return predictor.list_frame(request, self.options, filters)
 
 
 def write_list_parts(
     out: Path,
     histories: StoreParts | HistoryTable,
     model: ModelSource,
-    settings: ListSettings,
+    options: ListOptions,
     barred: np.ndarray | None,
     *,
     catalog: Catalog,
@@ -169,7 +139,7 @@ def write_list_parts(
     do not see it; `session` is of the Spark that reads a table. Raises `UserError` where `out` holds something else,
     and as `Predictor.recommend` does; what was written then stays.
     """
-    asked = jsonable({"model": model.identity, "settings": settings.dump(), "parts": parts, **identity})
+    asked = jsonable({"model": model.identity, "settings": _known_by(options), "parts": parts, **identity})
     with folder_lock(out, "recommend"):
         try:
             manifest = _begun(out, asked, overwrite)
@@ -178,7 +148,7 @@ def write_list_parts(
             numbers = range(ready.parts)
             there = [number for number in numbers if part_file(out, number).is_file()]
             missing = sorted(set(numbers) - set(there))
-            counts = _compute(ready, missing, out, model, settings, barred, engine, files, len(there), progress)
+            counts = _compute(ready, missing, out, model, options, barred, engine, files, len(there), progress)
             for number in there:
                 counts += counts_of(pl.scan_parquet(part_file(out, number), glob=False))
             _finish(out, manifest, ready.parts, counts)
@@ -187,28 +157,34 @@ def write_list_parts(
             raise NotWritten(out, reason_of(error), folder=True) from error
 
 
-def list_settings(
-    predictor: Predictor, *, k: Any, seen: str, unknown: str, empty: str, untimed: str, titles: Any, reasoning: Any,
-    decoding: Any,
-) -> ListSettings:  # fmt: skip
-    """The settings of a call, checked before any part begins. Raises `UserError`."""
-    check_settings(k, seen, empty)
-    check_choice("unknown", unknown, ("skip", "error"))
-    check_choice("untimed", untimed, UNTIMED)
-    untimed = "error" if untimed == "auto" else untimed  # tables and stores alone come here
-    budget, search = predictor.settings(reasoning, decoding)
-    check_budget(predictor.model, budget)
-    return ListSettings(int(k), seen, unknown, empty, untimed, check_flag("titles", titles), budget, search)
+def settled(options: ListOptions, predictor: Predictor) -> ListOptions:
+    """The options of every part, checked before any begins, without those that `barred_items` reads.
+
+    Raises `UserError` for a budget that the model does not have.
+    """
+    options = options.with_settings(predictor.budget, predictor.decoding)
+    check_budget(predictor.model, options.budget_of(predictor.budget))
+    own = dict.fromkeys(("exclude", "allow", "filters", "item_table"))
+    untimed = "error" if options.untimed == "auto" else options.untimed  # tables and stores alone come here
+    return options.model_copy(update={**own, "untimed": untimed})
+
+
+def _known_by(options: ListOptions) -> dict[str, Any]:
+    """What lists that were written before are compared with."""
+    tree = options.model_dump(mode="json", exclude_none=True, exclude={"budget", "decoding"})
+    budget, decoding = options.budget_of(AS_TRAINED), options.decoding_of(Decoding())
+    return {**tree, "reasoning": budget.dump(), "decoding": decoding.dump()}
 
 
 def barred_items(
-    exclude: Any, allow: Any, filters: Any, item_table: Any, item: str, catalog: Catalog
+    options: ListOptions, item: str, catalog: Catalog
 ) -> tuple[Bool[np.ndarray, "V"] | None, dict[str, Any]]:
     """The items that nobody is shown (None: there are none), and what they are known by again.
 
     Raises `UserError` as `requests.read_filters` does, and for lists of single users.
     """
-    for name, given in (("exclude", exclude), ("allow", allow), ("filters", filters)):
+    for name in ("exclude", "allow", "filters"):
+        given = getattr(options, name)
         single = isinstance(given, Mapping) if name != "filters" else isinstance(given, list | tuple)
         if single or (name != "filters" and isinstance(given, list | tuple) and any(map(_is_list, given))):
             raise UserError(
@@ -217,7 +193,7 @@ def barred_items(
                 code="not-item-lists",
             )
     anybody = read_histories([[catalog.ids[0]]], catalog, untimed="even")
-    barred = read_filters(exclude, allow, anybody, catalog, filters, item_table, item).barred
+    barred = read_filters(options, anybody, catalog, item).barred
     return barred, {"filters": None if barred is None else hashlib.sha256(np.packbits(barred).tobytes()).hexdigest()}
 
 
@@ -226,7 +202,7 @@ def _is_list(given: Any) -> bool:
 
 
 def _compute(
-    histories: HistoryParts, missing: Sequence[int], out: Path, model: ModelSource, settings: ListSettings,
+    histories: HistoryParts, missing: Sequence[int], out: Path, model: ModelSource, options: ListOptions,
     barred: np.ndarray | None, engine: PartEngine, files: Callable[[], dict[str, bytes]], done: int,
     progress: Progress | None,
 ) -> ListCounts:  # fmt: skip
@@ -234,7 +210,7 @@ def _compute(
         return ListCounts()
     sent = replace(model, shared=engine.share(files))
     bits = None if barred is None else np.packbits(barred).tobytes()
-    task = ListTask(sent, histories, str(out.absolute()), settings, bits)
+    task = ListTask(sent, histories, str(out.absolute()), options, bits)
     whole, counts = done + len(missing), ListCounts()
     for number, found in enumerate(engine.map(task, missing), done + 1):
         counts += found

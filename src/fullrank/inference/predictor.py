@@ -12,18 +12,17 @@ import threading
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Any, Unpack, get_args
 
 import numpy as np
 import polars as pl
 import torch
 from jaxtyping import Float
 
-from fullrank.core.checks import check_flag, keywords_checked
+from fullrank.core.checks import keywords_checked
 from fullrank.core.device import resolve_device
-from fullrank.core.errors import UserError, brief
+from fullrank.core.errors import UserError
 from fullrank.core.progress import Progress
-from fullrank.core.spec import Spec
 from fullrank.data.column_names import TimeColumn, event_columns
 from fullrank.data.events.catalog import Catalog
 from fullrank.data.events.store import Store
@@ -32,15 +31,21 @@ from fullrank.data.values import Unit, take
 from fullrank.inference.batches import BLOCK, pair_scores, score_batches
 from fullrank.inference.exact import top_k
 from fullrank.inference.filters import Filters
+from fullrank.inference.list_options import (
+    ColumnFilters,
+    ItemLists,
+    ListKeywords,
+    ListOptions,
+    changed,
+    check_choice,
+    takes_list_options,
+)
 from fullrank.inference.predict import PredictionFile, predict, predict_file
-from fullrank.inference.recommend import check_settings, long_frame, rank_requests, sources
+from fullrank.inference.recommend import long_frame, rank_requests, sources
 from fullrank.inference.requests import (
     COLUMNS,
-    ColumnFilters,
     HistoryInput,
-    ItemLists,
     RequestBatch,
-    check_choice,
     check_columns,
     read_candidates,
     read_filters,
@@ -48,15 +53,14 @@ from fullrank.inference.requests import (
 )
 from fullrank.inference.search import Decoding, Search, search_of
 from fullrank.inference.stored_users import UNKNOWN_USERS, Users, read_users
+from fullrank.metrics import RankedLists
 from fullrank.models.contracts import DenseScorer
 from fullrank.models.sequential.reasoning.budget import AS_TRAINED, Budget
 from fullrank.problem import Problem
 
-S = TypeVar("S", bound=Spec)
 UNSET = object()
 MAX_SEARCHES = 4
 """Most searches kept between calls: a graph of items is as large as the catalogue."""
-EXAMPLES = {"budget": '{"steps": 1}', "decoding": '{"kind": "graph"}'}
 
 
 @keywords_checked
@@ -116,6 +120,7 @@ class Predictor:
             )
         return self._vocabulary
 
+    @takes_list_options
     def recommend(
         self,
         histories: HistoryInput | None = None,
@@ -123,23 +128,12 @@ class Predictor:
         users: Users | None = None,
         data: Store | str | Path | None = None,
         unknown_users: str = "error",
-        k: int = 10,
-        seen: str = "exclude",
-        exclude: ItemLists = None,
-        allow: ItemLists = None,
-        filters: ColumnFilters = None,
-        item_table: Any = None,
-        budget: Budget | Mapping[str, Any] | None = None,
-        decoding: Decoding | Mapping[str, Any] | str | None = None,
-        unknown: str = "skip",
-        empty: str = "popular",
-        untimed: str = "auto",
         columns: Sequence[str] = COLUMNS,
         user_col: str | None = None,
         item_col: str | None = None,
         time_col: TimeColumn = ...,
         time_unit: Unit = "s",
-        titles: bool = False,
+        **options: Unpack[ListKeywords],
     ) -> Any:
         """The k best items for each history, or for each of `users`, best first.
 
@@ -171,41 +165,38 @@ class Predictor:
         knows: then scores are counts of training events, which no score of a model compares with. Raises `UserError`
         for what cannot be done as asked.
         """
-        check_settings(k, seen, empty)
-        check_flag("titles", titles)
-        budget, decoding = self.settings(budget, decoding)
+        asked = ListOptions.of(options).with_settings(self.budget, self.decoding)
         columns = event_columns(columns, user_col, item_col, time_col)
-        request = self._asked(histories, users, data, unknown_users, unknown, untimed, columns, time_unit)
-        if request.unknown_only and empty == "popular" and not self.model.allows_empty:
+        request = self._asked(histories, users, data, unknown_users, asked, columns, time_unit)
+        if request.unknown_only and asked.empty == "popular" and not self.model.allows_empty:
             warnings.warn(
                 f"{request.unknown_only:,} of {len(request):,} histories hold no item that the model knows: they get "
                 "the most popular items (empty='error' refuses them)",
                 stacklevel=2,
             )
-        item = check_columns(columns)[1]
-        kept = read_filters(exclude, allow, request, self.catalog, filters, item_table, item)
-        found = self.lists(request, k=k, seen=seen, empty=empty, filters=kept, budget=budget, decoding=decoding)
-        taken = None if budget.adaptive is None else found.steps
-        source = sources(self.model, request.histories)
-        return request.give(long_frame(request.names, found.ids, found.scores, self.catalog, titles, taken, source))
+        filters = read_filters(asked, request, self.catalog, check_columns(columns)[1])
+        return request.give(self.list_frame(request, asked, filters))
+
+    def list_frame(self, request: RequestBatch, options: ListOptions, filters: Filters) -> pl.DataFrame:
+        """The long frame of requests that are read already."""
+        ranked = self.lists(request, options, filters)
+        adaptive = options.budget_of(self.budget).adaptive is not None
+        return long_frame(
+            request.names, ranked.ids, ranked.scores, self.catalog, options, ranked.steps if adaptive else None,
+            sources(self.model, request.histories),
+        )  # fmt: skip
 
     def lists(
         self,
         request: RequestBatch,
-        *,
-        k: int,
-        seen: str,
-        empty: str,
+        options: ListOptions,
         filters: Filters | None = None,
-        budget: Budget | None = None,
-        decoding: Decoding | None = None,
-    ) -> Any:
-        """The same for requests that are read already, as arrays of item numbers (`metrics.RankedLists`)."""
-        decoding = self.decoding if decoding is None else decoding
+    ) -> RankedLists:
+        """The same for requests that are read already, as arrays of item numbers."""
+        options = options.with_settings(self.budget, self.decoding)
         return rank_requests(
-            self.model, self.catalog, request, k=k, seen=seen, empty=empty, filters=filters,
-            budget=self.budget if budget is None else budget, decoding=decoding, device=self.device, index=self.index,
-            search=self._search(decoding),
+            self.model, self.catalog, request, options, filters, device=self.device, index=self.index,
+            search=self._search(options.decoding_of(self.decoding)),
         )  # fmt: skip
 
     def score(
@@ -231,7 +222,7 @@ class Predictor:
         """
         budget = self._fixed(budget)
         columns = event_columns(columns, user_col, item_col, time_col)
-        request = self._read(histories, unknown, untimed, columns, time_unit)
+        request = self._read(histories, ListOptions.of({"unknown": unknown, "untimed": untimed}), columns, time_unit)
         rows, items = read_candidates(candidates, request)
         empty = request.histories.lengths == 0
         if empty.any() and not self.model.allows_empty:
@@ -274,8 +265,9 @@ class Predictor:
         item ids, `filters` and `item_table` as in `recommend`. Raises `UserError` for an id that the model does not
         know, and for a model without a similarity of items (popularity, recency).
         """
-        check_settings(k, "exclude", "popular")
-        check_flag("titles", titles)
+        options = ListOptions.of({
+            "k": k, "exclude": exclude, "allow": allow, "filters": filters, "item_table": item_table, "titles": titles,
+        })  # fmt: skip
         several = isinstance(items, list | tuple | np.ndarray | pl.Series)
         queries = pl.Series("item", list(items) if several else [items], strict=False)
         ids = self.catalog.lookup(queries)
@@ -283,13 +275,13 @@ class Predictor:
             first = queries[int(np.argmax(ids < 0))]
             raise UserError(f"the model does not know the item {first!r}", code="unknown-item")
         request = read_histories([[item] for item in queries.to_list()], self.catalog)
-        kept = read_filters(exclude, allow, request, self.catalog, filters, item_table)
+        kept = read_filters(options, request, self.catalog)
         with torch.inference_mode():
             scorer = self.model.similar(torch.from_numpy(ids).to(self.device), self.index)
             scores, found = top_k(
                 scorer, min(k, self.catalog.size), filters=kept.of_batch(request.histories.items, self.device)
             )
-        frame = long_frame(queries, found.cpu().numpy(), scores.cpu().numpy(), self.catalog, titles)
+        frame = long_frame(queries, found.cpu().numpy(), scores.cpu().numpy(), self.catalog, options)
         return frame.rename({"user": "item", "item": "similar"})
 
     def predict(
@@ -337,7 +329,7 @@ class Predictor:
         Raises `UserError` for a model that does not score by inner products (semantic ids, item_to_item).
         """
         # Any history does: all scorers share these vectors.
-        one = self._read([[self.catalog.ids[0]]], "error", "even", COLUMNS, "s")
+        one = self._read([[self.catalog.ids[0]]], ListOptions(unknown="error", untimed="even"), COLUMNS, "s")
         return self._dense(one)[1].table.detach().float().cpu().numpy().copy()  # not the weights themselves
 
     def item_vector_table(self) -> pl.DataFrame:
@@ -367,7 +359,8 @@ class Predictor:
         """
         budget = self._fixed(budget)
         columns = event_columns(columns, user_col, item_col, time_col)
-        request = self._asked(histories, users, data, unknown_users, unknown, untimed, columns, time_unit)
+        options = ListOptions.of({"unknown": unknown, "untimed": untimed})
+        request = self._asked(histories, users, data, unknown_users, options, columns, time_unit)
         return request.users, self._dense(request, budget)[0]
 
     def user_vector_table(self, histories: HistoryInput | None = None, **how: Any) -> pl.DataFrame:
@@ -410,8 +403,7 @@ class Predictor:
         users: Users | None,
         data: Store | str | Path | None,
         unknown_users: str,
-        unknown: str,
-        untimed: str,
+        options: ListOptions,
         columns: Sequence[str],
         time_unit: Unit,
     ) -> RequestBatch:
@@ -425,7 +417,7 @@ class Predictor:
                     "data and unknown_users are about users= of a store: leave them out with histories",
                     code="setting-without-effect",
                 )
-            return self._read(histories, unknown, untimed, columns, time_unit)
+            return self._read(histories, options, columns, time_unit)
         check_choice("time_unit", time_unit, get_args(Unit))
         if time_unit != "s":
             raise UserError("time_unit has no effect on users of a store: leave it out", code="setting-without-effect")
@@ -437,35 +429,29 @@ class Predictor:
                 code="setting-without-effect",
             )
         return read_users(
-            users, data, self.catalog, unknown_users=unknown_users, unknown=unknown, untimed=untimed,
+            users, data, self.catalog, unknown_users=unknown_users, unknown=options.unknown, untimed=options.untimed,
             timed=self.model.reads_times,
         )  # fmt: skip
 
     def _read(
-        self, histories: HistoryInput, unknown: str, untimed: str, columns: Sequence[str], time_unit: Unit
+        self, histories: HistoryInput, options: ListOptions, columns: Sequence[str], time_unit: Unit
     ) -> RequestBatch:
         return read_histories(
-            histories, self.catalog, unknown=unknown, untimed=untimed, columns=columns, time_unit=time_unit,
+            histories, self.catalog, unknown=options.unknown, untimed=options.untimed, columns=columns,
+            time_unit=time_unit,
             timed=self.model.reads_times,
         )  # fmt: skip
-
-    def settings(
-        self, budget: Budget | Mapping[str, Any] | None, decoding: Decoding | Mapping[str, Any] | str | None = None
-    ) -> tuple[Budget, Decoding]:
-        """Budget and decoding of a call, or the predictor's own. Raises `UserError` for bad ones."""
-        given = {"kind": decoding} if isinstance(decoding, str) else decoding
-        return _changed("budget", self.budget, budget), _changed("decoding", self.decoding, given)
 
     def _fixed(self, budget: Budget | Mapping[str, Any] | None) -> Budget:
         """A budget without adaptive stopping, which compares ranked lists."""
         own = self.budget.model_copy(update={"adaptive": None, "patience": None})
-        changed = _changed("budget", own, budget)
-        if changed.adaptive is not None:
+        fixed = changed("budget", own, budget)
+        if fixed.adaptive is not None:
             raise UserError(
                 "adaptive stopping compares ranked lists, and none is ranked here: give steps instead",
                 code="adaptive-needs-full-lists",
             )
-        return changed
+        return fixed
 
     def _search(self, decoding: Decoding) -> Search | None:
         """A search that has something to keep, such as a graph of items; None for exact scores, which have nothing."""
@@ -485,21 +471,3 @@ class Predictor:
 
 def _vector_frame(ids: pl.Series, vectors: Float[np.ndarray, "n D"]) -> pl.DataFrame:
     return pl.DataFrame([ids, pl.Series("vector", vectors, dtype=pl.Array(pl.Float32, vectors.shape[1]))])
-
-
-def _changed(name: str, spec: S, given: S | Mapping[str, Any] | None) -> S:
-    """The settings of a call: those given in place of the predictor's own, or some of them changed.
-
-    Another `kind` starts from its defaults, since the settings of one kind have no effect on another.
-    """
-    if given is None:
-        return spec
-    if isinstance(given, type(spec)):
-        return given
-    if not isinstance(given, Mapping):
-        raise UserError(
-            f"{name}={brief(given)}: give its settings as a mapping, such as {EXAMPLES[name]}",
-            code="settings-not-a-mapping",
-        )
-    other = "kind" in given and given["kind"] != getattr(spec, "kind", None)
-    return type(spec).parse({**({} if other else spec.dump()), **given})

@@ -9,19 +9,20 @@ import polars as pl
 import torch
 from jaxtyping import Float, Int
 
-from fullrank.core.errors import UserError, brief
+from fullrank.core.errors import UserError
 from fullrank.data.events.catalog import Catalog
 from fullrank.data.histories import Histories
 from fullrank.data.values import take
 from fullrank.inference.batches import BLOCK, SCORES
 from fullrank.inference.exact import top_k
-from fullrank.inference.filters import Filters, seen_policy
+from fullrank.inference.filters import Filters
+from fullrank.inference.list_options import ListOptions
 from fullrank.inference.rank import rank
-from fullrank.inference.requests import RequestBatch, check_choice
+from fullrank.inference.requests import RequestBatch
 from fullrank.inference.search import Decoding, Search
 from fullrank.metrics import RankedLists
 from fullrank.models.contracts import DenseScorer
-from fullrank.models.sequential.reasoning.budget import Budget
+from fullrank.models.sequential.reasoning.budget import AS_TRAINED
 
 SOURCES = ("model", "popular", "ranker")
 """Where a list is from, and so what its scores are: a model's own, training events of the item, or of a cascade click
@@ -36,41 +37,29 @@ def sources(model: Any, histories: Histories) -> Int[np.ndarray, "U"]:
     return np.where(bare, POPULAR, MODEL)
 
 
-def check_settings(k: Any, seen: str, empty: str) -> None:
-    """Raise `UserError` for a `k`, `seen` or `empty` that is not allowed."""
-    if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
-        raise UserError(f"k must be at least 1, a whole number, not {brief(k)}", code="invalid-list-length")
-    seen_policy(seen)
-    check_choice("empty", empty, ("popular", "error"))
-
-
 def rank_requests(
     model: Any,
     catalog: Catalog,
     request: RequestBatch,
-    *,
-    k: int,
-    seen: str,
-    empty: str,
-    budget: Budget,
+    options: ListOptions,
     filters: Filters | None = None,
-    decoding: Decoding | None = None,
+    *,
     device: torch.device | str = "cpu",
     index: Any | None = None,
     search: Search | None = None,
 ) -> RankedLists:
-    """The k best items of each user, or as many as there are; policies as in `Predictor.recommend`, the rest as in
-    `rank`."""
-    filters = filters or Filters()
+    """The k best items of each user, or as many as there are; the rest is as in `rank`."""
+    filters, seen = filters or Filters(), options.seen
+    budget, decoding = options.budget_of(AS_TRAINED), options.decoding_of(Decoding())
     histories = request.histories
     without_items = histories.lengths == 0
-    if without_items.any() and empty == "error":
+    if without_items.any() and options.empty == "error":
         raise UserError(
             f"{int(without_items.sum())} of {len(request)} histories hold no item that the model knows; "
             "empty='popular' gives them the most popular items",
             code="no-known-items",
         )
-    k = min(k, catalog.size)
+    k = min(options.k, catalog.size)
     how: dict[str, Any] = {"device": device, "decoding": decoding, "budget": budget, "index": index, "search": search}
     popular = without_items & (not model.allows_empty)
     if not popular.any():  # what most requests are
@@ -86,7 +75,7 @@ def rank_requests(
     # rounded up to parts of which each keeps users x BLOCK within SCORES
     for some in np.array_split(rest, -(-len(rest) * BLOCK // SCORES)):
         scores[some], ids[some] = most_popular(catalog, len(some), k, filters.take(some), histories.take(some))
-    return RankedLists(ids, scores, seen_policy(seen), None if budget.adaptive is None else steps)
+    return RankedLists(ids, scores, seen, None if budget.adaptive is None else steps)
 
 
 def most_popular(
@@ -104,17 +93,17 @@ def long_frame(
     ids: Int[np.ndarray, "U k"],
     scores: Float[np.ndarray, "U k"],
     catalog: Catalog,
-    titles: bool,
+    options: ListOptions,
     steps: Int[np.ndarray, "U"] | None = None,
     source: Int[np.ndarray, "U"] | None = None,
 ) -> pl.DataFrame:
-    """A row for each filled place: user, item, score, rank, and what else is given: where the list is from (an index of
-    `SOURCES`), steps, and title where it is asked for.
+    """A row for each place that is shown: user, item, score, rank, and what else is given: where the list is from (an
+    index of `SOURCES`), steps, and title where it is asked for.
 
     Users without names (None) are numbered.
     """
     k = ids.shape[1]
-    filled = np.flatnonzero(ids.ravel() >= 0)
+    filled = np.flatnonzero(options.shown(ids, scores))
     place, internal = filled // k, ids.ravel()[filled]
     first, *others = [
         pl.Series("user", place) if users is None else take(users, place, "user"),
@@ -126,6 +115,6 @@ def long_frame(
         others.append(take(SOURCE_NAMES, source[place], "source"))
     if steps is not None:
         others.append(pl.Series("steps", steps[place]))
-    if titles and catalog.titles is not None:
+    if options.titles and catalog.titles is not None:
         others.append(catalog.titles[internal].alias("title"))
     return first.to_frame().hstack(others)

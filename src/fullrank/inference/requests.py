@@ -14,7 +14,7 @@ import numpy as np
 import polars as pl
 from jaxtyping import Bool, Int
 
-from fullrank.core.errors import UserError, brief, did_you_mean
+from fullrank.core.errors import UserError, brief
 from fullrank.core.jagged import Jagged
 from fullrank.data import values
 from fullrank.data.column_names import USUAL
@@ -24,14 +24,11 @@ from fullrank.data.histories import Histories
 from fullrank.data.user_keys import UserKeys, user_keys
 from fullrank.inference.column_filters import check_filters, filters_key, item_columns, refused_by
 from fullrank.inference.filters import Filters
+from fullrank.inference.list_options import ItemLists, ListOptions, check_choice
 
 HistoryInput = Mapping[Any, Sequence[Any]] | Sequence[Sequence[Any]] | Any
 """Histories: {user: items}, a list of item lists (users are then 0, 1, ...), or a DataFrame, or the path of a file,
 with user and item columns."""
-ItemLists = Sequence[Any] | pl.Series | Mapping[Any, Sequence[Any]] | Any | None
-"""Item ids: one list for all histories, a list for each, or {user: items}."""
-ColumnFilters = Mapping[str, Any] | Sequence[Mapping[str, Any] | None] | None
-"""Filters on columns of items: one mapping for all histories, or one for each (None: no filter)."""
 COLUMNS = USUAL
 """Names of the columns of a table of histories: user, item, time."""
 STEP = 86_400
@@ -129,20 +126,13 @@ def batch_of(
     return RequestBatch(flat.users, made, ordered, unknown_only, flat.give)
 
 
-def read_filters(
-    exclude: ItemLists,
-    allow: ItemLists,
-    request: RequestBatch,
-    catalog: Catalog,
-    filters: ColumnFilters = None,
-    item_table: Any = None,
-    item: str = "item_id",
-) -> Filters:
+def read_filters(options: ListOptions, request: RequestBatch, catalog: Catalog, item: str = "item_id") -> Filters:
     """The lists and the column filters of a request. Items that the catalogue does not have are in no list anyway.
 
     Columns are the catalogue's and those of `item_table`, whose ids stand in its column `item`, else `item_id`.
     Raises `UserError` for what is not one for all or one per history, and for what leaves nothing.
     """
+    exclude, allow, filters, item_table = options.exclude, options.allow, options.filters, options.item_table
     if filters is None and item_table is not None:
         raise UserError(
             "item_table has no effect without filters on its columns: give filters=, or leave it out",
@@ -279,15 +269,6 @@ def _known_ids(given: pl.Series | list[list[Any]], catalog: Catalog) -> Jagged |
     ids = catalog.lookup([item for items in given for item in items])
     rows = np.repeat(np.arange(len(given)), [len(items) for items in given])
     return Jagged.from_pairs(rows[ids >= 0], ids[ids >= 0], len(given))
-
-
-def check_choice(name: str, given: Any, allowed: tuple[str, ...]) -> None:
-    """Raise `UserError` unless a policy is one of those allowed."""
-    if not isinstance(given, str) or given not in allowed:
-        raise UserError(
-            f"{name}={brief(given)}{did_you_mean(str(given), allowed)} (allowed: {', '.join(allowed)})",
-            code="unknown-choice",
-        )
 
 
 def check_columns(columns: Any) -> tuple[str, ...]:

@@ -14,7 +14,8 @@ from fullrank.core.errors import UserError, brief
 from fullrank.data import values
 from fullrank.data.events.catalog import Catalog
 from fullrank.data.events.store import Store
-from fullrank.inference.requests import UNTIMED, FlatEvents, RequestBatch, batch_of, check_choice
+from fullrank.inference.list_options import check_choice
+from fullrank.inference.requests import UNTIMED, FlatEvents, RequestBatch, batch_of
 
 Users = Sequence[Any] | pl.Series | Any
 """Ids of users: a list, an array or a Series."""

@@ -29,6 +29,7 @@ from fullrank.core.spec import Spec
 from fullrank.data import values
 from fullrank.data.frames import InputTable
 from fullrank.evaluation.statistics import bounds, resample
+from fullrank.inference.list_options import ListOptions
 from fullrank.problem import Problem
 from fullrank.run import Run
 from fullrank.serving.requests import Ask
@@ -241,7 +242,9 @@ def _asked(model: Model, canaries: Sequence[Canary], k: int) -> list[Asked]:
             excluded = free[[place % len(free)]]
             if catalog.ids[int(excluded[0])] == canary.target:
                 excluded = excluded[:0]
-        asks.append(Ask(numbers, k, times=times, excluded=excluded, budget=model.budget, ranked=model.ranked))
+        asks.append(
+            Ask(numbers, ListOptions(k=k), times=times, excluded=excluded, budget=model.budget, ranked=model.ranked)
+        )
         out = barred.copy()
         out[numbers] = out[excluded] = True
         refused.append(out)

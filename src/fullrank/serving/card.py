@@ -24,6 +24,7 @@ from fullrank.data.histories import Histories
 from fullrank.evaluation.result import EvaluationResult
 from fullrank.evaluation.slices import popularity_bands
 from fullrank.evaluation.spec import selection_sign
+from fullrank.inference.list_options import ListOptions
 from fullrank.inference.predictor import Predictor
 from fullrank.inference.requests import RequestBatch
 from fullrank.models.sequential.reading import attention_of, blocks_of
@@ -157,7 +158,7 @@ def fairness(run: Run, predictor: Predictor, histories: Histories | None = None)
         most = max(min(HISTORIES, SCORES // max(predictor.catalog.size, 1)), 16)
         (some,) = np.nonzero(histories.lengths)
         request = RequestBatch(None, histories.take(some[:most]))
-        shown = predictor.lists(request, k=PLACES, seen="exclude", empty="popular").ids
+        shown = predictor.lists(request, ListOptions(k=PLACES)).ids
     elif (run.path / "evaluation.json").is_file():
         shown, source = _evaluated_lists(run), "evaluation"
     filled = np.zeros(0, np.int64) if shown is None else shown[(shown >= 0) & (shown < len(popularity))]

@@ -6,12 +6,13 @@ Bounds here are those of any service; the tighter ones of this one (`ServeSettin
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt, StrictStr
 
 from fullrank.core.bounds import MOST_PARTS
 from fullrank.core.errors import UserError
+from fullrank.inference.list_options import ListChoices
 
 LATEST = 10**11
 """Latest time, in seconds: milliseconds of any day since March 1973 lie behind it."""
@@ -84,7 +85,7 @@ class Reasoning(Body):
     patience: Annotated[StrictInt, Field(ge=1, le=MOST_PARTS)] | None = None
 
 
-class RecommendRequest(Body):
+class RecommendRequest(ListChoices, Body):
     """A list for one user, or for one history."""
 
     model_config = ConfigDict(
@@ -102,8 +103,6 @@ class RecommendRequest(Body):
     """The only items that may be shown."""
     filters: Annotated[dict[str, Any], Field(max_length=64)] | None = None
     """Columns of items and what they must hold: a value, a list of values, or {"min": x, "max": y}."""
-    seen: Literal["exclude", "keep"] = "exclude"
-    """Whether items of the history may be shown again."""
     context: Columns | None = None
     """Fields of this request that the ranker reads, such as the hour."""
     reasoning: Reasoning | None = None

@@ -24,6 +24,7 @@ from fullrank.data.histories import Histories
 from fullrank.data.user_keys import UserKeys, user_keys
 from fullrank.inference.exact import top_k
 from fullrank.inference.filters import Filters
+from fullrank.inference.list_options import ListChoices, ListOptions, changed
 from fullrank.inference.predictor import Predictor
 from fullrank.inference.requests import even_times
 from fullrank.models.sequential.reasoning.budget import AS_TRAINED, Budget, check_budget
@@ -86,7 +87,9 @@ class ServedModel:
         ranker = None if settings.ranker is None else ServedRanker.open(settings, items.catalog)
         state = State(predictor, items, finder, ranker, documents)
         made = cls(run, name, state, settings)
-        made.answer([Ask(np.zeros(1, np.int64), 1, times=np.zeros(1, np.int64) if made.reads_times else None)])
+        made.answer(
+            [Ask(np.zeros(1, np.int64), ListOptions(k=1), times=np.zeros(1, np.int64) if made.reads_times else None)]
+        )
         return made
 
     @property
@@ -176,9 +179,8 @@ class ServedModel:
             self.state.ranker.check_names(asked.context)
         return Ask(
             known[-settings.history_most :],
-            asked.k,
+            asked,
             times=None if times is None else times[-settings.history_most :],
-            keep_seen=asked.seen == "keep",
             excluded=self.numbers.known(asked.exclude, size) if asked.exclude else np.zeros(0, np.int64),
             allowed=None if asked.allow is None else self.numbers.known(asked.allow, size),
             filters=asked.filters or None,
@@ -225,7 +227,7 @@ class ServedModel:
                 ids, scores = state.ranker.order(some, ids, scores, self.settings.blend)
             taken = [None] * len(some) if steps is None else steps.tolist()
             answers = [
-                Answer(*_cut(best, values, ask.k), steps=own, ranked=ranked)
+                Answer(*_cut(best, values, ask.options), steps=own, ranked=ranked)
                 for ask, own, best, values in zip(some, taken, ids, scores, strict=True)
             ]
         if len(known) < len(asks):
@@ -248,7 +250,7 @@ class ServedModel:
             k = min(max(k for _, k in asks), live.size)
             scores, ids = top_k(scorer, k, filters=filters.of_batch(own, predictor.device))
         rows = zip(ids.cpu().numpy(), scores.cpu().numpy(), asks, strict=True)
-        return [Answer(*_cut(best, values, k)) for best, values, (_, k) in rows]
+        return [Answer(*_cut(best, values, ListOptions(k=k))) for best, values, (_, k) in rows]
 
     def title(self, item: int | str) -> str | None:
         """The title of an external id; None where it has none, or is not known."""
@@ -284,13 +286,13 @@ class ServedModel:
         if ask.ranked:
             assert state.ranker is not None
             (ids,), (scores,) = state.ranker.order([ask], ids[None], scores[None], self.settings.blend)
-        return Answer(*_cut(ids, scores, ask.k), source="popular", ranked=ask.ranked)
+        return Answer(*_cut(ids, scores, ask.options), source="popular", ranked=ask.ranked)
 
     def _budget(self, asked: RecommendRequest) -> Budget:
         if asked.reasoning is None:
             return self.predictor.budget
         given = asked.reasoning.model_dump(exclude_none=True)
-        budget = self.predictor.settings(given)[0] if given else self.predictor.budget
+        budget = changed("budget", self.predictor.budget, given) if given else self.predictor.budget
         if budget != AS_TRAINED:
             check_budget(self.predictor.model, budget)
             check_most("reasoning steps", budget.steps or 0, max(self.settings.steps_most, self._own_steps))
@@ -344,7 +346,7 @@ def histories_of(asks: Sequence[Ask]) -> Histories:
 
 def _hidden(ask: Ask) -> Int[np.ndarray, "p"]:
     """What one request is not shown: its own items, and those that it excludes."""
-    if ask.keep_seen:
+    if ask.options.seen == "keep":
         return ask.excluded
     return np.concatenate([ask.items, ask.excluded]) if len(ask.excluded) else ask.items
 
@@ -359,7 +361,9 @@ def _refused(ask: Ask, live: LiveItems) -> Bool[np.ndarray, "V"] | None:
     return only if found is None else only | found
 
 
-def _cut(ids: Int[np.ndarray, "m"], scores: Float[np.ndarray, "m"], k: int) -> tuple[list[int], list[float]]:
-    """The first k filled places."""
-    count = int((ids[:k] >= 0).sum())
+def _cut(
+    ids: Int[np.ndarray, "m"], scores: Float[np.ndarray, "m"], options: ListChoices
+) -> tuple[list[int], list[float]]:
+    """The first k places, where they are shown."""
+    count = int(options.shown(ids, scores)[: options.k].sum())
     return ids[:count].tolist(), scores[:count].tolist()

@@ -32,6 +32,7 @@ from fullrank.core.errors import UserError, unknown
 from fullrank.core.jagged import Jagged
 from fullrank.data.events.catalog import Catalog
 from fullrank.data.impressions.fields import SequenceOf
+from fullrank.inference.list_options import ListOptions
 from fullrank.run import Run
 from fullrank.serving.requests import Ask
 from fullrank.serving.settings import ServeSettings
@@ -121,7 +122,7 @@ class ServedRanker:
     def check(self, fields: Mapping[str, Any]) -> None:
         """Raise `UserError` for fields that are not the ranker's, or of a type that it refuses."""
         self.check_names(fields)
-        self._users([Ask(np.zeros(0, np.int64), 1, fields=fields)])
+        self._users([Ask(np.zeros(0, np.int64), ListOptions(), fields=fields)])
 
     def _users(self, asks: Sequence[Ask]) -> EncodedFields:
         names = [name for name in self.fields if any(name in ask.fields for ask in asks)]

@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Int
 
 from fullrank.core.errors import UserError
+from fullrank.inference.list_options import ListChoices
 from fullrank.models.sequential.reasoning.budget import AS_TRAINED, Budget
 
 NONE = np.zeros(0, np.int64)
@@ -23,10 +24,9 @@ class Ask:
 
     items: Int[np.ndarray, "n"]
     """The history, oldest first, without items that the catalogue does not have."""
-    k: int
+    options: ListChoices
     times: Int[np.ndarray, "n"] | None = None
     """Seconds since 1970, for models that read them."""
-    keep_seen: bool = False
     excluded: Int[np.ndarray, "_"] = field(default_factory=lambda: NONE)
     allowed: Int[np.ndarray, "_"] | None = None
     """The only items that may be shown; None allows all."""
@@ -41,6 +41,10 @@ class Ask:
     user: str | None = None
     fields: Mapping[str, Any] = field(default_factory=dict)
     """What the ranker reads of the user and of this request."""
+
+    @property
+    def k(self) -> int:
+        return self.options.k
 
 
 @dataclass(slots=True)

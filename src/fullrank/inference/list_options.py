@@ -1,0 +1,180 @@
+"""ListOptions: what one asks of a list, declared once for Python, the command line and a service.
+
+A field that is added here is a keyword of `recommend`, `recommend_parts` and `Cascade.recommend`, an option of
+`fullrank recommend` and, in `ListChoices`, a key of a service's request. Functions take them as
+`**options: Unpack[ListKeywords]`, and hand on the one object that `ListOptions.of` made of them, checked.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, TypedDict, TypeVar, get_args
+
+import numpy as np
+import polars as pl
+from jaxtyping import Bool, Float, Int
+from pydantic import BaseModel, ConfigDict, SkipValidation, ValidationError, ValidationInfo, field_validator
+
+from fullrank.core.checks import check_flag
+from fullrank.core.errors import UserError, brief, did_you_mean
+from fullrank.core.spec import Spec, error_sentence
+from fullrank.inference.filters import seen_policy
+from fullrank.inference.search import Decoding
+from fullrank.metrics import SeenPolicy
+from fullrank.models.sequential.reasoning.budget import Budget
+
+C = TypeVar("C", bound=Callable[..., Any])
+S = TypeVar("S", bound=Spec)
+ItemLists = Sequence[Any] | pl.Series | Mapping[Any, Sequence[Any]] | Any | None
+"""Item ids: one list for all histories, a list for each, or {user: items}."""
+ColumnFilters = Mapping[str, Any] | Sequence[Mapping[str, Any] | None] | None
+"""Filters on columns of items: one mapping for all histories, or one for each (None: no filter)."""
+BudgetInput = Budget | Mapping[str, Any] | None
+DecodingInput = Decoding | Mapping[str, Any] | str | None
+EXAMPLES = {"budget": '{"steps": 1}', "decoding": '{"kind": "graph"}'}
+
+
+class ListChoices(BaseModel):
+    """What may be asked of a list anywhere, in a service's JSON too."""
+
+    model_config = ConfigDict(arbitrary_types_allowed=True, use_attribute_docstrings=True)
+
+    k: int = 10
+    """Length of each list."""
+    seen: SeenPolicy = "exclude"
+    """Whether the history's own items may be recommended."""
+    exclude: SkipValidation[ItemLists] = None
+    """Items that are not to be recommended."""
+    allow: SkipValidation[ItemLists] = None
+    """The only items that may be recommended."""
+    filters: SkipValidation[ColumnFilters] = None
+    """Columns of items and what they must hold: a value, a list of values, or {"min": x, "max": y}."""
+    titles: bool = False
+    """Whether items come with their titles."""
+
+    def shown(self, ids: Int[np.ndarray, "*n"], scores: Float[np.ndarray, "*n"]) -> Bool[np.ndarray, "*n"]:
+        """Which places of ranked lists are shown: those that are filled."""
+        return ids >= 0
+
+
+class ListOptions(ListChoices, Spec):
+    """All that one asks of lists in Python and on the command line; see `Predictor.recommend`."""
+
+    item_table: SkipValidation[Any] = None
+    """Item columns for `filters`, beside those that the run keeps."""
+    budget: SkipValidation[BudgetInput] = None
+    """How many steps a reasoner computes; null is as in the run's evaluation."""
+    decoding: SkipValidation[DecodingInput] = None
+    """How a run that generates semantic ids finds its items; null is as in its evaluation."""
+    unknown: Literal["skip", "error"] = "skip"
+    """Items that the model does not know."""
+    empty: Literal["popular", "error"] = "popular"
+    """Histories without a known item."""
+    untimed: Literal["auto", "error", "even"] = "auto"
+    """Histories without times, for a model that reads them: refused, or taken as of now, a day between events; auto
+    takes lists so, with a note, and refuses a table."""
+
+    @classmethod
+    def of(cls, keywords: ListKeywords) -> ListOptions:
+        """The options of a call. Raises `UserError` for a wrong one."""
+        try:
+            return cls(**keywords)
+        except ValidationError as error:
+            inner = (mistake.get("ctx", {}).get("error") for mistake in error.errors())
+            sentence = next((raised for raised in inner if isinstance(raised, UserError)), None)
+            raise sentence or UserError(error_sentence(error), code="invalid-setting") from None
+
+    @field_validator("k", mode="before")
+    @classmethod
+    def _whole(cls, k: Any) -> int:
+        if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
+            raise UserError(f"k must be at least 1, a whole number, not {brief(k)}", code="invalid-list-length")
+        return int(k)
+
+    @field_validator("seen", mode="before")
+    @classmethod
+    def _policy(cls, seen: Any) -> SeenPolicy:
+        return seen_policy(seen)
+
+    @field_validator("titles", mode="before")
+    @classmethod
+    def _flag(cls, titles: Any) -> bool:
+        return check_flag("titles", titles)
+
+    @field_validator("unknown", "empty", "untimed", mode="before")
+    @classmethod
+    def _allowed(cls, choice: Any, info: ValidationInfo) -> Any:
+        assert info.field_name is not None
+        check_choice(info.field_name, choice, get_args(cls.model_fields[info.field_name].annotation))
+        return choice
+
+    def with_settings(self, budget: Budget, decoding: Decoding) -> ListOptions:
+        """The same with budget and decoding settled, a predictor's own changed by what is asked for here."""
+        return self.model_copy(update={"budget": self.budget_of(budget), "decoding": self.decoding_of(decoding)})
+
+    def budget_of(self, own: Budget) -> Budget:
+        """The budget that these options make of a predictor's own."""
+        return changed("budget", own, self.budget)
+
+    def decoding_of(self, own: Decoding) -> Decoding:
+        """The decoding that these options make of a predictor's own."""
+        kind = {"kind": self.decoding} if isinstance(self.decoding, str) else self.decoding
+        return changed("decoding", own, kind)
+
+
+class ListKeywords(TypedDict, total=False):
+    """The fields of `ListOptions` as keywords, for type checkers."""
+
+    k: int
+    seen: str
+    exclude: ItemLists
+    allow: ItemLists
+    filters: ColumnFilters
+    titles: bool
+    item_table: Any
+    budget: BudgetInput
+    decoding: DecodingInput
+    unknown: str
+    empty: str
+    untimed: str
+
+
+def takes_list_options(public: C) -> C:
+    """A public function that takes `**options`, with the fields of `ListOptions` in the signature that it shows."""
+    signature = inspect.signature(public)
+    own = [one for one in signature.parameters.values() if one.kind is not one.VAR_KEYWORD]
+    annotations = ListKeywords.__annotations__
+    fields = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=annotations[name])
+        for name, field in ListOptions.model_fields.items()
+    ]
+    public.__signature__ = signature.replace(parameters=[*own, *fields])  # type: ignore[attr-defined]
+    return public
+
+
+def check_choice(name: str, given: Any, allowed: tuple[str, ...]) -> None:
+    """Raise `UserError` unless a policy is one of those allowed."""
+    if not isinstance(given, str) or given not in allowed:
+        raise UserError(
+            f"{name}={brief(given)}{did_you_mean(str(given), allowed)} (allowed: {', '.join(allowed)})",
+            code="unknown-choice",
+        )
+
+
+def changed(name: str, spec: S, given: S | Mapping[str, Any] | None) -> S:
+    """The settings of a call: those given in place of the predictor's own, or some of them changed.
+
+    Another `kind` starts from its defaults, since the settings of one kind have no effect on another.
+    """
+    if given is None:
+        return spec
+    if isinstance(given, type(spec)):
+        return given
+    if not isinstance(given, Mapping):
+        raise UserError(
+            f"{name}={brief(given)}: give its settings as a mapping, such as {EXAMPLES[name]}",
+            code="settings-not-a-mapping",
+        )
+    other = "kind" in given and given["kind"] != getattr(spec, "kind", None)
+    return type(spec).parse({**({} if other else spec.dump()), **given})
