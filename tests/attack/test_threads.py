@@ -120,10 +120,10 @@ def test_a_budget_that_is_kept_between_calls_is_caught(monkeypatch: pytest.Monke
     """The planted fault: a predictor that writes down the budget of a call, and reads it a moment later."""
     right = Predictor.lists
 
-    def lists(self: Any, request: Any, *, budget: Any, **how: Any) -> Any:
-        self.budget_of_the_call = budget
+    def lists(self: Any, request: Any, options: Any, *filters: Any) -> Any:
+        self.options_of_the_call = options
         time.sleep(0.05)  # longer than a call takes, so that calls of all threads meet here
-        return right(self, request, budget=self.budget_of_the_call, **how)
+        return right(self, request, self.options_of_the_call, *filters)
 
     monkeypatch.setattr(Predictor, "lists", lists)
     asks = [methodcaller("recommend", one, k=5, budget={"steps": 3 * (n % 2)}) for n, one in enumerate(ONE_BY_ONE)]

@@ -107,5 +107,5 @@ def test_what_cannot_be_chosen_is_refused() -> None:
         oracle_ceilings(MODEL, STORE, "test", SPEC.override("reasoning.adaptive=5"))
     with refused("no-accuracy-metric"):
         oracle_ceilings(MODEL, STORE, "test", SPEC.override("metrics=[gini]"))
-    with refused("rounds-below-one", "1"):
+    with refused("setting-out-of-range", "rounds=0"):
         accuracy_by_steps(MODEL, STORE, "test", SPEC, rounds=0)

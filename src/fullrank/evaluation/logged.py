@@ -164,7 +164,7 @@ def evaluate_log(
         for found in _differences(a, b, metric, (means[a][metric], means[b][metric]), **kept)
     ]
     protocol = {
-        "kind": "logged answers", "log": str(log), "within_within": within, "metrics": [str(one) for one in chosen],
+        "kind": "logged answers", "log": str(log), "within_hours": within, "metrics": [str(one) for one in chosen],
         "unit": "user", "bootstrap": kept,
     }  # fmt: skip
     return LoggedEvaluation(versions, tuple(differences), counts, protocol, scored.frame(table))

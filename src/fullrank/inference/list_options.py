@@ -14,9 +14,9 @@ from typing import Any, Literal, TypedDict, TypeVar, get_args
 import numpy as np
 import polars as pl
 from jaxtyping import Bool, Float, Int
-from pydantic import BaseModel, ConfigDict, SkipValidation, ValidationError, ValidationInfo, field_validator
+from pydantic import BaseModel, ConfigDict, Field, SkipValidation, ValidationError, ValidationInfo, field_validator
 
-from fullrank.core.checks import check_flag
+from fullrank.core.checks import MOST, check_flag
 from fullrank.core.errors import UserError, brief, did_you_mean
 from fullrank.core.spec import Spec, error_sentence
 from fullrank.inference.filters import seen_policy
@@ -40,7 +40,7 @@ class ListChoices(BaseModel):
 
     model_config = ConfigDict(arbitrary_types_allowed=True, use_attribute_docstrings=True)
 
-    k: int = 10
+    k: int = Field(10, ge=1, le=MOST)
     """Length of each list."""
     seen: SeenPolicy = "exclude"
     """Whether the history's own items may be recommended."""
