@@ -144,9 +144,9 @@ def takes_list_options(public: C) -> C:
     """A public function that takes `**options`, with the fields of `ListOptions` in the signature that it shows."""
     signature = inspect.signature(public)
     own = [one for one in signature.parameters.values() if one.kind is not one.VAR_KEYWORD]
-    annotations = ListKeywords.__annotations__
+    texts = {name: getattr(hint, "__forward_arg__", hint) for name, hint in ListKeywords.__annotations__.items()}
     fields = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=annotations[name])
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=texts[name])
         for name, field in ListOptions.model_fields.items()
     ]
     public.__signature__ = signature.replace(parameters=[*own, *fields])  # type: ignore[attr-defined]
