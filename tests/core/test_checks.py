@@ -94,7 +94,7 @@ def test_a_door_gives_on_what_its_annotations_say() -> None:
         ({"out": ""}, ("not-a-path", "out=''")),
         ({"opened": "x"}, ("wrong-argument-type", "opened='x'", "Opened")),
         ({"start": "meen"}, ("unknown-start", "start='meen'", "did you mean 'mean'", "zero")),
-        ({"start": ["mean"]}, ("unknown-start", "mean")),
+        ({"start": np.array(["mean", "zero"])}, ("unknown-start", "mean")),  # compares with each of its elements
         ({"count": 0}, ("setting-out-of-range", "count=0", "at least 1", "at most 9")),
         ({"count": 2.0}, ("not-a-whole-number", "count=2.0")),
         ({"share": 1}, ("setting-out-of-range", "share=1", "above 0 and below 1")),

@@ -148,7 +148,7 @@ def _member_check(annotation: Any) -> Callable[[str, Any], Any] | None:
 
 def check_choice(name: str, given: Any, allowed: tuple[Any, ...]) -> Any:
     """One of these."""
-    if given not in allowed:
+    if not isinstance(given, str) or given not in allowed:  # an array compares with each of its elements
         raise UserError(
             f"{name}={brief(given, 80)}{did_you_mean(str(given), allowed)} (allowed: {', '.join(allowed)})",
             code=f"unknown-{name.replace('_', '-')}",
