@@ -98,10 +98,12 @@ class _Names(dict[str, Any]):
     """What names in annotations stand for; those that only a type checker imports are anything."""
 
     def __init__(self, function: Any):
-        known: FunctionType = function
+        known: FunctionType = inspect.unwrap(function)  # a type checker of tests wraps it
         super().__init__(vars(builtins) | known.__globals__)
 
     def __missing__(self, name: str) -> Any:
+        if name.startswith("__"):  # pytest looks for `__tracebackhide__` among the names of a frame
+            raise KeyError(name)
         return Any
 
 

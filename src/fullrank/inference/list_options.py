@@ -14,7 +14,7 @@ from typing import Any, Literal, TypedDict, TypeVar, get_args
 import numpy as np
 import polars as pl
 from jaxtyping import Bool, Float, Int
-from pydantic import BaseModel, ConfigDict, Field, SkipValidation, ValidationError, ValidationInfo, field_validator
+from pydantic import BaseModel, ConfigDict, Field, SkipValidation, ValidationError, field_validator
 
 from fullrank.core.checks import MOST, check_flag
 from fullrank.core.errors import UserError, brief, did_you_mean
@@ -104,7 +104,7 @@ class ListOptions(ListChoices, Spec):
 
     @field_validator("unknown", "empty", "untimed", mode="before")
     @classmethod
-    def _allowed(cls, choice: Any, info: ValidationInfo) -> Any:
+    def _allowed(cls, choice: Any, info: Any) -> Any:
         assert info.field_name is not None
         check_choice(info.field_name, choice, get_args(cls.model_fields[info.field_name].annotation))
         return choice
