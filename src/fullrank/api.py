@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Unpack, get_args, overload
 
 from fullrank.core.checks import (
+    check_choice,
     check_flag,
     check_overrides,
     check_path,
@@ -46,7 +47,6 @@ from fullrank.inference.list_options import (
     ColumnFilters,
     ListKeywords,
     ListOptions,
-    check_choice,
     takes_list_options,
 )
 from fullrank.inference.predictor import Predictor

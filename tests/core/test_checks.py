@@ -10,7 +10,17 @@ import numpy as np
 import pytest
 from pydantic import Field
 
-from fullrank.core.checks import check_flag, check_number, check_overrides, check_path, check_type, check_whole, public
+from fullrank.core.checks import (
+    check_choice,
+    check_flag,
+    check_number,
+    check_overrides,
+    check_path,
+    check_type,
+    check_whole,
+    public,
+    with_defaults,
+)
 from refusals import refused
 
 if TYPE_CHECKING:
@@ -108,3 +118,17 @@ def test_a_door_gives_on_what_its_annotations_say() -> None:
 def test_a_door_refuses_what_they_do_not(given: dict[str, Any], said: tuple[str, ...]) -> None:
     with refused(*said):
         door(**{"store": "s", **given})
+
+
+def test_a_wrong_choice_has_the_code_of_its_argument_or_the_common_one() -> None:
+    for name, code in (("time_unit", "unknown-choice"), ("start", "unknown-start"), ("engine", "unknown-engine")):
+        with refused(code, name, "did you mean 'ms'"):
+            check_choice(name, "mss", ("s", "ms"))
+    with refused("unknown-choice", "time_unit"):
+        check_choice("time_unit", 10**5000, ("s", "ms"))
+
+
+def test_options_are_filled_and_a_misspelt_one_is_an_error() -> None:
+    assert with_defaults({"resume": True}, {"resume": False, "device": "auto"}) == {"resume": True, "device": "auto"}
+    with pytest.raises(TypeError, match="resum"):
+        with_defaults({"resum": True}, {"resume": False})

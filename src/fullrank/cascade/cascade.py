@@ -21,14 +21,14 @@ from fullrank.cascade.rerank import (
     encode_fields,
 )
 from fullrank.cascade.stages import RankingStage, RetrievalStage
-from fullrank.core.checks import check_overrides, check_type, keywords_checked
+from fullrank.core.checks import check_choice, check_overrides, check_type, keywords_checked
 from fullrank.core.errors import UserError
 from fullrank.core.progress import Progress
 from fullrank.data.column_names import USUAL, TimeColumn, event_columns
 from fullrank.data.impressions.store import AnyStore
 from fullrank.data.impressions.vocabulary import UNKNOWN, canonical
 from fullrank.data.values import Unit
-from fullrank.inference.list_options import ListKeywords, ListOptions, check_choice, takes_list_options
+from fullrank.inference.list_options import ListKeywords, ListOptions, takes_list_options
 from fullrank.inference.predictor import Predictor
 from fullrank.inference.recommend import RANKER, long_frame
 from fullrank.inference.requests import HistoryInput, RequestBatch, read_filters, read_histories

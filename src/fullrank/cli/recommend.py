@@ -226,7 +226,9 @@ def recommend(
     from fullrank.core.specs_alone import ask_alone
 
     check_store(data)
-    ask_alone("fullrank.inference.list_options", lambda there: there.ListOptions.of({"k": k}))
+    ask_alone(
+        "fullrank.inference.list_options", lambda there: there.ListOptions.of({"k": k, "seen": seen, "empty": empty})
+    )
     source = None if histories is None else _source(histories, (user, item, when))
     from fullrank import api
     from fullrank.cli.column_filters import parse_filters

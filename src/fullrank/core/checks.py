@@ -12,7 +12,7 @@ import inspect
 import math
 import operator
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import FunctionType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
@@ -26,6 +26,8 @@ from fullrank.core.renamed import called_now
 T = TypeVar("T")
 C = TypeVar("C", bound=Callable[..., Any])
 SIGNS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
+NAMED_CODES = ("engine", "start")
+"""Choices whose refusal has a code of its own, `unknown-engine`; that of others is `unknown-choice`."""
 MOST = 2**63 - 1
 """The largest whole number that an array holds."""
 
@@ -94,6 +96,13 @@ def _check_keywords(function: Callable[..., Any], parameters: Any, given: dict[s
         )
 
 
+def with_defaults(options: Mapping[str, Any], defaults: Mapping[str, Any]) -> Any:
+    """The options of a call, with the defaults of those left out. Raises `TypeError` for one that there is not."""
+    if not options.keys() <= defaults.keys():
+        raise TypeError(f"no option {sorted(options.keys() - defaults.keys())} (allowed: {', '.join(defaults)})")
+    return {**defaults, **options}
+
+
 class _Names(dict[str, Any]):
     """What names in annotations stand for; those that only a type checker imports are anything."""
 
@@ -148,18 +157,19 @@ def _member_check(annotation: Any) -> Callable[[str, Any], Any] | None:
     return None
 
 
-def check_choice(name: str, given: Any, allowed: tuple[Any, ...]) -> Any:
-    """One of these."""
+def check_choice(name: str, given: Any, allowed: Sequence[str]) -> Any:
+    """One of the allowed words. Raises `UserError` for another one, and for what is no text."""
     if not isinstance(given, str) or given not in allowed:  # an array compares with each of its elements
+        near = did_you_mean(given, allowed) if isinstance(given, str) else ""
         raise UserError(
-            f"{name}={brief(given, 80)}{did_you_mean(str(given), allowed)} (allowed: {', '.join(allowed)})",
-            code=f"unknown-{name.replace('_', '-')}",
+            f"{name}={brief(given, 80)}{near} (allowed: {', '.join(allowed)})",
+            code=f"unknown-{name}" if name in NAMED_CODES else "unknown-choice",
         )
     return given
 
 
 def check_bounds(name: str, given: Any, bounds: Sequence[Any]) -> Any:
-    """A number within the bounds of a pydantic `Field`."""
+    """A number within the bounds of a pydantic `Field`. Raises `UserError` for one outside of them."""
     limits = [(sign, getattr(bound, sign)) for bound in bounds for sign in SIGNS if hasattr(bound, sign)]
     if not all(getattr(operator, sign)(given, limit) for sign, limit in limits):
         told = " and ".join(f"{SIGNS[sign]} {limit:,}" for sign, limit in limits)

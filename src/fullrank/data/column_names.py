@@ -6,13 +6,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import EllipsisType
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar
 
 from fullrank.core.checks import check_overrides
-from fullrank.core.errors import UserError, brief, did_you_mean
+from fullrank.core.errors import UserError, brief
 from fullrank.core.overrides import put_setting, read_setting
 from fullrank.core.spec import Spec
-from fullrank.data.values import Unit
 
 S = TypeVar("S", bound=Spec)
 
@@ -32,17 +31,6 @@ def check_column(name: str, given: Any) -> Any:
 def check_time_column(given: Any) -> Any:
     """`time_col=`, as it is given. Raises `UserError` for what is neither a name, nor None, nor left out."""
     return given if given is ... else check_column("time_col", given)
-
-
-def check_unit(given: Any) -> Any:
-    """`time_unit=`, or None where it is not given. Raises `UserError` for others than those of `values.Unit`."""
-    allowed = get_args(Unit)
-    if given is not None and not (isinstance(given, str) and given in allowed):
-        raise UserError(
-            f"time_unit={brief(given, 80)}{did_you_mean(brief(given, 80), allowed)} (allowed: {', '.join(allowed)})",
-            code="unknown-choice",
-        )
-    return given
 
 
 def event_columns(columns: Any, user_col: Any, item_col: Any, time_col: Any) -> Any:

@@ -18,6 +18,7 @@ import numpy as np
 import polars as pl
 from jaxtyping import Int64
 
+from fullrank.core.checks import check_choice
 from fullrank.core.errors import UserError
 from fullrank.core.files import scratch_folder
 from fullrank.core.tables import write_table
@@ -29,7 +30,6 @@ from fullrank.data.events.store import Store
 from fullrank.data.events.stream import identity_of
 from fullrank.data.frames import Chunks, InputTable
 from fullrank.data.user_keys import user_keys
-from fullrank.inference.list_options import check_choice
 from fullrank.inference.requests import FlatEvents, RequestBatch, batch_of
 from fullrank.inference.stored_users import read_history_rows
 

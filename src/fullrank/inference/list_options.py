@@ -16,8 +16,8 @@ import polars as pl
 from jaxtyping import Bool, Float, Int
 from pydantic import BaseModel, ConfigDict, Field, SkipValidation, ValidationError, field_validator
 
-from fullrank.core.checks import MOST, check_flag
-from fullrank.core.errors import UserError, brief, did_you_mean
+from fullrank.core.checks import MOST, check_choice, check_flag
+from fullrank.core.errors import UserError, brief
 from fullrank.core.spec import Spec, error_sentence
 from fullrank.inference.filters import seen_policy
 from fullrank.inference.search import Decoding
@@ -105,9 +105,7 @@ class ListOptions(ListChoices, Spec):
     @field_validator("unknown", "empty", "untimed", mode="before")
     @classmethod
     def _allowed(cls, choice: Any, info: Any) -> Any:
-        assert info.field_name is not None
-        check_choice(info.field_name, choice, get_args(cls.model_fields[info.field_name].annotation))
-        return choice
+        return check_choice(info.field_name, choice, get_args(cls.model_fields[info.field_name].annotation))
 
     def with_settings(self, budget: Budget, decoding: Decoding) -> ListOptions:
         """The same with budget and decoding settled, a predictor's own changed by what is asked for here."""
@@ -151,15 +149,6 @@ def takes_list_options(public: C) -> C:
     ]
     public.__signature__ = signature.replace(parameters=[*own, *fields])  # type: ignore[attr-defined]
     return public
-
-
-def check_choice(name: str, given: Any, allowed: tuple[str, ...]) -> None:
-    """Raise `UserError` unless a policy is one of those allowed."""
-    if not isinstance(given, str) or given not in allowed:
-        raise UserError(
-            f"{name}={brief(given)}{did_you_mean(str(given), allowed)} (allowed: {', '.join(allowed)})",
-            code="unknown-choice",
-        )
 
 
 def changed(name: str, spec: S, given: S | Mapping[str, Any] | None) -> S:

@@ -19,7 +19,7 @@ import polars as pl
 import torch
 from jaxtyping import Float
 
-from fullrank.core.checks import keywords_checked
+from fullrank.core.checks import check_choice, keywords_checked
 from fullrank.core.device import resolve_device
 from fullrank.core.errors import UserError
 from fullrank.core.progress import Progress
@@ -37,7 +37,6 @@ from fullrank.inference.list_options import (
     ListKeywords,
     ListOptions,
     changed,
-    check_choice,
     takes_list_options,
 )
 from fullrank.inference.predict import PredictionFile, predict, predict_file

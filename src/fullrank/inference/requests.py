@@ -14,6 +14,7 @@ import numpy as np
 import polars as pl
 from jaxtyping import Bool, Int
 
+from fullrank.core.checks import check_choice
 from fullrank.core.errors import UserError, brief
 from fullrank.core.jagged import Jagged
 from fullrank.data import values
@@ -24,7 +25,7 @@ from fullrank.data.histories import Histories
 from fullrank.data.user_keys import UserKeys, user_keys
 from fullrank.inference.column_filters import check_filters, filters_key, item_columns, refused_by
 from fullrank.inference.filters import Filters
-from fullrank.inference.list_options import ItemLists, ListOptions, check_choice
+from fullrank.inference.list_options import ItemLists, ListOptions
 
 HistoryInput = Mapping[Any, Sequence[Any]] | Sequence[Sequence[Any]] | Any
 """Histories: {user: items}, a list of item lists (users are then 0, 1, ...), or a DataFrame, or the path of a file,

@@ -10,11 +10,11 @@ import numpy as np
 import polars as pl
 from jaxtyping import Int
 
+from fullrank.core.checks import check_choice
 from fullrank.core.errors import UserError, brief
 from fullrank.data import values
 from fullrank.data.events.catalog import Catalog
 from fullrank.data.events.store import Store
-from fullrank.inference.list_options import check_choice
 from fullrank.inference.requests import UNTIMED, FlatEvents, RequestBatch, batch_of
 
 Users = Sequence[Any] | pl.Series | Any

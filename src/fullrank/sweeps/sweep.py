@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
-from fullrank.core.checks import public
+from fullrank.core.checks import public, with_defaults
 from fullrank.core.errors import UserError
 from fullrank.core.files import jsonable, write_jsonl
 from fullrank.core.locks import folder_lock
@@ -73,7 +73,7 @@ class SweepOptions(TypedDict, total=False):
     engine: Engine
 
 
-AS_USUAL: SweepOptions = {
+DEFAULTS: SweepOptions = {
     "max_hours": None, "dry_run": False, "results": None, "command": None, "progress": True, "engine": Local(),
 }  # fmt: skip
 
@@ -87,7 +87,7 @@ def run_sweep(
     **options: Unpack[SweepOptions],
 ) -> Outcome:
     """`sweep` with all that is known of it: rows, costs, what was not run. `kept` is called after each row."""
-    options = AS_USUAL | options
+    options = with_defaults(options, DEFAULTS)
     place = results_file(options["results"])
 
     def keep(outcome: Outcome) -> None:
@@ -153,7 +153,7 @@ def run_ladder(
                 f"two of the stores are called {name!r}, and each has a folder of its name: rename one",
                 code="same-store-name",
             )
-    options = AS_USUAL | options
+    options = with_defaults(options, DEFAULTS)
     folder, begun, place, max_hours = (
         Path(out),
         time.perf_counter(),

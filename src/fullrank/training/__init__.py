@@ -16,7 +16,7 @@ from fullrank.run import Run
 
 
 class FitOptions(TypedDict, total=False):
-    """Options of a training beside its experiment and its data; `AS_USUAL` has those that are left out."""
+    """Options of a training beside its experiment and its data; `DEFAULTS` has those that are left out."""
 
     resume: bool
     """Continue a run of the same spec and data that was cut off, to the same weights bit for bit (on the CPU, with one
@@ -35,7 +35,7 @@ class FitOptions(TypedDict, total=False):
     fewer steps."""
 
 
-AS_USUAL: FitOptions = {
+DEFAULTS: FitOptions = {
     "resume": False, "overwrite": False, "init_from": None, "loggers": (), "callbacks": (), "device": "auto",
     "progress": True, "checkpoints": None,
 }  # fmt: skip

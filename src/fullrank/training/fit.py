@@ -16,6 +16,7 @@ from lightning.fabric.plugins.environments import TorchElasticEnvironment
 from torch import nn
 
 from fullrank import __version__
+from fullrank.core.checks import with_defaults
 from fullrank.core.device import resolve_device
 from fullrank.core.errors import UserError
 from fullrank.core.files import foreign_files, without_dots
@@ -28,7 +29,7 @@ from fullrank.models.ranking.model import RankingModule
 from fullrank.models.sequential.model import RecommenderModel
 from fullrank.run import Run, build_model, is_run, load_weights, write_run, write_weights
 from fullrank.run_manifest import reopen_run, seal_run
-from fullrank.training import AS_USUAL, FitOptions
+from fullrank.training import DEFAULTS, FitOptions
 from fullrank.training.checkpoint import (
     Checkpoint,
     CheckpointState,
@@ -65,7 +66,7 @@ def fit(
     **options: Unpack[FitOptions],
 ) -> Run:
     """Train `experiment` on `store` and return the run folder `out`, opened; it is locked while it is written."""
-    options = AS_USUAL | options
+    options = with_defaults(options, DEFAULTS)
     folder, where = without_dots(out), resolve_device(options["device"])
     experiment = settled(experiment, where)
     mirror = None if options["checkpoints"] is None else Mirror(options["checkpoints"])

@@ -17,7 +17,7 @@ from typing import Any, Unpack
 
 import torch
 
-from fullrank.core.checks import check_whole
+from fullrank.core.checks import check_whole, with_defaults
 from fullrank.core.errors import UserError, brief
 from fullrank.core.files import scratch_folder, without_dots
 from fullrank.core.locks import folder_lock
@@ -25,7 +25,7 @@ from fullrank.core.ray_cluster import ray_cluster, require_ray
 from fullrank.data.impressions.store import AnyStore, open_store
 from fullrank.experiment import Experiment
 from fullrank.run import Run, is_run
-from fullrank.training import AS_USUAL, FitOptions
+from fullrank.training import DEFAULTS, FitOptions
 from fullrank.training.distributed import launched, sum_over_ranks
 from fullrank.training.fit import fit
 from fullrank.training.mirror import Mirror
@@ -91,7 +91,7 @@ def fit_on_ray(
     more often than `on.failures` allows.
     """
     require_ray(on.address)
-    options = AS_USUAL | options
+    options = with_defaults(options, DEFAULTS)
     device, overwrite, checkpoints = options["device"], options["overwrite"], options["checkpoints"]
     if launched().world > 1:
         raise UserError("training on Ray starts its own processes; start it without torchrun", code="one-process-only")

@@ -19,7 +19,7 @@ from fullrank.core.errors import UserError
 from fullrank.core.files import without_dots
 from fullrank.core.locks import folder_lock
 from fullrank.core.log import logger, shown_at
-from fullrank.data.column_names import TimeColumn, check_column, check_time_column, check_unit, with_keywords
+from fullrank.data.column_names import TimeColumn, check_column, check_time_column, with_keywords
 from fullrank.data.events import spark, splits, stream, write
 from fullrank.data.events.filters import Missing, Prepare, k_core, of_types, rated, without_duplicates
 from fullrank.data.events.needed_memory import parts_to_fit
@@ -91,7 +91,7 @@ def prepare(
         "user_col": ("columns.user", check_column("user_col", user_col)),
         "item_col": ("columns.item", check_column("item_col", item_col)),
         "time_col": ("columns.time", check_time_column(time_col)),
-        "time_unit": ("columns.time_unit", check_unit(time_unit)),
+        "time_unit": ("columns.time_unit", time_unit),
         "rating_col": ("columns.rating", check_column("rating_col", rating_col)),
         "weight_col": ("columns.weight", check_column("weight_col", weight_col)),
         "type_col": ("columns.type", check_column("type_col", type_col)),

@@ -18,7 +18,7 @@ from fullrank.core.files import require_replaceable, whole_folder, without_dots
 from fullrank.core.locks import folder_lock
 from fullrank.core.log import logger, shown_at
 from fullrank.core.overrides import read_setting
-from fullrank.data.column_names import TimeColumn, check_column, check_time_column, check_unit
+from fullrank.data.column_names import TimeColumn, check_column, check_time_column
 from fullrank.data.events import spark
 from fullrank.data.events.part_work import PartRunner
 from fullrank.data.events.parts import MOST_PARTS
@@ -77,7 +77,7 @@ def prepare_impressions(
         "label": ("label", check_column("label", label)),
         "user_col": ("group", check_column("user_col", user_col)),
         "time_col": ("time", check_time_column(time_col)),
-        "time_unit": ("time_unit", check_unit(time_unit)),
+        "time_unit": ("time_unit", time_unit),
     }
     given = {name: one for name, one in named.items() if one[1] is not (... if name == "time_col" else None)}
     tree, settings = _schema_tree(schema, given, set)
