@@ -43,7 +43,7 @@ def keywords_checked(public: C) -> C:
                 setattr(public, name, keywords_checked(member))
         return public
     parameters = inspect.signature(public).parameters
-    if any(one.kind is one.VAR_KEYWORD for one in parameters.values()) or hasattr(public, "__wrapped__"):
+    if any(one.kind is one.VAR_KEYWORD for one in parameters.values()) or "checks" in vars(public):
         return public
 
     @functools.wraps(public)
