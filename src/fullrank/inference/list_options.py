@@ -1,7 +1,7 @@
-"""ListOptions: what one asks of a list, declared once for Python, the command line and a service.
+"""ListOptions: what one asks of a list, declared once for Python and a service.
 
-A field that is added here is a keyword of `recommend`, `recommend_parts` and `Cascade.recommend`, an option of
-`fullrank recommend` and, in `ListChoices`, a key of a service's request. Functions take them as
+A field that is added here is a keyword of `recommend`, `recommend_parts` and `Cascade.recommend` and, in `ListChoices`,
+a key of a service's request; `fullrank recommend` still declares its own options for them. Functions take them as
 `**options: Unpack[ListKeywords]`, and hand on the one object that `ListOptions.of` made of them, checked.
 """
 
@@ -59,7 +59,7 @@ class ListChoices(BaseModel):
 
 
 class ListOptions(ListChoices, Spec):
-    """All that one asks of lists in Python and on the command line; see `Predictor.recommend`."""
+    """All that one asks of lists in Python; see `Predictor.recommend`."""
 
     item_table: SkipValidation[Any] = None
     """Item columns for `filters`, beside those that the run keeps."""
