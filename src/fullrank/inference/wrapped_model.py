@@ -35,9 +35,9 @@ class WrappedModel(nn.Module, Model):
         return self.scored(scorer_of(self.model, batch, index, budget), batch)
 
     def read(self, batch: Batch) -> Batch:
-        """What the model inside reads of these histories."""
+        """The batch that the inner model reads: this one, unless a subclass changes it."""
         return batch
 
     def scored(self, scorer: Scorer, batch: Batch) -> Scorer:
-        """The answer, of that of the model inside."""
+        """The scorer that is answered with: the inner model's, unless a subclass changes its scores."""
         return scorer

@@ -67,7 +67,7 @@ class Best(nn.Module):
     def forward(
         self, vectors: Tensor, searched: Searched, k: int, hidden: Hidden
     ) -> tuple[Tensor, Tensor, int, Tensor]:
-        """What `Found` says, of vectors [B, D]."""
+        """Scores and ids of the k best items of vectors [B, D], 0 or `TIED` or `UNDEFINED`, and all scores."""
         table, laid_out, added = searched
         if self.packs and vectors.shape[0] * table.numel() >= self.small:
             scores: Tensor = torch.ops.mkldnn._linear_pointwise(vectors, laid_out, added, "none", [], "none")

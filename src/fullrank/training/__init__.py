@@ -16,7 +16,7 @@ from fullrank.run import Run
 
 
 class FitOptions(TypedDict, total=False):
-    """Options of a training beside its experiment and its data; `DEFAULTS` has those that are left out."""
+    """Options of a training beside its experiment and its data; `DEFAULTS` has their default values."""
 
     resume: bool
     """Continue a run of the same spec and data that was cut off, to the same weights bit for bit (on the CPU, with one
