@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
+import polars as pl
 import pytest
 import torch
 import typer
@@ -18,6 +19,7 @@ from fullrank.cli import VERBS, build
 from fullrank.cli.options import shortcuts
 from fullrank.core.errors import UserError
 from fullrank.core.overrides import read_setting
+from fullrank.core.parquet import unreadable
 from tests.cli.conftest import Call
 
 
@@ -105,6 +107,18 @@ def test_how_an_error_inside_a_verb_ends(
     assert said.code == status and sentence in said.err and "Traceback" not in said.err
     told = call("list recipes --json").json
     assert sentence in told["error"] and told["code"] == code
+
+
+def test_a_signal_inside_polars_is_no_damaged_file(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    def read(*_: object) -> None:
+        try:
+            raise pl.exceptions.PanicException("called `Result::unwrap()`: PyErr { type: <class 'KeyboardInterrupt'> }")
+        except pl.exceptions.PanicException as error:
+            raise unreadable("the table", error) from None
+
+    monkeypatch.setattr("fullrank.core.registry.kinds", read)
+    said = call("list recipes --json")
+    assert said.code == 130 and said.json == {"error": "interrupted", "code": "interrupted"}
 
 
 @pytest.mark.process

@@ -99,7 +99,7 @@ def explained(error: BaseException, words: Sequence[str] = ()) -> Explained:
     import typer
 
     usage = typer.BadParameter.__mro__[1]  # UsageError, wherever this typer keeps its click
-    if isinstance(error, KeyboardInterrupt | typer.Abort):
+    if isinstance(error, KeyboardInterrupt | typer.Abort) or _interrupted_in_polars(error):
         return Explained("interrupted", "interrupted", 130)
     if isinstance(error, UserError):
         return Explained(_one_line(str(error)), error.code)
@@ -224,6 +224,15 @@ def _out_of_memory(error: BaseException) -> bool:
     return type(error).__name__ == "OutOfMemoryError" or (
         isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error)
     )
+
+
+def _interrupted_in_polars(error: BaseException | None) -> bool:
+    """Whether a signal arrived inside polars, which panics with its text: the file that was read is not damaged."""
+    while error is not None:
+        if type(error).__name__ == "PanicException" and "KeyboardInterrupt" in str(error):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def _closed_pipe(error: BaseException) -> bool:
