@@ -25,10 +25,6 @@ def shuffles(predictor: Predictor, histories: Any, *, k: int) -> Any:
     return predictor.recommend(histories, k=k).with_columns(pl.col("item").reverse())
 
 
-def test_what_is_timed_is_right() -> None:
-    benchmark.check()
-
-
 @pytest.mark.parametrize("fault", [keeps_seen, forgets_the_last_event, shuffles])
 def test_a_wrong_call_is_caught(fault: benchmark.Recommend) -> None:
     with pytest.raises(Wrong):

@@ -40,10 +40,6 @@ class Whole(TextItems):
         return super().embed(torch.arange(self.size)) * len(self.popularity) ** 0.1
 
 
-def test_the_check_is_green() -> None:
-    catalogue.check()
-
-
 def test_planted_faults_are_noticed() -> None:
     with pytest.raises(Wrong, match="each of its items once"):
         catalogue.check(Recomputing)

@@ -33,10 +33,6 @@ class Narrow(GraphSearch):
         super().__init__(items, **settings | {"edges": 1, "beams": 12})
 
 
-def test_the_check_is_green() -> None:
-    decode.check()
-
-
 def test_planted_faults_are_noticed() -> None:
     with pytest.raises(Wrong, match="not the sums"):
         decode.check(scored=misplaced)

@@ -31,10 +31,6 @@ class Unfiltered(TrieBeam):
         return super().__call__(scorer, k, None)
 
 
-def test_the_check_is_green() -> None:
-    generate.check()
-
-
 def test_planted_faults_are_noticed() -> None:
     with pytest.raises(Wrong, match="with caches"):
         generate.check(twin=Mixed)

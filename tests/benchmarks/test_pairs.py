@@ -15,8 +15,7 @@ def mixed_up(here: Callable[[], float], there: Callable[[], float], count: int) 
     return [(here(), there()) if k % 2 else (there(), here()) for k in range(count)]
 
 
-def test_the_check() -> None:
-    pairs.check()
+def test_pairs_that_are_mixed_up_are_noticed() -> None:
     with pytest.raises(Wrong):
         pairs.check(mixed_up)
 

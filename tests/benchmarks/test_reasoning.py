@@ -27,8 +27,7 @@ def forgetful(model: RecommenderModel, batch: Batch) -> Tensor:
     return reasoner.answered(thinking)
 
 
-def test_the_check_passes_and_sees_steps_that_forget() -> None:
-    check()
+def test_steps_that_forget_are_noticed() -> None:
     with pytest.raises(Wrong, match="cached steps are not recomputed ones"):
         check(forgetful)
 

@@ -18,10 +18,6 @@ from fullrank.inference.rank import rank
 from fullrank.metrics import RankedLists
 
 
-def test_what_is_timed_is_right() -> None:
-    benchmark.check()
-
-
 def keeps_seen(*given: Any, k: int, block: int, batch_size: int) -> RankedLists:
     return rank(*given, k=k, block=block, batch_size=batch_size, seen="keep")
 

@@ -36,10 +36,6 @@ class OneProduct(LinearLayers):
         return dx, [torch.zeros_like(one) for one in dw]
 
 
-def test_what_is_timed_is_right() -> None:
-    benchmark.check()
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", [without_a_cross, other_ungated])
 def test_a_wrong_twin_is_caught(fault: Any) -> None:

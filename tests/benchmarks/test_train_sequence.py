@@ -22,10 +22,6 @@ from fullrank.models.sequential.model import RecommenderModel
 from refusals import refused
 
 
-def test_what_is_timed_is_right() -> None:
-    benchmark.check()
-
-
 def scores_padding(model: RecommenderModel, batch: Batch) -> Tensor:
     inputs, targets = padded(batch, model.max_length)
     logits = model.encoder(model.items.embed(inputs.items), inputs).tokens @ model.items.all().T
