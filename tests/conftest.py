@@ -57,6 +57,11 @@ def _refuse_processes(event: str, arguments: tuple[Any, ...]) -> None:
         pytest.fail(f"{test.nodeid} starts a process: mark it with pytest.mark.process, or call the code in this one")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest test, of the wheel in an empty environment, begins first: at the end one worker would wait for it."""
+    items.sort(key=lambda item: item.path.name != "test_packaging.py")
+
+
 def pytest_collection_finish() -> None:
     """Modules and tests live until the end: the collector of garbage need not walk them again and again."""
     gc.collect()

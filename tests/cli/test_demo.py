@@ -72,11 +72,3 @@ def test_its_own_leftovers_are_replaced_and_links_not_followed(tmp_path: Path) -
     (out / "data").symlink_to(elsewhere)
     demo._claim(out)
     assert [entry.name for entry in out.iterdir()] == [demo.MARK] and (elsewhere / "events").exists()
-
-
-@pytest.mark.slow
-def test_the_real_demo_learns(ask: Ask) -> None:
-    found = ask("demo --out demo")
-    metrics = {name: row["ndcg@10"] for name, row in found["metrics"].items()}
-    assert metrics["popularity"] * 2 < min(metrics["item_to_item"], metrics["gru4rec"], metrics["sasrec_plus"])
-    assert metrics["sasrec_plus"] > metrics["item_to_item"] and found["seconds"] < 300
