@@ -17,6 +17,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from fullrank.ops.column_attention import column_attention
+from fullrank.ops.fused_attention import fused_attention
 from fullrank.ops.query_blocks import BLOCK, causal_block, in_blocks, query_rows
 
 RowNorm = Literal["l1", "rms", "softmax", "relu_l1"] | None
@@ -41,10 +42,7 @@ def focused_attention(
 ) -> Float[Tensor, "B H T f"]:
     """y in fp32. Without `allowed`, query i sees the keys up to i; `dropout` falls on A."""
     if norm is None and dropout == 0:
-        first, second = (
-            F.scaled_dot_product_attention(a, b, v, attn_mask=allowed, is_causal=allowed is None).float()
-            for a, b in _halves(q, k)
-        )
+        first, second = (fused_attention(a, b, v, allowed, dropout).float() for a, b in _halves(q, k))
         return factors[0] * first - factors[1] * second
     return _in_full(q, k, v, factors, allowed, norm, dropout, None, block)[0]
 

@@ -23,6 +23,7 @@ from fullrank.data.batch import Batch
 from fullrank.models.initial import small, start_small
 from fullrank.models.sequential.attention import Attention, AttentionSpec, Memory, latent_mask
 from fullrank.models.sequential.attention.positions import Places
+from fullrank.ops.fused_attention import fused_attention
 from fullrank.ops.shared_prefix import stream_mix, stream_scores
 
 FURTHEST = 128
@@ -84,7 +85,7 @@ class RelativeAttention(Attention):
             allowed = torch.ones(1, 1, q.shape[2], k.shape[2], dtype=torch.bool, device=q.device).tril()
         added = self._bias(places or Places.ending(q, k)).to(q.dtype).masked_fill(~allowed, float("-inf"))
         drop = self.weight_dropout if self.training else 0.0
-        return self.close(F.scaled_dot_product_attention(q, k, v, attn_mask=added, dropout_p=drop), q)
+        return self.close(fused_attention(q, k, v, added, drop), q)
 
     def attend_latent(
         self, q: Float[Tensor, "B H P e"], prefix: Memory, own: Memory, batch: Batch

@@ -17,6 +17,7 @@ from fullrank.data.batch import Batch, ColumnSums
 from fullrank.models.sequential.attention import Attention, AttentionSpec, Memory, latent_mask
 from fullrank.models.sequential.attention.positions import Places, even_width, rotate
 from fullrank.ops.column_attention import column_attention
+from fullrank.ops.fused_attention import fused_attention
 from fullrank.ops.shared_prefix import stream_mix, stream_scores
 
 
@@ -65,8 +66,7 @@ class SoftmaxAttention(Attention):
         places: Places | None = None,
     ) -> Float[Tensor, "B T D"]:
         drop = self.weight_dropout if self.training else 0.0
-        y = F.scaled_dot_product_attention(q, k, v, attn_mask=allowed, is_causal=allowed is None, dropout_p=drop)
-        return self.close(y, q)
+        return self.close(fused_attention(q, k, v, allowed, drop), q)
 
     def attend_with_columns(
         self, q: Tensor, k: Tensor, v: Tensor, batch: Batch, places: Places | None, *, after_dropout: bool
