@@ -1,7 +1,5 @@
 """What tests of click models are made of: fields of every kind, random impressions, and a planted interaction."""
 
-from __future__ import annotations
-
 import torch
 
 from fullrank.data.batch import Bag, Impressions

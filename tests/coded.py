@@ -1,7 +1,5 @@
 """What tests of semantic ids are made of: a catalogue with vectors and text, and a stand-in for a model."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What all tests share: thread counts, hypothesis settings, real data, durations, and who may start processes."""
 
-from __future__ import annotations
-
 import gc
 import json
 import multiprocessing.process as processes

@@ -1,7 +1,5 @@
 """What the laws run on: every Spec that a room ships, found by looking, so that a new file is tested at once."""
 
-from __future__ import annotations
-
 from fullrank.core.registry import ROOMS, find, kinds
 from fullrank.core.spec import Spec
 from fullrank.testing.inputs import example, variations

@@ -4,8 +4,6 @@ tests/conftest.py writes what tests took into build/. `RECORD` holds those over 
 ``python tests/durations.py --record`` writes it anew from the last `make test`.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -4,8 +4,6 @@ Whole numbers in float32 add up exactly in any order, so results must be equal t
 and blocks are; and they tie often.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -61,7 +59,7 @@ class Kept:
     fingerprint: str = "kept"
 
     @staticmethod
-    def of(histories: list[list[int]], num_items: int) -> Kept:
+    def of(histories: list[list[int]], num_items: int) -> "Kept":
         offsets = np.cumsum([0, *(len(h) for h in histories)])
         items = np.concatenate([np.asarray(h, dtype=np.int32) for h in histories])
         bounds = np.stack([offsets[1:] - 2, offsets[1:] - 1], 1)
@@ -69,7 +67,7 @@ class Kept:
         return Kept(items, offsets, bounds, Counts(np.bincount(train, minlength=num_items)))
 
     @staticmethod
-    def random(users: int, num_items: int, seed: int = 0, longest: int = 12) -> Kept:
+    def random(users: int, num_items: int, seed: int = 0, longest: int = 12) -> "Kept":
         """Histories of distinct items, popular ones more often."""
         rng = np.random.default_rng(seed)
         weights = 1 / np.arange(1, num_items + 1)

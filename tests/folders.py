@@ -1,7 +1,5 @@
 """What tests of folders and of other processes share: names in a folder, packages, Python code that runs by itself."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

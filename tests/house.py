@@ -5,8 +5,6 @@ arrow is an import from one room to another, a floor the longest way down, a cir
 other. Facades (`__init__.py` that define nothing) and the package's own `__init__` are left out.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

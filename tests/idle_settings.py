@@ -5,8 +5,6 @@ name stands in the code of a page (between backticks or in a block), of an examp
 log of failures are no pages: they say what was, and not what one may set.
 """
 
-from __future__ import annotations
-
 import importlib
 import re
 from collections.abc import Iterator

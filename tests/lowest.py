@@ -4,8 +4,6 @@ Each requirement ``name>=1.2`` of the dependencies and extras becomes ``name==1.
 to pip. Torch stays at that of constraints.txt where a CPU build of its lowest version cannot be had (LOWEST_TORCH=0).
 """
 
-from __future__ import annotations
-
 import os
 import re
 import tomllib

@@ -1,7 +1,5 @@
 """A small marketplace of planted events, prepared: what is tested needs a store, and no particular one."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from fullrank.data.events.prepare import prepare

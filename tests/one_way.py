@@ -3,8 +3,6 @@
 `faults(root)` gives one sentence per fault. The text alone is read, as in `arrows.py`.
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from pathlib import Path

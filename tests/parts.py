@@ -1,8 +1,6 @@
 """The parts that tests put models together from: a recommender, its tasks, encoders, losses and penalties."""
 
 # ruff: noqa: F401
-from __future__ import annotations
-
 from typing import Any
 
 import torch

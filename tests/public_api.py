@@ -3,8 +3,6 @@
 A change of the snapshot is a change of the public interface: a name that goes away has to warn for a release first.
 """
 
-from __future__ import annotations
-
 import inspect
 import json
 import sys

@@ -1,7 +1,5 @@
 """Rankers at a size that laws can run on hundreds of times, and what goes into them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

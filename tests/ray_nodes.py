@@ -1,7 +1,5 @@
 """A Ray cluster of two nodes on this machine, for the tests that carry the mark `cluster`."""
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Redis and Valkey servers for tests, where their binary is found: each in a folder and on a port of its own."""
 
-from __future__ import annotations
-
 import shutil
 import signal
 import socket
@@ -37,7 +35,7 @@ class Server:
     def address(self) -> str:
         return f"redis://127.0.0.1:{self.port}"
 
-    def __enter__(self) -> Server:
+    def __enter__(self) -> "Server":
         for _ in range(5):
             with socket.socket() as free:
                 free.bind(("127.0.0.1", 0))

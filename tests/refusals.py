@@ -3,8 +3,6 @@
 A sentence may be improved without a change in any test.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ result whose body raises a `UserError`, and the checks of `core/checks.py`, whic
 Constraints that a field declares (`core/constraints.py`) are no calls that refuse: one validator reads them.
 """
 
-from __future__ import annotations
-
 import ast
 import sys
 from collections import Counter

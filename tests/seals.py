@@ -3,8 +3,6 @@
 So each check of a reader stands for itself: without this every change would be found by its hash.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Impressions with behaviour sequences: fields, random rows whose parallel sequences agree, and a planted truth."""
 
-from __future__ import annotations
-
 import torch
 
 from fullrank.data.batch import Bag, Impressions

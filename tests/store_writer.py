@@ -4,8 +4,6 @@ Sixteen callers at once send calls of three events, each call to a user of its o
 twice. It goes on until it is killed, or for as many calls as a third argument says.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import subprocess

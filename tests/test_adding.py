@@ -1,7 +1,5 @@
 """docs/adding.md, followed literally: its files become a package, and its entry point is trained from the shell."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """The diagnostic of docs/adding.md, followed literally: a package of its own, found by its entry point."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

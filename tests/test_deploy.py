@@ -3,8 +3,6 @@
 No image is built here; `.github/workflows/image.yml` does that.
 """
 
-from __future__ import annotations
-
 import fnmatch
 import json
 import re

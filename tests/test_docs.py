@@ -1,7 +1,5 @@
 """The documentation says what is: files, links, commands with their options, settings, and code that compiles."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Iterator

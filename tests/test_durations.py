@@ -1,7 +1,5 @@
 """`tests/durations.py` names a test that is too long, and a reason that nothing needs any more."""
 
-from __future__ import annotations
-
 from durations import MOST, too_long
 
 

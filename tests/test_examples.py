@@ -1,7 +1,5 @@
 """The example that the guide shows runs as it stands, and its answers keep what they were asked for."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Experiments by name: recipes, functions, files; and what a wrong one is told."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

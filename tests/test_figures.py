@@ -1,7 +1,5 @@
 """The figures of the documentation are drawn from files in results/, here from generated ones."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 from pathlib import Path

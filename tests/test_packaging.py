@@ -1,7 +1,5 @@
 """What a stranger gets: the page on PyPI, the wheel in an empty environment, and the oldest versions allowed."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import json
 import os

@@ -1,7 +1,5 @@
 """The tables of the planning page are those of the files that they cite; the formulas are right on small worlds."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The seam between the two problems: every room has one of each, and no third thing."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

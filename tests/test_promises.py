@@ -1,7 +1,5 @@
 """Every promise of docs/guide/promises.md names tests that there are."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The whole model: every combination of parts learns a small pattern, in fp32 and under bf16 autocast."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """What a recommender answers: from the weights as they are, with the scores that training compares."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

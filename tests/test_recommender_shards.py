@@ -1,7 +1,5 @@
 """The shards of a batch, for processes and micro-batches, sum to the whole: terms and gradients."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

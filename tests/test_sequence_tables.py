@@ -1,7 +1,5 @@
 """The page of sequence methods holds the tables of the files that it cites."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

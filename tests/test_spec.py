@@ -1,7 +1,5 @@
 """spec.py and errors.py: parsing, overrides, kinds, entry points, and the sentences that a mistake earns."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import sys
@@ -51,7 +49,7 @@ class Whole(Spec):
     """Only for fancy."""
 
     @model_validator(mode="after")
-    def _feathers_are_fancy(self) -> Whole:
+    def _feathers_are_fancy(self) -> "Whole":
         if self.mode == "plain" and self.feathers is not None:
             raise UserError("feathers have no effect with mode='plain'; remove them", code="setting-without-effect")
         return self

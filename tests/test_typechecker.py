@@ -1,7 +1,5 @@
 """The run-time type checker of `make test-all` catches what it is there for: wrong types, and letters that disagree."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 

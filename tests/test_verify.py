@@ -1,7 +1,5 @@
 """`verify` finds every damaged file of a store, of codes and of a run, and says what it could not check."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

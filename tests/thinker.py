@@ -1,7 +1,5 @@
 """A model that reasons by a script: what it would answer after each step is written down, user by user."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -36,7 +34,7 @@ class Thinker(Model):
         self.task = SimpleNamespace(inference_inputs=lambda items, batch: (None, batch))
 
     @staticmethod
-    def random(users: int, items: int, steps: int = 5, *, streams: int = 2, seed: int = 0) -> Thinker:
+    def random(users: int, items: int, steps: int = 5, *, streams: int = 2, seed: int = 0) -> "Thinker":
         draw = torch.Generator().manual_seed(seed)
         table = torch.randint(-3, 4, (items, 4), generator=draw).float()
         script = torch.randint(-3, 4, (users, steps + 1, 4), generator=draw).float()

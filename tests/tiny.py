@@ -1,7 +1,5 @@
 """What tests of the model side are made of: those of `fullrank.testing`, and the spec of a kind."""
 
-from __future__ import annotations
-
 import numpy as np
 import polars as pl
 import torch

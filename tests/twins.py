@@ -1,7 +1,5 @@
 """What a fast form and its slow twin share: their values and their gradients."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """The run-time type checker of `make test-all`: beartype by jaxtyping's import hook (`--jaxtyping-packages`)."""
 
-from __future__ import annotations
-
 from beartype import BeartypeConf, beartype
 from jaxtyping import TypeCheckError
 

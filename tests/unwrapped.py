@@ -4,8 +4,6 @@ Triton reads the source of a kernel and torch.compile the code of a model; both 
 no name that pytest would collect (`..._cases.py`); a test beside them runs them.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -8,8 +8,6 @@ runs on any version that is on the path, also on those before `fullrank.load`, s
     PYTHONPATH=../before/src python tests/ways.py
 """
 
-from __future__ import annotations
-
 import inspect
 import logging
 import sys

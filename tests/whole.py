@@ -1,7 +1,5 @@
 """A whole recommender on a pattern that can be learned in a few steps."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

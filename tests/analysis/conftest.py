@@ -1,7 +1,5 @@
 """Small whole models and a store in memory: histories in which low ids are the popular ones."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A part left out is the identity; accuracy and fairness are those of an evaluation of the sample."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """The sample is bounded and repeatable; the pass shows what the model did and changes nothing."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

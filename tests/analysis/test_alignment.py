@@ -1,7 +1,5 @@
 """First singular vectors by iteration against numpy's, and their cosines against loops over users."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """Attention mass by band against loops over single weights, and against attention that is known."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

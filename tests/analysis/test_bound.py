@@ -3,8 +3,6 @@
 `tests/theory/test_sprint.py` has the theorem itself.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

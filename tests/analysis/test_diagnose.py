@@ -1,7 +1,5 @@
 """Every model that the house can train has a diagnosis: uniform rows, finite numbers, the same each time."""
 
-from __future__ import annotations
-
 import json
 import math
 from typing import Any

@@ -1,7 +1,5 @@
 """Ranking models diagnosed and watched: the sample, the file, what is refused, and not a bit of the weights changed."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

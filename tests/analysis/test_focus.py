@@ -1,7 +1,5 @@
 """Attention to relevant events against loops: what is relevant, the shares of many users, and one user's case."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

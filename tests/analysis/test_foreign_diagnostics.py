@@ -1,7 +1,5 @@
 """Diagnostics of other packages that are at fault: they cost themselves, and neither the diagnosis nor the page."""
 
-from __future__ import annotations
-
 import logging
 import sys
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Diagnostics of semantic ids against loops: codes by level, popularity of codes, what a beam loses, and cold items."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

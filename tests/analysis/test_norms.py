@@ -1,7 +1,5 @@
 """Norms of named matrices against numpy, and what is shown of models without blocks."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

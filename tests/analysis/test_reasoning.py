@@ -1,7 +1,5 @@
 """Diagnostics of reasoners against loops over users, streams and steps; planted streams; and who has nothing to say."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """The shortcut diagnostic: branching and successors by hand, models that read the last events alone, the verdict."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The spectrum of the factors is that of the whole score matrix; likeness to popularity is scipy's."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

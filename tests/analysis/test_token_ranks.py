@@ -1,7 +1,5 @@
 """Ranks of single impressions, behind each layer of every ranker: against a slow twin, and where they are planted."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """Watching a training: figures each epoch, one alarm per crossing, and not a bit of the weights changed."""
 
-from __future__ import annotations
-
 import pytest
 
 import fullrank as fr

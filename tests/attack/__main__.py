@@ -6,8 +6,6 @@ Runs without the run-time type checker of the other tests: what a caller gets is
 Leaves with the exit code of pytest.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import subprocess

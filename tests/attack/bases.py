@@ -1,7 +1,5 @@
 """A command line that works for every verb, which draws change in one place; `leaves` reads the verbs off typer."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache

@@ -1,7 +1,5 @@
 """One folder of shared worlds for all processes of a run, and the counts of draws in each test's report."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 A damage writes a file where there is none, from what the whole file held.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import io

@@ -1,7 +1,5 @@
 """Imported by the fork server alone (`forks`): all that a command line may import, and what typer reads."""
 
-from __future__ import annotations
-
 import gc
 import importlib
 import pkgutil

@@ -6,8 +6,6 @@ and the writes of polars and safetensors. A child can be made to kill or stop it
 its folder there, or to find the disk full from there on.
 """
 
-from __future__ import annotations
-
 import errno
 import faulthandler
 import fcntl

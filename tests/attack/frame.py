@@ -5,8 +5,6 @@ temporary folder while it runs), counts its `Outcome`, and fails with the smalle
 nor a refusal. `call` runs a command line in this process; `outcome_of` judges it by exit code, sentence, JSON, seconds.
 """
 
-from __future__ import annotations
-
 import contextlib
 import faulthandler
 import fcntl

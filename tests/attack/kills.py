@@ -4,8 +4,6 @@ What must hold: at any time its output is the old one or the new one, whole; sta
 unkilled one ends with; and then nothing is left that an unkilled one would not have left.
 """
 
-from __future__ import annotations
-
 import json
 import signal
 from dataclasses import dataclass

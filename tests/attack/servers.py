@@ -1,7 +1,5 @@
 """Servers on this machine, which end with the process."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from functools import cache

@@ -1,7 +1,5 @@
 """Hypothesis strategies of wrong input, made from what is declared: typer's parameters, pydantic's fields, tables."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

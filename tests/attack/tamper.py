@@ -5,8 +5,6 @@ of the whole folder, or refused in a sentence: survived. Another answer with exi
 says why it cannot be told. Whatever happens, the code that hostile files carry must not run.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json

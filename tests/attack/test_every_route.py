@@ -1,7 +1,5 @@
 """Every route of the service, found in its document: numbers of any size, values of any type, addresses, methods."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

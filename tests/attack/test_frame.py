@@ -1,7 +1,5 @@
 """The frame of the attack tells outcomes apart, and each kind of attack finds a fault that is planted here."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable, Iterator

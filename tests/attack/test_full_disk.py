@@ -4,8 +4,6 @@ A disk that is full from some place on is played in the child; a limit on the si
 a small tmpfs is full for real, where this process may mount one.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

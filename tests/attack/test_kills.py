@@ -1,7 +1,5 @@
 """Every verb that writes is killed at places and times spread over all of its work: nothing is lost, torn or left."""
 
-from __future__ import annotations
-
 import signal
 from functools import partial
 from pathlib import Path

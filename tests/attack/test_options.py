@@ -4,8 +4,6 @@ Verbs, options and their types are typer's own, so that a new one is attacked wi
 may be changed, whatever the answer.
 """
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Sequence
 from functools import cache, partial

@@ -2,8 +2,6 @@
 stay whole in any case. What a verb writes to is found among its declared options.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Random tables of events: `prepare` refuses them, or the store holds what a slow reference in Python says."""
 
-from __future__ import annotations
-
 import math
 from datetime import UTC, datetime, timedelta
 from typing import Any

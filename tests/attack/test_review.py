@@ -4,8 +4,6 @@
 fast test in its own room.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json

@@ -4,8 +4,6 @@ The fields are those of the Specs, so that a new one is attacked without a line 
 trained with, on the small world, for one epoch.
 """
 
-from __future__ import annotations
-
 from functools import cache, partial
 from pathlib import Path
 from typing import Any

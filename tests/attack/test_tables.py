@@ -1,7 +1,5 @@
 """Every table that is read with wrong columns and forms: an answer, or one sentence and exit code 2."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 

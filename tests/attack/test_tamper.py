@@ -1,11 +1,10 @@
 """Damaged folders: what is wrong is told or does not matter, and nothing in a folder runs (`tamper`, `damage`)."""
 
-from __future__ import annotations
-
 import pickle
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 

@@ -4,8 +4,6 @@ Models small enough that a call takes a millisecond, so that calls of different 
 are compared to the last bit.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import threading

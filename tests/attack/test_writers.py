@@ -4,8 +4,6 @@ The second writer is refused with `folder-locked`, or both succeed one after the
 writer alone would have left. A reader beside a writer gets the old answer or the new one.
 """
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Sequence
 from functools import cache, partial

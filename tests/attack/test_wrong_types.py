@@ -4,8 +4,6 @@ Each function is called in a child of the fork server, since the tests' run-time
 before the library sees them.
 """
 
-from __future__ import annotations
-
 import contextlib
 import inspect
 import io

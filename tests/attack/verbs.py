@@ -4,8 +4,6 @@
 times of day and durations.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

@@ -6,8 +6,6 @@
 Prints a line a point, and leaves with 1 where a point passes.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

@@ -4,8 +4,6 @@
 processes of a test run share it. What a test may damage is a copy.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

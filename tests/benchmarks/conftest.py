@@ -1,7 +1,5 @@
 """Benchmarks set torch's thread count; the tests after them get theirs back."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """The check of `benchmarks.answer`: green as it is, red where a call gives other items than the model's best."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import polars as pl

@@ -1,7 +1,5 @@
 """The check of `benchmarks.catalogue`: green as it is, red where vectors are wrong or items are computed again."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The check of `benchmarks.decode`: green as it is, red where scores or a search are wrong."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The check of `benchmarks.generate`: green as it is, red where caches, the trie or filters are wrong."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

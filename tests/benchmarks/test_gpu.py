@@ -1,7 +1,5 @@
 """`make gpu` without a GPU: it refuses in one sentence, keeps what a broken section leaves, and runs at tiny sizes."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import subprocess

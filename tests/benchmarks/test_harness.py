@@ -1,7 +1,5 @@
 """One timed run at a time, no figures behind a red check, and one form of answer."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import subprocess

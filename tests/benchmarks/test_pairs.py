@@ -1,7 +1,5 @@
 """The benchmark of two trees: who is whose, whichever goes first, and a worker that answers round by round."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What peers are given and how their lists are scored; the peers themselves are not installed here."""
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import importlib.util

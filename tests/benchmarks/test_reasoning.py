@@ -1,7 +1,5 @@
 """The benchmark of reasoning: its check sees steps that forget, its products are the paper's, its steps learn."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A run stands beside the newest record of the same kind of processor, and beside no other."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The retrieval benchmark ranks what it says, and its measure of memory sees a peak that does not last."""
 
-from __future__ import annotations
-
 import argparse
 from typing import Any
 

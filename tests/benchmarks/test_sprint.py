@@ -1,7 +1,5 @@
 """The SPRINT benchmark: silent while its check is red, and its check sees a blocked attention that is wrong."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

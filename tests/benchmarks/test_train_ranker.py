@@ -1,7 +1,5 @@
 """The benchmark of rankers compares equal things, and notices when they are not."""
 
-from __future__ import annotations
-
 import argparse
 from typing import Any
 

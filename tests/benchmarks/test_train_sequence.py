@@ -1,7 +1,5 @@
 """The training benchmark compares equal things, and notices when they are not."""
 
-from __future__ import annotations
-
 import argparse
 from dataclasses import replace
 from typing import Any

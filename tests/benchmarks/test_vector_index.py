@@ -1,7 +1,5 @@
 """The index benchmark checks what it times, and its vectors are what they are said to be."""
 
-from __future__ import annotations
-
 import argparse
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The stores of a cascade, and a cascade on them."""
 
-from __future__ import annotations
-
 import pytest
 
 from fullrank.cascade import Cascade

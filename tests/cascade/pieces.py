@@ -1,7 +1,5 @@
 """What tests of a cascade are made of: a shop with tables, a retriever of whole numbers, and an untrained ranker."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

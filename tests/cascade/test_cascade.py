@@ -1,7 +1,5 @@
 """A cascade equals its slow reference: candidates joined with every table, predicted row by row, and sorted."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock

@@ -1,7 +1,5 @@
 """Before and after on the same users: the retriever's own evaluation, the lists of `recommend`, and an honest doubt."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import warnings

@@ -1,7 +1,5 @@
 """Behaviour sequences of the ranker are the history of the request, with what is known of its items."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What a cascade cannot do is said in one sentence, before any work."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

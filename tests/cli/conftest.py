@@ -1,7 +1,5 @@
 """One tiny marketplace and its runs for all tests of the command line, and how to call a verb."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """`list`, `schema` and `show`: what there is, and files that a person can begin with."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Iterator

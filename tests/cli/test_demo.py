@@ -1,7 +1,5 @@
 """`demo`: the whole way, small here; its own folder is replaced and no other."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`diagnose`: a table for a person, rows for a program, and a sentence for what is no run."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

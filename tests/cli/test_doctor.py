@@ -1,7 +1,5 @@
 """`doctor` and its self-test: it passes here, and it notices what is broken."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """`doctor --serve`: what a service needs is looked at, tried where it is named, and nothing is left behind."""
 
-from __future__ import annotations
-
 import os
 import socket
 from importlib.metadata import PackageNotFoundError

@@ -1,7 +1,5 @@
 """`encode`: items of a store to codes, what is printed of them, and mistakes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import polars as pl

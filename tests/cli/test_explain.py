@@ -1,7 +1,5 @@
 """`attention`: a table for a person, shares for a program, two runs side by side, and a sentence for what is none."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

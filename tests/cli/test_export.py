@@ -1,7 +1,5 @@
 """`fullrank export` from the command line: to faiss, which takes a moment, and what it refuses."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """What holds for every verb: help, --json, and the way mistakes, bugs and interruptions end."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import subprocess

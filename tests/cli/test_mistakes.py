@@ -1,7 +1,5 @@
 """Every line of `mistakes.md`, typed again: the error code, the sentence and the exit status."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """What a newcomer types, and what comes of it: words of other tools, half a command line, and words of Python."""
 
-from __future__ import annotations
-
 import os
 import re
 import stat

@@ -1,7 +1,5 @@
 """Tables fit their terminal, colour stays out of pipes, JSON is JSON."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

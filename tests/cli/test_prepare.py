@@ -1,7 +1,5 @@
 """`prepare` and `download`: tables of every shape, sources, and what goes wrong with them."""
 
-from __future__ import annotations
-
 import functools
 import gzip
 import http.server

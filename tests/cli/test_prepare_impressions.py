@@ -1,7 +1,5 @@
 """`fullrank prepare-impressions`: files, sources, the schema's settings, and mistakes as one sentence."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

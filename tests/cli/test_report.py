@@ -1,7 +1,5 @@
 """`report`: a page from run folders, and a sentence for what is none."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

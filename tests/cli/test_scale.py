@@ -1,7 +1,5 @@
 """`fullrank scale fit` and `fullrank scale advise`: the JSON, the page, and mistakes in one sentence."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

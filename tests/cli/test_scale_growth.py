@@ -1,7 +1,5 @@
 """`fullrank scale growth`: the JSON, what is said, the page, and mistakes in one sentence."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

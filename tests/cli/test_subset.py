@@ -1,7 +1,5 @@
 """`subset`: what is written, what is said, and mistakes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from fullrank.data.events.store import Store

@@ -1,7 +1,5 @@
 """`train`: recipes by name and by file, going on, starting from a run, and its mistakes."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Every kind of a room, for tests that run all of its checks."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

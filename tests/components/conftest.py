@@ -1,7 +1,5 @@
 """Laws parse thousands of specs: what is installed is looked up once for all of them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import cache
 

@@ -1,7 +1,5 @@
 """Every attention passes the checks of `fullrank.testing.attention`."""
 
-from __future__ import annotations
-
 from tests.components.cases import every_kind, run_checks
 
 

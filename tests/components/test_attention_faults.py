@@ -1,7 +1,5 @@
 """The checks of attention catch planted faults: each fails on an attention that breaks it, and on no sound one."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

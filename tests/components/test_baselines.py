@@ -1,7 +1,5 @@
 """Every baseline passes the checks of `fullrank.testing.baselines`, which catch planted faults."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

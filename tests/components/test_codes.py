@@ -1,7 +1,5 @@
 """Laws of every learner of codes: what a quantiser promises whoever learned it."""
 
-from __future__ import annotations
-
 from functools import cache
 
 import pytest

@@ -1,7 +1,5 @@
 """Every diagnostic passes the checks of `fullrank.testing.diagnostics`, and those checks catch planted faults."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

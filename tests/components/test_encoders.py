@@ -1,7 +1,5 @@
 """Every encoder passes the checks of `fullrank.testing.encoders`, and these catch planted faults."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

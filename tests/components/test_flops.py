@@ -1,7 +1,5 @@
 """Cost: on shapes as on numbers, by part; what items say is what torch counts; wrong counts and silence are caught."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

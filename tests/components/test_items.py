@@ -1,7 +1,5 @@
 """Every kind of items passes the checks of `fullrank.testing.items`, which catch planted faults; features by hand."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import polars as pl

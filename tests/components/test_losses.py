@@ -1,7 +1,5 @@
 """Every loss passes the checks of `fullrank.testing.losses`, which catch planted faults."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Laws of every metric: bounded, and the same number whatever the user batch, the item block and the rank count."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

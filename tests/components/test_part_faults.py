@@ -1,7 +1,5 @@
 """The checks of the components catch a fault planted in a part itself: the classic encoders, debiasing, reasoning."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

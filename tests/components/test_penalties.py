@@ -1,7 +1,5 @@
 """Every penalty passes the checks of `fullrank.testing.regularizers`, and is least where it is said to be."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

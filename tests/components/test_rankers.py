@@ -1,7 +1,5 @@
 """Every ranker passes the checks of `fullrank.testing.rankers`, which catch planted faults."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

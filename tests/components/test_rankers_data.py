@@ -1,7 +1,5 @@
 """What every ranker makes of data: values unseen and missing, columns lacking or wrong, labels that are none."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

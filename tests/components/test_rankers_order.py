@@ -1,7 +1,5 @@
 """Permuting the fields of a schema permutes nothing but ids: the same weights, moved alike, give the same logits."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import torch

@@ -1,7 +1,5 @@
 """Every setting of a ranker has an effect, and its parts do what their rooms say."""
 
-from __future__ import annotations
-
 from functools import cache
 
 import torch

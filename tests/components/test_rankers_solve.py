@@ -1,7 +1,5 @@
 """Every ranker solves a planted interaction that no linear model can know."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import torch

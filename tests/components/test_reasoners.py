@@ -1,7 +1,5 @@
 """Every reasoner passes the checks of `fullrank.testing.reasoning`; what one step, noise and budgets are by hand."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

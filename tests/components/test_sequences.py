@@ -1,7 +1,5 @@
 """Every kind of `rankers.sequences` passes the checks of `fullrank.testing.sequences`, which catch planted faults."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """Every Spec of every room passes `fullrank.testing.settings`, and those checks catch planted faults."""
 
-from __future__ import annotations
-
 import importlib
 import pkgutil
 from typing import Literal

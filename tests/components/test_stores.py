@@ -1,7 +1,5 @@
 """Every history store passes the checks of `fullrank.testing.stores`, which catch planted faults."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """Every task passes the checks of `fullrank.testing.tasks`, which catch planted faults."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Every weighting passes the checks of `fullrank.testing.weightings`, which catch planted faults."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """Constraints between settings: what breaks each is refused with its code, by a sentence that helps."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Literal
 
 import pytest

@@ -1,7 +1,5 @@
 """Sentences for the user: how an extra is installed, wherever this fullrank came from."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import json
 from typing import Any

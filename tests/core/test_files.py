@@ -1,7 +1,5 @@
 """Files and folders are whole or absent: kills, full disks, modes, and what killed writers left."""
 
-from __future__ import annotations
-
 import datetime
 import errno
 import json
@@ -9,6 +7,7 @@ import os
 import resource
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl

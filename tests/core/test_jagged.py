@@ -1,7 +1,5 @@
 """Ragged arrays against lists of lists, on rows of any length, order and overlap."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

@@ -1,7 +1,5 @@
 """Every public function, and every method of what is opened, answers a wrong keyword with the nearest right one."""
 
-from __future__ import annotations
-
 import inspect
 import pickle
 from types import FunctionType

@@ -1,7 +1,5 @@
 """One writer at a time: processes and threads are refused, killed holders are not waited for, nothing is left."""
 
-from __future__ import annotations
-
 import errno
 import json
 import logging

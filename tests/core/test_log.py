@@ -1,7 +1,5 @@
 """One logger tree, `fullrank`: shown on stderr once, turned up and down by its level, the root logger left alone."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """How much memory there is, by files that say so."""
 
-from __future__ import annotations
-
 import platform
 import sys
 from pathlib import Path

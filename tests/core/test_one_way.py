@@ -1,7 +1,5 @@
 """The source writes, reads and prints by core/ alone; planted faults are found."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

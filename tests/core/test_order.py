@@ -1,7 +1,5 @@
 """Rows in order of whole numbers: as `np.lexsort` has them, whether or not key and row fit into one number."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A Parquet file of a folder is refused before it is decoded where it takes far more memory than its size allows."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

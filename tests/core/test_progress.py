@@ -1,7 +1,5 @@
 """Progress: a bar on a terminal, a line now and then elsewhere, nothing where it is off."""
 
-from __future__ import annotations
-
 import io
 import sys
 

@@ -1,7 +1,5 @@
 """Numbers that depend on their place alone: pinned bits, equal to plain Python, even, and independent of each other."""
 
-from __future__ import annotations
-
 import hashlib
 
 import numpy as np

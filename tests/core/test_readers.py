@@ -1,7 +1,5 @@
 """Reading what others wrote: bounded in bytes, depth, aliases and digits, and every failure is one short sentence."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

@@ -1,7 +1,5 @@
 """Specs that are made without torch are those of the modules: the same fields, bounds, defaults and sentences."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Ctrl-C while tensors are read or written is an interrupt, whatever the library makes of it."""
 
-from __future__ import annotations
-
 import signal
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Work in threads: results in order, few at a time, and the first error."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Iterator

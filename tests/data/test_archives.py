@@ -1,7 +1,5 @@
 """Archives and downloads that are damaged or hostile: the members that were asked for, or one sentence."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import json

@@ -1,7 +1,5 @@
 """The item catalogue: ids both ways, features as numbers, and growth that keeps what a model has learned."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """One vocabulary of columns: keywords of Python, separators of text files, rows without a value, kinds of DataFrame."""
 
-from __future__ import annotations
-
 import gzip
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What preparing costs: seconds, and memory that does not grow with the rows; and that torch stays unloaded."""
 
-from __future__ import annotations
-
 import functools
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Downloads from a local server that can be told to misbehave: resume, restart, checks, and errors in one sentence."""
 
-from __future__ import annotations
-
 import base64
 import gzip
 import hashlib

@@ -1,7 +1,5 @@
 """Servers that answer nonsense, addresses that are none, and parts that somebody tampered with: one sentence each."""
 
-from __future__ import annotations
-
 import json
 import os
 import socket

@@ -1,7 +1,5 @@
 """Schemas and vocabularies: what is refused with which sentence, and what equals what."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Histories and evaluation sets: choosing users keeps what belongs to each of them together."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

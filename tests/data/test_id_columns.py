@@ -1,7 +1,5 @@
 """Ids and times as files of every day have them: one rule in every format, at every reader, in one and in parts."""
 
-from __future__ import annotations
-
 import gzip
 from pathlib import Path
 from unittest.mock import Mock

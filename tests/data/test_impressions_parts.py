@@ -1,7 +1,5 @@
 """Stores of impressions in parts: row for row what one store holds, whatever their number and the form of the table."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import signal

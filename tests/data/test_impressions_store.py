@@ -1,7 +1,5 @@
 """A store of impressions is complete or not there, and no damaged or hostile folder gets past it."""
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil

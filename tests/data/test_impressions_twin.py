@@ -1,7 +1,5 @@
 """The store of impressions equals a slow twin in plain Python: vocabularies, splits, numbers, bags, at odd sizes."""
 
-from __future__ import annotations
-
 import bisect
 import math
 import random

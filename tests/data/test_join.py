@@ -1,7 +1,5 @@
 """Stores joined into one: everybody's events as they were, ids apart, and how often each store is read in an epoch."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

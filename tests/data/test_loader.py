@@ -1,7 +1,5 @@
 """The loader: batch k is a function of (seed, k); an epoch holds every row once; shards are a batch's parts."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import replace
 from typing import Any

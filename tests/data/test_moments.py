@@ -1,7 +1,5 @@
 """The temporal split of impressions at two moments: the same moments by which events are split."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

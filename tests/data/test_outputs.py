@@ -1,7 +1,5 @@
 """Where folders of data may be written: not into each other, by one process at a time, whatever the path looks like."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 

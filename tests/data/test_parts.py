@@ -1,7 +1,5 @@
 """Stores in parts: the same users, events and split as in one, whatever their number and the form of the table."""
 
-from __future__ import annotations
-
 import json
 import signal
 import threading

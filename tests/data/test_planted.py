@@ -1,7 +1,5 @@
 """The planted marketplace: tables of the promised form, determinism, and a law that sequence models can find."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 from typing import Any

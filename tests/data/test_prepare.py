@@ -1,7 +1,5 @@
 """Tables in, store out: file formats, features, filters and their counts, and every mistake as one sentence."""
 
-from __future__ import annotations
-
 import gzip
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Real data: the published counts come out, and the packed histories are those of the raw table."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

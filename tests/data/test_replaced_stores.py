@@ -1,7 +1,5 @@
 """A store replaces another only when it is complete: kills, full disks and other people's files."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

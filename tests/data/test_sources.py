@@ -1,7 +1,5 @@
 """Every source: its contract, and the publisher's format parsed to the expected tables from tiny files."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The Amazon reviews: the files of three editions, and how broken lines and hostile literals are treated."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Sources of impressions: the publisher's format parsed to the fields of the literature, from tiny generated files."""
 
-from __future__ import annotations
-
 import datetime
 import gzip
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Sources with behaviour sequences: reczoo's archives from tiny made files, and the generated set with its law."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The engine spark: the store that one process makes, to the fingerprint. `make test MARK=cluster` runs these."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import sys

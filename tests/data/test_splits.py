@@ -1,7 +1,5 @@
 """Splits by hand: which event lands where, and what the manifest says about it."""
 
-from __future__ import annotations
-
 import datetime as dt
 from pathlib import Path
 

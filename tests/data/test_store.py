@@ -1,13 +1,12 @@
 """A store's folder: what Store.open gives back, and that no damaged or hostile folder gets past it."""
 
-from __future__ import annotations
-
 import io
 import json
 import os
 import pickle
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl

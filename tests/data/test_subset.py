@@ -1,7 +1,5 @@
 """Parts of a store: nested, the same again, the events as they were, the distribution kept; hidden items."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

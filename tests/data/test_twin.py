@@ -1,7 +1,5 @@
 """`prepare` against a slow twin of dictionaries and loops, on every engine, at odd sizes and with many ties."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """User keys: of the id alone, spread over all rows of a table, the same of a number and of its text."""
 
-from __future__ import annotations
-
 import numpy as np
 import polars as pl
 import pytest

@@ -1,7 +1,5 @@
 """Ids, times and numbers: what is read as what, and how what cannot be read is refused."""
 
-from __future__ import annotations
-
 import datetime as dt
 
 import numpy as np

@@ -1,7 +1,5 @@
 """bqs_like: equal to plain loops over bands and users, at one half for the reference, and with an honest interval."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Comparing two evaluations: paired, honest about chance, and only where the protocols agree."""
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Dropped events: against loops, the same in any batch, nested from share to share, and never everything."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

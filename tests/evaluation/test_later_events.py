@@ -1,7 +1,5 @@
 """Later events: targets and histories against plain loops, and what is left out, leaked or refused."""
 
-from __future__ import annotations
-
 import shutil
 from collections import defaultdict
 from functools import partial

@@ -1,7 +1,5 @@
 """Lists made elsewhere: the lists of a run get the run's own numbers; what is odd about others is said or refused."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

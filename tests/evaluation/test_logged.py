@@ -1,7 +1,5 @@
 """Logged answers joined with what users did: equal to a plain loop, and clear where nothing can be said."""
 
-from __future__ import annotations
-
 import time
 from collections import defaultdict
 from pathlib import Path

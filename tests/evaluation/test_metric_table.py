@@ -1,7 +1,5 @@
 """The table that is printed of an evaluation: five rows, and what is the same said once."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The ceiling and the curve against evaluations at every step, one by one."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

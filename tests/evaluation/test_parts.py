@@ -1,7 +1,5 @@
 """Evaluation in parts: every metric, error, interval and row of one process, and users are not lost."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Popularity discount: lists against loops over discounted scores, and what it cannot be combined with."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Evaluating click models: what the numbers are, how two runs are compared, and what is refused."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

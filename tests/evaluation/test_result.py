@@ -1,7 +1,5 @@
 """Results on disk, in JSON, and put together from shards."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from pathlib import Path

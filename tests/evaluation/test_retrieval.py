@@ -1,7 +1,5 @@
 """Evaluating a model on a split: equal to plain loops, with everything that it depends on in the protocol."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The sampled protocol: draws are allowed ones, repeat, and place the target as the rule says."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

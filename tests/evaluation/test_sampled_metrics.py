@@ -1,7 +1,5 @@
 """Sampled metrics beside the full ones: by hand, alike however the work is cut, on disk, and never unasked."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """An evaluation on disk is two files of one evaluation, and is not put where it would break a store."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

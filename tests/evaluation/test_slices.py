@@ -1,7 +1,5 @@
 """Slices: who belongs where, by hand, and their means against the rows they are made of."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Evaluation settings: each has an effect or is refused, in one sentence that says what to do."""
 
-from __future__ import annotations
-
 import pytest
 
 from fullrank.evaluation import Evaluation

@@ -1,7 +1,5 @@
 """Means, errors and bootstrap intervals: equal to plain resampling and leaving out, the right width, repeatable."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

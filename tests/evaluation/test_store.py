@@ -1,7 +1,5 @@
 """Evaluation on a store that `prepare` wrote, with a model that anybody can recompute."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

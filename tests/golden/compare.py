@@ -5,8 +5,6 @@ the two records are compared. Prints a line for each recipe; exit code 0: equal,
 Another commit: ``make golden BASELINE=HASH``, or the environment variable FULLRANK_BASELINE.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """The recipes that `make golden` compares: one of every family at least, at sizes that take about a second each."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 NARROW = ("model.dim=16", "model.max_length=12")

@@ -7,8 +7,6 @@ every spec that holds it, and the rows are lost; so does one that is added witho
 ``python -m tests.golden.grids`` writes it anew, and the difference shows what else has changed.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from functools import cache

@@ -8,8 +8,6 @@ Only ever run with the library of the baseline, since the folders stand for thos
 `test_golden.py` opens them with the library as it is now. The specs in them are whole, so no recipe may change them.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -5,8 +5,6 @@
 dotted settings, and the files of a run folder. Floats are written in hexadecimal; a recipe that fails writes why.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

@@ -3,8 +3,6 @@
 They are drawn here and not by `fullrank.data.sources`, so that a change of the library cannot change its own test data.
 """
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The comparison of `make golden` reports a changed last bit, and says so where there is nothing to compare with."""
 
-from __future__ import annotations
-
 import copy
 import math
 import sys

@@ -4,8 +4,6 @@
 tolerance, since another processor rounds otherwise. What equal bits can be asked of is `make golden`.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import shutil

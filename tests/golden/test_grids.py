@@ -1,7 +1,5 @@
 """Every grid and search under results/ is dry-run, its experiments keep their hashes, committed rows count as run."""
 
-from __future__ import annotations
-
 import json
 import tempfile
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Batch inference and evaluation on Spark and Ray: the bits of one process. `make test MARK=cluster` runs these."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Lists in parts are those of one call; what is there is not made again, and what is of another call is not touched."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Searches among semantic ids: at full width each is the exhaustive one; narrower ones return what they say."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

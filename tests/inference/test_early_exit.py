@@ -1,7 +1,5 @@
 """Adaptive stopping against a plain loop over users, and a planted user whose list never rests."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

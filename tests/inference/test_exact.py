@@ -1,7 +1,5 @@
 """Streaming top-k equals a full sort, whatever the ties, the block and what was seen."""
 
-from __future__ import annotations
-
 import weakref
 from collections.abc import Callable
 from typing import Any

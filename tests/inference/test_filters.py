@@ -1,7 +1,5 @@
 """The law of filters, for every path to a list: nothing refused is shown, and a list is full while items remain."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial

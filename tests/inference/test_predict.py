@@ -1,7 +1,5 @@
 """Predicting tables of any size: the same as evaluation, whatever the chunks; the file appears whole or not at all."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """One model for many callers: threads with budgets of their own, filters on every path, constant memory."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 

@@ -1,10 +1,9 @@
 """Ranking many histories: order given, whole history seen, last events read, results free of batch and block."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Requests are read as `prepare` reads events: the same order, ties and refusals, in any type of time and of frame."""
 
-from __future__ import annotations
-
 import datetime
 from collections.abc import Iterator
 from pathlib import Path

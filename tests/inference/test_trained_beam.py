@@ -1,7 +1,5 @@
 """On a trained generator, a beam of 50 finds what scoring every item finds (planted marketplace)."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,8 +1,6 @@
 """Generation over the trie: as wide as the catalogue it is the exhaustive search, under every filter; narrower it stays
 full, and nothing that it gives does not exist."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

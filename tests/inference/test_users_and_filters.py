@@ -1,7 +1,5 @@
 """Known users of a store, filters on columns of items on every path, and the column that says where a list is from."""
 
-from __future__ import annotations
-
 from copy import copy
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Accuracy metrics equal those of ir-measures."""
 
-from __future__ import annotations
-
 import ir_measures
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """Click metrics against brute force: all pairs, group by group, bin by bin; and what merging and weighting promise."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

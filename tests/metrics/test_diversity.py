@@ -1,7 +1,5 @@
 """Intra-list diversity against loops over sets, through the evaluation of a store with categories."""
 
-from __future__ import annotations
-
 from itertools import combinations
 from typing import Any
 

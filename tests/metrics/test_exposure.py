@@ -1,7 +1,5 @@
 """Fairness, popularity, its lift, inequality, coverage and novelty equal plain loops and worked examples."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

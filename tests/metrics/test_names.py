@@ -1,7 +1,5 @@
 """Metric names are read exactly, written back canonically, and refused with help."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Starting values by width: what they reach in every room, what they leave, and what they are for."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor, nn

@@ -1,7 +1,5 @@
 """A fast op against its reference: what it gives, and the gradients of that."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

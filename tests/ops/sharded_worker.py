@@ -6,8 +6,6 @@ FAULT `scale` forgets that DDP averages, `own` sums over a process's own rows al
 differs.
 """
 
-from __future__ import annotations
-
 import sys
 
 import torch

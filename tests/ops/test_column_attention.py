@@ -1,7 +1,5 @@
 """Attention with column sums against its reference: values and gradients, blocks, dropout, memory."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor

@@ -1,7 +1,5 @@
 """A cross layer by hand equals the one that autograd differentiates, in value and gradient, at odd sizes."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """Distinct ids by marking equal those by sorting."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

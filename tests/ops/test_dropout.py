@@ -1,7 +1,5 @@
 """Dropout drops the share that it is asked for, independently, and keeps expectations exact."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """Ranks of known spectra, of zero, and of single samples."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

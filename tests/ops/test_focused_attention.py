@@ -1,7 +1,5 @@
 """The two fused kernels and the blocks against the reference: values, gradients, sums, dropout, memory, precision."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import torch.nn.functional as F

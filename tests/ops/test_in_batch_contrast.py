@@ -1,7 +1,5 @@
 """The fused in-batch contrast against its reference: values, gradients, rows of one user, one row, wide scores."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import torch.nn.functional as F

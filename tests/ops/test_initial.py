@@ -1,7 +1,5 @@
 """Starting values: the module's own linear layers and tables, and nothing below them."""
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 

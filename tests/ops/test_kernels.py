@@ -1,7 +1,5 @@
 """When a kernel is chosen, and the kernels themselves: in Triton's interpreter, and compiled for two kinds of GPU."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """The chunked log-sum-exp against its reference: values and gradients, at odd sizes, for any upstream gradient."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor

@@ -1,7 +1,5 @@
 """Models are counted before they are built, and watched while they are."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

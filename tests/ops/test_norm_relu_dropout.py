@@ -1,7 +1,5 @@
 """Batch norm, ReLU and dropout in one step equal the three one after the other, in values, gradients and averages."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

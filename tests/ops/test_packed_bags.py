@@ -1,7 +1,5 @@
 """Packed bags against their reference, in values and gradients."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

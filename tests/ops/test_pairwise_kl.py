@@ -1,7 +1,5 @@
 """The chunked divergence against its reference: values, gradients, the clamp, one distribution, identical ones."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import pytest

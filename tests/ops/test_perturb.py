@@ -1,7 +1,5 @@
 """Noise on codes against the reference, its rates, and what it is a function of; the triplet against its reference."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

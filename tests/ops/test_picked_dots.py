@@ -1,7 +1,5 @@
 """Products with picked rows: the reference's values and gradients, without its memory."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import given, settings

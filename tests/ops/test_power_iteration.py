@@ -1,7 +1,5 @@
 """The followed singular value: converges, has the exact gradient there, stands still outside of training."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor

@@ -1,7 +1,5 @@
 """Look-ups and the exact softmax over a table that three processes hold together, against a whole table."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Streams against a shared prefix, against the reference that copies it: values, gradients, and nothing is copied."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """The blocked SiLU attention against its reference: values, gradients, sums, dropout, and what it keeps in memory."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import pytest

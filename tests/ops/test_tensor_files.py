@@ -1,7 +1,5 @@
 """Files are whole or absent, and what cannot be read says so."""
 
-from __future__ import annotations
-
 import os
 import resource
 from pathlib import Path

@@ -3,8 +3,6 @@
 Values and gradients, at sizes that are no multiples of a block, in fp32 and in bf16.
 """
 
-from __future__ import annotations
-
 import os
 from importlib import import_module
 

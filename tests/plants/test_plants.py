@@ -4,8 +4,6 @@ A patch says on its first line which test files must catch it (``Caught by: test
 with ``git apply``, and changes a few lines of `src/`. A plant that stays green is a hole in `make test`.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """A marketplace that recipes learn on, and their models without their types."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The recipe `din`, from training to prediction, and its published settings."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

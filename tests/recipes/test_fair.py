@@ -1,7 +1,5 @@
 """The recipes of FAIR: what they share, the norms of focused attention, and the weights under mean and sum."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

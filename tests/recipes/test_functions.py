@@ -1,7 +1,5 @@
 """Every function of a module of recipes is an experiment that can be named, written and read back."""
 
-from __future__ import annotations
-
 import inspect
 from importlib import import_module
 from pathlib import Path

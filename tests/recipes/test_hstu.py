@@ -1,7 +1,5 @@
 """Both HSTU recipes learn; their settings are those that committed grids ran (`tests/golden/test_grids.py`)."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The recipes of PLR: what they share and where they differ, and that reasoning around other encoders learns."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The recipes of RankElastor: equally many dense parameters where they say so, and ladders that are ladders."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The settings of BARS: as many parameters as its logs say, and a fit on impressions with the fields of frappe."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

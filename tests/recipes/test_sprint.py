@@ -1,7 +1,5 @@
 """Every function of the SPRINT recipes builds, at the size that it names."""
 
-from __future__ import annotations
-
 import pytest
 
 from fullrank.experiment import find_experiment

@@ -1,7 +1,5 @@
 """The recipes of SRT: what they share and where they differ, the paper's shapes and schedule, and that text learns."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The recipes of TIGER: what they share, the paper's size, and what SPRINT and FAIR add."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

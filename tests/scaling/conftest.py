@@ -1,7 +1,5 @@
 """Ladders made of a law that is known, and the published runs of SRT."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The envelope by hand, and the best split of a budget against its closed form."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

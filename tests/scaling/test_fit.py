@@ -1,7 +1,5 @@
 """Laws find what is known, say what is not, and refuse what cannot be fitted."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache

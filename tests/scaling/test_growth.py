@@ -1,7 +1,5 @@
 """The growth of a catalogue: the fast count against sets, the subset of each share, and laws known beforehand."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from pathlib import Path

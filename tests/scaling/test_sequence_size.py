@@ -1,7 +1,5 @@
 """What a recommender says of its size: torch's count of a whole forward pass, published counts, rows of a sweep."""
 
-from __future__ import annotations
-
 import csv
 import json
 from pathlib import Path

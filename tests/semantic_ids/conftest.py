@@ -1,7 +1,5 @@
 """Fixtures of semantic ids: a file of vectors, and text vectors without a model."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Items with the same codes: what each policy makes of them, first and when new items come."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

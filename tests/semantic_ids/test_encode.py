@@ -1,7 +1,5 @@
 """`encode` and `grow_codes` from a catalogue to a folder, its diagnostics and limits, and what `Codes` reads of it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

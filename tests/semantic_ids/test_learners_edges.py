@@ -1,7 +1,5 @@
 """Learners of codes where vectors are few, alike, or enormous; in a process of its own, since faiss may end it."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """LETTER: alignment with collaborative vectors, diversity of codes, and what `encode` hands to it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """RQ-VAE: its loss by hand, where gradients flow, how codewords move, and what a folder of it gives back."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

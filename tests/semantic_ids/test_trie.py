@@ -1,7 +1,5 @@
 """The trie of existing tuples, against the tuples themselves."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

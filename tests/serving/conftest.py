@@ -1,7 +1,5 @@
 """Small runs that are served: trained once for all tests of a process."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path

@@ -4,8 +4,6 @@ It has everything that a service may have at once (two versions, a ranker, a rea
 switches (`Fake`) for what it may lack. Numbers follow from the ids alone.
 """
 
-from __future__ import annotations
-
 import time
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,7 +1,5 @@
 """Live items over a small catalogue and a model that nobody trained, for tests."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import polars as pl

@@ -1,7 +1,5 @@
 """A service on a free port, in a thread of the test's process."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Iterator

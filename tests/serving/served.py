@@ -1,7 +1,5 @@
 """A served model in its simplest form, and runs to make versions of."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Sequence
 from pathlib import Path

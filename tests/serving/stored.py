@@ -1,7 +1,5 @@
 """A history store that is opened, worked with, and closed; and calls of events."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """The answer log: nothing blocks, drops are counted, a kill loses the buffer alone, a forgotten user is nowhere."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """The queue of the model thread: batches that grow by themselves, shedding, deadlines, and faults that stay alone."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 import time

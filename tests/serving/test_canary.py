@@ -1,7 +1,5 @@
 """The check of a new version: each thing that may be wrong is found, and a version that is as good is let through."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 from pathlib import Path

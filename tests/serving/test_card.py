@@ -1,7 +1,5 @@
 """The card of a model: facts of the run, what may be asked, figures that say what they should of planted models."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

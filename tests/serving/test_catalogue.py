@@ -1,7 +1,5 @@
 """Laws of live items: whatever is said of items in whatever order, masks, numbers and searches are what they should."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import numpy as np

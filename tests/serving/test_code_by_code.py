@@ -3,8 +3,6 @@
 One small run for all of it, on the shop: 120 items, two codes and a digit of their own.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Filters that say what cannot be asked, and values that a column cannot hold."""
 
-from __future__ import annotations
-
 import numpy as np
 import polars as pl
 import pytest

@@ -1,7 +1,5 @@
 """The daily loop of the examples: two nights of training behind a service that answers all the time."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 

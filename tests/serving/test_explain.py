@@ -1,7 +1,5 @@
 """Explanations: the attention that diagnostics measure, likeness by cosine, and nothing where a model has neither."""
 
-from __future__ import annotations
-
 import threading
 from concurrent.futures import ThreadPoolExecutor
 

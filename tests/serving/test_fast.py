@@ -1,7 +1,5 @@
 """The quick encoder gives what the model gives: states and lists, for every recipe and setting that it takes."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

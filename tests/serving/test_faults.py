@@ -1,7 +1,5 @@
 """The service under faults: swaps and overflow under load, bad models, a store that goes away, odd requests."""
 
-from __future__ import annotations
-
 import resource
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """New items in a model that serves: where their vectors come from, and that nothing of the others changes."""
 
-from __future__ import annotations
-
 import numpy as np
 import polars as pl
 import pytest

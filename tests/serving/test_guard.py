@@ -1,7 +1,5 @@
 """The guard around an app: names, keys, rates, bodies and headers, on a small app of its own."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Callable, Iterator

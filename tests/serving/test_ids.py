@@ -1,7 +1,5 @@
 """What can be stored can be read and erased: every id, through every route that names one."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Changes of items by several processes at once, and what happens where one cannot be followed."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The file of keys, and what a request may do with one: hashed, private, whole, followed when it changes."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os

@@ -1,7 +1,5 @@
 """Requests of several kinds in one batch: each gets the list that it gets alone."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The OpenAPI document: whole, and what the service answers."""
 
-from __future__ import annotations
-
 import json
 import re
 

@@ -4,8 +4,6 @@ Driven by Playwright in a Chromium that is there already (on the path, or named 
 MARK=page` runs these.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Callable, Iterator

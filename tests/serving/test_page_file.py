@@ -1,7 +1,5 @@
 """The page as a file: small, whole, with a policy that lets it speak to its own service alone."""
 
-from __future__ import annotations
-
 import re
 from base64 import b64encode
 from hashlib import sha256

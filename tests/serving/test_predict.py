@@ -1,7 +1,5 @@
 """A ranking model alone behind the service: its answers are `predict`'s, what does not fit its columns is refused."""
 
-from __future__ import annotations
-
 import asyncio
 import shutil
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Errors as RFC 9457 bodies: by code to a status, pointers into bodies, and nothing of the machine's inside."""
 
-from __future__ import annotations
-
 import ast
 import json
 import logging

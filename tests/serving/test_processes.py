@@ -1,7 +1,5 @@
 """The service as processes: killed under load, told to stop, several on one port, started again."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """What a connection sends for ever, or slowly for ever, ends that connection: nobody else's, and it fills no memory."""
 
-from __future__ import annotations
-
 import socket
 import threading
 import time

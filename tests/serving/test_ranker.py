@@ -1,7 +1,5 @@
 """A ranker behind the service: candidates in its order, with every filter, context and features of users."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

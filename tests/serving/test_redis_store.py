@@ -1,7 +1,5 @@
 """A Redis store under faults: a server that is stopped, hangs, is killed, is full, or refuses; and what it promises."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os

@@ -1,7 +1,5 @@
 """A service that does not start leaves nothing: no store, no index, no promise, whatever it was refused for."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import socket

@@ -1,7 +1,5 @@
 """Ids as requests give them."""
 
-from __future__ import annotations
-
 import pytest
 
 from fullrank.serving.requests import ItemNumbers

@@ -1,7 +1,5 @@
 """How a version finds its items: quickly, by an index, by an exported graph: the same lists, with every filter."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from unittest.mock import Mock

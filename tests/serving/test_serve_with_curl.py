@@ -1,7 +1,5 @@
 """The day with curl of the examples: against a service of a generated shop, and on amazon-beauty."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

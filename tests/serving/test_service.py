@@ -1,7 +1,5 @@
 """The service over HTTP: lists as `recommend` gives them, events, filters, new items, users that are forgotten."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A SQLite store under faults: killed writers, several processes, full and foreign disks, damaged and lost files."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 import resource

@@ -1,7 +1,5 @@
 """Metrics of one process and of several, the access log, and spans where they go somewhere."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os

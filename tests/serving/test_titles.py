@@ -1,7 +1,5 @@
 """Titles like a text, and titles that a search box finds, against what the two say in plain Python."""
 
-from __future__ import annotations
-
 import numpy as np
 import polars as pl
 import pytest

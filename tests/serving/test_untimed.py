@@ -1,7 +1,5 @@
 """A service of a model that reads times, asked with a history that has none."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 

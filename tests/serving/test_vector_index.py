@@ -1,7 +1,5 @@
 """The vector index: recall as measured, the law of filters on every way through it, and files that are whole or not."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Versions: what is worse or damaged is refused, swaps lose nothing, all processes follow, a restart goes on."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import shutil

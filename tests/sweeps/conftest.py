@@ -1,7 +1,5 @@
 """A small generated store and the settings that make a recipe train on it in a fraction of a second."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """`fullrank sweep` and `fullrank tune`: exit codes, the JSON line, sentences instead of tracebacks."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Costs: what is measured, and what is made of it."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 

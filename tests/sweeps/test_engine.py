@@ -1,7 +1,5 @@
 """Engines: the runner takes rows in any order, hands out what still fits, and every entry passes the engine on."""
 
-from __future__ import annotations
-
 import os
 import pickle
 from collections.abc import Iterable, Iterator

@@ -1,7 +1,5 @@
 """Grids: what they expand to, in which order, and which mistakes they name."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

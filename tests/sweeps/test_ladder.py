@@ -1,7 +1,5 @@
 """A grid on several stores: each resumable by itself, the rows of all in one file that laws are fitted to."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`LocalProcesses`: the rows of one process, a killed worker's job is tried again, and nobody is left behind."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

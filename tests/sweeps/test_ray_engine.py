@@ -1,7 +1,5 @@
 """Sweeps on a Ray cluster of two nodes, one of which is killed. `make test MARK=cluster` runs these."""
 
-from __future__ import annotations
-
 import logging
 import os
 import signal

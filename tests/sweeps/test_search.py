@@ -1,7 +1,5 @@
 """Search spaces: the points tried, and the mistakes named."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import math

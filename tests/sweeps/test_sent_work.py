@@ -1,7 +1,5 @@
 """What travels to another process, the store that it opens there, and the options that name an engine."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import threading

@@ -1,7 +1,5 @@
 """A field that joins a Spec leaves the hashes of recorded rows as they were, while it stands at its old value."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Sweeps: rows, skipping, resuming, failing, the time limit, and what is refused before anything runs."""
 
-from __future__ import annotations
-
 import io
 import json
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """tune: equal budgets, validation alone, the best settings handed on."""
 
-from __future__ import annotations
-
 import json
 import zlib
 from collections import Counter

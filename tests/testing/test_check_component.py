@@ -1,7 +1,5 @@
 """`check_component` and `checks`: which room a Spec is of, what a failure names, and what is left as it was."""
 
-from __future__ import annotations
-
 import ast
 from pathlib import Path
 from typing import Any, Literal

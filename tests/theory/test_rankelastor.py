@@ -7,8 +7,6 @@ no laws: a test shows draws in which they fail, and `analysis/rank_theorems.py` 
 rank is the stable rank |X|_F^2 / |X|_2^2 where not called algebraic.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from itertools import pairwise
 

@@ -4,8 +4,6 @@ The inequalities are checked with explicit constants in the places of the paper'
 that does not hold, a test shows the counterexample and the form that does.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from itertools import pairwise
 

@@ -1,7 +1,5 @@
 """A small store of impressions with a planted interaction, and experiments that train on it in seconds."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict
 from pathlib import Path

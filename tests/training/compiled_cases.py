@@ -3,8 +3,6 @@
 `test_compiled.py` runs this file: torch.compile does not look through the checks of types that other tests run under.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A small prepared marketplace, experiments that train on it in seconds, and how runs are compared."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A callback that kills the process it is called in, in a file that workers can import."""
 
-from __future__ import annotations
-
 import os
 import signal
 from pathlib import Path

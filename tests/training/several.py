@@ -1,7 +1,5 @@
 """Trainings in several processes: started one by one, cut off, compared with those of one, and with a planted fault."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Calibration of ranking models: what is fitted, on which rows, and that whatever gives probabilities applies it."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

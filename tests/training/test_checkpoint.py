@@ -1,7 +1,5 @@
 """A checkpoint that somebody tampered with is refused with what to do, and a run goes on from an old one."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable

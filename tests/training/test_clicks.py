@@ -1,7 +1,5 @@
 """Click models in the same training room: they learn, stop, resume to the same bits, and refuse the wrong store."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path
@@ -14,6 +12,7 @@ import torch
 
 import fullrank as fr
 from fullrank.core.tensor_files import read_tensors
+from fullrank.data.events.store import Store
 from fullrank.data.impressions.store import ImpressionStore
 from fullrank.models.ranking.model import RankingModel
 from fullrank.run import Run

@@ -1,7 +1,5 @@
 """Two gloo processes give a click model the loss curve, weights and validation of one process."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Runs `compiled_cases.py` in a process without checks of types: a compiled run is the run that it was."""
 
-from __future__ import annotations
-
 import pytest
 
 from unwrapped import run_cases

@@ -1,7 +1,5 @@
 """Two gloo processes give the loss curve and weights of one process at the same global batch (dropout 0)."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """A training that diverges ends with a sentence, at once, and leaves nothing that counts as trained."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Items that no training event has, in a model with a vector per item."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Training that starts from a run: as it is, its top blocks alone, in stages, held where it was."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What a run leaves behind: rows, the best epoch's weights, loggers, callbacks, and errors before time is lost."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Items added to a trained model."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import polars as pl

@@ -3,8 +3,6 @@
 Eight kinds of items, users who stay with one kind, and vectors of titles in which the kind's word and the item's show.
 """
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path

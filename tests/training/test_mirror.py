@@ -1,7 +1,5 @@
 """Checkpoints at a URL: a start on an empty disk goes on from there, and no kill or damage gives half a run."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`--overwrite` loses nothing: the old run stays until the new one has a checkpoint. One process at a time trains."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import signal

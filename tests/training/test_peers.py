@@ -1,7 +1,5 @@
 """Several processes, one of which is lost, missing or wrongly started: the others end soon and say so."""
 
-from __future__ import annotations
-
 import json
 import signal
 import time

@@ -1,7 +1,5 @@
 """`auto` is settled by the device before anything is written, and is what a named recipe trains in on CUDA."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The run of a ranking model is whole without its store: it carries its encoder, which is read without trust."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Training on Ray Train, on two nodes of this machine. `make test MARK=cluster` runs these."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Iterator

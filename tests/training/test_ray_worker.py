@@ -1,7 +1,5 @@
 """What a worker of Ray goes on with when it is started again, without a cluster."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

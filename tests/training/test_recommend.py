@@ -1,7 +1,5 @@
 """External ids in and out; the ranking is the one that evaluation measures."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

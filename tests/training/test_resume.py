@@ -1,7 +1,5 @@
 """A run killed by SIGKILL in mid-epoch goes on to the same weights, bit for bit, dropout included."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Run folders: what is written can be read, and what is damaged or hostile is refused with one sentence."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The seal of a run: whatever is changed in a file that the manifest lists is found by who reads it."""
 
-from __future__ import annotations
-
 import json
 import logging
 import shutil

@@ -1,7 +1,5 @@
 """Data with repeats: what lists without the history cannot hit is counted, told by every verb, and not chosen by."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """An encoder whose blocks two or four gloo processes hold together gives the losses and weights of one process."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """An item table that two or four gloo processes hold together gives the losses, weights and metrics of one process."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Times, from the store to training, evaluation and recommendation, for a model that reads them and for no other."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A token for each user: training, evaluation and requests read the same one."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

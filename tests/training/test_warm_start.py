@@ -1,7 +1,5 @@
 """Training that goes on from a run with new events: what belongs to an item or a value goes with it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A click model that goes on from a run with new impressions: a row belongs to a value, wherever its id is now."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Trains one run in a process of its own: what the tests of resume and DDP start, kill and compare."""
 
-from __future__ import annotations
-
 import json
 import sys
 

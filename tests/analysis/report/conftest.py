@@ -1,7 +1,5 @@
 """Run folders that were never trained: written by hand, so that a page can be drawn of them in a second."""
 
-from __future__ import annotations
-
 import json
 from html.parser import HTMLParser
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The answer at the top of a page: its order, paired differences, recall by popularity, lists of five users, words."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """What is taken from a run folder, what is measured anew, and what cannot be put side by side."""
 
-from __future__ import annotations
-
 import os
 import shutil
 

@@ -1,7 +1,5 @@
 """The numbers behind the figures, against loops; and what each figure asks for."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

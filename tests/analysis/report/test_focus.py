@@ -1,7 +1,5 @@
 """The figures of attention to relevant events and of one case: their numbers are those of the diagnosis."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The page: every figure with its alt text and numbers, nothing fetched, nothing run, all text of data escaped."""
 
-from __future__ import annotations
-
 import builtins
 import json
 import os

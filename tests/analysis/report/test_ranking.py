@@ -1,7 +1,5 @@
 """The page of ranking models: every figure with alt text and numbers, what is missing said, kept results taken."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

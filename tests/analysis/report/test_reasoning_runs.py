@@ -1,7 +1,5 @@
 """Figures of runs that reason: their numbers are the diagnosis', and without such runs a page is silent about them."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

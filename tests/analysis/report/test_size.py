@@ -1,7 +1,5 @@
 """Which runs make one line of the figures of size, what stands across, and what is drawn of several seeds."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Focused attention against loops in every norm, what cancels, its laws at other widths, and what its spec refuses."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

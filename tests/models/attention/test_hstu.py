@@ -1,7 +1,5 @@
 """HSTU against its formulas, its time buckets by hand, column sums of long histories, and what its spec refuses."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from dataclasses import replace

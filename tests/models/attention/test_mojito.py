@@ -1,7 +1,5 @@
 """MOJITO's maps equal a loop over the definition, moments are those of the calendar, and times are asked for."""
 
-from __future__ import annotations
-
 import math
 import random
 from dataclasses import replace

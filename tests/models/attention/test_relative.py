@@ -1,7 +1,5 @@
 """Relative attention against its formula, the classes of distances, and what its spec refuses."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Softmax attention against its formula, rotary positions, and what its spec refuses."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

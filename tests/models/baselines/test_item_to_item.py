@@ -1,7 +1,5 @@
 """Item-to-item: counts by hand, and against a twin that walks through every pair of events."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Popularity and recent popularity by hand."""
 
-from __future__ import annotations
-
 import pytest
 
 from fullrank.models.sequential.baselines.popularity import Recency

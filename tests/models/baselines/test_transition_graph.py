@@ -1,7 +1,5 @@
 """Transition graph: links by hand, against a twin that walks through every pair of events, and what settings do."""
 
-from __future__ import annotations
-
 from collections import Counter
 from math import log, log1p
 

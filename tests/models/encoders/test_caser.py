@@ -1,7 +1,5 @@
 """Caser against its equations, one window at a time."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

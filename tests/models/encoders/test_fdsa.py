@@ -1,7 +1,5 @@
 """FDSA: what each stream reads, items with features beside their ids, and what it refuses."""
 
-from __future__ import annotations
-
 import torch
 
 from fullrank.models.sequential.encoders.fdsa import FDSA

@@ -1,7 +1,5 @@
 """FMLP-Rec's filters as sums over events, and the published filter at the end of a window."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor

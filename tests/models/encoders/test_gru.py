@@ -1,7 +1,5 @@
 """The GRU, which is torch's."""
 
-from __future__ import annotations
-
 import torch
 
 from parts import GRU

@@ -1,7 +1,5 @@
 """HGN against its equations, one window at a time."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

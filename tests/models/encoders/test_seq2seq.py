@@ -1,7 +1,5 @@
 """Encoder and decoder in a whole model: generation, penalties on both, and what is refused."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import polars as pl

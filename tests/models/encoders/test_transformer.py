@@ -1,7 +1,5 @@
 """Transformer and feed-forward layers against their formulas, positions by hand, and what their spec refuses."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import torch.nn.functional as F

@@ -1,7 +1,5 @@
 """A step computes each item's vector once, to the same loss and gradients; shares are made once, and anew when due."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """Items made of codes: vectors by hand, noise by its twin, what a run keeps, and refusals."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Items made of text: vectors by hand, tokens, what a run keeps, growth, and refusals."""
 
-from __future__ import annotations
-
 import builtins
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Words, and SentencePiece tokens of them."""
 
-from __future__ import annotations
-
 import io
 import random
 

@@ -1,7 +1,5 @@
 """TPAB: stages and buckets by the definition, of training events alone; scores and bootstrapping against loops."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """UniSRec: its vectors written out, where the text vectors come from, transfer, new items, and what is refused."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Binary cross-entropy and its generalisation against twins written with loops and sigmoids."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Exact softmax: equal to torch's cross-entropy in value and gradient, whatever the chunk, smoothing and weights."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """MOJITO's long-term part equals a loop over the definition, is trained beside the state and added to the answer."""
 
-from __future__ import annotations
-
 import torch
 
 from fullrank.models.contracts import States, last

@@ -1,7 +1,5 @@
 """Drawn negatives: the right distribution, with exactly the probability that is claimed, wherever they are drawn."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

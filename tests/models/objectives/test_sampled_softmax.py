@@ -1,7 +1,5 @@
 """Sampled softmax: with every item a negative it is the full softmax, and its partition function is unbiased."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Tasks by hand-made examples: targets of each horizon, prefixes and their cap, covered positions, long histories."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """R2Rec and D2LR equal plain loops over the definition, and their scale is that of the decision."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """The fused table equals a table per field, in values and gradients; its settings; and what is refused."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor

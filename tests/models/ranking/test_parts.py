@@ -1,7 +1,5 @@
 """Fast forms equal their slow twins at odd sizes, and the modules compute what their equations say."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import torch.nn.functional as F

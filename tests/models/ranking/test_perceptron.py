@@ -1,7 +1,5 @@
 """The activations of the multi-layer perceptron."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """Behaviour sequences in the whole model: packed equals padded, search keeps what it should, attention is needed."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

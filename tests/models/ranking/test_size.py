@@ -1,7 +1,5 @@
 """What a click model says of its size: the FLOPs that torch counts while it runs, and all of its parameters."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

@@ -1,7 +1,5 @@
 """LARES: its recurrence written out, the depths that training draws, and where the thoughts begin."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import replace
 

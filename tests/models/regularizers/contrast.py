@@ -1,7 +1,5 @@
 """The contrast of rows of which each has one partner, pair by pair."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """CL4SRec's views row by row, its contrast pair by pair, and what it refuses."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

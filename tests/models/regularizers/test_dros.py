@@ -1,7 +1,5 @@
 """DROS equals a loop over the definition, leaves out what the loss leaves out, and refuses what it cannot serve."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Noise robustness and mutual information: values by hand, what is noisy, shards of randomness, codes, and refusals."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """LogDet by hand: its value at known spectra, without full rank, under autocast, and of users."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

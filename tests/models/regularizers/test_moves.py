@@ -1,7 +1,5 @@
 """Every regulariser and weighting moves what it claims to move: 200 steps with it against 200 steps without."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache

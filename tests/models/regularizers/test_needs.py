@@ -1,7 +1,5 @@
 """What penalties need together, and the needs that one step cannot serve."""
 
-from __future__ import annotations
-
 from fullrank.models.sequential.regularizers import Needs
 from refusals import refused
 

@@ -1,7 +1,5 @@
 """The penalties on a reasoner: values by hand, views, shards, and what they refuse."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

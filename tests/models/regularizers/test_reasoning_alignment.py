@@ -1,7 +1,5 @@
 """Reasoning alignment: the terms written out, partners, and what is refused."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """ReSN equals the quotient of the score matrix, which lies between 0 and its largest squared singular value."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import given

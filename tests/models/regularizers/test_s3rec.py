@@ -1,7 +1,5 @@
 """S3-Rec's objectives place by place and row by row, and what they refuse."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import polars as pl

@@ -1,7 +1,5 @@
 """Sequence contrast: the term written out, what is dropped, and what is refused."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

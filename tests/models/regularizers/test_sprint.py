@@ -1,7 +1,5 @@
 """SPRINT by hand: each term against its formula from whole attention matrices and exact norms, and every switch."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Tracing without the run-time type checker: what it asks of a size that is a symbol would fix the size."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 

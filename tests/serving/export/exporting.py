@@ -1,7 +1,5 @@
 """Runs that were never trained, made in a moment, and what their exports are compared with."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

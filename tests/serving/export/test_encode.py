@@ -1,7 +1,5 @@
 """encode.py of an export: what it makes of raw columns is what the library makes of them, and it needs no library."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Exports of every recipe that has a graph, to every target, and what is refused."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

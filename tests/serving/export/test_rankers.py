@@ -1,7 +1,5 @@
 """Graphs of every ranker, with fields of every kind."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """An exported ONNX graph, opened again: its answers are the run's, and what is damaged or asked wrongly is refused."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

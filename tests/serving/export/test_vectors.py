@@ -1,7 +1,5 @@
 """Item vectors as an index of faiss: ids, recall, and what has no vectors."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
