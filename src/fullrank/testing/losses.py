@@ -158,6 +158,7 @@ def check_autocast(spec: Spec, loss: Any, device: torch.device | str = "cpu") ->
     """
     given, batch = few_queries(device)
     vectors, items = (x.detach().round().requires_grad_() for x in (given.vectors, given.table.all()))
+    table = Flat(items, given.table.log_q(torch.arange(len(items), device=device)).exp())
     upstream = torch.linspace(0.5, 2, len(vectors), device=device)
     smooth = getattr(spec, "label_smoothing", 0.0) * float((vectors.abs() @ items.mean(0).abs()).max().detach())
     for temperature in (1.0, 2**-4):  # a sum of exponentials that is not shifted overflows at the second
@@ -165,7 +166,7 @@ def check_autocast(spec: Spec, loss: Any, device: torch.device | str = "cpu") ->
         for half in (False, True):
             with torch.autocast(torch.device(device).type, torch.bfloat16, enabled=half):
                 read = vectors.bfloat16() if half else vectors
-                q = replace(given, vectors=read, table=Flat(items, given.table.counts), temperature=temperature)
+                q = replace(given, vectors=read, table=table, temperature=temperature)
                 losses = loss(q, batch).losses
             assert losses.dtype == torch.float32
             found.append((losses, *torch.autograd.grad((losses * upstream).sum(), (vectors, items))))
