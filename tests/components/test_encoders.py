@@ -12,6 +12,7 @@ from fullrank.models.sequential.encoders.transformer import TransformerEncoder
 from fullrank.testing.encoders import (
     DIM,
     LONGEST,
+    check_bf16,
     check_causal,
     check_padding,
     check_steps,
@@ -69,6 +70,48 @@ class Gossip(TransformerEncoder):
 
     def step(self, x, cache):
         return super().step(x + x.mean(1, keepdim=True), cache)
+
+
+class Turned(GRUEncoder):
+    """Planted: in bf16 products its input is read transposed."""
+
+    def forward(self, x, batch):
+        if torch.is_autocast_enabled("cpu"):
+            x = x.mT.reshape(x.shape)
+        return super().forward(x, batch)
+
+
+class Hoarse(GRUEncoder):
+    """Planted: in bf16 products the states are added up from many small ones in bf16."""
+
+    def forward(self, x, batch):
+        states = super().forward(x, batch)
+        if not torch.is_autocast_enabled("cpu"):
+            return states
+        total = torch.zeros_like(states.tokens, dtype=torch.bfloat16)
+        for _ in range(64):
+            total = total + (states.tokens / 64).bfloat16()
+        return States(total.float(), states.layers, states.blocks)
+
+
+class Mute(GRUEncoder):
+    """Planted: in bf16 products nothing learns."""
+
+    def forward(self, x, batch):
+        states = super().forward(x, batch)
+        fixed = states.tokens.detach() + 0 * states.tokens if torch.is_autocast_enabled("cpu") else states.tokens
+        return States(fixed, states.layers, states.blocks)
+
+
+@pytest.mark.parametrize(("fault", "what"), [(Turned, "gives"), (Hoarse, "gives"), (Mute, "gradient")])
+def test_planted_faults_in_bf16_are_caught(fault, what) -> None:
+    class Planted(GRU):
+        def build(self, dim, longest):
+            return fault(dim, self)
+
+    check_bf16(GRU(), torch.device("cpu"))
+    with pytest.raises(AssertionError, match=f"{what} is off by"):
+        check_bf16(Planted(), torch.device("cpu"))
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,18 @@ from dataclasses import replace
 import pytest
 import torch
 
+from fullrank.models.contracts import Record
 from fullrank.models.sequential.objectives.losses import positive_scores
 from fullrank.models.sequential.objectives.losses.bce import BCELoss
-from fullrank.testing.losses import check_gradient, check_memory, check_place, check_step, check_temperature
+from fullrank.models.sequential.objectives.losses.cross_entropy import CrossEntropy, CrossEntropyLoss
+from fullrank.testing.losses import (
+    check_autocast,
+    check_gradient,
+    check_memory,
+    check_place,
+    check_step,
+    check_temperature,
+)
 from parts import BCE
 from tests.components.cases import every_kind, run_checks
 from tiny import Flat
@@ -63,6 +72,58 @@ class Whole(BCELoss):
     def __call__(self, queries, batch):
         record = super().__call__(queries, batch)
         return replace(record, losses=record.losses + 0 * (queries.vectors @ queries.table.all().T).sum(1))
+
+
+class InHalf(CrossEntropyLoss):
+    """Sound: the exact softmax in bf16 products, written out, so that faults can be planted in it."""
+
+    def scores(self, x, table):
+        return x @ table.T
+
+    def total(self, scores):
+        return scores.float().logsumexp(1)
+
+    def __call__(self, queries, batch):
+        positive = positive_scores(queries)
+        total = self.total(self.scores(queries.vectors / queries.temperature, queries.table.all()))
+        return Record(total - positive, positive)
+
+
+class Coarse(InHalf):
+    """Planted: adds up in bf16."""
+
+    def total(self, scores):
+        top = scores.amax(1, keepdim=True)
+        return ((scores - top).exp().to(scores.dtype).cumsum(1)[:, -1].log() + top[:, 0]).float()
+
+
+class Unshifted(InHalf):
+    """Planted: the log-sum-exp is not shifted by its largest score."""
+
+    def total(self, scores):
+        return scores.float().exp().sum(1).log()
+
+
+class Turned(InHalf):
+    """Planted: in bf16 the table is read as if it were stored the other way round."""
+
+    def scores(self, x, table):
+        return x @ (table.reshape(table.shape[::-1]) if x.dtype == torch.bfloat16 else table.T)
+
+
+class Lost(InHalf):
+    """Planted: in bf16 the items learn nothing from the sum."""
+
+    def scores(self, x, table):
+        return x @ (table.detach() if x.dtype == torch.bfloat16 else table).T
+
+
+@pytest.mark.parametrize("fault", [Coarse, Unshifted, Turned, Lost])
+def test_planted_faults_in_bf16_are_caught(fault) -> None:
+    spec = CrossEntropy()
+    check_autocast(spec, InHalf(spec))
+    with pytest.raises(AssertionError, match="off by"):
+        check_autocast(spec, fault(spec))
 
 
 @pytest.mark.parametrize(

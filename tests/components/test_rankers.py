@@ -1,5 +1,7 @@
 """Every ranker passes the checks of `fullrank.testing.rankers`, which catch planted faults."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
@@ -46,9 +48,23 @@ class Overflow(FMRanker):
         return RankerOutput(out.logits + ((1.0 + out.logits.bfloat16() * 0 + 1e-4) - 1.0).float().log(), out.captures)
 
 
+class Turned(FMRanker):
+    """Planted: in bf16 products a row's vectors are read as if they were stored the other way round."""
+
+    def forward(self, x):
+        turned = x.tokens.mT.reshape(x.tokens.shape)
+        return super().forward(replace(x, tokens=turned) if torch.is_autocast_enabled("cpu") else x)
+
+
 @pytest.mark.parametrize(
     ("fault", "check"),
-    [(Gossip, check_rows_alone), (Idle, check_everything_learns), (Hoarder, check_captures), (Overflow, check_bf16)],
+    [
+        (Gossip, check_rows_alone),
+        (Idle, check_everything_learns),
+        (Hoarder, check_captures),
+        (Overflow, check_bf16),
+        (Turned, check_bf16),
+    ],
 )
 def test_planted_faults_are_caught(fault, check) -> None:
     check(FM(), FMRanker())

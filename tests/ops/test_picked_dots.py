@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fullrank.ops.picked_dots import picked_dots, picked_dots_reference
+from fullrank.ops.picked_dots import picked_dots, picked_dots_reference, shared_dots
 from tests.ops.alike import assert_alike, values_and_gradients
 
 
@@ -42,3 +42,19 @@ def test_half_precision_comes_out_in_full() -> None:
     out = picked_dots(queries, table, place)
     assert out.dtype == torch.float32
     assert torch.allclose(out, picked_dots_reference(queries.float(), table.float(), place), atol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1, 1, 1), (3, 5, 7, 4, 9), (20, 9, 33, 12, 16), (6, 1, 50, 3, 5)])
+def test_shared_picks_in_bf16_round_what_they_read_and_give(shape: tuple) -> None:
+    """Of whole numbers, which bf16 holds with their products, nothing is rounded but the sums that it does not hold."""
+    r, t, n, rows, width = shape
+    queries, table = torch.randint(-3, 4, (r, t, width)).float(), torch.randint(-3, 4, (rows, width)).float()
+    upstream, place = torch.randint(-2, 3, (r, t, n)).float(), torch.randint(rows, (r, n))
+    found, wanted = [], []
+    for form, said in ((shared_dots, found), (lambda q, w, at: q @ w[at].mT, wanted)):
+        leaves = queries.clone().requires_grad_(), table.clone().requires_grad_()
+        out = form(*leaves, place)
+        said += [out.float(), *torch.autograd.grad(out, leaves, upstream.to(out.dtype))]
+    assert torch.equal(found[0], wanted[0])
+    for one, other in zip(found[1:], wanted[1:], strict=True):  # a row's, then that of many rows: each rounded once
+        assert one.dtype == torch.float32 and (one - other).abs().max() <= 2**-8 * other.abs().max()

@@ -30,23 +30,26 @@ LOG2_E = math.log2(math.e)
 
 
 def log_sum_exp(
-    x: Float[Tensor, "M D"], w: Float[Tensor, "V D"], *, chunk_elements: int = CHUNK_ELEMENTS
+    x: Float[Tensor, "M D"], w: Float[Tensor, "V D"], *, chunk_elements: int = CHUNK_ELEMENTS, ahead: bool = True
 ) -> Float[Tensor, "M"]:
-    """log sum_v exp(x @ w.T) for every row, in fp32, in chunks of `chunk_elements` scores."""
+    """log sum_v exp(x @ w.T) for every row, in fp32, in chunks of `chunk_elements` scores.
+
+    `ahead`: make gradients in the forward pass already. Not where the weights of rows are known to differ.
+    """
     dtype = product_dtype(x)
     if dtype.itemsize == 2 and len(x):
         if chosen("triton_log_sum_exp", x.device, dtype, x.shape[1], most=MOST_WIDTH):
             return kernel("triton_log_sum_exp")(x, w)
         if attends(x.device, dtype):
             return attention_log_sum_exp(x, w)
-    return chunked_log_sum_exp(x, w, chunk_elements=chunk_elements)
+    return chunked_log_sum_exp(x, w, chunk_elements=chunk_elements, ahead=ahead)
 
 
 def chunked_log_sum_exp(
-    x: Float[Tensor, "M D"], w: Float[Tensor, "V D"], *, chunk_elements: int = CHUNK_ELEMENTS
+    x: Float[Tensor, "M D"], w: Float[Tensor, "V D"], *, chunk_elements: int = CHUNK_ELEMENTS, ahead: bool = True
 ) -> Float[Tensor, "M"]:
     """The same, always in chunks."""
-    return _LogSumExp.apply(x, w, rows_at_once(chunk_elements, len(w)), torch.is_grad_enabled())
+    return _LogSumExp.apply(x, w, rows_at_once(chunk_elements, len(w)), ahead and torch.is_grad_enabled())
 
 
 def rows_at_once(chunk_elements: int, items: int) -> int:
@@ -61,9 +64,9 @@ def log_sum_exp_reference(x: Float[Tensor, "M D"], w: Float[Tensor, "V D"]) -> F
 
 class _LogSumExp(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, w: Tensor, rows: int, recording: bool) -> Tensor:
+    def forward(ctx: Any, x: Tensor, w: Tensor, rows: int, ahead: bool) -> Tensor:
         kind, dtype = x.device.type, product_dtype(x)
-        wanted = recording and any(ctx.needs_input_grad[:2])
+        wanted = ahead and any(ctx.needs_input_grad[:2])
         with torch.autocast(kind, enabled=False):
             out, dx, dw = chunked_pass(x.to(dtype), w.to(dtype), None, rows, wanted)
         ctx.save_for_backward(x, w, *((dx, dw) if wanted else ()))
@@ -73,10 +76,10 @@ class _LogSumExp(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
-        x, w, dx, dw = ctx.saved_tensors
-        if len(upstream) and bool((upstream == upstream[0]).all()):
-            dx, dw = dx * upstream[0], dw * upstream[0]
-        elif len(upstream):
+        x, w, *made = ctx.saved_tensors
+        if made and len(upstream) and bool((upstream == upstream[0]).all()):
+            dx, dw = (gradient * upstream[0] for gradient in made)
+        else:
             with torch.autocast(x.device.type, enabled=False):
                 _, dx, dw = chunked_pass(x.to(ctx.dtype), w.to(ctx.dtype), upstream, ctx.rows, True)
         return dx.to(x.dtype), dw.to(w.dtype), None, None

@@ -25,6 +25,7 @@ from fullrank.testing.inputs import (
     Check,
     built,
     close,
+    close_in_bf16,
     example,
     histories,
     module_device,
@@ -151,12 +152,17 @@ def check_steps(encoder: Encoder) -> None:
             assert close(own, branched[:, m : m + 1]), "a stream goes on from another one than its parent"
 
 
+def _to_learn(encoder: Encoder) -> tuple[Tensor, Batch]:
+    """Vectors that want a gradient, and their batch; of a decoder with more to learn behind its first token."""
+    x, batch = sequences(DIM, module_device(encoder), extra=2)
+    if encoder.continues:
+        batch = replace(batch, lengths=batch.lengths + 2, answer=2)
+    return x.clone().requires_grad_(), batch
+
+
 def check_learns(encoder: Encoder) -> None:
     """Every parameter gets a gradient, and the input does."""
-    x, batch = sequences(DIM, module_device(encoder), extra=2)
-    x = x.clone().requires_grad_()
-    if encoder.continues:  # a decoder has more to learn behind its first token
-        batch = replace(batch, lengths=batch.lengths + 2, answer=2)
+    x, batch = _to_learn(encoder)
     encoder.train()
     torch.manual_seed(0)
     states = encoder(x, batch)
@@ -191,6 +197,14 @@ def check_combinations(spec: Spec, device: torch.device) -> None:
     for other, encoder in built(reachable(shallow(spec), 2, numbers=False), DIM, LONGEST, device=device):
         with naming(other):
             check_learns(encoder)
+
+
+def check_bf16(spec: Spec, device: torch.device) -> None:
+    """Every combination of two settings gives in bf16 products what it gives in fp32."""
+    for other, encoder in built(reachable(shallow(spec), 2, numbers=False), DIM, LONGEST, device=device):
+        x, batch = _to_learn(encoder)
+        with naming(other):
+            close_in_bf16(lambda: encoder(x, batch).tokens[batch.valid], [x, *encoder.parameters()])  # noqa: B023
 
 
 def check_flops(spec: Spec, device: torch.device) -> None:
@@ -243,5 +257,5 @@ def _of_modules(check: Callable[[Encoder], None]) -> Check:
 
 OF_MODULES = (check_causal, check_padding, check_steps, check_learns, check_states)
 CHECKS: tuple[Check, ...] = (
-    *map(_of_modules, OF_MODULES), check_odd_batches, check_combinations, check_flops, check_effects,
+    *map(_of_modules, OF_MODULES), check_odd_batches, check_combinations, check_bf16, check_flops, check_effects,
 )  # fmt: skip

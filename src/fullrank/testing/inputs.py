@@ -130,6 +130,37 @@ def close(a: Tensor, b: Tensor, tolerance: float = 2e-5) -> bool:
     return a.shape == b.shape and bool(torch.allclose(a, b, rtol=tolerance, atol=tolerance))
 
 
+def close_in_bf16(run: Callable[[], Tensor], leaves: Sequence[Tensor]) -> None:
+    """What `run` gives, and the gradients of the leaves, are in bf16 products what they are in fp32 up to rounding.
+
+    A number of bf16 has 8 bits and is off by 2^-9 of itself at most. The yardstick is what this does to an fp32 run
+    whose leaves alone are rounded: a product rounds what else it reads, and what it gives, as often, which came to five
+    times as much in the worst component, and eight times are allowed; a last sum rounds once or twice more, by 2^-7 at
+    most. Gradients jump where rounding turns the sign of a unit that is cut off at zero, or of a norm of few numbers
+    that are nearly equal: by less than half their length. A gradient that is lost, or of something else, is off by all.
+    """
+
+    def learned(half: bool = False) -> tuple[Tensor, Tensor]:
+        with torch.autocast(leaves[0].device.type, torch.bfloat16, enabled=half):
+            out = run()
+        upstream = torch.randn(out.shape, generator=torch.Generator().manual_seed(6)).to(out.device)
+        gradients = torch.autograd.grad((out * upstream).sum(), leaves, allow_unused=True)
+        return out.detach(), torch.cat([g.flatten() for g in gradients if g is not None])
+
+    exact, rough = learned(), learned(half=True)
+    with torch.no_grad():
+        kept = [leaf.clone() for leaf in leaves]
+        for leaf in leaves:
+            leaf.copy_(leaf.bfloat16())
+        rounded = torch.enable_grad()(learned)()
+        for leaf, value in zip(leaves, kept, strict=True):
+            leaf.copy_(value)
+    bounds = (("what it gives", 2**-7), ("its gradient", 2**-1))
+    for (what, least), x, y, z in zip(bounds, exact, rough, rounded, strict=True):
+        apart, most = float((y - x).norm()), 8 * float((z - x).norm()) + least * float(x.norm())
+        assert apart <= most, f"{what} is off by {apart:.2g} in bf16, and roundings come to {most:.2g}"
+
+
 def padded(rows: Sequence[Sequence[int]], *, extra: int = 0, fill: int = 0, ids: Any = None, step: int = 0) -> Batch:
     """These histories, right-padded with item `fill`, and with `extra` more places.
 

@@ -21,7 +21,8 @@ from fullrank.data.batch import Batch
 from fullrank.models.contracts import ItemVectors, Queries
 from fullrank.models.sequential.items import ItemIndex
 from fullrank.ops.distinct import distinct_and_places
-from fullrank.ops.picked_dots import picked_dots
+from fullrank.ops.kernels import product_dtype
+from fullrank.ops.picked_dots import picked_dots, shared_dots
 
 
 class Negatives(Spec):
@@ -92,15 +93,19 @@ def _products(spec: Negatives, drawn: Int[Tensor, "R N"], q: Queries) -> Float[T
     if spec.share == "query":
         ids, index = distinct_and_places(drawn, q.table.size)
         return picked_dots(q.vectors, q.table.embed(ids), index)
-    vectors = q.table.embed(drawn)
     if spec.share == "batch":
-        return (q.vectors @ vectors[0].T).float()
+        return (q.vectors @ q.table.embed(drawn)[0].T).float()
     # queries of one row share its negatives: one product per row, on rows padded to the longest
     starts = torch.searchsorted(q.rows, q.rows)
     column = torch.arange(len(q.rows), device=q.rows.device) - starts
     empty = q.vectors.new_zeros(len(drawn), int(column.max()) + 1 if len(column) else 0, q.vectors.shape[1])
     padded = empty.index_put((q.rows, column), q.vectors)
-    return (padded @ vectors.mT)[q.rows, column].float()
+    if q.vectors.is_cpu and product_dtype(q.vectors) == torch.bfloat16:
+        ids, index = distinct_and_places(drawn, q.table.size)
+        products = shared_dots(padded, q.table.embed(ids), index)
+    else:
+        products = padded @ q.table.embed(drawn).mT
+    return products[q.rows, column].float()
 
 
 def counted_negatives(spec: Negatives, ids: Int[Tensor, "M N"], q: Queries, batch: Batch) -> Bool[Tensor, "M N"]:
