@@ -26,7 +26,7 @@ from fullrank.core.renamed import called_now
 T = TypeVar("T")
 C = TypeVar("C", bound=Callable[..., Any])
 SIGNS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
-NAMED_CODES = ("engine", "start")
+NAMED_CODES = ("engine", "form", "start")
 """Choices whose refusal has a code of its own, `unknown-engine`; that of others is `unknown-choice`."""
 MOST = 2**63 - 1
 """The largest whole number that an array holds."""
@@ -197,6 +197,13 @@ def check_whole(name: str, given: Any, least: int, most: int = MOST) -> int:
             f"{name}={brief(given, 80)} must be at least {least} and at most {most}", code="setting-out-of-range"
         )
     return int(given)
+
+
+def divided(width: int, parts: int, what: str, unit: str) -> int:
+    """The width of one of so many equal parts. Raises `UserError` where they would not be equal."""
+    if width % parts:
+        raise UserError(f"{what} {width} does not divide by {parts} {unit}", code="width-not-divisible")
+    return width // parts
 
 
 def check_number(name: str, given: Any) -> float:

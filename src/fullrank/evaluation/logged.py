@@ -240,8 +240,7 @@ def _read_events(events: Any, columns: Sequence[str], unit: Unit) -> pl.DataFram
     for name in (user, item, when):
         source.require(name, "name the columns of user, item and time by columns=")
     frame = source.read([user, item, when])
-    if frame.is_empty():
-        raise UserError(f"{source.name} holds no events", code="no-events")
+    source.require_rows(len(frame))
     users, items = (source.ids(frame, name, text=True) for name in (user, item))
     seconds, _ = values.seconds(frame[when], f"column {when!r} of {source.name}", unit, typed=source.typed)
     return pl.DataFrame({"user": users.cast(pl.String), "item": items.cast(pl.String), "time": seconds})

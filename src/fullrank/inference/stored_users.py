@@ -47,7 +47,7 @@ def read_users(
     rows = store.rows_of(given)
     if bool((rows < 0).any()) and unknown_users != "popular":
         lost = given.filter(pl.Series(rows < 0))
-        if unknown_users == "error":
+        if unknown_users == "error" or len(lost) == len(given):
             shown = ", ".join(map(repr, lost.head(5).to_list())) + " ..." * (len(lost) > 5)
             raise UserError(
                 f"{len(lost):,} of {len(given):,} users are not in {str(store.path)!r}: {shown}{_left_out(store)}; "
@@ -55,8 +55,6 @@ def read_users(
                 code="unknown-user",
             )
         given, rows = given.filter(pl.Series(rows >= 0)), rows[rows >= 0]
-        if not len(given):
-            raise UserError(f"none of the {len(lost):,} users is in {str(store.path)!r}", code="unknown-user")
     return batch_of(
         _events(given, rows, store, catalog), ("user_id", "item_id", "timestamp"), unknown=unknown,
         untimed="error" if untimed == "auto" else untimed, timed=timed, ordered=True,
@@ -129,10 +127,7 @@ def _events(given: pl.Series, rows: Int[np.ndarray, "U"], store: Store, catalog:
     lengths[known] = found.lengths
     number = catalog.lookup(store.catalog.ids)
     if not (number >= 0).any():
-        raise UserError(
-            f"the model knows none of the items of {str(store.path)!r} (such as {store.catalog.ids[0]!r}): is it the "
-            "right store?",
-            code="no-known-ids",
-        )
+        what = f"items of {str(store.path)!r}"
+        raise values.none_known(store.catalog.ids, what, "the model's catalogue", catalog.ids)
     seconds = found.seconds
     return FlatEvents(given, lengths, number[found.items.flat()], None if seconds is None else seconds.flat())

@@ -13,7 +13,7 @@ from pydantic import Field, model_validator
 
 from fullrank.core.bounds import MOST_ENTRIES, SeedNumber
 from fullrank.core.constraints import needs, once, only_with
-from fullrank.core.errors import UserError, brief
+from fullrank.core.errors import UserError, brief, in_context, no_effect
 from fullrank.core.readers import read_text
 from fullrank.core.spec import Spec
 from fullrank.sweeps.jobs import (
@@ -63,10 +63,8 @@ class Grid(Spec):
     @classmethod
     def read(cls, path: str | Path) -> Grid:
         """A grid from a YAML or JSON file. Raises `UserError` saying what is wrong in it."""
-        try:
+        with in_context(f"{path}: "):
             return cls.from_text(read_text(path))
-        except UserError as error:
-            raise UserError(f"{path}: {error}", code=error.code) from None
 
     @model_validator(mode="after")
     def _has_cells(self) -> Grid:
@@ -120,10 +118,7 @@ class Grid(Spec):
         check_distinct_folders(jobs)
         for name in map(evaluation_name, self.evaluate_also):
             if all(job.also[name] == job.experiment.evaluation for job in jobs):  # of some cells it may be the first
-                raise UserError(
-                    f"evaluate_also: {name!r} is how every run is evaluated anyway: leave it out",
-                    code="setting-without-effect",
-                )
+                raise no_effect(f"evaluate_also: {name!r}", "since every run is evaluated so anyway")
         return jobs
 
     def _axes(self) -> list[list[tuple[str, dict[str, Any]]]]:

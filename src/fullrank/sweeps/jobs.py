@@ -14,7 +14,7 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from fullrank.core.bounds import MOST_ENTRIES, SeedNumber
-from fullrank.core.errors import UserError, brief
+from fullrank.core.errors import UserError, brief, in_context
 from fullrank.core.overrides import read_setting
 from fullrank.core.registry import kinds
 from fullrank.core.spec import Spec, spec_tree
@@ -145,21 +145,17 @@ def make_jobs(
     Raises `UserError` naming the cell where its recipe is unknown or a setting does not fit.
     """
     settings = parse_exponents(cell.set)
-    try:
+    with in_context(f"cell {cell.name!r}: "):
         experiment = find_experiment(cell.recipe).override(*as_settings(settings))
         further = {evaluation_name(one): experiment.evaluation.override(*as_settings(one)) for one in also}
-    except UserError as error:
-        raise UserError(f"cell {cell.name!r}: {error}", code=error.code) from None
-    if "seed" in cell.set:
-        raise UserError(
-            f"cell {cell.name!r}: 'seed' cannot be set there; list the seeds in 'seeds'", code="seed-in-settings"
-        )
-    if experiment.training.precision == "auto":
-        raise UserError(
-            f"cell {cell.name!r}: training.precision=auto is bf16 on one machine and fp32 on another, and rows are "
-            "compared by their settings; name fp32 or bf16",
-            code="precision-differs-by-machine",
-        )
+        if "seed" in cell.set:
+            raise UserError("'seed' cannot be set there; list the seeds in 'seeds'", code="seed-in-settings")
+        if experiment.training.precision == "auto":
+            raise UserError(
+                "training.precision=auto is bf16 on one machine and fp32 on another, and rows are compared by their "
+                "settings; name fp32 or bf16",
+                code="precision-differs-by-machine",
+            )
     chosen = list(cell.seeds or seeds)
     if experiment.model.kind_of() in kinds("baselines"):
         chosen = chosen[:1]

@@ -19,7 +19,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from fullrank.core.bounds import MOST_ENTRIES, MOST_SEED, MOST_VALUE
-from fullrank.core.errors import UserError, install_extra
+from fullrank.core.errors import UserError, package
 from fullrank.core.spec import Spec
 
 SAMPLERS = ("halton", "tpe")
@@ -157,13 +157,7 @@ def tpe(
     TPE prefers what did well: where few settings are left, all that it asks for may have been tried. The first of
     `spare` that was not is taken then. Needs the extra `tune`. Raises `UserError` where there is none in `spare`.
     """
-    try:
-        import optuna
-    except ImportError:
-        raise UserError(
-            f"the sampler 'tpe' needs optuna, which is not installed: {install_extra('tune')}",
-            code="missing-package",
-        ) from None
+    optuna = package("optuna", "tune", "the sampler 'tpe'")
     kinds = {path: _distribution(some) for path, some in space.items()}
     sampler_seed = int(np.random.SeedSequence([seed, len(tried)]).generate_state(1)[0])
     before = optuna.logging.get_verbosity()

@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import Field, model_validator
 
 from fullrank.core.bounds import MOST_ENTRIES, MOST_ROUNDS, MOST_SEED, SeedNumber
-from fullrank.core.errors import UserError
+from fullrank.core.errors import UserError, in_context
 from fullrank.core.readers import read_text
 from fullrank.core.spec import Spec
 from fullrank.sweeps.jobs import Cell, Job, check_count, check_distinct_folders, check_name, check_seeds, make_jobs
@@ -57,10 +57,8 @@ class Search(Spec):
     @classmethod
     def read(cls, path: str | Path) -> Search:
         """A search from a YAML or JSON file. Raises `UserError` saying what is wrong in it."""
-        try:
+        with in_context(f"{path}: "):
             return cls.from_text(read_text(path))
-        except UserError as error:
-            raise UserError(f"{path}: {error}", code=error.code) from None
 
     @model_validator(mode="after")
     def _every_cell_has_a_space(self) -> Search:

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import Field
 
 from fullrank.core.checks import public
-from fullrank.core.errors import UserError
+from fullrank.core.errors import UserError, no_effect
 from fullrank.core.files import without_dots
 from fullrank.core.locks import folder_lock
 from fullrank.core.log import logger, shown_at
@@ -97,10 +97,7 @@ def prepare(
         "type_col": ("columns.type", check_column("type_col", type_col)),
     }
     if check_column("items_id", items_id) is not None and items is None:
-        raise UserError(
-            f"items_id={items_id!r} names a column of the table of items: give items, or leave it out",
-            code="setting-without-effect",
-        )
+        raise no_effect(f"items_id={items_id!r}", "without a table of items", "give items, or leave it out")
     spec = _with_keywords(spec, named, missing, set)
     with folder_lock(place, "prepare"):
         require_replaceable_store(place, overwrite=overwrite)
@@ -112,9 +109,7 @@ def prepare(
             parts = fitting.parts
         if parts is not None:
             if users is not None:
-                raise UserError(
-                    "a store in parts keeps no table of users: leave out users, or parts", code="setting-without-effect"
-                )
+                raise no_effect("users", "on a store in parts, which keeps no table of users")
             check = fitting.require if fitting is not None else Path.exists
             told = Told(items, spec.columns.item, items_id, source.typed, tuple(notes), _names(events, items, None))
             store = _prepare_parts(source, place, spec, level, parts, engine, master, told, check)
@@ -132,7 +127,7 @@ def check_engine(parts: int | None, engine: Engine, master: str | None) -> None:
     if engine == "spark" and parts is None:
         raise UserError("the engine spark writes stores in parts: say parts=, in how many", code="missing-setting")
     if master is not None and engine != "spark":
-        raise UserError("master is the address of Spark: say engine='spark' too", code="setting-without-effect")
+        raise no_effect("master", "without Spark", "say engine='spark' too")
 
 
 def _with_keywords(spec: Prepare, named: dict[str, tuple[str, Any]], missing: Any, settings: Any) -> Prepare:

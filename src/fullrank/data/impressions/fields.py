@@ -15,7 +15,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from fullrank.core.bounds import MOST_BINS, MOST_COUNT, MOST_LENGTH, MOST_VALUE
 from fullrank.core.constraints import only_with
-from fullrank.core.errors import UserError, did_you_mean, unknown
+from fullrank.core.errors import UserError, in_context, no_such, unknown
 from fullrank.core.readers import read_text
 from fullrank.core.spec import Spec, later, read_tree
 from fullrank.data.impressions.splits import GivenSplit, ImpressionSplit, RandomSplit, TemporalSplit
@@ -32,7 +32,7 @@ class FieldInfo:
     name: str
     kind: Literal["categorical", "numeric", "bag", "sequence"]
     """How it arrives in `Impressions`; a numeric field in buckets is categorical."""
-    size: int
+    size: Annotated[int, Field(ge=0)]
     """Number of ids, missing and unknown included; 0 for numeric."""
     shares: str | None = None
     """The categorical field whose table this bag or sequence uses."""
@@ -166,11 +166,8 @@ class Schema(Spec):
         hashed = [f.name for f in self.fields if isinstance(f, Categorical) and f.hash_buckets is not None]
         for field in self.several():
             if field.shares is not None and field.shares not in owners:
-                raise UserError(
-                    f"field {field.name!r} shares {field.shares!r}, which is no categorical field"
-                    f"{did_you_mean(field.shares, owners)} (categorical: {', '.join(owners) or 'none'})",
-                    code="unknown-categorical-field",
-                )
+                what = f"field {field.name!r}: shares names no categorical field, given"
+                raise no_such(what, field.shares, owners, "categorical", code="unknown-categorical-field")
             if field.extends and field.shares in hashed:
                 raise UserError(
                     f"field {field.name!r}: extends has no effect, {field.shares!r} is hashed and has no vocabulary",
@@ -197,7 +194,5 @@ class Schema(Spec):
 
 def schema_tree(path: str | Path) -> Any:
     """The plain data of a YAML or JSON file, which may say a part of a schema alone."""
-    try:
+    with in_context(f"the schema {str(path)!r} cannot be read: "):
         return read_tree(read_text(path))
-    except UserError as error:
-        raise UserError(f"the schema {str(path)!r} cannot be read: {error}", code=error.code) from None

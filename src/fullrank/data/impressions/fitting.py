@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 from jaxtyping import Int8, Int64
 
-from fullrank.core.errors import UserError
+from fullrank.core.errors import UserError, no_effect
 from fullrank.data import values
 from fullrank.data.impressions import numeric
 from fullrank.data.impressions.encoding import FieldEncoder, Lookup, bag_values, read_labels
@@ -129,10 +129,7 @@ class Fit:
         for at, bag in enumerate(self.multivalued):
             name, column = f"column {bag.name!r} of {what}", frame[bag.name]
             if bag.separator is not None and isinstance(column.dtype, pl.List | pl.Array):
-                raise UserError(
-                    f"{name} holds lists, so separator={bag.separator!r} has no effect; leave it out",
-                    code="setting-without-effect",
-                )
+                raise no_effect(f"separator={bag.separator!r}", f"since {name} holds lists")
             found, lengths = bag_values(column, bag, name)
             counted.missing[bag.name] += int((lengths == 0).sum())
             counted.lengths[at] += np.bincount(part, weights=lengths, minlength=len(PARTS)).astype(np.int64)

@@ -146,8 +146,7 @@ def _prepare_locked(
         scratch = folder / "scratch"  # inside, so that a killed process leaves one folder, which the next one removes
         scratch.mkdir()
         chunks = Chunks(source, spec.columns, scratch)
-        if chunks.rows == 0:
-            raise UserError(f"{source.name} has no rows", code="empty-table")
+        source.require_rows(chunks.rows)
         write_impressions(folder, scratch, chunks, spec, source.typed, facts, say)
     return _opened(place, say)
 

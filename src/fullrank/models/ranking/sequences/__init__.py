@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from fullrank.core.bounds import MOST_ENTRIES, MOST_LENGTH
 from fullrank.core.constraints import only_with
-from fullrank.core.errors import UserError, did_you_mean
+from fullrank.core.errors import UserError, no_effect, no_such
 from fullrank.core.spec import Spec
 from fullrank.data.impressions.fields import FieldInfo
 
@@ -83,7 +83,7 @@ def require_once(setting: str, groups: Groups) -> None:
             f"{setting} names {twice!r} twice; each sequence stands in one group, once", code="repeated-field"
         )
     if not all(groups):
-        raise UserError(f"{setting} has a group without names: leave it out", code="setting-without-effect")
+        raise no_effect(setting, "of a group without names")
 
 
 def require_targets(setting: str, names: Sequence[str], fields: Sequence[FieldInfo]) -> None:
@@ -91,11 +91,8 @@ def require_targets(setting: str, names: Sequence[str], fields: Sequence[FieldIn
     allowed = with_target(fields)
     for name in names:
         if name not in allowed:
-            raise UserError(
-                f"{setting} names {name!r}, no sequence that shares the table of a categorical field"
-                f"{did_you_mean(name, allowed)} (allowed: {', '.join(allowed) or 'none'})",
-                code="unknown-field",
-            )
+            what = f"{setting}: no sequence that shares the table of a categorical field is called"
+            raise no_such(what, name, allowed, code="unknown-field")
 
 
 def with_target(fields: Sequence[FieldInfo]) -> list[str]:
