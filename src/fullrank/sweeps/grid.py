@@ -17,13 +17,13 @@ from fullrank.core.errors import UserError, brief, in_context, no_effect
 from fullrank.core.readers import read_text
 from fullrank.core.spec import Spec
 from fullrank.sweeps.jobs import (
+    DIFFERENT,
     Cell,
     Job,
     Split,
     check_count,
     check_distinct_folders,
     check_name,
-    check_seeds,
     evaluation_name,
     make_jobs,
     recipe_label,
@@ -50,7 +50,7 @@ class Grid(Spec):
     settings that change together."""
     set: dict[str, Any] = Field(default_factory=dict)
     """Settings of every cell; a cell's own come after."""
-    seeds: tuple[SeedNumber, ...] = Field((0,), min_length=1, max_length=MOST_ENTRIES)
+    seeds: Annotated[tuple[SeedNumber, ...], DIFFERENT] = Field((0,), min_length=1, max_length=MOST_ENTRIES)
     """Each cell runs once per seed; a baseline, which draws nothing, with the first alone."""
     order: Literal["cells", "seeds"] = "cells"
     """All seeds of a cell before the next cell, or one seed of all cells before the next seed."""
@@ -69,7 +69,6 @@ class Grid(Spec):
     @model_validator(mode="after")
     def _has_cells(self) -> Grid:
         check_name(self.name)
-        check_seeds(self.seeds)
         names = [evaluation_name(settings) for settings in self.evaluate_also]
         if len(set(names)) < len(names) or "" in names:
             raise UserError(

@@ -16,6 +16,7 @@ from jaxtyping import Int64
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from fullrank.core.bounds import MOST_SEED, Seconds, Share
+from fullrank.core.constraints import needs
 from fullrank.core.errors import UserError, no_effect, unknown
 from fullrank.core.random import uniform_of_rows
 from fullrank.core.spec import Spec
@@ -63,9 +64,9 @@ class TemporalSplit(_Shared):
     """
 
     kind: Literal["temporal"] = "temporal"
-    validation_from: Seconds | str | None = None
+    validation_from: Annotated[Seconds | str | None, needs("test_from")] = None
     """The first moment of validation, seconds since 1970 or an ISO 8601 date; None goes by `shares`."""
-    test_from: Seconds | str | None = None
+    test_from: Annotated[Seconds | str | None, needs("validation_from")] = None
     """The first moment of the test, likewise."""
 
     @field_validator("validation_from", "test_from", mode="before")
@@ -75,10 +76,6 @@ class TemporalSplit(_Shared):
 
     @model_validator(mode="after")
     def _sound(self) -> TemporalSplit:
-        if (self.validation_from is None) != (self.test_from is None):
-            raise UserError(
-                "validation_from and test_from go together: give both moments, or neither", code="missing-setting"
-            )
         if self.moments is not None:
             if self.shares != type(self).model_fields["shares"].default:
                 raise no_effect("shares", "with validation_from and test_from")

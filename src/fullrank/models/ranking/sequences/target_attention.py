@@ -31,7 +31,6 @@ from fullrank.models.ranking.sequences import (
     Groups,
     SequenceSpec,
     TargetPooling,
-    require_once,
     require_targets,
     with_target,
 )
@@ -51,7 +50,6 @@ class TargetAttention(SequenceSpec):
 
     @model_validator(mode="after")
     def _groups_are_sound(self) -> TargetAttention:
-        require_once("together", self.together)
         alone = next((group for group in self.together if len(group) == 1), None)
         if alone is not None:
             raise no_effect(f"together={[list(alone)]}", "on a sequence alone", "leave it out, or name two or more")
