@@ -172,7 +172,7 @@ def check_bounds(name: str, given: Any, bounds: Sequence[Any]) -> Any:
     """A number within the bounds of a pydantic `Field`. Raises `UserError` for one outside of them."""
     limits = [(sign, getattr(bound, sign)) for bound in bounds for sign in SIGNS if hasattr(bound, sign)]
     if not all(getattr(operator, sign)(given, limit) for sign, limit in limits):
-        told = " and ".join(f"{SIGNS[sign]} {limit:,}" for sign, limit in limits)
+        told = " and ".join(f"{SIGNS[sign]} {limit:,}" if limit < math.inf else "finite" for sign, limit in limits)
         raise UserError(f"{name}={brief(given, 80)} must be {told}", code="setting-out-of-range")
     return given
 
@@ -193,9 +193,8 @@ def check_whole(name: str, given: Any, least: int, most: int = MOST) -> int:
     if isinstance(given, bool) or not isinstance(given, int | np.integer):
         raise UserError(f"{name}={brief(given, 80)} is not a whole number", code="not-a-whole-number")
     if not least <= int(given) <= most:
-        raise UserError(
-            f"{name}={brief(given, 80)} must be at least {least} and at most {most}", code="setting-out-of-range"
-        )
+        told = f"at least {least:,}" + (f" and at most {most:,}" if most < MOST else "")
+        raise UserError(f"{name}={brief(given, 80)} must be {told}", code="setting-out-of-range")
     return int(given)
 
 

@@ -210,7 +210,10 @@ def test_attention_and_search_find_what_pooling_hides() -> None:
     ("settings", "said"),
     [
         (("sequences.most=3",), ("setting-without-effect", "most=3", "search")),
-        ((f"sequences.{SEARCH}", "sequences.search=[[kinds],[kinds]]"), ("repeated-field", "'kinds'", "search")),
+        (
+            (f"sequences.{SEARCH}", "sequences.search=[[kinds],[kinds]]"),
+            ("repeated-field", "'kinds'", "search: each sequence once"),
+        ),
         (("sequences.search=[[]]",), ("setting-without-effect", "search")),
         ((ATTENTION, "sequences.together=[[history]]"), ("setting-without-effect", "together", "history")),
         ((ATTENTION, "sequences.together=[[history,kinds,history]]"), ("repeated-field", "'history'")),
