@@ -68,7 +68,7 @@ def read_ladder(path: str | Path, *, metric: str | None = None, columns: ColumnN
         return read_rows(file, metric)
     from fullrank.data.frames import InputTable
 
-    source = InputTable(file, "the runs")
+    source = InputTable(file, "the table of runs")
     frame = source.infer(source.read(source.columns), keep_text=())
     source.require_rows(len(frame))
     series = Counter(found[1] for name in frame.columns if (found := EPOCH.fullmatch(name)))
@@ -92,7 +92,7 @@ def as_ladder(source: Ladder | str | Path) -> Ladder:
 def _wide(frame: pl.DataFrame, source: InputTable, metric: str | None, named: ColumnNames, series: list[str]) -> Ladder:
     if metric is None and len(series) > 1:
         raise UserError(
-            f"{source.name} hold {', '.join(series)} by epochs; choose one with --metric", code="several-metrics"
+            f"{source.name} holds {', '.join(series)} by epochs; choose one with --metric", code="several-metrics"
         )
     if metric is not None and metric not in series:
         raise unknown("metric", metric, series)
@@ -101,7 +101,7 @@ def _wide(frame: pl.DataFrame, source: InputTable, metric: str | None, named: Co
     epochs, columns = [epoch for epoch, _ in found], [name for _, name in found]
     if len(set(epochs)) < len(epochs):
         raise UserError(
-            f"{source.name} name an epoch of {base} twice ({', '.join(columns)}); keep one column for each",
+            f"{source.name} names an epoch of {base} twice ({', '.join(columns)}); keep one column for each",
             code="repeated-column",
         )
     values = np.stack([_numbers(frame[name], source, empty=True) for name in columns], 1)

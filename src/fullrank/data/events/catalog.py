@@ -292,7 +292,7 @@ def kept_column(
     Raises `UserError` where it is missing, lacks values, or is of another type.
     """
     if name not in frame.columns:
-        raise UserError(f"the item table has no column {name!r}: {how}", code=f"items-without-{what}")
+        raise UserError(f"the items have no {what} (column {name!r}): {how}", code=f"items-without-{what}")
     column = frame[name]
     if column.dtype != dtype or getattr(column.dtype, "inner", None) != inner or column.null_count():
         held = dtype.__name__ + (f" of {inner.__name__}" if inner else "")

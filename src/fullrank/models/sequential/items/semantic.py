@@ -203,7 +203,7 @@ def score_by_parts(vectors: Float[Tensor, "B D"], items: SemanticItems) -> CodeS
 
 def read_codes(catalog: Catalog) -> tuple[Int[Tensor, "V K"], tuple[int, ...]]:
     """Codes [V, K] and the sizes of their levels. Raises `UserError` where the columns are missing or are none."""
-    how = "make codes by `fullrank encode STORE --out FOLDER`, then set model.items.codes=FOLDER"
+    how = "make them by `fullrank encode STORE --out FOLDER`, then set model.items.codes=FOLDER"
     cells = kept_column(catalog.frame, CODES, "codes", pl.Array, pl.UInt16, how)
     sizes = kept_column(catalog.frame, SIZES, "codes", pl.Array, pl.Int32, how)
     most = tuple(int(n) for n in sizes[0])
