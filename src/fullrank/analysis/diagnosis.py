@@ -112,7 +112,7 @@ class Diagnosis:
             rows = read_jsonl(path, torn=False)
             wrong = [f"line {number} is {brief(one)}" for number, one in enumerate(rows, 1) if not is_row(one)]
             if wrong or not rows:
-                raise UserError(wrong[0] if wrong else "it holds 0 rows")
+                raise UserError(wrong[0] if wrong else "it holds 0 rows", code="file-damaged")
         return Diagnosis(tuple(rows))
 
 

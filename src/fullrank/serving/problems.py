@@ -50,7 +50,7 @@ RETRY_AFTER = {BUSY: 1, AWAY: 1}
 HIDDEN = frozenset(
     """
     already-there data-not-needed export-of-other-run file-damaged file-error file-unreadable fisher-of-other-model
-    folder-locked folder-not-empty folder-not-writable folder-of-others foreign-files history-store-damaged
+    folder-locked folder-not-empty folder-of-others foreign-files history-store-damaged
     id-types-differ index-of-other-vectors inside-a-store items-without-codes keys-writable manifest-incomplete
     manifest-invalid-spec missing-file missing-folder missing-package missing-store network-disk newer-history-store
     no-epochs no-histories no-logged-answers no-new-items not-a-folder not-a-history-store not-a-keys-file

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import builtins
+import sys
 
 import numpy as np
 import polars as pl
@@ -305,14 +305,7 @@ def test_refusals(monkeypatch) -> None:
         spec().build(6, worded())
     with refused("file-unreadable", "nowhere.model"):
         known(spec(tokeniser="nowhere.model"))
-    real = builtins.__import__
-
-    def without(name, *rest, **more):
-        if name == "sentencepiece":
-            raise ImportError(name)
-        return real(name, *rest, **more)
-
-    monkeypatch.setattr(builtins, "__import__", without)
+    monkeypatch.setitem(sys.modules, "sentencepiece", None)
     with refused("missing-package", "[text]"):
         known()
 

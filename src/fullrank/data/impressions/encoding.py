@@ -127,7 +127,7 @@ def is_categorical(field: AnyField) -> bool:
 
 def vocabulary_owner(field: AnyField) -> str:
     """The name of the field whose vocabulary it uses."""
-    return (getattr(field, "shares", None)) or field.name
+    return field.shares or field.name
 
 
 def read_labels(series: pl.Series, threshold: float | None, what: str) -> UInt8[np.ndarray, "R"]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -32,7 +32,7 @@ class FieldInfo:
     name: str
     kind: Literal["categorical", "numeric", "bag", "sequence"]
     """How it arrives in `Impressions`; a numeric field in buckets is categorical."""
-    size: Annotated[int, Field(ge=0)]
+    size: Annotated[int, Field(ge=0, strict=True)]
     """Number of ids, missing and unknown included; 0 for numeric."""
     shares: str | None = None
     """The categorical field whose table this bag or sequence uses."""
@@ -41,6 +41,7 @@ class FieldInfo:
 class Categorical(Spec):
     """One value of many: text, whole numbers or booleans."""
 
+    shares: ClassVar[None] = None
     kind: Literal["categorical"] = "categorical"
     name: str = Field(min_length=1)
     """Column of the table."""
@@ -53,6 +54,7 @@ class Categorical(Spec):
 class Numeric(Spec):
     """A number. Missing ones become 0 and are marked."""
 
+    shares: ClassVar[None] = None
     kind: Literal["numeric"] = "numeric"
     name: str = Field(min_length=1)
     """Column of the table."""

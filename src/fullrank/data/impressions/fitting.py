@@ -13,7 +13,7 @@ from fullrank.core.errors import UserError, no_effect
 from fullrank.data import values
 from fullrank.data.impressions import numeric
 from fullrank.data.impressions.encoding import FieldEncoder, Lookup, bag_values, read_labels
-from fullrank.data.impressions.fields import Categorical, Numeric, Schema
+from fullrank.data.impressions.fields import AnyField, Categorical, Numeric, Schema
 from fullrank.data.impressions.splits import PARTS
 from fullrank.data.impressions.vocabulary import Counts, Hashed, Vocabulary, as_whole_numbers, canonical
 
@@ -162,7 +162,7 @@ class Fit:
     def vocabularies(self) -> dict[str, pl.DataFrame]:
         """`value` and `count` in the order of ids, by field."""
         if self._tables is None:
-            least = {field.name: getattr(field, "min_count", 1) for field in self.schema.fields}
+            least = {field.name: field.min_count for field in self.schema.fields if not isinstance(field, Numeric)}
             self._tables = {
                 name: counts.table(*self._others(name), least=least[name], numbers=not self.typed)
                 for name, counts in self._counted.items()
@@ -194,7 +194,5 @@ class Fit:
         return self.counted.manifest(len(groups) if (groups := self.groups()) is not None else None)
 
 
-def _has_vocabulary(field: Any) -> bool:
-    shares = getattr(field, "shares", None) is not None
-    hashed = getattr(field, "hash_buckets", None) is not None
-    return not isinstance(field, Numeric) and not shares and not hashed
+def _has_vocabulary(field: AnyField) -> bool:
+    return not isinstance(field, Numeric) and field.shares is None and field.hash_buckets is None

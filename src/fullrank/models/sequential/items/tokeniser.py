@@ -71,8 +71,9 @@ class TextTokeniser:
             self.pieces: list[str] = self._processor.id_to_piece(list(range(self.size)))
             """The text of each token."""
         except (RuntimeError, ValueError) as error:  # a UnicodeDecodeError too
-            reason = _reason(error)
-            raise UserError(f"{where} is no SentencePiece model of ours: {reason}", code="tokeniser-damaged") from None
+            raise UserError(
+                f"{where} is damaged, or no SentencePiece model of ours: {_reason(error)}", code="tokeniser-damaged"
+            ) from None
         self.model = model
 
     @classmethod

@@ -168,7 +168,8 @@ class UniSRecItems(Items):
                 continue
             if learned is None or learned.shape != parameter.shape:
                 has = "none" if learned is None else f"one of shape {tuple(learned.shape)}"
-                raise other_items(f"{name} ({has}, needed {tuple(parameter.shape)}) or text vectors of another model")
+                needed = f"{tuple(parameter.shape)}, of text vectors of the same model"
+                raise other_items(f"{name} ({has}, needed {needed})")
             found[name] = learned
         return found
 

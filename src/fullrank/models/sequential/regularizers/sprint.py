@@ -119,6 +119,13 @@ class Sprint(PenaltySpec):
         return SprintPenalty(self)
 
 
+def _lacking(model: Any, what: str, remedy: str) -> UserError:
+    return UserError(
+        f"sprint: {type(model.encoder).__name__} has no {what}: {remedy}, or choose another encoder",
+        code="nothing-to-regularise",
+    )
+
+
 class SprintPenalty(Penalty):
     """Buffers: a right vector for each matrix (each head of a value projection)."""
 
@@ -142,20 +149,14 @@ class SprintPenalty(Penalty):
         for module in mixers:
             self._check_columns(module)
         norm = getattr(model.encoder, "norm_output", None)
-        apart = self.spec.projections != "attention"
-        lacking = {
-            "attention": bool(self.spec.attention) and not mixers,
-            "feed_forward (and embedding apart)": bool(self.spec.feed_forward) and not feeds,
-            f"projections={self.spec.projections}, a feed-forward for each attention": apart
-            and len(mixers) != len(feeds),
-            "final_gain, a final norm with a gain": self.spec.final_gain and getattr(norm, "weight", None) is None,
-        }
-        if any(lacking.values()):
-            what = " and ".join(name for name, lacks in lacking.items() if lacks)
-            raise UserError(
-                f"sprint: {type(model.encoder).__name__} has nothing for {what}: leave it out, or take another encoder",
-                code="nothing-to-regularise",
-            )
+        if self.spec.attention and not mixers:
+            raise _lacking(model, "attention to read", "set attention=0")
+        if self.spec.feed_forward and not feeds:
+            raise _lacking(model, "feed-forward to read", "set feed_forward=0 (and embedding apart)")
+        if self.spec.projections != "attention" and len(mixers) != len(feeds):
+            raise _lacking(model, "feed-forward beside each attention", "set projections=attention")
+        if self.spec.final_gain and getattr(norm, "weight", None) is None:
+            raise _lacking(model, "final norm with a gain", "leave final_gain out")
         self._final = (norm,) if self.spec.final_gain else ()
         self._blocks = mixers, feeds
         names = [("mixer", mixers)] if self.spec.value_norms != "none" else []
