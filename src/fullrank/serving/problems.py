@@ -58,7 +58,7 @@ HIDDEN = frozenset(
     not-a-recommender not-a-run not-an-answer-log not-an-evaluation not-an-onnx-export not-text not-written
     option-of-other-problem other-evaluation-there other-lists-there other-vectors out-of-memory recipe-not-importable
     run-not-finished same-folder spec-cannot-be-built store-differs store-not-opened store-of-other-problem
-    tokeniser-damaged tokeniser-unknown-token unfit-store-server unknown-format version-name-taken
+    tokeniser-damaged unfit-store-server unknown-format version-name-taken
     weights-differ-from-spec weights-not-finite wrong-folder wrong-format-version
     """.split()
 )
