@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -102,9 +103,8 @@ def test_an_engine_that_cannot_run_is_told_before_costs_are_measured(
         raise AssertionError("the costs were measured")
 
     monkeypatch.setattr(runner, "measure_costs", measured)
-    monkeypatch.setattr("importlib.util.find_spec", lambda name, *_: None)
+    monkeypatch.setitem(sys.modules, "ray", None)
     with refused("missing-package", "[ray]"):
         swept.outcome("[sasrec]", engine=RayEngine("local"))
-    monkeypatch.setattr("importlib.util.find_spec", lambda name, *_: name)
     with refused("invalid-address", "'everywhere'", "HOST:PORT"):
         swept.outcome("[sasrec]", engine=RayEngine("everywhere"))

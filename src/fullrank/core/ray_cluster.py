@@ -17,9 +17,8 @@ ANSWER_SECONDS = 10.0
 """How long the head of a cluster may take to accept a connection."""
 
 
-def require_ray(address: Any) -> None:
-    """Raise `UserError` where the package ray is missing, or `address` is none."""
-    package("ray", "ray", "this")
+def require_ray(address: Any) -> Any:
+    """The module `ray`. Raises `UserError` where `address` is none, or the package is missing."""
     name = address if isinstance(address, str) else ""
     host, _, port = name.rpartition(":")
     if name not in ("auto", "local") and not (host and port.isascii() and port.isdigit()):
@@ -28,6 +27,7 @@ def require_ray(address: Any) -> None:
             "belongs to), local (one is started here), or HOST:PORT of its head",
             code="invalid-address",
         )
+    return package("ray", "ray", "this")
 
 
 @contextmanager
@@ -37,10 +37,8 @@ def ray_cluster(address: str) -> Iterator[Any]:
     A connection that this process has already is used and stays; an address of another cluster is then an error.
     Raises `UserError`, also where no cluster answers.
     """
-    require_ray(address)
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is sent anywhere unless the user asks for it
-    import ray
-
+    ray = require_ray(address)
     if ray.is_initialized():
         used = ray.get_runtime_context().gcs_address
         if address not in ("auto", used):

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import reduce
 from types import EllipsisType
 from typing import Any, TypeVar
 
@@ -53,13 +54,15 @@ def event_columns(columns: Any, user_col: Any, item_col: Any, time_col: Any) -> 
 def with_keywords(spec: S, keywords: Mapping[str, tuple[str, Any]], settings: Any) -> S:
     """A spec with keywords (name -> dotted setting and value) and then dotted settings (`set=`) in it.
 
-    Raises `UserError` where both say the same setting.
+    Raises `UserError` where two of them, or the spec and a keyword, say the same setting.
     """
     settings = check_overrides(settings)
     asked = {read_setting(text)[0] for text in settings}
-    tree = spec.dump()
+    tree, default = spec.dump(), type(spec)().dump()
     for name, (path, value) in keywords.items():
-        if path in asked:
-            raise UserError(f"{path} is given twice, by {name}= and by set=; keep one", code="given-twice")
+        there, usual = (reduce(dict.__getitem__, path.split("."), one) for one in (tree, default))
+        if path in asked or there != usual:
+            where = "set=" if path in asked else f"spec.{path}"
+            raise UserError(f"{path} is given twice, by {name}= and by {where}; keep one", code="given-twice")
         put_setting(tree, path, value)
     return type(spec).parse(tree).override(*settings)

@@ -256,13 +256,13 @@ def _known_ids(given: pl.Series | list[list[Any]], catalog: Catalog) -> Jagged |
     return Jagged.from_pairs(rows[ids >= 0], ids[ids >= 0], len(given))
 
 
-def check_columns(columns: Any) -> tuple[str, ...]:
+def check_columns(columns: Any, counts: tuple[int, ...] = (2, 3)) -> tuple[str, ...]:
     """The names of the columns of user, item and, where there is a third, time. Raises `UserError` for others."""
     names = columns if isinstance(columns, Sequence) and not isinstance(columns, str) else ()
-    if len(names) not in (2, 3) or not all(isinstance(name, str) for name in names):
+    if len(names) not in counts or not all(isinstance(name, str) for name in names):
         raise UserError(
-            f"columns={brief(columns)}: name two or three, user, item and time, such as ('user_id', 'item_id', "
-            "'timestamp')",
+            f"columns={brief(columns)}: name {' or '.join(map(str, counts))}, user, item and time, such as ('user_id', "
+            "'item_id', 'timestamp')",
             code="not-column-names",
         )
     if len(set(columns)) < len(columns):

@@ -95,10 +95,12 @@ def prepare(
         "rating_col": ("columns.rating", check_column("rating_col", rating_col)),
         "weight_col": ("columns.weight", check_column("weight_col", weight_col)),
         "type_col": ("columns.type", check_column("type_col", type_col)),
+        "missing": ("missing", missing),
     }
+    given = {name: pair for name, pair in named.items() if pair[1] is not (... if name == "time_col" else None)}
     if check_column("items_id", items_id) is not None and items is None:
         raise no_effect(f"items_id={items_id!r}", "without a table of items", "give items, or leave it out")
-    spec = _with_keywords(spec, named, missing, set)
+    spec = with_keywords(spec, given, set)
     with folder_lock(place, "prepare"):
         require_replaceable_store(place, overwrite=overwrite)
         level = shown_at(progress)
@@ -128,23 +130,6 @@ def check_engine(parts: int | None, engine: Engine, master: str | None) -> None:
         raise UserError("the engine spark writes stores in parts: say parts=, in how many", code="missing-setting")
     if master is not None and engine != "spark":
         raise no_effect("master", "without Spark", "say engine='spark' too")
-
-
-def _with_keywords(spec: Prepare, named: dict[str, tuple[str, Any]], missing: Any, settings: Any) -> Prepare:
-    """The spec with what keywords say. Raises `UserError` where both name columns, and for what has no effect."""
-    given = {
-        name: (path, value) for name, (path, value) in named.items()
-        if value is not (... if name == "time_col" else None)
-    }  # fmt: skip
-    if given and spec.columns != Columns():
-        raise UserError(
-            f"columns are named twice, by spec.columns and by {next(iter(given))}=; keep one", code="given-twice"
-        )
-    if missing is not None:
-        if spec.missing != "error":
-            raise UserError("missing is given twice, by spec.missing and by missing=; keep one", code="given-twice")
-        given["missing"] = ("missing", missing)
-    return with_keywords(spec, given, settings)
 
 
 def _prepare_locked(
