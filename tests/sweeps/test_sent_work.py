@@ -37,8 +37,8 @@ def sent(store: Store, out: Path, placed: Path | None = None) -> SentWork:
 def test_the_path_of_the_store_travels_and_the_row_is_the_same(
     store: Store, out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    opened, real = list[Path](), sent_work.open_store
-    monkeypatch.setattr(sent_work, "open_store", lambda path: opened.append(path) or real(path))
+    opened, real = list[Path](), sent_work.open_same_store
+    monkeypatch.setattr(sent_work, "open_same_store", lambda path, known: opened.append(path) or real(path, known))
     one = sent(store, out, tmp_path / "disk")
     assert len(pickle.dumps(one)) < 5000 < len(pickle.dumps(store))
     row = one.run("cpu")
