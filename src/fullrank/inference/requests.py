@@ -34,9 +34,6 @@ COLUMNS = USUAL
 """Names of the columns of a table of histories: user, item, time."""
 STEP = 86_400
 """Seconds between events without times, under `untimed="even"`."""
-UNTIMED = ("auto", "error", "even")
-"""What becomes of histories without times, of a model that reads them: lists even and with a note, tables an error;
-always an error; or the last event now and the others a day apart."""
 
 
 @dataclass(frozen=True)
@@ -81,8 +78,6 @@ def read_histories(
 
     A table is put in order as `prepare` does it, by `values.in_time`, whether or not the model reads times.
     """
-    check_choice("unknown", unknown, ("skip", "error"))
-    check_choice("untimed", untimed, UNTIMED)
     check_choice("time_unit", time_unit, get_args(values.Unit))
     columns = check_columns(columns)
     listed = isinstance(histories, Mapping) or (

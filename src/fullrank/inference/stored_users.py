@@ -10,12 +10,11 @@ import numpy as np
 import polars as pl
 from jaxtyping import Int
 
-from fullrank.core.checks import check_choice
 from fullrank.core.errors import UserError, brief
 from fullrank.data import values
 from fullrank.data.events.catalog import Catalog
 from fullrank.data.events.store import Store
-from fullrank.inference.requests import UNTIMED, FlatEvents, RequestBatch, batch_of
+from fullrank.inference.requests import FlatEvents, RequestBatch, batch_of
 
 Users = Sequence[Any] | pl.Series | Any
 """Ids of users: a list, an array or a Series."""
@@ -37,9 +36,6 @@ def read_users(
     The store may be another one than the model was trained on: its items are found by their external ids. Nothing here
     goes through users one by one.
     """
-    check_choice("unknown_users", unknown_users, UNKNOWN_USERS)
-    check_choice("unknown", unknown, ("skip", "error"))
-    check_choice("untimed", untimed, UNTIMED)
     if data is None:
         raise UserError("users are looked up in a prepared store: name it by data=", code="missing-store")
     store = data if isinstance(data, Store) else Store.open(data)

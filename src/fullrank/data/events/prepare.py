@@ -19,7 +19,7 @@ from fullrank.core.errors import UserError, no_effect
 from fullrank.core.files import without_dots
 from fullrank.core.locks import folder_lock
 from fullrank.core.log import logger, shown_at
-from fullrank.data.column_names import TimeColumn, check_column, check_time_column, with_keywords
+from fullrank.data.column_names import TimeColumn, with_keywords
 from fullrank.data.events import spark, splits, stream, write
 from fullrank.data.events.filters import Missing, Prepare, k_core, of_types, rated, without_duplicates
 from fullrank.data.events.needed_memory import parts_to_fit
@@ -88,17 +88,17 @@ def prepare(
     place = without_dots(Path(out))
     check_engine(parts, engine, master)
     named = {
-        "user_col": ("columns.user", check_column("user_col", user_col)),
-        "item_col": ("columns.item", check_column("item_col", item_col)),
-        "time_col": ("columns.time", check_time_column(time_col)),
+        "user_col": ("columns.user", user_col),
+        "item_col": ("columns.item", item_col),
+        "time_col": ("columns.time", time_col),
         "time_unit": ("columns.time_unit", time_unit),
-        "rating_col": ("columns.rating", check_column("rating_col", rating_col)),
-        "weight_col": ("columns.weight", check_column("weight_col", weight_col)),
-        "type_col": ("columns.type", check_column("type_col", type_col)),
+        "rating_col": ("columns.rating", rating_col),
+        "weight_col": ("columns.weight", weight_col),
+        "type_col": ("columns.type", type_col),
         "missing": ("missing", missing),
     }
     given = {name: pair for name, pair in named.items() if pair[1] is not (... if name == "time_col" else None)}
-    if check_column("items_id", items_id) is not None and items is None:
+    if items_id is not None and items is None:
         raise no_effect(f"items_id={items_id!r}", "without a table of items", "give items, or leave it out")
     spec = with_keywords(spec, given, set)
     with folder_lock(place, "prepare"):

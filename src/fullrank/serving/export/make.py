@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fullrank.core.checks import check_flag, check_path, check_type, check_whole
+from fullrank.core.checks import check_flag, check_type, check_whole
 from fullrank.core.errors import UserError, unknown
 from fullrank.core.files import copy_file, open_whole, whole_folder, without_dots
 from fullrank.core.jagged import Jagged
@@ -65,7 +65,7 @@ def export_run(
     check_to(to)
     check_flag("int8", int8)
     check_flag("logs", logs)
-    place = without_dots(check_path("out", out))
+    place = without_dots(out)
     ranking = run.spec.problem == "ranking"
     given = {"k": k, "seen": seen, "int8": int8 or None, "data": data, "logs": logs or None}
     _refuse_idle(to, ranking, given, needs_store=run.needs_store)
