@@ -78,7 +78,7 @@ def read_json(path: str | Path) -> dict[str, Any]:
         refuse_special(path)
         tree = read_json_text(read_bytes(path))
         if not isinstance(tree, dict):
-            raise _Refused(f"it is {brief(tree, 80)}, no object", code="not-an-object")
+            raise _Refused(f"it holds {brief(tree, 80)}, no object", code="not-an-object")
         return tree
     except FileNotFoundError:
         raise missing_file(path) from None
