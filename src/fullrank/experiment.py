@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from fullrank.core.bounds import MOST_COUNT, MOST_EPOCHS, MOST_FACTOR, MOST_PARTS, MOST_SEED, MOST_VALUE
-from fullrank.core.errors import UserError, did_you_mean, unknown
+from fullrank.core.errors import UserError, in_context, no_such, unknown
 from fullrank.core.readers import read_text
 from fullrank.core.registry import Room, find, kinds
 from fullrank.core.spec import Spec, later
@@ -143,10 +143,8 @@ def find_experiment(name: str | Path) -> Experiment:
     """The experiment of a recipe by its name, of a function ``module:function``, or of a YAML or JSON file."""
     path = Path(name)
     if path.suffix in (".yaml", ".yml", ".json"):
-        try:
+        with in_context(f"the experiment {path}: "):
             return Experiment.from_text(read_text(path))
-        except UserError as error:
-            raise UserError(f"the experiment {path}: {error}", code=error.code) from None
     if ":" in str(name):
         return _from_function(str(name))
     if str(name) not in kinds("recipes"):
@@ -169,11 +167,7 @@ def _from_function(name: str) -> Experiment:
     recipes = [n for n, f in vars(module).items() if callable(f) and getattr(f, "__module__", "") == place]
     recipes = [n for n in recipes if not n.startswith("_") and not isinstance(getattr(module, n), type)]
     if function not in recipes:
-        raise UserError(
-            f"{place} has no recipe {function!r}{did_you_mean(function, recipes)} (allowed: "
-            f"{', '.join(recipes) or 'none'})",
-            code="unknown-recipe",
-        )
+        raise no_such(f"{place} has no recipe", function, recipes, code="unknown-recipe")
     try:
         made = getattr(module, function)()
     except TypeError as error:

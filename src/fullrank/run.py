@@ -16,11 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import TypeAdapter, ValidationError
 from torch import nn
 
-from fullrank.core.errors import UserError, brief, command_line
+from fullrank.core.errors import UserError, brief, command_line, in_context
 from fullrank.core.files import copy_file, foreign_files, whole_folder, write_json, write_text
-from fullrank.core.readers import read_json, read_jsonl
+from fullrank.core.readers import missing_file, read_json, read_jsonl
+from fullrank.core.spec import error_sentence
 from fullrank.core.tensor_files import read_tensors, write_tensors
 from fullrank.data import manifest as manifests
 from fullrank.data.events.catalog import Catalog
@@ -29,7 +31,7 @@ from fullrank.data.impressions import encoder_files
 from fullrank.data.impressions.encoding import FieldEncoder
 from fullrank.data.impressions.fields import FieldInfo
 from fullrank.data.impressions.store import AnyStore, ImpressionStore, check_store, open_store
-from fullrank.data.manifest import damaged_file, is_count, is_store, sha256_file
+from fullrank.data.manifest import damaged_file, is_store, sha256_file
 from fullrank.experiment import Experiment
 from fullrank.models.ranking.calibration import Calibration
 from fullrank.ops.model_memory import build_to_train, build_within
@@ -80,10 +82,8 @@ class Run:
         logged. Metrics are looked at by `rows` alone: inference does not need them.
         """
         folder, manifest = open_manifest(path)
-        try:
+        with in_context(f"{folder / SPEC}: "):
             run = cls(folder, Experiment.parse(read_json(folder / SPEC)), manifest)
-        except UserError as error:
-            raise UserError(f"{folder / SPEC}: {error}", code=error.code) from None
         calibrated = (CALIBRATION,) * (manifest["format_version"] == FORMAT)
         require_listed(manifest, folder, (ITEMS,) if run.spec.clicks is None else (*ENCODER, *calibrated))
         return run
@@ -96,7 +96,7 @@ class Run:
         entry = self.manifest["files"].get(name) if self.manifest.get("format_version", 0) >= HASHED else None
         if entry is not None:
             if not (self.path / name).is_file():
-                raise UserError(f"{str(self.path / name)!r} is missing; {AGAIN}", code="missing-file")
+                raise missing_file(self.path / name, AGAIN)
             manifests.check_hash(self.path, name, entry, AGAIN)
         return self.path / name
 
@@ -162,31 +162,11 @@ class Run:
         """The fields that a ranking model reads."""
         if not self.needs_store:
             return self.encoder().fields
-        tree = read_json(self.path / "fields.json")
+        path = self.path / "fields.json"
         try:
-            found = tuple(FieldInfo(**one) for one in tree["fields"])  # types are checked below
-        except (KeyError, TypeError) as error:
-            raise UserError(
-                f"{self.path / 'fields.json'} does not list fields but {brief(tree.get('fields'), 80)} ({error}); "
-                "the folder is damaged",
-                code="file-damaged",
-            ) from None
-        for field in found:
-            named = isinstance(field.name, str) and isinstance(field.shares, str | None)
-            if not named or field.kind not in ("categorical", "numeric", "bag", "sequence"):
-                raise damaged_file(
-                    self.path / "fields.json",
-                    f"it lists a field of kind {brief(field.kind, 40)}, named {brief(field.name, 40)}, that shares the "
-                    f"table of {brief(field.shares, 40)}",
-                    AGAIN,
-                )
-            if not is_count(field.size):
-                raise UserError(
-                    f"{self.path / 'fields.json'} gives the field {brief(field.name, 80)} the size "
-                    f"{brief(field.size, 80)}, which is no count; the folder is damaged",
-                    code="file-damaged",
-                )
-        return found
+            return tuple(TypeAdapter(list[FieldInfo]).validate_python(read_json(path).get("fields")))
+        except ValidationError as error:
+            raise damaged_file(path, error_sentence(error), AGAIN) from None
 
     def trained_until(self, data: AnyStore | str | Path | None = None) -> int | None:
         """The time of the last training impression of a ranking model (seconds); None where its store had no times.
@@ -197,10 +177,7 @@ class Run:
             return _impressions_of(self, data, "by data=").trained_until
         found = self.manifest["data"].get("trained_until")
         if found is not None and type(found) is not int:
-            raise UserError(
-                f"{self.path / 'manifest.json'} says trained_until {found!r}, which is no time; {AGAIN}",
-                code="file-damaged",
-            )
+            raise damaged_file(self.path / manifests.NAME, f"it says trained_until {found!r}, which is no time", AGAIN)
         return found
 
     def model(self, encoder: FieldEncoder | None = None) -> nn.Module:
@@ -392,36 +369,23 @@ def _check_rows(fields: Sequence[FieldInfo], tensors: dict[str, torch.Tensor], w
     ids = sum(field.size for field in fields if field.shares is None)
     held = sum(tensor.numel() for tensor in tensors.values())
     if ids > held:
-        raise UserError(
-            f"{where}: its fields have {ids:,} ids, and its weights hold {held:,} numbers; {AGAIN}", code="file-damaged"
-        )
+        raise damaged_file(where, f"its fields have {ids:,} ids, and its weights hold {held:,} numbers", AGAIN)
 
 
 def load_weights(model: nn.Module, tensors: dict[str, torch.Tensor], where: Path) -> None:
     """Put tensors into a model. Raises `UserError` naming what does not fit."""
-    own = model.state_dict()
-    for name, tensor in own.items():
-        if name not in tensors:
+    # dtypes too: loading would round in silence
+    asked, given = (
+        {name: f"{tensor.dtype} of shape {tuple(tensor.shape)}" for name, tensor in some.items()}
+        for some in (model.state_dict(), tensors)
+    )
+    for name in [*asked, *given]:
+        if asked.get(name) != given.get(name):
             raise UserError(
-                f"{where}: the weights lack {name!r}; the folder is damaged or its spec was edited",
+                f"{where}: {name!r} is {given.get(name, 'missing')}, the spec asks for {asked.get(name, 'none')}; the "
+                "folder is damaged or its spec was edited",
                 code="weights-differ-from-spec",
             )
-        if tensors[name].dtype != tensor.dtype:  # loading would round in silence
-            raise UserError(
-                f"{where}: {name!r} holds {tensors[name].dtype}, the spec asks for {tensor.dtype}",
-                code="weights-differ-from-spec",
-            )
-        if tensors[name].shape != tensor.shape:
-            raise UserError(
-                f"{where}: {name!r} has shape {tuple(tensors[name].shape)}, the spec asks for {tuple(tensor.shape)}",
-                code="weights-differ-from-spec",
-            )
-    extra = sorted(set(tensors) - set(own))
-    if extra:
-        raise UserError(
-            f"{where}: the weights hold {extra[0]!r}, which the spec does not; the spec was edited",
-            code="weights-differ-from-spec",
-        )
     for name, tensor in tensors.items():
         if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
             raise UserError(

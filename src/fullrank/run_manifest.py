@@ -82,11 +82,11 @@ def _check_manifest(manifest: dict[str, Any], folder: Path) -> None:
     whole = isinstance(data, dict) and all(isinstance(data.get(key), str) for key in ("path", "split_fingerprint"))
     parameters = manifest.get("parameters")
     if not whole or type(parameters) is not int:
-        raise UserError(
-            f"{folder / 'manifest.json'} says data={brief(data, 120)} and parameters={brief(parameters, 80)}, "
-            "not a path with a split_fingerprint, and a count; the folder is damaged",
-            code="file-damaged",
+        reason = (
+            f"it says data={brief(data, 120)} and parameters={brief(parameters, 80)}, not a path with a "
+            "split_fingerprint, and a count"
         )
+        raise damaged_file(folder / manifests.NAME, reason, AGAIN)
     source = manifest.get("init_from")
     if not isinstance(source, str | None):
         raise damaged_file(

@@ -27,7 +27,9 @@ def test_a_sample_is_a_function_of_the_seed() -> None:
     assert len(EVERYONE) == len(STORE.eval_set("test"))
 
 
-@pytest.mark.parametrize(("split", "users", "said"), [("tset", 5, "unknown-split"), ("test", 1, "sample-too-small")])
+@pytest.mark.parametrize(
+    ("split", "users", "said"), [("tset", 5, "unknown-split"), ("test", 1, "setting-out-of-range")]
+)
 def test_a_sample_that_cannot_be(split, users, said) -> None:
     with refused(said, split if said == "unknown-split" else users):
         sample_users(shop(), split, users)

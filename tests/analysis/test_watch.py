@@ -66,7 +66,7 @@ def test_without_validation_users_training_histories_are_read(market, tmp_path) 
 def test_settings_that_cannot_be() -> None:
     with refused("alarm-out-of-range", 1.5):
         Watch(alarm=1.5)
-    with refused("sample-too-small", 1):
+    with refused("setting-out-of-range", 1):
         Watch(users=1)
 
 

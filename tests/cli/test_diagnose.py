@@ -51,7 +51,7 @@ def test_the_store_may_have_moved(run: Path, tmp_path: Path, call: Call, refuses
 @pytest.mark.parametrize(
     ("words", "code", "name"),
     [
-        ("--users 1", "sample-too-small", "2 users, not 1"),
+        ("--users 1", "setting-out-of-range", "--users 1 must be at least 2"),
         ("--out rows.csv", "unknown-suffix", "'.csv'"),
     ],
 )

@@ -89,8 +89,8 @@ def test_advise(runs: Path, call: Call) -> None:
         ("fit runs.csv --flops-col spent", "missing-column", "no column 'spent'"),
         ("fit runs.csv --form linear --reference srt", "option-without-effect", "'linear'"),
         ("fit runs.csv --reference chinchilla", "unknown-reference", "allowed: srt"),
-        ("advise runs.csv --flops -3", "not-positive", "flops is -3"),
-        ("advise runs.csv --flops 1e12 --form linear", "unknown-form", "'linear'"),
+        ("advise runs.csv --flops -3", "setting-out-of-range", "--flops -3.0 must be above 0"),
+        ("advise runs.csv --flops 1e12 --form linear", "unknown-form", "--form linear"),
     ],
 )
 def test_mistakes_are_one_sentence(words: str, code: str, name: str, runs: None, refuses: Refuses) -> None:

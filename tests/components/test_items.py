@@ -141,7 +141,7 @@ def test_refusals() -> None:
     long = catalog().frame.with_columns(tags=pl.Series([[*range(65)]] + [[]] * (ITEMS - 1)))
     with refused("list-too-long", "'tags'", 65, 64):
         Features(categorical=("tags",)).build(DIM, Catalog(long))
-    with refused("wrong-column-type", "'tags'", "lists of Float64"):
+    with refused("wrong-column-type", "'tags'", "inside its lists, is of type Float64"):
         Features(categorical=("tags",)).build(DIM, Catalog(long.with_columns(pl.col("tags").cast(pl.List(pl.Float64)))))
     with refused("wrong-column-type", "brand"):
         Features(numeric=("brand",)).build(DIM, catalog())

@@ -403,7 +403,7 @@ def test_a_source_by_name(tmp_path: Path) -> None:
     assert download("planted", tmp_path, progress=False) == []
     with refused("unknown-source", "did you mean 'movielens'"):
         download("movielense", tmp_path, progress=False)
-    with refused("attempts-too-few", "attempts=0"):
+    with refused("setting-out-of-range", "attempts=0"):
         download("planted", tmp_path, attempts=0)
 
 

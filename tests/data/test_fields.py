@@ -53,7 +53,10 @@ def prepared(tmp_path: Path, frame: Any = FRAME, **schema: Any) -> fr.Impression
         ("fields: [{name: a, hash_buckets: 5, min_count: 2}]", ("setting-without-effect", "min_count", "hash_buckets")),
         ("fields: [{kind: numeric, name: a, buckets: 5}]", ("setting-without-effect", "buckets", "transform=standard")),
         ("fields: [{kind: bag, name: a, shares: itm}, item]", ("unknown-categorical-field", "itm", "'item'")),
-        ("fields: [{kind: bag, name: a, shares: b, min_count: 3}, b]", ("setting-without-effect", "'b'", "min_count")),
+        (
+            "fields: [{kind: bag, name: a, shares: b, min_count: 3}, b]",
+            ("setting-without-effect", "shares=b", "min_count"),
+        ),
         ("fields: [{kind: bag, name: a, extends: true}]", ("setting-without-effect", "'a'", "extends", "shares")),
         (
             "fields: [{kind: bag, name: a, shares: b, extends: true}, {name: b, hash_buckets: 9}]",

@@ -11,7 +11,7 @@ from fakes import Kept, Whole, listed
 from fullrank.core.random import uniform_draws
 from fullrank.data.batch import Batch
 from fullrank.evaluation import Evaluation, compare, evaluate
-from fullrank.evaluation.event_dropout import STEP, EventDropout, drop_events, keep_mask
+from fullrank.evaluation.event_dropout import STEP, drop_events, keep_mask
 from refusals import refused
 from thinker import Thinker
 from tiny import padded
@@ -74,8 +74,6 @@ def test_an_empty_history_stays_empty() -> None:
 def test_other_shares_are_refused(share: float) -> None:
     with refused("invalid-setting"):
         Evaluation().override(f"drop={share}")
-    with refused("share-out-of-range"):
-        EventDropout(Whole(40), share, 0)
 
 
 def test_the_dial_is_in_the_protocol_and_may_differ_between_two_results() -> None:

@@ -88,7 +88,7 @@ def test_what_is_no_table_of_lists_is_refused(lists: pl.DataFrame, store: fr.Sto
         ("missing-column", "user_col=", lists.drop("user")),
         ("no-known-ids", "users", strangers),
         ("no-known-ids", "items", lists.with_columns(item=pl.format("x{}", "item"))),
-        ("no-recommendations", "", lists[:0]),
+        ("empty-table", "", lists[:0]),
     ):
         with refused(code, named):
             fr.evaluate_lists(table, store)

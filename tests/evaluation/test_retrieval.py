@@ -158,7 +158,7 @@ def test_models_see_user_rows_and_times() -> None:
     ("settings", "said"),
     [
         ({"protocol": "sampled", "metrics": ["gini"]}, ("metric-needs-lists", "'gini'", "'sampled'")),
-        ({"metrics": []}, ("no-metrics",)),
+        ({"metrics": []}, ("invalid-setting", "metrics", "at least 1")),
         ({"selection": "arp@10"}, ("selection-not-accuracy", "'arp@10'", "ndcg, recall, hit, mrr, map")),
         ({"selection": "ndcg"}, ("metric-without-length", "selection", "'ndcg'", "ndcg@10")),
         ({"ks": []}, ("invalid-list-length", "ks", "[]")),

@@ -138,7 +138,7 @@ def test_lists_that_are_no_lists_are_refused() -> None:
     two = {"a": ["i1"], "b": ["i2"]}
     for given, said in (
         ({"exclude": "i1"}, ("not-item-lists", "exclude='i1'")),
-        ({"exclude": [["i1"]]}, ("list-count-differs", "exclude", "1 lists", "2 histories")),
+        ({"exclude": [["i1"]]}, ("list-count-differs", "exclude", "1 for 2 histories")),
         ({"exclude": {"c": ["i1"]}}, ("unknown-user", "exclude", "'c'")),
         ({"allow": {"a": ["i1"]}}, ("missing-lists", "allow", "'b'")),
         ({"allow": ["nothing"]}, ("nothing-allowed", "'i0'")),

@@ -72,7 +72,6 @@ def test_items_outside_the_catalogue_and_bad_settings_are_refused() -> None:
         (5, {}, "item-out-of-range", "5"),
         (-1, {}, "item-out-of-range", "1"),
         (2, {"seen": "hide"}, "unknown-seen-policy", "hide"),
-        (2, {"batch_size": 0}, "batch-size-below-one", "batch_size"),
     ):
         with refused(*said):
             rank(Whole(5), ragged([[1, item]]), k=1, **bad)

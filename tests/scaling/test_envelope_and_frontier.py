@@ -97,9 +97,9 @@ def test_advice_that_cannot_be_given() -> None:
     ladder = power_ladder()
     endless = Ladder(tuple(replace(t, epochs=None) for t in ladder.traces), "ndcg")
     for runs, flops, how, code, names in (
-        (ladder, -1.0, {}, "not-positive", ("flops", -1)),
+        (ladder, -1.0, {}, "setting-out-of-range", ("flops", -1)),
         (ladder, 1e12, {"form": "sigmoid"}, "unknown-form", ("power", "loss", "sigmoid")),
-        (ladder, 1e12, {"data": 0.5}, "not-positive", ("data",)),
+        (ladder, 1e12, {"data": 0.5}, "setting-out-of-range", ("data",)),
         (ladder, 1e-3, {"resamples": 20}, "budget-too-small", ()),
         (endless, 1e12, {}, "missing-sizes", ("epochs",)),
     ):

@@ -177,7 +177,7 @@ def test_other_runs_that_cannot_be_fitted_are_refused(ladder: Ladder, form: str,
 
 
 def test_what_cannot_be_asked_is_refused() -> None:
-    with refused("too-few-resamples", 3):
+    with refused("setting-out-of-range", 3):
         fit_law(RUNS["power"], "power", resamples=3)
     with refused("wrong-axes", "parameters", "data", "flops"):
         law("power").predict(flops=1e9)

@@ -91,11 +91,14 @@ def test_damage_is_refused_when_opened(harm: Callable, code: str, name: object, 
     ("harm", "said"),
     [
         (books(lambda t: {k: v for k, v in t.items() if k != "mean"}), "lacks the tensor 'mean'"),
-        (books(lambda t: t | {"mean": t["mean"] * torch.inf}), "not finite"),
-        (books(lambda t: t | {"codebooks": t["codebooks"][:, :3]}), "4 levels of 3 codes, the spec says 4 of 16"),
-        (books(lambda t: t | {"rotation": t["rotation"][:5]}), "do not fit together"),
-        (books(lambda t: t | {"reduce.matrix": torch.ones(3, 3)}), "the reduction lacks its mean"),
-        (books(lambda t: t | reduction(12, 5)), "to 5 dimensions and the codebooks do not fit"),
+        (books(lambda t: t | {"mean": t["mean"] * torch.inf}), "'mean' of the shape (12), float32 and finite"),
+        (books(lambda t: t | {"codebooks": t["codebooks"][:, :3]}), "(4, 16, 3.0)"),
+        (books(lambda t: t | {"rotation": t["rotation"][:5]}), "'rotation' of the shape (12, 12)"),
+        (
+            books(lambda t: t | {"reduce.matrix": torch.ones(3, 3)}),
+            "'reduce.mean' of the shape (D), float32 and finite: given is none",
+        ),
+        (books(lambda t: t | reduction(12, 5)), "'reduce.matrix' of the shape (12, 12)"),
     ],
 )
 def test_damaged_codebooks_are_refused_when_used(harm: Callable, said: str, folder: Path) -> None:

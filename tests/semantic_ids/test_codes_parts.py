@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -104,7 +106,7 @@ def test_opq_refuses_what_it_cannot_do(monkeypatch: pytest.MonkeyPatch) -> None:
     with refused("size-not-power-of-two", 6, "engine=torch"):
         Opq(levels=3, size=6, engine="faiss").fit(x, 0, silent)
     assert Opq(levels=3, size=6).chosen(100, 8) == "torch"
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "faiss", None)
     assert Opq(size=8).chosen(100, 8) == "torch"
     with refused("missing-package", "[codes]"):
         Opq(size=8, engine="faiss").chosen(100, 8)

@@ -172,7 +172,7 @@ def test_reduction_to_principal_components() -> None:
     torch.testing.assert_close(few.apply(x).double().abs(), (u * s)[:, :4].abs(), atol=1e-3, rtol=1e-3)
     torch.testing.assert_close(white.apply(x).T.cov(correction=0), torch.eye(4), atol=1e-3, rtol=1e-3)
     torch.testing.assert_close(white.inverse(white.apply(x)), few.inverse(few.apply(x)), atol=1e-3, rtol=1e-3)
-    back = Reduction.load(white.tensors())
+    back = Reduction.load(white.tensors(), 4)
     assert torch.equal(back.apply(x), white.apply(x))
     with refused("too-many-dimensions", 13, "pca=12"):
         fit_reduction(x, 13, False)

@@ -249,7 +249,6 @@ def test_mistakes(small: tuple[RecommenderModel, FastEncoder]) -> None:
     model, encoder = small
     one = np.array([1])
     for given, code in (
-        (lambda: encoder.lists_of([one], 0), "invalid-list-length"),
         (lambda: encoder.lists_of([one, one[:0]], 3), "empty-history"),
         (lambda: encoder.lists_of([np.array([3000])], 3), "item-out-of-range"),
         (lambda: encoder.lists_of([np.array([-1])], 3), "item-out-of-range"),

@@ -173,17 +173,21 @@ TOLD = {
 }  # fmt: skip
 
 
+RAISING = ("UserError", "_Refused", "NotWritten", "no_such", "in_context")
+
+
 def named_places() -> dict:
     """Code -> places in the source where its sentence names a file or folder."""
     found = {}
     for file in sorted(SOURCE.rglob("*.py")):
         name = file.relative_to(SOURCE).as_posix()
         for node in [] if name.startswith(NO_REQUEST) else ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Call) and ast.unparse(node.func) in ("UserError", "_Refused", "NotWritten"):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in RAISING:
                 given = next((k.value for k in node.keywords if k.arg == "code"), None)
+                inside = [PASSED_ON] if ast.unparse(node.func) == "in_context" else []
                 parts = [ast.unparse(p.value) for p in ast.walk(node) if isinstance(p, ast.FormattedValue)]
-                if given is not None and any(NAMES.search(part) for part in parts):
-                    for code in codes_of(given):
+                if any(NAMES.search(part) for part in parts):
+                    for code in inside if given is None else codes_of(given):
                         found.setdefault(code, set()).add(f"{name}:{node.lineno}")
     return found
 

@@ -224,7 +224,6 @@ def test_what_cannot_be_searched_is_refused(index: VectorIndex, vectors: Arrays)
         (narrow, 10, "index-of-other-vectors"),
         (replace(asked, vectors=asked.vectors * torch.tensor([[1], [torch.nan], [1]])), 10, "nan-scores"),
         (replace(asked, table=newer), 10, "nan-scores"),
-        (asked, 0, "invalid-list-length"),
     ):
         with refused(code):
             index(wrong, k)

@@ -29,7 +29,7 @@ def test_a_range_covers_its_ends_and_nothing_else() -> None:
     ("tree", "code"),
     [
         ({}, "not-one-range"), ({"log": [0, 1]}, "invalid-range"), ({"log": [2, 1]}, "invalid-range"),
-        ({"uniform": [1, 1]}, "invalid-range"), ({"choice": [1]}, "too-few-choices"),
+        ({"uniform": [1, 1]}, "invalid-range"), ({"choice": [1]}, "invalid-setting"),
         ({"uniform": [0, 1], "choice": [1, 2]}, "not-one-range"), ({"uniform": [0, float("inf")]}, "invalid-setting"),
         ({"integer": [1.5, 3]}, "invalid-setting"),
     ],

@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -34,8 +35,8 @@ def sent(store: Store, out: Path, placed: Path | None = None) -> SentWork:
 def test_the_path_of_the_store_travels_and_the_row_is_the_same(
     store: Store, out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    opened, real = list[Path](), sent_work.open_store
-    monkeypatch.setattr(sent_work, "open_store", lambda path: opened.append(path) or real(path))
+    opened, real = list[Path](), sent_work.open_same_store
+    monkeypatch.setattr(sent_work, "open_same_store", lambda path, known: opened.append(path) or real(path, known))
     one = sent(store, out, tmp_path / "disk")
     assert len(pickle.dumps(one)) < 5000 < len(pickle.dumps(store))
     row = one.run("cpu")
@@ -100,9 +101,8 @@ def test_an_engine_that_cannot_run_is_told_before_costs_are_measured(
         raise AssertionError("the costs were measured")
 
     monkeypatch.setattr(runner, "measure_costs", measured)
-    monkeypatch.setattr("importlib.util.find_spec", lambda name, *_: None)
+    monkeypatch.setitem(sys.modules, "ray", None)
     with refused("missing-package", "[ray]"):
         swept.outcome("[sasrec]", engine=RayEngine("local"))
-    monkeypatch.setattr("importlib.util.find_spec", lambda name, *_: name)
     with refused("invalid-address", "'everywhere'", "HOST:PORT"):
         swept.outcome("[sasrec]", engine=RayEngine("everywhere"))

@@ -59,7 +59,7 @@ def test_strangers_are_refused(run: Run, tmp_path: Path) -> None:
     with refused("wrong-id-type", 1001, "String", "'p'"):
         go_on(run, fr.prepare(names, tmp_path / "names"), tmp_path / "a")
     data = fr.prepare(events([1, 2, 3]), tmp_path / "store")
-    with refused("no-known-items", 3):
+    with refused("no-known-ids", 3):
         go_on(run, data, tmp_path / "b")
 
 

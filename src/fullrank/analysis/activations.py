@@ -17,6 +17,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from fullrank.analysis.relevance import Relevance
+from fullrank.core.checks import check_whole
 from fullrank.core.errors import UserError, unknown
 from fullrank.core.parted import Flat
 from fullrank.core.progress import Progress
@@ -73,8 +74,7 @@ def sample_users(store: Store, split: str, users: int, *, seed: int = 0) -> Samp
     """
     if split not in (*get_args(Split), "train"):
         raise unknown("split", split, (*get_args(Split), "train"))
-    if users < 2:
-        raise UserError(f"a sample needs at least 2 users, not {users}", code="sample-too-small")
+    check_whole("users", users, 2)
     whole = store.eval_set(split)
     if len(whole) < 2:
         raise UserError(

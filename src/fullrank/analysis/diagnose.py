@@ -174,17 +174,14 @@ def diagnose_run(
 
 def sample_size(run: Run, *, users: int | None, impressions: int | None) -> int | None:
     """The one that is given. Raises `UserError` for the one that this problem does not have."""
-    if run.spec.problem == "ranking" and users is not None:
+    sizes = {"impressions": impressions, "users": users}
+    own, other = sizes if run.spec.problem == "ranking" else reversed(sizes)
+    if sizes[other] is not None:
         raise UserError(
-            f"{run.path} is a ranking model, whose sample is of impressions: give impressions, not users",
+            f"{run.path} is a {run.spec.problem} model, whose sample is of {own}: give {own}, not {other}",
             code="sample-of-other-problem",
         )
-    if run.spec.problem == "retrieval" and impressions is not None:
-        raise UserError(
-            f"{run.path} recommends items, and its sample is of users: give users, not impressions",
-            code="sample-of-other-problem",
-        )
-    return impressions if users is None else users
+    return sizes[own]
 
 
 def _of_retrieval(

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fullrank.core.errors import UserError, brief
+from fullrank.core.errors import UserError, brief, in_context
 from fullrank.core.files import jsonable, write_jsonl
 from fullrank.core.readers import read_jsonl
 
@@ -108,20 +108,11 @@ class Diagnosis:
     @staticmethod
     def load(path: str | Path) -> Diagnosis:
         """The inverse of `save`. Raises `UserError` for a file that is none."""
-        try:
+        with in_context(f"{path} is no readable diagnosis (", "); `fullrank diagnose` writes one", code="file-damaged"):
             rows = read_jsonl(path, torn=False)
-        except UserError as error:
-            raise UserError(
-                f"{path} is no readable diagnosis ({error}); `fullrank diagnose` writes one", code="file-damaged"
-            ) from None
-        if not rows:
-            raise UserError(f"{path} holds 0 rows; `fullrank diagnose` writes a diagnosis", code="file-damaged")
-        for number, one in enumerate(rows, 1):
-            if not is_row(one):
-                raise UserError(
-                    f"line {number} of {path} is no row of a diagnosis: {brief(one)}; `fullrank diagnose` writes one",
-                    code="file-damaged",
-                )
+            wrong = [f"line {number} is {brief(one)}" for number, one in enumerate(rows, 1) if not is_row(one)]
+            if wrong or not rows:
+                raise UserError(wrong[0] if wrong else "it holds 0 rows", code="file-damaged")
         return Diagnosis(tuple(rows))
 
 

@@ -16,6 +16,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
+from fullrank.core.checks import check_whole
 from fullrank.core.errors import UserError, unknown
 from fullrank.core.progress import Progress
 from fullrank.data.impressions.store import ImpressionStore
@@ -56,8 +57,7 @@ def sample_impressions(store: ImpressionStore, split: str, impressions: int, *, 
     allowed = (*get_args(Split), "train")
     if split not in allowed:
         raise unknown("split", split, allowed)
-    if impressions < 1:
-        raise UserError(f"a sample needs at least 1 impression, not {impressions}", code="sample-too-small")
+    check_whole("impressions", impressions, 1)
     rows = store.split(split)
     if not len(rows):
         raise UserError(

@@ -21,7 +21,8 @@ from fullrank.analysis.diagnostics.layers import Layers
 from fullrank.analysis.diagnostics.spectrum import SpectralCollapse
 from fullrank.analysis.diagnostics.token_ranks import FIGURES, NO_TOKENS, TokenRanks
 from fullrank.analysis.ranking_activations import RankingContext, ranking_activations, sample_impressions
-from fullrank.core.errors import UserError
+from fullrank.core.checks import check_whole
+from fullrank.core.errors import UserError, no_effect
 from fullrank.core.log import logger
 from fullrank.data.events.store import Store
 from fullrank.data.impressions.store import AnyStore, ImpressionStore
@@ -53,19 +54,15 @@ class Watch:
                 f"the alarm is a share of the score matrix, above 0 and at most 1, not {self.alarm}",
                 code="alarm-out-of-range",
             )
-        if self.users < 2:
-            raise UserError(f"a sample needs at least 2 users, not {self.users}", code="sample-too-small")
+        check_whole("users", self.users, 2)
 
     def check(self, model: nn.Module, store: AnyStore) -> None:
         """Raise `UserError` where there is nothing to watch, or a setting would have no effect."""
         if store.problem == "retrieval":
             return
         if self != Watch():
-            raise UserError(
-                "users and alarm are of runs that recommend: watch a ranking model with Watch(), or with "
-                "WatchRanks(impressions=N)",
-                code="setting-without-effect",
-            )
+            remedy = "watch it with Watch(), or with WatchRanks(impressions=N)"
+            raise no_effect("users or alarm", "on a ranking model", remedy)
         WatchRanks().check(model, store)
 
     def on_epoch(self, moment: TrainState) -> dict[str, Any]:
@@ -120,12 +117,9 @@ class WatchRanks:
     headline: ClassVar[str] = LAST
 
     def __post_init__(self) -> None:
-        if self.impressions < 1:
-            raise UserError(f"a sample needs at least 1 impression, not {self.impressions}", code="sample-too-small")
-        if self.every is not None and self.every < 1:
-            raise UserError(
-                f"every is a number of optimizer steps, at least 1, not {self.every}", code="every-below-one"
-            )
+        check_whole("impressions", self.impressions, 1)
+        if self.every is not None:
+            check_whole("every", self.every, 1)
 
     def check(self, model: nn.Module, store: AnyStore) -> None:
         """Raise `UserError` where there is nothing to watch."""

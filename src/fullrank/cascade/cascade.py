@@ -26,8 +26,8 @@ from fullrank.core.errors import UserError
 from fullrank.core.progress import Progress
 from fullrank.data.column_names import USUAL, TimeColumn, event_columns
 from fullrank.data.impressions.store import AnyStore
-from fullrank.data.impressions.vocabulary import UNKNOWN, canonical
-from fullrank.data.values import Unit
+from fullrank.data.impressions.vocabulary import UNKNOWN, Vocabulary, canonical
+from fullrank.data.values import Unit, none_known
 from fullrank.inference.list_options import ListKeywords, ListOptions, takes_list_options
 from fullrank.inference.predictor import Predictor
 from fullrank.inference.recommend import RANKER, long_frame
@@ -197,12 +197,9 @@ class Cascade:
         own = [ids.alias(self.item)] if self.item in plan.items else []
         if own:
             field = next(field for field in self.encoder.schema.fields if field.name == self.item)
-            if not (self.encoder.lookup(field).ids(canonical(ids, "items")) > UNKNOWN).any():
-                raise UserError(
-                    f"none of the {len(ids):,} items of {self.retriever.name} (such as {ids[0]!r}) is known to "
-                    f"{self.ranker.name}; are the item ids of the same kind?",
-                    code="no-known-ids",
-                )
+            lookup = self.encoder.lookup(field)
+            if isinstance(lookup, Vocabulary) and not (lookup.ids(canonical(ids, "items")) > UNKNOWN).any():
+                raise none_known(ids, f"items of {self.retriever.name}", self.ranker.name, lookup.values)
         return encode_fields(self.encoder, [*own, *columns], len(ids), "the items")
 
     def _stored(self, users: Any) -> RequestBatch:

@@ -19,7 +19,7 @@ from fullrank.core.errors import UserError, unknown
 from fullrank.data.frames import InputTable
 from fullrank.data.impressions.fields import Categorical, Schema, SequenceOf
 from fullrank.data.impressions.vocabulary import FIRST, Vocabulary, canonical
-from fullrank.data.values import refuse
+from fullrank.data.values import none_known, refuse
 
 USUAL = {"user": ("user", "user_id"), "item": ("item", "item_id")}
 """Names of the id columns where none is given."""
@@ -58,10 +58,8 @@ class KeyedTable:
         """Raise `UserError` where it has none of these ids: then they are ids of something else. Nulls do not count."""
         named = ids.drop_nulls()
         if len(named) and not bool((self.rows(named) >= 0).any()):
-            raise UserError(
-                f"{self.name} has none of the {len(named):,} {what} in its column {self.key!r}; are these the same "
-                "ids?",
-                code="no-known-ids",
+            raise none_known(
+                named, what, f"column {self.key!r} of {self.name}", self._source.read([self.key])[self.key]
             )
 
     @cached_property

@@ -26,7 +26,7 @@ from fullrank.core.renamed import called_now
 T = TypeVar("T")
 C = TypeVar("C", bound=Callable[..., Any])
 SIGNS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
-NAMED_CODES = ("engine", "start")
+NAMED_CODES = ("engine", "form", "start")
 """Choices whose refusal has a code of its own, `unknown-engine`; that of others is `unknown-choice`."""
 MOST = 2**63 - 1
 """The largest whole number that an array holds."""
@@ -172,7 +172,7 @@ def check_bounds(name: str, given: Any, bounds: Sequence[Any]) -> Any:
     """A number within the bounds of a pydantic `Field`. Raises `UserError` for one outside of them."""
     limits = [(sign, getattr(bound, sign)) for bound in bounds for sign in SIGNS if hasattr(bound, sign)]
     if not all(getattr(operator, sign)(given, limit) for sign, limit in limits):
-        told = " and ".join(f"{SIGNS[sign]} {limit:,}" for sign, limit in limits)
+        told = " and ".join(f"{SIGNS[sign]} {limit:,}" if limit < math.inf else "finite" for sign, limit in limits)
         raise UserError(f"{name}={brief(given, 80)} must be {told}", code="setting-out-of-range")
     return given
 
@@ -193,10 +193,16 @@ def check_whole(name: str, given: Any, least: int, most: int = MOST) -> int:
     if isinstance(given, bool) or not isinstance(given, int | np.integer):
         raise UserError(f"{name}={brief(given, 80)} is not a whole number", code="not-a-whole-number")
     if not least <= int(given) <= most:
-        raise UserError(
-            f"{name}={brief(given, 80)} must be at least {least} and at most {most}", code="setting-out-of-range"
-        )
+        told = f"at least {least:,}" + (f" and at most {most:,}" if most < MOST else "")
+        raise UserError(f"{name}={brief(given, 80)} must be {told}", code="setting-out-of-range")
     return int(given)
+
+
+def divided(width: int, parts: int, what: str, unit: str) -> int:
+    """The width of one of so many equal parts. Raises `UserError` where they would not be equal."""
+    if width % parts:
+        raise UserError(f"{what} {width} does not divide by {parts} {unit}", code="width-not-divisible")
+    return width // parts
 
 
 def check_number(name: str, given: Any) -> float:

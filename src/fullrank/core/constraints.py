@@ -93,10 +93,10 @@ def some_of(*others: str, code: str = "weights-all-zero") -> Constraint:
 
 
 def once(what: str, of: Callable[[Any], Iterable[Any]] = iter, *, code: str = "repeated-field") -> Constraint:
-    """Nothing is there twice in the list; `of`: what of it is compared, `what` the name of such an element."""
+    """Nothing is there twice in the list (or None); `of`: what of it is compared, `what` the name of one."""
 
     def broken(spec: BaseModel, name: str) -> str | None:
-        elements = list(of(getattr(spec, name)))
+        elements = list(of(getattr(spec, name) or ()))
         return f"{name}: each {what} once; given {brief(elements)}" if len({*elements}) < len(elements) else None
 
     return Constraint(code, broken)

@@ -22,17 +22,15 @@ def resolve_device(name: str | torch.device = "auto") -> torch.device:
 
 
 def _named(name: str | torch.device) -> torch.device:
-    if not isinstance(name, str | torch.device):
-        raise UserError(
-            f"the device is {brief(name, 80)}; allowed: auto, cpu, cuda, cuda:N, mps", code="unknown-device"
-        )
-    if name == "auto":
+    if isinstance(name, str) and name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
+        if not isinstance(name, str | torch.device):  # a number would be a GPU's
+            raise TypeError(name)
         device = torch.device(name)
     except (RuntimeError, TypeError):
         raise UserError(
-            f"the device {str(name)!r} is unknown; allowed: auto, cpu, cuda, cuda:N, mps", code="unknown-device"
+            f"the device {brief(name, 80)} is unknown; allowed: auto, cpu, cuda, cuda:N, mps", code="unknown-device"
         ) from None
     if device.type == "cpu":
         return device

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import difflib
+import importlib
 import importlib.metadata
 import json
 import re
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
 from urllib.parse import unquote
 
 MOST_SENTENCE = 2000
@@ -31,6 +34,15 @@ class UserError(ValueError):
             sentence = middle_cut(_QUOTED.sub(lambda found: middle_cut(found[0]), sentence), MOST_SENTENCE)
         super().__init__(sentence)
         self.code = code
+
+
+@contextmanager
+def in_context(before: str, after: str = "", *, code: str | None = None) -> Iterator[None]:
+    """The block's mistakes with words around the sentence: where they were made, what to do. `code` is a new one."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(f"{before}{error}{after}", code=code or error.code) from None
 
 
 def command_line(*words: object) -> str:
@@ -66,8 +78,21 @@ def _is_slip(given: str, name: str) -> bool:
 def unknown(what: str, given: str, allowed: Iterable[str]) -> UserError:
     """The error for a name that is none of those allowed; its code is `unknown-` and what it is the name of."""
     names = sorted(str(a) for a in allowed)
-    sentence = f"unknown {what} {brief(given)}{did_you_mean(given, names)} (allowed: {', '.join(names) or 'none'})"
-    return UserError(sentence, code=f"unknown-{what.replace(' ', '-')}")
+    return no_such(f"unknown {what}", given, names, code=f"unknown-{what.replace(' ', '-')}")
+
+
+def no_such(
+    what: str, name: str, allowed: Iterable[str], names: str = "allowed", remedy: str = "", *, code: str
+) -> UserError:
+    """The error for a name that `what` has not ("the items have no column"), with the nearest of those there are."""
+    names_of = list(allowed)
+    shown = f"{did_you_mean(name, names_of)} ({names}: {', '.join(names_of) or 'none'})"
+    return UserError(f"{what} {brief(name, 80)}{shown}{remedy}", code=code)
+
+
+def no_effect(what: str, why: str, remedy: str = "leave it out") -> UserError:
+    """The error for something given that would change nothing."""
+    return UserError(f"{what} has no effect {why}: {remedy}", code="setting-without-effect")
 
 
 def brief(value: object, most: int = MOST_GIVEN) -> str:
@@ -83,6 +108,19 @@ def middle_cut(text: str, most: int = MOST_GIVEN) -> str:
     """A text with dots in place of its middle where it has more than `most` characters."""
     half = (most - 5) // 2
     return text if len(text) <= most else f"{text[:half]} ... {text[-half:]}"
+
+
+def package(name: str, extra: str, what: str, instead: str = "") -> Any:
+    """The package of an extra that `what` needs, imported. Raises `UserError` where it is not installed."""
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != name.partition(".")[0]:
+            raise
+        raise UserError(
+            f"{what} needs the package {name.partition('.')[0]}: {install_extra(extra)}{instead}",
+            code="missing-package",
+        ) from None
 
 
 def install_extra(extra: str) -> str:

@@ -121,7 +121,18 @@ def append_line(path: Path, line: str) -> None:
         with open(path, "a", encoding="utf-8") as file:
             file.write(line + "\n")
     except OSError as error:
-        raise UserError(f"cannot write {path}: {reason_of(error)}", code="not-written") from error
+        raise NotWritten(path, reason_of(error)) from error
+
+
+def make_folder(place: Path, what: str = "folder") -> None:
+    """Make a folder with those around it, where it is not there. Raises `UserError` where the disk refuses."""
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(
+            f"cannot make the {what} {str(place)!r}: {reason_of(error)}; name one that can be written",
+            code="not-written",
+        ) from None
 
 
 class Pending:

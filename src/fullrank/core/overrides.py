@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from fullrank.core.errors import UserError, brief, did_you_mean, middle_cut, nearest
+from fullrank.core.errors import UserError, brief, did_you_mean, in_context, middle_cut, nearest
 from fullrank.core.readers import read_yaml_text
 
 
@@ -14,12 +14,8 @@ def read_setting(setting: str) -> tuple[str, Any]:
     path, equals, text = setting.partition("=")
     if not equals or not path.strip():
         raise UserError(f"cannot read the setting {brief(setting)}: write it as a.b=value", code="unreadable-setting")
-    try:
+    with in_context(f"cannot read the value of {brief(setting)}: it is not YAML (", ")", code="unreadable-setting"):
         return path.strip(), read_yaml_text(text)
-    except UserError as error:
-        raise UserError(
-            f"cannot read the value of {brief(setting)}: it is not YAML ({error})", code="unreadable-setting"
-        ) from None
 
 
 class _Started(dict[str, Any]):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import logging
 import os
 import socket
@@ -10,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from fullrank.core.errors import UserError, brief, install_extra
+from fullrank.core.errors import UserError, brief, no_effect, package
 
 STORE_BYTES = 128 * 2**20
 """Shared memory of a cluster started here: what we send through it are paths and rows."""
@@ -18,10 +17,8 @@ ANSWER_SECONDS = 10.0
 """How long the head of a cluster may take to accept a connection."""
 
 
-def require_ray(address: Any) -> None:
-    """Raise `UserError` where the package ray is missing, or `address` is none."""
-    if importlib.util.find_spec("ray") is None:
-        raise UserError(f"this needs the package ray: {install_extra('ray')}", code="missing-package")
+def require_ray(address: Any) -> Any:
+    """The module `ray`. Raises `UserError` where `address` is none, or the package is missing."""
     name = address if isinstance(address, str) else ""
     host, _, port = name.rpartition(":")
     if name not in ("auto", "local") and not (host and port.isascii() and port.isdigit()):
@@ -30,6 +27,7 @@ def require_ray(address: Any) -> None:
             "belongs to), local (one is started here), or HOST:PORT of its head",
             code="invalid-address",
         )
+    return package("ray", "ray", "this")
 
 
 @contextmanager
@@ -39,18 +37,13 @@ def ray_cluster(address: str) -> Iterator[Any]:
     A connection that this process has already is used and stays; an address of another cluster is then an error.
     Raises `UserError`, also where no cluster answers.
     """
-    require_ray(address)
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is sent anywhere unless the user asks for it
-    import ray
-
+    ray = require_ray(address)
     if ray.is_initialized():
         used = ray.get_runtime_context().gcs_address
         if address not in ("auto", used):
-            raise UserError(
-                f"the address {address!r} has no effect: this process is connected to the Ray cluster at {used}; "
-                "give auto, or leave that one by ray.shutdown()",
-                code="setting-without-effect",
-            )
+            why = f"since this process is connected to the Ray cluster at {used}"
+            raise no_effect(f"the address {address!r}", why, "give auto, or leave that one by ray.shutdown()")
         yield ray
         return
     own: dict[str, Any] = {"include_dashboard": False, "object_store_memory": STORE_BYTES}

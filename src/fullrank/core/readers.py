@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from fullrank.core.errors import UserError, brief
+from fullrank.core.errors import UserError, brief, in_context
 
 MOST_JSON = 64 * 2**20
 """Bytes of a JSON file, or of one line of JSON lines."""
@@ -35,13 +35,10 @@ _NOT_THE_FILE = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EACCE
 def read_text(path: str | Path, most: int = MOST_YAML) -> str:
     """The text of a file. Raises `UserError` where it cannot be read, is not UTF-8, or has more than `most` bytes."""
     try:
-        return read_bytes(path, most).decode()
+        with in_context(f"cannot read {path}: "):
+            return _decoded(read_bytes(path, most))
     except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror or error}", code="file-unreadable") from None
-    except UnicodeDecodeError:
-        raise UserError(f"cannot read {path}: it is not text", code="not-text") from None
-    except _Refused as error:
-        raise UserError(f"cannot read {path}: {error}", code=error.code) from None
+        raise cannot_read(path, error) from None
 
 
 def read_bytes(path: str | Path, most: int = MOST_JSON) -> bytes:
@@ -62,9 +59,17 @@ def refuse_special(path: str | Path) -> None:
 
 def cannot_open(path: Path, error: BaseException) -> UserError | None:
     """The error for a file that could not be opened, whatever it holds: too many are open; None for other errors."""
-    if isinstance(error, OSError) and error.errno in _NOT_THE_FILE:
-        return UserError(f"cannot read {path}: {error.strerror}", code="file-unreadable")
-    return None
+    return cannot_read(path, error) if isinstance(error, OSError) and error.errno in _NOT_THE_FILE else None
+
+
+def cannot_read(path: str | Path, error: Exception) -> UserError:
+    """The error for a file that the system does not let one read."""
+    return UserError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}", code="file-unreadable")
+
+
+def missing_file(path: str | Path, again: str = "the folder is incomplete") -> UserError:
+    """The error for a file of a folder of ours that is not there; `again` says what to do."""
+    return UserError(f"{path} is missing; {again}", code="missing-file")
 
 
 def read_json(path: str | Path) -> dict[str, Any]:
@@ -72,15 +77,15 @@ def read_json(path: str | Path) -> dict[str, Any]:
     try:
         refuse_special(path)
         tree = read_json_text(read_bytes(path))
+        if not isinstance(tree, dict):
+            raise _Refused(f"it holds {brief(tree, 80)}, no object", code="not-an-object")
+        return tree
     except FileNotFoundError:
-        raise UserError(f"{path} is missing; the folder is incomplete", code="missing-file") from None
+        raise missing_file(path) from None
     except (OSError, UserError) as error:
         raise cannot_open(Path(path), error) or UserError(
             f"{path} is not readable JSON ({error}); the folder is damaged", code="file-damaged"
         ) from None
-    if not isinstance(tree, dict):
-        raise UserError(f"{path} holds {brief(tree, 80)}, no JSON object; the folder is damaged", code="file-damaged")
-    return tree
 
 
 def read_jsonl(path: str | Path, *, torn: bool = True) -> list[dict[str, Any]]:
@@ -105,7 +110,7 @@ def read_jsonl(path: str | Path, *, torn: bool = True) -> list[dict[str, Any]]:
                     ) from None
                 rows.append(row)
     except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror or error}", code="file-unreadable") from None
+        raise cannot_read(path, error) from None
     return rows
 
 
@@ -114,12 +119,10 @@ def read_json_text(text: str | bytes) -> Any:
     if len(text) > MOST_JSON:
         raise _Refused(f"it is larger than {MOST_JSON:,} bytes", code="too-large")
     try:
-        whole = text if isinstance(text, str) else text.decode()
+        whole = text if isinstance(text, str) else _decoded(text)
         tree = json.loads(whole, parse_int=_whole)
     except _Refused:
         raise
-    except UnicodeDecodeError:
-        raise _Refused("it is not text", code="not-text") from None
     except (RecursionError, MemoryError):
         raise _Refused(_DEEP, code="too-deep") from None
     except ValueError as error:
@@ -153,6 +156,13 @@ def read_yaml_text(text: str) -> Any:
         raise _Refused(f"a value is not what it says: {str(error)[:100]}", code="not-yaml") from None
     except Exception:  # PyYAML's constructors index and search what they did not check: `!!timestamp x`, `!!bool x`
         raise _Refused("a value is not of the type that its tag says", code="not-yaml") from None
+
+
+def _decoded(text: bytes) -> str:
+    try:
+        return text.decode()
+    except UnicodeDecodeError:
+        raise _Refused("it is not text", code="not-text") from None
 
 
 _DEEP = f"lists and mappings stand in each other more than {MOST_LEVELS} deep"

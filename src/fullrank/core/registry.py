@@ -23,7 +23,7 @@ from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 
-from fullrank.core.errors import UserError, brief, did_you_mean, unknown
+from fullrank.core.errors import UserError, brief, did_you_mean, no_such, unknown
 from fullrank.core.spec import Spec
 
 load = importlib.import_module
@@ -88,10 +88,9 @@ def find(kind: str, *rooms: str) -> type[Spec]:
             found: type[Spec] = getattr(load(own), class_names(own)[kind])
             return found
     allowed = [k for room in rooms for k in kinds(room)]
-    hint = did_you_mean(kind, allowed)
     name = rooms[0].split(".")[-1]
     one = {"losses": "loss", "items": "kind of items", "regularizers": "penalty"}.get(name, name.removesuffix("s"))
-    raise UserError(f"no {one} is called {brief(kind)}{hint} (allowed: {', '.join(allowed)})", code="unknown-kind")
+    raise no_such(f"no {one} is called", kind, allowed, code="unknown-kind")
 
 
 def discover(room: str) -> Iterator[type[Spec]]:

@@ -16,7 +16,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
 from fullrank.core.constraints import Constraint
-from fullrank.core.errors import UserError, brief, did_you_mean, middle_cut
+from fullrank.core.errors import UserError, brief, in_context, middle_cut, no_such
 from fullrank.core.overrides import put_setting, read_setting
 from fullrank.core.readers import read_json_text, read_yaml_text
 
@@ -66,11 +66,7 @@ class Spec(BaseModel):
             for key in given:
                 if key not in cls.model_fields:
                     names = [n for n in cls.model_fields if n != "kind"]
-                    hint = did_you_mean(str(key), names)
-                    raise UserError(
-                        f"{cls.kind_of()} has no setting {brief(key)}{hint} (allowed: {', '.join(names)})",
-                        code="unknown-setting",
-                    )
+                    raise no_such(f"{cls.kind_of()} has no setting", key, names, code="unknown-setting")
         return given
 
     @model_validator(mode="after")
@@ -157,10 +153,8 @@ def read_tree(text: str) -> Any:
     try:
         return read_json_text(text)  # first: YAML refuses tabs and reads JSON's 1e-05 as text
     except UserError:
-        try:
+        with in_context("this is neither YAML nor JSON: ", code="neither-yaml-nor-json"):
             return read_yaml_text(text)
-        except UserError as error:
-            raise UserError(f"this is neither YAML nor JSON: {error}", code="neither-yaml-nor-json") from None
 
 
 def later(default: Any, *, before: Any = ..., **limits: Any) -> Any:

@@ -21,8 +21,8 @@ import torch
 from torch import Tensor
 
 from fullrank.core.errors import UserError
-from fullrank.core.files import NotWritten, open_whole, reason_of, whole_file
-from fullrank.core.readers import cannot_open, refuse_special
+from fullrank.core.files import NotWritten, open_whole, whole_file
+from fullrank.core.readers import cannot_open, cannot_read, missing_file, refuse_special
 
 _ALIGNED = 8
 """Bytes that the header of the format is padded to a multiple of."""
@@ -94,9 +94,9 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         with _held_interrupt():
             return safetensors.torch.load_file(str(path))
     except FileNotFoundError:
-        raise UserError(f"{path} is missing; the folder is incomplete", code="missing-file") from None
+        raise missing_file(path) from None
     except RuntimeError as error:  # torch could not map the file
-        raise UserError(f"cannot read {path}: {reason_of(error)}", code="file-unreadable") from None
+        raise cannot_read(path, error) from None
     except (OSError, safetensors.SafetensorError, ValueError) as error:
         if unopened := cannot_open(path, error):
             raise unopened from None

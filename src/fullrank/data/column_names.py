@@ -4,11 +4,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import reduce
 from types import EllipsisType
 from typing import Any, TypeVar
 
-from fullrank.core.checks import check_overrides
 from fullrank.core.errors import UserError, brief
 from fullrank.core.overrides import put_setting, read_setting
 from fullrank.core.spec import Spec
@@ -28,18 +28,13 @@ def check_column(name: str, given: Any) -> Any:
     return given
 
 
-def check_time_column(given: Any) -> Any:
-    """`time_col=`, as it is given. Raises `UserError` for what is neither a name, nor None, nor left out."""
-    return given if given is ... else check_column("time_col", given)
-
-
 def event_columns(columns: Any, user_col: Any, item_col: Any, time_col: Any) -> Any:
     """Columns of user, item and, unless there is none, time: `columns` as they are given, or those of the keywords.
 
     Raises `UserError` where both name some.
     """
     user, item = check_column("user_col", user_col), check_column("item_col", item_col)
-    time = check_time_column(time_col)
+    time = time_col if time_col is ... else check_column("time_col", time_col)
     given = {"user_col": user is not None, "item_col": item is not None, "time_col": time is not ...}
     if not any(given.values()):
         return columns
@@ -50,16 +45,17 @@ def event_columns(columns: Any, user_col: Any, item_col: Any, time_col: Any) -> 
     return (user or USUAL[0], item or USUAL[1], *times)
 
 
-def with_keywords(spec: S, keywords: Mapping[str, tuple[str, Any]], settings: Any) -> S:
+def with_keywords(spec: S, keywords: Mapping[str, tuple[str, Any]], settings: Sequence[str]) -> S:
     """A spec with keywords (name -> dotted setting and value) and then dotted settings (`set=`) in it.
 
-    Raises `UserError` where both say the same setting.
+    Raises `UserError` where two of them, or the spec and a keyword, say the same setting.
     """
-    settings = check_overrides(settings)
     asked = {read_setting(text)[0] for text in settings}
-    tree = spec.dump()
+    tree, default = spec.dump(), type(spec)().dump()
     for name, (path, value) in keywords.items():
-        if path in asked:
-            raise UserError(f"{path} is given twice, by {name}= and by set=; keep one", code="given-twice")
+        there, usual = (reduce(dict.__getitem__, path.split("."), one) for one in (tree, default))
+        if path in asked or there != usual:
+            where = "set=" if path in asked else f"spec.{path}"
+            raise UserError(f"{path} is given twice, by {name}= and by {where}; keep one", code="given-twice")
         put_setting(tree, path, value)
     return type(spec).parse(tree).override(*settings)

@@ -24,8 +24,9 @@ import urllib3
 from urllib3.exceptions import HTTPError, InvalidHeader
 from urllib3.util import Retry, make_headers, parse_url
 
-from fullrank.core.errors import UserError, brief
-from fullrank.core.files import reason_of, write_json
+from fullrank.core.checks import check_whole
+from fullrank.core.errors import UserError, brief, in_context
+from fullrank.core.files import make_folder, reason_of, write_json
 from fullrank.core.locks import folder_lock
 from fullrank.core.progress import Reporter
 from fullrank.core.readers import read_json
@@ -57,13 +58,10 @@ def download(
     answer or has no such file, where the disk is full, and where size or checksum are wrong.
     """
     if isinstance(source, str):
-        try:
+        with in_context("", code="unknown-source"):
             source = find(source, "data.sources")()  # type: ignore[assignment]  # every spec of that room is a Source
-        except ValueError as error:
-            raise UserError(str(error), code="unknown-source") from None
     assert not isinstance(source, str)
-    if attempts < 1:
-        raise UserError(f"attempts={attempts} is not allowed: give at least 1", code="attempts-too-few")
+    check_whole("attempts", attempts, 1)
     target, files = Path(folder), source.files()
     for file in files:
         if file.name in ("", ".", "..") or PurePosixPath(file.name.replace("\\", "/")).name != file.name:
@@ -74,10 +72,7 @@ def download(
                 sentence = f"{place} is no file, and {file.name} would be downloaded there; move it away"
                 raise UserError(sentence, code="not-a-file")
     require_no_store(target, "downloads")
-    try:
-        target.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"cannot make the folder {target}: {error.strerror}", code="not-written") from None
+    make_folder(target)
     found: list[Path] = []
     missing: list[RemoteFile] = []
     with folder_lock(target, "download"), Reporter(progress, sizes=True) as shown:
@@ -243,12 +238,9 @@ def _attempt(part: _Part, tell: Callable[[], None]) -> None:
     headers = {"User-Agent": "fullrank (dataset download)", "Accept-Encoding": "identity"}
     if part.done:
         headers |= {"Range": f"bytes={part.done}-"} | ({"If-Range": part.validator} if part.validator else {})
-    if not url.startswith(("http://", "https://")):
-        raise UserError(
-            f"cannot download {brief(url)}: give an address that starts with http:// or https://",
-            code="address-not-http",
-        )
     try:
+        if not url.startswith(("http://", "https://")):
+            raise ValueError("it begins otherwise")
         response = _pool(url).request(
             "GET", url, headers=headers, retries=_RETRIES, timeout=TIMEOUT, preload_content=False,
             decode_content=False, enforce_content_length=False,

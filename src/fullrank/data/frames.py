@@ -26,7 +26,7 @@ from typing import Any, TypeVar
 import narwhals as nw
 import polars as pl
 
-from fullrank.core.errors import UserError, brief, did_you_mean
+from fullrank.core.errors import UserError, brief, no_effect, no_such
 from fullrank.core.parquet import BROKEN, unreadable
 from fullrank.core.readers import read_json_text
 from fullrank.core.threads import in_order, thread_count
@@ -90,10 +90,7 @@ class InputTable:
             self.name = what
             self.frame = _wrap(table, what)
         if separator is not None and self.separator is None:
-            raise UserError(
-                f"separator={brief(separator, 80)} has no effect: {self.name} is not a .csv or .tsv file; leave it out",
-                code="setting-without-effect",
-            )
+            raise no_effect(f"separator={brief(separator, 80)}", f"since {self.name} is not a .csv or .tsv file")
         self.columns = self.attempt(lambda: self.frame.collect_schema().names())
         if len(set(self.columns)) < len(self.columns):
             raise UserError(
@@ -109,12 +106,13 @@ class InputTable:
                 code="files-differ",
             )
         if column not in self.columns:
-            shown = ", ".join(self.columns) or "none"
-            raise UserError(
-                f"{self.name} has no column {column!r}{did_you_mean(column, self.columns)} (columns: {shown}); "
-                f"{setting}{self._other_separator()}",
-                code="missing-column",
-            )
+            remedy = f"; {setting}{self._other_separator()}"
+            raise no_such(f"{self.name} has no column", column, self.columns, "columns", remedy, code="missing-column")
+
+    def require_rows(self, rows: int) -> None:
+        """Raise `UserError` where the table has none."""
+        if not rows:
+            raise UserError(f"{self.name} has no rows", code="empty-table")
 
     def _other_separator(self) -> str:
         """A hint where names of columns hold what may separate columns."""

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from fullrank.core.errors import UserError
-from fullrank.core.readers import cannot_open, read_bytes, read_json_text, refuse_special
+from fullrank.core.readers import cannot_open, cannot_read, missing_file, read_bytes, read_json_text, refuse_special
 from fullrank.problem import PROBLEMS, Problem
 
 FORMATS: Mapping[Problem, str] = {"retrieval": "fullrank.store", "ranking": "fullrank.impressions"}
@@ -80,7 +80,7 @@ def file_hash(path: Path) -> str:
             return sha256_file(path)
         return _hash_of(str(path.resolve()), at.st_dev, at.st_ino, at.st_size, at.st_mtime_ns, at.st_ctime_ns)
     except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror or error}", code="file-unreadable") from None
+        raise cannot_read(path, error) from None
 
 
 @lru_cache(maxsize=4096)
@@ -107,21 +107,29 @@ def _seal_of(own: Mapping[str, Any]) -> str:
 
 def is_store(folder: Path, *problems: Problem) -> bool:
     """Whether a folder says that it is a store (of any version): for one of `problems` where any are named."""
-    try:
-        wanted = problems or PROBLEMS
-        known = [FORMATS[one] for one in wanted] + [PARTS] * ("retrieval" in wanted)
-        known += [IMPRESSION_PARTS] * ("ranking" in wanted)
-        return load_manifest(folder).get("format") in known
-    except UserError:
-        return False
+    wanted = problems or PROBLEMS
+    known = [FORMATS[one] for one in wanted] + [PARTS] * ("retrieval" in wanted)
+    known += [IMPRESSION_PARTS] * ("ranking" in wanted)
+    return format_of(folder) in known
 
 
 def is_described(folder: Path) -> bool:
     """Whether a folder says that it is whole as it stands, with a list of its files: a store, or codes."""
+    return format_of(folder).startswith("fullrank.")
+
+
+def format_of(folder: Path) -> str:
+    """The format that a folder's manifest names, of any version; empty where there is none that can be read."""
     try:
-        return (folder / NAME).is_file() and str(load_manifest(folder).get("format")).startswith("fullrank.")
+        return str(load_manifest(folder).get("format")) if (folder / NAME).is_file() else ""
     except UserError:
-        return False
+        return ""
+
+
+def require_elsewhere(out: Path, *read: Path) -> None:
+    """Raise `UserError` where a folder would be written over one that is read."""
+    if os.path.realpath(out) in map(os.path.realpath, read):
+        raise UserError(f"{str(out)!r} is what is read; name another folder", code="same-folder")
 
 
 def require_outside_stores(out: Path) -> None:
@@ -208,9 +216,7 @@ def verify_hashes(folder: Path, manifest: Mapping[str, Any], again: str = AGAIN,
         elif verify and sha256_file(folder / name) != entry["sha256"]:
             raise _differs(folder / name, again)
     if content(manifest["files"]) != manifest["content"]:
-        raise UserError(
-            f"the content hash in {NAME} of {str(folder)!r} is not that of its files; {again}", code="file-damaged"
-        )
+        raise damaged_file(folder / NAME, "its content hash is not that of its files", again)
 
 
 def check_hash(folder: Path, name: str, entry: Mapping[str, Any], again: str = AGAIN) -> None:
@@ -245,6 +251,13 @@ def incomplete_manifest(folder: Path, what: str, again: str = AGAIN) -> UserErro
     return UserError(f"{NAME} of {str(folder)!r} {what}; {again}", code="manifest-incomplete")
 
 
+def require_keys(folder: Path, tree: Mapping[str, Any], kinds: Mapping[str, type], again: str = AGAIN) -> None:
+    """Raise `UserError` unless a manifest has these keys, each of its type."""
+    for key, kind in kinds.items():
+        if not isinstance(tree.get(key), kind):
+            raise incomplete_manifest(folder, f"lacks {key!r}", again)
+
+
 def load_manifest(folder: Path) -> dict[str, Any]:
     """The manifest of any store as JSON; nothing of it is checked."""
     path = folder / NAME
@@ -273,7 +286,7 @@ def check_files(folder: Path, files: dict[str, Any], allowed: set[str], needed: 
             raise incomplete_manifest(folder, f"lacks the size or the hash of {name}", again)
         path = folder / name
         if not path.is_file():
-            raise UserError(f"{str(path)!r} is missing; {again}", code="missing-file")
+            raise missing_file(path, again)
         if path.stat().st_size != entry["bytes"]:
             raise damaged_file(
                 path, f"it has {path.stat().st_size:,} bytes, the manifest says {entry['bytes']:,}", again

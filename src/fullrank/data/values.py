@@ -13,7 +13,7 @@ import numpy as np
 import polars as pl
 from jaxtyping import Bool, Float64, Int64
 
-from fullrank.core.errors import UserError
+from fullrank.core.errors import UserError, no_effect
 from fullrank.core.order import stable_order
 
 Unit = Literal["s", "ms", "us", "ns"]
@@ -50,10 +50,7 @@ def ids(series: pl.Series, what: str, *, typed: bool = True) -> pl.Series:
         return series
     if series.dtype.is_integer():
         return series if series.dtype not in (pl.Int128, pl.UInt128) else _cast(series, pl.Int64, what)
-    raise UserError(
-        f"{what} is of type {series.dtype}; ids are whole numbers or strings: cast the column first",
-        code="wrong-column-type",
-    )
+    raise wrong_type(series, what, "ids are whole numbers or strings: cast the column first")
 
 
 def without_fractions(series: pl.Series) -> pl.Series:
@@ -222,7 +219,7 @@ class TextIndex:
 def finite_numbers(series: pl.Series, what: str, *, least: float | None = None) -> Float64[np.ndarray, "E"]:
     """Finite numbers. Raises `UserError` for missing, text or infinite ones, and for those below `least`."""
     if not (series.dtype.is_numeric() or series.dtype in (pl.Boolean, pl.String)):
-        raise UserError(f"{what} is of type {series.dtype}; it must hold numbers", code="wrong-column-type")
+        raise wrong_type(series, what, "it must hold numbers")
     values = series.cast(pl.Float64, strict=False)
     refuse(
         values.is_null() | ~values.is_finite(), series, what, "missing or unreadable numbers", code="unreadable-numbers"
@@ -236,9 +233,7 @@ def names(series: pl.Series, what: str) -> pl.Series:
     """Event types as strings. Raises `UserError` for missing ones."""
     refuse(series.is_null(), series, what, "missing types", code="missing-types")
     if series.dtype.is_nested() or series.dtype.is_float():
-        raise UserError(
-            f"{what} is of type {series.dtype}; event types are strings or whole numbers", code="wrong-column-type"
-        )
+        raise wrong_type(series, what, "event types are strings or whole numbers")
     return series.cast(pl.String)
 
 
@@ -256,9 +251,7 @@ def seconds(
     series = moments(series, what, typed=typed, notes=notes)
     if series.dtype in (pl.Date, pl.Datetime):
         if unit != "s":
-            raise UserError(
-                f"{what} holds dates, so time_unit={unit!r} has no effect; leave it out", code="setting-without-effect"
-            )
+            raise no_effect(f"time_unit={unit!r}", f"since {what} holds dates")
         refuse(series.is_null(), series, what, "missing times", code="missing-times")
         return _calendar(series)
     time, key = _clock(series, what, _PER_SECOND[unit])
@@ -305,10 +298,7 @@ def moments(series: pl.Series, what: str, *, typed: bool = True, notes: set[str]
                       "are taken as UTC")  # fmt: skip
         return found
     if not (series.dtype.is_numeric() or series.dtype in (pl.Date, pl.Datetime)):
-        raise UserError(
-            f"{what} is of type {series.dtype}; times are numbers, ISO 8601 strings, dates or datetimes",
-            code="wrong-column-type",
-        )
+        raise wrong_type(series, what, "times are numbers, ISO 8601 strings, dates or datetimes")
     return series
 
 
@@ -381,6 +371,21 @@ def refuse(bad: pl.Series, series: pl.Series, what: str, problem: str, *, code: 
             "repair or drop these rows",
             code=code,
         )
+
+
+def wrong_type(series: pl.Series, what: str, allowed: str) -> UserError:
+    """The error for a column of another type than is `allowed` (a clause)."""
+    return UserError(f"{what} is of type {series.dtype}; {allowed}", code="wrong-column-type")
+
+
+def none_known(ids: pl.Series, what: str, where: str, known: pl.Series) -> UserError:
+    """The error for ids that are all unknown in a place whose own are `known`: they are ids of something else."""
+    theirs = f"its ids are such as {known[0]!r}" if len(known) else "it has no ids"
+    return UserError(
+        f"none of the {len(ids):,} {what} (such as {ids[0]!r}) is in {where} ({theirs}): is it the right one, and the "
+        "right column?",
+        code="no-known-ids",
+    )
 
 
 def _numeric_text(series: pl.Series) -> pl.Series | None:

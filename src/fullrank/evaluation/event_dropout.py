@@ -18,7 +18,6 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from fullrank.core.errors import UserError
 from fullrank.core.random import uniform_draws
 from fullrank.data.batch import Batch
 from fullrank.inference.wrapped_model import WrappedModel
@@ -33,10 +32,6 @@ class EventDropout(WrappedModel):
 
     def __init__(self, model: Model, share: float, seed: int):
         super().__init__(model, sys.maxsize)  # what is dropped is drawn from whole histories
-        if not 0 <= share < 1:
-            raise UserError(
-                f"the share of events to drop must be at least 0 and below 1, not {share:g}", code="share-out-of-range"
-            )
         self.share, self.seed, self.longest = share, seed, model.max_length
 
     def read(self, batch: Batch) -> Batch:

@@ -21,7 +21,7 @@ import polars as pl
 import torch
 from jaxtyping import Int
 
-from fullrank.core.errors import UserError
+from fullrank.core.errors import UserError, no_effect
 from fullrank.core.jagged import Jagged
 from fullrank.core.progress import Progress
 from fullrank.data import values
@@ -77,10 +77,7 @@ def evaluate_later(
     """The model's metrics on the users of a period. Raises `UserError` as `retrieval.evaluate`, and where settings or
     the model need what later events do not have."""
     if spec.popularity != "train":
-        raise UserError(
-            "popularity='all' counts the events of a store, targets included: leave it out with events",
-            code="setting-without-effect",
-        )
+        raise no_effect("popularity='all'", "with events: it counts those of a store, targets included")
     if later.times is None and model.reads_times:
         raise UserError(
             "this model reads when events happened: the events and the histories before them both need times",
@@ -193,8 +190,7 @@ def _read(table: Any, what: str, catalog: Catalog, columns: Sequence[str], unit:
     for name, keyword in zip(columns, ("user_col", "item_col", "time_col"), strict=False):
         source.require(name, f"name it by {keyword}=" + (", or none by time_col=None" if keyword == "time_col" else ""))
     frame = source.read(columns)
-    if frame.is_empty():
-        raise UserError(f"{source.name} holds no events", code="no-events")
+    source.require_rows(len(frame))
     user = source.ids(frame, columns[0], text=text_users).cast(pl.String)
     item = source.ids(frame, columns[1], text=catalog.ids.dtype == pl.String).cast(pl.String)
     owner, users = values.dense(user)

@@ -17,7 +17,7 @@ import numpy as np
 import polars as pl
 from jaxtyping import Int
 
-from fullrank.core.errors import UserError
+from fullrank.core.errors import UserError, no_effect
 from fullrank.data import values
 from fullrank.data.events.store import Store
 from fullrank.data.frames import InputTable
@@ -58,17 +58,13 @@ def evaluate_lists(
     """
     for name, usual in OF_MODELS.items():
         if getattr(spec, name) != usual:
-            raise UserError(
-                f"{name} needs a model, and lists were made without one here: leave it out",
-                code="setting-without-effect",
-            )
+            raise no_effect(name, "without a model, which made no lists here")
     users, protocol = users_and_protocol(None, store, split, spec)
     source = InputTable(lists, "the lists")
     user, item = (_column(source, *one) for one in ((user_col, USERS, "user_col"), (item_col, ITEMS, "item_col")))
     order, rising = _order_column(source, rank_col, score_col)
     frame = source.read([user, item, order])
-    if frame.is_empty():
-        raise UserError(f"{source.name} holds no recommendations", code="no-recommendations")
+    source.require_rows(len(frame))
     people, things = (
         source.ids(frame, name, text=known.dtype == pl.String).cast(pl.String)
         for name, known in ((user, store.user_ids), (item, store.catalog.ids))
@@ -122,11 +118,7 @@ def _find(given: pl.Series, ids: pl.Series, what: str, store: Store) -> Int[np.n
     """Rows of ids, compared as text; -1 where there is none. Raises `UserError` where the store knows none of them."""
     found = TextIndex(ids.cast(pl.String)).find(given).astype(np.int64)
     if not (found >= 0).any():
-        raise UserError(
-            f"none of the {what} (such as {given[0]!r}) is in {str(store.path)!r} (such as {str(ids[0])!r}): is it the "
-            "right store, and the right column?",
-            code="no-known-ids",
-        )
+        raise values.none_known(given, what, repr(str(store.path)), ids)
     return found
 
 

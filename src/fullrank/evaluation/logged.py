@@ -26,7 +26,7 @@ import polars as pl
 from jaxtyping import Bool, Float, Int
 from pydantic import Field
 
-from fullrank.core.checks import check_texts, check_type, public
+from fullrank.core.checks import public
 from fullrank.core.errors import UserError, brief
 from fullrank.core.files import write_json
 from fullrank.core.jagged import Jagged
@@ -39,6 +39,7 @@ from fullrank.data.manifest import require_no_store
 from fullrank.data.values import TextIndex, Unit
 from fullrank.evaluation.compare import Comparison
 from fullrank.evaluation.statistics import bootstrap_p, bounds, draws, resample, sign_flip, summarise
+from fullrank.inference.requests import check_columns
 from fullrank.metrics import MetricInputs, match
 from fullrank.metrics.names import ACCURACY, Name, expand_metrics
 
@@ -229,19 +230,12 @@ def _read_log(folder: Path) -> pl.DataFrame:
 
 def _read_events(events: Any, columns: Sequence[str], unit: Unit) -> pl.DataFrame:
     """user, item (text) and seconds of some events. Raises `UserError` for missing columns and values."""
-    check_type("columns", columns, (list, tuple), "the names of the columns of user, item and time")
-    if len(columns) != 3 or len(set(map(str, columns))) != 3:
-        raise UserError(
-            f"columns={brief(columns)}: name three, user, item and time, such as ('user_id', 'item_id', 'timestamp')",
-            code="not-column-names",
-        )
-    user, item, when = check_texts("columns", list(columns), "('user_id', 'item_id', 'timestamp')")
+    user, item, when = check_columns(columns, (3,))
     source = InputTable(events, "the events")
     for name in (user, item, when):
         source.require(name, "name the columns of user, item and time by columns=")
     frame = source.read([user, item, when])
-    if frame.is_empty():
-        raise UserError(f"{source.name} holds no events", code="no-events")
+    source.require_rows(len(frame))
     users, items = (source.ids(frame, name, text=True) for name in (user, item))
     seconds, _ = values.seconds(frame[when], f"column {when!r} of {source.name}", unit, typed=source.typed)
     return pl.DataFrame({"user": users.cast(pl.String), "item": items.cast(pl.String), "time": seconds})

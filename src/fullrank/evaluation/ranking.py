@@ -72,15 +72,10 @@ def evaluate_ranking(
 
 def ranking_result(rows: PerImpression, spec: RankingEvaluation, split: str, fingerprint: str) -> EvaluationResult:
     """Metrics, intervals and protocol of some rows."""
-    if spec.unit == "group" and rows.groups is None:
-        raise UserError(
-            "unit=group resamples groups and this store has no group column: use unit=row", code="no-group-column"
-        )
-    if rows.groups is None and "gauc" in (spec.metrics or ()):
-        raise UserError(
-            "gauc is over groups and this store has no group column: prepare it with one (user_col)",
-            code="no-group-column",
-        )
+    if spec.unit == "group":
+        _groups_of(rows, "unit=group", "use unit=row")
+    if "gauc" in (spec.metrics or ()):
+        _groups_of(rows, "the metric gauc", "leave it out")
     metrics = click_metrics(rows, spec.bins)
     protocol: dict[str, Any] = {
         "kind": "clicks", "split": split, "fingerprint": fingerprint, "rows": len(rows.rows),
@@ -125,17 +120,23 @@ def _before(rows: PerImpression, calibration: Calibration, spec: RankingEvaluati
     return {"method": calibration.method, "fitted_on": "validation", "rows": calibration.rows, "before": before}
 
 
+def _groups_of(rows: PerImpression, what: str, remedy: str) -> np.ndarray:
+    """The group of each row. Raises `UserError` where the store has none."""
+    if rows.groups is None:
+        raise UserError(
+            f"{what} needs a group column and this store has none: prepare it with one (user_col), or {remedy}",
+            code="no-group-column",
+        )
+    return rows.groups
+
+
 def selection_value(rows: PerImpression, selection: Selection) -> float:
     """The value of a selection metric."""
     if selection == "logloss":
         return float(ctr.losses(rows.probabilities, rows.labels).mean())
     if selection == "gauc":
-        if rows.groups is None:
-            raise UserError(
-                "the selection metric gauc needs a group column: prepare the store with one, or select auc",
-                code="no-group-column",
-            )
-        return ctr.gauc(rows.probabilities, rows.labels, rows.groups).value
+        groups = _groups_of(rows, "the selection metric gauc", "select auc")
+        return ctr.gauc(rows.probabilities, rows.labels, groups).value
     area = ctr.auc(rows.probabilities, rows.labels)
     return area if selection == "auc" else area - float(ctr.losses(rows.probabilities, rows.labels).mean())
 

@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from fullrank.core.bounds import MOST_BINS, MOST_COUNT, MOST_ENTRIES, MOST_FACTOR, MOST_LIST, MOST_SEED
 from fullrank.core.constraints import needs, only_with
-from fullrank.core.errors import UserError, brief, unknown
+from fullrank.core.errors import UserError, brief, no_effect, unknown
 from fullrank.core.spec import Spec, later
 from fullrank.inference.search import Decoding
 from fullrank.metrics import SeenPolicy
@@ -32,7 +32,7 @@ class Evaluation(Spec):
 
     ks: tuple[ListLength, ...] = Field((1, 5, 10, 20), min_length=1, max_length=MOST_ENTRIES)
     """List lengths at which each metric without its own `@k` is computed."""
-    metrics: tuple[str, ...] | None = Field(None, max_length=MOST_ENTRIES)
+    metrics: tuple[str, ...] | None = Field(None, min_length=1, max_length=MOST_ENTRIES)
     """Names such as `ndcg`, `fair0.8` (at every k) or `recall@50`; None is every metric that the protocol allows."""
     selection: str = "ndcg@10"
     """The accuracy metric by which training chooses among checkpoints; larger is better."""
@@ -114,19 +114,13 @@ class Evaluation(Spec):
                     code="no-accuracy-metric",
                 )
         if self.decoding.kind != "exact" and self.protocol == "sampled":
-            raise _idle(
-                "decoding has no effect when protocol is 'sampled', whose candidates are scored one by one: set "
-                "decoding.kind=exact"
-            )
+            why = "when protocol is 'sampled', whose candidates are scored one by one"
+            raise no_effect("decoding", why, "set decoding.kind=exact")
         self._check_names()
         return self
 
     def _check_names(self) -> None:
         if self.metrics is not None:
-            if not self.metrics:
-                raise UserError(
-                    "metrics is an empty list: name at least one, or leave it out for all", code="no-metrics"
-                )
             diverse = any(n.needs_categories for n in expand_metrics(self.metrics, self.ks))
             if diverse and self.diversity_by is None:
                 raise UserError(
@@ -135,7 +129,7 @@ class Evaluation(Spec):
                     code="metric-without-column",
                 )
             if self.diversity_by is not None and not diverse:
-                raise _idle("diversity_by has no effect without the metric 'ild': leave it out, or name ild too")
+                raise no_effect("diversity_by", "without the metric 'ild'", "leave it out, or name ild too")
             lists = [n for n in expand_metrics(self.metrics, self.ks) if n.needs_lists]
             if self.protocol == "sampled" and lists:
                 raise UserError(
@@ -208,10 +202,6 @@ class RankingEvaluation(Spec):
     def for_selection(self) -> RankingEvaluation:
         """The same without intervals: what training computes again and again."""
         return RankingEvaluation(selection=self.selection, bins=self.bins, bootstrap=0, batch_size=self.batch_size)
-
-
-def _idle(sentence: str) -> UserError:
-    return UserError(sentence, code="setting-without-effect")
 
 
 def _parse_either(given: Any) -> Any:

@@ -86,7 +86,7 @@ def batches(
     """
     read = histories.items.last(model.max_length)
     lengths = read.lengths
-    _check(model, lengths, batch_size)
+    _check(model, lengths)
     times = histories.times if model.reads_times else None
     keys = histories.keys.numbers() if histories.keys is not None and model.reads_users else None
     order = np.argsort(-lengths, kind="stable")  # longest first: what does not fit in memory fails at once
@@ -130,15 +130,8 @@ def _padded(table: np.ndarray) -> torch.Tensor:
     return torch.from_numpy(table.astype(np.int64, copy=False))
 
 
-def _check(model: Model, lengths: Int[np.ndarray, "U"], batch_size: int | None) -> None:
-    if batch_size is not None and batch_size < 1:
-        raise UserError(f"batch_size must be at least 1 user, not {batch_size}", code="batch-size-below-one")
-    shortest = int(lengths.min(initial=1))
-    if shortest < 0:
-        raise UserError(
-            "a history ends before it starts: every end must be at least its start", code="invalid-history-bounds"
-        )
-    if shortest == 0 and not model.allows_empty:
+def _check(model: Model, lengths: Int[np.ndarray, "U"]) -> None:
+    if not model.allows_empty and (lengths == 0).any():
         raise UserError(
             f"{int(np.sum(lengths == 0))} of {len(lengths)} histories are empty and this model cannot rank without "
             "one: leave these users out or rank them with a model that can, such as popularity",

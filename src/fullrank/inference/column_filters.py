@@ -18,10 +18,10 @@ import numpy as np
 import polars as pl
 from jaxtyping import Bool, Int
 
-from fullrank.core.errors import UserError, brief, did_you_mean
+from fullrank.core.errors import UserError, brief, no_such
 from fullrank.data.events.catalog import Catalog
 from fullrank.data.frames import InputTable
-from fullrank.data.values import refuse
+from fullrank.data.values import none_known, refuse
 
 Kind = Literal["flag", "number", "text"]
 MOST_VALUES = 1000
@@ -59,11 +59,7 @@ def refused_by(columns: Mapping[str, pl.Series], filters: Mapping[str, Any]) -> 
     passed: np.ndarray | None = None
     for name, wanted in filters.items():
         if name not in columns:
-            raise UserError(
-                f"the items have no column {brief(name, 80)} to filter by{did_you_mean(name, columns)} (columns: "
-                f"{', '.join(columns) or 'none'})",
-                code="unknown-column",
-            )
+            raise no_such("to filter by, the items have no column", name, columns, "columns", code="unknown-column")
         fits = _fits(columns[name], wanted)
         passed = fits if passed is None else passed & fits
     assert passed is not None
@@ -99,9 +95,7 @@ def item_columns(catalog: Catalog, table: Any = None, item: str = "item_id") -> 
     refuse(ids.is_duplicated(), ids, what, "repeated ids, where each needs one row,", code="repeated-ids")
     place = catalog.lookup(ids)
     if not (place >= 0).any():
-        raise UserError(
-            f"{what} holds none of the items that the model knows (such as {catalog.ids[0]!r})", code="no-known-ids"
-        )
+        raise none_known(ids, f"items in {what}", "the model's catalogue", catalog.ids)
     row = np.full(catalog.size, -1)
     row[place[place >= 0]] = np.flatnonzero(place >= 0)
     at = pl.Series(row).replace(-1, None)

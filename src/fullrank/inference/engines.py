@@ -20,7 +20,7 @@ from typing import Any, Generic, Literal, Protocol, TypeVar, get_args, runtime_c
 import torch
 
 from fullrank.core.checks import check_type, check_whole
-from fullrank.core.errors import UserError, brief, unknown
+from fullrank.core.errors import UserError, brief, no_effect, unknown
 from fullrank.core.files import open_whole, scratch_folder
 from fullrank.core.ray_cluster import ray_cluster
 from fullrank.data.events import spark
@@ -65,11 +65,7 @@ class EngineSettings:
         owners = {"master": "spark", "ray": "ray", "workers": "embedded"}
         for name, owner in owners.items():
             if getattr(self, name) is not None and self.engine != owner:
-                raise UserError(
-                    f"{name} is of the engine {owner} and has no effect on {self.engine}: leave it out, or say "
-                    f"engine={owner!r}",
-                    code="setting-without-effect",
-                )
+                raise no_effect(name, f"with engine={self.engine!r}", f"leave it out, or say engine={owner!r}")
         for name in ("master", "ray"):
             if (given := getattr(self, name)) is not None:
                 check_type(name, given, str, "an address, in quotes")

@@ -37,10 +37,7 @@ def top_k(
     What `filters` refuse is never returned, nor are items that the model scores -inf; where fewer than k items remain
     the rest of the row is -1 / -inf. Raises `UserError` on a NaN score.
     """
-    if k < 1:
-        raise UserError(f"k must be at least 1, not {k}", code="invalid-list-length")
-    if not 1 <= block <= LARGEST_BLOCK:
-        raise UserError(f"block must be between 1 and {LARGEST_BLOCK} items, not {block}", code="block-out-of-range")
+    assert k > 0 and 0 < block <= LARGEST_BLOCK  # `ListOptions`, and our own
     best: tuple[Tensor, Tensor] | None = None
     floor: Tensor | None = None
     score = block_scorer(scorer, block)

@@ -19,7 +19,7 @@ import polars as pl
 from jaxtyping import Int64
 
 from fullrank.core.checks import check_choice
-from fullrank.core.errors import UserError
+from fullrank.core.errors import UserError, no_effect
 from fullrank.core.files import scratch_folder
 from fullrank.core.tables import write_table
 from fullrank.data import values
@@ -143,10 +143,7 @@ class HistoryTable:
                 source.require(columns[2], "name it with time_col=")
             columns = columns[:2]
         if len(columns) == 2 and unit != "s":
-            raise UserError(
-                f"time_unit={unit!r} has no effect, since the histories have no column of times; leave it out",
-                code="setting-without-effect",
-            )
+            raise no_effect(f"time_unit={unit!r}", "since the histories have no column of times")
         return cls(source, table, tuple(columns), unit)
 
     def spill(self, folder: Path, count: int | None, catalog: Catalog, session: Any | None) -> dict[str, Any]:
@@ -157,7 +154,7 @@ class HistoryTable:
             self.source.require_one_kind(name)
         with scratch_folder() as scratch:
             chunks = Chunks(self.source, self.columns, scratch)
-            self._require_rows(chunks.rows)
+            self.source.require_rows(chunks.rows)
             count = count or -(-chunks.rows // PART_EVENTS)
             spill, text = Spill(folder, count), False
             for _, frame in chunks:
@@ -175,7 +172,7 @@ class HistoryTable:
         with spark.told_as_user_error():
             if count is None:
                 rows = int(frame.count())
-                self._require_rows(rows)
+                self.source.require_rows(rows)
                 count = -(-rows // PART_EVENTS)
             head = spark.to_polars(frame.limit(0))
             users = values.ids(head[self.columns[0]], f"column {self.columns[0]!r} of {name}").dtype
@@ -186,14 +183,10 @@ class HistoryTable:
                 _coded_batches, name=name, columns=self.columns, unit=self.unit, count=count, items=str(folder / ITEMS)
             )
             found = spark.send_to_parts(frame, code, own, users, count, folder)
-        self._require_rows(int(found["events"].sum()))
+        self.source.require_rows(int(found["events"].sum()))
         text = users == pl.String
         user = "<u4" if text else pl.Series([], dtype=users).to_numpy().dtype.str
         return {"parts": count, "columns": {"user": user, **own}, "text_users": text}
-
-    def _require_rows(self, rows: int) -> None:
-        if not rows:
-            raise UserError(f"{self.source.name} has no rows", code="empty-table")
 
 
 def table_source(table: Any, columns: Sequence[str], unit: Any) -> tuple[HistoryTable, dict[str, Any]]:
@@ -210,10 +203,7 @@ def store_source(
     """The users of a store, and what it is known by again. Raises `UserError` for settings of a table."""
     check_choice("time_unit", unit, get_args(values.Unit))
     if (columns[0], *columns[2:]) != ("user_id", "timestamp") or unit != "s":
-        raise UserError(
-            "user_col, time_col and time_unit are about a table of histories: give histories, or leave them out",
-            code="setting-without-effect",
-        )
+        raise no_effect("user_col, time_col or time_unit", "without a table", "give histories, or leave it out")
     return StoreParts.of(store, parts), {"histories": [store.fingerprint, store.manifest["content"]]}
 
 

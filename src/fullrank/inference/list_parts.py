@@ -14,7 +14,7 @@ import hashlib
 import re
 import shutil
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ import polars as pl
 from jaxtyping import Bool
 
 from fullrank.core.errors import UserError, brief
-from fullrank.core.files import NotWritten, foreign_files, jsonable, reason_of, write_json
+from fullrank.core.files import NotWritten, jsonable, reason_of, require_replaceable, write_json
 from fullrank.core.leftovers import sweep_folder
 from fullrank.core.locks import folder_lock
 from fullrank.core.progress import Progress
@@ -148,7 +148,15 @@ def write_list_parts(
             numbers = range(ready.parts)
             there = [number for number in numbers if part_file(out, number).is_file()]
             missing = sorted(set(numbers) - set(there))
-            counts = _compute(ready, missing, out, model, options, barred, engine, files, len(there), progress)
+            counts = ListCounts()
+            if missing:
+                sent = replace(model, shared=engine.share(files))
+                bits = None if barred is None else np.packbits(barred).tobytes()
+                task = ListTask(sent, ready, str(out.absolute()), options, bits)
+                for number, found in enumerate(engine.map(task, missing), len(there) + 1):
+                    counts += found
+                    if progress is not None:
+                        progress(number, ready.parts)
             for number in there:
                 counts += counts_of(pl.scan_parquet(part_file(out, number), glob=False))
             _finish(out, manifest, ready.parts, counts)
@@ -201,24 +209,6 @@ def _is_list(given: Any) -> bool:
     return isinstance(given, list | tuple | np.ndarray | pl.Series)
 
 
-def _compute(
-    histories: HistoryParts, missing: Sequence[int], out: Path, model: ModelSource, options: ListOptions,
-    barred: np.ndarray | None, engine: PartEngine, files: Callable[[], dict[str, bytes]], done: int,
-    progress: Progress | None,
-) -> ListCounts:  # fmt: skip
-    if not missing:
-        return ListCounts()
-    sent = replace(model, shared=engine.share(files))
-    bits = None if barred is None else np.packbits(barred).tobytes()
-    task = ListTask(sent, histories, str(out.absolute()), options, bits)
-    whole, counts = done + len(missing), ListCounts()
-    for number, found in enumerate(engine.map(task, missing), done + 1):
-        counts += found
-        if progress is not None:
-            progress(number, whole)
-    return counts
-
-
 def part_file(out: Path, number: int) -> Path:
     """The file of a part."""
     return out / LISTS / f"part-{number:05}.parquet"
@@ -244,30 +234,19 @@ def open_list_parts(path: Path) -> dict[str, Any]:
 
 def _begun(out: Path, asked: dict[str, Any], overwrite: bool) -> dict[str, Any]:
     """The manifest of the lists at `out`, written where there are none yet. Raises `UserError` for other lists."""
-    if out.is_file():
-        raise UserError(f"{str(out)!r} is a file; name a folder for the lists", code="not-a-folder")
     manifests.require_outside_stores(out)
-    if (out / manifests.NAME).is_file():
+    there = (out / manifests.NAME).is_file()
+    if there:
         manifest = open_list_parts(out)
         if manifest["asked"] == asked:
             return manifest
         if not overwrite:
             raise _other_lists(out, manifest["asked"], asked)
-        others = foreign_files(out, {manifests.NAME, LISTS, HISTORIES}.__contains__)
-        others += foreign_files(out / LISTS, lambda name: PART.fullmatch(name) is not None)
-        if others:
-            raise UserError(
-                f"{str(out)!r} also holds files that replacing its lists would delete ({', '.join(others[:5])}); move "
-                "them",
-                code="foreign-files",
-            )
-        for name in (LISTS, HISTORIES):  # a kill in between leaves lists of the other call with parts missing
-            shutil.rmtree(out / name, ignore_errors=True)
-    elif foreign_files(out):
-        raise UserError(
-            f"{str(out)!r} holds other files and no lists in parts; name a new or an empty folder",
-            code="folder-not-empty",
-        )
+    own = {manifests.NAME, LISTS, HISTORIES}
+    for folder, names in ((out, own.__contains__), (out / LISTS, lambda name: PART.fullmatch(name) is not None)):
+        require_replaceable(folder, "folder of lists in parts", lambda _: there, names)
+    for name in (LISTS, HISTORIES) if there else ():  # a kill leaves lists of the other call with parts missing
+        shutil.rmtree(out / name, ignore_errors=True)
     manifest = {"format": FORMAT, "format_version": FORMAT_VERSION, "asked": asked, "whole": False}
     write_json(out / manifests.NAME, manifests.sealed(manifest))
     return manifest

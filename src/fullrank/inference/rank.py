@@ -75,7 +75,10 @@ def rank(
     if budget is not None and budget.adaptive is not None:
         check_budget(model, budget)
         steps = np.zeros(len(histories), dtype=np.int64)
-        for at, *found in _early_exit_lists(model, histories, budget, k, seen_items, filters, index, **how):
+        read = batches(model, histories, **how)
+        for at, *found in _early_exit_lists(
+            model, read, budget, k, lambda at: _filter_of(filters, seen_items, at, device), index, width
+        ):
             scores[at], ids[at], steps[at] = found
         return RankedLists(ids, scores, policy, steps)
     search = search_of(model, decoding or Decoding(), width) if search is None else search
@@ -94,17 +97,12 @@ def _filter_of(
 
 def _early_exit_lists(
     model: Any,
-    histories: Histories,
+    read: Iterator[tuple[np.ndarray, Batch]],
     budget: Budget,
     k: int,
-    seen_items: Jagged | None,
-    filters: Filters,
+    filter_of: Callable[[np.ndarray], BatchFilter | None],
     index: Any | None,
-    *,
     block: int,
-    batch_size: int | None,
-    device: torch.device | str,
-    progress: Progress | None,
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]:
     """(positions of the users, scores [b, k], ids [b, k], steps [b]) batch by batch, as `rank` puts them together.
 
@@ -115,10 +113,8 @@ def _early_exit_lists(
     length, most = budget.adaptive, budget.steps_of(model.reasoner)
     with evaluating(model):
         index = model.index_items() if index is None else index
-        for at, batch in batches(
-            model, histories, block=block, batch_size=batch_size, device=device, progress=progress
-        ):
-            batch_filter = _filter_of(filters, seen_items, at, device)
+        for at, batch in read:
+            batch_filter = filter_of(at)
 
             # Defaults bind this batch's filter and size: the loop's variables change under a closure.
             def top(states: Tensor, rows: Tensor, among: BatchFilter | None = batch_filter, of: int = len(at)) -> Any:

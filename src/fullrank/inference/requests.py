@@ -15,7 +15,7 @@ import polars as pl
 from jaxtyping import Bool, Int
 
 from fullrank.core.checks import check_choice
-from fullrank.core.errors import UserError, brief
+from fullrank.core.errors import UserError, brief, no_effect
 from fullrank.core.jagged import Jagged
 from fullrank.data import values
 from fullrank.data.column_names import USUAL
@@ -34,9 +34,6 @@ COLUMNS = USUAL
 """Names of the columns of a table of histories: user, item, time."""
 STEP = 86_400
 """Seconds between events without times, under `untimed="even"`."""
-UNTIMED = ("auto", "error", "even")
-"""What becomes of histories without times, of a model that reads them: lists even and with a note, tables an error;
-always an error; or the last event now and the others a day apart."""
 
 
 @dataclass(frozen=True)
@@ -81,8 +78,6 @@ def read_histories(
 
     A table is put in order as `prepare` does it, by `values.in_time`, whether or not the model reads times.
     """
-    check_choice("unknown", unknown, ("skip", "error"))
-    check_choice("untimed", untimed, UNTIMED)
     check_choice("time_unit", time_unit, get_args(values.Unit))
     columns = check_columns(columns)
     listed = isinstance(histories, Mapping) or (
@@ -91,10 +86,7 @@ def read_histories(
     if listed:
         flat = _from_lists(histories, catalog)
         if time_unit != "s":
-            raise UserError(
-                f"time_unit={time_unit!r} has no effect on histories without times; leave it out",
-                code="setting-without-effect",
-            )
+            raise no_effect(f"time_unit={time_unit!r}", "on histories without times")
     else:
         flat = _from_table(histories, columns, catalog, time_unit)
     if untimed == "auto" and not listed:
@@ -135,10 +127,7 @@ def read_filters(options: ListOptions, request: RequestBatch, catalog: Catalog, 
     """
     exclude, allow, filters, item_table = options.exclude, options.allow, options.filters, options.item_table
     if filters is None and item_table is not None:
-        raise UserError(
-            "item_table has no effect without filters on its columns: give filters=, or leave it out",
-            code="setting-without-effect",
-        )
+        raise no_effect("item_table", "without filters on its columns", "give filters=, or leave it out")
     if exclude is None and allow is None and filters is None:
         return Filters()
     barred: Bool[np.ndarray, "V"] | None = None
@@ -159,14 +148,10 @@ def read_filters(options: ListOptions, request: RequestBatch, catalog: Catalog, 
             barred[excluded] = True
         excluded = None
     if (barred is not None and barred.all()) or (allowed is not None and not allowed.lengths.any()):
-        if filters is not None:
-            raise UserError(
-                "filters, exclude and allow leave no item for anybody, so nothing can be recommended: ask for less",
-                code="nothing-allowed",
-            )
+        kind = "" if filters is not None else f"; are the ids of the same kind as {catalog.ids[0]!r}?"
         raise UserError(
-            "exclude and allow leave no item that the model knows for anybody, so nothing can be recommended: are "
-            f"the ids of the same kind as {catalog.ids[0]!r}?",
+            "filters, exclude and allow leave no item that the model knows for anybody, so nothing can be recommended: "
+            f"ask for less{kind}",
             code="nothing-allowed",
         )
     return Filters(excluded, barred, allowed, masks)
@@ -179,16 +164,7 @@ def _masks(
     if not _is_list(given):
         filters = check_filters(given)
         return refused_by(columns, filters) if filters else ()
-    if not request.ordered:
-        raise UserError(
-            "filters: histories from a table have no order to go by; give one mapping of columns for all",
-            code="table-has-no-order",
-        )
-    if len(given) != len(request):
-        raise UserError(
-            f"filters has {len(given)} mappings for {len(request)} histories; give one for each, or one for all",
-            code="list-count-differs",
-        )
+    _require_one_each("filters", given, request, "one mapping of columns")
     groups: dict[str, tuple[Mapping[str, Any], list[int]]] = {}
     for row, one in enumerate(given):
         if one is not None and check_filters(one):
@@ -221,17 +197,20 @@ def per_history(name: str, given: Any, request: RequestBatch) -> pl.Series | lis
         return given
     if not any(_is_list(one) for one in given):
         return pl.Series("item", list(given), strict=False)
+    _require_one_each(name, given, request, "{user: items}, or one list")
+    return [_one_list(name, place, items) for place, items in enumerate(given)]
+
+
+def _require_one_each(name: str, given: Sequence[Any], request: RequestBatch, other: str) -> None:
     if not request.ordered:
         raise UserError(
-            f"{name}: histories from a table have no order to go by; give {{user: items}}, or one list",
-            code="table-has-no-order",
+            f"{name}: histories from a table have no order to go by; give {other} for all", code="table-has-no-order"
         )
     if len(given) != len(request):
         raise UserError(
-            f"{name} has {len(given)} lists for {len(request)} histories; give one for each, or for all",
+            f"{name}: {len(given)} for {len(request)} histories; give one for each, or {other} for all",
             code="list-count-differs",
         )
-    return [_one_list(name, place, items) for place, items in enumerate(given)]
 
 
 def _by_user(name: str, given: Mapping[Any, Any], request: RequestBatch) -> list[list[Any]]:
@@ -272,16 +251,15 @@ def _known_ids(given: pl.Series | list[list[Any]], catalog: Catalog) -> Jagged |
     return Jagged.from_pairs(rows[ids >= 0], ids[ids >= 0], len(given))
 
 
-def check_columns(columns: Any) -> tuple[str, ...]:
+def check_columns(columns: Any, counts: tuple[int, ...] = (2, 3)) -> tuple[str, ...]:
     """The names of the columns of user, item and, where there is a third, time. Raises `UserError` for others."""
-    if isinstance(columns, str) or not isinstance(columns, Sequence) or len(columns) not in (2, 3):
+    names = columns if isinstance(columns, Sequence) and not isinstance(columns, str) else ()
+    if len(names) not in counts or not all(isinstance(name, str) for name in names):
         raise UserError(
-            f"columns={brief(columns)}: name two or three, user, item and time, such as ('user_id', 'item_id', "
-            "'timestamp')",
+            f"columns={brief(columns)}: name {' or '.join(map(str, counts))}, user, item and time, such as ('user_id', "
+            "'item_id', 'timestamp')",
             code="not-column-names",
         )
-    if not all(isinstance(name, str) for name in columns):
-        raise UserError(f"columns={brief(columns)}: names of columns are strings", code="not-column-names")
     if len(set(columns)) < len(columns):
         raise UserError(
             f"columns={brief(list(columns))} names one column twice; user, item and time are columns of their own",
@@ -397,10 +375,7 @@ def _from_table(table: Any, columns: tuple[str, ...], catalog: Catalog, unit: va
         times, moved = values.in_time(frame[columns[2]], what, unit, typed=source.typed)
         order = order if moved is None else moved
     elif unit != "s":
-        raise UserError(
-            f"time_unit={unit!r} has no effect, since the histories have no column of times; leave it out",
-            code="setting-without-effect",
-        )
+        raise no_effect(f"time_unit={unit!r}", "since the histories have no column of times")
     order = order[np.argsort(codes[order], kind="stable")]
     lengths = np.bincount(codes, minlength=len(names))
     items = catalog.lookup(frame[columns[1]])[order]
@@ -424,10 +399,7 @@ def _table_users(column: pl.Series) -> pl.Series:
             code="missing-users",
         )
     if column.dtype.is_nested() or column.dtype in (pl.Object, pl.Binary, pl.Boolean):
-        raise UserError(
-            f"column {column.name!r} of the histories is of type {column.dtype}; users are whole numbers or strings",
-            code="wrong-column-type",
-        )
+        raise values.wrong_type(column, f"column {column.name!r} of the histories", "users are numbers or strings")
     # Codes of categories go by first occurrence and their text by the alphabet: as text both are one order.
     return column.cast(pl.String) if isinstance(column.dtype, (pl.Categorical, pl.Enum)) else column
 

@@ -10,12 +10,11 @@ import numpy as np
 import polars as pl
 from jaxtyping import Int
 
-from fullrank.core.checks import check_choice
 from fullrank.core.errors import UserError, brief
 from fullrank.data import values
 from fullrank.data.events.catalog import Catalog
 from fullrank.data.events.store import Store
-from fullrank.inference.requests import UNTIMED, FlatEvents, RequestBatch, batch_of
+from fullrank.inference.requests import FlatEvents, RequestBatch, batch_of
 
 Users = Sequence[Any] | pl.Series | Any
 """Ids of users: a list, an array or a Series."""
@@ -37,9 +36,6 @@ def read_users(
     The store may be another one than the model was trained on: its items are found by their external ids. Nothing here
     goes through users one by one.
     """
-    check_choice("unknown_users", unknown_users, UNKNOWN_USERS)
-    check_choice("unknown", unknown, ("skip", "error"))
-    check_choice("untimed", untimed, UNTIMED)
     if data is None:
         raise UserError("users are looked up in a prepared store: name it by data=", code="missing-store")
     store = data if isinstance(data, Store) else Store.open(data)
@@ -47,7 +43,7 @@ def read_users(
     rows = store.rows_of(given)
     if bool((rows < 0).any()) and unknown_users != "popular":
         lost = given.filter(pl.Series(rows < 0))
-        if unknown_users == "error":
+        if unknown_users == "error" or len(lost) == len(given):
             shown = ", ".join(map(repr, lost.head(5).to_list())) + " ..." * (len(lost) > 5)
             raise UserError(
                 f"{len(lost):,} of {len(given):,} users are not in {str(store.path)!r}: {shown}{_left_out(store)}; "
@@ -55,8 +51,6 @@ def read_users(
                 code="unknown-user",
             )
         given, rows = given.filter(pl.Series(rows >= 0)), rows[rows >= 0]
-        if not len(given):
-            raise UserError(f"none of the {len(lost):,} users is in {str(store.path)!r}", code="unknown-user")
     return batch_of(
         _events(given, rows, store, catalog), ("user_id", "item_id", "timestamp"), unknown=unknown,
         untimed="error" if untimed == "auto" else untimed, timed=timed, ordered=True,
@@ -129,10 +123,7 @@ def _events(given: pl.Series, rows: Int[np.ndarray, "U"], store: Store, catalog:
     lengths[known] = found.lengths
     number = catalog.lookup(store.catalog.ids)
     if not (number >= 0).any():
-        raise UserError(
-            f"the model knows none of the items of {str(store.path)!r} (such as {store.catalog.ids[0]!r}): is it the "
-            "right store?",
-            code="no-known-ids",
-        )
+        what = f"items of {str(store.path)!r}"
+        raise values.none_known(store.catalog.ids, what, "the model's catalogue", catalog.ids)
     seconds = found.seconds
     return FlatEvents(given, lengths, number[found.items.flat()], None if seconds is None else seconds.flat())

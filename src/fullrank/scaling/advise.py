@@ -9,12 +9,16 @@ Beside it stands what the law of size and data would choose, which may differ: i
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from pydantic import Field
 
+from fullrank.core.bounds import MOST_BINS
+from fullrank.core.checks import check_choice, public
 from fullrank.core.errors import UserError
 from fullrank.scaling.fit import RESAMPLES, SHARE, Law, fit_law
 from fullrank.scaling.frontier import BETWEEN, compute_frontier, epoch_cost, optimum
@@ -48,23 +52,22 @@ class Advice:
         }  # fmt: skip
 
 
+@public
 def advise(
-    runs: Ladder | str | Path, flops: float, *, form: str = "power", data: float | None = None,
-    resamples: int = RESAMPLES, seed: int = 0, tell: Any = None,
-) -> Advice:  # fmt: skip
+    runs: Ladder | str | Path,
+    flops: Annotated[float, Field(gt=0, lt=math.inf)],
+    *,
+    form: str = "power",
+    data: Annotated[float, Field(ge=1, lt=math.inf)] | None = None,
+    resamples: Annotated[int, Field(ge=20, le=MOST_BINS)] = RESAMPLES,
+    seed: Annotated[int, Field(ge=0)] = 0,
+    tell: Any = None,
+) -> Advice:
     """What to train with `flops`. `data` is how many interactions there are; `form` is `loss` where smaller is better.
 
     Raises `UserError` where the runs lack FLOPs, epochs, parameters or data, or cannot be fitted.
     """
-    if form not in ("power", "loss"):
-        raise UserError(
-            f"advice needs a law of size and data: form is 'power' or 'loss', not {form!r}", code="unknown-form"
-        )
-    for name, value in (("flops", flops), ("data", data)):
-        if value is not None and not (np.isfinite(value) and value > 0):
-            raise UserError(f"{name} is {value:g}; give a number above 0, such as 1e15", code="not-positive")
-    if data is not None and data < 1:
-        raise UserError(f"data is {data:g} interactions; give how many there are, at least 1", code="not-positive")
+    check_choice("form", form, ("power", "loss"))
     ladder = as_ladder(runs)
     law = fit_law(ladder, form, resamples=resamples, seed=seed, tell=tell)
     lower = law.form.lower

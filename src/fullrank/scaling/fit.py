@@ -12,16 +12,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from jaxtyping import Float
+from pydantic import Field
 
 from fullrank.core.bounds import MOST_BINS
-from fullrank.core.errors import UserError, brief, unknown
+from fullrank.core.checks import check_choice, public
+from fullrank.core.errors import UserError, unknown
 from fullrank.scaling.forms import FORMS, LawForm, centre_of, solve
 from fullrank.scaling.identifiability import Unidentified, end_range, unidentified
-from fullrank.scaling.ladder import Ladder
+from fullrank.scaling.ladder import Ladder, require_positive
 from fullrank.scaling.points import form_points, require_points
 from fullrank.scaling.read import as_ladder
 
@@ -103,27 +105,25 @@ class Law:
                 code="wrong-axes",
             )
         columns = np.broadcast_arrays(*(np.atleast_1d(np.asarray(at[axis], float)) for axis in self.form.axes))
-        if any((column <= 0).any() for column in columns):
-            raise UserError(f"{' and '.join(self.form.axes)} must be above 0 where a law is asked", code="not-positive")
+        for axis, column in zip(self.form.axes, columns, strict=True):
+            require_positive(axis, column, "ask a law there")
         return np.log(np.stack(columns, 1))
 
 
+@public
 def fit_law(
-    runs: Ladder | str | Path, form: str = "sigmoid", *, resamples: int = RESAMPLES, seed: int = 0, tell: Any = None
+    runs: Ladder | str | Path,
+    form: str = "sigmoid",
+    *,
+    resamples: Annotated[int, Field(ge=20, le=MOST_BINS)] = RESAMPLES,
+    seed: Annotated[int, Field(ge=0)] = 0,
+    tell: Any = None,
 ) -> Law:
     """The law of some runs: `sigmoid`, `linear`, `power` or `loss`.
 
     Raises `UserError` where the runs cannot be fitted. `tell` is called with (resamples done, in all).
     """
-    if form not in FORMS:
-        raise unknown("form", form, FORMS)
-    if resamples < 20:
-        raise UserError(
-            f"resamples is {resamples}; an interval needs at least 20, and {RESAMPLES} are the default",
-            code="too-few-resamples",
-        )
-    if resamples > MOST_BINS:
-        raise UserError(f"resamples={brief(resamples)} must be at most {MOST_BINS:,}", code="too-many-resamples")
+    check_choice("form", form, tuple(FORMS))
     ladder, shape = as_ladder(runs), FORMS[form]
     points = require_points(shape, ladder)
     centre = centre_of(points.x)
@@ -177,7 +177,7 @@ SRT: dict[str, dict[str, float]] = {
 def srt_value(form: str, **at: Any) -> np.ndarray:
     """The paper's law at some place, as `Law.predict`."""
     if form not in SRT:
-        raise UserError(f"SRT gives no constants of the form {form!r} (allowed: {', '.join(SRT)})", code="unknown-form")
+        raise unknown("form", form, SRT)
     shape = FORMS[form]
     x = np.log(np.stack(np.broadcast_arrays(*(np.atleast_1d(np.asarray(at[axis], float)) for axis in shape.axes)), 1))
     return shape.value(np.array(list(SRT[form].values())), x)

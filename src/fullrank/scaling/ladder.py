@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
@@ -81,30 +82,28 @@ class Ladder:
                 "leave the run out, or evaluate it again",
                 code="not-finite",
             )
-        for name in ("flops", "epochs"):
+        for name in ("flops", "epochs", "parameters", "data", "size"):
             values = getattr(trace, name)
             if values is None:
+                continue
+            require_positive(f"{where}: {name}", values, "correct it in the file")
+            if np.ndim(values) == 0:
                 continue
             if len(values) != len(trace.metric):
                 raise UserError(
                     f"{where}: {len(values)} {name} for {len(trace.metric)} values of {self.metric}",
                     code="wrong-length",
                 )
-            if not (np.isfinite(values).all() and (values > 0).all()):
-                bad = values[~(np.isfinite(values) & (values > 0))][0]
-                raise UserError(
-                    f"{where}: {name} is {bad:g}; it must be a number above 0: correct it in the file",
-                    code="not-positive",
-                )
             if (np.diff(values) <= 0).any():
                 raise UserError(
                     f"{where}: {name} must rise from moment to moment; give those spent since the start",
                     code="not-rising",
                 )
-        for name in ("parameters", "data", "size"):
-            value = getattr(trace, name)
-            if value is not None and not (np.isfinite(value) and value > 0):
-                raise UserError(
-                    f"{where}: {name} is {value:g}; it must be a number above 0: correct it in the file",
-                    code="not-positive",
-                )
+
+
+def require_positive(name: str, values: Any, remedy: str) -> None:
+    """Raise `UserError` for a number that is not above 0, or not finite."""
+    numbers = np.atleast_1d(np.asarray(values, float))
+    wrong = numbers[~(np.isfinite(numbers) & (numbers > 0))]
+    if len(wrong):
+        raise UserError(f"{name} is {wrong[0]:g}; it must be a number above 0: {remedy}", code="not-positive")

@@ -19,12 +19,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fullrank.core.errors import UserError, did_you_mean, unknown
+from fullrank.core.errors import UserError, in_context, unknown
 from fullrank.core.readers import read_json, read_jsonl
 from fullrank.scaling.ladder import Ladder, Trace
 
 if TYPE_CHECKING:
     import polars as pl
+
+    from fullrank.data.frames import InputTable
 
 EPOCH = re.compile(r"(.+)_ep(\d+)")
 
@@ -57,11 +59,6 @@ def read_ladder(path: str | Path, *, metric: str | None = None, columns: ColumnN
     """The runs of a file. `metric` is a name of it: `valid_ndcg5` of the columns `valid_ndcg5_epN`, or `ndcg@10` of a
     sweep; `columns` are those of a CSV."""
     file, named = Path(path), columns or ColumnNames()
-    if not file.is_file():
-        raise UserError(
-            f"there is no file {file}; give a CSV of runs, or rows.jsonl or the --results of a sweep",
-            code="missing-file",
-        )
     if file.suffix in (".json", ".jsonl"):
         if named.given:
             raise UserError(
@@ -69,14 +66,14 @@ def read_ladder(path: str | Path, *, metric: str | None = None, columns: ColumnN
                 code="option-without-effect",
             )
         return read_rows(file, metric)
-    if file.suffix != ".csv":
-        raise UserError(
-            f"{file} has the suffix {file.suffix!r}; allowed are .csv, .json and .jsonl", code="unknown-suffix"
-        )
-    frame = _read_csv(file)
+    from fullrank.data.frames import InputTable
+
+    source = InputTable(file, "the table of runs")
+    frame = source.infer(source.read(source.columns), keep_text=())
+    source.require_rows(len(frame))
     series = Counter(found[1] for name in frame.columns if (found := EPOCH.fullmatch(name)))
     if series and named.metric is None:
-        return _wide(frame, file, metric, named, list(series))
+        return _wide(frame, source, metric, named, list(series))
     if metric is not None:
         if named.metric is not None:
             raise UserError(
@@ -84,7 +81,7 @@ def read_ladder(path: str | Path, *, metric: str | None = None, columns: ColumnN
                 code="options-exclude-each",
             )
         named = replace(named, metric=metric)
-    return _tidy(frame, file, named)
+    return _tidy(frame, source, named)
 
 
 def as_ladder(source: Ladder | str | Path) -> Ladder:
@@ -92,23 +89,11 @@ def as_ladder(source: Ladder | str | Path) -> Ladder:
     return source if isinstance(source, Ladder) else read_ladder(source)
 
 
-def _read_csv(file: Path) -> pl.DataFrame:
-    import polars as pl
-
-    try:
-        frame = pl.read_csv(file, infer_schema_length=None, glob=False)
-    except (OSError, UnicodeDecodeError, pl.exceptions.PolarsError) as error:
-        raise UserError(
-            f"cannot read {file} as a CSV: {' '.join(str(error).split())[:200]}", code="table-unreadable"
-        ) from None
-    if not len(frame):
-        raise UserError(f"{file} has no rows; give a row for each run", code="empty-table")
-    return frame
-
-
-def _wide(frame: pl.DataFrame, file: Path, metric: str | None, named: ColumnNames, series: list[str]) -> Ladder:
+def _wide(frame: pl.DataFrame, source: InputTable, metric: str | None, named: ColumnNames, series: list[str]) -> Ladder:
     if metric is None and len(series) > 1:
-        raise UserError(f"{file} holds {', '.join(series)} by epochs; choose one with --metric", code="several-metrics")
+        raise UserError(
+            f"{source.name} holds {', '.join(series)} by epochs; choose one with --metric", code="several-metrics"
+        )
     if metric is not None and metric not in series:
         raise unknown("metric", metric, series)
     base = metric or series[0]
@@ -116,12 +101,12 @@ def _wide(frame: pl.DataFrame, file: Path, metric: str | None, named: ColumnName
     epochs, columns = [epoch for epoch, _ in found], [name for _, name in found]
     if len(set(epochs)) < len(epochs):
         raise UserError(
-            f"{file} names an epoch of {base} twice ({', '.join(columns)}); keep one column for each",
+            f"{source.name} names an epoch of {base} twice ({', '.join(columns)}); keep one column for each",
             code="repeated-column",
         )
-    values = np.stack([_numbers(frame, file, name, empty=True) for name in columns], 1)
+    values = np.stack([_numbers(frame[name], source, empty=True) for name in columns], 1)
     there = np.stack([frame[name].is_not_null().to_numpy() for name in columns], 1)
-    flops, rest = _optional(frame, file, named.flops, WIDE.flops), _common(frame, file, named, WIDE)
+    flops, rest = _optional(frame, source, "flops", named, WIDE), _common(frame, source, named, WIDE)
     traces = []
     for row in range(len(frame)):
         at = np.array(epochs, float)[there[row]]
@@ -129,22 +114,16 @@ def _wide(frame: pl.DataFrame, file: Path, metric: str | None, named: ColumnName
         traces.append(
             Trace(metric=values[row][there[row]], flops=spent, epochs=at, **{k: v[row] for k, v in rest.items()})
         )
-    return Ladder(tuple(traces), base, str(file), _how(file, named, WIDE, "of one epoch"))
+    return Ladder(tuple(traces), base, str(source.table), _how(WIDE, "of one epoch"))
 
 
-def _tidy(frame: pl.DataFrame, file: Path, named: ColumnNames) -> Ladder:
+def _tidy(frame: pl.DataFrame, source: InputTable, named: ColumnNames) -> Ladder:
     name = named.metric or str(TIDY.metric)
-    if name not in frame.columns:
-        raise UserError(
-            f"{file} has no column {name!r}{did_you_mean(name, frame.columns)} and none named by epochs "
-            "(NAME_ep5, NAME_ep10): name the metric's column with --metric-col "
-            f"(there are: {', '.join(frame.columns)})",
-            code="missing-column",
-        )
-    metric = _numbers(frame, file, name)
-    flops, rest = _optional(frame, file, named.flops, TIDY.flops), _common(frame, file, named, TIDY)
-    epochs = _optional(frame, file, None, "epoch")
-    _every_run_named(frame, file, _present(frame, file, named.run, TIDY.run))
+    source.require(name, "name that of the metric by --metric-col, or those of its epochs NAME_ep5, NAME_ep10, ...")
+    metric = _numbers(frame[name], source)
+    flops, rest = _optional(frame, source, "flops", named, TIDY), _common(frame, source, named, TIDY)
+    epochs = _numbers(frame["epoch"], source) if "epoch" in frame.columns else None
+    _every_run_named(frame, source, _present(source, "run", named, TIDY))
     places: dict[str, list[int]] = {}
     for row, run in enumerate(rest["run"]):
         places.setdefault(run, []).append(row)
@@ -155,84 +134,75 @@ def _tidy(frame: pl.DataFrame, file: Path, named: ColumnNames) -> Ladder:
         for key in ("parameters", "data"):
             if len({rest[key][row] for row in rows}) > 1:
                 raise UserError(
-                    f"{file}, run {own['run']!r}: {key} changes within the run; name the runs with --run-col",
+                    f"{source.name}, run {own['run']!r}: {key} changes within the run; name the runs with --run-col",
                     code="size-changes-within-run",
                 )
         traces.append(Trace(
             metric=metric[order], flops=None if flops is None else flops[order],
             epochs=None if epochs is None else epochs[order], **own,
         ))  # fmt: skip
-    return Ladder(tuple(traces), name, str(file), _how(file, named, TIDY, "spent until each row's moment"))
+    return Ladder(tuple(traces), name, str(source.table), _how(TIDY, "spent until each row's moment"))
 
 
-def _every_run_named(frame: pl.DataFrame, file: Path, column: str | None) -> None:
-    """Rows without a name would become one run. Raises `UserError` with their lines."""
-    if column is None:
-        return
-    empty = frame[column].cast(str).str.strip_chars().fill_null("") == ""
-    lines = [str(row + 2) for row in empty.arg_true()]
-    if lines:
-        shown = ", ".join(lines[:10]) + (f" and {len(lines) - 10:,} more" if len(lines) > 10 else "")
-        which = f"lines {shown} have" if len(lines) > 1 else f"line {shown} has"
-        raise UserError(
-            f"{file}: {which} no {column}; name the run of every row, or name another column with --run-col (in a file "
-            "without a column 'run' each row is a run of its own)",
-            code="missing-ids",
-        )
+def _every_run_named(frame: pl.DataFrame, source: InputTable, column: str | None) -> None:
+    """Rows without a name would become one run. Raises `UserError` with the first of them."""
+    from fullrank.data.values import refuse
+
+    if column is not None:
+        empty = frame[column].cast(str).str.strip_chars().fill_null("") == ""
+        what = f"column {column!r} of {source.name}"
+        refuse(empty, frame[column], what, "runs without a name (--run-col names another column)", code="missing-ids")
 
 
-def _common(frame: pl.DataFrame, file: Path, named: ColumnNames, usual: ColumnNames) -> dict[str, Sequence[Any]]:
+def _common(
+    frame: pl.DataFrame, source: InputTable, named: ColumnNames, usual: ColumnNames
+) -> dict[str, Sequence[Any]]:
     """What both layouts have for each row: run, parameters, data, size, group."""
     many = len(frame)
-    parameters = _optional(frame, file, named.parameters, usual.parameters)
-    size = next((_numbers(frame, file, name) for name in SIZES if name in frame.columns), parameters)
-    run = _present(frame, file, named.run, usual.run)
+    parameters = _optional(frame, source, "parameters", named, usual)
+    size = next((_numbers(frame[name], source) for name in SIZES if name in frame.columns), parameters)
+    run = _present(source, "run", named, usual)
     group = frame[GROUP].cast(str).to_list() if GROUP in frame.columns else [""] * many
     return {
         "run": [f"row {n + 1}" for n in range(many)] if run is None else [str(v) for v in frame[run].to_list()],
         "parameters": _list(parameters, many),
-        "data": _list(_optional(frame, file, named.data, usual.data), many),
+        "data": _list(_optional(frame, source, "data", named, usual), many),
         "size": _list(size, many),
         "group": [str(v) for v in group],
     }
 
 
-def _present(frame: pl.DataFrame, file: Path, asked: str | None, usual: str | None) -> str | None:
+def _present(source: InputTable, what: str, named: ColumnNames, usual: ColumnNames) -> str | None:
     """The column's name, where it is there. Raises `UserError` where it was asked for and is not."""
-    if asked is not None and asked not in frame.columns:
-        raise UserError(
-            f"{file} has no column {asked!r}{did_you_mean(asked, frame.columns)} "
-            f"(there are: {', '.join(frame.columns)})",
-            code="missing-column",
-        )
-    return asked or (usual if usual in frame.columns else None)
+    asked, other = getattr(named, what), getattr(usual, what)
+    if asked is not None:
+        source.require(asked, f"usual is {other}")
+    return asked or (other if other in source.columns else None)
 
 
-def _optional(frame: pl.DataFrame, file: Path, asked: str | None, usual: str | None) -> np.ndarray | None:
-    name = _present(frame, file, asked, usual)
-    return None if name is None else _numbers(frame, file, name)
+def _optional(
+    frame: pl.DataFrame, source: InputTable, what: str, named: ColumnNames, usual: ColumnNames
+) -> np.ndarray | None:
+    name = _present(source, what, named, usual)
+    return None if name is None else _numbers(frame[name], source)
 
 
-def _numbers(frame: pl.DataFrame, file: Path, name: str, *, empty: bool = False) -> np.ndarray:
-    column = frame[name]
-    if column.null_count() and not empty:
-        raise UserError(
-            f"{file}: line {int(column.is_null().arg_max() or 0) + 2} has no {name}; fill it in or leave it out",
-            code="missing-values",
-        )
-    if not column.dtype.is_numeric() and column.null_count() < len(column):
-        raise UserError(
-            f"{file}: the column {name!r} holds {column.drop_nulls()[0]!r}, and numbers are needed",
-            code="wrong-column-type",
-        )
-    return column.cast(float).to_numpy().astype(float)
+def _numbers(column: pl.Series, source: InputTable, *, empty: bool = False) -> np.ndarray:
+    """The numbers of a column; NaN where there is none and it may be `empty`."""
+    from fullrank.data.values import refuse
+
+    found = column.cast(float, strict=False)
+    bad = found.is_null() & ~(column.is_null() & empty)
+    what = f"column {column.name!r} of {source.name}"
+    refuse(bad, column, what, "missing or unreadable numbers", code="unreadable-numbers")
+    return found.to_numpy().astype(float)
 
 
 def _list(values: np.ndarray | None, many: int) -> list[float | None]:
     return [None] * many if values is None else [float(v) for v in values]
 
 
-def _how(file: Path, named: ColumnNames, usual: ColumnNames, which: str) -> str:
+def _how(usual: ColumnNames, which: str) -> str:
     return (
         f"name the columns with --params-col (usual: {usual.parameters}), --data-col ({usual.data}) and --flops-col "
         f"({usual.flops}: FLOPs {which})"
@@ -269,10 +239,8 @@ def _read(row: dict[str, Any], metric: str, file: Path) -> Trace:
 
 
 def _rows(file: Path) -> list[dict[str, Any]]:
-    try:
-        found: Any = read_jsonl(file, torn=False) if file.suffix == ".jsonl" else read_json(file)["rows"]
-    except (UserError, KeyError) as error:
-        raise UserError(f"{file} is no readable result of a sweep ({error})", code="file-unreadable") from None
+    with in_context("no readable result of a sweep: "):
+        found: Any = read_jsonl(file, torn=False) if file.suffix == ".jsonl" else read_json(file).get("rows")
     if not isinstance(found, list) or not all(isinstance(r, dict) and {"cell", "seed"} <= r.keys() for r in found):
         raise UserError(
             f"{file} holds something else than rows of a sweep; give rows.jsonl or the file of --results",

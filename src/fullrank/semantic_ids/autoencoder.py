@@ -17,8 +17,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from fullrank.core.errors import UserError
-from fullrank.semantic_ids.quantisers import ROWS, Residual, require_sizes, require_tensors
+from fullrank.semantic_ids.quantisers import ROWS, Residual, require_tensors
 
 Layers = list[tuple[Tensor, Tensor]]
 """Weight [out, in] and bias [out] of each linear layer."""
@@ -79,12 +78,8 @@ class Autoencoder:
         cls, tensors: Mapping[str, Tensor], hidden: Sequence[int], width: int, levels: int, size: int
     ) -> Autoencoder:
         """The quantiser whose `tensors` these are. Raises `UserError` where a shape is not as these settings say."""
-        words, mean, scale = require_tensors(tensors, {"codebooks": 3, "mean": 1, "scale": 1})
-        require_sizes(words, levels, size)
-        if words.shape[2] != width or len(scale) != 1:
-            raise UserError(
-                f"its codewords have width {words.shape[2]}, the spec says {width}", code="codebooks-damaged"
-            )
+        shapes = {"codebooks": "KCd", "mean": "D", "scale": "S"}
+        words, mean, scale = require_tensors(tensors, shapes, K=levels, C=size, d=width, S=1)
         widths = (len(mean), *hidden, width)
         encoder, decoder = _found(tensors, "encoder", widths), _found(tensors, "decoder", widths[::-1])
         return cls(encoder, decoder, words, mean, scale)
@@ -132,12 +127,6 @@ def _found(tensors: Mapping[str, Tensor], name: str, widths: Sequence[int]) -> L
     layers: Layers = []
     for number, (wide, after) in enumerate(zip(widths, widths[1:], strict=False)):
         here = f"{name}.{number}"
-        weight, bias = require_tensors(tensors, {f"{here}.weight": 2, f"{here}.bias": 1})
-        if weight.shape != (after, wide) or bias.shape != (after,):
-            raise UserError(
-                f"{here} has the shapes {tuple(weight.shape)} and {tuple(bias.shape)}, the spec says {(after, wide)} "
-                f"and {(after,)}",
-                code="codebooks-damaged",
-            )
+        weight, bias = require_tensors(tensors, {f"{here}.weight": "ow", f"{here}.bias": "o"}, o=after, w=wide)
         layers.append((weight, bias))
     return layers

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
-from fullrank.core.checks import check_path, public
+from fullrank.core.checks import public
 from fullrank.core.errors import UserError
 from fullrank.core.files import without_dots
 from fullrank.core.locks import folder_lock
@@ -110,7 +110,7 @@ def open_items(items: Catalog | Store | str | Path) -> tuple[Catalog, dict[str, 
         return items, {}
     if isinstance(items, Store):
         return items.catalog, {"store": items.path.name, "fingerprint": items.fingerprint}
-    path = check_path("items", items)
+    path = Path(items)
     table = path / "items.parquet"
     # of a run: a store's manifest names its format, and a folder without a manifest is none of the two
     if table.is_file() and (path / manifests.NAME).is_file() and "format" not in manifests.load_manifest(path):

@@ -13,7 +13,6 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from fullrank import __version__
-from fullrank.core.errors import UserError
 from fullrank.core.files import jsonable, require_replaceable, whole_folder, write_json
 from fullrank.core.parquet import read_parquet
 from fullrank.core.tables import write_table
@@ -37,10 +36,7 @@ def require_replaceable_codes(out: Path, *, overwrite: bool) -> None:
 
 def is_codes(folder: Path) -> bool:
     """Whether a folder says that it holds codes (of any version)."""
-    try:
-        return bool(manifests.load_manifest(folder).get("format") == FORMAT)
-    except UserError:
-        return False
+    return manifests.format_of(folder) == FORMAT
 
 
 def write_folder(
@@ -65,20 +61,20 @@ def codes_column(codes: Int64[Tensor, "V K"]) -> pl.Series:
 def read_folder(folder: Path, verify: bool | None) -> tuple[dict[str, Any], pl.Series, Int64[Tensor, "V K"]]:
     """(manifest, item ids, codes), all of it checked. Raises `UserError` for what is no codes, newer, or damaged."""
     manifest = manifests.read_header(folder, FORM)
-    where = f"{manifests.NAME} of {str(folder)!r}"
-    sizes, files = manifest.get("sizes"), manifest.get("files")
-    if (
-        not isinstance(sizes, list)
-        or not sizes
-        or not all(manifests.is_count(s) and 1 <= s <= MOST_CODES for s in sizes)
-    ):
-        raise UserError(f"{where} lacks the sizes of the levels; {AGAIN}", code="manifest-incomplete")
-    for key, kind in (("spec", dict), ("counts", dict), ("report", dict), ("content", str), ("item_ids", str)):
-        if not isinstance(manifest.get(key), kind):
-            raise UserError(f"{where} lacks {key!r}; {AGAIN}", code="manifest-incomplete")
-    if not isinstance(files, dict):
-        raise UserError(f"{where} lacks 'files'; {AGAIN}", code="manifest-incomplete")
-    manifests.check_files(folder, files, {TABLE, BOOKS}, {TABLE, BOOKS}, AGAIN)
+    kinds = {
+        "spec": dict,
+        "counts": dict,
+        "report": dict,
+        "content": str,
+        "item_ids": str,
+        "files": dict,
+        "sizes": list,
+    }
+    manifests.require_keys(folder, manifest, kinds, AGAIN)
+    sizes = manifest["sizes"]
+    if not sizes or not all(manifests.is_count(s) and 1 <= s <= MOST_CODES for s in sizes):
+        raise manifests.incomplete_manifest(folder, "lacks the sizes of the levels", AGAIN)
+    manifests.check_files(folder, manifest["files"], {TABLE, BOOKS}, {TABLE, BOOKS}, AGAIN)
     manifests.verify_hashes(folder, manifest, AGAIN, verify=verify)
     frame = read_parquet(folder / TABLE, "the table of codes", rows=manifest["counts"].get("items", -1))
     return manifest, *_table(frame, folder / TABLE, tuple(sizes))

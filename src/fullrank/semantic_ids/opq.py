@@ -24,11 +24,12 @@ from pydantic import Field
 from torch import Tensor
 
 from fullrank.core.bounds import MOST_COUNT, MOST_ROUNDS
-from fullrank.core.errors import UserError, install_extra
+from fullrank.core.checks import divided
+from fullrank.core.errors import UserError, package
 from fullrank.core.progress import Progress
 from fullrank.semantic_ids import CodesSpec
 from fullrank.semantic_ids.kmeans import assign, kmeans, lloyd, require_vectors, sample_rows
-from fullrank.semantic_ids.quantisers import Product, require_sizes
+from fullrank.semantic_ids.quantisers import Product
 
 FIRST = 10
 """Rounds of k-means before the first improvement of the rotation."""
@@ -54,12 +55,9 @@ class Opq(CodesSpec):
     as they are wide."""
 
     def fit(self, x: Float[Tensor, "n D"], seed: int, tick: Progress) -> Product:
-        if x.shape[1] % self.levels:
-            fitting = x.shape[1] - x.shape[1] % self.levels
-            raise UserError(
-                f"opq cuts vectors into {self.levels} parts, and their width {x.shape[1]} does not divide by it; set "
-                + (f"pca={fitting} or " if fitting else "") + "another number of levels"
-            , code="width-not-divisible")  # fmt: skip
+        fitting = x.shape[1] - x.shape[1] % self.levels
+        remedy = f"levels; set {f'pca={fitting} or ' if fitting else ''}another number of levels"
+        divided(x.shape[1], self.levels, "opq: the width of the vectors", remedy)
         require_vectors(x, self.size, "opq")
         generator = torch.Generator().manual_seed(seed)
         mean = x.double().mean(0).float()
@@ -73,9 +71,7 @@ class Opq(CodesSpec):
         return Product(words, rotation, mean)
 
     def restore(self, tensors: Mapping[str, Tensor]) -> Product:
-        found = Product.restore(tensors)
-        require_sizes(found.codebooks, self.levels, self.size)
-        return found
+        return Product.restore(tensors, self.levels, self.size)
 
     def chosen(self, vectors: int, width: int) -> str:
         """The engine that will learn from so many vectors. Raises `UserError` where the one asked for cannot.
@@ -84,11 +80,8 @@ class Opq(CodesSpec):
         """
         power = self.size > 1 and self.size & (self.size - 1) == 0
         there = importlib.util.find_spec("faiss") is not None
-        if self.engine == "faiss" and not there:
-            raise UserError(
-                f"engine faiss needs the package faiss-cpu: {install_extra('codes')}, or engine=torch",
-                code="missing-package",
-            )
+        if self.engine == "faiss":
+            package("faiss", "codes", "engine=faiss", ", or set engine=torch")
         if self.engine == "faiss" and not power:
             raise UserError(
                 f"faiss learns codebooks of 2, 4, 8, ... codes, not of {self.size}; set engine=torch",

@@ -33,13 +33,11 @@ class Product:
         return {"codebooks": self.codebooks, "rotation": self.rotation, "mean": self.mean}
 
     @classmethod
-    def restore(cls, tensors: Mapping[str, Tensor]) -> Product:
-        words, rotation, mean = require_tensors(tensors, {"codebooks": 3, "rotation": 2, "mean": 1})
-        if rotation.shape != (len(mean), len(mean)) or words.shape[0] * words.shape[2] != len(mean):
-            raise UserError(
-                f"codebooks {tuple(words.shape)} and rotation {tuple(rotation.shape)} do not fit together",
-                code="codebooks-damaged",
-            )
+    def restore(cls, tensors: Mapping[str, Tensor], levels: int, size: int) -> Product:
+        """The quantiser whose `tensors` these are, of so many levels and codes. Raises `UserError` for others."""
+        (mean,) = require_tensors(tensors, {"mean": "D"})
+        parts = {"K": levels, "C": size, "D": len(mean), "d": len(mean) / levels}
+        words, rotation = require_tensors(tensors, {"codebooks": "KCd", "rotation": "DD"}, **parts)
         return cls(words, rotation, mean)
 
     def _parts(self, x: Float[Tensor, "n D"]) -> Float[Tensor, "N K d"]:
@@ -74,35 +72,30 @@ class Residual:
         return {"codebooks": self.codebooks, "mean": self.mean}
 
     @classmethod
-    def restore(cls, tensors: Mapping[str, Tensor]) -> Residual:
-        words, mean = require_tensors(tensors, {"codebooks": 3, "mean": 1})
-        if words.shape[2] != len(mean):
-            raise UserError(
-                f"codebooks {tuple(words.shape)} do not fit vectors of width {len(mean)}", code="codebooks-damaged"
-            )
-        return cls(words, mean)
+    def restore(cls, tensors: Mapping[str, Tensor], levels: int, size: int) -> Residual:
+        """The quantiser whose `tensors` these are, of so many levels and codes. Raises `UserError` for others."""
+        return cls(*require_tensors(tensors, {"codebooks": "KCD", "mean": "D"}, K=levels, C=size))
 
 
-def require_sizes(books: Float[Tensor, "K C d"], levels: int, size: int) -> None:
-    """Raises `UserError` unless these are the codebooks that the learner's spec speaks of."""
-    if tuple(books.shape[:2]) != (levels, size):
-        raise UserError(
-            f"it holds {books.shape[0]} levels of {books.shape[1]} codes, the spec says {levels} of {size}",
-            code="codebooks-damaged",
-        )
+def require_tensors(tensors: Mapping[str, Tensor], shapes: Mapping[str, str], **sizes: float) -> list[Tensor]:
+    """These tensors, float32 and finite, each with a dimension for every letter of its shape.
 
-
-def require_tensors(tensors: Mapping[str, Tensor], shapes: Mapping[str, int]) -> list[Tensor]:
-    """These tensors, each float32, finite and of so many dimensions. Raises `UserError` for what is not."""
+    A letter is one number wherever it stands; `sizes` are those that are known. Raises `UserError` for what is not so.
+    """
     found = []
-    for name, dimensions in shapes.items():
-        tensor = tensors.get(name)
-        if tensor is None or tensor.dtype != torch.float32 or tensor.ndim != dimensions or 0 in tensor.shape:
+    for name, letters in shapes.items():
+        tensor = tensors.get(name, torch.empty(0))
+        fits = tensor.ndim == len(letters) and all(
+            size > 0 and sizes.setdefault(letter, size) == size
+            for letter, size in zip(letters, tensor.shape, strict=True)
+        )
+        if not fits or tensor.dtype != torch.float32 or not bool(tensor.isfinite().all()):
+            wanted = ", ".join(f"{sizes.get(letter, letter)}" for letter in letters)
             raise UserError(
-                f"it lacks the tensor {name!r} (float32 with {dimensions} dimensions)", code="codebooks-damaged"
+                f"it lacks the tensor {name!r} of the shape ({wanted}), float32 and finite: given is "
+                + (f"{tensor.dtype} of {tuple(tensor.shape)}" if name in tensors else "none"),
+                code="codebooks-damaged",
             )
-        if not bool(tensor.isfinite().all()):
-            raise UserError(f"{name!r} holds values that are not finite", code="codebooks-damaged")
         found.append(tensor)
     return found
 

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from fullrank.core.errors import UserError
+from fullrank.core.errors import UserError, in_context
 from fullrank.core.tensor_files import read_tensors
 from fullrank.data import manifest as manifests
 from fullrank.data.events.catalog import Catalog
@@ -51,12 +51,8 @@ class Codes:
         """
         place = Path(path)
         manifest, ids, codes = folder.read_folder(place, verify)
-        try:
+        with in_context(f"the spec in {manifests.NAME} of {str(place)!r}: ", code="manifest-invalid-spec"):
             spec = Encode.parse(manifest["spec"])
-        except UserError as error:
-            raise UserError(
-                f"the spec in {manifests.NAME} of {str(place)!r}: {error}", code="manifest-invalid-spec"
-            ) from None
         return cls(place, manifest, spec, ids, codes)
 
     def __len__(self) -> int:
@@ -123,9 +119,7 @@ class Codes:
         `codes` are each item's own, `code_sizes` say how many codes each level has, alike in all rows. Raises
         `UserError` where items have no codes or the columns are there already.
         """
-        for name in (CODES, SIZES):
-            if name in catalog.frame.columns:
-                raise UserError(f"the items have a column {name!r} already; rename it", code="column-name-taken")
+        catalog.require_free(CODES, SIZES)
         sizes = pl.Series(SIZES, [list(self.sizes)], dtype=pl.Array(pl.Int32, self.levels))
         return Catalog(
             catalog.frame.with_columns(
@@ -161,15 +155,9 @@ class Codes:
     def reduction(self) -> Reduction | None:
         """From vectors as they were read to those that the learner saw; None where these are the same."""
         try:
-            found = Reduction.load(self.tensors)
-            if found is not None and found.matrix.shape[1] != self.quantiser.dim:
-                raise UserError(
-                    f"the reduction to {found.matrix.shape[1]} dimensions and the codebooks do not fit",
-                    code="codebooks-damaged",
-                )
+            return Reduction.load(self.tensors, self.quantiser.dim)
         except UserError as error:
             raise manifests.damaged_file(self.path / folder.BOOKS, str(error), folder.AGAIN) from None
-        return found
 
     def decode(self, codes: Int64[Tensor, "n K"]) -> Float[Tensor, "n D"]:
         """The vectors that codes describe, in the space of the vectors that were read (text)."""

@@ -19,7 +19,7 @@ from fullrank.core.bounds import MOST_COUNT, MOST_ROUNDS
 from fullrank.core.progress import Progress
 from fullrank.semantic_ids import CodesSpec
 from fullrank.semantic_ids.kmeans import kmeans, require_vectors, sample_rows
-from fullrank.semantic_ids.quantisers import Residual, nearest_codeword, require_sizes
+from fullrank.semantic_ids.quantisers import Residual, nearest_codeword
 
 
 class RqKmeans(CodesSpec):
@@ -47,6 +47,4 @@ class RqKmeans(CodesSpec):
         return Residual(torch.stack(books), mean)
 
     def restore(self, tensors: Mapping[str, Tensor]) -> Residual:
-        found = Residual.restore(tensors)
-        require_sizes(found.codebooks, self.levels, self.size)
-        return found
+        return Residual.restore(tensors, self.levels, self.size)

@@ -28,7 +28,7 @@ import polars as pl
 
 from fullrank.core.checks import check_path
 from fullrank.core.errors import UserError
-from fullrank.core.files import write_json
+from fullrank.core.files import make_folder, write_json
 from fullrank.core.leftovers import sweep_folder
 from fullrank.core.locks import HOST, folder_lock
 from fullrank.core.log import logger
@@ -110,14 +110,7 @@ class AnswerLog:
         self._thread: threading.Thread | None = None
         self._told = 0.0
         self._cleaned = 0.0
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise UserError(
-                f"the answer log {str(self.folder)!r} cannot be made ({error.strerror or error}); name a folder that "
-                "can be written",
-                code="not-written",
-            ) from None
+        make_folder(self.folder, "answer log")
 
     def open(self) -> AnswerLog:
         """Start the thread that writes; what killed processes left half written is removed."""

@@ -159,8 +159,6 @@ class FastSearch:
         compute: Callable[[slice, Hidden], Found],
     ) -> tuple[np.ndarray, np.ndarray]:
         """Lists of so many rows, as many at a time as keep rows x items within bounds; `compute` gives those."""
-        if k < 1:
-            raise UserError(f"k must be at least 1, not {k}", code="invalid-list-length")
         most = max(SCORES // self.size, 1)
         parts = []
         for low in range(0, rows, most):

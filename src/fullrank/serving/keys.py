@@ -13,17 +13,20 @@ import re
 import secrets
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Annotated, Literal, get_args
 
+from pydantic import Field, TypeAdapter, ValidationError
+
+from fullrank.core.checks import check_path
 from fullrank.core.errors import UserError, brief, unknown
 from fullrank.core.files import write_json
 from fullrank.core.locks import folder_lock
 from fullrank.core.log import logger
-from fullrank.core.readers import read_json
+from fullrank.core.readers import cannot_read, read_json
 from fullrank.data.manifest import require_outside_stores
 
 log = logger(__name__)
@@ -38,20 +41,19 @@ MOST_HEADER = 256
 """Characters of an Authorization header that is looked at."""
 LOOK = 1.0
 """Least seconds between two looks at whether the file has changed."""
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-_DIGEST = re.compile(r"[0-9a-f]{64}")
+_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
     """A key as it is stored."""
 
-    name: str
+    name: Annotated[str, Field(pattern=f"^{_NAME}$")]
     """Whose it is; stands in logs and counts towards its own rate."""
-    scopes: tuple[str, ...]
+    scopes: Annotated[tuple[Scope, ...], Field(min_length=1)]
     created: str
     """When it was made, as ISO 8601 in UTC."""
-    sha256: str
+    key_sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
     """Hex digest of the key."""
 
 
@@ -62,7 +64,7 @@ class Keys:
         self.path = path
         self._clock = clock
         self._stamp = _stamp(path)
-        self._keys = {bytes.fromhex(key.sha256): key for key in read_keys(path)}
+        self._keys = {bytes.fromhex(key.key_sha256): key for key in read_keys(path)}
         self._looked = clock()
 
     @classmethod
@@ -81,7 +83,7 @@ class Keys:
             return None
         digest = sha256(key.strip()).digest()
         found = self._keys.get(digest)
-        return found if found is not None and hmac.compare_digest(digest, bytes.fromhex(found.sha256)) else None
+        return found if found is not None and hmac.compare_digest(digest, bytes.fromhex(found.key_sha256)) else None
 
     def __len__(self) -> int:
         return len(self._keys)
@@ -100,7 +102,7 @@ class Keys:
             log.error("the file of keys has gone: no key is accepted until it is back")
             return
         try:
-            self._keys = {bytes.fromhex(key.sha256): key for key in read_keys(self.path)}
+            self._keys = {bytes.fromhex(key.key_sha256): key for key in read_keys(self.path)}
         except UserError as error:
             log.error(f"the file of keys was changed and cannot be read; the keys from before hold on: {error}")
 
@@ -156,28 +158,32 @@ def scope_of(method: str, path: str) -> Scope | None:
 
 def read_keys(path: str | Path) -> list[Key]:
     """The keys in a file. Raises `UserError` where it is missing, is none of keys, or others may write to it."""
-    place = Path(path)
+    place = check_path("keys", path)
     try:
         mode = place.stat().st_mode
     except OSError as error:
-        raise UserError(
-            f"cannot read the keys {str(path)!r} ({error.strerror}); `fullrank keys add` makes such a file",
-            code="file-unreadable",
-        ) from None
-    except ValueError:  # a NUL in the path
-        raise UserError(f"{brief(str(path))} is no path of a file", code="file-unreadable") from None
+        raise cannot_read(f"the keys {str(path)!r}", error) from None
     tree = read_json(place)
     if os.name == "posix" and mode & 0o022:
         raise UserError(
             f"others than its owner may write to {str(path)!r}, and so let themselves in: chmod go-w it",
             code="keys-writable",
         )
-    rows = tree.get("keys")
-    if tree.get("format") != FORMAT or not isinstance(rows, list) or len(rows) > MOST_KEYS:
-        raise UserError(f"{str(path)!r} is no file of keys; `fullrank keys add` makes one", code="not-a-keys-file")
-    keys = [_read(row, path) for row in rows]
-    if len({key.name for key in keys}) != len(keys):
-        raise UserError(f"{str(path)!r} names a key twice; rename one", code="not-a-keys-file")
+    try:
+        keys = TypeAdapter(list[Key]).validate_python(tree.get("keys"))
+    except ValidationError:  # which would show what it was given
+        keys = None
+    if (
+        keys is None
+        or tree.get("format") != FORMAT
+        or len({key.name for key in keys}) < len(keys)
+        or len(keys) > MOST_KEYS
+    ):
+        raise UserError(
+            f"{str(path)!r} is no file of keys, each of another name and {MOST_KEYS:,} at most; `fullrank keys add` "
+            "makes one",
+            code="not-a-keys-file",
+        )
     return keys
 
 
@@ -186,7 +192,7 @@ def add_key(path: str | Path, name: str, scopes: Iterable[str] = ("read",)) -> t
 
     The key cannot be had again. Raises `UserError` for a name that is taken or none, and an unknown scope.
     """
-    if not _NAME.fullmatch(name):
+    if not re.fullmatch(_NAME, name):
         raise UserError(
             f"{brief(name)} is no name of a key: give 1 to 64 letters, digits, dots, dashes and underscores",
             code="invalid-key-name",
@@ -223,22 +229,7 @@ def remove_key(path: str | Path, name: str) -> Key:
 
 
 def _write(path: str | Path, keys: list[Key]) -> None:
-    rows = [{"name": k.name, "scopes": list(k.scopes), "created": k.created, "key_sha256": k.sha256} for k in keys]
-    write_json(path, {"format": FORMAT, "keys": rows}, private=True)
-
-
-def _read(row: Any, path: str | Path) -> Key:
-    if isinstance(row, dict):
-        name, scopes, created, digest = (row.get(field) for field in ("name", "scopes", "created", "key_sha256"))
-        if (
-            isinstance(name, str) and _NAME.fullmatch(name)
-            and isinstance(scopes, list) and scopes and all(scope in SCOPES for scope in scopes)
-            and isinstance(created, str) and isinstance(digest, str) and _DIGEST.fullmatch(digest)
-        ):  # fmt: skip
-            return Key(name, tuple(scopes), created, digest)
-    raise UserError(
-        f"{str(path)!r} holds something that is no key; `fullrank keys add` writes them", code="not-a-keys-file"
-    )
+    write_json(path, {"format": FORMAT, "keys": [asdict(key) for key in keys]}, private=True)
 
 
 def _stamp(path: Path) -> tuple[int, int, int] | None:

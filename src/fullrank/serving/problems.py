@@ -50,15 +50,15 @@ RETRY_AFTER = {BUSY: 1, AWAY: 1}
 HIDDEN = frozenset(
     """
     already-there data-not-needed export-of-other-run file-damaged file-error file-unreadable fisher-of-other-model
-    folder-locked folder-not-empty folder-not-writable folder-of-others foreign-files history-store-damaged
+    folder-locked folder-not-empty folder-of-others foreign-files history-store-damaged
     id-types-differ index-of-other-vectors inside-a-store items-without-codes keys-writable manifest-incomplete
     manifest-invalid-spec missing-file missing-folder missing-package missing-store network-disk newer-history-store
-    no-epochs no-histories no-logged-answers no-new-items not-a-folder not-a-history-store not-a-keys-file
+    no-epochs no-histories no-known-ids no-logged-answers no-new-items not-a-folder not-a-history-store not-a-keys-file
     not-a-ranking-model
     not-a-recommender not-a-run not-an-answer-log not-an-evaluation not-an-onnx-export not-text not-written
     option-of-other-problem other-evaluation-there other-lists-there other-vectors out-of-memory recipe-not-importable
     run-not-finished same-folder spec-cannot-be-built store-differs store-not-opened store-of-other-problem
-    tokeniser-damaged tokeniser-unknown-token unfit-store-server unknown-format version-name-taken
+    tokeniser-damaged unfit-store-server unknown-format version-name-taken
     weights-differ-from-spec weights-not-finite wrong-folder wrong-format-version
     """.split()
 )

@@ -8,8 +8,8 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from fullrank.core.bounds import MOST_COUNT, MOST_LIST, MOST_PARTS, Share
-from fullrank.core.constraints import only_with
-from fullrank.core.errors import UserError, brief
+from fullrank.core.constraints import changed, only_with
+from fullrank.core.errors import UserError, brief, no_effect
 from fullrank.core.spec import Spec
 from fullrank.problem import Problem
 from fullrank.serving.limits import is_network
@@ -124,12 +124,8 @@ class ServeSettings(Spec):
     def require_effect(self, problem: Problem) -> None:
         """Raise `UserError` for a setting that the service of such a run does not read."""
         for name in UNREAD[problem]:
-            if getattr(self, name) != type(self).model_fields[name].default:
-                served, other = SERVED[problem], SERVED["ranking" if problem == "retrieval" else "retrieval"]
-                raise UserError(
-                    f"{name} is about {other}, and the run {self.run!r} gives {served}: leave {name} out",
-                    code="setting-without-effect",
-                )
+            if changed(self, name):
+                raise no_effect(name, f"since the run {self.run!r} gives {SERVED[problem]}")
 
     def absolute(self) -> ServeSettings:
         """The same with absolute paths, by which sentences can be told from which callers must learn no place."""

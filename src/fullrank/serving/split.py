@@ -100,19 +100,13 @@ class Split:
 
 def check_shares(given: Any) -> dict[str, float]:
     """Shares as they come in a request, scaled to sum 1. Raises `UserError` for what is no split."""
-    if not isinstance(given, Mapping) or not given or len(given) > MOST_VERSIONS:
+    shares = dict(given) if isinstance(given, Mapping) else {}
+    sound = all(type(share) in (int, float) and 0 <= share <= 1e9 for share in shares.values())
+    total = float(sum(shares.values())) if sound and all(isinstance(name, str) for name in shares) else 0.0
+    if total <= 0 or len(shares) > MOST_VERSIONS:
         raise UserError(
-            f"split={brief(given)}: give each version its share, of 1 to {MOST_VERSIONS} versions, such as "
-            '{"may": 0.9, "june": 0.1}',
+            f"split={brief(given)}: give each of 1 to {MOST_VERSIONS} versions a number of at least 0, one of them "
+            'above 0, such as {"may": 0.9, "june": 0.1}',
             code="not-a-split",
         )
-    for name, share in given.items():
-        number = isinstance(share, int | float) and not isinstance(share, bool)
-        if not isinstance(name, str) or not number or not 0 <= share <= 1e9:
-            raise UserError(
-                f"split={brief(given)}: the share of {brief(name, 80)} is no number of at least 0", code="not-a-split"
-            )
-    total = float(sum(given.values()))
-    if total <= 0:
-        raise UserError(f"split={brief(given)}: no version has a share above 0", code="not-a-split")
     return {name: share / total for name, share in given.items() if share > 0}

@@ -224,10 +224,7 @@ class VectorIndex:
 
 def is_index(folder: Path) -> bool:
     """Whether a folder says that it holds an index (of any version)."""
-    try:
-        return bool(manifests.load_manifest(folder).get("format") == FORMAT)
-    except UserError:
-        return False
+    return manifests.format_of(folder) == FORMAT
 
 
 def hash_of(vectors: Float[np.ndarray, "V D"]) -> str:

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from fullrank.core.device import resolve_device
-from fullrank.core.errors import UserError
+from fullrank.core.errors import UserError, in_context
 from fullrank.data.impressions.store import AnyStore
 from fullrank.models.ranking.model import RankingModule
 from fullrank.models.sequential.model import RecommenderModel
@@ -94,12 +94,12 @@ def measure_costs(
         if on_job is not None:
             on_job(job)
         try:
-            found[job.cost_key] = measure_cost(job, store, seconds=seconds, device=device)
+            with in_context(f"cell {job.cell!r}: "):
+                found[job.cost_key] = measure_cost(job, store, seconds=seconds, device=device)
         except UserError as error:
-            if error.code in DIVERGED:  # as the job itself will end, with a row
-                found[job.cost_key] = None
-                continue
-            raise UserError(f"cell {job.cell!r}: {error}", code=error.code) from None
+            if error.code not in DIVERGED:
+                raise
+            found[job.cost_key] = None  # as the job itself will end, with a row
         except Exception:  # the job will fail by itself, with a row and a traceback, and the others go on
             found[job.cost_key] = None
     return found

@@ -34,7 +34,7 @@ from fullrank.sweeps.records import Row, code_version, environment
 from fullrank.training.data_module import data_module_of
 from fullrank.training.fit import fit
 from fullrank.training.selection import selection_settled
-from fullrank.training.state import first_difference
+from fullrank.training.state import require_same
 
 CELLS = "cells"
 """Folder of the run folders."""
@@ -154,17 +154,8 @@ def check_job_folder(job: Job, store: AnyStore, out: Path) -> None:
         return
     old = Run.open(folder)
     experiment = selection_settled(job.experiment, store, old)
-    if old.spec.dump() != experiment.dump():
-        raise UserError(
-            f"{folder} holds a run of another spec ({first_difference(old.spec.dump(), experiment.dump())}); "
-            "rename the cell, choose another --out, or delete that folder",
-            code="other-spec",
-        )
-    if old.manifest["data"]["split_fingerprint"] != store.fingerprint:
-        raise UserError(
-            f"{folder} holds a run on other data (the split fingerprints differ); choose another --out",
-            code="other-data",
-        )
+    other = "rename the cell, choose another --out, or delete that folder"
+    require_same(old, experiment, store, (other, "choose another --out"))
 
 
 def steps_done(folder: Path) -> int:

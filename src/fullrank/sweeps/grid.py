@@ -13,17 +13,17 @@ from pydantic import Field, model_validator
 
 from fullrank.core.bounds import MOST_ENTRIES, SeedNumber
 from fullrank.core.constraints import needs, once, only_with
-from fullrank.core.errors import UserError, brief
+from fullrank.core.errors import UserError, brief, in_context, no_effect
 from fullrank.core.readers import read_text
 from fullrank.core.spec import Spec
 from fullrank.sweeps.jobs import (
+    DIFFERENT,
     Cell,
     Job,
     Split,
     check_count,
     check_distinct_folders,
     check_name,
-    check_seeds,
     evaluation_name,
     make_jobs,
     recipe_label,
@@ -50,7 +50,7 @@ class Grid(Spec):
     settings that change together."""
     set: dict[str, Any] = Field(default_factory=dict)
     """Settings of every cell; a cell's own come after."""
-    seeds: tuple[SeedNumber, ...] = Field((0,), min_length=1, max_length=MOST_ENTRIES)
+    seeds: Annotated[tuple[SeedNumber, ...], DIFFERENT] = Field((0,), min_length=1, max_length=MOST_ENTRIES)
     """Each cell runs once per seed; a baseline, which draws nothing, with the first alone."""
     order: Literal["cells", "seeds"] = "cells"
     """All seeds of a cell before the next cell, or one seed of all cells before the next seed."""
@@ -63,15 +63,12 @@ class Grid(Spec):
     @classmethod
     def read(cls, path: str | Path) -> Grid:
         """A grid from a YAML or JSON file. Raises `UserError` saying what is wrong in it."""
-        try:
+        with in_context(f"{path}: "):
             return cls.from_text(read_text(path))
-        except UserError as error:
-            raise UserError(f"{path}: {error}", code=error.code) from None
 
     @model_validator(mode="after")
     def _has_cells(self) -> Grid:
         check_name(self.name)
-        check_seeds(self.seeds)
         names = [evaluation_name(settings) for settings in self.evaluate_also]
         if len(set(names)) < len(names) or "" in names:
             raise UserError(
@@ -120,10 +117,7 @@ class Grid(Spec):
         check_distinct_folders(jobs)
         for name in map(evaluation_name, self.evaluate_also):
             if all(job.also[name] == job.experiment.evaluation for job in jobs):  # of some cells it may be the first
-                raise UserError(
-                    f"evaluate_also: {name!r} is how every run is evaluated anyway: leave it out",
-                    code="setting-without-effect",
-                )
+                raise no_effect(f"evaluate_also: {name!r}", "since every run is evaluated so anyway")
         return jobs
 
     def _axes(self) -> list[list[tuple[str, dict[str, Any]]]]:

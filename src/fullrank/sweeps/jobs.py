@@ -9,12 +9,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
 from fullrank.core.bounds import MOST_ENTRIES, SeedNumber
-from fullrank.core.errors import UserError, brief
+from fullrank.core.constraints import once
+from fullrank.core.errors import UserError, brief, in_context
 from fullrank.core.overrides import read_setting
 from fullrank.core.registry import kinds
 from fullrank.core.spec import Spec, spec_tree
@@ -49,6 +50,10 @@ def recipe_label(recipe: str) -> str:
     return recipe.rpartition(":")[2] if ":" in recipe and "/" not in recipe else Path(recipe).stem
 
 
+DIFFERENT = once("seed", code="invalid-seeds")
+"""Of seeds."""
+
+
 class Cell(Spec):
     """One recipe with some settings; a sweep runs it once per seed."""
 
@@ -58,7 +63,7 @@ class Cell(Spec):
     """A recipe by name, or the path of an experiment's YAML or JSON file."""
     set: dict[str, Any] = Field(default_factory=dict)
     """Dotted settings of the experiment, as in `--set`."""
-    seeds: tuple[SeedNumber, ...] | None = Field(None, min_length=1, max_length=MOST_ENTRIES)
+    seeds: Annotated[tuple[SeedNumber, ...] | None, DIFFERENT] = Field(None, min_length=1, max_length=MOST_ENTRIES)
     """Seeds of this cell alone; null takes the grid's."""
 
     @model_validator(mode="before")
@@ -73,7 +78,6 @@ class Cell(Spec):
     @model_validator(mode="after")
     def _name_is_a_folder_name(self) -> Cell:
         check_name(self.name)
-        check_seeds(self.seeds or ())
         return self
 
 
@@ -145,21 +149,17 @@ def make_jobs(
     Raises `UserError` naming the cell where its recipe is unknown or a setting does not fit.
     """
     settings = parse_exponents(cell.set)
-    try:
+    with in_context(f"cell {cell.name!r}: "):
         experiment = find_experiment(cell.recipe).override(*as_settings(settings))
         further = {evaluation_name(one): experiment.evaluation.override(*as_settings(one)) for one in also}
-    except UserError as error:
-        raise UserError(f"cell {cell.name!r}: {error}", code=error.code) from None
-    if "seed" in cell.set:
-        raise UserError(
-            f"cell {cell.name!r}: 'seed' cannot be set there; list the seeds in 'seeds'", code="seed-in-settings"
-        )
-    if experiment.training.precision == "auto":
-        raise UserError(
-            f"cell {cell.name!r}: training.precision=auto is bf16 on one machine and fp32 on another, and rows are "
-            "compared by their settings; name fp32 or bf16",
-            code="precision-differs-by-machine",
-        )
+        if "seed" in cell.set:
+            raise UserError("'seed' cannot be set there; list the seeds in 'seeds'", code="seed-in-settings")
+        if experiment.training.precision == "auto":
+            raise UserError(
+                "training.precision=auto is bf16 on one machine and fp32 on another, and rows are compared by their "
+                "settings; name fp32 or bf16",
+                code="precision-differs-by-machine",
+            )
     chosen = list(cell.seeds or seeds)
     if experiment.model.kind_of() in kinds("baselines"):
         chosen = chosen[:1]
@@ -217,12 +217,6 @@ def check_count(runs: int) -> None:
             f"{MOST_JOBS:,}: take fewer, or split them over several files",
             code="too-many-runs",
         )
-
-
-def check_seeds(seeds: Iterable[int]) -> None:
-    given = list(seeds)
-    if len(set(given)) < len(given) or any(s < 0 for s in given):
-        raise UserError(f"seeds must be different numbers of at least 0, not {brief(given)}", code="invalid-seeds")
 
 
 def check_distinct_folders(jobs: Iterable[Job]) -> None:

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from fullrank import __version__
-from fullrank.core.errors import UserError
+from fullrank.core.errors import UserError, in_context
 from fullrank.core.files import jsonable, write_json, write_jsonl
 from fullrank.core.readers import read_json, read_jsonl
 from fullrank.data.manifest import is_count, require_outside_stores
@@ -83,18 +83,13 @@ class RowsFile:
 
     def __init__(self, out: Path):
         self.path = out / "rows.jsonl"
-        self.all: list[Row] = []
-        try:
+        self.all: list[Row]
+        with in_context("", "; the file is damaged or not ours"):
             found = read_jsonl(self.path, torn=False) if self.path.exists() else []
-        except UserError as error:
-            raise UserError(f"{error}; the file is damaged or not ours", code=error.code) from None
-        for number, row in enumerate(found, 1):
-            if not _is_row(row):
-                raise UserError(
-                    f"line {number} of {self.path} is no row of a sweep; the file is damaged or not ours",
-                    code="file-damaged",
-                )
-            self.all.append(row)
+            for number, row in enumerate(found, 1):
+                if not _is_row(row):
+                    raise UserError(f"line {number} of {self.path} is no row of a sweep", code="file-damaged")
+        self.all = found
 
     def add(self, row: Row) -> None:
         """Append one row; the file is replaced whole, so that it never ends in half a line."""

@@ -11,6 +11,7 @@ from typing import Any
 
 from fullrank.core.device import resolve_device
 from fullrank.core.errors import UserError
+from fullrank.core.files import make_folder
 from fullrank.core.locks import folder_lock
 from fullrank.data.impressions.store import AnyStore
 from fullrank.data.manifest import require_no_store
@@ -187,9 +188,4 @@ def _check_call(max_hours: float | None) -> None:
 def _make(out: Path) -> None:
     if (out / "manifest.json").exists():
         raise UserError(f"{out} holds a run or a store; choose another folder for the sweep", code="folder-of-others")
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(
-            f"cannot make the folder {out}: {error.strerror or error}", code="folder-not-writable"
-        ) from None
+    make_folder(out)

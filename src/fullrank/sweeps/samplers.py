@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Annotated, Any
@@ -19,7 +18,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from fullrank.core.bounds import MOST_ENTRIES, MOST_SEED, MOST_VALUE
-from fullrank.core.errors import UserError, install_extra
+from fullrank.core.errors import UserError, package
 from fullrank.core.spec import Spec
 
 SAMPLERS = ("halton", "tpe")
@@ -40,7 +39,7 @@ class Range(Spec):
     """Between two numbers, evenly."""
     integer: tuple[Whole, Whole] | None = None
     """Whole numbers from the first to the last."""
-    choice: tuple[Any, ...] | None = Field(None, max_length=MOST_ENTRIES)
+    choice: tuple[Any, ...] | None = Field(None, min_length=2, max_length=MOST_ENTRIES)
     """One of these."""
 
     @model_validator(mode="after")
@@ -52,10 +51,7 @@ class Range(Spec):
                 code="not-one-range",
             )
         name, values = next(iter(given.items()))
-        if name == "choice":
-            if len(values) < 2:
-                raise UserError("choice: at least two values, or there is nothing to choose", code="too-few-choices")
-        elif not (all(map(math.isfinite, values)) and values[0] < values[1]) or (name == "log" and values[0] <= 0):
+        if name != "choice" and (values[0] >= values[1] or (name == "log" and values[0] <= 0)):
             raise UserError(
                 f"{name}: the lower end, then the upper one{', both above 0' * (name == 'log')}; given: {list(values)}",
                 code="invalid-range",
@@ -157,13 +153,7 @@ def tpe(
     TPE prefers what did well: where few settings are left, all that it asks for may have been tried. The first of
     `spare` that was not is taken then. Needs the extra `tune`. Raises `UserError` where there is none in `spare`.
     """
-    try:
-        import optuna
-    except ImportError:
-        raise UserError(
-            f"the sampler 'tpe' needs optuna, which is not installed: {install_extra('tune')}",
-            code="missing-package",
-        ) from None
+    optuna = package("optuna", "tune", "the sampler 'tpe'")
     kinds = {path: _distribution(some) for path, some in space.items()}
     sampler_seed = int(np.random.SeedSequence([seed, len(tried)]).generate_state(1)[0])
     before = optuna.logging.get_verbosity()

@@ -5,15 +5,15 @@ from __future__ import annotations
 import itertools
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
 from fullrank.core.bounds import MOST_ENTRIES, MOST_ROUNDS, MOST_SEED, SeedNumber
-from fullrank.core.errors import UserError
+from fullrank.core.errors import UserError, in_context
 from fullrank.core.readers import read_text
 from fullrank.core.spec import Spec
-from fullrank.sweeps.jobs import Cell, Job, check_count, check_distinct_folders, check_name, check_seeds, make_jobs
+from fullrank.sweeps.jobs import DIFFERENT, Cell, Job, check_count, check_distinct_folders, check_name, make_jobs
 from fullrank.sweeps.samplers import Range, halton
 
 MOST = 12
@@ -49,7 +49,7 @@ class Search(Spec):
     """Settings tried per cell, its defaults included."""
     epochs_share: float = Field(1 / 3, gt=0, le=1)
     """Share of each cell's epochs that a trial gets."""
-    seeds: tuple[SeedNumber, ...] = Field((0,), min_length=1, max_length=MOST_ENTRIES)
+    seeds: Annotated[tuple[SeedNumber, ...], DIFFERENT] = Field((0,), min_length=1, max_length=MOST_ENTRIES)
     """Each trial is trained with each of these; its score is the mean."""
     seed: int = Field(0, ge=0, le=MOST_SEED)
     """Of the points tried."""
@@ -57,15 +57,12 @@ class Search(Spec):
     @classmethod
     def read(cls, path: str | Path) -> Search:
         """A search from a YAML or JSON file. Raises `UserError` saying what is wrong in it."""
-        try:
+        with in_context(f"{path}: "):
             return cls.from_text(read_text(path))
-        except UserError as error:
-            raise UserError(f"{path}: {error}", code=error.code) from None
 
     @model_validator(mode="after")
     def _every_cell_has_a_space(self) -> Search:
         check_name(self.name)
-        check_seeds(self.seeds)
         check_count(len(self.cells) * self.trials * len(self.seeds))
         for cell in self.cells:
             space = self.space_of(cell)

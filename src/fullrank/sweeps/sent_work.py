@@ -15,10 +15,9 @@ from pathlib import Path
 
 import torch
 
-from fullrank.core.errors import UserError
 from fullrank.core.files import whole_folder
 from fullrank.core.locks import folder_lock
-from fullrank.data.impressions.store import AnyStore, open_store
+from fullrank.data.impressions.store import AnyStore, open_same_store
 from fullrank.data.manifest import is_store
 from fullrank.sweeps.cost import JobCost
 from fullrank.sweeps.engine import CELLS, Work, failed_row
@@ -80,13 +79,7 @@ class SentWork:
 @cache
 def _opened(sent: SentStore) -> AnyStore:
     local = sent.path if sent.placed is None else _place(sent, sent.placed)
-    store = open_store(local)
-    if store.fingerprint != sent.fingerprint:
-        raise UserError(
-            f"{local} is not the store that the sweep was started with (the fingerprints differ); the path has to be "
-            "the same store on every machine",
-            code="store-differs",
-        )
+    store = open_same_store(local, sent.fingerprint)
     store.path = sent.path  # what manifests of runs say: the place that every machine sees
     return store
 

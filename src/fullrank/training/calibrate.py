@@ -20,7 +20,6 @@ from jaxtyping import Float64
 from scipy.optimize import isotonic_regression, minimize
 from scipy.special import expit, logit
 
-from fullrank.core.checks import check_path
 from fullrank.core.device import resolve_device
 from fullrank.core.errors import UserError, unknown
 from fullrank.core.progress import Progress
@@ -51,7 +50,7 @@ def calibrate(
     """
     if not isinstance(method, str) or method not in METHODS:
         raise unknown("method", method, METHODS)
-    require_empty(check_path("out", out))
+    require_empty(out)
     encoder = run.encoder(data)  # refuses a recommender
     if run.needs_store or run.manifest["finished"] is False:
         why = "is of run format 1" if run.needs_store else "has not ended its training"

@@ -18,7 +18,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor
 
-from fullrank.core.errors import UserError, brief
+from fullrank.core.errors import UserError, brief, in_context
 from fullrank.core.files import write_json
 from fullrank.core.leftovers import remove_tree
 from fullrank.core.readers import read_json
@@ -170,18 +170,12 @@ def _state(path: Path, hashed: object) -> CheckpointState:
 
 
 def _json(path: Path) -> dict[str, object]:
-    try:
+    with in_context("", f"; {_advice(path)}"):
         return read_json(path)
-    except UserError as error:
-        raise UserError(f"{error}; {_advice(path)}", code=error.code) from None
 
 
 def _tensors(path: Path, hashed: str | None) -> dict[str, Tensor]:
-    try:
-        if hashed is not None and path.is_file() and sha256_file(path) != hashed:
-            raise UserError(
-                f"the hash of {path} is not the one in state.json; the folder is damaged", code="file-damaged"
-            )
+    if hashed is not None and path.is_file() and sha256_file(path) != hashed:
+        raise damaged_checkpoint(path, "its hash is not the one in state.json")
+    with in_context("", f"; {_advice(path)}"):
         return read_tensors(path)
-    except UserError as error:
-        raise UserError(f"{error}; {_advice(path)}", code=error.code) from None

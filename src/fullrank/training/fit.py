@@ -328,15 +328,11 @@ def _require_start(training: Training, source: Run | None, penalties: list[Any])
 
 
 def _without_validation(training: Training) -> None:
-    if training.patience is not None:
+    remedies = ["set training.patience=null to run all epochs"] * (training.patience is not None)
+    remedies += ["choose another training.schedule than plateau"] * (training.schedule == "plateau")
+    if remedies:
         raise UserError(
-            "the store has no validation targets to stop by: set training.patience=null to run all epochs",
-            code="no-validation-targets",
-        )
-    if training.schedule == "plateau":
-        raise UserError(
-            "the store has no validation targets to see a plateau in: choose another training.schedule",
-            code="no-validation-targets",
+            f"the store has no validation targets to go by: {' and '.join(remedies)}", code="no-validation-targets"
         )
 
 

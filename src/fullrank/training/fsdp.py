@@ -22,6 +22,7 @@ from fullrank.core.errors import UserError
 from fullrank.experiment import Experiment
 from fullrank.models.sequential.model import Recommender
 from fullrank.training.distributed import launched, told_of_peers
+from fullrank.training.shards import watch_of_shards
 
 
 def check_encoder(experiment: Experiment, callbacks: tuple[Any, ...] = ()) -> None:
@@ -49,11 +50,7 @@ def check_encoder(experiment: Experiment, callbacks: tuple[Any, ...] = ()) -> No
     if experiment.training.compile:
         raise _unfit("runs blocks that torch.compile does not see whole", "leave out training.compile")
     if callbacks and launched().world > 1:
-        raise UserError(
-            "callbacks (--watch) look at the model on one process, and training.shard_encoder shares its encoder out "
-            "to several: leave them out, or set training.shard_encoder=false",
-            code="watch-of-shards",
-        )
+        raise watch_of_shards("training.shard_encoder", "encoder")
 
 
 def shard_blocks(model: nn.Module, device: torch.device) -> None:

@@ -22,7 +22,7 @@ from fullrank.core.errors import UserError, brief
 from fullrank.core.files import scratch_folder, without_dots
 from fullrank.core.locks import folder_lock
 from fullrank.core.ray_cluster import ray_cluster, require_ray
-from fullrank.data.impressions.store import AnyStore, open_store
+from fullrank.data.impressions.store import AnyStore, open_same_store
 from fullrank.experiment import Experiment
 from fullrank.run import Run, is_run
 from fullrank.training import DEFAULTS, FitOptions
@@ -158,13 +158,7 @@ def _work(config: dict[str, Any]) -> None:
     torch.set_num_threads(task.threads)
     # Ray may put more workers on one node than on another, which torchrun never does: each is a node of one process
     os.environ |= {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "GROUP_RANK": os.environ["RANK"]}
-    store = open_store(task.store)
-    if store.fingerprint != task.fingerprint:
-        raise UserError(
-            f"{task.store} is not the store that training was started with (the fingerprints differ); the path has to "
-            "be the same store on every node",
-            code="store-differs",
-        )
+    store = open_same_store(task.store, task.fingerprint)
     first, where = launched().rank == 0, get_device()
     if first:
         with folder_lock(task.out, "train", wait=LOCK_SECONDS):

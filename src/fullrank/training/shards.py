@@ -45,11 +45,7 @@ def shard_of(experiment: Experiment, known: CatalogOrEncoder, callbacks: tuple[A
         return None
     assert isinstance(known, Catalog)  # a recommender's
     if callbacks:
-        raise UserError(
-            "callbacks (--watch) look at the model on one process, and training.shard_items shares its item table out "
-            "to several: leave them out, or set training.shard_items=false",
-            code="watch-of-shards",
-        )
+        raise watch_of_shards("training.shard_items", "item table")
     if known.size < here.world:
         raise UserError(
             f"the item table has {known.size} rows to be shared out to {here.world} processes: start fewer, or set "
@@ -60,19 +56,22 @@ def shard_of(experiment: Experiment, known: CatalogOrEncoder, callbacks: tuple[A
         return RowShard(known.size, here.rank, here.world, torch.distributed.new_group())
 
 
+def watch_of_shards(setting: str, what: str) -> UserError:
+    """The error for callbacks where processes share the model."""
+    return UserError(
+        f"callbacks (--watch) look at the model on one process, and {setting} shares its {what} out to several: leave "
+        f"them out, or set {setting}=false",
+        code="watch-of-shards",
+    )
+
+
 def _check_experiment(experiment: Experiment) -> None:
     """Refuse what does not have one table of item vectors, or reads it whole."""
     model = experiment.model
-    if not isinstance(model, Recommender):
+    if not isinstance(model, Recommender) or model.items.kind_of() != "table":
         raise UserError(
-            f"training.shard_items shares out the item table of a recommender, and {experiment.recipe} has none: leave "
-            "it out",
-            code="items-not-sharded",
-        )
-    if model.items.kind_of() != "table":
-        raise UserError(
-            f"training.shard_items shares out a table of item vectors, and items of the kind {model.items.kind_of()!r} "
-            "have none: set model.items=table, or training.shard_items=false",
+            f"training.shard_items shares out a table of item vectors, and {experiment.recipe} has none: set "
+            "model.items=table, or training.shard_items=false",
             code="items-not-sharded",
         )
     whole = [f"the penalty {one.kind_of()}" for one in model.penalties if one.build().reads_every_item]

@@ -5,7 +5,6 @@ A folder is checked before anything is written, and an old run is cleared only w
 
 from __future__ import annotations
 
-import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from fullrank.core.errors import UserError
 from fullrank.core.files import foreign_files
 from fullrank.core.leftovers import is_leftover
 from fullrank.data.impressions.store import AnyStore
-from fullrank.data.manifest import require_no_store
+from fullrank.data.manifest import require_elsewhere, require_no_store
 from fullrank.experiment import Experiment
 from fullrank.run import Run, is_run
 
@@ -32,11 +31,12 @@ def check_folder(
     folder: Path, experiment: Experiment, store: AnyStore, *, resume: bool, overwrite: bool, init_from: Run | None
 ) -> None:
     """Raise `UserError` where training into `folder` would destroy or mix up something. Changes nothing."""
-    if init_from is not None and os.path.realpath(init_from.path) == os.path.realpath(folder) and not resume:
-        raise UserError(f"{folder} is the run to go on from; give another folder for the new run", code="same-folder")
+    if init_from is not None and not resume:
+        require_elsewhere(folder, init_from.path)
     check_place(folder, resume=resume, overwrite=overwrite)
     if resume and is_run(folder):
-        _same(Run.open(folder), experiment, store)
+        known = "the folder knows it, so give resume=True and out= alone"
+        require_same(Run.open(folder), experiment, store, (known, "resume with the same store"))
 
 
 def check_place(folder: Path, *, resume: bool = False, overwrite: bool = False) -> None:
@@ -91,15 +91,15 @@ def first_difference(a: Any, b: Any, path: str = "") -> str:
     return f"{path} was {a!r} and is now {b!r}"
 
 
-def _same(old: Run, experiment: Experiment, store: AnyStore) -> None:
+def require_same(old: Run, experiment: Experiment, store: AnyStore, remedies: tuple[str, str]) -> None:
+    """Raise `UserError` where a run was started with another spec, or on other data; `remedies`: what to do then."""
     if old.spec.dump() != experiment.dump():
         raise UserError(
             f"{old.path} was started with another spec: {first_difference(old.spec.dump(), experiment.dump())}; "
-            "the folder knows it, so give resume=True and out= alone",
+            f"{remedies[0]}",
             code="other-spec",
         )
     if old.manifest["data"]["split_fingerprint"] != store.fingerprint:
         raise UserError(
-            f"{old.path} was started on other data (the split fingerprints differ); resume with the same store",
-            code="other-data",
+            f"{old.path} was started on other data (the split fingerprints differ); {remedies[1]}", code="other-data"
         )

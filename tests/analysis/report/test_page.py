@@ -1,11 +1,11 @@
 """The page: every figure with its alt text and numbers, nothing fetched, nothing run, all text of data escaped."""
 
-import builtins
 import json
 import os
 import re
 import shutil
 import subprocess
+import sys
 
 import pytest
 
@@ -137,14 +137,7 @@ def test_cells(value, text) -> None:
 
 @pytest.mark.parametrize("package", ["matplotlib", "jinja2"])
 def test_a_missing_extra_is_named(package, runs, monkeypatch) -> None:
-    plain = builtins.__import__
-
-    def without(name, *rest, **named):
-        if name.split(".")[0] == package:
-            raise ModuleNotFoundError(f"No module named {package!r}", name=package)
-        return plain(name, *rest, **named)
-
-    monkeypatch.setattr(builtins, "__import__", without)
+    monkeypatch.setitem(sys.modules, package, None)
     with refused("missing-package", package, "[report]"):
         report([runs["popularity"]])
 

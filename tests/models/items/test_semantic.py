@@ -102,10 +102,8 @@ def test_a_run_keeps_the_codes_it_read(tmp_path, vector_file) -> None:
 
 
 def test_refusals() -> None:
-    with refused("items-without-codes", "fullrank encode STORE --out FOLDER"):
-        Semantic().add_columns(bare())
-    with refused("items-without-codes", "codes"):
-        Semantic().build(6, bare())
+    with refused("items-without-codes", "codes", "fullrank encode STORE --out FOLDER"):
+        Semantic().build(6, Semantic().add_columns(bare()))
     with refused("width-not-divisible", 7, "multiple of 3"):
         Semantic(parts="concat").build(7, catalog())
     with refused("missing-folder", "nowhere"):
@@ -113,7 +111,7 @@ def test_refusals() -> None:
     wrong = pl.Series(SIZES, [[5, 5, 2]] * ITEMS, dtype=pl.Array(pl.Int32, 3))
     with refused("codes-damaged", "code_sizes"):
         Semantic().build(6, Catalog(catalog().frame.with_columns(wrong)))
-    with refused("codes-damaged", "codes", "code_sizes"):
+    with refused("codes-damaged", "'codes'", "Array of UInt16"):
         Semantic().build(6, Catalog(catalog().frame.with_columns(codes=pl.lit(1))))
     for items in ({}, {"items": Semantic(parts="concat")}):
         with refused("items-not-codes", "model.items.kind=semantic"):

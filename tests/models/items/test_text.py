@@ -1,6 +1,6 @@
 """Items made of text: vectors by hand, tokens, what a run keeps, growth, and refusals."""
 
-import builtins
+import sys
 
 import numpy as np
 import polars as pl
@@ -303,14 +303,7 @@ def test_refusals(monkeypatch) -> None:
         spec().build(6, worded())
     with refused("file-unreadable", "nowhere.model"):
         known(spec(tokeniser="nowhere.model"))
-    real = builtins.__import__
-
-    def without(name, *rest, **more):
-        if name == "sentencepiece":
-            raise ImportError(name)
-        return real(name, *rest, **more)
-
-    monkeypatch.setattr(builtins, "__import__", without)
+    monkeypatch.setitem(sys.modules, "sentencepiece", None)
     with refused("missing-package", "[text]"):
         known()
 

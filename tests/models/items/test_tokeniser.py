@@ -56,5 +56,5 @@ def test_a_tokeniser_of_another_make_is_refused() -> None:
         sentence_iterator=iter(["red nail", "blue nail"]), model_writer=made, vocab_size=14, model_type="bpe",
         unk_id=1, bos_id=0, eos_id=-1, pad_id=-1, hard_vocab_limit=False, minloglevel=2,
     )  # fmt: skip
-    with refused("tokeniser-unknown-token", 1, 0):
+    with refused("tokeniser-damaged", "token 1", "allowed: 0"):
         TextTokeniser(made.getvalue())

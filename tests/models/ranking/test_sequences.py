@@ -208,8 +208,11 @@ def test_attention_and_search_find_what_pooling_hides() -> None:
     ("settings", "said"),
     [
         (("sequences.most=3",), ("setting-without-effect", "most=3", "search")),
-        ((f"sequences.{SEARCH}", "sequences.search=[[kinds],[kinds]]"), ("repeated-field", "'kinds'", "search")),
-        (("sequences.search=[[]]",), ("setting-without-effect", "search")),
+        (
+            (f"sequences.{SEARCH}", "sequences.search=[[kinds],[kinds]]"),
+            ("repeated-field", "'kinds'", "search"),
+        ),
+        (("sequences.search=[[]]",), ("invalid-setting", "search.0", "at least 1")),
         ((ATTENTION, "sequences.together=[[history]]"), ("setting-without-effect", "together", "history")),
         ((ATTENTION, "sequences.together=[[history,kinds,history]]"), ("repeated-field", "'history'")),
         (("ranker=lr", ATTENTION), ("setting-without-effect", "target_attention", "lr")),

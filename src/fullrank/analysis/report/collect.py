@@ -14,7 +14,7 @@ from fullrank.analysis.diagnose import IMPRESSIONS, USERS, diagnose_ranking, dia
 from fullrank.analysis.diagnosis import NAME, Diagnosis
 from fullrank.analysis.report.paired import with_differences
 from fullrank.analysis.report.results import RunResult, run_key, run_names
-from fullrank.core.errors import UserError, unknown
+from fullrank.core.errors import UserError, no_effect, unknown
 from fullrank.core.progress import Progress, Tell
 from fullrank.data.events.store import Store
 from fullrank.data.impressions.store import AnyStore, ImpressionStore
@@ -206,10 +206,7 @@ def _names(runs: Sequence[Run], settings: Settings, evaluations: Mapping[str, An
     if not runs:
         raise UserError("a report needs at least one run", code="no-runs")
     if settings and evaluations:
-        raise UserError(
-            "settings change how runs are evaluated, so they have no effect on evaluations that are given",
-            code="setting-without-effect",
-        )
+        raise no_effect("settings", "on evaluations that are given")
     names = run_names([run.path for run in runs])
     for name in evaluations or ():
         if name not in names:

@@ -12,7 +12,7 @@ from typing import Any
 from fullrank import __version__
 from fullrank.analysis.report import Drawn, Figure, Missing, RunTable, TableCell
 from fullrank.analysis.report.results import RunResult
-from fullrank.core.errors import UserError, install_extra
+from fullrank.core.errors import package
 from fullrank.core.files import write_text
 from fullrank.problem import Problem
 
@@ -123,15 +123,8 @@ def is_wide(figure: Drawn) -> bool:
 
 def check_extra() -> None:
     """Raise `UserError` naming the extra where matplotlib or jinja2 is not installed."""
-    for package in ("matplotlib", "jinja2"):
-        try:
-            __import__(package)
-        except ModuleNotFoundError as error:
-            if (error.name or "").split(".")[0] != package:
-                raise
-            raise UserError(
-                f"a report needs the package {package!r}: {install_extra('report')}", code="missing-package"
-            ) from None
+    for name in ("matplotlib", "jinja2"):
+        package(name, "report", "a report")
 
 
 def format_cell(value: Any) -> str:

@@ -53,10 +53,9 @@ def report(
             "no figure in common: write one report of each kind",
             code="two-problems",
         )
-    if not opened:
-        raise UserError("a report needs at least one run", code="no-runs")
     results = collect(
-        opened, data=Path(data) if isinstance(data, str) else data, split=split, sample=samples[0], settings=settings,
+        opened, data=Path(data) if isinstance(data, str) else data, split=split, sample=next(iter(samples), None),
+        settings=settings,
         evaluations=evaluations, tell=tell, device=device,
     )  # fmt: skip
     return REPORT[opened[0].spec.problem](results, split)

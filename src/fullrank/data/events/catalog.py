@@ -6,7 +6,7 @@ What is known of the items as numbers that a model reads (`item_features.py`) is
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from functools import cached_property
@@ -17,8 +17,9 @@ import numpy as np
 import polars as pl
 from jaxtyping import Int64
 
-from fullrank.core.errors import UserError, brief, did_you_mean
+from fullrank.core.errors import UserError, brief, in_context, no_such
 from fullrank.core.parquet import read_parquet
+from fullrank.core.readers import missing_file
 from fullrank.core.tables import write_table
 from fullrank.data import values
 from fullrank.data.events.item_features import (
@@ -56,12 +57,10 @@ class Catalog:
         """
         name = f"the item table {str(path)!r}"
         if not Path(path).is_file():
-            raise UserError(f"{name} does not exist", code="missing-file")
+            raise missing_file(path)
         frame = read_parquet(Path(path), "the item table", rows=items)
-        try:
+        with in_context(f"{name}: "):
             return cls(frame)
-        except UserError as error:
-            raise UserError(f"{name}: {error}", code=error.code) from None
 
     def write(self, path: str | Path) -> None:
         """Write items.parquet."""
@@ -169,15 +168,15 @@ class Catalog:
 
     def categorical(self, name: str) -> CategoricalFeature:
         """A column as codes [V] (0 = missing) with its cardinality. Raises `UserError` for an unsuitable column."""
-        return coded(self._column(name), self.base)
+        return coded(self.column(name), self.base)
 
     def holds_lists(self, name: str) -> bool:
         """Whether a column holds several values for each item. Raises `UserError` for an unknown column."""
-        return isinstance(self._column(name).dtype, (pl.List, pl.Array))
+        return isinstance(self.column(name).dtype, (pl.List, pl.Array))
 
     def categories(self, name: str) -> CategoryLists:
         """A column of lists as codes. Raises `UserError` for an unsuitable column."""
-        return coded_lists(self._column(name), self.base)
+        return coded_lists(self.column(name), self.base)
 
     def numeric(self, names: Sequence[str]) -> NumericFeatures:
         """Columns as one standardised matrix [V, X] with missing indicators."""
@@ -185,7 +184,7 @@ class Catalog:
             raise UserError(
                 f"numeric features are given as a list of one or more column names, not {names!r}", code="not-a-list"
             )
-        return standardised([self._column(name) for name in names], self.base)
+        return standardised([self.column(name) for name in names], self.base)
 
     def extended(self, new_items: Any, item: str = "item_id") -> Catalog:
         """The catalogue with new items appended, in input order; ids so far stay and the id map's version goes up.
@@ -212,8 +211,8 @@ class Catalog:
         raw = source.infer(raw, keep_text=item).drop(item)
         for name in raw.columns:
             if name not in self.columns:
-                raise UserError(f"new items have the column {name!r}, which the catalogue has not"
-                                f"{did_you_mean(name, self.columns)}; drop it", code="unknown-column")  # fmt: skip
+                raise no_such("the catalogue has no column", name, self.columns, "columns",
+                              "; drop it from the new items", code="unknown-column")  # fmt: skip
         return Catalog(self._append(ids, raw))
 
     def with_columns(self, columns: Mapping[str, pl.Series]) -> Catalog:
@@ -221,12 +220,19 @@ class Catalog:
 
         Raises `UserError` for a name that is the library's own.
         """
-        taken = next((name for name in columns if name in RESERVED), None)
-        if taken is not None:
-            raise UserError(f"{taken!r} is a column that the library fills itself: rename it", code="column-name-taken")
+        self.require_free(*columns, among=RESERVED)
         other = copy(self)  # with what was made of the ids: an index of a million of them takes a while
         other.frame = self.frame.with_columns(**columns)
         return other
+
+    def require_free(self, *names: str, among: Sequence[str] | None = None) -> None:
+        """Raise `UserError` where a column is there already, or `among` some, that the library fills itself."""
+        taken = next((name for name in names if name in (self.frame.columns if among is None else among)), None)
+        if taken is not None:
+            raise UserError(
+                f"{taken!r} is a column of the items that the library fills itself: rename yours",
+                code="column-name-taken",
+            )
 
     def _append(self, ids: pl.Series, raw: pl.DataFrame) -> pl.DataFrame:
         schema = self.frame.schema
@@ -271,11 +277,29 @@ class Catalog:
         whole = self.ids.cast(pl.Int64, strict=False)
         return TextIndex(self.ids.cast(pl.String)) if whole.null_count() else IntIndex(whole)
 
-    def _column(self, name: str) -> pl.Series:
+    def column(self, name: str) -> pl.Series:
+        """A column of the user's own. Raises `UserError` with the nearest name where there is none."""
         if name not in self.columns:
-            raise UserError(f"the items have no column {name!r}{did_you_mean(name, self.columns)} "
-                            f"(columns: {', '.join(self.columns) or 'none'})", code="unknown-column")  # fmt: skip
+            raise no_such("the items have no column", name, self.columns, "columns", code="unknown-column")
         return self.frame[name]
+
+
+def kept_column(
+    frame: pl.DataFrame, name: str, what: str, dtype: type[pl.DataType], inner: type[pl.DataType] | None, how: str
+) -> pl.Series:
+    """A column of items that training made of them: `what` ("codes") of every item. `how` says what makes it.
+
+    Raises `UserError` where it is missing, lacks values, or is of another type.
+    """
+    if name not in frame.columns:
+        raise UserError(f"the items have no {what} (column {name!r}): {how}", code=f"items-without-{what}")
+    column = frame[name]
+    if column.dtype != dtype or getattr(column.dtype, "inner", None) != inner or column.null_count():
+        held = dtype.__name__ + (f" of {inner.__name__}" if inner else "")
+        raise UserError(
+            f"the column {name!r} must hold the {what} of every item ({held}, none missing)", code=f"{what}-damaged"
+        )
+    return column
 
 
 def _mixed(given: list[Any], kinds: set[type]) -> UserError:
@@ -287,27 +311,28 @@ def _mixed(given: list[Any], kinds: set[type]) -> UserError:
 
 
 def _check(frame: pl.DataFrame) -> None:
-    for name in RESERVED[:3]:
-        if name not in frame.columns:
+    for name, (held, sound) in _HELD.items():
+        if name not in frame.columns and name == "map_version":
+            continue
+        if name not in frame.columns or frame.is_empty() or not sound(frame[name]):
             raise UserError(
-                f"an item table needs the column {name!r} (columns: {', '.join(frame.columns)})",
+                f"an item table has at least one item, and a column {name!r} of {held} (columns: "
+                f"{', '.join(frame.columns)})",
                 code="wrong-item-table",
             )
-    ids = frame["item_id"]
-    if frame.is_empty():
-        raise UserError("an item table needs at least one item", code="wrong-item-table")
-    if not frame["item"].dtype.is_integer() or not frame["item"].eq_missing(pl.Series(np.arange(len(frame)))).all():
-        raise UserError("the column 'item' must count 0, 1, 2, ...", code="wrong-item-table")
-    if not (ids.dtype == pl.String or ids.dtype.is_integer()) or ids.null_count() or ids.n_unique() < len(ids):
-        raise UserError(
-            "the column 'item_id' must hold different whole numbers or strings, none missing", code="wrong-item-table"
-        )
-    counts = frame["train_count"]
-    if not counts.dtype.is_integer() or counts.null_count() or counts.min() < 0:  # type: ignore[operator]
-        raise UserError("the column 'train_count' must hold whole numbers of at least 0", code="wrong-item-table")
-    if "map_version" in frame.columns:
-        version = frame["map_version"]
-        if not version.dtype.is_integer() or version.null_count() or not version.is_sorted() or version[0] != 0:
-            raise UserError(
-                "the column 'map_version' must hold 0, then later versions in order", code="wrong-item-table"
-            )
+
+
+_HELD: dict[str, tuple[str, Callable[[pl.Series], bool]]] = {
+    "item": ("0, 1, 2, ...", lambda c: c.dtype.is_integer() and c.eq_missing(pl.Series(np.arange(len(c)))).all()),
+    "item_id": (
+        "different whole numbers or strings, none missing",
+        lambda c: (c.dtype == pl.String or c.dtype.is_integer()) and not c.null_count() and c.n_unique() == len(c),
+    ),
+    "train_count": ("whole numbers of at least 0", lambda c: _whole(c) and bool((c >= 0).all())),
+    "map_version": ("0, then later versions in order", lambda c: _whole(c) and c.is_sorted() and c[0] == 0),
+}
+"""Column -> what it holds, in words and as a check."""
+
+
+def _whole(column: pl.Series) -> bool:
+    return column.dtype.is_integer() and not column.null_count()

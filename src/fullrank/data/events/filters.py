@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 import polars as pl
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, field_validator
 
 from fullrank.core.bounds import MOST_COUNT, MOST_VALUE
 from fullrank.core.constraints import needs
@@ -28,7 +28,7 @@ class Prepare(Spec):
     """Names of the event table's columns."""
     missing: Missing = later("error")
     """Rows without a user, an item or a time: an error, or dropped."""
-    event_types: Annotated[tuple[str, ...] | None, needs("columns.type")] = None
+    event_types: Annotated[tuple[str, ...] | None, needs("columns.type")] = Field(None, min_length=1)
     """Keep events of these types (needs `columns.type`); None keeps all."""
     min_rating: Annotated[float | None, needs("columns.rating")] = Field(None, ge=-MOST_VALUE, le=MOST_VALUE)
     """Keep events rated at least this (needs `columns.rating`); None keeps all."""
@@ -52,12 +52,6 @@ class Prepare(Spec):
         if any(not 0 <= k <= MOST_COUNT for k in numbers):
             raise UserError(f"k_core must be 0 to {MOST_COUNT:,}, not {brief(given)}", code="setting-out-of-range")
         return given
-
-    @model_validator(mode="after")
-    def _effects(self) -> Prepare:
-        if self.event_types == ():
-            raise UserError("event_types names no type; leave it out to keep all", code="empty-setting")
-        return self
 
     @property
     def per_user_and_item(self) -> tuple[int, int]:

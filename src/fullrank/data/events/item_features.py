@@ -14,6 +14,7 @@ import polars as pl
 from jaxtyping import Float32, Int64
 
 from fullrank.core.errors import UserError
+from fullrank.data.values import wrong_type
 
 LONGEST = 64
 """Different values in the list of one item: every item holds as many codes as the longest list has."""
@@ -76,12 +77,9 @@ def coded(column: pl.Series, base: int, *, listed: bool = False) -> CategoricalF
     if isinstance(dtype, (pl.Categorical, pl.Enum)) or dtype == pl.Boolean:
         column = column.cast(pl.String)
     elif not (dtype.is_integer() or dtype in (pl.String, pl.Null)):
-        kind, hint = ("lists of", "") if listed else ("type", "; use it as a numeric feature")
-        raise UserError(
-            f"column {column.name!r} of the items is of {kind} {dtype}; categories are strings, whole numbers or "
-            f"booleans{hint if dtype.is_numeric() else ''}",
-            code="wrong-column-type",
-        )
+        what = f"column {column.name!r} of the items" + ", inside its lists," * listed
+        hint = "; use it as a numeric feature" if dtype.is_numeric() and not listed else ""
+        raise wrong_type(column, what, f"categories are strings, whole numbers or booleans{hint}")
     known = column[:base].drop_nulls().unique().sort()
     if known.is_empty():
         return CategoricalFeature(column.name, np.zeros(len(column), np.int64), known)
@@ -121,9 +119,7 @@ def standardised(columns: Sequence[pl.Series], base: int) -> NumericFeatures:
     raw = []
     for column in columns:
         if not (column.dtype.is_numeric() or column.dtype == pl.Boolean):
-            raise UserError(
-                f"column {column.name!r} of the items is of type {column.dtype}, not a number", code="wrong-column-type"
-            )
+            raise wrong_type(column, f"column {column.name!r} of the items", "numbers are needed")
         values = column.cast(pl.Float64).fill_null(np.nan).to_numpy()
         if np.isinf(values).any():
             raise UserError(

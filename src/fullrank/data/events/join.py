@@ -7,7 +7,6 @@ epoch. Models whose items are made of text or of vectors start on any other stor
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from fullrank.core.locks import folder_lock
 from fullrank.data.events import splits
 from fullrank.data.events.store import MOST_WEIGHT, Store, require_replaceable_store
 from fullrank.data.events.write import save_store, store_fingerprint
+from fullrank.data.manifest import require_elsewhere
 
 SEPARATOR = "/"
 """Between the name of a store and an id of it."""
@@ -51,8 +51,7 @@ def join_stores(
     called = [one.path.name for one in parts] if names is None else list(names)
     _check(parts, given, called)
     place = without_dots(Path(out))
-    if any(os.path.realpath(place) == os.path.realpath(one.path) for one in parts):
-        raise UserError(f"{str(place)!r} is a store that is read; name another folder", code="same-folder")
+    require_elsewhere(place, *(one.path for one in parts))
     with folder_lock(place, "join"):
         require_replaceable_store(place, overwrite=overwrite)
         _write(place, parts, given, called)

@@ -21,7 +21,6 @@ import numpy as np
 import polars as pl
 from jaxtyping import Int32, Int64
 
-from fullrank.core.errors import UserError
 from fullrank.data import manifest as manifests
 from fullrank.data.values import joined
 
@@ -115,20 +114,15 @@ def require_no_parts(folders: Iterable[Path]) -> None:
     """Raise `UserError` where a part is in parts itself, as in a loop of links."""
     for folder in folders:
         if (folder / manifests.NAME).is_file() and is_parts(manifests.load_manifest(folder)):
-            raise UserError(
-                f"{str(folder)!r} is a part of a store and in parts itself; {manifests.AGAIN}", code="file-damaged"
-            )
+            raise manifests.damaged_file(folder, "it is a part of a store and in parts itself")
 
 
 def require_own(folder: Path, manifest: Mapping[str, Any], found: Iterable[Mapping[str, Any]]) -> None:
     """Raise `UserError` unless the parts' manifests are those that the manifest of all was written for."""
     for told, part in zip(manifest["parts"], found, strict=True):
         if told["content"] != part["content"] or told["counts"] != part["counts"]:
-            raise UserError(
-                f"{str(folder / told['folder'])!r} is not the part that {manifests.NAME} of {str(folder)!r} was "
-                f"written for; {manifests.AGAIN}",
-                code="file-damaged",
-            )
+            reason = f"it is not the part that {manifests.NAME} of {str(folder)!r} was written for"
+            raise manifests.damaged_file(folder / told["folder"], reason)
 
 
 def _is_part(given: Any) -> bool:

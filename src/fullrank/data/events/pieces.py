@@ -34,8 +34,7 @@ class EventPieces:
         roles = (columns.user, columns.item, columns.time, columns.type, columns.weight, rating)
         self.columns = [name for name in dict.fromkeys(roles) if name is not None]
         self.chunks = Chunks(self.source, self.columns, scratch)
-        if self.chunks.rows == 0:
-            raise UserError(f"{source.name} has no rows", code="empty-table")
+        source.require_rows(self.chunks.rows)
         for name in (columns.user, columns.item):
             self.source.require_one_kind(name)
         self.left_out, self.numbers, self.text_users = 0, False, False

@@ -15,11 +15,11 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import Field
 
 from fullrank.core.checks import public
-from fullrank.core.errors import UserError
+from fullrank.core.errors import UserError, no_effect
 from fullrank.core.files import without_dots
 from fullrank.core.locks import folder_lock
 from fullrank.core.log import logger, shown_at
-from fullrank.data.column_names import TimeColumn, check_column, check_time_column, with_keywords
+from fullrank.data.column_names import TimeColumn, with_keywords
 from fullrank.data.events import spark, splits, stream, write
 from fullrank.data.events.filters import Missing, Prepare, k_core, of_types, rated, without_duplicates
 from fullrank.data.events.needed_memory import parts_to_fit
@@ -88,20 +88,19 @@ def prepare(
     place = without_dots(Path(out))
     check_engine(parts, engine, master)
     named = {
-        "user_col": ("columns.user", check_column("user_col", user_col)),
-        "item_col": ("columns.item", check_column("item_col", item_col)),
-        "time_col": ("columns.time", check_time_column(time_col)),
+        "user_col": ("columns.user", user_col),
+        "item_col": ("columns.item", item_col),
+        "time_col": ("columns.time", time_col),
         "time_unit": ("columns.time_unit", time_unit),
-        "rating_col": ("columns.rating", check_column("rating_col", rating_col)),
-        "weight_col": ("columns.weight", check_column("weight_col", weight_col)),
-        "type_col": ("columns.type", check_column("type_col", type_col)),
+        "rating_col": ("columns.rating", rating_col),
+        "weight_col": ("columns.weight", weight_col),
+        "type_col": ("columns.type", type_col),
+        "missing": ("missing", missing),
     }
-    if check_column("items_id", items_id) is not None and items is None:
-        raise UserError(
-            f"items_id={items_id!r} names a column of the table of items: give items, or leave it out",
-            code="setting-without-effect",
-        )
-    spec = _with_keywords(spec, named, missing, set)
+    given = {name: pair for name, pair in named.items() if pair[1] is not (... if name == "time_col" else None)}
+    if items_id is not None and items is None:
+        raise no_effect(f"items_id={items_id!r}", "without a table of items", "give items, or leave it out")
+    spec = with_keywords(spec, given, set)
     with folder_lock(place, "prepare"):
         require_replaceable_store(place, overwrite=overwrite)
         level = shown_at(progress)
@@ -112,9 +111,7 @@ def prepare(
             parts = fitting.parts
         if parts is not None:
             if users is not None:
-                raise UserError(
-                    "a store in parts keeps no table of users: leave out users, or parts", code="setting-without-effect"
-                )
+                raise no_effect("users", "on a store in parts, which keeps no table of users")
             check = fitting.require if fitting is not None else Path.exists
             told = Told(items, spec.columns.item, items_id, source.typed, tuple(notes), _names(events, items, None))
             store = _prepare_parts(source, place, spec, level, parts, engine, master, told, check)
@@ -132,24 +129,7 @@ def check_engine(parts: int | None, engine: Engine, master: str | None) -> None:
     if engine == "spark" and parts is None:
         raise UserError("the engine spark writes stores in parts: say parts=, in how many", code="missing-setting")
     if master is not None and engine != "spark":
-        raise UserError("master is the address of Spark: say engine='spark' too", code="setting-without-effect")
-
-
-def _with_keywords(spec: Prepare, named: dict[str, tuple[str, Any]], missing: Any, settings: Any) -> Prepare:
-    """The spec with what keywords say. Raises `UserError` where both name columns, and for what has no effect."""
-    given = {
-        name: (path, value) for name, (path, value) in named.items()
-        if value is not (... if name == "time_col" else None)
-    }  # fmt: skip
-    if given and spec.columns != Columns():
-        raise UserError(
-            f"columns are named twice, by spec.columns and by {next(iter(given))}=; keep one", code="given-twice"
-        )
-    if missing is not None:
-        if spec.missing != "error":
-            raise UserError("missing is given twice, by spec.missing and by missing=; keep one", code="given-twice")
-        given["missing"] = ("missing", missing)
-    return with_keywords(spec, given, settings)
+        raise no_effect("master", "without Spark", "say engine='spark' too")
 
 
 def _prepare_locked(

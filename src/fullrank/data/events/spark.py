@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 import polars as pl
 
-from fullrank.core.errors import UserError, install_extra
+from fullrank.core.errors import UserError, no_effect, package
 from fullrank.core.parquet import read_parquet
 from fullrank.core.tables import write_table
 from fullrank.data import values
@@ -51,22 +51,16 @@ def session_of(table: Any, master: str | None) -> SparkSession:
 
     Raises `UserError` without Spark or Java, and where a session is there already on another master.
     """
-    try:
-        from pyspark.sql import SparkSession
-    except ImportError:
-        raise UserError(
-            f"the engine spark needs the package pyspark: {install_extra('spark')}", code="missing-package"
-        ) from None
+    package("pyspark.sql", "spark", "the engine spark")
+    from pyspark.sql import SparkSession
+
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     active: SparkSession | None = getattr(table, "sparkSession", None) or SparkSession.getActiveSession()
     if active is not None:
         used = active.sparkContext.master
         if master not in (None, used):
-            raise UserError(
-                f"master={master!r} has no effect: a Spark session is there already, on {used!r}; leave it out, or "
-                "stop that session",
-                code="setting-without-effect",
-            )
+            why = f"since a Spark session is there already, on {used!r}"
+            raise no_effect(f"master={master!r}", why, "leave it out, or stop that session")
         return active
     builder = SparkSession.builder.appName("fullrank")
     try:

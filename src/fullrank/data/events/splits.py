@@ -81,10 +81,7 @@ class GlobalTime(Spec):
     def at(self, times: Int64[np.ndarray, "E"] | EventTimes | None) -> GlobalMoments:
         """The two moments in seconds. Raises `UserError` as `bounds`."""
         if times is None:
-            raise UserError(
-                "the global_time split needs times; name a column with columns.time or use leave_one_out",
-                code="split-needs-times",
-            )
+            raise _needs_times(self.kind)
         known = ArrayTimes(times) if isinstance(times, np.ndarray) else times
         first, second = _resolve(self.validation_from, known), _resolve(self.test_from, known)
         if first >= second:
@@ -171,10 +168,7 @@ class RollingTime(Spec):
     def at(self, times: Int64[np.ndarray, "E"] | None) -> tuple[GlobalTime, int]:
         """The split of this fold, and the first second that lies behind it. Raises `UserError` without times."""
         if times is None:
-            raise UserError(
-                "the rolling_time split needs times; name a column with columns.time or use leave_one_out",
-                code="split-needs-times",
-            )
+            raise _needs_times(self.kind)
         window = max(round(self.days * 86_400), 1)
         until = int(times.max()) + 1 - self.fold * window
         if until - 2 * window <= int(times.min()):
@@ -185,6 +179,12 @@ class RollingTime(Spec):
                 code="empty-split",
             )
         return GlobalTime(validation_from=until - 2 * window, test_from=until - window), until
+
+
+def _needs_times(kind: str) -> UserError:
+    return UserError(
+        f"the {kind} split needs times; name a column with columns.time or use leave_one_out", code="split-needs-times"
+    )
 
 
 def _named(given: Any) -> Any:

@@ -328,9 +328,7 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
     if not (isinstance(counts, dict) and all(manifests.is_count(counts.get(k)) for k in ("users", "items", "events"))):
         raise manifests.incomplete_manifest(folder, "lacks the counts of users, items and events")
     kinds = {"fingerprint": str, "content": str, "spec": dict, "files": dict, "split": dict, "type_names": list}
-    for key, kind in kinds.items():
-        if not isinstance(manifest.get(key), kind):
-            raise manifests.incomplete_manifest(folder, f"lacks {key!r}")
+    manifests.require_keys(folder, manifest, kinds)
     if not isinstance(manifest["split"].get("kind"), str):
         raise manifests.incomplete_manifest(folder, "lacks the kind of its 'split'")
     if "joined" in manifest and not _are_parts(manifest["joined"], counts["users"]):

@@ -11,7 +11,6 @@ another store are left out by their external ids, so that what is trained here h
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -28,6 +27,7 @@ from fullrank.core.random import uniform_at
 from fullrank.data.events import splits
 from fullrank.data.events.store import Store, require_replaceable_store
 from fullrank.data.events.write import save_store, store_fingerprint
+from fullrank.data.manifest import require_elsewhere
 
 _PARTS = ("train", "validation", "test", "users_train_only", "train_share_after_test")
 
@@ -64,8 +64,7 @@ def subset(
             "a share of 1 without hidden items is the whole store: give a smaller share, hide_items, or without",
             code="nothing-left-out",
         )
-    if os.path.realpath(place) == os.path.realpath(source.path):
-        raise UserError(f"{str(place)!r} is the store that is read; name another folder", code="same-folder")
+    require_elsewhere(place, source.path)
     other = without if without is None or isinstance(without, Store) else Store.open(without)
     with folder_lock(place, "subset"):
         require_replaceable_store(place, overwrite=overwrite)

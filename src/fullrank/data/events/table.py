@@ -109,8 +109,7 @@ def read_events(
     roles = require_columns(source, columns, with_rating=with_rating)
     waiting = [name for name in roles.values() if name is not None]
     frame = source.read(waiting)
-    if frame.is_empty():
-        raise UserError(f"{source.name} has no rows", code="empty-table")
+    source.require_rows(len(frame))
     if missing == "drop":
         frame, notes = _without_missing(frame, columns, source.name)
         return _coded(frame, source, columns, waiting, with_rating, notes)
@@ -274,11 +273,7 @@ def join_table(
         "missing": found.null_count(),
     }
     if facts["missing"] == len(ids):
-        raise UserError(
-            f"{source.name} knows none of the {len(ids):,} {what} with events (such as {ids[0]!r}; its ids are such "
-            f"as {given[0] if len(given) else None!r}); is {key!r} the right column?",
-            code="no-known-ids",
-        )
+        raise values.none_known(ids, f"{what} with events", f"column {key!r} of {source.name}", given)
     notes = []
     if repeated:
         notes.append(f"{repeated:,} rows of {what} repeat another row in every column and were left out")

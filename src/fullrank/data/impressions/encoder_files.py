@@ -15,6 +15,7 @@ import polars as pl
 
 from fullrank.core.errors import UserError, brief
 from fullrank.core.parquet import read_parquet
+from fullrank.core.readers import missing_file
 from fullrank.core.tables import write_table
 from fullrank.data.impressions.encoding import FieldEncoder, Lookup, vocabulary_owner
 from fullrank.data.impressions.fields import Numeric, Schema
@@ -79,7 +80,7 @@ def read_columns(path: Path, *allowed: dict[str, Any], rows: int | None = None, 
     try:
         frame = read_parquet(path, "the table", rows=rows)
     except FileNotFoundError:
-        raise UserError(f"{path} is missing; {again}", code="missing-file") from None
+        raise missing_file(path, again) from None
     if dict(frame.schema) not in allowed:
         columns = brief(dict(frame.schema), 120)
         raise damaged_file(path, f"its columns are {columns}, expected {', '.join(allowed[0])}", again)

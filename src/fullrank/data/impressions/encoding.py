@@ -13,13 +13,14 @@ import numpy as np
 import polars as pl
 from jaxtyping import Float32, Int32, Int64, UInt8
 
-from fullrank.core.errors import UserError, brief
+from fullrank.core.errors import UserError, brief, no_effect
 from fullrank.core.jagged import Jagged
 from fullrank.data import values
 from fullrank.data.frames import InputTable
 from fullrank.data.impressions import numeric
 from fullrank.data.impressions.fields import AnyField, BagOf, Categorical, FieldInfo, Numeric, Schema, SequenceOf
 from fullrank.data.impressions.vocabulary import FIRST, Hashed, Vocabulary, canonical
+from fullrank.data.values import wrong_type
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -81,10 +82,7 @@ class FieldEncoder:
                 code="not-a-separator",
             )
         if not self.multivalued:
-            raise UserError(
-                "list_separator has no effect: the model reads no lists (bags or sequences); leave it out",
-                code="setting-without-effect",
-            )
+            raise no_effect("list_separator", "since the model reads no lists (bags or sequences)")
         fields = tuple(
             one.model_copy(update={"separator": separator}) if isinstance(one, BagOf | SequenceOf) else one
             for one in self.schema.fields
@@ -129,7 +127,7 @@ def is_categorical(field: AnyField) -> bool:
 
 def vocabulary_owner(field: AnyField) -> str:
     """The name of the field whose vocabulary it uses."""
-    return (getattr(field, "shares", None)) or field.name
+    return field.shares or field.name
 
 
 def read_labels(series: pl.Series, threshold: float | None, what: str) -> UInt8[np.ndarray, "R"]:
@@ -194,9 +192,7 @@ def _lists(series: pl.Series, field: BagOf | SequenceOf, what: str) -> pl.Series
     if isinstance(series.dtype, pl.Array):
         series = series.arr.to_list()
     if not isinstance(series.dtype, pl.List):
-        raise UserError(
-            f"{what} is of type {series.dtype}; a {field.kind} is a column of lists, or text", code="wrong-column-type"
-        )
+        raise wrong_type(series, what, f"a {field.kind} is a column of lists, or text")
     return series
 
 

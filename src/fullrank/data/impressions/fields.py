@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
 from fullrank.core.bounds import MOST_BINS, MOST_COUNT, MOST_LENGTH, MOST_VALUE
-from fullrank.core.constraints import only_with
-from fullrank.core.errors import UserError, did_you_mean, unknown
+from fullrank.core.constraints import once, only_with
+from fullrank.core.errors import UserError, in_context, no_such, unknown
 from fullrank.core.readers import read_text
 from fullrank.core.spec import Spec, later, read_tree
 from fullrank.data.impressions.splits import GivenSplit, ImpressionSplit, RandomSplit, TemporalSplit
@@ -32,7 +32,7 @@ class FieldInfo:
     name: str
     kind: Literal["categorical", "numeric", "bag", "sequence"]
     """How it arrives in `Impressions`; a numeric field in buckets is categorical."""
-    size: int
+    size: Annotated[int, Field(ge=0, strict=True)]
     """Number of ids, missing and unknown included; 0 for numeric."""
     shares: str | None = None
     """The categorical field whose table this bag or sequence uses."""
@@ -41,6 +41,7 @@ class FieldInfo:
 class Categorical(Spec):
     """One value of many: text, whole numbers or booleans."""
 
+    shares: ClassVar[None] = None
     kind: Literal["categorical"] = "categorical"
     name: str = Field(min_length=1)
     """Column of the table."""
@@ -53,6 +54,7 @@ class Categorical(Spec):
 class Numeric(Spec):
     """A number. Missing ones become 0 and are marked."""
 
+    shares: ClassVar[None] = None
     kind: Literal["numeric"] = "numeric"
     name: str = Field(min_length=1)
     """Column of the table."""
@@ -77,19 +79,12 @@ class _Multivalued(Spec):
     extends: Annotated[bool, only_with("shares")] = later(False)
     """Its values get ids in the shared vocabulary too: those that training rows hold `min_count` times there or here,
     the `min_count` of that field; False: what that field never was is unknown."""
-    min_count: Annotated[int, only_with("hash_buckets", None)] = Field(1, ge=1, le=MOST_COUNT)
+    min_count: Annotated[int, only_with("hash_buckets", None), only_with("shares", None)] = Field(
+        1, ge=1, le=MOST_COUNT
+    )
     """Occurrences in training rows that a value needs to get an id of its own."""
-    hash_buckets: int | None = Field(None, ge=1, le=MOST_COUNT)
+    hash_buckets: Annotated[int | None, only_with("shares", None)] = Field(None, ge=1, le=MOST_COUNT)
     """Ids by a stable hash into so many buckets; None gives each value its own."""
-
-    @model_validator(mode="after")
-    def _effects(self) -> _Multivalued:
-        if self.shares is not None and (self.hash_buckets is not None or self.min_count != 1):
-            raise UserError(
-                f"field {self.name!r} shares the vocabulary of {self.shares!r}: set min_count or hash_buckets there",
-                code="setting-without-effect",
-            )
-        return self
 
 
 class BagOf(_Multivalued):
@@ -133,7 +128,9 @@ class Schema(Spec):
     """Column of what is predicted: 0 or 1."""
     label_threshold: float | None = Field(None, ge=-MOST_VALUE, le=MOST_VALUE)
     """The label is 1 where the column is at least this (4 for stars); None: it holds 0 and 1."""
-    fields: tuple[AnyField, ...] = Field(min_length=1)
+    fields: Annotated[tuple[AnyField, ...], once("field", lambda fields: [one.name for one in fields])] = Field(
+        min_length=1
+    )
     """What a ranker reads, in order."""
     group: str | None = None
     """Column of whose impression it is, for metrics by group; it may be a field too."""
@@ -147,9 +144,6 @@ class Schema(Spec):
     @model_validator(mode="after")
     def _sound(self) -> Schema:
         names = [field.name for field in self.fields]
-        twice = sorted({name for name in names if names.count(name) > 1})
-        if twice:
-            raise UserError(f"the field {twice[0]!r} is listed twice; each column is one field", code="repeated-field")
         if self.label in names:
             raise UserError(
                 f"the label {self.label!r} is also a field: a model would read what it predicts",
@@ -166,11 +160,8 @@ class Schema(Spec):
         hashed = [f.name for f in self.fields if isinstance(f, Categorical) and f.hash_buckets is not None]
         for field in self.several():
             if field.shares is not None and field.shares not in owners:
-                raise UserError(
-                    f"field {field.name!r} shares {field.shares!r}, which is no categorical field"
-                    f"{did_you_mean(field.shares, owners)} (categorical: {', '.join(owners) or 'none'})",
-                    code="unknown-categorical-field",
-                )
+                what = f"field {field.name!r}: shares names no categorical field, given"
+                raise no_such(what, field.shares, owners, "categorical", code="unknown-categorical-field")
             if field.extends and field.shares in hashed:
                 raise UserError(
                     f"field {field.name!r}: extends has no effect, {field.shares!r} is hashed and has no vocabulary",
@@ -197,7 +188,5 @@ class Schema(Spec):
 
 def schema_tree(path: str | Path) -> Any:
     """The plain data of a YAML or JSON file, which may say a part of a schema alone."""
-    try:
+    with in_context(f"the schema {str(path)!r} cannot be read: "):
         return read_tree(read_text(path))
-    except UserError as error:
-        raise UserError(f"the schema {str(path)!r} cannot be read: {error}", code=error.code) from None

@@ -9,11 +9,11 @@ import numpy as np
 import polars as pl
 from jaxtyping import Int8, Int64
 
-from fullrank.core.errors import UserError
+from fullrank.core.errors import UserError, no_effect
 from fullrank.data import values
 from fullrank.data.impressions import numeric
 from fullrank.data.impressions.encoding import FieldEncoder, Lookup, bag_values, read_labels
-from fullrank.data.impressions.fields import Categorical, Numeric, Schema
+from fullrank.data.impressions.fields import AnyField, Categorical, Numeric, Schema
 from fullrank.data.impressions.splits import PARTS
 from fullrank.data.impressions.vocabulary import Counts, Hashed, Vocabulary, as_whole_numbers, canonical
 
@@ -129,10 +129,7 @@ class Fit:
         for at, bag in enumerate(self.multivalued):
             name, column = f"column {bag.name!r} of {what}", frame[bag.name]
             if bag.separator is not None and isinstance(column.dtype, pl.List | pl.Array):
-                raise UserError(
-                    f"{name} holds lists, so separator={bag.separator!r} has no effect; leave it out",
-                    code="setting-without-effect",
-                )
+                raise no_effect(f"separator={bag.separator!r}", f"since {name} holds lists")
             found, lengths = bag_values(column, bag, name)
             counted.missing[bag.name] += int((lengths == 0).sum())
             counted.lengths[at] += np.bincount(part, weights=lengths, minlength=len(PARTS)).astype(np.int64)
@@ -165,7 +162,7 @@ class Fit:
     def vocabularies(self) -> dict[str, pl.DataFrame]:
         """`value` and `count` in the order of ids, by field."""
         if self._tables is None:
-            least = {field.name: getattr(field, "min_count", 1) for field in self.schema.fields}
+            least = {field.name: field.min_count for field in self.schema.fields if not isinstance(field, Numeric)}
             self._tables = {
                 name: counts.table(*self._others(name), least=least[name], numbers=not self.typed)
                 for name, counts in self._counted.items()
@@ -197,7 +194,5 @@ class Fit:
         return self.counted.manifest(len(groups) if (groups := self.groups()) is not None else None)
 
 
-def _has_vocabulary(field: Any) -> bool:
-    shares = getattr(field, "shares", None) is not None
-    hashed = getattr(field, "hash_buckets", None) is not None
-    return not isinstance(field, Numeric) and not shares and not hashed
+def _has_vocabulary(field: AnyField) -> bool:
+    return not isinstance(field, Numeric) and field.shares is None and field.hash_buckets is None

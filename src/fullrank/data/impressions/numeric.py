@@ -18,7 +18,7 @@ from fullrank.core.errors import UserError
 from fullrank.core.random import bits_of_rows
 from fullrank.data.impressions.fields import BUCKETS, Numeric
 from fullrank.data.impressions.vocabulary import FIRST, MISSING
-from fullrank.data.values import refuse
+from fullrank.data.values import refuse, wrong_type
 
 MOST_STANDARD = 1e150
 """The largest number whose square, which a deviation is made of, a double holds for some billion rows."""
@@ -29,7 +29,7 @@ SAMPLE = 1 << 18
 def parse_numbers(series: pl.Series, what: str) -> Float64[np.ndarray, "R"]:
     """Numbers, NaN where missing (null, NaN, empty text). Raises `UserError` for other text and infinite values."""
     if not (series.dtype.is_numeric() or series.dtype in (pl.Boolean, pl.String, pl.Null)):
-        raise UserError(f"{what} is of type {series.dtype}; a numeric field holds numbers", code="wrong-column-type")
+        raise wrong_type(series, what, "a numeric field holds numbers")
     values = series.cast(pl.Float64, strict=False)
     lost = values.is_null() & series.is_not_null()
     if series.dtype == pl.String and bool(lost.any()):

@@ -18,7 +18,7 @@ from fullrank.core.files import require_replaceable, whole_folder, without_dots
 from fullrank.core.locks import folder_lock
 from fullrank.core.log import logger, shown_at
 from fullrank.core.overrides import read_setting
-from fullrank.data.column_names import TimeColumn, check_column, check_time_column
+from fullrank.data.column_names import TimeColumn
 from fullrank.data.events import spark
 from fullrank.data.events.part_work import PartRunner
 from fullrank.data.events.parts import MOST_PARTS
@@ -74,9 +74,9 @@ def prepare_impressions(
     place = without_dots(Path(out))
     check_engine(parts, engine, master)
     named = {
-        "label": ("label", check_column("label", label)),
-        "user_col": ("group", check_column("user_col", user_col)),
-        "time_col": ("time", check_time_column(time_col)),
+        "label": ("label", label),
+        "user_col": ("group", user_col),
+        "time_col": ("time", time_col),
         "time_unit": ("time_unit", time_unit),
     }
     given = {name: one for name, one in named.items() if one[1] is not (... if name == "time_col" else None)}
@@ -146,8 +146,7 @@ def _prepare_locked(
         scratch = folder / "scratch"  # inside, so that a killed process leaves one folder, which the next one removes
         scratch.mkdir()
         chunks = Chunks(source, spec.columns, scratch)
-        if chunks.rows == 0:
-            raise UserError(f"{source.name} has no rows", code="empty-table")
+        source.require_rows(chunks.rows)
         write_impressions(folder, scratch, chunks, spec, source.typed, facts, say)
     return _opened(place, say)
 

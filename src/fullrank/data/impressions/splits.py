@@ -16,10 +16,11 @@ from jaxtyping import Int64
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from fullrank.core.bounds import MOST_SEED, Seconds, Share
-from fullrank.core.errors import UserError, unknown
+from fullrank.core.constraints import needs
+from fullrank.core.errors import UserError, no_effect, unknown
 from fullrank.core.random import uniform_of_rows
 from fullrank.core.spec import Spec
-from fullrank.data.values import iso_seconds, refuse
+from fullrank.data.values import iso_seconds, refuse, wrong_type
 
 PARTS = ("train", "validation", "test")
 _ALIASES = {"train": 0, "training": 0, "validation": 1, "valid": 1, "val": 1, "dev": 1, "test": 2}
@@ -63,9 +64,9 @@ class TemporalSplit(_Shared):
     """
 
     kind: Literal["temporal"] = "temporal"
-    validation_from: Seconds | str | None = None
+    validation_from: Annotated[Seconds | str | None, needs("test_from")] = None
     """The first moment of validation, seconds since 1970 or an ISO 8601 date; None goes by `shares`."""
-    test_from: Seconds | str | None = None
+    test_from: Annotated[Seconds | str | None, needs("validation_from")] = None
     """The first moment of the test, likewise."""
 
     @field_validator("validation_from", "test_from", mode="before")
@@ -75,16 +76,9 @@ class TemporalSplit(_Shared):
 
     @model_validator(mode="after")
     def _sound(self) -> TemporalSplit:
-        if (self.validation_from is None) != (self.test_from is None):
-            raise UserError(
-                "validation_from and test_from go together: give both moments, or neither", code="missing-setting"
-            )
         if self.moments is not None:
             if self.shares != type(self).model_fields["shares"].default:
-                raise UserError(
-                    "shares has no effect with validation_from and test_from; leave it out",
-                    code="setting-without-effect",
-                )
+                raise no_effect("shares", "with validation_from and test_from")
             if self.moments[0] >= self.moments[1]:
                 raise UserError(
                     f"validation_from={self.validation_from!r} is not before test_from={self.test_from!r}; the test "
@@ -114,9 +108,7 @@ class GivenSplit(Spec):
         if isinstance(column.dtype, (pl.Categorical, pl.Enum)):
             column = column.cast(pl.String)
         if column.dtype != pl.String:
-            raise UserError(
-                f"{what} is of type {column.dtype}; a split column says {', '.join(PARTS)}", code="wrong-column-type"
-            )
+            raise wrong_type(column, what, f"a split column says {', '.join(PARTS)}")
         found = column.str.strip_chars().str.to_lowercase().replace_strict(_ALIASES, default=None, return_dtype=pl.Int8)
         refuse(
             found.is_null(),

@@ -23,7 +23,7 @@ import numpy as np
 import polars as pl
 
 from fullrank.core.checks import check_path
-from fullrank.core.errors import UserError, brief, unknown
+from fullrank.core.errors import UserError, brief, in_context, unknown
 from fullrank.core.files import foreign_files
 from fullrank.core.parted import BLOCK, Flat
 from fullrank.data import manifest as manifests
@@ -253,14 +253,11 @@ def _read_manifest(folder: Path) -> tuple[dict[str, Any], Schema]:
     in_parts = (folder / manifests.NAME).is_file() and parts.is_parts(manifests.load_manifest(folder))
     form = (manifests.IMPRESSION_PARTS, parts.FORMAT_VERSION) if in_parts else (FORMAT, FORMAT_VERSION)
     tree = manifests.read_header(folder, manifests.FolderFormat("store of impressions", MAKE, *form))
-    for key, kind in (("fingerprint", str), ("content", str), ("schema", dict), ("files", dict), ("fitted", dict),
-                      ("fields", list), ("counts", dict)):  # fmt: skip
-        if not isinstance(tree.get(key), kind):
-            raise manifests.incomplete_manifest(folder, f"lacks {key!r}")
-    try:
+    kinds = {"fingerprint": str, "content": str, "schema": dict, "files": dict, "fitted": dict, "fields": list,
+             "counts": dict}  # fmt: skip
+    manifests.require_keys(folder, tree, kinds)
+    with in_context(f"the schema in {manifests.NAME} of {str(folder)!r}: "):
         schema = Schema.parse(tree["schema"])
-    except UserError as error:
-        raise UserError(f"the schema in {manifests.NAME} of {str(folder)!r}: {error}", code=error.code) from None
     _check_counts(tree["counts"], len(list(schema.several())), folder)
     arrays = array_shapes(0, 1, 1, schema, [0] * len(list(schema.several())))
     allowed = {*TABLES, *(f"{name}.npy" for name in arrays if not in_parts)}
@@ -334,3 +331,15 @@ def open_store(path: str | Path) -> AnyStore:
     """Open a store of either kind, which its manifest names. Raises `UserError` where the folder is none."""
     folder = check_path("the store", path)
     return ImpressionStore.open(folder) if manifests.is_store(folder, "ranking") else Store.open(folder)
+
+
+def open_same_store(path: str | Path, fingerprint: str) -> AnyStore:
+    """The store that work was sent out with. Raises `UserError` where this machine has another one at its path."""
+    store = open_store(path)
+    if store.fingerprint != fingerprint:
+        raise UserError(
+            f"{path} is not the store that this was started with (the fingerprints differ); the path has to be the "
+            "same store on every machine, and stay as it is",
+            code="store-differs",
+        )
+    return store

@@ -12,8 +12,7 @@ import numpy as np
 import polars as pl
 from jaxtyping import Int32
 
-from fullrank.core.errors import UserError
-from fullrank.data.values import IntIndex, TextIndex, refuse
+from fullrank.data.values import IntIndex, TextIndex, refuse, wrong_type
 
 MISSING, UNKNOWN, FIRST = 0, 1, 2
 """The ids that every field has, and the id of its first value."""
@@ -149,9 +148,7 @@ def canonical(series: pl.Series, what: str) -> pl.Series:
     if dtype in (pl.Boolean, pl.Null) or isinstance(dtype, (pl.Categorical, pl.Enum)):
         series = series.cast(pl.String)
     if series.dtype != pl.String:
-        raise UserError(
-            f"{what} is of type {dtype}; categories are text, whole numbers or booleans", code="wrong-column-type"
-        )
+        raise wrong_type(series, what, "categories are text, whole numbers or booleans")
     return series.set(series == "", None) if bool((series == "").any()) else series
 
 

@@ -19,7 +19,7 @@ from pathlib import Path, PurePosixPath
 from typing import TypeVar, cast
 
 from fullrank.core.errors import UserError
-from fullrank.core.files import NotWritten, open_whole
+from fullrank.core.files import NotWritten, open_whole, reason_of
 from fullrank.data.sources._parse import damaged_download
 
 T = TypeVar("T")
@@ -56,8 +56,6 @@ def extract(archive: Path, wanted: tuple[str, ...], into: Path) -> dict[str, Pat
                         break
             for _ in () if rest is None else _blocks(rest, archive):
                 pass
-    except NotWritten as error:
-        raise UserError(f"cannot unpack {archive} to {into}: {error.reason}", code="not-written") from None
     # RuntimeError: a zip with a password; NotImplementedError, which is one: an unknown compression; OSError: of bz2,
     # or a place before the beginning of the file. What cannot be written is a UserError by then.
     except (zipfile.BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError, EOFError, RuntimeError, OSError) as error:
@@ -125,7 +123,7 @@ def _write(stream: BufferedIOBase, target: Path, size: int, archive: Path, parts
         for block in _blocks(stream, archive):
             out.write(block)
     except OSError as error:
-        raise UserError(f"cannot unpack {archive} to {target}: {error.strerror or error}", code="not-written") from None
+        raise NotWritten(target, reason_of(error)) from None
     return target
 
 

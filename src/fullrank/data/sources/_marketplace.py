@@ -22,8 +22,8 @@ from zipfile import BadZipFile
 import numpy as np
 from numpy.typing import NDArray
 
-from fullrank.core.errors import UserError
 from fullrank.core.files import open_whole
+from fullrank.data.manifest import damaged_file
 
 TIERS = 4
 Ints = NDArray[np.int64]
@@ -121,9 +121,8 @@ class Market:
             with np.load(Path(path), allow_pickle=False) as stored:
                 values: dict[str, Any] = {f.name: stored[f.name] for f in fields(cls)}
         except (OSError, ValueError, KeyError, EOFError, BadZipFile) as error:
-            raise UserError(
-                f"{path} holds no planted ground truth ({error}): write it with Market.save", code="file-damaged"
-            ) from None
+            reason = f"it holds no planted ground truth ({error})"
+            raise damaged_file(Path(path), reason, "write it with Market.save") from None
         numbers: dict[str, Any] = {name: value if value.ndim else float(value) for name, value in values.items()}
         return cls(**numbers)
 

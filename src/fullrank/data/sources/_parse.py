@@ -17,7 +17,7 @@ from typing import Any
 
 import polars as pl
 
-from fullrank.core.errors import UserError, did_you_mean
+from fullrank.core.errors import UserError, no_such
 
 BLOCK = 200_000
 """Lines held as Python objects before they become columns: bounds memory."""
@@ -30,11 +30,11 @@ Schema = Mapping[str, Any]
 """Column name to polars type, in order."""
 
 
-def require(folder: Path, name: str, *, hint: str) -> Path:
-    """The path of a file that has to be there. `hint` says what to do where it is not."""
-    path = folder / name
-    if not path.is_file():
-        raise UserError(f"{folder} has no file {name!r}; {hint}", code="missing-file")
+def require(folder: Path, *names: str, hint: str) -> Path:
+    """The path of the first of these files, of which one has to be there. `hint` says what to do where none is."""
+    path = next((folder / name for name in names if (folder / name).is_file()), None)
+    if path is None:
+        raise UserError(f"{folder} has no file {' or '.join(map(repr, names))}; {hint}", code="missing-file")
     return path
 
 
@@ -71,11 +71,8 @@ def records(
             frames.append(_frame(rows, schema, path))
             rows = []
     if broken * TOLERATED > total:
-        raise UserError(
-            f"{path} is not in the publisher's format: {broken:,} of {total:,} lines are unreadable; "
-            "delete it and download it again, and check that it belongs to this source and variant",
-            code="wrong-download",
-        )
+        lines_of = f"{broken:,} of {total:,} lines are unreadable: is it of this source and variant?"
+        raise damaged_download(path, ValueError(lines_of))
     frames.append(_frame(rows, schema, path))
     return pl.concat(frames), broken
 
@@ -211,9 +208,6 @@ def scanned(path: Path, columns: Sequence[str]) -> pl.LazyFrame:
         raise damaged_download(path, error) from None
     for column in columns:
         if column not in names:
-            raise UserError(
-                f"{path} is not in the publisher's format: it has no column {column!r}{did_you_mean(column, names)} "
-                f"(columns: {', '.join(names)})",
-                code="missing-column",
-            )
+            what = f"{path} is not in the publisher's format: it has no column"
+            raise no_such(what, column, names, "columns", code="missing-column")
     return frame

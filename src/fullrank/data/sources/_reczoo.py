@@ -19,7 +19,7 @@ from fullrank.core.random import uniform_of_rows
 from fullrank.data.impressions.fields import Schema
 from fullrank.data.sources import RemoteFile
 from fullrank.data.sources._archive import extract
-from fullrank.data.sources._parse import damaged_download, scanned
+from fullrank.data.sources._parse import damaged_download, require, scanned
 
 HOST = "https://huggingface.co/datasets/reczoo"
 TRAIN, TEST = "train.csv", "test.csv"
@@ -43,13 +43,8 @@ def unpacked(folder: Path, archive: str, names: Sequence[str], command: str) -> 
     `command` is the fullrank command that downloads it, without `--out`, for the error where both are missing.
     """
     if not all((folder / name).is_file() for name in names):
-        if not (folder / archive).is_file():
-            raise UserError(
-                f"{folder} has neither {archive} nor {', '.join(names)}; run: {command} --out "
-                f"{shlex.quote(str(folder))}",
-                code="missing-file",
-            )
-        extract(folder / archive, tuple(names), folder)
+        hint = f"nor {', '.join(names)}; run: {command} --out {shlex.quote(str(folder))}"
+        extract(require(folder, archive, hint=hint), tuple(names), folder)
     return [folder / name for name in names]
 
 

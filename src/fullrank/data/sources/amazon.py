@@ -18,7 +18,7 @@ from typing import Any, Literal
 import polars as pl
 from pydantic import model_validator
 
-from fullrank.core.errors import UserError, command_line, did_you_mean
+from fullrank.core.errors import command_line, no_such
 from fullrank.core.spec import Spec
 from fullrank.data.sources import RemoteFile, Tables
 from fullrank.data.sources._parse import (
@@ -89,12 +89,8 @@ class Amazon(Spec):
     @model_validator(mode="after")
     def _known_category(self) -> Amazon:
         if self.category not in CATEGORIES[self.year]:
-            known = CATEGORIES[self.year]
-            raise UserError(
-                f"Amazon {self.year} has no category {self.category!r}{did_you_mean(self.category, known)} "
-                f"(allowed: {', '.join(sorted(known))})",
-                code="unknown-category",
-            )
+            known = sorted(CATEGORIES[self.year])
+            raise no_such(f"Amazon {self.year} has no category", self.category, known, code="unknown-category")
         return self
 
     def files(self) -> tuple[RemoteFile, ...]:

@@ -15,12 +15,11 @@ from pydantic import Field
 
 from fullrank.core.bounds import MOST_SEED
 from fullrank.core.constraints import only_with
-from fullrank.core.errors import UserError
 from fullrank.core.spec import Spec
 from fullrank.data.impressions.fields import Categorical, Schema
 from fullrank.data.impressions.splits import GivenSplit, RandomSplit
 from fullrank.data.sources import ImpressionTables, RemoteFile, _reczoo
-from fullrank.data.sources._parse import scanned
+from fullrank.data.sources._parse import require, scanned
 
 BASE = f"{_reczoo.HOST}/Avazu_x4/resolve/main"
 PAGE = "https://www.kaggle.com/competitions/avazu-ctr-prediction/data"
@@ -60,13 +59,8 @@ class Avazu(Spec):
             parts = zip(paths, PARTS.values(), strict=True)
             frame = pl.concat([_fields(path).with_columns(split=pl.lit(part)) for path, part in parts])
         else:
-            path = next((folder / name for name in ("train.csv", "train.gz") if (folder / name).is_file()), None)
-            if path is None:
-                raise UserError(
-                    f"{folder} has neither train.csv nor train.gz; download it from {PAGE} and put it there",
-                    code="missing-file",
-                )
-            frame = _fields(path)
+            hint = f"download it from {PAGE} and put it there"
+            frame = _fields(require(folder, "train.csv", "train.gz", hint=hint))
         rule = GivenSplit() if self.split == "given" else RandomSplit(seed=self.seed)
         fields = tuple(Categorical(name=name, min_count=2) for name in (*KEPT, *TIMES))
         return ImpressionTables(frame, Schema(label="click", fields=fields, split=rule), ("Avazu x4: for research",))

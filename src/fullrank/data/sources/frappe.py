@@ -16,7 +16,7 @@ import polars as pl
 from pydantic import Field
 
 from fullrank.core.bounds import MOST_SEED
-from fullrank.core.errors import UserError
+from fullrank.core.errors import UserError, no_effect
 from fullrank.core.spec import Spec
 from fullrank.data.impressions.fields import Categorical, Schema
 from fullrank.data.impressions.splits import GivenSplit, RandomSplit
@@ -51,10 +51,7 @@ class Frappe(Spec):
         ready = folder / "impressions.parquet"
         if ready.is_file():
             if self != Frappe(base_url=self.base_url):
-                raise UserError(
-                    f"{ready} has its negatives and its split: negatives and seed have no effect there",
-                    code="setting-without-effect",
-                )
+                raise no_effect("negatives or seed", f"since {ready} has its negatives and its split")
             note = "Frappe: negatives and split as found in impressions.parquet"
             return ImpressionTables(
                 pl.scan_parquet(ready, glob=False), Schema(fields=fields, group="user", split=GivenSplit()), (note,)

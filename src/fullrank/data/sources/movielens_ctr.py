@@ -17,6 +17,7 @@ from fullrank.core.spec import Spec
 from fullrank.data.impressions.fields import AnyField, BagOf, Categorical, Schema
 from fullrank.data.impressions.splits import TemporalSplit
 from fullrank.data.sources import ImpressionTables, RemoteFile
+from fullrank.data.sources._parse import damaged_download
 from fullrank.data.sources.movielens import BASE, MovieLens
 
 PARQUET = ("ratings.parquet", "users.parquet", "movies.parquet")
@@ -82,4 +83,4 @@ def _parquet(path: Path) -> pl.DataFrame:
     try:
         return pl.read_parquet(path, glob=False)
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
-        raise UserError(f"{path} cannot be read: {str(error).splitlines()[0][:160]}", code="file-damaged") from None
+        raise damaged_download(path, error) from None

@@ -12,11 +12,10 @@ from typing import Literal
 
 import polars as pl
 
-from fullrank.core.errors import UserError
 from fullrank.core.spec import Spec
 from fullrank.data.sources import RemoteFile, Tables
 from fullrank.data.sources._archive import extract
-from fullrank.data.sources._parse import delimited, rows_with_events
+from fullrank.data.sources._parse import delimited, require, rows_with_events
 
 PAGE = "https://www.kaggle.com/datasets/retailrocket/ecommerce-dataset"
 _EVENTS, _TREE = "events.csv", "category_tree.csv"
@@ -62,14 +61,9 @@ class RetailRocket(Spec):
     def _locate(self, folder: Path) -> dict[str, Path]:
         names = self._names()
         missing = [name for name in names if not (folder / name).is_file()]
-        if missing and (folder / _ZIP).is_file():
-            return extract(folder / _ZIP, names, folder)
         if missing:
-            raise UserError(
-                f"{folder} holds neither {_ZIP} nor {', '.join(missing)}; log in at {PAGE}, download the archive and "
-                "put it there",
-                code="missing-file",
-            )
+            hint = f"nor {', '.join(missing)}; log in at {PAGE}, download the archive and put it there"
+            return extract(require(folder, _ZIP, hint=hint), names, folder)
         return {name: folder / name for name in names}
 
 

@@ -13,11 +13,20 @@ from typing import Literal
 
 import polars as pl
 
-from fullrank.core.errors import UserError
 from fullrank.core.spec import Spec
 from fullrank.data.sources import RemoteFile, Tables
 from fullrank.data.sources._archive import extract
-from fullrank.data.sources._parse import Record, Row, joined, number, records, rows_with_events, text, unreadable_note
+from fullrank.data.sources._parse import (
+    Record,
+    Row,
+    joined,
+    number,
+    records,
+    require,
+    rows_with_events,
+    text,
+    unreadable_note,
+)
 
 PAGE = "https://business.yelp.com/data/resources/open-dataset/"
 _REVIEWS, _ITEMS_FILE, _USERS_FILE = (f"yelp_academic_dataset_{part}.json" for part in ("review", "business", "user"))
@@ -73,15 +82,10 @@ def _locate(folder: Path) -> dict[str, Path]:
     """The three JSON files, unpacked where they are not yet."""
     if all((folder / name).is_file() for name in _WANTED):
         return {name: folder / name for name in _WANTED}
-    archive = next((folder / name for name in _TARS if (folder / name).is_file()), None)
-    if archive is None and (folder / _ZIP).is_file():
-        archive = extract(folder / _ZIP, (_TAR,), folder)[_TAR]
-    if archive is None:
-        raise UserError(
-            f"{folder} holds neither {_ZIP} nor {_TAR}; accept Yelp's terms at {PAGE}, download the JSON archive and "
-            "put it there",
-            code="missing-file",
-        )
+    hint = f"accept Yelp's terms at {PAGE}, download the JSON archive and put it there"
+    archive = require(folder, *_TARS, _ZIP, hint=hint)
+    if archive.name == _ZIP:
+        archive = extract(archive, (_TAR,), folder)[_TAR]
     return extract(archive, _WANTED, folder)
 
 

@@ -19,8 +19,8 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from fullrank.core.bounds import MOST_PARTS, MOST_WIDTH
+from fullrank.core.checks import divided
 from fullrank.core.constraints import only_with
-from fullrank.core.errors import UserError
 from fullrank.core.spec import later
 from fullrank.data.impressions.fields import FieldInfo
 from fullrank.models.ranking import (
@@ -61,8 +61,7 @@ class AutoInt(RankerSpec):
 
     @model_validator(mode="after")
     def _divides(self) -> AutoInt:
-        if self.width % self.heads:
-            raise UserError(f"the width {self.width} does not divide by {self.heads} heads", code="width-not-divisible")
+        divided(self.width, self.heads, "autoint: the width", "heads")
         return self
 
     @property

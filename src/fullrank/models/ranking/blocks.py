@@ -38,6 +38,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from fullrank.core.bounds import MOST_PARTS, MOST_WIDTH
+from fullrank.core.checks import divided
 from fullrank.core.constraints import only_with
 from fullrank.core.errors import UserError
 from fullrank.core.registry import Room
@@ -74,13 +75,10 @@ class Tokeniser(Spec):
                 f"{width} of them: set tokens and width to factors of {inputs}, or use mode=matrix or vector",
                 code="width-not-divisible",
             )
-        if self.mode == "matrix" and inputs % tokens:
+        if self.mode == "matrix":
             fitting = [n for n in range(2, 65) if inputs % n == 0]
-            raise UserError(
-                f"tokeniser mode=matrix cuts {inputs} numbers (fields x embedding.dim) into equal chunks and {tokens} "
-                f"tokens do not divide them: set tokens to one of {fitting}, or use mode=vector",
-                code="width-not-divisible",
-            )
+            remedy = f"tokens: set tokens to one of {fitting}, or use mode=vector"
+            divided(inputs, tokens, "tokeniser mode=matrix: fields x embedding.dim =", remedy)
         return Tokens(inputs, tokens, width, self)
 
 

@@ -17,7 +17,7 @@ whole tables as in FuxiCTR (`table`), and in both of the vectors of numbers.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, Literal
 
 import torch
@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 from fullrank.core.bounds import MOST_ENTRIES, MOST_FACTOR, MOST_WIDTH, Width
 from fullrank.core.constraints import once, only_with
-from fullrank.core.errors import UserError, did_you_mean
+from fullrank.core.errors import UserError, no_such
 from fullrank.core.spec import Spec
 from fullrank.data.batch import Impressions
 from fullrank.data.impressions.fields import FieldInfo
@@ -264,11 +264,7 @@ def _widths(fields: Sequence[FieldInfo], spec: Embedding) -> dict[str, int]:
     own = {field.name: spec.dim for field in fields if field.kind != "numeric" and field.shares is None}
     for name, width in spec.dims:
         if name not in own:
-            raise UserError(
-                f"embedding.dims names {name!r}, no field with a table of its own{did_you_mean(name, own)} "
-                f"(allowed: {', '.join(sorted(own)) or 'none'})",
-                code="unknown-field",
-            )
+            raise _no_own_table("embedding.dims", name, own)
         own[name] = width
     return {f.name: own[f.shares or f.name] for f in fields if f.kind != "numeric"}
 
@@ -279,13 +275,13 @@ def _check_contexts(fields: Sequence[FieldInfo], contexts: Sequence[Sequence[str
     for names in contexts:
         for name in names:
             if name not in own:
-                raise UserError(
-                    f"a context names {name!r}, no field with a table of its own{did_you_mean(name, own)} "
-                    f"(allowed: {', '.join(own) or 'none'})",
-                    code="unknown-field",
-                )
+                raise _no_own_table("a context", name, own)
         if len(set(names)) < len(names):
             raise UserError(f"a context names each field once, given {list(names)}", code="repeated-field")
+
+
+def _no_own_table(setting: str, name: str, own: Iterable[str]) -> UserError:
+    return no_such(f"{setting}: no field with a table of its own is called", name, own, code="unknown-field")
 
 
 def _xavier(inner: int, outer: int) -> nn.Parameter:

@@ -23,6 +23,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from fullrank.core.bounds import MOST_ENTRIES, MOST_PARTS, Width
+from fullrank.core.checks import divided
 from fullrank.core.constraints import only_with
 from fullrank.core.errors import UserError
 from fullrank.data.impressions.fields import FieldInfo
@@ -71,11 +72,7 @@ def _check_fusion(spec: FinalMLP) -> None:
         hidden = getattr(spec, name).hidden
         if not hidden:
             raise UserError(f"{name}.hidden is empty: a perceptron needs a hidden layer", code="no-hidden-layers")
-        if hidden[-1] % spec.heads:
-            raise UserError(
-                f"{name}.hidden ends in the width {hidden[-1]}, which does not divide by {spec.heads} heads",
-                code="width-not-divisible",
-            )
+        divided(hidden[-1], spec.heads, f"{name}.hidden: its last width", "heads")
 
 
 class FinalMLPRanker(Ranker):

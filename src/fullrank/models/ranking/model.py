@@ -15,7 +15,8 @@ from jaxtyping import Float
 from pydantic import model_validator
 from torch import Tensor, nn
 
-from fullrank.core.errors import UserError
+from fullrank.core.constraints import changed
+from fullrank.core.errors import UserError, no_effect
 from fullrank.core.registry import Room
 from fullrank.core.spec import Spec, later
 from fullrank.data.batch import Impressions
@@ -42,19 +43,10 @@ class RankingModel(Spec):
     @model_validator(mode="after")
     def _every_setting_has_an_effect(self) -> RankingModel:
         if "tokens" not in self.ranker.reads:
-            for name in ("dim", "dims"):
-                if getattr(self.embedding, name) != Embedding.model_fields[name].default:
-                    raise UserError(
-                        f"embedding.{name} has no effect on {self.ranker.kind_of()}, which has one weight per value: "
-                        "leave it out",
-                        code="setting-without-effect",
-                    )
-            if self.sequences.learns:
-                raise UserError(
-                    f"sequences={self.sequences.kind_of()} has no effect on {self.ranker.kind_of()}, which has one "
-                    "weight per value: leave it out, or use pooled",
-                    code="setting-without-effect",
-                )
+            idle = [f"embedding.{name}" for name in ("dim", "dims") if changed(self.embedding, name)]
+            idle += [f"sequences={self.sequences.kind_of()}"] * self.sequences.learns
+            if idle:
+                raise no_effect(idle[0], f"on {self.ranker.kind_of()}, which has one weight per value")
         return self
 
     def build(self, fields: Sequence[FieldInfo]) -> RankingModule:

@@ -19,7 +19,7 @@ import torch
 from jaxtyping import Float32
 
 from fullrank.core.errors import UserError
-from fullrank.core.files import write_json
+from fullrank.core.files import make_folder, write_json
 from fullrank.core.leftovers import sweep_folder
 from fullrank.core.progress import Progress
 from fullrank.core.tensor_files import read_tensors, write_tensors
@@ -95,13 +95,7 @@ def _write(place: Path, keys: Sequence[bytes], vectors: np.ndarray) -> None:
 
 def _describe(place: Path, options: Mapping[str, Any]) -> None:
     """The folder, and what its vectors are, for people."""
-    try:
-        place.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(
-            f"the cache {str(place)!r} cannot be made ({error.strerror}); name another folder",
-            code="folder-not-writable",
-        ) from None
+    make_folder(place, "cache")
     sweep_folder(place)  # parts are named by what is in them, so no later one is at the place of a half written one
     write_json(place / "options.json", options, indent=1, sort_keys=True)
 

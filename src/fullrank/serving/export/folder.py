@@ -24,6 +24,7 @@ from fullrank.data.events.catalog import Catalog
 from fullrank.data.impressions import encoder_files
 from fullrank.data.impressions.encoding import FieldEncoder
 from fullrank.data.manifest import damaged_file
+from fullrank.problem import Problem
 from fullrank.run import Run, weights_hash
 
 FORMAT, VERSION = "fullrank.export", 1
@@ -51,14 +52,13 @@ class Exported:
         """Every file is read and compared with the manifest. Raises `UserError` for another or a damaged folder."""
         folder = check_path("the export", path)
         manifest = manifests.read_header(folder, FORM)
-        files, to = manifest.get("files"), manifest.get("to")
-        if to not in MODELS or not isinstance(files, dict) or not isinstance(manifest.get("content"), str):
-            raise manifests.incomplete_manifest(folder, "lacks 'to', 'files' or 'content'", AGAIN)
-        for key, kind in (("run", dict), ("inputs", list), ("outputs", list), ("problem", str)):
-            if not isinstance(manifest.get(key), kind):
-                raise manifests.incomplete_manifest(folder, f"lacks {key!r}", AGAIN)
+        to = manifest.get("to")
+        kinds = {"files": dict, "content": str, "run": dict, "inputs": list, "outputs": list, "problem": str}
+        manifests.require_keys(folder, manifest, kinds, AGAIN)
+        if to not in MODELS:
+            raise manifests.incomplete_manifest(folder, "lacks 'to'", AGAIN)
         ids = {ITEMS} if manifest["problem"] == "retrieval" else set(ENCODER)
-        manifests.check_files(folder, files, FILES, {MODELS[to], *ids}, AGAIN)
+        manifests.check_files(folder, manifest["files"], FILES, {MODELS[to], *ids}, AGAIN)
         manifests.verify_hashes(folder, manifest, AGAIN, verify=True)
         return cls(folder, manifest)
 
@@ -76,11 +76,7 @@ class Exported:
     @property
     def item_ids(self) -> pl.Series:
         """The external id of each item number. Raises `UserError` for a ranking model, which ranks no catalogue."""
-        if self.manifest["problem"] != "retrieval":
-            raise UserError(
-                f"{self.path} is of a ranking model, which ranks no catalogue: it has no item ids",
-                code="not-a-recommender",
-            )
+        self.require_problem("retrieval")
         try:
             frame = read_parquet(self.path / ITEMS, "the item table")
         except FileNotFoundError:
@@ -88,6 +84,17 @@ class Exported:
         if "item_id" not in frame.columns or frame["item_id"].null_count():
             raise damaged_file(self.path / ITEMS, "it has no column item_id of an id for each item", AGAIN)
         return frame["item_id"]
+
+    def require_problem(self, problem: Problem) -> None:
+        """Raise `UserError` for what a model of the other problem alone can answer."""
+        if self.manifest["problem"] != problem:
+            code, own = ("not-a-ranking-model", "recommends items: use `answer`")
+            if problem == "retrieval":
+                code, own = (
+                    "not-a-recommender",
+                    "gives probabilities of clicks and ranks no catalogue: use `probabilities`",
+                )
+            raise UserError(f"{self.path} {own}", code=code)
 
     def require_run(self, run: Run) -> None:
         """Raise `UserError` unless this was exported from `run` as it is now."""
@@ -110,10 +117,7 @@ def require_replaceable_export(out: Path, *, overwrite: bool = True) -> None:
 
 def is_export(folder: Path) -> bool:
     """Whether a folder says that it is an export (of any version)."""
-    try:
-        return bool(manifests.load_manifest(folder).get("format") == FORMAT)
-    except UserError:
-        return False
+    return manifests.format_of(folder) == FORMAT
 
 
 def write_export(

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from fullrank.core.checks import check_flag, check_path, check_type, check_whole
+from fullrank.core.checks import check_flag, check_type, check_whole
 from fullrank.core.errors import UserError, unknown
 from fullrank.core.files import copy_file, open_whole, whole_folder, without_dots
 from fullrank.core.jagged import Jagged
 from fullrank.data.histories import Histories
 from fullrank.data.impressions.store import AnyStore
-from fullrank.data.manifest import require_outside_stores
+from fullrank.data.manifest import damaged_file, require_outside_stores
 from fullrank.inference.filters import seen_policy
 from fullrank.inference.predictor import Predictor
 from fullrank.models.sequential.reasoning.budget import AS_TRAINED, Budget
@@ -65,7 +65,7 @@ def export_run(
     check_to(to)
     check_flag("int8", int8)
     check_flag("logs", logs)
-    place = without_dots(check_path("out", out))
+    place = without_dots(out)
     ranking = run.spec.problem == "ranking"
     given = {"k": k, "seen": seen, "int8": int8 or None, "data": data, "logs": logs or None}
     _refuse_idle(to, ranking, given, needs_store=run.needs_store)
@@ -232,5 +232,5 @@ def export_folder(run: Run, out: Path, *, logs: bool = False) -> Run:
         known = run.manifest.get("files", {})
         differs = next((name for name in made if name in known and made[name] != known[name]), None)
         if differs is not None:  # it changed between the look at its hash and the copy
-            raise UserError(f"{run.path / differs} changed while it was copied; export it again", code="file-damaged")
+            raise damaged_file(run.path / differs, "it changed while it was copied", "export it again")
     return Run.open(out)

@@ -68,11 +68,7 @@ class ExportedModel:
         whose places are -1 where there is none. `times` (seconds) are for a model that reads them. Raises `UserError`
         for other shapes and for numbers outside the catalogue.
         """
-        if self.problem != "retrieval":
-            raise UserError(
-                f"{self.exported.path} gives probabilities of clicks and ranks no catalogue: use `probabilities`",
-                code="not-a-recommender",
-            )
+        self.exported.require_problem("retrieval")
         excluded = np.full((len(items), 1), -1) if excluded is None or excluded.shape[1] == 0 else excluded
         self._check(items, lengths, times, excluded)
         given = {"items": self._padded(items), "lengths": _whole(lengths), "excluded": _whole(excluded)}
@@ -92,11 +88,7 @@ class ExportedModel:
         `bags` are padded ids and lengths, in the order of the schema. Raises `UserError` for a recommender, and where
         an input that the graph reads is missing or has other columns.
         """
-        if self.problem != "ranking":
-            raise UserError(
-                f"{self.exported.path} recommends items; `probabilities` is of ranking models, use `answer`",
-                code="not-a-ranking-model",
-            )
+        self.exported.require_problem("ranking")
         given: dict[str, np.ndarray] = {}
         if categorical is not None:
             given["categorical"] = _whole(categorical)

@@ -58,10 +58,7 @@ def prepare_file(path: Path) -> None:
         with suppress(OSError):  # its name has to survive a loss of power too; some file systems cannot flush a folder
             flush(path.parent)
     except OSError as error:
-        raise UserError(
-            f"the store {str(path)!r} cannot be opened ({error.strerror}); name a path that can be written to",
-            code="store-not-opened",
-        ) from error
+        raise _not_opened(path, f"{error.strerror}; can it be written to?") from error
     try:
         connection = connect(path)
         try:
@@ -70,10 +67,7 @@ def prepare_file(path: Path) -> None:
             connection.close()
     except sqlite3.DatabaseError as error:
         if isinstance(error, sqlite3.OperationalError):
-            raise UserError(
-                f"the store {str(path)!r} cannot be opened ({error}); look at the disk and at who else has it open",
-                code="store-not-opened",
-            ) from error
+            raise _not_opened(path, f"{error}; who else has it open?") from error
         raise _damaged(path, str(error)) from error
 
 
@@ -133,14 +127,11 @@ def _refuse_foreign(path: Path) -> None:
     except FileNotFoundError:
         return
     if not stat.S_ISREG(mode):
-        raise UserError(f"{str(path)!r} is no file; name a file for the store", code="not-a-history-store")
+        raise _foreign(path, "is no file")
     with open(path, "rb") as file:
         begins = file.read(len(_HEADER))
     if begins and begins != _HEADER:
-        raise UserError(
-            f"{str(path)!r} is no SQLite file; name another path for the store, or a new one",
-            code="not-a-history-store",
-        )
+        raise _foreign(path, "is no SQLite file")
 
 
 def _prepare(connection: sqlite3.Connection, path: Path) -> None:
@@ -154,10 +145,7 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
             connection.execute(f"PRAGMA application_id={APPLICATION}")
             connection.execute(f"PRAGMA user_version={FORMAT}")
         elif application != APPLICATION:
-            raise UserError(
-                f"{str(path)!r} is a SQLite file of another program; name another path for the store, or a new one",
-                code="not-a-history-store",
-            )
+            raise _foreign(path, "is a SQLite file of another program")
         elif version > FORMAT:
             raise UserError(
                 f"the store {str(path)!r} has format {version}, and this fullrank reads up to {FORMAT}; install "
@@ -179,15 +167,22 @@ def _write_ahead(connection: sqlite3.Connection, path: Path) -> None:
     """Readers do not wait for the writer, nor it for them; a commit is one flush. The file remembers it."""
     mode = patiently(connection, "PRAGMA journal_mode=WAL").fetchone()[0]
     if mode != "wal":
-        raise UserError(
-            f"the disk of {str(path)!r} has no shared memory for SQLite's log; name a path on a local disk",
-            code="store-not-opened",
-        )
+        raise _not_opened(path, "its disk has no shared memory for SQLite's log")
 
 
 def _pragma(connection: sqlite3.Connection, name: str) -> int:
     found: int = connection.execute(f"PRAGMA {name}").fetchone()[0]
     return found
+
+
+def _not_opened(path: Path, reason: str) -> UserError:
+    return UserError(
+        f"the store {str(path)!r} cannot be opened ({reason}); name a path on a local disk", code="store-not-opened"
+    )
+
+
+def _foreign(path: Path, what: str) -> UserError:
+    return UserError(f"{str(path)!r} {what}; name another path for the store, or a new one", code="not-a-history-store")
 
 
 def _damaged(path: Path, reason: str) -> UserError:

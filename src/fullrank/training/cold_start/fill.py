@@ -17,6 +17,15 @@ from fullrank.models.sequential.model import RecommenderModel
 from fullrank.run import Run, require_empty, write_copy
 
 
+def require_like(start: str, like: str | None) -> None:
+    """Raise `UserError` unless `like` is given where, and only where, neighbours are asked for."""
+    if (like is not None) != (start == "neighbours"):
+        raise UserError(
+            "like= names the column that neighbours share: give it with start='neighbours' and only there",
+            code="like-not-given",
+        )
+
+
 class LikeItems:
     """For each of `wanted` the stretch of `known` items, in order of their value in `like`, that it is the mean of.
 
@@ -65,11 +74,7 @@ def fill_unseen(
     of a trained one, for items without a vector of their own (text, codes, features alone: those have vectors without
     events), and where every item has training events, or none has.
     """
-    if (like is not None) != (start == "neighbours"):
-        raise UserError(
-            "like= names the column that neighbours share: give it with start='neighbours' and only there",
-            code="like-not-given",
-        )
+    require_like(start, like)
     folder = Path(out)
     require_empty(folder)
     run = run if isinstance(run, Run) else Run.open(run)

@@ -19,7 +19,7 @@ from pydantic import Field
 
 from fullrank.core.bounds import MOST_EPOCHS, MOST_PARTS
 from fullrank.core.checks import public
-from fullrank.core.errors import UserError
+from fullrank.core.errors import UserError, no_effect
 from fullrank.core.log import logger
 from fullrank.core.spec import Spec
 from fullrank.data.events.store import Store
@@ -66,7 +66,7 @@ def finetune(
         ("ewc_weight", ewc_weight, ewc is None, "ewc names no file"),
     ):
         if given is not None and without:
-            raise UserError(f"{name} has no effect where {why}; leave it out", code="setting-without-effect")
+            raise no_effect(name, f"where {why}")
     epochs = 10 if stage_epochs is None else stage_epochs
     # a run may itself be a stage of fine-tuning, or zero-shot
     last = source.spec.override("training.top_blocks=null", "training.keep=best", *set)

@@ -16,14 +16,14 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from fullrank.core.checks import public
-from fullrank.core.errors import UserError
+from fullrank.core.errors import UserError, no_effect
 from fullrank.core.spec import Spec
 from fullrank.data.events.catalog import Catalog
 from fullrank.models.sequential.items.semantic import Semantic, read_codes
 from fullrank.models.sequential.model import Recommender, RecommenderModel
 from fullrank.run import Run, require_empty, write_copy
 from fullrank.semantic_ids.reader import CODES, SIZES, Codes
-from fullrank.training.cold_start.fill import LikeItems
+from fullrank.training.cold_start.fill import LikeItems, require_like
 
 
 @public
@@ -48,11 +48,7 @@ def grow_catalog(
     text, which need the text of the new items alone.
     """
     run = run if isinstance(run, Run) else Run.open(run)
-    if (like is not None) != (start == "neighbours"):
-        raise UserError(
-            "like= names the column that neighbours share: give it with start='neighbours' and only there",
-            code="like-not-given",
-        )
+    require_like(start, like)
     old = run.catalog
     grown = old.extended(new_items, item)
     grown = _coded(run, old, grown, codes)
@@ -60,10 +56,7 @@ def grow_catalog(
     reads_new = spec is not None and spec.reads_new_items
     if spec is not None and reads_new:
         if start != "features":
-            raise UserError(
-                f"this run's items are made of what is known of them, so start={start!r} has no effect: leave it out",
-                code="setting-without-effect",
-            )
+            raise no_effect(f"start={start!r}", "since this run's items are made of what is known of them")
         grown = spec.add_new_columns(grown, old.size)
     model = outline(run.spec.model, grown)
     from_features = reads_new or (isinstance(model, RecommenderModel) and hasattr(model.items, "codes"))

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from fullrank.core.errors import UserError, brief
 from fullrank.data.events.catalog import Catalog
+from fullrank.data.values import none_known
 from fullrank.models.sequential.model import RecommenderModel
 from fullrank.run import Run
 
@@ -44,11 +45,6 @@ def copy_weights(model: nn.Module, catalog: Catalog, source: Run) -> int:
     old = source.catalog
     own, learned = model.state_dict(), {name for name, _ in model.named_parameters()}
     carried = _transferred(model, tensors, old, catalog)
-    absent = sorted(set(own) - set(tensors) - set(carried))
-    if absent:
-        raise UserError(
-            f"{source.path} has no {absent[0]!r}; going on needs the same model spec", code="weights-differ-from-spec"
-        )
     by_value = bool(carried) and all(name in carried for name in learned if name.startswith(ITEMS))
     place = np.arange(0) if by_value else _places(catalog, old, source)
     known, rows = torch.from_numpy(np.flatnonzero(place >= 0)), torch.from_numpy(place[place >= 0])
@@ -59,19 +55,26 @@ def copy_weights(model: nn.Module, catalog: Catalog, source: Run) -> int:
         of_items = name.startswith(ITEMS)
         if of_items and name not in learned:
             continue  # counts, codes and standardised numbers of the new data
-        given = carried[name] if name in carried else tensors[name]
+        given = carried[name] if name in carried else tensors.get(name)
+        if given is None:
+            raise other_weights(source, name, None, tensor)
         per_item = of_items and name not in carried and _has_rows(given, old.size) and _has_rows(tensor, high - low)
         if given.shape[1:] == tensor.shape[1:] and per_item:
             tensor[known[mine] - low] = given[rows[mine]]
         elif given.shape == tensor.shape:
             tensor.copy_(given)
         else:
-            raise UserError(
-                f"{source.path}: {name!r} has shape {tuple(given.shape)}, needed {tuple(tensor.shape)}; "
-                "going on needs the same model spec",
-                code="weights-differ-from-spec",
-            )
+            raise other_weights(source, name, given, tensor)
     return catalog.size if by_value else len(known)
+
+
+def other_weights(source: Run, name: str, given: Tensor | None, needed: Tensor) -> UserError:
+    """The error for weights of a run that do not fit the model which starts from them."""
+    shape = "is missing" if given is None else f"has shape {tuple(given.shape)}"
+    return UserError(
+        f"{source.path}: {name!r} {shape}, needed {tuple(needed.shape)}; going on needs the same model spec",
+        code="weights-differ-from-spec",
+    )
 
 
 def _places(catalog: Catalog, old: Catalog, source: Run) -> Int[np.ndarray, "V"]:
@@ -79,10 +82,7 @@ def _places(catalog: Catalog, old: Catalog, source: Run) -> Int[np.ndarray, "V"]
     place = np.asarray(old.lookup(catalog.ids))
     known = np.flatnonzero(place >= 0)
     if len(known) == 0:
-        raise UserError(
-            f"none of the {catalog.size} items is known to {source.path}; are the item ids of the same kind?",
-            code="no-known-items",
-        )
+        raise none_known(catalog.ids, "items", str(source.path), old.ids)
     agree = {name: _agree(old, catalog, name, place[known], known) for name in _telling_apart(old, catalog)}
     pairs = {name: len(same) - same.null_count() for name, same in agree.items()}
     shares = {name: same.sum() / pairs[name] for name, same in agree.items() if pairs[name] >= FEW}

@@ -7,6 +7,7 @@ that are standardised are so by the new rows: their vectors are copied as they a
 
 from __future__ import annotations
 
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from fullrank.data.impressions.vocabulary import FIRST, UNKNOWN, Hashed, Vocabul
 from fullrank.models.ranking.fused import FusedTable
 from fullrank.models.ranking.model import RankingModule
 from fullrank.run import Run
+from fullrank.training.cold_start.warm_start import other_weights
 
 Rows = tuple[Int[np.ndarray, "n"], Int[np.ndarray, "n"]]
 """Ids in the new table, and those of the same values in the old one."""
@@ -53,10 +55,7 @@ def copy_ranking_weights(model: RankingModule, store: ImpressionStore, source: R
     olds = {f"{name}.table": one for name, one in _tables(old)}
     for name, tensor in model.state_dict().items():
         if name not in given or given[name].shape[1:] != tensor.shape[1:] or (name in tables) != (name in olds):
-            raise UserError(
-                f"{source.path} has no {name!r} of this shape; going on needs the same model spec",
-                code="weights-differ-from-spec",
-            )
+            raise other_weights(source, name, given.get(name), tensor)
         if name in tables:
             for field, start in tables[name].starts.items():
                 if field in rows:
@@ -65,11 +64,7 @@ def copy_ranking_weights(model: RankingModule, store: ImpressionStore, source: R
         elif given[name].shape == tensor.shape:
             tensor.copy_(given[name])
         else:
-            raise UserError(
-                f"{source.path}: {name!r} has shape {tuple(given[name].shape)}, needed {tuple(tensor.shape)}; going on "
-                "needs the same model spec",
-                code="weights-differ-from-spec",
-            )
+            raise other_weights(source, name, given[name], tensor)
     return sum(len(ids) - FIRST for ids, _ in rows.values())
 
 
@@ -91,19 +86,16 @@ def _its_encoder(source: Run) -> FieldEncoder:
 
 def _check_fields(old: Schema, new: Schema, source: Run) -> None:
     """Raise `UserError` unless both have the same fields, in the same order."""
-    names = [[field.name for field in schema.fields] for schema in (old, new)]
-    if names[0] != names[1]:
-        raise UserError(
-            f"{source.path} reads the fields {', '.join(names[0])} and this store has {', '.join(names[1])}; going on "
-            "needs the same fields in the same order",
-            code="other-fields",
-        )
-    for one, two in zip(old.fields, new.fields, strict=True):
-        a, b = ({key: value for key, value in field.dump().items() if key not in FREE} for field in (one, two))
+    told = [
+        [{key: value for key, value in field.dump().items() if key not in FREE} for field in schema.fields]
+        for schema in (old, new)
+    ]
+    for number, (a, b) in enumerate(zip_longest(*told), 1):
         if a != b:
             raise UserError(
-                f"the field {one.name!r} is {a} in {source.path} and {b} in this store; going on needs the same field",
-                code="field-settings-differ",
+                f"field {number} is {a} in {source.path} and {b} in this store; going on needs the same fields in the "
+                "same order",
+                code="other-fields",
             )
 
 

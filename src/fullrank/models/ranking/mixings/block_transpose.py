@@ -15,7 +15,7 @@ from typing import Literal
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from fullrank.core.errors import UserError
+from fullrank.core.checks import divided
 from fullrank.models.ranking.mixings import Mixing, MixingSpec
 
 
@@ -29,12 +29,8 @@ class BlockTranspose(MixingSpec):
         return True
 
     def build(self, tokens: int, width: int) -> BlockTransposeMixing:
-        if width % tokens:
-            raise UserError(
-                f"block_transpose cuts each token into as many parts as there are tokens: the width {width} must "
-                f"divide by {tokens}; take {-(-width // tokens) * tokens}, or leave width out",
-                code="width-not-divisible",
-            )
+        remedy = f"tokens, a part for each; take {-(-width // tokens) * tokens}, or leave width out"
+        divided(width, tokens, "block_transpose: the width", remedy)
         return BlockTransposeMixing(width)
 
 

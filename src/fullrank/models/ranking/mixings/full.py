@@ -21,7 +21,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from fullrank.core.bounds import MOST_PARTS
-from fullrank.core.errors import UserError
+from fullrank.core.checks import divided
 from fullrank.models.ranking.mixings import Mixing, MixingSpec
 from fullrank.models.ranking.perceptron import xavier
 
@@ -36,11 +36,7 @@ class Full(MixingSpec):
     """Width k of the identity that W is a Kronecker product with; 1 is a full matrix."""
 
     def build(self, tokens: int, width: int) -> FullMixing:
-        if tokens * width % self.factor:
-            raise UserError(
-                f"full mixing: factor={self.factor} must divide tokens x width = {tokens * width}",
-                code="width-not-divisible",
-            )
+        divided(tokens * width, self.factor, "full mixing: tokens x width =", "(factor)")
         return FullMixing(tokens, width, self)
 
 

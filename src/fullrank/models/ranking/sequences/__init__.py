@@ -10,22 +10,25 @@ one, the missing value. Sequences of one group run in parallel: value i of each 
 
 from __future__ import annotations
 
+import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Annotated, ClassVar, Literal
 
 from jaxtyping import Bool, Float, Int
-from pydantic import Field, model_validator
+from pydantic import Field
 from torch import Tensor, nn
 
 from fullrank.core.bounds import MOST_ENTRIES, MOST_LENGTH
-from fullrank.core.constraints import only_with
-from fullrank.core.errors import UserError, did_you_mean
+from fullrank.core.constraints import once, only_with
+from fullrank.core.errors import no_such
 from fullrank.core.spec import Spec
 from fullrank.data.impressions.fields import FieldInfo
 
-Groups = tuple[tuple[str, ...], ...]
-"""Names of sequences, those that run in parallel together."""
+Groups = Annotated[
+    tuple[Annotated[tuple[str, ...], Field(min_length=1)], ...], once("sequence", of=itertools.chain.from_iterable)
+]
+"""Names of sequences, each once, those that run in parallel together."""
 
 
 class TargetPooling(nn.Module, ABC):
@@ -60,11 +63,6 @@ class SequenceSpec(Spec):
     """Parallel sequences of which one has fewer events in a row: an error; or aligned at the newest event, where the
     first of the group says how many there are, and what the others lack is missing."""
 
-    @model_validator(mode="after")
-    def _search_is_sound(self) -> SequenceSpec:
-        require_once("search", self.search)
-        return self
-
     def groups(self, fields: Sequence[FieldInfo]) -> Groups:
         """The sequences that it makes vectors of. Raises `UserError` where the fields do not suit the settings."""
         return ()
@@ -74,28 +72,13 @@ class SequenceSpec(Spec):
         raise NotImplementedError
 
 
-def require_once(setting: str, groups: Groups) -> None:
-    """Raise `UserError` for a group without names, and for a name in two places."""
-    names = [name for group in groups for name in group]
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise UserError(
-            f"{setting} names {twice!r} twice; each sequence stands in one group, once", code="repeated-field"
-        )
-    if not all(groups):
-        raise UserError(f"{setting} has a group without names: leave it out", code="setting-without-effect")
-
-
 def require_targets(setting: str, names: Sequence[str], fields: Sequence[FieldInfo]) -> None:
     """Raise `UserError` for a name that is no sequence with a target."""
     allowed = with_target(fields)
     for name in names:
         if name not in allowed:
-            raise UserError(
-                f"{setting} names {name!r}, no sequence that shares the table of a categorical field"
-                f"{did_you_mean(name, allowed)} (allowed: {', '.join(allowed) or 'none'})",
-                code="unknown-field",
-            )
+            what = f"{setting}: no sequence that shares the table of a categorical field is called"
+            raise no_such(what, name, allowed, code="unknown-field")
 
 
 def with_target(fields: Sequence[FieldInfo]) -> list[str]:

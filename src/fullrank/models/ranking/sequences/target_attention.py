@@ -24,14 +24,13 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from fullrank.core.bounds import MOST_ENTRIES
-from fullrank.core.errors import UserError
+from fullrank.core.errors import UserError, no_effect
 from fullrank.data.impressions.fields import FieldInfo
 from fullrank.models.ranking.perceptron import Deep, xavier
 from fullrank.models.ranking.sequences import (
     Groups,
     SequenceSpec,
     TargetPooling,
-    require_once,
     require_targets,
     with_target,
 )
@@ -51,13 +50,9 @@ class TargetAttention(SequenceSpec):
 
     @model_validator(mode="after")
     def _groups_are_sound(self) -> TargetAttention:
-        require_once("together", self.together)
         alone = next((group for group in self.together if len(group) == 1), None)
         if alone is not None:
-            raise UserError(
-                f"together={[list(alone)]} has no effect: a sequence alone is attended by itself; name two or more",
-                code="setting-without-effect",
-            )
+            raise no_effect(f"together={[list(alone)]}", "on a sequence alone", "leave it out, or name two or more")
         return self
 
     def groups(self, fields: Sequence[FieldInfo]) -> Groups:

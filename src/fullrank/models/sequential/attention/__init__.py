@@ -20,6 +20,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from fullrank.core.bounds import MOST_PARTS
+from fullrank.core.checks import divided
 from fullrank.core.errors import UserError
 from fullrank.core.spec import Spec
 from fullrank.data.batch import Batch, Captures, ColumnSums
@@ -56,12 +57,18 @@ class AttentionSpec(Spec):
 
     def head_width(self, dim: int) -> int:
         """The width of a head. Raises `UserError` where the heads do not divide the width."""
-        if dim % self.heads:
-            raise UserError(
-                f"{self.kind} attention: the width {dim} does not divide by {self.heads} heads",
-                code="width-not-divisible",
-            )
-        return dim // self.heads
+        return divided(dim, self.heads, f"{self.kind} attention: the width", "heads")
+
+
+def require_times(times: Tensor | None, without: str) -> Tensor:
+    """The times of a batch. Raises `UserError` where it has none; `without` is a setting whose models read none."""
+    if times is None:
+        raise UserError(
+            "this model reads when events happened and the batch has no times: give them, or train a model with "
+            f"model.encoder.{without}",
+            code="missing-times",
+        )
+    return times
 
 
 class Attention(nn.Module, ABC):

@@ -23,8 +23,8 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from fullrank.core.bounds import MOST_PARTS, MOST_WIDTH
+from fullrank.core.checks import divided
 from fullrank.core.constraints import needs, only_with
-from fullrank.core.errors import UserError
 from fullrank.data.batch import Batch, ColumnSums
 from fullrank.models.initial import STD, start_otherwise, start_small
 from fullrank.models.sequential.attention import (
@@ -33,6 +33,7 @@ from fullrank.models.sequential.attention import (
     Memory,
     Projection,
     latent_mask,
+    require_times,
 )  # fmt: skip
 from fullrank.models.sequential.attention.positions import Places, even_width, rotate
 from fullrank.ops.shared_prefix import stream_mix, stream_scores
@@ -73,12 +74,9 @@ class HSTU(AttentionSpec):
         return super().across().model_copy(update={"rel_bias": "none"})
 
     def build(self, dim: int, max_length: int) -> HSTUAttention:
-        if dim % self.heads and None in (self.qk_width, self.value_width):
-            raise UserError(
-                f"hstu attention: the width {dim} does not divide by {self.heads} heads; "
-                "choose other heads or set qk_width and value_width",
-                code="width-not-divisible",
-            )
+        if None in (self.qk_width, self.value_width):
+            remedy = "heads; choose other heads or set qk_width and value_width"
+            divided(dim, self.heads, "hstu attention: the width", remedy)
         if self.rope:
             even_width(self.kind, self.qk_width or dim // self.heads)
         return HSTUAttention(dim, max_length, self)
@@ -190,12 +188,8 @@ class HSTUAttention(Attention):
         return torch.full((1, 1, 1, 1), float(self.max_length), device=q.device)
 
     def _bias(self, places: Places) -> Bias | None:
-        if self.by_time is not None and places.times is None:
-            raise UserError(
-                "this model reads when events happened and the batch has no times: give them, or train a model with "
-                "model.encoder.attention.rel_bias=positions",
-                code="missing-times",
-            )
+        if self.by_time is not None:
+            require_times(places.times, "attention.rel_bias=positions")
         if self.by_distance is None:
             return None
         return lambda queries, keys: self._added(places, queries, keys)

@@ -25,9 +25,8 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from fullrank.core.bounds import MOST_WIDTH
-from fullrank.core.errors import UserError
 from fullrank.models.initial import start_otherwise, start_small
-from fullrank.models.sequential.attention import Attention, AttentionSpec, Projection
+from fullrank.models.sequential.attention import Attention, AttentionSpec, Projection, require_times
 from fullrank.models.sequential.attention.positions import Places, even_width, rotate
 from fullrank.models.sequential.attention.softmax import Softmax
 from fullrank.models.sequential.calendar import CalendarCodes
@@ -103,11 +102,6 @@ class MojitoAttention(Attention):
 
     def _of_moments(self, places: Places | None, queries: int) -> Float[Tensor, "B T S"]:
         """Scores of the moments of keys for those of the queries, which are the last of the keys."""
-        if places is None or places.times is None:
-            raise UserError(
-                "this model reads when events happened and the batch has no times: give them, or train a model with "
-                "model.encoder.attention=softmax",
-                code="missing-times",
-            )
-        q, k = self.moments(self.calendar(places.times)).chunk(2, -1)
+        times = require_times(None if places is None else places.times, "attention=softmax")
+        q, k = self.moments(self.calendar(times)).chunk(2, -1)
         return q[:, k.shape[1] - queries :] @ k.mT

@@ -14,7 +14,7 @@ import polars as pl
 from jaxtyping import Float, Int
 from scipy import sparse
 
-from fullrank.core.errors import UserError, did_you_mean
+from fullrank.core.errors import no_such
 from fullrank.data.events.catalog import Catalog
 from fullrank.semantic_ids.vectors.wording import text_columns
 
@@ -36,11 +36,8 @@ def feature_vectors(catalog: Catalog, columns: Sequence[str] = ()) -> sparse.csr
     allowed = text_columns(catalog)
     for name in columns:
         if name not in allowed:
-            raise UserError(
-                f"the items have no column of text {name!r}{did_you_mean(name, allowed)} (columns of text: "
-                f"{', '.join(allowed) or 'none; prepare the store with --items'})",
-                code="unknown-column",
-            )
+            raise no_such("the items have no column of text", name, allowed, "columns of text",
+                          "; prepare the store with --items" * (not allowed), code="unknown-column")  # fmt: skip
     parts = [_features(catalog.frame, name) for name in columns or allowed]
     found = pl.concat(parts) if parts else pl.DataFrame()
     if found.is_empty():

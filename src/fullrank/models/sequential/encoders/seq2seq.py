@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from fullrank.core.bounds import MOST_PARTS, MOST_WIDTH
 from fullrank.core.constraints import only_with
-from fullrank.core.errors import UserError
+from fullrank.core.errors import UserError, no_effect
 from fullrank.core.registry import Room
 from fullrank.data.batch import Batch, Captures
 from fullrank.models.contracts import States
@@ -61,11 +61,8 @@ class Seq2Seq(EncoderSpec):
     @model_validator(mode="after")
     def _every_setting_has_effect(self) -> Seq2Seq:
         if not self.attention.causal:
-            raise UserError(
-                "seq2seq: attention.causal has no effect, since its encoder sees both sides and its decoder what came "
-                "before; remove it",
-                code="setting-without-effect",
-            )
+            why = "since its encoder sees both sides and its decoder what came before"
+            raise no_effect("seq2seq: attention.causal", why)
         return self
 
     def build(self, dim: int, max_length: int) -> Seq2SeqEncoder:

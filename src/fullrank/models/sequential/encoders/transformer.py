@@ -22,7 +22,7 @@ from fullrank.core.spec import later
 from fullrank.data.batch import Batch, Captures
 from fullrank.models.contracts import States
 from fullrank.models.initial import start_small
-from fullrank.models.sequential.attention import Attention, AttentionSpec, Memory
+from fullrank.models.sequential.attention import Attention, AttentionSpec, Memory, require_times
 from fullrank.models.sequential.attention.softmax import Softmax
 from fullrank.models.sequential.calendar import CalendarCodes
 from fullrank.models.sequential.encoders import Cache, Encoder, EncoderSpec, row_flops
@@ -191,11 +191,5 @@ class TransformerEncoder(Encoder):
         else:
             x = x * self.scale
         if self.calendar is not None:
-            if batch.times is None:
-                raise UserError(
-                    "this model reads when events happened and the batch has no times: give them, or train a model "
-                    "with model.encoder.context=none",
-                    code="missing-times",
-                )
-            x = x + self.calendar(batch.times)
+            x = x + self.calendar(require_times(batch.times, "context=none"))
         return self.drop(self.norm_input(x))

@@ -110,6 +110,13 @@ class Items(nn.Module, ABC):
         return {}
 
 
+def other_items(what: str) -> UserError:
+    """The error for a run whose items are not made as those of the model that starts from it."""
+    return UserError(
+        f"the run's items have another {what}; going on needs the same model spec", code="other-model-spec"
+    )
+
+
 class ItemsSpec(Spec):
     """Base of every kind of items."""
 

@@ -27,7 +27,7 @@ from fullrank.core.spec import later
 from fullrank.data.events.catalog import Catalog
 from fullrank.data.events.item_features import CategoricalFeature, CategoryLists
 from fullrank.models.initial import start_small
-from fullrank.models.sequential.items import Items, ItemsSpec
+from fullrank.models.sequential.items import Items, ItemsSpec, other_items
 
 
 class Features(ItemsSpec):
@@ -135,16 +135,12 @@ class FeatureItems(Items):
             table, learned = own[key].clone(), given[key]
             places, sources = _same_values(name, old, new)
             if learned.shape != (_coded(old, name).cardinality, table.shape[1]):
-                raise UserError(f"the run's items have another {key} than the column {name!r} has values; "
-                                "going on needs the same model spec", code="other-model-spec")  # fmt: skip
+                raise other_items(f"{key} than the column {name!r} has values")
             table[places] = learned[sources]
             found[key] = table
         if self.linear is not None:
             if given["linear.weight"].shape != self.linear.weight.shape:
-                raise UserError(
-                    "the run's items have other numeric columns; going on needs the same model spec",
-                    code="other-model-spec",
-                )
+                raise other_items("number of numeric columns")
             moved = _rescaled(given["linear.weight"], given["linear.bias"], *_scales(self.spec.numeric, old, new))
             found |= dict(zip(("linear.weight", "linear.bias"), moved, strict=True))
         return found

@@ -20,8 +20,9 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from fullrank.core.checks import divided
 from fullrank.core.errors import UserError
-from fullrank.data.events.catalog import Catalog
+from fullrank.data.events.catalog import Catalog, kept_column
 from fullrank.models.initial import small
 from fullrank.models.sequential.items import ItemIndex, Items, ItemsSpec, unit
 from fullrank.models.sequential.items.perturb import Noise, perturb
@@ -63,25 +64,14 @@ class Semantic(ItemsSpec):
     """How the vectors of an item's codes become one."""
 
     def add_columns(self, catalog: Catalog) -> Catalog:
-        """The catalogue with each item's codes. Raises `UserError` where there are none, or they lack some items."""
-        if self.codes is None:
-            if CODES not in catalog.frame.columns:
-                raise UserError(
-                    "the items have no codes: make them with `fullrank encode STORE --out FOLDER`, then set "
-                    "model.items.codes=FOLDER",
-                    code="items-without-codes",
-                )
-            return catalog
-        return Codes.open(self.codes).attach(catalog)
+        """The catalogue with each item's codes. Raises `UserError` where they lack some items."""
+        return catalog if self.codes is None else Codes.open(self.codes).attach(catalog)
 
     def build(self, dim: int, catalog: Catalog) -> SemanticItems:
         codes, sizes = read_codes(catalog)
-        if self.parts == "concat" and dim % len(sizes):
-            raise UserError(
-                f"parts=concat gives each of {len(sizes)} codes an equal part of the width, and {dim} does not divide: "
-                f"set model.dim to a multiple of {len(sizes)}, or parts=mean",
-                code="width-not-divisible",
-            )
+        if self.parts == "concat":
+            remedy = f"codes, an equal part for each: set model.dim to a multiple of {len(sizes)}, or parts=mean"
+            divided(dim, len(sizes), "parts=concat: the width", remedy)
         return SemanticItems(dim, catalog, codes, sizes, self)
 
 
@@ -213,18 +203,9 @@ def score_by_parts(vectors: Float[Tensor, "B D"], items: SemanticItems) -> CodeS
 
 def read_codes(catalog: Catalog) -> tuple[Int[Tensor, "V K"], tuple[int, ...]]:
     """Codes [V, K] and the sizes of their levels. Raises `UserError` where the columns are missing or are none."""
-    missing = [name for name in (CODES, SIZES) if name not in catalog.frame.columns]
-    if missing:
-        raise UserError(
-            f"the item table has no column {missing[0]!r}: set model.items.codes to a folder of `fullrank encode`",
-            code="items-without-codes",
-        )
-    cells, sizes = catalog.frame[CODES], catalog.frame[SIZES]
-    if not isinstance(cells.dtype, pl.Array) or not isinstance(sizes.dtype, pl.Array) or cells.null_count():
-        raise UserError(
-            f"the columns {CODES!r} and {SIZES!r} must hold the codes of every item, as arrays of numbers",
-            code="codes-damaged",
-        )
+    how = "make them by `fullrank encode STORE --out FOLDER`, then set model.items.codes=FOLDER"
+    cells = kept_column(catalog.frame, CODES, "codes", pl.Array, pl.UInt16, how)
+    sizes = kept_column(catalog.frame, SIZES, "codes", pl.Array, pl.Int32, how)
     most = tuple(int(n) for n in sizes[0])
     codes = torch.tensor(cells.to_numpy(), dtype=torch.long).reshape(catalog.size, -1)
     if codes.shape[1] != len(most) or bool((codes >= torch.tensor(most)).any()):

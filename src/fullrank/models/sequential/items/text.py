@@ -26,12 +26,12 @@ from torch import Tensor, nn
 
 from fullrank.core.bounds import MOST_LENGTH
 from fullrank.core.constraints import once, only_with
-from fullrank.core.errors import UserError, did_you_mean
+from fullrank.core.errors import UserError, no_effect, no_such
 from fullrank.core.log import logger
 from fullrank.core.spec import Spec
-from fullrank.data.events.catalog import Catalog
+from fullrank.data.events.catalog import Catalog, kept_column
 from fullrank.models.initial import start_small
-from fullrank.models.sequential.items import Items, ItemsSpec
+from fullrank.models.sequential.items import Items, ItemsSpec, other_items
 from fullrank.models.sequential.items.tokeniser import (
     MOST_TOKENS,
     TOKENISER,
@@ -66,6 +66,9 @@ class TextField(Spec):
     def kept(self) -> str:
         """Column of a run's item table with the tokens."""
         return f"{self.name}_tokens"
+
+
+MADE = "items become tokens when a model is trained on a store (or: catalog = model.items.add_columns(catalog))"
 
 
 def _field(given: Any) -> Any:
@@ -107,12 +110,9 @@ def _instead(field: TextField) -> str:
     return str(words(pl.Series([field.empty or ""]))[0])
 
 
-def packed(column: pl.Series, size: int, name: str) -> Packed:
-    """Lists of tokens as a run keeps them. Raises `UserError` for anything that is not such a column."""
-    if not isinstance(column.dtype, pl.List) or column.dtype.inner != pl.Int32 or column.null_count():
-        raise UserError(
-            f"the column {name!r} must hold the tokens of every item, as lists of whole numbers", code="tokens-damaged"
-        )
+def packed(frame: pl.DataFrame, size: int, name: str) -> Packed:
+    """Lists of tokens as a run keeps them. Raises `UserError` where there is no such column."""
+    column = kept_column(frame, name, "tokens", pl.List, pl.Int32, MADE)
     counts = column.list.len().to_numpy().astype(np.int64)
     flat = column.filter(pl.Series(counts > 0)).explode()
     if len(flat) and (flat.null_count() or not 1 <= flat.min() <= flat.max() < size):  # type: ignore[operator]
@@ -124,11 +124,9 @@ def packed(column: pl.Series, size: int, name: str) -> Packed:
 def _plain(field: TextField, catalog: Catalog) -> pl.Series:
     """The column as strings."""
     if field.column not in catalog.columns:
-        raise UserError(
-            f"the items have no column {field.column!r}{did_you_mean(field.column, catalog.columns)}: set "
-            f"model.items.fields=[NAME]{_texts(catalog)}",
-            code="unknown-column",
-        )
+        remedy = f": set model.items.fields=[NAME]{_texts(catalog)}"
+        raise no_such("the items have no column", field.column, catalog.columns, "columns", remedy,
+                      code="unknown-column")  # fmt: skip
     column = catalog.frame[field.column]
     if column.dtype == pl.Null:
         return column.cast(pl.String)
@@ -222,12 +220,9 @@ class Text(ItemsSpec):
         if self.tokeniser is not None and TextTokeniser.open(self.tokeniser).model != tokeniser.model:
             return self.add_columns(catalog)
         if self.tokeniser is None and tokeniser.size > self.vocabulary:
-            raise UserError(
-                f"model.items.vocabulary={self.vocabulary} has no effect where training starts from a run, whose "
-                f"tokeniser of {tokeniser.size:,} tokens is taken: leave it as it is in that run, or name another "
-                "model.items.tokeniser",
-                code="setting-without-effect",
-            )
+            why = f"where training starts from a run, whose tokeniser of {tokeniser.size:,} tokens is taken"
+            remedy = "leave it as it is in that run, or name another model.items.tokeniser"
+            raise no_effect(f"model.items.vocabulary={self.vocabulary}", why, remedy)
         texts = self._texts(catalog)
         tokens = {field: _known_tokens(tokeniser, field, text, earlier.frame) for field, text in texts.items()}
         _require_known(tokeniser, texts, tokens, "the run that training starts from has learned")
@@ -250,20 +245,13 @@ class Text(ItemsSpec):
         return Catalog(frame.with_columns(**grown))
 
     def build(self, dim: int, catalog: Catalog) -> TextItems:
-        for name in (TOKENISER_SIZE, *(field.kept for field in self.fields)):
-            if name not in catalog.frame.columns:
-                raise UserError(
-                    f"the item table has no column {name!r}: items become tokens when a model is trained on a store "
-                    "(or: catalog = model.items.add_columns(catalog))",
-                    code="items-without-tokens",
-                )
-        size = catalog.frame[TOKENISER_SIZE][0]
-        if not isinstance(size, int) or not 0 < size <= MOST_TOKENS:
+        size = kept_column(catalog.frame, TOKENISER_SIZE, "tokens", pl.Int32, None, MADE)[0]
+        if not 0 < size <= MOST_TOKENS:
             raise UserError(
                 f"the column {TOKENISER_SIZE!r} must hold a number of tokens up to {MOST_TOKENS:,}",
                 code="tokens-damaged",
             )
-        tokens = [packed(catalog.frame[field.kept], size, field.kept) for field in self.fields]
+        tokens = [packed(catalog.frame, size, field.kept) for field in self.fields]
         popularity = torch.as_tensor(catalog.popularity, dtype=torch.float32)
         return TextItems(dim, size, tokens, popularity, self)
 
@@ -274,12 +262,7 @@ class Text(ItemsSpec):
 
     def _texts(self, catalog: Catalog) -> dict[TextField, pl.Series]:
         """Words of each field of each item. Raises `UserError` for names that are taken, and where there is no text."""
-        for name in (TOKENISER, TOKENISER_SIZE, *(field.kept for field in self.fields)):
-            if name in catalog.frame.columns:
-                raise UserError(
-                    f"the items have a column {name!r}, a name that text items use themselves; rename it",
-                    code="column-name-taken",
-                )
+        catalog.require_free(TOKENISER, TOKENISER_SIZE, *(field.kept for field in self.fields))
         if not self._present(catalog):  # else the text would be what stands for none, of all items
             _plain(self.fields[0], catalog)
         return {field: text_of(field, catalog) for field in self.fields}
@@ -296,7 +279,7 @@ class Text(ItemsSpec):
 def _known_tokens(tokeniser: TextTokeniser, field: TextField, text: pl.Series, before: pl.DataFrame) -> pl.Series:
     """Tokens of a field's words, without those that no item of `before` has in it: their vectors were never trained."""
     seen = np.zeros(tokeniser.size, dtype=bool)
-    seen[packed(before[field.kept], tokeniser.size, field.kept).flat.numpy()] = True
+    seen[packed(before, tokeniser.size, field.kept).flat.numpy()] = True
     found = tokeniser.tokens(text, field.tokens)
     return found.list.eval(pl.element().filter(pl.element().is_in(np.flatnonzero(seen).tolist())))
 
@@ -371,9 +354,7 @@ class TextItems(Items):
             of_tokens = name.startswith("tables.")
             wanted = (len(before), *table.shape[1:]) if of_tokens else tuple(table.shape)
             if learned is None or tuple(learned.shape) != wanted:
-                raise UserError(
-                    f"the run's items have another {name}; going on needs the same model spec", code="other-model-spec"
-                )
+                raise other_items(name)
             if of_tokens:
                 table[here] = learned[there]
             found[name] = table if of_tokens else learned

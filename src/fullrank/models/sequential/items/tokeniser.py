@@ -12,7 +12,8 @@ from typing import Any
 
 import polars as pl
 
-from fullrank.core.errors import UserError, install_extra
+from fullrank.core.errors import UserError, package
+from fullrank.core.readers import cannot_read
 from fullrank.data.events.catalog import Catalog
 from fullrank.data.manifest import RUN_AGAIN, checked_file
 
@@ -35,10 +36,10 @@ def train_tokeniser(lines: Iterable[str], vocabulary: int) -> bytes:
 
     Raises `UserError` where `vocabulary` is too small for the characters.
     """
-    package = _package()
+    processors = _package()
     model = io.BytesIO()
     try:
-        package.SentencePieceTrainer.train(
+        processors.SentencePieceTrainer.train(
             sentence_iterator=iter(lines), model_writer=model, vocab_size=vocabulary, model_type="bpe",
             normalization_rule_name="identity", unk_id=0, bos_id=-1, eos_id=-1, pad_id=-1, hard_vocab_limit=False,
             max_sentence_length=1 << 16, num_threads=1, minloglevel=2,
@@ -56,29 +57,23 @@ class TextTokeniser:
     """An opened tokeniser. Raises `UserError` for bytes that are none; nothing of them is run."""
 
     def __init__(self, model: bytes, where: str = "the items' tokeniser"):
-        if not 0 < len(model) <= _MOST_BYTES:
-            raise UserError(f"{where} is damaged: it has {len(model):,} bytes", code="tokeniser-damaged")
-        package = _package()
+        processors = _package()
         try:
-            self._processor = package.SentencePieceProcessor(model_proto=model)
-            self.size = int(self._processor.get_piece_size())
-            unknown = int(self._processor.unk_id())
+            if not 0 < len(model) <= _MOST_BYTES:
+                raise ValueError(f"it has {len(model):,} bytes")
+            self._processor = processors.SentencePieceProcessor(model_proto=model)
+            self.size, unknown = int(self._processor.get_piece_size()), int(self._processor.unk_id())
+            if not 0 < self.size <= MOST_TOKENS or unknown != 0:
+                raise ValueError(
+                    f"it has {self.size:,} tokens (allowed: 1 to {MOST_TOKENS:,}), and unknown text is token {unknown} "
+                    "(allowed: 0)"
+                )
             self.pieces: list[str] = self._processor.id_to_piece(list(range(self.size)))
             """The text of each token."""
         except (RuntimeError, ValueError) as error:  # a UnicodeDecodeError too
             raise UserError(
-                f"{where} is damaged: it is no SentencePiece model ({_reason(error)})", code="tokeniser-damaged"
+                f"{where} is damaged, or no SentencePiece model of ours: {_reason(error)}", code="tokeniser-damaged"
             ) from None
-        if not 0 < self.size <= MOST_TOKENS:
-            raise UserError(
-                f"{where} is damaged: it has {self.size:,} tokens; allowed are 1 to {MOST_TOKENS:,}",
-                code="tokeniser-damaged",
-            )
-        if unknown != 0:
-            raise UserError(
-                f"{where} gives unknown text the token {unknown}; it must be 0, as train makes it",
-                code="tokeniser-unknown-token",
-            )
         self.model = model
 
     @classmethod
@@ -104,9 +99,7 @@ class TextTokeniser:
         try:
             return cls(place.read_bytes(), f"the tokeniser {str(place)!r}")
         except OSError as error:
-            raise UserError(
-                f"cannot read the tokeniser {str(place)!r}: {error.strerror or error}", code="file-unreadable"
-            ) from None
+            raise cannot_read(f"the tokeniser {str(place)!r}", error) from None
 
     def tokens(self, lines: pl.Series, most: int) -> pl.Series:
         """The first `most` tokens of each line (of `words`), the unknown ones left out, as lists of numbers."""
@@ -126,13 +119,7 @@ class TextTokeniser:
 
 
 def _package() -> Any:
-    try:
-        import sentencepiece
-    except ImportError:
-        raise UserError(
-            f"items made of text need the package sentencepiece: {install_extra('text')}", code="missing-package"
-        ) from None
-    return sentencepiece
+    return package("sentencepiece", "text", "the tokeniser of items made of text")
 
 
 def _reason(error: Exception) -> str:

@@ -36,9 +36,9 @@ from fullrank.core.errors import UserError
 from fullrank.core.log import logger
 from fullrank.core.progress import Progress
 from fullrank.core.registry import Room
-from fullrank.data.events.catalog import Catalog
+from fullrank.data.events.catalog import Catalog, kept_column
 from fullrank.models.initial import small, start_small
-from fullrank.models.sequential.items import Items, ItemsSpec, unit
+from fullrank.models.sequential.items import Items, ItemsSpec, other_items, unit
 from fullrank.semantic_ids.vectors import CACHE, VectorsSpec
 from fullrank.semantic_ids.vectors.text import TextVectors
 
@@ -71,12 +71,7 @@ class UniSRec(ItemsSpec):
 
     def add_columns(self, catalog: Catalog) -> Catalog:
         """The catalogue with each item's x. Raises `UserError` where there is none, or the columns' names are taken."""
-        for name in (VECTORS, AUGMENTED):
-            if name in catalog.frame.columns:
-                raise UserError(
-                    f"the items have a column {name!r}, a name that unisrec items use themselves; rename it",
-                    code="column-name-taken",
-                )
+        catalog.require_free(VECTORS, AUGMENTED)
         return Catalog(catalog.frame.with_columns(**self._read(catalog)))
 
     def add_new_columns(self, catalog: Catalog, old: int) -> Catalog:
@@ -173,11 +168,8 @@ class UniSRecItems(Items):
                 continue
             if learned is None or learned.shape != parameter.shape:
                 has = "none" if learned is None else f"one of shape {tuple(learned.shape)}"
-                raise UserError(
-                    f"the run's items have another {name} ({has}, needed {tuple(parameter.shape)}): text vectors of "
-                    "the same model, and the same experts and width, are needed to go on",
-                    code="other-model-spec",
-                )
+                needed = f"{tuple(parameter.shape)}, of text vectors of the same model"
+                raise other_items(f"{name} ({has}, needed {needed})")
             found[name] = learned
         return found
 
@@ -196,17 +188,8 @@ class UniSRecItems(Items):
 
 def _matrix(catalog: Catalog, name: str) -> Float[Tensor, "V W"]:
     """A column of vectors. Raises `UserError` where it is missing or is none."""
-    if name not in catalog.frame.columns:
-        raise UserError(
-            f"the item table has no column {name!r}: vectors are read when a model is trained on a store (or: catalog "
-            "= model.items.add_columns(catalog))",
-            code="items-without-vectors",
-        )
-    column = catalog.frame[name]
-    if not isinstance(column.dtype, pl.Array) or column.dtype.inner != pl.Float32 or column.null_count():
-        raise UserError(
-            f"the column {name!r} must hold the vector of every item, as arrays of float32", code="vectors-damaged"
-        )
+    how = "vectors are read when a model is trained on a store (or: catalog = model.items.add_columns(catalog))"
+    column = kept_column(catalog.frame, name, "vectors", pl.Array, pl.Float32, how)
     found = torch.from_numpy(column.to_numpy().reshape(catalog.size, -1).copy())
     if not bool(found.isfinite().all()):
         raise UserError(f"the column {name!r} holds numbers that are not finite", code="vectors-damaged")

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from fullrank.core.bounds import MOST_FACTOR
 from fullrank.core.errors import UserError
 from fullrank.core.tensor_files import read_tensors
+from fullrank.data.manifest import damaged_file
 from fullrank.models.contracts import Step
 from fullrank.models.sequential.regularizers import Penalty, PenaltySpec
 
@@ -63,7 +64,7 @@ class EWCPenalty(Penalty):
         self._start = _of_model(held, START, own, path)
         self._fisher = _of_model(held, FISHER, own, path)
         if any(bool((values < 0).any()) for values in self._fisher.values()):
-            raise UserError(f"{path} holds squares below 0; make it anew with `fullrank fisher`", code="file-damaged")
+            raise damaged_file(path, "it holds squares below 0", "make it anew with `fullrank fisher`")
 
     def forward(self, step: Step) -> Float[Tensor, ""]:
         if self._start is None:

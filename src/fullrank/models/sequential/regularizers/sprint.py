@@ -41,7 +41,7 @@ from torch import Tensor, nn
 
 from fullrank.core.bounds import LEAST_TEMPERATURE, MOST_COUNT, MOST_FACTOR
 from fullrank.core.constraints import needs, only_with, some_of
-from fullrank.core.errors import UserError
+from fullrank.core.errors import UserError, no_effect
 from fullrank.core.spec import later
 from fullrank.data.batch import ColumnSums
 from fullrank.models.contracts import Step
@@ -104,16 +104,10 @@ class Sprint(PenaltySpec):
     @model_validator(mode="after")
     def _every_setting_has_effect(self) -> Sprint:
         if self.table_bound is not None and not self.item_table:
-            raise UserError(
-                "sprint: table_bound has no effect without the embedding term; set embedding above 0 or remove it",
-                code="setting-without-effect",
-            )
+            raise no_effect("sprint: table_bound", "with embedding=0", "leave it out, or set embedding above 0")
         if self.final_gain and self.value_norms == "none" and not (self.feed_forward or self.item_table):
-            raise UserError(
-                "sprint: final_gain has no effect where columns alone are penalised (value_norms=none, feed_forward=0 "
-                "and no embedding term); remove it",
-                code="setting-without-effect",
-            )
+            columns_alone = "where columns alone are penalised (value_norms=none, feed_forward=0 and embedding=0)"
+            raise no_effect("sprint: final_gain", columns_alone)
         return self
 
     @property
@@ -123,6 +117,13 @@ class Sprint(PenaltySpec):
 
     def build(self) -> SprintPenalty:
         return SprintPenalty(self)
+
+
+def _lacking(model: Any, what: str, remedy: str) -> UserError:
+    return UserError(
+        f"sprint: {type(model.encoder).__name__} has no {what}: {remedy}, or choose another encoder",
+        code="nothing-to-regularise",
+    )
 
 
 class SprintPenalty(Penalty):
@@ -142,37 +143,20 @@ class SprintPenalty(Penalty):
         mixers = tuple(m for m in readable if isinstance(m, Attention) and (self.spec.between or not m.between))
         mixers = mixers if self.spec.attention else ()
         if self.spec.between and not any(m.between for m in mixers):
-            raise UserError(
-                f"sprint: between has no effect on {type(model.encoder).__name__}, which has no attention between "
-                "sequences; remove it, or set model.encoder.kind=seq2seq",
-                code="setting-without-effect",
-            )
+            lacks = f"on {type(model.encoder).__name__}, which has no attention between sequences"
+            raise no_effect("sprint: between", lacks, "leave it out, or set model.encoder.kind=seq2seq")
         feeds = tuple(m for m in readable if not isinstance(m, Attention)) if self.spec.feed_forward else ()
-        encoder = type(model.encoder).__name__
-        if self.spec.attention and not mixers:
-            raise UserError(
-                f"sprint: {encoder} has no attention to read; set attention=0 or choose another encoder",
-                code="nothing-to-regularise",
-            )
-        if self.spec.feed_forward and not feeds:
-            raise UserError(
-                f"sprint: {encoder} has no feed-forward to read; set feed_forward=0 (and embedding apart)",
-                code="nothing-to-regularise",
-            )
         for module in mixers:
             self._check_columns(module)
-        if self.spec.projections != "attention" and len(mixers) != len(feeds):
-            raise UserError(
-                f"sprint: projections={self.spec.projections} needs a feed-forward beside each attention; {encoder} "
-                f"has {len(feeds)} for {len(mixers)}; use projections=attention",
-                code="nothing-to-regularise",
-            )
         norm = getattr(model.encoder, "norm_output", None)
+        if self.spec.attention and not mixers:
+            raise _lacking(model, "attention to read", "set attention=0")
+        if self.spec.feed_forward and not feeds:
+            raise _lacking(model, "feed-forward to read", "set feed_forward=0 (and embedding apart)")
+        if self.spec.projections != "attention" and len(mixers) != len(feeds):
+            raise _lacking(model, "feed-forward beside each attention", "set projections=attention")
         if self.spec.final_gain and getattr(norm, "weight", None) is None:
-            raise UserError(
-                f"sprint: {encoder} has no final norm with a gain; remove final_gain or choose another encoder",
-                code="nothing-to-regularise",
-            )
+            raise _lacking(model, "final norm with a gain", "leave final_gain out")
         self._final = (norm,) if self.spec.final_gain else ()
         self._blocks = mixers, feeds
         names = [("mixer", mixers)] if self.spec.value_norms != "none" else []
@@ -196,10 +180,7 @@ class SprintPenalty(Penalty):
                 code="columns-not-captured",
             )
         if self.spec.exact_bound and module.rows_sum_to_one:
-            raise UserError(
-                f"sprint: exact_bound has no effect on {name}, whose rows sum to one; remove it",
-                code="setting-without-effect",
-            )
+            raise no_effect("sprint: exact_bound", f"on {name}, whose rows sum to one")
 
     def forward(self, step: Step) -> Float[Tensor, ""]:
         spec, (mixers, feeds) = self.spec, self._blocks
