@@ -70,7 +70,7 @@ def test_a_model_that_reads_times(ask: Ask, call: Call, refuses: Refuses, ids: l
     assert found[0] == found[1]
     assert [row["item"] for row in found[0]] == [row["item"] for row in even["recommendations"]]
     refuses("option-without-effect", f"{words} --history {ids[0]} --time-unit ms", "--time-unit")
-    refuses("unknown-value", f"{words} --history {ids[0]} --untimed evn", "'even'")
+    refuses("unknown-choice", f"{words} --history {ids[0]} --untimed evn", "--untimed", "'even'")
 
 
 def test_an_empty_history_gets_what_is_popular(ask: Ask, call: Call) -> None:
@@ -98,7 +98,10 @@ def test_a_file_of_histories_in_and_out(suffix: str, shop: Path, ids: list[int],
     ("words", "code", "name"),
     [
         ("--history 1 --histories x.csv", "options-exclude-each", "--histories"),
-        ("--history 1 --seen keeep", "unknown-value", "did you mean 'keep'"),
+        ("--history 1 --seen keeep", "unknown-seen-policy", "did you mean 'keep'"),
+        ("--history 1 --decoding grph", "unknown-choice", "did you mean 'graph'"),
+        ("--history 1 --items prices.csv", "option-without-effect", "--filters"),
+        ("--history 1 --k 0", "invalid-list-length", "--k"),
         ("--history 1 --user-col u", "option-without-effect", "--user-col"),
     ],
 )
@@ -117,7 +120,18 @@ def test_a_file_without_rows(refuses: Refuses, tmp_path: Path) -> None:
     refuses("empty-table", "recommend @popularity --histories h.csv", "h.csv")
 
 
-def test_a_service_is_not_asked_by_options_of_a_run(refuses: Refuses) -> None:
-    for option in ("--unknown error", "--device cpu", "--user-col u"):
-        words = f"recommend --url http://127.0.0.1:1 --history i1 {option}"
-        refuses("option-without-effect", words, option.split()[0])
+def test_an_old_spelling_names_the_new_one(refuses: Refuses) -> None:
+    for option, verb in (
+        ("--url http://x", "ask URL"),
+        ("--workers 2", "recommend-parts RUN"),
+        ("--user 1", "ask URL"),
+    ):
+        refuses("unknown-option", f"recommend @popularity {option}", f"it is `fullrank {verb}")
+    for option in ("--unknown error", "--device cpu", "--user-col u", "--filters a=b"):
+        refuses("unknown-option", f"ask http://127.0.0.1:1 --history i1 {option}", option.split()[0])
+
+
+def test_a_service_is_asked_for_one_kind_of_list(refuses: Refuses) -> None:
+    refuses("missing-option", "ask http://127.0.0.1:1", "--user")
+    refuses("options-exclude-each", "ask http://127.0.0.1:1 --user 1 --history 2", "--history")
+    refuses("invalid-list-length", "ask http://127.0.0.1:1 --user 1 --k 0", "--k")

@@ -1,8 +1,9 @@
-"""ListOptions: what one asks of a list, declared once for Python and a service.
+"""ListOptions: what one asks of a list, declared once for Python, a service and the command line.
 
-A field that is added here is a keyword of `recommend`, `recommend_parts` and `Cascade.recommend` and, in `ListChoices`,
-a key of a service's request; `fullrank recommend` still declares its own options for them. Functions take them as
-`**options: Unpack[ListKeywords]`, and hand on the one object that `ListOptions.of` made of them, checked.
+A field that is added here is a keyword of `recommend`, `recommend_parts` and `Cascade.recommend`, an option of
+`fullrank recommend` and `recommend-parts` (`cli/list_options.py`) and, in `ListChoices`, a key of a service's request
+and an option of `fullrank ask`. Functions take them as `**options: Unpack[ListKeywords]`, and hand on the one object
+that `ListOptions.of` made of them, checked.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any, Literal, TypedDict, TypeVar, get_args
 import numpy as np
 import polars as pl
 from jaxtyping import Bool, Float, Int
-from pydantic import BaseModel, ConfigDict, Field, SkipValidation, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, SkipValidation, ValidationError, field_validator
 
 from fullrank.core.checks import MOST, check_choice, check_flag
 from fullrank.core.errors import UserError, brief
@@ -40,7 +41,7 @@ class ListChoices(BaseModel):
 
     model_config = ConfigDict(arbitrary_types_allowed=True, use_attribute_docstrings=True)
 
-    k: int = Field(10, ge=1, le=MOST)
+    k: int = 10
     """Length of each list."""
     seen: SeenPolicy = "exclude"
     """Whether the history's own items may be recommended."""
@@ -49,7 +50,7 @@ class ListChoices(BaseModel):
     allow: SkipValidation[ItemLists] = None
     """The only items that may be recommended."""
     filters: SkipValidation[ColumnFilters] = None
-    """Columns of items and what they must hold: a value, a list of values, or {"min": x, "max": y}."""
+    """Columns of items and what they must hold: a value, one of several, or numbers from a least to a largest."""
     titles: bool = False
     """Whether items come with their titles."""
 
@@ -88,7 +89,7 @@ class ListOptions(ListChoices, Spec):
     @field_validator("k", mode="before")
     @classmethod
     def _whole(cls, k: Any) -> int:
-        if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
+        if isinstance(k, bool) or not isinstance(k, int | np.integer) or not 1 <= k <= MOST:
             raise UserError(f"k must be at least 1, a whole number, not {brief(k)}", code="invalid-list-length")
         return int(k)
 
@@ -106,6 +107,12 @@ class ListOptions(ListChoices, Spec):
     @classmethod
     def _allowed(cls, choice: Any, info: Any) -> Any:
         return check_choice(info.field_name, choice, get_args(cls.model_fields[info.field_name].annotation))
+
+    @field_validator("decoding", mode="before")
+    @classmethod
+    def _search(cls, decoding: Any) -> Any:
+        kinds = get_args(Decoding.model_fields["kind"].annotation)
+        return check_choice("decoding", decoding, kinds) if isinstance(decoding, str) else decoding
 
     def with_settings(self, budget: Budget, decoding: Decoding) -> ListOptions:
         """The same with budget and decoding settled, a predictor's own changed by what is asked for here."""
