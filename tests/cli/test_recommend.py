@@ -70,7 +70,7 @@ def test_a_model_that_reads_times(ask: Ask, call: Call, refuses: Refuses, ids: l
     assert found[0] == found[1]
     assert [row["item"] for row in found[0]] == [row["item"] for row in even["recommendations"]]
     refuses("option-without-effect", f"{words} --history {ids[0]} --time-unit ms", "--time-unit")
-    refuses("unknown-choice", f"{words} --history {ids[0]} --untimed evn", "--untimed", "'even'")
+    refuses("unknown-value", f"{words} --history {ids[0]} --untimed evn", "--untimed", "'even'")
 
 
 def test_an_empty_history_gets_what_is_popular(ask: Ask, call: Call) -> None:
@@ -98,8 +98,8 @@ def test_a_file_of_histories_in_and_out(suffix: str, shop: Path, ids: list[int],
     ("words", "code", "name"),
     [
         ("--history 1 --histories x.csv", "options-exclude-each", "--histories"),
-        ("--history 1 --seen keeep", "unknown-seen-policy", "did you mean 'keep'"),
-        ("--history 1 --decoding grph", "unknown-choice", "did you mean 'graph'"),
+        ("--history 1 --seen keeep", "unknown-value", "did you mean 'keep'"),
+        ("--history 1 --decoding grph", "unknown-value", "did you mean 'graph'"),
         ("--history 1 --items prices.csv", "option-without-effect", "--filters"),
         ("--history 1 --k 0", "invalid-list-length", "--k"),
         ("--history 1 --user-col u", "option-without-effect", "--user-col"),
@@ -121,11 +121,8 @@ def test_a_file_without_rows(refuses: Refuses, tmp_path: Path) -> None:
 
 
 def test_an_old_spelling_names_the_new_one(refuses: Refuses) -> None:
-    for option, verb in (
-        ("--url http://x", "ask URL"),
-        ("--workers 2", "recommend-parts RUN"),
-        ("--user 1", "ask URL"),
-    ):
+    moved = {"--url http://x": "ask URL", "--user 1": "ask URL", "--workers 2": "recommend-parts RUN"}
+    for option, verb in moved.items():
         refuses("unknown-option", f"recommend @popularity {option}", f"it is `fullrank {verb}")
     for option in ("--unknown error", "--device cpu", "--user-col u", "--filters a=b"):
         refuses("unknown-option", f"ask http://127.0.0.1:1 --history i1 {option}", option.split()[0])

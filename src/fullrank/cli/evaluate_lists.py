@@ -86,6 +86,11 @@ def evaluate_lists(
     fullrank evaluate-lists recommendations.csv --data data/shop
     fullrank evaluate-lists recommendations.csv runs/sasrec --metric ndcg@10
     """
+    if run is None and data is None:
+        raise UserError(
+            "lists are measured on the users of a store: name it with --data STORE, or name a RUN",
+            code="missing-store",
+        )
     from fullrank import api
 
     begun, columns = time.perf_counter(), column_names(user_col=user_col, item_col=item_col)
@@ -95,11 +100,6 @@ def evaluate_lists(
     if runs and runs[0].spec.problem == "ranking":
         raise UserError(
             f"{run} predicts clicks, and lists are compared with a run that recommends items", code="two-problems"
-        )
-    if not runs and data is None:
-        raise UserError(
-            "lists are measured on the users of a store: name it with --data STORE, or name a RUN",
-            code="missing-store",
         )
     check_saved(call, ("a", "b") if call.runs else ("",))
     both, paired = with_paired(call.metrics)

@@ -38,13 +38,14 @@ def list_options(
     """
 
     def settings() -> dict[str, Setting]:
-        spec = spec_of(f"{MODULE}:{of}")
-        fields = [name for name in only or spec.model_fields if name not in ("titles", "budget", *without)]
-        flags = {name: "--items" if name == "item_table" else f"--{name.replace('_', '-')}" for name in fields}
-        budget = {} if only or of != "ListOptions" else REASONING
-        return {name: Setting(spec, flag, FORMS.get(name)) for name, flag in flags.items()} | {
-            path: Setting(spec_of(EVALUATION), flag) for path, flag in budget.items()
-        }
+        spec, named = spec_of(f"{MODULE}:{of}"), {}
+        for name in only or spec.model_fields:
+            if name == "budget":
+                named |= {path: Setting(spec_of(EVALUATION), flag) for path, flag in REASONING.items()}
+            elif name not in ("titles", *without):
+                flag = "--items" if name == "item_table" else f"--{name.replace('_', '-')}"
+                named[name] = Setting(spec, flag, FORMS.get(name), choice=name != "filters")
+        return named
 
     return with_settings(settings)
 

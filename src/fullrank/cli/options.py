@@ -256,6 +256,8 @@ class Setting(NamedTuple):
     flag: str
     form: tuple[Any, str] | None = None
     """The type that it is typed in and what the help shows of it, where the field's type does not say."""
+    choice: bool = False
+    """Whether one of the words that the help shows is to be typed: else the Spec refuses others."""
 
 
 def spec_options(spec: str, flags: Mapping[str, str]) -> type[TyperCommand]:
@@ -366,8 +368,11 @@ def _option(path: str, setting: Setting, flags: Mapping[str, str]) -> inspect.Pa
     lowest, highest = (next((getattr(m, key) for m in limits if hasattr(m, key)), None) for key in ("ge", "le"))
     if _nullable(field):
         metavar = f"{metavar}|none"
+    allowed = tuple(metavar.split("|")) if metavar and setting.choice else ()
+    callback = (lambda word: word and chosen(setting.flag, word, allowed)) if len(allowed) > 1 else None
     names = [setting.flag, *([f"-{path}"] if len(path) == 1 else [])]
-    info = typer.Option(*names, metavar=metavar, help=_help(field, owner, kind, flags), min=lowest, max=highest)
+    text = _help(field, owner, kind, flags)
+    info = typer.Option(*names, metavar=metavar, help=text, min=lowest, max=highest, callback=callback)
     annotation: Any = Annotated[kind if kind is bool else kind | None, info]
     default = False if kind is bool else None  # None: not typed; the default is the Spec's
     return inspect.Parameter(_name(path), inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)

@@ -108,12 +108,6 @@ class ListOptions(ListChoices, Spec):
     def _allowed(cls, choice: Any, info: Any) -> Any:
         return check_choice(info.field_name, choice, get_args(cls.model_fields[info.field_name].annotation))
 
-    @field_validator("decoding", mode="before")
-    @classmethod
-    def _search(cls, decoding: Any) -> Any:
-        kinds = get_args(Decoding.model_fields["kind"].annotation)
-        return check_choice("decoding", decoding, kinds) if isinstance(decoding, str) else decoding
-
     def with_settings(self, budget: Budget, decoding: Decoding) -> ListOptions:
         """The same with budget and decoding settled, a predictor's own changed by what is asked for here."""
         return self.model_copy(update={"budget": self.budget_of(budget), "decoding": self.decoding_of(decoding)})
