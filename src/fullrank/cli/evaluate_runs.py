@@ -119,8 +119,9 @@ def check_saved(call: Call, folders: Sequence[str] = ("",)) -> None:
     check_out(call.out, call.overwrite, *map(str, names))
 
 
-def check_metrics(metrics: Sequence[str] | None, settings: Sequence[str] | None) -> None:
-    """Raise `UserError` for metrics that --set names too, and for a misspelt one."""
+def open_runs(paths: Sequence[Path | None], metrics: Sequence[str] | None, settings: Sequence[str] | None) -> list[Run]:
+    """The runs of a call. Raises `UserError` for metrics and settings that they do not have, and for runs of two
+    kinds: before minutes are spent on evaluations that could not be compared."""
     from fullrank.metrics.names import PAIRED, parse_metric
 
     if metrics and any(setting.partition("=")[0].strip() == "metrics" for setting in settings or ()):
@@ -128,13 +129,7 @@ def check_metrics(metrics: Sequence[str] | None, settings: Sequence[str] | None)
     for name in metrics or ():
         if "@" in name and not name.startswith(PAIRED):
             parse_metric(name)
-
-
-def open_runs(paths: Sequence[Path | None], metrics: Sequence[str] | None, settings: Sequence[str] | None) -> list[Run]:
-    """The runs of a call. Raises `UserError` for metrics and settings that they do not have, and for runs of two
-    kinds: before minutes are spent on evaluations that could not be compared."""
     named = [path for path in paths if path is not None]
-    check_metrics(metrics, settings)
     for path in named:
         check_settings(path, settings or (), evaluation=True)
     from fullrank.run import Run

@@ -14,7 +14,7 @@ import inspect
 import json
 import re
 import types
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
 
@@ -58,6 +58,9 @@ Sample = Annotated[
 Impressions = Annotated[
     int | None,
     typer.Option("--impressions", metavar="N", help="Impressions of the sample, of ranking models.  [default: 4096]"),
+]
+OutTable = Annotated[
+    Path | None, typer.Option("--out", metavar="FILE", help="Write them there (.parquet, .csv or .jsonl).")
 ]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what is at --out already.")]
 Separator = Annotated[
@@ -174,14 +177,19 @@ def root(
     """
 
 
-def check_out(out: Path | None, overwrite: bool, *names: str) -> None:
+def check_out(out: Path | None, overwrite: bool, *names: str, suffixes: Sequence[str] = ()) -> None:
     """Raise `UserError` where a verb would replace a file without --overwrite, or write into prepared data.
 
-    `out` is what --out names: a file, or the folder of the files `names`. Call it before any work is done.
+    `out` is what --out names: a file with one of the `suffixes`, or the folder of the files `names`. Call it before any
+    work is done.
     """
     check_beside("--out", out, overwrite=overwrite or None)
     if out is None:
         return
+    if suffixes and out.suffix not in suffixes:
+        raise UserError(
+            f"--out {out} has the suffix {out.suffix!r}; allowed: {', '.join(suffixes)}", code="unknown-suffix"
+        )
     from fullrank.data.manifest import require_no_store
 
     require_no_store(out, "output")

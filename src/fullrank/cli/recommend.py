@@ -16,6 +16,7 @@ from fullrank.cli.options import (
     Device,
     History,
     ItemCol,
+    OutTable,
     Overwrite,
     RunFolder,
     TimeCol,
@@ -30,7 +31,7 @@ from fullrank.cli.options import (
 from fullrank.cli.output import Output
 from fullrank.cli.told_early import check_store
 from fullrank.core.errors import UserError
-from fullrank.core.tables import check_suffix, write_table
+from fullrank.core.tables import SUFFIXES, write_table
 
 if TYPE_CHECKING:
     import polars as pl
@@ -65,9 +66,7 @@ def recommend(
             "--unknown-users", metavar="error|popular|skip", help="Users whom --data does not have.  [default: error]"
         ),
     ] = None,
-    out: Annotated[
-        Path | None, typer.Option("--out", metavar="FILE", help="Write them there (.parquet, .csv or .jsonl).")
-    ] = None,
+    out: OutTable = None,
     user: UserCol = None,
     item: ItemCol = None,
     when: TimeCol = None,
@@ -101,9 +100,7 @@ def recommend(
     check_beside(table, histories, item_col=item, time_col=when, time_unit=time_unit)
     check_beside(table, histories or users, user_col=user)
     strangers = chosen("--unknown-users", unknown_users or "error", ("error", "popular", "skip"))
-    if out is not None:
-        check_suffix(out, "--out ")
-    check_out(out, overwrite)
+    check_out(out, overwrite, suffixes=SUFFIXES)
     check_store(data)
     check_lists(given(context))
     source = None if histories is None else _source(histories, (user, item, when))

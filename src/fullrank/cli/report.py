@@ -69,11 +69,7 @@ def report(
     fullrank report runs/* --out report.html --set seen=exclude
     fullrank report runs/rankmixer runs/rankelastor --out clicks.html
     """
-    if out.suffix not in (".html", ".htm"):
-        raise UserError(
-            f"--out {out} has the suffix {out.suffix!r}; the page is written as .html", code="unknown-suffix"
-        )
-    check_out(out, overwrite)
+    check_out(out, overwrite, suffixes=(".html", ".htm"))
     for run in runs:
         check_settings(run, settings or (), evaluation=True)
     from fullrank import api

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from fullrank.cli.list_options import check_lists, list_keywords, list_options
-from fullrank.cli.options import AsJson, Device, Overwrite, RunFolder, check_out, given
+from fullrank.cli.options import AsJson, Device, OutTable, Overwrite, RunFolder, check_out, given
 from fullrank.cli.output import Output
-from fullrank.core.tables import check_suffix, write_table
+from fullrank.core.tables import SUFFIXES, write_table
 
 
 def add(app: typer.Typer) -> None:
@@ -22,9 +21,7 @@ def similar(
     context: typer.Context,
     run: RunFolder,
     item: Annotated[list[str], typer.Option("--item", metavar="ID", help="An item; may be repeated.")],
-    out: Annotated[
-        Path | None, typer.Option("--out", metavar="FILE", help="Write them there (.parquet, .csv or .jsonl).")
-    ] = None,
+    out: OutTable = None,
     overwrite: Overwrite = False,
     device: Device = "auto",
     as_json: AsJson = False,
@@ -38,9 +35,7 @@ def similar(
     fullrank similar runs/sasrec --item 5 -k 10
     fullrank similar runs/sasrec --item 5 --item 7 --filters in_stock=true --json
     """
-    if out is not None:
-        check_suffix(out, "--out ")
-    check_out(out, overwrite)
+    check_out(out, overwrite, suffixes=SUFFIXES)
     check_lists(given(context))
     from fullrank import api
 

@@ -11,7 +11,6 @@ from fullrank.cli.ids import user_ids
 from fullrank.cli.options import AsJson, Device, Overwrite, RunFolder, UserCol, UserStore, check_beside, check_out
 from fullrank.cli.output import Output
 from fullrank.cli.told_early import check_store
-from fullrank.core.errors import UserError
 
 SUFFIXES = (".parquet", ".jsonl")
 """A CSV file has no arrays."""
@@ -43,11 +42,7 @@ def vectors(
     fullrank vectors runs/sasrec --out items.parquet
     fullrank vectors runs/sasrec --users users.parquet --data data/shop --out users-vectors.parquet
     """
-    if out.suffix not in SUFFIXES:
-        raise UserError(
-            f"--out {out} has the suffix {out.suffix!r}; allowed: {', '.join(SUFFIXES)}", code="unknown-suffix"
-        )
-    check_out(out, overwrite)
+    check_out(out, overwrite, suffixes=SUFFIXES)
     check_beside("--users", users, data=data, user_col=user)
     check_store(data)
     from fullrank import api
