@@ -38,7 +38,8 @@ def list_options(
     """
 
     def settings() -> dict[str, Setting]:
-        spec, named = spec_of(f"{MODULE}:{of}"), {}
+        named: dict[str, Setting] = {}
+        spec = spec_of(f"{MODULE}:{of}")
         for name in only or spec.model_fields:
             if name == "budget":
                 named |= {path: Setting(spec_of(EVALUATION), flag) for path, flag in REASONING.items()}
