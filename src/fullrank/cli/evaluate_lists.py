@@ -93,31 +93,26 @@ def evaluate_lists(
         )
     from fullrank import api
 
-    begun, columns = time.perf_counter(), column_names(user_col=user_col, item_col=item_col)
-    columns |= {"rank_col": rank_col, "score_col": score_col}
+    begun = time.perf_counter()
+    columns = column_names(user_col=user_col, item_col=item_col, rank_col=rank_col, score_col=score_col)
     runs = open_runs([run], metrics, settings)
     call = Call(Output(as_json), runs, split, data, metrics or [], settings or [], out, device, overwrite, whole=every)
     if runs and runs[0].spec.problem == "ranking":
         raise UserError(
             f"{run} predicts clicks, and lists are compared with a run that recommends items", code="two-problems"
         )
-    check_saved(call, ("a", "b") if call.runs else ("",))
+    check_saved(call, ("a", "b") if runs else ("",))
     both, paired = with_paired(call.metrics)
     changes = with_metrics(call, both)
     whole = any(change.startswith(("metrics", "ks")) for change in changes)
-    if not call.runs:
-        assert data is not None
-        found = api.evaluate_lists(lists, data, split, set=changes, **columns)
-        if call.out is not None:
-            found.save(call.out, overwrite=call.overwrite)
-        print_single(call.output, {"lists": lists}, found, time.perf_counter() - begun, whole=whole or call.whole)
+    alike = _alike(runs[0].spec.lists, changes) if runs else changes
+    theirs = api.evaluate_lists(lists, data or find_store(runs[0], data), split, set=alike, **columns)
+    if out is not None:
+        theirs.save(out / "b" if runs else out, overwrite=overwrite)
+    if not runs:
+        print_single(call.output, {"lists": lists}, theirs, time.perf_counter() - begun, whole=whole or every)
         return
-    ours = measured(replace(call, out=None if call.out is None else call.out / "a"), changes)[0]
-    theirs = api.evaluate_lists(
-        lists, find_store(runs[0], data), call.split, set=_alike(runs[0].spec.lists, changes), **columns
-    )
-    if call.out is not None:
-        theirs.save(call.out / "b", overwrite=call.overwrite)
+    ours = measured(replace(call, out=None if out is None else out / "a"), changes)[0]
     rows = compared(ours, theirs, paired, all_of_them=whole)
     names = [str(runs[0].path), str(lists)]
     print_pair(call.output, names, [ours, theirs], rows, time.perf_counter() - begun, stand_in=bool(paired))
