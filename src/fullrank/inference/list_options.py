@@ -15,7 +15,7 @@ from typing import Any, Literal, TypedDict, TypeVar, get_args
 import numpy as np
 import polars as pl
 from jaxtyping import Bool, Float, Int
-from pydantic import BaseModel, ConfigDict, SkipValidation, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, SkipValidation, ValidationError, field_validator
 
 from fullrank.core.checks import MOST, check_choice, check_flag
 from fullrank.core.errors import UserError, brief
@@ -53,10 +53,12 @@ class ListChoices(BaseModel):
     """Columns of items and what they must hold: a value, one of several, or numbers from a least to a largest."""
     titles: bool = False
     """Whether items come with their titles."""
+    min_score: float | None = Field(None, strict=True, allow_inf_nan=False)
+    """Score below which items are left out."""
 
     def shown(self, ids: Int[np.ndarray, "*n"], scores: Float[np.ndarray, "*n"]) -> Bool[np.ndarray, "*n"]:
-        """Which places of ranked lists are shown: those that are filled."""
-        return ids >= 0
+        """Which places of ranked lists are shown: those that are filled, with `min_score` at least."""
+        return (ids >= 0) & (True if self.min_score is None else scores >= self.min_score)
 
 
 class ListOptions(ListChoices, Spec):
@@ -131,6 +133,7 @@ class ListKeywords(TypedDict, total=False):
     allow: ItemLists
     filters: ColumnFilters
     titles: bool
+    min_score: float | None
     item_table: Any
     budget: BudgetInput
     decoding: DecodingInput
