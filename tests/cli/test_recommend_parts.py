@@ -21,6 +21,14 @@ def test_lists_of_all_users_of_a_store(ask: Ask, call: Call, tmp_path: Path) -> 
     assert pl.read_parquet(tmp_path / "lists" / "lists").equals(whole)
 
 
+def test_a_least_score_in_parts(ask: Ask, tmp_path: Path) -> None:
+    ask("recommend-parts @sasrec --k 3 --out whole")
+    whole = pl.read_parquet(tmp_path / "whole" / "lists")
+    least = float(whole["score"].median())
+    assert ask(f"recommend-parts @sasrec --k 3 --min-score={least} --out some")["rows"] < len(whole)
+    assert pl.read_parquet(tmp_path / "some" / "lists").equals(whole.filter(pl.col("score") >= least))
+
+
 def test_lists_of_a_table(call: Call, shop: Path, tmp_path: Path) -> None:
     one, two = pl.read_parquet(shop / "sasrec" / "items.parquet")["item_id"].head(2)
     table = pl.DataFrame({"who": [1, 1, 2], "what": [one, two, 999_999], "at": [1, 2, 3]})
