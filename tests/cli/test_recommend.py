@@ -44,6 +44,11 @@ def test_seen_items_may_be_kept(ids: list[int], ask: Ask) -> None:
     assert ids[0] not in known[0] and ids[0] in known[1]
 
 
+def test_lists_of_nothing_are_told(call: Call, ids: list[int]) -> None:
+    words = f"recommend @popularity --history {ids[0]} --min-score 1e9"
+    assert "no user has a list" in call(words).out and call(f"{words} --json").json["recommendations"] == []
+
+
 def test_unknown_items_are_told(call: Call, ids: list[int]) -> None:
     words = f"recommend @sasrec --history {ids[0]},99999 --k 2"
     said = call(f"{words} --json")

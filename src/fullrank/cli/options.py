@@ -265,7 +265,7 @@ class Setting(NamedTuple):
     form: tuple[Any, str] | None = None
     """The type that it is typed in and what the help shows of it, where the field's type does not say."""
     choice: bool = False
-    """Whether one of the words that the help shows is to be typed: else the Spec refuses others."""
+    """Whether a word that the help does not show is refused when it is typed, and not by the Spec."""
 
 
 def spec_options(spec: str, flags: Mapping[str, str]) -> type[TyperCommand]:

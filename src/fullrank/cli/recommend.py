@@ -191,6 +191,8 @@ def _table(source: InputTable, columns: tuple[str, ...], catalog: Catalog) -> pl
 
 
 def _print(output: Output, answers: pl.DataFrame, *, named: bool) -> None:
+    if answers.is_empty():
+        output.say("no user has a list: nothing is left to recommend")
     groups = answers.partition_by("user", maintain_order=True)
     told = ("rank", "item", "score", "source", "steps", "title")
     names = [name for name in told if name in answers.columns]
