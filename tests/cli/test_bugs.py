@@ -24,7 +24,7 @@ WORK: dict[str, tuple[str, str]] = {
     "encode": ("encode @data --out out --levels 2 --size 4", "fullrank.semantic_ids.encode.encode"),
     "calibrate": ("calibrate @sasrec --out out", "fullrank.training.calibrate.calibrate"),
     "evaluate": ("evaluate @sasrec", "fullrank.run.Run.model"),
-    "evaluate-lists": ("evaluate-lists events.csv @sasrec", "fullrank.run.Run.model"),
+    "evaluate-lists": ("evaluate-lists events.csv @sasrec", "fullrank.run.Run.open"),
     "evaluate-log": ("evaluate-log @data --events events.csv", "fullrank.evaluation.logged.evaluate_log"),
     "keys add": ("keys add out --name shop", "fullrank.serving.keys._write"),
     "keys list": ("keys list events.csv", "fullrank.serving.keys.read_keys"),

@@ -137,3 +137,4 @@ def test_a_service_is_asked_for_one_kind_of_list(refuses: Refuses) -> None:
     refuses("missing-option", "ask http://127.0.0.1:1", "--user")
     refuses("options-exclude-each", "ask http://127.0.0.1:1 --user 1 --history 2", "--history")
     refuses("invalid-list-length", "ask http://127.0.0.1:1 --user 1 --k 0", "--k")
+    refuses("not-a-key", "ask http://127.0.0.1:1 --user 1 --key schlüssel", "fullrank keys add")
