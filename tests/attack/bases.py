@@ -30,7 +30,15 @@ BASES: dict[str, str] = {
     "sweep": "@grid.yaml --data @store --out ~out",
     "tune": "@space.yaml --data @store --out ~out",
     "evaluate": "@sasrec",
+    "evaluate-lists": "@lists.csv --data @store --set bootstrap=5",
+    "evaluate-log": "@answers --events @taken.csv",
+    "study drop": "@sasrec --shares 0.2",
+    "study oracle-step": "@sasrec",
+    "study step-curve": "@sasrec",
+    "study dial": "@sasrec",
     "recommend": "@sasrec --history 3,5,7 --k 5",
+    "recommend-parts": "@sasrec --out ~out",
+    "ask": "http://127.0.0.1:9 --user u1",
     "similar": "@sasrec --item 3 --k 5",
     "vectors": "@sasrec --out ~vectors.parquet",
     "grow": "@sasrec --items @new_items.csv --start mean --out ~out",
@@ -51,8 +59,9 @@ BASES: dict[str, str] = {
 }
 """Verb -> words with which it ends with 0: arguments, then options; ``@x`` is of the world, ``~x`` in the draw's own
 folder. A verb without them fails `test_every_verb_has_a_base`."""
-REFUSED = ("demo", "keys remove")
-"""Their bases are refused, since they would take minutes: of paths those alone are tried that must be refused."""
+REFUSED = ("demo", "keys remove", "ask", "study oracle-step", "study step-curve", "study dial")
+"""Their bases are refused, since they would take minutes (a thousand reasoning steps) or need a service: of paths those
+alone are tried that must be refused."""
 FILES = {"FILE", "EVENTS", "IMPRESSIONS", "GRID", "SPACE", "RECIPE"}
 WRITTEN = {"out", "results", "cache"}
 

@@ -11,6 +11,8 @@ from tests.attack.test_options import spoken
 
 GOES_ON = {"sweep", "tune", "download"}
 """Verbs that are called again to go on with what is at --out: they keep what is finished."""
+RESUMES = {"recommend-parts"}
+"""Those that go on with what is missing, or begin anew with --overwrite."""
 NEW_ONLY = {"calibrate", "demo", "grow"}
 """Verbs that go into a folder of their own or a new one alone."""
 TAKEN = {"already-there", "folder-holds-a-run", "folder-not-empty", "folder-of-others"}
@@ -47,7 +49,7 @@ def test_bases_work_and_replace_nothing(verb: str) -> None:
             assert outcome.code in TAKEN, outcome
         outcome = ended([*words, *overwrite], folder)
         assert outcome.kind == "ok" and len(digest(path)), outcome
-        if verb not in GOES_ON:
+        if verb not in GOES_ON | RESUMES:
             outcome = ended(words, folder, folder)
             assert outcome.code in TAKEN, outcome
 

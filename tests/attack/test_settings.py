@@ -50,9 +50,9 @@ NUMBERS: dict[str, tuple[tuple[str, ...], ...]] = {
     "evaluate": (
         ("--set", "sampled=100000000"), ("--set", "sampled=1000000"), ("--set", f"ks={list(range(1, 1001))}"),
         ("--set", f"ks={[10**6]}"), ("--set", "protocol=sampled", "--set", "negatives=1000000"),
-        ("--metric", "ndcg@1000000"), ("--metric", "ndcg@" + "9" * 30), ("--drop", "0." + "9" * 100),
-        ("--drop", ",".join(f"0.{n:04d}" for n in range(1, 2000))),
+        ("--metric", "ndcg@1000000"), ("--metric", "ndcg@" + "9" * 30),
     ),
+    "study drop": (("--shares", "0." + "9" * 100), ("--shares", ",".join(f"0.{n:04d}" for n in range(1, 2000)))),
     "diagnose": (("--users", "1000000000"), ("--impressions", "1000000000")),
     "recommend": (("--k", "1000000000", "--seen", "keep"), ("--history", ",".join(["3"] * 100_000))),
     "scale advise": (("--flops", "1e300"), ("--flops", "1e-300"), ("--data", "1e300")),

@@ -126,6 +126,8 @@ SPACE = "name: small\ncells: [{name: a, recipe: sasrec}]\ntrials: 2\nspace: {tra
 SPACE += FEW
 FILES: dict[str, Callable[[], Any]] = {
     "events.csv": events, "shop.csv": lambda: weighted(0), "twin.csv": lambda: weighted(1), "more.csv": with_new_items,
+    "lists.csv": lambda: events().unique(["user_id", "item_id"]).rename({"timestamp": "rank"}),
+    "taken.csv": lambda: pl.DataFrame({"user_id": ["u1", "u2"], "item_id": [2, 9], "timestamp": [1500, 1501]}),
     "items.csv": items, "new_items.csv": lambda: items(*NEW), "people.csv": people,
     "histories.csv": lambda: events().filter(pl.col("user_id").is_in(["u1", "u2", "u3"])),
     "impressions.parquet": impressions, "old.parquet": lambda: impressions(200, 2),
@@ -265,7 +267,16 @@ def encode_text(store: Path | str, cache: Path, out: Path) -> Any:
         return fr.encode(store, out, set=settings, cache=cache)
 
 
+def _answers(path: Path) -> None:
+    """What a service logged of four answers."""
+    path.mkdir()
+    columns = {"time": [1000.0] * 4, "user": ["u1", "u2", "u3", None], "version": ["a", "b", "a", "b"]}
+    logged = pl.DataFrame(columns | {"source": ["model"] * 4, "k": [2] * 4, "items": [[1, 2]] * 4})
+    logged.with_columns(pl.col("k").cast(pl.Int32)).write_parquet(path / "answers-1.parquet")
+
+
 MADE: dict[str, Callable[[Path], object]] = {
+    "answers": _answers,
     "cut_off": _cut_off(), "cut_off_twin": _cut_off("seed=1"),
     "vectors": lambda path: encode_text(world("shop"), path, path.with_name("text_codes")),
 }  # fmt: skip

@@ -113,6 +113,19 @@ fullrank recommend sasrec --users ann
 fullrank recommend sasrec --history 2,3 --users 1
 fullrank recommend sasrec --history 2,3 --filters colour=red
 fullrank recommend sasrec --history 2,3 --out lists.xls
+fullrank recommend sasrec --history 2,3 --seen keeep
+fullrank recommend sasrec --history 2,3 --decoding grph
+fullrank recommend sasrec --history 2,3 --items histories.csv
+fullrank recommend --url http://127.0.0.1:8000 --user 1
+fullrank recommend sasrec --workers 2 --out lists
+fullrank recommend-parts sasrec --out lists --time-col when
+fullrank evaluate
+fullrank evaluate sasrec --drop 0.1,0.2
+fullrank evaluate sasrec --lists histories.csv
+fullrank evaluate --log answers --events events.csv
+fullrank evaluate sasrec --user-col who
+fullrank evaluate-lists histories.csv
+fullrank study drop sasrec --shares 2
 fullrank evaluate sasrec --split tset
 fullrank evaluate data
 fullrank evaluate sasrec --set seen=maybe

@@ -14,6 +14,7 @@ from tests.cli.conftest import Call, Refuses
 from tests.cli.test_main import COMMANDS
 
 WORK: dict[str, tuple[str, str]] = {
+    "ask": ("ask http://127.0.0.1:9 --user 1", "fullrank.serving.client.Client.recommend"),
     "attention": ("attention @sasrec --user 1", "fullrank.run.Run.open"),
     "cascade": ("cascade @sasrec @sasrec", "fullrank.run.Run.open"),
     "demo": ("demo --out out", "fullrank.data.sources.planted.Planted.read"),
@@ -23,6 +24,8 @@ WORK: dict[str, tuple[str, str]] = {
     "encode": ("encode @data --out out --levels 2 --size 4", "fullrank.semantic_ids.encode.encode"),
     "calibrate": ("calibrate @sasrec --out out", "fullrank.training.calibrate.calibrate"),
     "evaluate": ("evaluate @sasrec", "fullrank.run.Run.model"),
+    "evaluate-lists": ("evaluate-lists events.csv @sasrec", "fullrank.run.Run.open"),
+    "evaluate-log": ("evaluate-log @data --events events.csv", "fullrank.evaluation.logged.evaluate_log"),
     "keys add": ("keys add out --name shop", "fullrank.serving.keys._write"),
     "keys list": ("keys list events.csv", "fullrank.serving.keys.read_keys"),
     "keys remove": ("keys remove events.csv --name shop", "fullrank.serving.keys.read_keys"),
@@ -40,6 +43,7 @@ WORK: dict[str, tuple[str, str]] = {
         "prepare-impressions planted_clicks --out out",
         "fullrank.data.sources.planted_clicks.PlantedClicks.impressions"),
     "recommend": ("recommend @sasrec --history 1", "fullrank.run.Run.model"),
+    "recommend-parts": ("recommend-parts @sasrec --out lists", "fullrank.run.Run.model"),
     "report": ("report @sasrec --out out.html", "fullrank.run.Run.open"),
     "scale advise": ("scale advise events.csv --flops 1e15", "fullrank.scaling.read.read_ladder"),
     "scale fit": ("scale fit events.csv", "fullrank.scaling.read.read_ladder"),
@@ -48,6 +52,10 @@ WORK: dict[str, tuple[str, str]] = {
     "schema": ("schema --kind transformer", "fullrank.core.registry.find"),
     "show": ("show sasrec", "fullrank.api.recipe"),
     "similar": ("similar @sasrec --item 1", "fullrank.run.Run.model"),
+    "study dial": ("study dial @sasrec", "fullrank.run.Run.open"),
+    "study drop": ("study drop @sasrec --shares 0.1", "fullrank.run.Run.model"),
+    "study oracle-step": ("study oracle-step @sasrec", "fullrank.run.Run.model"),
+    "study step-curve": ("study step-curve @sasrec", "fullrank.run.Run.model"),
     "subset": ("subset @data --share 0.5 --out out", "fullrank.data.events.subset.subset"),
     "sweep": ("sweep grid.yaml --data @data --out out", "fullrank.sweeps.sweep.run_sweep"),
     "train": (
@@ -58,7 +66,7 @@ WORK: dict[str, tuple[str, str]] = {
     "verify": ("verify @sasrec", "fullrank.run.Run.open"),
 }  # fmt: skip
 """Verb -> a command line, and what it calls that has the bug."""
-GROUPS = {"keys", "scale"}
+GROUPS = {"keys", "scale", "study"}
 """Words that only verbs stand behind."""
 BUGS = (TypeError, KeyError, RuntimeError, ZeroDivisionError, AttributeError)
 

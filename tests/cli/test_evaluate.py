@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 from fullrank import api
-from fullrank.cli.evaluate_study import read_shares
+from fullrank.cli.study import read_shares
 from fullrank.data.events.store import Store
 from fullrank.evaluation import EvaluationResult
 from refusals import refused
@@ -56,28 +56,28 @@ def test_later_events(ask: Ask, call: Call, refuses: Refuses, shop: Path, tmp_pa
     pair = ask(f"evaluate @popularity @item_to_item {later}")
     assert pair["metrics"]["ndcg@10"]["a"] == again.metrics["ndcg@10"]
     refuses("missing-column", "evaluate @popularity --events later.csv", "--user-col")
-    refuses("options-exclude-each", "evaluate @popularity --user-col who", "--events FILE")
-    refuses("options-exclude-each", f"{words} --drop 0.1", "--drop")
+    refuses("option-without-effect", "evaluate @popularity --user-col who", "--user-col", "--events FILE")
+    refuses("unknown-option", f"{words} --drop 0.1", "--drop", "fullrank study drop RUN")
 
 
 def test_lists_made_elsewhere(ask: Ask, call: Call, refuses: Refuses, shop: Path, tmp_path: Path) -> None:
     store = Store.open(shop / "data")
     rows = [(user, item, place) for user in store.user_ids for place, item in enumerate(store.catalog.ids[:20])]
     pl.DataFrame(rows, schema=["user", "item", "rank"], orient="row").write_csv(tmp_path / "lists.csv")
-    words = "--lists lists.csv"
-    alone = ask(f"evaluate {words} --data @data --out alone")
+    words = "evaluate-lists lists.csv"
+    alone = ask(f"{words} --data @data --out alone")
     assert alone["metrics"] == api.evaluate_lists(tmp_path / "lists.csv", shop / "data").metrics
     assert EvaluationResult.load(tmp_path / "alone").metrics == alone["metrics"]
-    pair = ask(f"evaluate @popularity {words} --out two")
+    pair = ask(f"{words} @popularity --out two")
     row = pair["metrics"]["ndcg@10"]
     assert row["a"] == api.evaluate(shop / "popularity").metrics["ndcg@10"] and row["b"] == alone["metrics"]["ndcg@10"]
     assert {path.name for path in (tmp_path / "two").iterdir()} == {"a", "b"}
-    kept = ask(f"evaluate @popularity {words} --set seen=keep")
+    kept = ask(f"{words} @popularity --set seen=keep")
     assert kept["protocol"]["seen"] == "keep"
-    assert "own history" in call(f"evaluate @popularity {words}").out
-    refuses("missing-store", f"evaluate {words}", "--data")
-    refuses("options-exclude-each", f"evaluate {words} --events x.csv", "--events", "--lists")
-    refuses("options-exclude-each", "evaluate @popularity --rank-col x", "--lists FILE")
+    assert "own history" in call(f"{words} @popularity").out
+    refuses("missing-store", words, "--data")
+    for option in ("--lists lists.csv", "--rank-col x"):
+        refuses("unknown-option", f"evaluate @popularity {option}", option.split()[0], "fullrank evaluate-lists FILE")
 
 
 def test_settings_change_the_protocol(ask: Ask) -> None:
@@ -107,7 +107,7 @@ def test_two_runs_are_compared_on_the_same_users(ask: Ask, call: Call, shop: Pat
     out = call("evaluate @popularity @item_to_item").out
     assert "B - A" in out and "fair0.8@1" in out and "ndcg@20" not in out
     assert "bqs_like" not in out, "printed on request only"
-    hidden = call("evaluate @popularity @item_to_item --drop 0.1").out
+    hidden = call("study drop @popularity @item_to_item --shares 0.1").out
     assert "ndcg@10" in hidden and "bqs_like" not in hidden
 
 
@@ -131,7 +131,8 @@ def test_tables_say_what_became_of_the_history(call: Call) -> None:
     assert "history ranked" in call("evaluate @popularity --set seen=keep").out
     pair = "evaluate @popularity @item_to_item --set seen=keep"
     assert "paired, history ranked" in " ".join(call(pair).out.split())
-    assert "history ranked" in " ".join(call(f"{pair} --drop 0.1").out.split()).lower()
+    hidden = call("study drop @popularity @item_to_item --set seen=keep --shares 0.1").out
+    assert "history ranked" in " ".join(hidden.split()).lower()
 
 
 def test_out_with_another_evaluation_is_refused_before_anything_runs(

@@ -1,4 +1,4 @@
-"""`fullrank evaluate --log`: the answers of a service, by version."""
+"""`fullrank evaluate-log`: the answers of a service, by version."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def log(tmp_path: Path) -> Path:
 
 
 def test_versions_are_measured_and_saved(log: Path, ask: Ask, call: Call, tmp_path: Path) -> None:
-    words = "evaluate --log log --events events.csv --columns who,what,when"
+    words = "evaluate-log log --events events.csv --columns who,what,when"
     found = ask(f"{words} --out out --metric hit")
     assert found["versions"]["a"]["metrics"] == {"hit@2": 0.0} and found["versions"]["b"]["metrics"]["hit@2"] > 0.5
     assert found["differences"][0]["difference"] > 0.5 and found["counts"]["scored"] == 40
@@ -38,12 +38,13 @@ def test_versions_are_measured_and_saved(log: Path, ask: Ask, call: Call, tmp_pa
 
 
 def test_what_does_not_go_together_is_refused(log: Path, refuses: Refuses) -> None:
-    refuses("options-exclude-each", "evaluate @sasrec --log log --events events.csv", "RUN", "--log")
-    refuses("options-exclude-each", "evaluate @sasrec --within 5", "--within", "--log DIR")
-    refuses("given-twice", "evaluate --log log --events events.csv --columns a,b,c --user-col who")
-    refuses("options-exclude-each", "evaluate --log log --events events.csv --set seen=keep", "--set")
-    refuses("no-run", "evaluate")
-    refuses("no-events", "evaluate --log log")
-    refuses("missing-column", "evaluate --log log --events events.csv", "user_id")
-    refuses("setting-out-of-range", "evaluate --log log --events events.csv --within -1", "-1")
-    refuses("no-logged-answers", "evaluate --log @ --events events.csv")
+    refuses("unknown-option", "evaluate @sasrec --log log --events events.csv", "--log", "fullrank evaluate-log DIR")
+    refuses("unknown-option", "evaluate @sasrec --within 5", "--within", "fullrank evaluate-log DIR")
+    words = "evaluate-log log --events events.csv"
+    refuses("given-twice", f"{words} --columns a,b,c --user-col who", "--columns", "--user-col")
+    refuses("unknown-option", f"{words} --set seen=keep", "--set")
+    refuses("usage", "evaluate", "RUN")
+    refuses("usage", "evaluate-log log", "--events")
+    refuses("missing-column", words, "user_id")
+    refuses("setting-out-of-range", f"{words} --within -1", "-1")
+    refuses("no-logged-answers", "evaluate-log @ --events events.csv")

@@ -63,8 +63,8 @@ def test_evaluate_two(ask: Ask, refuses: Refuses, tmp_path: Path) -> None:
 def test_evaluate_refuses_two_kinds(refuses: Refuses) -> None:
     for pair in ("lr @popularity", "@popularity lr"):
         refuses("two-problems", f"evaluate {pair}", "lr", "popularity")
-    words = "evaluate lr --reasoning-steps 0 --drop 0.1"
-    refuses("option-of-other-problem", words, "--drop", "--reasoning-steps")
+    refuses("option-of-other-problem", "evaluate lr --reasoning-steps 0", "--reasoning-steps")
+    refuses("not-a-recommender", "study drop lr --shares 0.1", "lr")
 
 
 def test_predict(ask: Ask, call: Call, tmp_path: Path) -> None:

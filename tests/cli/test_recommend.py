@@ -44,6 +44,11 @@ def test_seen_items_may_be_kept(ids: list[int], ask: Ask) -> None:
     assert ids[0] not in known[0] and ids[0] in known[1]
 
 
+def test_lists_of_nothing_are_told(call: Call, ids: list[int]) -> None:
+    words = f"recommend @popularity --history {ids[0]} --min-score 1e9"
+    assert "no user has a list" in call(words).out and call(f"{words} --json").json["recommendations"] == []
+
+
 def test_unknown_items_are_told(call: Call, ids: list[int]) -> None:
     words = f"recommend @sasrec --history {ids[0]},99999 --k 2"
     said = call(f"{words} --json")
@@ -70,7 +75,7 @@ def test_a_model_that_reads_times(ask: Ask, call: Call, refuses: Refuses, ids: l
     assert found[0] == found[1]
     assert [row["item"] for row in found[0]] == [row["item"] for row in even["recommendations"]]
     refuses("option-without-effect", f"{words} --history {ids[0]} --time-unit ms", "--time-unit")
-    refuses("unknown-value", f"{words} --history {ids[0]} --untimed evn", "'even'")
+    refuses("unknown-value", f"{words} --history {ids[0]} --untimed evn", "--untimed", "'even'")
 
 
 def test_an_empty_history_gets_what_is_popular(ask: Ask, call: Call) -> None:
@@ -99,6 +104,9 @@ def test_a_file_of_histories_in_and_out(suffix: str, shop: Path, ids: list[int],
     [
         ("--history 1 --histories x.csv", "options-exclude-each", "--histories"),
         ("--history 1 --seen keeep", "unknown-value", "did you mean 'keep'"),
+        ("--history 1 --decoding grph", "unknown-value", "did you mean 'graph'"),
+        ("--history 1 --items prices.csv", "option-without-effect", "--filters"),
+        ("--history 1 --k 0", "invalid-list-length", "--k"),
         ("--history 1 --user-col u", "option-without-effect", "--user-col"),
     ],
 )
@@ -117,7 +125,16 @@ def test_a_file_without_rows(refuses: Refuses, tmp_path: Path) -> None:
     refuses("empty-table", "recommend @popularity --histories h.csv", "h.csv")
 
 
-def test_a_service_is_not_asked_by_options_of_a_run(refuses: Refuses) -> None:
-    for option in ("--unknown error", "--device cpu", "--user-col u"):
-        words = f"recommend --url http://127.0.0.1:1 --history i1 {option}"
-        refuses("option-without-effect", words, option.split()[0])
+def test_an_old_spelling_names_the_new_one(refuses: Refuses) -> None:
+    moved = {"--url http://x": "ask URL", "--user 1": "ask URL", "--workers 2": "recommend-parts RUN"}
+    for option, verb in moved.items():
+        refuses("unknown-option", f"recommend @popularity {option}", f"it is `fullrank {verb}")
+    for option in ("--unknown error", "--device cpu", "--user-col u", "--filters a=b"):
+        refuses("unknown-option", f"ask http://127.0.0.1:1 --history i1 {option}", option.split()[0])
+
+
+def test_a_service_is_asked_for_one_kind_of_list(refuses: Refuses) -> None:
+    refuses("missing-option", "ask http://127.0.0.1:1", "--user")
+    refuses("options-exclude-each", "ask http://127.0.0.1:1 --user 1 --history 2", "--history")
+    refuses("invalid-list-length", "ask http://127.0.0.1:1 --user 1 --k 0", "--k")
+    refuses("not-a-key", "ask http://127.0.0.1:1 --user 1 --key schlüssel", "fullrank keys add")

@@ -1,4 +1,4 @@
-"""`evaluate` and `recommend` of a run that reasons: its inference budget, the ceiling, the curve, and hidden events."""
+"""`study`, and `evaluate` and `recommend` of a run that reasons: budget, ceiling, curve, and hidden events."""
 
 from __future__ import annotations
 
@@ -74,28 +74,29 @@ def test_recommend_takes_the_same_budget(ask: Ask, refuses: Refuses, plr: Path) 
 
 
 def test_the_ceiling(ask: Ask, call: Call, refuses: Refuses, plr: Path, tmp_path: Path) -> None:
-    found = ask(f"evaluate {plr} --oracle-step --out kept")
+    found = ask(f"study oracle-step {plr} --out kept")
     row = found["oracle"]["ndcg@10"]
     assert row["best"] >= row["fixed"] == pytest.approx(api.evaluate(plr).metrics["ndcg@10"]) == row["steps"][-1]
     assert "reads the truth" in found["label"] and len(row["steps"]) == 4
     assert json.loads((tmp_path / "kept" / "oracle_step.json").read_text())["oracle"] == found["oracle"]
-    said = call(f"evaluate {plr} --oracle-step").out
+    said = call(f"study oracle-step {plr}").out
     assert "Oracle (reads the truth" in " ".join(said.split())
-    refuses("not-a-reasoner", "evaluate @sasrec --oracle-step")
-    refuses("one-run-at-a-time", f"evaluate {plr} @sasrec --oracle-step", "--oracle-step")
+    refuses("not-a-reasoner", "study oracle-step @sasrec")
+    refuses("usage", f"study oracle-step {plr} @sasrec", "sasrec")
+    refuses("unknown-option", f"evaluate {plr} --oracle-step", "--oracle-step", "fullrank study oracle-step RUN")
 
 
 def test_the_curve(ask: Ask, call: Call, plr: Path) -> None:
-    found = ask(f"evaluate {plr} --step-curve --reasoning-steps 2")["curve"]
+    found = ask(f"study step-curve {plr} --reasoning-steps 2")["curve"]
     assert [row["label"] for row in found] == ["0", "1", "2", "adaptive, at most 2"]
     assert all(row["seconds"] > 0 and list(row["metrics"]) == ["ndcg@10"] for row in found)
     one = ask(f"evaluate {plr} --reasoning-steps 1")["metrics"]["ndcg@10"]
     assert found[1]["metrics"]["ndcg@10"] == pytest.approx(one)
-    assert "s / 1,000 users" in call(f"evaluate {plr} --step-curve --metric hit@5").out
+    assert "s / 1,000 users" in call(f"study step-curve {plr} --metric hit@5").out
 
 
 def test_every_budget(ask: Ask, refuses: Refuses, plr: Path, shop: Path, tmp_path: Path) -> None:
-    found = ask(f"evaluate {plr} --dial --reasoning-steps 1 --out .")["curve"]
+    found = ask(f"study dial {plr} --reasoning-steps 1 --out .")["curve"]
     assert [(row["streams"], row["label"]) for row in found] == [
         (m, label) for m in (1, 2) for label in ("0", "1", "adaptive, at most 1")
     ]
@@ -104,37 +105,38 @@ def test_every_budget(ask: Ask, refuses: Refuses, plr: Path, shop: Path, tmp_pat
         assert row["metrics"]["ndcg@10"] == pytest.approx(one["ndcg@10"])
     assert found[0]["metrics"] == found[3]["metrics"] and found[1]["metrics"] != found[4]["metrics"]
     assert json.loads((tmp_path / "dial.json").read_text())["curve"] == found
-    refuses("options-exclude-each", f"evaluate {plr} --reasoning-streams 1 --dial", "--reasoning-streams")
-    refuses("options-exclude-each", f"evaluate {plr} --step-curve --dial", "--step-curve and --dial")
-    refuses("no-reasoner", "evaluate @sasrec --dial", shop / "sasrec")
+    refuses("unknown-option", f"study dial {plr} --reasoning-streams 1", "--reasoning-streams")
+    refuses("options-exclude-each", f"study dial {plr} --set reasoning.streams=1", "reasoning.streams")
+    refuses("no-reasoner", "study dial @sasrec", shop / "sasrec")
 
 
 def test_hidden_events_of_one_run_and_of_two(ask: Ask, call: Call, shop: Path, plr: Path, tmp_path: Path) -> None:
-    found = ask(f"evaluate {plr} --drop 0.3,0.1 --out .")["shares"]
+    found = ask(f"study drop {plr} --shares 0.3,0.1 --out .")["shares"]
     assert [row["drop"] for row in found] == [0.0, 0.1, 0.3]
     assert found[0]["metrics"] == pytest.approx(api.evaluate(plr).metrics) and "dropped" not in found[0]["protocol"]
     assert found[2]["metrics"] == api.evaluate(plr, set=["drop=0.3"]).metrics
     assert EvaluationResult.load(tmp_path / "drop-0.1").metrics == found[1]["metrics"]
-    pairs = ask(f"evaluate @sasrec {plr} --drop 0.2 --metric ndcg@10")["shares"]
+    pairs = ask(f"study drop @sasrec {plr} --shares 0.2 --metric ndcg@10")["shares"]
     one, two = (api.evaluate(path, set=["drop=0.2"]).metrics["ndcg@10"] for path in (shop / "sasrec", plr))
     row = pairs[1]["metrics"]["ndcg@10"]
     assert (row["a"], row["b"]) == (one, two) and 0 < row["p"] <= 1
-    assert "hidden" in call(f"evaluate @sasrec {plr} --drop 0.2 --metric ndcg@10").out
-    assert "30%" in call(f"evaluate {plr} --drop 0.3").out
+    assert "hidden" in call(f"study drop @sasrec {plr} --shares 0.2 --metric ndcg@10").out
+    assert "30%" in call(f"study drop {plr} --shares 0.3").out
 
 
 @pytest.mark.parametrize(
     ("words", "code", "name"),
     [
-        ("--drop 1.5", "not-shares", "--drop 1.5"),
-        ("--drop many", "not-shares", "'many'"),
-        ("--drop 0.1 --set drop=0.2", "options-exclude-each", "--drop"),
-        ("--drop 0.1 --adaptive 5", "options-exclude-each", "--drop"),
-        ("--drop 0.1 --oracle-step", "options-exclude-each", "--drop and --oracle-step"),
+        ("--shares 1.5", "not-shares", "--shares 1.5"),
+        ("--shares many", "not-shares", "'many'"),
+        ("--shares 0.1 --set drop=0.2", "options-exclude-each", "--shares"),
+        ("--shares 0.1 --set reasoning.adaptive=5", "options-exclude-each", "--shares"),
+        ("--shares 0.1 --adaptive 5", "unknown-option", "--adaptive"),
+        ("", "usage", "--shares"),
     ],
 )
 def test_bad_studies_are_refused(refuses: Refuses, plr: Path, words: str, code: str, name: str) -> None:
-    refuses(code, f"evaluate {plr} {words}", name)
+    refuses(code, f"study drop {plr} {words}", name)
 
 
 def test_diagnose_says_what_reasoning_is_worth(ask: Ask, call: Call, plr: Path) -> None:

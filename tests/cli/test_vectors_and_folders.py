@@ -58,7 +58,7 @@ def test_users_and_filters(ask: Ask, refuses: Refuses, shop: Path, tmp_path: Pat
     assert {row["user"] for row in one["recommendations"]} == {users[0]}
     refuses("option-without-effect", f"{words} --items prices.csv", "--items")
     refuses("option-without-effect", f"recommend @sasrec --history {items[0]} --data @data", "--data")
-    refuses("option-without-effect", "recommend --url http://127.0.0.1:1 --filters a=b", "--filters")
+    refuses("unknown-option", "ask http://127.0.0.1:1 --filters a=b", "--filters")
 
 
 def test_similar_items(ask: Ask, call: Call, refuses: Refuses, shop: Path) -> None:

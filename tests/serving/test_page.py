@@ -147,6 +147,10 @@ def test_settings_are_asked_for_as_the_service_knows_them(open_page: Open, fake:
     assert change(lambda: page.select_option("#streams", "2"))["reasoning"] == {"steps": 0, "streams": 2}
     page.fill("#k", "5")
     assert change(lambda: page.press("#k", "Tab"))["k"] == 5 and len(shown(page)) == 5
+    page.fill("#min_score", "0.5")
+    assert change(lambda: page.press("#min_score", "Tab"))["min_score"] == 0.5 and "min_score=0.5" in page.url
+    page.fill("#min_score", "")
+    assert "min_score" not in change(lambda: page.press("#min_score", "Tab"))
     page.click("summary")
     assert change(lambda: page.select_option("#filter-0", "yes"))["filters"] == {"in_stock": True}
     assert change(lambda: page.check("#filter-1-2"))["filters"] == {"in_stock": True, "category": ["hair"]}

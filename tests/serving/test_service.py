@@ -1,11 +1,13 @@
 """The service over HTTP: lists as `recommend` gives them, events, filters, new items, users that are forgotten."""
 
+import json
 import time
 from pathlib import Path
 
 import pytest
 
 import fullrank as fr
+from fullrank.cli import main
 from fullrank.serving.client import Client
 from fullrank.serving.messages import Reasoning, RecommendRequest
 from fullrank.serving.model import ServedModel
@@ -46,6 +48,17 @@ def test_an_item_is_out_of_the_list_on_every_way(service: Client, shop: Shop) ->
             assert len(set(shown)) == full, "full while enough items remain"
             assert not set(shown) & set(history)
             assert all(law(item, service.call("GET", f"/v1/items/{item}")["columns"]) for item in shown), more
+
+
+def test_a_least_score(service: Client, shop: Shop, capsys: pytest.CaptureFixture[str]) -> None:
+    own = fr.recommend(shop.run, [HISTORY], k=9)
+    least, kept = (own["score"][4] + own["score"][5]) / 2, own["item"].to_list()[:5]
+    assert fr.recommend(shop.run, [HISTORY], k=9, min_score=least)["item"].to_list() == kept
+    assert items_of(service.recommend(history=HISTORY, k=9, min_score=least)) == kept
+    for words in (["recommend", str(shop.run.path)], ["ask", service.url]):
+        assert main([*words, "--history", ",".join(HISTORY), "--k", "9", f"--min-score={least}", "--json"]) == 0
+        said = json.loads(capsys.readouterr().out)
+        assert items_of({"items": said.get("recommendations") or said["answers"][0]["items"]}) == kept
 
 
 def test_seen_items_may_be_kept(service: Client, shop: Shop) -> None:

@@ -7,7 +7,10 @@ app (``app.command("train")(train)``). Its rules:
   look at arguments, then at folders, files and settings (`told_early`), before what loads torch.
 - Take the shared options of `cli.options` by name: `as_json: AsJson = False` (required of every verb) and
   `settings: Settings = None` for ``--set``. `--debug` is taken care of, before and after the verb.
-- An option that is a setting of a Spec is named, not declared: `app.command(cls=spec_options(SPEC, FLAGS))`.
+- An option that is a setting of a Spec is named, not declared: `app.command(cls=spec_options(SPEC, FLAGS))`; those of
+  lists are not even named: `app.command(cls=list_options())`.
+- A verb does one thing, so that no two of its options exclude each other; an option without effect is told by
+  `check_beside`. What was spelt otherwise before stands in `core/renamed.py`.
 - Open `output = Output(as_json)`; talk by `output.say`, `output.table`, `output.progress`; end with
   `output.finish({...})`, which prints the one JSON object when `--json` is given.
 - Raise `UserError` for what the caller can put right: `main` makes it one sentence and exit code 2. Give it a
@@ -45,7 +48,12 @@ VERBS = (
     "sweep",
     "scale",
     "evaluate",
+    "evaluate_lists",
+    "evaluate_log",
+    "study",
     "recommend",
+    "recommend_parts",
+    "ask",
     "similar",
     "vectors",
     "serve",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fullrank.cli.options import AsJson, Device, Overwrite, Settings, Split, check_out, chosen
+from fullrank.cli.options import AsJson, Device, Overwrite, Settings, Split, check_out
 from fullrank.cli.output import Output, seconds
 from fullrank.cli.told_early import check_runs, check_store
 from fullrank.core.errors import UserError
@@ -81,7 +81,6 @@ def cascade(
     fullrank cascade runs/sasrec runs/dcnv2 --context hour=20 --context weekday=6 --candidates 200
     fullrank cascade runs/sasrec runs/dcnv2 --split validation --blend 0.5
     """
-    which = chosen("--split", split, ("validation", "test"))
     if context and contexts is not None:
         raise UserError(
             "give the context by --context NAME=VALUE or by --context-table FILE, one of the two",
@@ -103,7 +102,7 @@ def cascade(
     with output.progress(f"cascade {retriever} {ranker}") as tick, warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # the notes say the same
         found = made.evaluate(
-            which, candidates=candidates, context=given, blend=blend, set=settings or (), progress=tick
+            split, candidates=candidates, context=given, blend=blend, set=settings or (), progress=tick
         )  # fmt: skip
     if out is not None:
         found.save(out)

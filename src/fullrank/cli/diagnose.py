@@ -19,7 +19,6 @@ from fullrank.cli.options import (
     Sample,
     Split,
     check_out,
-    chosen,
     find_store,
 )
 from fullrank.cli.output import Output, seconds
@@ -82,7 +81,6 @@ def diagnose(
     fullrank diagnose runs/sasrec --users 20000 --split validation --json
     fullrank diagnose runs/rankelastor --impressions 20000
     """
-    part = chosen("--split", split, ("validation", "test"))
     if out is not None and out.suffix != ".jsonl":
         raise UserError(
             f"--out {out} has the suffix {out.suffix!r}; the rows are written as .jsonl", code="unknown-suffix"
@@ -99,7 +97,7 @@ def diagnose(
     store = find_store(opened, data)
     with output.progress(f"diagnose {run}") as tick:
         found = api.diagnose(
-            opened, part, data=store, users=users, impressions=impressions, seed=seed, device=device, progress=tick
+            opened, split, data=store, users=users, impressions=impressions, seed=seed, device=device, progress=tick
         )  # fmt: skip
     found.save(where)
     spent = time.perf_counter() - begun

@@ -20,6 +20,7 @@ from fullrank.cli.in_shell import in_shell, options_of
 from fullrank.cli.output import only_json, print_json
 from fullrank.core.errors import MOST_SENTENCE, UserError, did_you_mean, install_extra, middle_cut
 from fullrank.core.log import printable
+from fullrank.core.renamed import called_now
 
 if TYPE_CHECKING:
     import typer
@@ -170,7 +171,8 @@ def _usage(error: Any, words: Sequence[str] = ()) -> Explained:
         known = [o for p in context.command.params for o in (*p.opts, *p.secondary_opts) if o.startswith("-")]
         setting = usual_setting(option) if context.command.name == "train" else None
         text = f"{name} has no option {option!r}"
-        text += did_you_mean(option, [*known, "--help", "--debug"]) if setting is None else f": write --set {setting}"
+        near = called_now(context.command.name, option) or did_you_mean(option, [*known, "--help", "--debug"])
+        text += near if setting is None else f": write --set {setting}"
         code = "unknown-option"
     else:
         text = _one_line(error.format_message()).rstrip(".")

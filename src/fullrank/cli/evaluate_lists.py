@@ -1,17 +1,42 @@
-"""`fullrank evaluate --lists`: recommendations made elsewhere, alone or beside a run, on the same users."""
+"""`fullrank evaluate-lists`: recommendations made elsewhere, alone or beside a run, on the same users."""
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-from fullrank.cli.evaluate_runs import Call, check_saved, compared, measured, with_metrics, with_paired
-from fullrank.cli.options import find_store
+import typer
+
+from fullrank.cli.evaluate_runs import (
+    Call,
+    EveryMetric,
+    Metrics,
+    Out,
+    check_saved,
+    compared,
+    measured,
+    open_runs,
+    with_metrics,
+    with_paired,
+)
+from fullrank.cli.options import (
+    AsJson,
+    Device,
+    ItemCol,
+    MovedStore,
+    Overwrite,
+    Settings,
+    Split,
+    UserCol,
+    column_names,
+    find_store,
+)
+from fullrank.cli.output import Output
 from fullrank.cli.print_evaluation import print_pair, print_single
+from fullrank.cli.told_early import check_runs
 from fullrank.core.errors import UserError
 from fullrank.core.files import jsonable
 
@@ -24,41 +49,72 @@ OF_ANSWERS = ("reasoning", "decoding", "popularity_discount")
 """Settings of how a model makes its lists."""
 
 
-def evaluate_lists(call: Call, lists: Path, columns: Mapping[str, str | None]) -> None:
-    """Measure, print, and save below `out`; with a run, the paired difference of the lists and the run."""
+def add(app: typer.Typer) -> None:
+    app.command("evaluate-lists")(evaluate_lists)
+
+
+def evaluate_lists(
+    lists: Annotated[Path, typer.Argument(metavar="FILE", help="Recommendations: user, item and rank or score.")],
+    run: Annotated[
+        Path | None,
+        typer.Argument(metavar="RUN", callback=check_runs, help="A run: print the paired difference FILE - RUN."),
+    ] = None,
+    split: Split = "test",
+    data: MovedStore = None,
+    metrics: Metrics = None,
+    out: Out = None,
+    device: Device = "auto",
+    user_col: UserCol = None,
+    item_col: ItemCol = None,
+    rank_col: Annotated[
+        str | None, typer.Option("--rank-col", metavar="NAME", help="Rank column of FILE.  [default: rank]")
+    ] = None,
+    score_col: Annotated[
+        str | None, typer.Option("--score-col", metavar="NAME", help="Score column, where FILE has no ranks.")
+    ] = None,
+    every: EveryMetric = False,
+    overwrite: Overwrite = False,
+    settings: Settings = None,
+    as_json: AsJson = False,
+) -> None:
+    """Measure lists made elsewhere, also beside a run.
+
+    They are measured on the users of a store (--data), or on those of a RUN, paired. --set changes how metrics are
+    computed, as in `fullrank evaluate`.
+
+    \b
+    fullrank evaluate-lists recommendations.csv --data data/shop
+    fullrank evaluate-lists recommendations.csv runs/sasrec --metric ndcg@10
+    """
+    if run is None and data is None:
+        raise UserError(
+            "lists are measured on the users of a store: name it with --data STORE, or name a RUN",
+            code="missing-store",
+        )
     from fullrank import api
 
     begun = time.perf_counter()
-    if call.runs and call.runs[0].spec.problem == "ranking":
+    columns = column_names(user_col=user_col, item_col=item_col, rank_col=rank_col, score_col=score_col)
+    runs = open_runs([run], metrics, settings)
+    call = Call(Output(as_json), runs, split, data, metrics or [], settings or [], out, device, overwrite, whole=every)
+    if runs and runs[0].spec.problem == "ranking":
         raise UserError(
-            f"{call.runs[0].path} predicts clicks, and lists are compared with a run that recommends items",
-            code="two-problems",
+            f"{run} predicts clicks, and lists are compared with a run that recommends items", code="two-problems"
         )
-    if not call.runs and call.data is None:
-        raise UserError(
-            "--lists are measured on the users of a store: name it with --data STORE, or name a RUN",
-            code="missing-store",
-        )
-    check_saved(call, ("a", "b") if call.runs else ("",))
+    check_saved(call, ("a", "b") if runs else ("",))
     both, paired = with_paired(call.metrics)
     changes = with_metrics(call, both)
     whole = any(change.startswith(("metrics", "ks")) for change in changes)
-    if not call.runs:
-        assert call.data is not None
-        found = api.evaluate_lists(lists, call.data, call.split, set=changes, **columns)
-        if call.out is not None:
-            found.save(call.out, overwrite=call.overwrite)
-        print_single(call.output, {"lists": lists}, found, time.perf_counter() - begun, whole=whole or call.whole)
+    alike = _alike(runs[0].spec.lists, changes) if runs else changes
+    theirs = api.evaluate_lists(lists, data or find_store(runs[0], data), split, set=alike, **columns)
+    if out is not None:
+        theirs.save(out / "b" if runs else out, overwrite=overwrite)
+    if not runs:
+        print_single(call.output, {"lists": lists}, theirs, time.perf_counter() - begun, whole=whole or every)
         return
-    (run,) = call.runs
-    ours = measured(replace(call, out=None if call.out is None else call.out / "a"), changes)[0]
-    theirs = api.evaluate_lists(
-        lists, find_store(run, call.data), call.split, set=_alike(run.spec.lists, changes), **columns
-    )
-    if call.out is not None:
-        theirs.save(call.out / "b", overwrite=call.overwrite)
+    ours = measured(replace(call, out=None if out is None else out / "a"), changes)[0]
     rows = compared(ours, theirs, paired, all_of_them=whole)
-    names = [str(run.path), str(lists)]
+    names = [str(runs[0].path), str(lists)]
     print_pair(call.output, names, [ours, theirs], rows, time.perf_counter() - begun, stand_in=bool(paired))
 
 

@@ -1,55 +1,71 @@
-"""`fullrank evaluate --log`: what a service's logged answers were worth, by version."""
+"""`fullrank evaluate-log`: what a service's logged answers were worth, by version."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
-from fullrank.cli.options import chosen
+import typer
+
+from fullrank.cli.evaluate_runs import Metrics, Out
+from fullrank.cli.options import (
+    AsJson,
+    EventTimeCol,
+    ItemCol,
+    Overwrite,
+    TimeUnit,
+    UserCol,
+    check_out,
+    column_names,
+)
 from fullrank.cli.output import Output, seconds
-from fullrank.core.errors import UserError
 from fullrank.core.files import jsonable
 
-WITHIN = 24.0
-"""Hours after an answer in which an event counts, where none are given."""
 
-
-def refuse_together(flags: Sequence[str], other: str, place: str = "leave them out") -> None:
-    """Raise `UserError` where there are options that say nothing beside another."""
-    if flags:
-        raise UserError(f"{', '.join(flags)} cannot be given with {other}: {place}", code="options-exclude-each")
+def add(app: typer.Typer) -> None:
+    app.command("evaluate-log")(evaluate_log)
 
 
 def evaluate_log(
-    output: Output,
-    log: Path,
-    events: Path | None,
-    within: float | None,
-    columns: str | None,
-    named: Mapping[str, str | None],
-    time_unit: str | None,
-    metrics: Sequence[str] | None,
-    out: Path | None,
+    log: Annotated[Path, typer.Argument(metavar="DIR", help="Where `fullrank serve --log DIR` logged its answers.")],
+    events: Annotated[Path, typer.Option("--events", metavar="FILE", help="What users did after the answers.")],
+    within: Annotated[
+        float, typer.Option("--within", metavar="HOURS", help="How long after an answer an event counts.")
+    ] = 24,
+    columns: Annotated[
+        str | None, typer.Option("--columns", metavar="USER,ITEM,TIME", help="All three columns of FILE in one word.")
+    ] = None,
+    user_col: UserCol = None,
+    item_col: ItemCol = None,
+    time_col: EventTimeCol = None,
+    time_unit: TimeUnit = None,
+    metrics: Metrics = None,
+    out: Out = None,
+    overwrite: Overwrite = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Join, print, and save below `out`. `columns` are all three in one word, `named` those of options of their own."""
+    """Measure answers that a service logged, by version.
+
+    Logged answers are joined with the events that followed them: hit, ndcg and mrr of each version, and the
+    differences between versions.
+
+    \b
+    fullrank evaluate-log answers --events events.parquet
+    fullrank evaluate-log answers --events events.csv --columns who,what,when --within 48 --out measured
+    """
+    check_out(out, overwrite, "logged_evaluation.json", "per_answer.parquet")
+    named = column_names(user_col=user_col, item_col=item_col, time_col=time_col)
+    if columns is not None:
+        named["columns"] = [name.strip() for name in columns.split(",")]
     from fullrank import api
     from fullrank.evaluation.logged import METRICS
 
-    if events is None:
-        raise UserError("--log needs --events FILE: what users did after the answers", code="no-events")
-    unit: Any = chosen("--time-unit", time_unit or "s", ("s", "ms", "us", "ns"))
-    if columns is not None and named:
-        raise UserError(
-            "columns are named twice, by --columns and by options of their own; keep one", code="given-twice"
-        )
-    names = {"columns": [name.strip() for name in columns.split(",")]} if columns is not None else named
+    output = Output(as_json)
     begun = time.perf_counter()
     found = api.evaluate_log(
-        log, events, within=WITHIN if within is None else within, metrics=metrics or METRICS,
-        time_unit=unit, **names,
-    )  # fmt: skip
+        log, events, within=within, metrics=metrics or METRICS, time_unit=time_unit or "s", **named
+    )
     if out is not None:
         found.save(out)
     measured = list(next(iter(found.versions.values())).metrics)

@@ -1,4 +1,5 @@
-"""What `fullrank evaluate` measures of one run or two: their metrics, or the paired difference."""
+"""What `fullrank evaluate` measures of one run or two, and the options that it shares with `evaluate-lists`,
+`evaluate-log` and `study`."""
 
 from __future__ import annotations
 
@@ -6,11 +7,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from fullrank.cli.options import check_out, find_store
 from fullrank.cli.output import Output
 from fullrank.cli.print_evaluation import print_pair, print_single
+from fullrank.cli.told_early import check_runs, check_settings
 from fullrank.core.errors import UserError
 from fullrank.problem import Problem
 
@@ -22,10 +26,25 @@ if TYPE_CHECKING:
 SAVED = ("evaluation.json", "per_user.parquet", "per_row.parquet")
 """What `EvaluationResult.save` may write."""
 
+Metrics = Annotated[
+    list[str] | None,
+    typer.Option("--metric", metavar="NAME", help="Compute this alone (ndcg, fair0.8, recall@50); may be repeated."),
+]
+Out = Annotated[
+    Path | None, typer.Option("--out", metavar="FOLDER", help="Save what is measured there, such as evaluation.json.")
+]
+OtherRun = Annotated[
+    Path | None,
+    typer.Argument(metavar="RUN2", callback=check_runs, help="A second run: print the paired difference RUN2 - RUN."),
+]
+EveryMetric = Annotated[
+    bool, typer.Option("--all", help="Print every metric; without it the main five (--json has all).")
+]
+
 
 @dataclass(frozen=True)
 class Call:
-    """What `fullrank evaluate` was asked for."""
+    """What a verb was asked for."""
 
     output: Output
     runs: list[Run]
@@ -100,14 +119,29 @@ def check_saved(call: Call, folders: Sequence[str] = ("",)) -> None:
     check_out(call.out, call.overwrite, *map(str, names))
 
 
-def check_problems(runs: list[Run]) -> None:
-    """Before minutes are spent on evaluations that could not be compared."""
+def open_runs(paths: Sequence[Path | None], metrics: Sequence[str] | None, settings: Sequence[str] | None) -> list[Run]:
+    """The runs of a call. Raises `UserError` for metrics and settings that they do not have, and for runs of two
+    kinds: before minutes are spent on evaluations that could not be compared."""
+    from fullrank.metrics.names import PAIRED, parse_metric
+
+    if metrics and any(setting.partition("=")[0].strip() == "metrics" for setting in settings or ()):
+        raise UserError("the metrics are given twice, by --metric and by --set metrics=; keep one", code="given-twice")
+    for name in metrics or ():
+        if "@" in name and not name.startswith(PAIRED):
+            parse_metric(name)
+    named = [path for path in paths if path is not None]
+    for path in named:
+        check_settings(path, settings or (), evaluation=True)
+    from fullrank.run import Run
+
+    runs = [Run.open(path) for path in named]
     if len({run.spec.problem for run in runs}) > 1:
         retrieval, ranking = sorted(runs, key=lambda run: run.spec.problem == "ranking")
         raise UserError(
             f"{retrieval.path} recommends items and {ranking.path} predicts clicks; compare two of the same kind",
             code="two-problems",
         )
+    return runs
 
 
 def measured(call: Call, changes: list[str], what: str = "") -> list[EvaluationResult]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fullrank.cli.options import AsJson, Device, MovedStore, Split, chosen, find_store
+from fullrank.cli.options import AsJson, Device, MovedStore, Split, find_store
 from fullrank.cli.output import Output
 from fullrank.cli.told_early import check_runs
 from fullrank.core.errors import UserError
@@ -46,7 +46,6 @@ def attention(
     fullrank attention runs/softmax runs/focused
     fullrank attention runs/focused --user 17 --split validation
     """
-    part = chosen("--split", split, ("validation", "test"))
     from fullrank import api
     from fullrank.run import Run
 
@@ -55,13 +54,13 @@ def attention(
     if len({run.manifest["data"]["split_fingerprint"] for run in opened}) > 1:
         raise UserError("the runs were trained on different splits; give runs of one store", code="different-splits")
     cases: list[Explanation] = [
-        api.explain(run, user, part, data=find_store(run, data), device=device) for run in opened
+        api.explain(run, user, split, data=find_store(run, data), device=device) for run in opened
     ]
     longest = max(cases, key=lambda one: len(one.items))
     events = [_event(n, opened, cases, longest) for n in range(1, len(longest.items) + 1)]
     target = _item(opened[0], longest.target)
     _print(output, opened, cases, target, events)
-    output.finish({"user": longest.name, "split": part, "target": target, "events": events})
+    output.finish({"user": longest.name, "split": split, "target": target, "events": events})
 
 
 def _item(run: Run, item: int) -> dict[str, Any]:

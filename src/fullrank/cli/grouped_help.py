@@ -17,9 +17,13 @@ VERBS = {
     "Begin": ("demo", "doctor", "list", "show", "schema"),
     "Data": ("download", "prepare", "prepare-impressions", "subset", "encode"),
     "Train": ("train", "pretrain", "fisher", "finetune", "calibrate", "sweep", "tune", "scale", "grow"),
-    "Evaluate and explain": ("evaluate", "diagnose", "attention", "report", "verify"),
-    "Answer": ("recommend", "similar", "vectors", "predict", "cascade", "serve", "keys", "export"),
-}
+    "Evaluate and explain": (
+        "evaluate", "evaluate-lists", "evaluate-log", "study", "diagnose", "attention", "report", "verify",
+    ),
+    "Answer": (
+        "recommend", "recommend-parts", "ask", "similar", "vectors", "predict", "cascade", "serve", "keys", "export",
+    ),
+}  # fmt: skip
 """Heading -> verbs, in the order of `fullrank --help`."""
 EVERY = "In every verb"
 OPTIONS = {
@@ -28,11 +32,7 @@ OPTIONS = {
         "--user-col", "--item-col", "--time-col", "--time-unit", "--rating-col", "--weight-col", "--type-col",
         "--label", "--columns", "--separator",
     ),
-    "A service": ("--url", "--user", "--key"),
-    "Models that reason": (
-        "--reasoning-steps", "--reasoning-streams", "--adaptive", "--patience", "--step-curve", "--dial",
-        "--oracle-step",
-    ),
+    "Models that reason": ("--reasoning-steps", "--reasoning-streams", "--adaptive", "--patience"),
     EVERY: ("--set", "--json", "--help"),
 }  # fmt: skip
 """Heading -> options. A heading with a single option in a verb is left out there."""

@@ -8,14 +8,15 @@ imports none.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import inspect
 import json
 import re
 import types
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
 
 import typer
 from typer.core import TyperCommand
@@ -39,7 +40,6 @@ Settings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="PATH=VALUE", help="Change one setting, such as a.b=3; may be repeated."),
 ]
-Split = Annotated[str, typer.Option("--split", metavar="validation|test", help="Which part of the store is measured.")]
 MovedStore = Annotated[
     Path | None,
     typer.Option(
@@ -48,8 +48,8 @@ MovedStore = Annotated[
 ]
 EVALUATION = "fullrank.evaluation.spec:Evaluation"
 REASONING = {
-    "reasoning.steps": "--reasoning-steps", "reasoning.streams": "--reasoning-streams", "reasoning.adaptive": "",
-    "reasoning.patience": "",
+    "reasoning.steps": "--reasoning-steps", "reasoning.streams": "--reasoning-streams",
+    "reasoning.adaptive": "--adaptive", "reasoning.patience": "--patience",
 }  # fmt: skip
 """The inference budget of a model that reasons, for `spec_options(EVALUATION, REASONING)`."""
 Sample = Annotated[
@@ -58,6 +58,9 @@ Sample = Annotated[
 Impressions = Annotated[
     int | None,
     typer.Option("--impressions", metavar="N", help="Impressions of the sample, of ranking models.  [default: 4096]"),
+]
+OutTable = Annotated[
+    Path | None, typer.Option("--out", metavar="FILE", help="Write them there (.parquet, .csv or .jsonl).")
 ]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what is at --out already.")]
 Separator = Annotated[
@@ -72,17 +75,9 @@ Device = Annotated[
         "--device", metavar="auto|cpu|cuda|...", help="Where the model runs; auto is a CUDA device where there is one."
     ),
 ]
-ColumnFilters = Annotated[
+History = Annotated[
     list[str] | None,
-    typer.Option(
-        "--filters",
-        metavar="NAME=VALUE",
-        help="Only items whose column has this value, or of numbers 'NAME>=VALUE', 'NAME<=VALUE'; may be repeated.",
-    ),
-]
-ItemTable = Annotated[
-    Path | None,
-    typer.Option("--items", metavar="FILE", help="Item columns for --filters, beside those that the run keeps."),
+    typer.Option("--history", metavar="ID,ID,...", help="Items of one user, oldest first; may be repeated."),
 ]
 UserStore = Annotated[
     Path | None,
@@ -117,6 +112,21 @@ RunFolder = Annotated[
 ]
 
 
+UserCol = Annotated[
+    str | None, typer.Option("--user-col", metavar="NAME", help="User column of FILE.  [default: user_id]")
+]
+ItemCol = Annotated[
+    str | None, typer.Option("--item-col", metavar="NAME", help="Item column of FILE.  [default: item_id]")
+]
+TimeCol = Annotated[
+    str | None,
+    typer.Option("--time-col", metavar="NAME", help="Time column of FILE.  [default: timestamp, else order of rows]"),
+]
+EventTimeCol = Annotated[
+    str | None, typer.Option("--time-col", metavar="NAME|none", help="Time column of --events.  [default: timestamp]")
+]
+
+
 def engine_settings(
     engine: str | None, parts: int | None, master: str | None, ray: str | None, workers: int | None
 ) -> dict[str, Any]:
@@ -126,11 +136,10 @@ def engine_settings(
     """
     typed = {"engine": engine, "parts": parts, "master": master, "ray": ray, "workers": workers}
     named = {name: value for name, value in typed.items() if value is not None}
-    if engine is not None:
-        chosen("--engine", engine, ("embedded", "spark", "ray"))
+    chosen("--engine", engine or "embedded", ("embedded", "spark", "ray"))
     for name, owner in (("master", "spark"), ("ray", "ray"), ("workers", "embedded")):
-        if name in named and (engine or "embedded") != owner:
-            raise UserError(f"--{name} is about --engine {owner}: give that too", code="option-without-effect")
+        there = owner if (engine or "embedded") == owner else None
+        check_beside(f"--engine {owner}", there, **{name: typed[name]})
     return named
 
 
@@ -168,15 +177,19 @@ def root(
     """
 
 
-def check_out(out: Path | None, overwrite: bool, *names: str) -> None:
+def check_out(out: Path | None, overwrite: bool, *names: str, suffixes: Sequence[str] = ()) -> None:
     """Raise `UserError` where a verb would replace a file without --overwrite, or write into prepared data.
 
-    `out` is what --out names: a file, or the folder of the files `names`. Call it before any work is done.
+    `out` is what --out names: a file with one of the `suffixes`, or the folder of the files `names`. Call it before any
+    work is done.
     """
+    check_beside("--out", out, overwrite=overwrite or None)
     if out is None:
-        if overwrite:
-            raise UserError("--overwrite is about --out, which is not given", code="option-without-effect")
         return
+    if suffixes and out.suffix not in suffixes:
+        raise UserError(
+            f"--out {out} has the suffix {out.suffix!r}; allowed: {', '.join(suffixes)}", code="unknown-suffix"
+        )
     from fullrank.data.manifest import require_no_store
 
     require_no_store(out, "output")
@@ -201,11 +214,58 @@ def chosen(name: str, value: str, allowed: tuple[str, ...]) -> Any:
     return value
 
 
+if TYPE_CHECKING:
+    SplitName = Literal["validation", "test"]
+    UnitName = Literal["s", "ms", "us", "ns"]
+else:  # typer would say what is allowed, and not what is nearest
+    SplitName = UnitName = str
+Split = Annotated[
+    SplitName,
+    typer.Option(
+        "--split", metavar="validation|test", help="Which part of the store is measured.",
+        callback=lambda split: chosen("--split", split, ("validation", "test")),
+    ),
+]  # fmt: skip
+TimeUnit = Annotated[
+    UnitName | None,
+    typer.Option(
+        "--time-unit", metavar="UNIT", help="Of numbers in it: s, ms, us, ns.  [default: s]",
+        callback=lambda unit: unit and chosen("--time-unit", unit, ("s", "ms", "us", "ns")),
+    ),
+]  # fmt: skip
+
+
+def check_beside(owner: str, there: object, **typed: object) -> None:
+    """Raise `UserError` for an option that was typed without the one that it is about."""
+    name = next((name for name, value in typed.items() if value is not None), None)
+    if name is not None and there is None:
+        raise UserError(
+            f"--{name.replace('_', '-')} is about {owner}, which is not given", code="option-without-effect"
+        )
+
+
+def column_names(**typed: str | None) -> dict[str, Any]:
+    """The columns that were typed, as keywords of the library; the word `none` is no column of times."""
+    named = {name: value for name, value in typed.items() if value is not None}
+    return named | ({"time_col": None} if named.get("time_col") == "none" else {})
+
+
 def find_store(run: Run, data: Path | None) -> Path:
     """The folder of the store that a run was trained on, or --data; `UserError` where it is not there."""
     from fullrank.run import store_path
 
     return store_path(run) if data is None else data
+
+
+class Setting(NamedTuple):
+    """A setting that has an option of its own."""
+
+    spec: type[Spec]
+    flag: str
+    form: tuple[Any, str] | None = None
+    """The type that it is typed in and what the help shows of it, where the field's type does not say."""
+    choice: bool = False
+    """Whether a word that the help does not show is refused when it is typed, and not by the Spec."""
 
 
 def spec_options(spec: str, flags: Mapping[str, str]) -> type[TyperCommand]:
@@ -214,7 +274,15 @@ def spec_options(spec: str, flags: Mapping[str, str]) -> type[TyperCommand]:
     `spec` is `module:Class`. `flags` says the option of each dotted path; an empty one is the setting's own name with
     dashes (`k_core`: `--k-core`). An error sentence that names such a setting names its option instead.
     """
-    named = {path: flag or f"--{path.rpartition('.')[2].replace('_', '-')}" for path, flag in flags.items()}
+    return with_settings(lambda: {
+        path: Setting(spec_of(spec), flag or f"--{path.rpartition('.')[2].replace('_', '-')}")
+        for path, flag in flags.items()
+    })  # fmt: skip
+
+
+def with_settings(make: Callable[[], dict[str, Setting]]) -> type[TyperCommand]:
+    """A class of commands with an option for each setting; they are made when somebody looks at them."""
+    settings = functools.cache(make)
 
     class WithSettings(GroupedCommand):
         context_class = typer.Context
@@ -226,7 +294,7 @@ def spec_options(spec: str, flags: Mapping[str, str]) -> type[TyperCommand]:
             if not self._complete:
                 self._complete = True
                 place = next((n for n, one in enumerate(self._list) if one.name in LAST), len(self._list))
-                self._list[place:place] = _options(spec, named)
+                self._list[place:place] = _options(settings())
             return self._list
 
         @params.setter
@@ -234,8 +302,8 @@ def spec_options(spec: str, flags: Mapping[str, str]) -> type[TyperCommand]:
             self._list = declared
 
         def invoke(self, context: Any) -> Any:
-            typed = {path: context.params.pop(_name(path)) for path in named}
-            nullable = {path for path in named if _nullable(_field(_spec(spec), path)[0])}
+            typed = {path: context.params.pop(_name(path)) for path in settings()}
+            nullable = {path for path, setting in settings().items() if _nullable(_field(setting.spec, path)[0])}
             context.obj = {
                 path: None if value == "none" and path in nullable else value
                 for path, value in typed.items()
@@ -244,7 +312,7 @@ def spec_options(spec: str, flags: Mapping[str, str]) -> type[TyperCommand]:
             try:
                 return super().invoke(context)
             except UserError as error:
-                raise UserError(in_options(str(error), named, context.obj), code=error.code) from error
+                raise UserError(in_options(str(error), _flags(settings()), context.obj), code=error.code) from error
 
     return WithSettings
 
@@ -284,27 +352,35 @@ def in_options(sentence: str, flags: Mapping[str, str], typed: Iterable[str] = (
     return sentence
 
 
-def _options(spec: str, flags: Mapping[str, str]) -> list[Any]:
+def _flags(settings: Mapping[str, Setting]) -> dict[str, str]:
+    return {path: setting.flag for path, setting in settings.items()}
+
+
+def _options(settings: Mapping[str, Setting]) -> list[Any]:
     """The parameters of a command, made by typer from a function with such a signature."""
 
     def carrier(**typed: Any) -> None: ...
 
     carrier.__signature__ = inspect.Signature([  # type: ignore[attr-defined]
-        _option(path, flag, _spec(spec), flags) for path, flag in flags.items()
+        _option(path, setting, _flags(settings)) for path, setting in settings.items()
     ])  # fmt: skip
     app = typer.Typer(add_completion=False)
     app.command()(carrier)
     return list(typer.main.get_command(app).params)
 
 
-def _option(path: str, flag: str, spec: type[Spec], flags: Mapping[str, str]) -> inspect.Parameter:
-    field, owner = _field(spec, path)
-    kind, metavar = _type(field)
+def _option(path: str, setting: Setting, flags: Mapping[str, str]) -> inspect.Parameter:
+    field, owner = _field(setting.spec, path)
+    kind, metavar = setting.form or _type(field)
     limits = [] if owner else field.metadata  # another kind may stand there, with limits of its own
     lowest, highest = (next((getattr(m, key) for m in limits if hasattr(m, key)), None) for key in ("ge", "le"))
     if _nullable(field):
         metavar = f"{metavar}|none"
-    info = typer.Option(flag, metavar=metavar, help=_help(field, owner, kind, flags), min=lowest, max=highest)
+    allowed = tuple(metavar.split("|")) if metavar and setting.choice else ()
+    callback = (lambda word: word and chosen(setting.flag, word, allowed)) if len(allowed) > 1 else None
+    names = [setting.flag, *([f"-{path}"] if len(path) == 1 else [])]
+    text = _help(field, owner, kind, flags)
+    info = typer.Option(*names, metavar=metavar, help=text, min=lowest, max=highest, callback=callback)
     annotation: Any = Annotated[kind if kind is bool else kind | None, info]
     default = False if kind is bool else None  # None: not typed; the default is the Spec's
     return inspect.Parameter(_name(path), inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
@@ -324,7 +400,8 @@ def _help(field: FieldInfo, owner: str | None, kind: Any, flags: Mapping[str, st
     return f"{text}  [default: {shown}{f' ({owner})' if owner else ''}]"
 
 
-def _spec(name: str) -> type[Spec]:
+def spec_of(name: str) -> type[Spec]:
+    """The Spec `module:Class`, without torch where that is not loaded."""
     from fullrank.core.specs_alone import ask_alone
 
     module, _, cls = name.partition(":")

@@ -8,9 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
-from fullrank.cli.options import AsJson, Device, Overwrite, RunFolder, check_out, find_store
+from fullrank.cli.options import AsJson, Device, OutTable, Overwrite, RunFolder, check_out, find_store
 from fullrank.cli.output import Output, seconds
-from fullrank.core.errors import UserError
+from fullrank.core.tables import SUFFIXES
 
 SHOWN = 10
 """Rows printed where there is no --out."""
@@ -25,9 +25,7 @@ def predict(
     impressions: Annotated[
         Path, typer.Argument(metavar="FILE", help="Impressions with the columns that the model reads; no label needed.")
     ],
-    out: Annotated[
-        Path | None, typer.Option("--out", metavar="FILE", help="Write them there (.parquet, .csv or .jsonl).")
-    ] = None,
+    out: OutTable = None,
     column: Annotated[str, typer.Option("--column", metavar="NAME", help="Name of the new column.")] = "probability",
     list_separator: Annotated[
         str | None,
@@ -58,13 +56,7 @@ def predict(
     fullrank predict runs/rankelastor today.csv --column ctr
     fullrank predict runs/din today.csv --list-separator '|' --out predictions.csv
     """
-    from fullrank.core.tables import SUFFIXES
-
-    if out is not None and out.suffix not in SUFFIXES:
-        raise UserError(
-            f"--out {out} has the suffix {out.suffix!r}; allowed: {', '.join(SUFFIXES)}", code="unknown-suffix"
-        )
-    check_out(out, overwrite)
+    check_out(out, overwrite, suffixes=SUFFIXES)
     from fullrank import api
     from fullrank.run import Run
 

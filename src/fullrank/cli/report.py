@@ -19,7 +19,6 @@ from fullrank.cli.options import (
     Settings,
     Split,
     check_out,
-    chosen,
 )
 from fullrank.cli.output import Output, seconds
 from fullrank.cli.told_early import check_runs, check_settings
@@ -70,12 +69,7 @@ def report(
     fullrank report runs/* --out report.html --set seen=exclude
     fullrank report runs/rankmixer runs/rankelastor --out clicks.html
     """
-    part = chosen("--split", split, ("validation", "test"))
-    if out.suffix not in (".html", ".htm"):
-        raise UserError(
-            f"--out {out} has the suffix {out.suffix!r}; the page is written as .html", code="unknown-suffix"
-        )
-    check_out(out, overwrite)
+    check_out(out, overwrite, suffixes=(".html", ".htm"))
     for run in runs:
         check_settings(run, settings or (), evaluation=True)
     from fullrank import api
@@ -84,7 +78,7 @@ def report(
     begun = time.perf_counter()
     with output.stages() as tell:
         found = api.report(
-            runs, out, data=data, split=part, users=users, impressions=impressions,
+            runs, out, data=data, split=split, users=users, impressions=impressions,
             set=settings or (), evaluations=_loaded(evaluations or []), tell=tell, device=device,
         )  # fmt: skip
     _print(output, found, out, time.perf_counter() - begun)

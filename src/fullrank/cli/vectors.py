@@ -8,10 +8,9 @@ from typing import Annotated
 import typer
 
 from fullrank.cli.ids import user_ids
-from fullrank.cli.options import AsJson, Device, Overwrite, RunFolder, UserStore, check_out
+from fullrank.cli.options import AsJson, Device, Overwrite, RunFolder, UserCol, UserStore, check_beside, check_out
 from fullrank.cli.output import Output
 from fullrank.cli.told_early import check_store
-from fullrank.core.errors import UserError
 
 SUFFIXES = (".parquet", ".jsonl")
 """A CSV file has no arrays."""
@@ -29,9 +28,7 @@ def vectors(
         typer.Option("--users", metavar="ID,ID,...|FILE", help="Vectors of these users, in place of those of items."),
     ] = None,
     data: UserStore = None,
-    user: Annotated[
-        str | None, typer.Option("--user-col", metavar="NAME", help="User column of FILE.  [default: user_id]")
-    ] = None,
+    user: UserCol = None,
     overwrite: Overwrite = False,
     device: Device = "auto",
     as_json: AsJson = False,
@@ -45,14 +42,8 @@ def vectors(
     fullrank vectors runs/sasrec --out items.parquet
     fullrank vectors runs/sasrec --users users.parquet --data data/shop --out users-vectors.parquet
     """
-    if out.suffix not in SUFFIXES:
-        raise UserError(
-            f"--out {out} has the suffix {out.suffix!r}; allowed: {', '.join(SUFFIXES)}", code="unknown-suffix"
-        )
-    check_out(out, overwrite)
-    for flag, given in (("--data", data), ("--user-col", user)):
-        if given is not None and users is None:
-            raise UserError(f"{flag} is about --users, which is not given", code="option-without-effect")
+    check_out(out, overwrite, suffixes=SUFFIXES)
+    check_beside("--users", users, data=data, user_col=user)
     check_store(data)
     from fullrank import api
     from fullrank.core.tables import write_table

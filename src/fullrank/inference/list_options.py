@@ -1,8 +1,9 @@
-"""ListOptions: what one asks of a list, declared once for Python and a service.
+"""ListOptions: what one asks of a list, declared once for Python, a service and the command line.
 
-A field that is added here is a keyword of `recommend`, `recommend_parts` and `Cascade.recommend` and, in `ListChoices`,
-a key of a service's request; `fullrank recommend` still declares its own options for them. Functions take them as
-`**options: Unpack[ListKeywords]`, and hand on the one object that `ListOptions.of` made of them, checked.
+A field that is added here is a keyword of `recommend`, `recommend_parts` and `Cascade.recommend`, an option of
+`fullrank recommend` and `recommend-parts` (`cli/list_options.py`) and, in `ListChoices`, a key of a service's request
+and an option of `fullrank ask`. Functions take them as `**options: Unpack[ListKeywords]`, and hand on the one object
+that `ListOptions.of` made of them, checked.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class ListChoices(BaseModel):
 
     model_config = ConfigDict(arbitrary_types_allowed=True, use_attribute_docstrings=True)
 
-    k: int = Field(10, ge=1, le=MOST)
+    k: int = 10
     """Length of each list."""
     seen: SeenPolicy = "exclude"
     """Whether the history's own items may be recommended."""
@@ -49,13 +50,15 @@ class ListChoices(BaseModel):
     allow: SkipValidation[ItemLists] = None
     """The only items that may be recommended."""
     filters: SkipValidation[ColumnFilters] = None
-    """Columns of items and what they must hold: a value, a list of values, or {"min": x, "max": y}."""
+    """Columns of items and what they must hold: a value, one of several, or numbers from a least to a largest."""
     titles: bool = False
     """Whether items come with their titles."""
+    min_score: float | None = Field(None, strict=True, allow_inf_nan=False)
+    """Score below which items are left out."""
 
     def shown(self, ids: Int[np.ndarray, "*n"], scores: Float[np.ndarray, "*n"]) -> Bool[np.ndarray, "*n"]:
-        """Which places of ranked lists are shown: those that are filled."""
-        return ids >= 0
+        """Which places of ranked lists are shown: those that are filled, with `min_score` at least."""
+        return (ids >= 0) & (True if self.min_score is None else scores >= self.min_score)
 
 
 class ListOptions(ListChoices, Spec):
@@ -88,7 +91,7 @@ class ListOptions(ListChoices, Spec):
     @field_validator("k", mode="before")
     @classmethod
     def _whole(cls, k: Any) -> int:
-        if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
+        if isinstance(k, bool) or not isinstance(k, int | np.integer) or not 1 <= k <= MOST:
             raise UserError(f"k must be at least 1, a whole number, not {brief(k)}", code="invalid-list-length")
         return int(k)
 
@@ -130,6 +133,7 @@ class ListKeywords(TypedDict, total=False):
     allow: ItemLists
     filters: ColumnFilters
     titles: bool
+    min_score: float | None
     item_table: Any
     budget: BudgetInput
     decoding: DecodingInput

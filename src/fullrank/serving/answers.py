@@ -1,4 +1,4 @@
-"""Answer log: what was recommended to whom, as Parquet files for later evaluation (`fullrank evaluate --log`).
+"""Answer log: what was recommended to whom, as Parquet files for later evaluation (`fullrank evaluate-log`).
 
 A row per answer goes into a buffer, which costs the event loop an append; a thread of its own writes the buffer as a
 part, a Parquet file that is whole or absent, every `rows` answers or `seconds` seconds and when the log is closed. A

@@ -17,7 +17,7 @@ class Client:
     """Calls of one service. `key` is an API key where it asks for one; threads may share a client."""
 
     def __init__(self, url: str, *, key: str | None = None, timeout: float = 10.0):
-        """Raises `UserError` for what is no http(s) address."""
+        """Raises `UserError` for what is no http(s) address, and for a key that no header can hold."""
         if not isinstance(url, str) or not url.startswith(("http://", "https://")):
             raise UserError(
                 f"url={brief(url, 80)} is no address of a service; give one such as http://127.0.0.1:8000",
@@ -26,6 +26,10 @@ class Client:
         self.url = url.rstrip("/")
         self._headers = {"content-type": "application/json"}
         if key is not None:
+            if not (isinstance(key, str) and key.isascii() and key.isprintable()):
+                raise UserError(
+                    "key= is no API key; `fullrank keys add` makes one of letters and digits", code="not-a-key"
+                )
             self._headers["authorization"] = f"Bearer {key}"
         # only what may be sent twice is sent again
         self._pool = urllib3.PoolManager(timeout=timeout, retries=urllib3.Retry(2, redirect=0, backoff_factor=0.2))

@@ -1,0 +1,61 @@
+"""`fullrank ask`: the lists of a service, for one of its users or for histories."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from fullrank.cli.list_options import check_lists, list_options
+from fullrank.cli.options import AsJson, History, given
+from fullrank.cli.output import Output
+from fullrank.core.errors import UserError
+
+
+def add(app: typer.Typer) -> None:
+    app.command("ask", cls=list_options("ListChoices", without=("filters",)))(ask)
+
+
+def ask(
+    context: typer.Context,
+    url: Annotated[str, typer.Argument(metavar="URL", help="Address of the service (`fullrank serve`).")],
+    user: Annotated[
+        str | None, typer.Option("--user", metavar="ID", help="A user whose events the service has stored.")
+    ] = None,
+    history: History = None,
+    key: Annotated[
+        str | None, typer.Option("--key", metavar="KEY", envvar="FULLRANK_KEY", help="An API key of the service.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Ask a service for recommendations.
+
+    \b
+    fullrank ask http://127.0.0.1:8000 --user 42 --k 5
+    fullrank ask http://127.0.0.1:8000 --history 2,3,5 --exclude 11,12
+    """
+    if (user is None) == (history is None):
+        raise UserError(
+            "give --user ID or --history ID,ID,...: one of the two",
+            code="missing-option" if user is None else "options-exclude-each",
+        )
+    check_lists(given(context))
+    from fullrank.serving.client import Client
+
+    output = Output(as_json)
+    lists: dict[str, Any] = given(context) | {"titles": True}
+    lists |= {name: _words(lists[name]) for name in ("exclude", "allow") if name in lists}
+    asked = [{"user": user}] if history is None else [{"history": _words(text)} for text in history]
+    client = Client(url, key=key)
+    answers = [client.recommend(**one, **lists) for one in asked]
+    for number, answer in enumerate(answers):
+        rows = [
+            [at, str(one["item"]), one["score"], one.get("title") or ""] for at, one in enumerate(answer["items"], 1)
+        ]
+        title = f"version {answer['version']}" if len(answers) == 1 else f"user {number}, version {answer['version']}"
+        output.table(["rank", "item", "score", "title"], rows, title=title)
+    output.finish({"url": url, "k": lists.get("k", 10), "answers": answers})
+
+
+def _words(text: str) -> list[str]:
+    return [word.strip() for word in text.split(",") if word.strip()]

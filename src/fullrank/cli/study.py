@@ -1,0 +1,238 @@
+"""`fullrank study`: a run measured again and again: with events hidden (`drop`), at each user's best step
+(`oracle-step`) and over all steps (`step-curve`, `dial`)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fullrank.cli.evaluate_runs import (
+    Call,
+    Metrics,
+    OtherRun,
+    Out,
+    check_saved,
+    compared,
+    measured,
+    open_runs,
+    with_metrics,
+)
+from fullrank.cli.options import (
+    EVALUATION,
+    REASONING,
+    AsJson,
+    Device,
+    MovedStore,
+    Overwrite,
+    RunFolder,
+    Settings,
+    Split,
+    check_out,
+    find_store,
+    given,
+    shortcuts,
+    spec_options,
+)
+from fullrank.cli.output import Output, seconds
+from fullrank.cli.print_evaluation import print_curve, print_hidden, print_oracle
+from fullrank.core.errors import UserError
+from fullrank.core.files import jsonable, write_json
+
+if TYPE_CHECKING:
+    from fullrank.run import Run
+
+MOST_SHARES = 100
+"""Shares that `drop` takes."""
+OF_STEPS = {
+    "oracle-step": "Stop every user at their best step: a ceiling.\n\nIt reads the truth, and is no result of a model.",
+    "step-curve": "Measure accuracy and time by reasoning steps.\n\nSeconds are those of 1,000 users.",
+    "dial": "Measure every budget: the step curve by streams.",
+}
+"""Studies of reasoning steps, and what their help says."""
+
+
+def add(app: typer.Typer) -> None:
+    group = typer.Typer(help=study.__doc__, rich_markup_mode=None, no_args_is_help=True)
+    steps, streams, *adaptive = REASONING.items()
+    group.command("drop", cls=spec_options(EVALUATION, dict([steps, streams])))(drop)
+    for name, text in OF_STEPS.items():
+        flags = dict([steps, *adaptive] if name == "dial" else REASONING)
+        text += f"\n\n\b\nfullrank study {name} runs/plr"
+        group.command(name, help=text, cls=spec_options(EVALUATION, flags))(over_steps)
+    app.add_typer(group, name="study")
+
+
+def study() -> None:
+    """Measure a run by hidden events or reasoning steps.
+
+    All verbs take --json.
+
+    \b
+    fullrank study drop runs/sasrec runs/plr --shares 0.1,0.2,0.3
+    fullrank study oracle-step runs/plr
+    fullrank study step-curve runs/plr
+    fullrank study dial runs/plr
+    """
+
+
+def drop(
+    context: typer.Context,
+    run: RunFolder,
+    shares: Annotated[
+        str, typer.Option("--shares", metavar="SHARE,...", help="Shares of each history that are hidden, beside none.")
+    ],
+    other: OtherRun = None,
+    split: Split = "test",
+    data: MovedStore = None,
+    metrics: Metrics = None,
+    out: Out = None,
+    device: Device = "auto",
+    overwrite: Overwrite = False,
+    settings: Settings = None,
+    as_json: AsJson = False,
+) -> None:
+    """Measure with shares of each history hidden.
+
+    The same events are hidden for every run. Of two runs it prints the paired differences.
+
+    \b
+    fullrank study drop runs/sasrec --shares 0.1,0.2,0.3
+    fullrank study drop runs/sasrec runs/plr --shares 0.2 --metric ndcg@10
+    """
+    changes = shortcuts(given(context), settings)
+    hidden, runs = read_shares(shares, changes), open_runs([run, other], metrics, settings)
+    call = Call(Output(as_json), runs, split, data, metrics or [], changes, out, device, overwrite)
+    check_saved(call, [f"drop-{share:g}" for share in hidden])
+    _finish(call, lambda changes: _hidden(call, hidden, changes))
+
+
+def over_steps(
+    context: typer.Context,
+    run: RunFolder,
+    split: Split = "test",
+    data: MovedStore = None,
+    metrics: Metrics = None,
+    out: Out = None,
+    device: Device = "auto",
+    overwrite: Overwrite = False,
+    settings: Settings = None,
+    as_json: AsJson = False,
+) -> None:
+    """Measure the study that the verb names, and save it below `out`."""
+    changes, name = shortcuts(given(context), settings), str(context.command.name)
+    runs, file = open_runs([run], metrics, settings), f"{name.replace('-', '_')}.json"
+    call = Call(Output(as_json), runs, split, data, metrics or [], changes, out, device, overwrite)
+    check_out(out, overwrite, file)
+
+    def measure(changes: list[str]) -> dict[str, Any]:
+        found = _oracle(call, changes) if name == "oracle-step" else _curve(call, changes, every=name == "dial")
+        if out is not None:
+            write_json(out / file, jsonable(found))
+        return found
+
+    _finish(call, measure)
+
+
+def _finish(call: Call, measure: Callable[[list[str]], dict[str, Any]]) -> None:
+    _ = [run.spec.lists for run in call.runs]  # refuses a ranking model
+    begun = time.perf_counter()
+    found = measure(with_metrics(call))
+    spent = time.perf_counter() - begun
+    call.output.say(f"{call.split} split; in {seconds(spent)}")
+    call.output.finish({"runs": [str(run.path) for run in call.runs], **found, "seconds": round(spent, 3)})
+
+
+def read_shares(text: str, changes: list[str]) -> list[float]:
+    """`0.1,0.2` as shares, ascending and each once, after 0. Raises `UserError` for what is none."""
+    if any(change.partition("=")[0].strip() in ("drop", "reasoning.adaptive") for change in changes):
+        raise UserError(
+            "--shares says which parts are hidden, of whole evaluations: leave drop and adaptive out of --set",
+            code="options-exclude-each",
+        )
+    try:
+        shares = {float(word) for word in text.split(",")}
+    except ValueError:
+        raise UserError(
+            f"--shares {text!r} is no list of shares; write it as --shares 0.1,0.2,0.3", code="not-shares"
+        ) from None
+    if len(shares) > MOST_SHARES:
+        raise UserError(
+            f"--shares names {len(shares):,} shares, each of which is an evaluation: give at most {MOST_SHARES}",
+            code="too-many-shares",
+        )
+    for share in shares:
+        if not 0 <= share < 1:
+            raise UserError(
+                f"--shares {share:g}: a share is at least 0 and below 1, such as --shares 0.1,0.2,0.3",
+                code="not-shares",
+            )
+    return sorted({0.0, *shares})
+
+
+def _hidden(call: Call, shares: list[float], changes: list[str]) -> dict[str, Any]:
+    """Of each share, the metrics of the run or the differences of the two."""
+    rows: list[dict[str, Any]] = []
+    for share in shares:
+        out = None if call.out is None else call.out / f"drop-{share:g}"
+        both = measured(replace(call, out=out), [*changes, f"drop={share}"], f", {share:.0%} hidden")
+        if len(both) == 1:
+            rows.append({"drop": share, **both[0].dump()})
+        else:
+            named = any(change.startswith(("metrics", "ks")) for change in changes)
+            made = compared(both[0], both[1], [], all_of_them=named)
+            rows.append({"drop": share, "metrics": {c.metric: c.dump() for c in made}, "protocol": both[0].protocol})
+    print_hidden(call.output, call.runs, rows)
+    return {"shares": rows}
+
+
+def _oracle(call: Call, changes: list[str]) -> dict[str, Any]:
+    from fullrank import api
+    from fullrank.evaluation.reasoning_steps import LABEL
+
+    (run,) = call.runs
+    store = find_store(run, call.data)
+    with call.output.progress(f"evaluate {run.path} after every step") as tick:
+        found = api.oracle_step(run, call.split, data=store, set=changes, device=call.device, progress=tick)
+    print_oracle(call.output, found)
+    return {"oracle": {one.metric: one.dump() for one in found}, "label": LABEL}
+
+
+def _curve(call: Call, changes: list[str], *, every: bool) -> dict[str, Any]:
+    """Over the steps, in the streams that are set; with `every` in one stream, in two, and so on to those trained."""
+    from fullrank import api
+
+    (run,) = call.runs
+    store = find_store(run, call.data)
+    named = any(change.partition("=")[0].strip() == "metrics" for change in changes)
+    own = run.spec.lists.override(*changes)
+    names = [str(name) for name in own.names()] if named else [own.selection]
+    found: list[Any] = []
+    for streams in _streams(run, changes) if every else [[]]:
+        with call.output.progress(f"evaluate {run.path} over its steps{', '.join(['', *streams])}") as tick:
+            found += api.step_curve(
+                run, call.split, data=store, set=[*changes, *streams], metrics=names, device=call.device, progress=tick
+            )
+    print_curve(call.output, found, names)
+    return {"curve": [one.dump() | {"label": one.label} for one in found]}
+
+
+def _streams(run: Run, changes: list[str]) -> list[list[str]]:
+    """One setting for each number of streams that the run can answer with."""
+    if any(change.partition("=")[0].strip() == "reasoning.streams" for change in changes):
+        raise UserError(
+            "dial goes through the numbers of streams itself: leave reasoning.streams out of --set",
+            code="options-exclude-each",
+        )
+    from fullrank.models.sequential.model import Recommender
+
+    model = run.spec.model
+    reasoner: Any = model.reasoner if isinstance(model, Recommender) else None
+    if reasoner is None:
+        raise UserError(
+            f"{run.path} does not reason, so there is nothing to dial; give a run with a reasoner", code="no-reasoner"
+        )
+    return [[f"reasoning.streams={count}"] for count in range(1, getattr(reasoner, "streams", 1) + 1)]
