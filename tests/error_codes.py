@@ -3,8 +3,6 @@
 Read from the source text: the computed parts of an f-string stand as {...}.
 """
 
-from __future__ import annotations
-
 import ast
 import json
 from collections.abc import Iterator

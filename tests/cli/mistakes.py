@@ -3,8 +3,6 @@
 ``python tests/cli/mistakes.py`` writes ``mistakes.md`` anew; test_mistakes.py types every line again and compares.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

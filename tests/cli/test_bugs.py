@@ -3,8 +3,6 @@
 A catch-all in a verb, or below it, would make a sentence and exit code 2 of it, and this fails.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from unittest.mock import Mock
 

@@ -1,7 +1,5 @@
 """`evaluate`: one run, two runs, and what may not be compared."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`fullrank evaluate-log`: the answers of a service, by version."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import polars as pl

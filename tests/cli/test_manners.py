@@ -1,7 +1,5 @@
 """What a person sees of every verb: a word at once, whole lines in a pipe, time said in plain words, help in groups."""
 
-from __future__ import annotations
-
 import ast
 import os
 import re

@@ -1,7 +1,5 @@
 """Ranking models from the command line: train, evaluate one or two, predict, tune and sweep."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import polars as pl

@@ -1,7 +1,5 @@
 """`recommend`: external ids in, ranked external ids with titles out."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import polars as pl

@@ -1,7 +1,5 @@
 """`fullrank recommend-parts`, and `evaluate` in parts."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import polars as pl

@@ -1,7 +1,5 @@
 """`study`, and `evaluate` and `recommend` of a run that reasons: budget, ceiling, curve, and hidden events."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """`recommend --users --filter`, `similar`, `vectors`, `grow` and `export --to folder` on one tiny market."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Ladders from files: both kinds of tables and the rows of a sweep, and a sentence for what is wrong in them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The folder of codes: whole or absent, and every kind of damage is one sentence."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from pathlib import Path

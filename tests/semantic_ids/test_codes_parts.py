@@ -1,7 +1,5 @@
 """Parts of a learner of codes beside their slow twins: nearest codeword, k-means, the engines of OPQ, tuples."""
 
-from __future__ import annotations
-
 import sys
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Vectors of items: the wording, the cache, the file, the reduction, and the packaged model."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
