@@ -284,9 +284,7 @@ class Catalog:
         return self.frame[name]
 
 
-def kept_column(
-    frame: pl.DataFrame, name: str, what: str, dtype: type[pl.DataType], inner: type[pl.DataType] | None, how: str
-) -> pl.Series:
+def kept_column(frame: pl.DataFrame, name: str, what: str, dtype: Any, inner: Any, how: str) -> pl.Series:
     """A column of items that training made of them: `what` ("codes") of every item. `how` says what makes it.
 
     Raises `UserError` where it is missing, lacks values, or is of another type.
