@@ -155,7 +155,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 def test_the_map_is_that_of_the_tree() -> None:
     text = text_of("docs/map.md")
     assert text.endswith(make_map.listing(make_map.SOURCE)), "docs/map.md is old: run python docs/make_map.py"
-    named = {p for p in re.findall(r"`([a-z_/0-9]+/|[a-z_/0-9]+\.py)`", text)}
+    named = set(re.findall(r"`([a-z_/0-9]+/|[a-z_/0-9]+\.py)`", text))
     lost = [p for p in sorted(named) if not any((root / p).exists() for root in (ROOT, make_map.SOURCE))]
     assert len(named) > 40 and not lost, f"docs/map.md names what is not there: {lost}"
 

@@ -113,10 +113,10 @@ def test_every_combination_learns(spec: Recommender) -> None:
 
 
 SHORT = GRU(dropout=0.0)
-LAST = Generate(targets="last")
-MIXED = Negatives(count=6, in_batch=1)
 VARIANTS = {
-    "seq2seq": Recommender(dim=8, max_length=8, items=Semantic(), task=LAST, encoder=Seq2Seq(layers=1, dropout=0.0)),
+    "seq2seq": Recommender(
+        dim=8, max_length=8, items=Semantic(), task=Generate(targets="last"), encoder=Seq2Seq(layers=1, dropout=0.0)
+    ),
     "horizons": Recommender(dim=8, task=NextItem(horizons=3), encoder=SHORT),
     "features": Recommender(dim=8, items=Features(**EXAMPLES["features"]), encoder=SHORT),
     "weighting": Recommender(dim=8, weighting=InversePopularity(), encoder=SHORT),
@@ -129,7 +129,7 @@ VARIANTS = {
         encoder=SHORT,
     ),
     "hstu": Recommender(dim=8, max_length=8, encoder=Transformer(layers=1, attention=HSTU(), dropout=0.0)),
-    "in_batch": Recommender(dim=8, loss=SampledSoftmax(negatives=MIXED), encoder=SHORT),
+    "in_batch": Recommender(dim=8, loss=SampledSoftmax(negatives=Negatives(count=6, in_batch=1)), encoder=SHORT),
 }
 
 
