@@ -67,6 +67,10 @@ class Import:
     """Inside a function or under TYPE_CHECKING: it does not run when the module is imported."""
 
 
+Imports = dict[str, list[Import]]
+"""Module -> its imports."""
+
+
 def modules(root: Path) -> dict[str, Path]:
     """Dotted name below the package (`data.loader`; a package is `data.__init__`) -> file."""
     return {".".join(file.relative_to(root).with_suffix("").parts): file for file in sorted(root.rglob("*.py"))}
@@ -89,7 +93,7 @@ def faults(root: Path) -> list[str]:
 
 
 @cache
-def imports_below(root: Path) -> dict[str, list[Import]]:
+def imports_below(root: Path) -> Imports:
     """Every import of the package at `root`, by module; read once in a process."""
     files = {name: ast.parse(file.read_text(encoding="utf-8")) for name, file in modules(root).items()}
     return {name: list(imports_of(tree, f"{root.name}.{name}")) for name, tree in files.items()}
@@ -145,7 +149,7 @@ def _inner(package: str, item: Import) -> str | None:
     return item.target.removeprefix(package + ".") if item.target.startswith(package + ".") else None
 
 
-def _arrows(package: str, imports: dict[str, list[Import]]) -> Iterator[str]:
+def _arrows(package: str, imports: Imports) -> Iterator[str]:
     for name, items in imports.items():
         here = room_of(name)
         if here not in LEVEL:
@@ -172,7 +176,7 @@ def _level_inside(outer: str, layers: tuple[str, ...], module: str) -> tuple[int
     return next(((level, inner) for level, layer in enumerate(layers) if inner in layer.split()), None)
 
 
-def _cycles(package: str, imports: dict[str, list[Import]]) -> Iterator[str]:
+def _cycles(package: str, imports: Imports) -> Iterator[str]:
     """Rooms of one layer may see each other in one direction only."""
     edges: dict[str, set[str]] = {}
     for name, items in imports.items():
@@ -188,14 +192,14 @@ def _cycles(package: str, imports: dict[str, list[Import]]) -> Iterator[str]:
             yield f"{room}: a cycle of rooms in one layer leads back to it ({', '.join(sorted(reached))})"
 
 
-def _lightning(imports: dict[str, list[Import]]) -> Iterator[str]:
+def _lightning(imports: Imports) -> Iterator[str]:
     for name, items in imports.items():
         for item in items:
             if item.target.split(".")[0] in LIGHTNING and room_of(name) != "training":
                 yield f"{name}:{item.line}: imports {item.target}: only training/ imports Lightning"
 
 
-def _heavy(package: str, imports: dict[str, list[Import]]) -> Iterator[str]:
+def _heavy(package: str, imports: Imports) -> Iterator[str]:
     for name in imports:
         banned = LIGHT.get(room_of(name), set())
         if name not in MAY_BE_HEAVY:
@@ -204,7 +208,7 @@ def _heavy(package: str, imports: dict[str, list[Import]]) -> Iterator[str]:
                     yield f"{name}: importing it loads {top} (by way of {way}); import that inside a function"
 
 
-def _loaded(package: str, name: str, imports: dict[str, list[Import]]) -> dict[str, str]:
+def _loaded(package: str, name: str, imports: Imports) -> dict[str, str]:
     """External packages that run when a module is imported -> the module of ours that imports each."""
     outside: dict[str, str] = {}
     seen, front = set[str](), _runs(name, imports)
@@ -220,7 +224,7 @@ def _loaded(package: str, name: str, imports: dict[str, list[Import]]) -> dict[s
     return outside
 
 
-def _runs(target: str, imports: dict[str, list[Import]]) -> set[str]:
+def _runs(target: str, imports: Imports) -> set[str]:
     """The modules that run when `target` (a module, or a name in one) is imported: itself and its packages."""
     parts = target.split(".")
     prefixes = ["", *(".".join(parts[: n + 1]) for n in range(len(parts)))]

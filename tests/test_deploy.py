@@ -21,6 +21,7 @@ from fullrank.serving.keys import SCOPES, scope_of
 from fullrank.serving.stores import STORES
 
 ROOT = Path(__file__).resolve().parent.parent
+PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 DEPLOY, WORKFLOW = ROOT / "deploy", ROOT / ".github" / "workflows" / "image.yml"
 COMPOSE: dict[str, Any] = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
 SERVE: dict[str, Any] = COMPOSE["services"]["serve"]
@@ -71,12 +72,11 @@ def test_the_image_copies_what_is_there_and_lets_nothing_else_in() -> None:
 
 
 def test_the_image_installs_by_the_constraints_what_has_that_name() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     installs = [part for line in of("RUN") for part in line.split("&&") if "pip install" in part]
     assert len(installs) == 2 and all("-c constraints.txt" in part for part in installs)
     (extras,) = re.findall(r'"\.\[([a-z,]+)\]"', installs[1])
-    assert set(extras.split(",")) <= set(project["optional-dependencies"]) and "serve" in extras
-    oldest = tuple(map(int, project["requires-python"].removeprefix(">=").split(".")))
+    assert set(extras.split(",")) <= set(PROJECT["optional-dependencies"]) and "serve" in extras
+    oldest = tuple(map(int, PROJECT["requires-python"].removeprefix(">=").split(".")))
     version = re.search(r"^python:(\d+)\.(\d+)-slim@", of("FROM")[0])
     assert version is not None and tuple(map(int, version.groups())) >= oldest
     index = re.search(r"TORCH_CPU := (\S+)", (ROOT / "Makefile").read_text())
@@ -91,9 +91,7 @@ def test_the_image_is_not_root_and_says_whether_it_is_ready() -> None:
     compile(words[2], "HEALTHCHECK", "exec")
     found = re.search(r"http://127\.0\.0\.1:(\d+)(/\w+)", words[2])
     assert found is not None and found[1] == port and scope_of("GET", found[2]) is None
-    assert (
-        json.loads(of("ENTRYPOINT")[0])[0] in tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
-    )
+    assert json.loads(of("ENTRYPOINT")[0])[0] in PROJECT["scripts"]
     assert json.loads(of("VOLUME")[0]) == of("WORKDIR")[-1:] == ["/data"]
 
 

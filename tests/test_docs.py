@@ -2,7 +2,7 @@
 
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,21 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 OWN_KINDS = {"elu_linear"}
 """Kinds that docs/adding.md makes."""
+
+
+def text_of(page: Path | str) -> str:
+    return (ROOT / page).read_text(encoding="utf-8")
+
+
+def each_page(check: Callable[[Path], None]) -> Callable[[pytest.Subtests], None]:
+    """A test of every page, each of them a subtest."""
+
+    def test(subtests: pytest.Subtests) -> None:
+        for page in PAGES:
+            with subtests.test(page.relative_to(ROOT).as_posix()):
+                check(page)
+
+    return test
 
 
 def blocks(text: str, language: str) -> list[str]:
@@ -75,12 +90,9 @@ def check_settings(words: list[str], settings: list[str]) -> None:
     own = [setting.removeprefix("source.") for setting in settings if setting.startswith("source.")]
     if verb == "train" and what in kinds("recipes"):
         find_experiment(what).override(*settings)
-    elif verb == "prepare":
-        Prepare().override(*(setting for setting in settings if not setting.startswith("source.")))
-        if own:
-            find(what, "data.sources")().override(*own)
-    elif verb == "prepare-impressions":
-        Schema(fields=("a",), time="t").override(*(s for s in settings if not s.startswith("source.")))
+    elif verb in ("prepare", "prepare-impressions"):
+        spec = Prepare() if verb == "prepare" else Schema(fields=("a",), time="t")
+        spec.override(*(setting for setting in settings if not setting.startswith("source.")))
         if own:
             find(what, "data.sources")().override(*own)
     elif verb == "download" and settings:
@@ -92,18 +104,16 @@ def check_settings(words: list[str], settings: list[str]) -> None:
         (RankingEvaluation() if of_clicks else Evaluation()).override(*settings)
 
 
-def test_commands(subtests: pytest.Subtests) -> None:
-    for page in PAGES:
-        with subtests.test(page.relative_to(ROOT).as_posix()):
-            for words in commands(page.read_text(encoding="utf-8")):
-                check_command(words)
+@each_page
+def test_commands(page: Path) -> None:
+    for words in commands(text_of(page)):
+        check_command(words)
 
 
-def test_python_compiles(subtests: pytest.Subtests) -> None:
-    for page in PAGES:
-        with subtests.test(page.relative_to(ROOT).as_posix()):
-            for block in blocks(page.read_text(encoding="utf-8"), "python"):
-                compile(block, str(page), "exec")
+@each_page
+def test_python_compiles(page: Path) -> None:
+    for block in blocks(text_of(page), "python"):
+        compile(block, str(page), "exec")
 
 
 def test_the_readme_example_runs(
@@ -114,40 +124,38 @@ def test_the_readme_example_runs(
     frame = pl.DataFrame({"user_id": np.repeat(np.arange(40), 8), "item_id": items, "timestamp": np.arange(320)})
     frame.write_parquet(tmp_path / "events.parquet")
     monkeypatch.chdir(tmp_path)
-    (example,) = blocks((ROOT / "README.md").read_text(encoding="utf-8"), "python")
+    (example,) = blocks(text_of("README.md"), "python")
     assert len([line for line in example.splitlines() if line]) == 5
     exec(compile(example, "README.md", "exec"), {})
     shown = capsys.readouterr().out
     assert "'ndcg@10'" in shown and "rank" in shown
 
 
-def test_yaml_parses(subtests: pytest.Subtests) -> None:
-    for page in PAGES:
-        with subtests.test(page.relative_to(ROOT).as_posix()):
-            for block in blocks(page.read_text(encoding="utf-8"), "yaml"):
-                tree = yaml.safe_load(block)
-                if "model" in tree and "recipe" in tree:
-                    Experiment.parse(tree)
-                elif "fields" in tree:
-                    Schema.parse(tree)
-                elif "axes" in tree and ("base" in tree or "cells" in tree):
-                    assert Grid.parse(tree).jobs()
-                elif "space" in tree:
-                    assert Search.parse(tree).jobs()
+@each_page
+def test_yaml_parses(page: Path) -> None:
+    for block in blocks(text_of(page), "yaml"):
+        tree = yaml.safe_load(block)
+        if "model" in tree and "recipe" in tree:
+            Experiment.parse(tree)
+        elif "fields" in tree:
+            Schema.parse(tree)
+        elif "axes" in tree and ("base" in tree or "cells" in tree):
+            assert Grid.parse(tree).jobs()
+        elif "space" in tree:
+            assert Search.parse(tree).jobs()
 
 
-def test_links_lead_somewhere(subtests: pytest.Subtests) -> None:
-    for page in PAGES:
-        with subtests.test(page.relative_to(ROOT).as_posix()):
-            for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text(encoding="utf-8")):
-                if not target.startswith("http"):
-                    assert (page.parent / target).exists(), f"{page.name} links to {target}, which does not exist"
+@each_page
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)[^)]*\)", text_of(page)):
+        if not target.startswith("http"):
+            assert (page.parent / target).exists(), f"{page.name} links to {target}, which does not exist"
 
 
 def test_the_map_is_that_of_the_tree() -> None:
-    text = (ROOT / "docs" / "map.md").read_text(encoding="utf-8")
+    text = text_of("docs/map.md")
     assert text.endswith(make_map.listing(make_map.SOURCE)), "docs/map.md is old: run python docs/make_map.py"
-    named = {p for p in re.findall(r"`([a-z_/0-9]+/|[a-z_/0-9]+\.py)`", text)}
+    named = set(re.findall(r"`([a-z_/0-9]+/|[a-z_/0-9]+\.py)`", text))
     lost = [p for p in sorted(named) if not any((root / p).exists() for root in (ROOT, make_map.SOURCE))]
     assert len(named) > 40 and not lost, f"docs/map.md names what is not there: {lost}"
 
@@ -156,14 +164,14 @@ def test_every_decision_and_guide_page_is_listed() -> None:
     for index, folder, prefix in (
         ("index.md", "guide", "guide/"), ("index.md", "results", "results/"), ("decisions/index.md", "decisions", ""),
     ):  # fmt: skip
-        text = (ROOT / "docs" / index).read_text(encoding="utf-8")
+        text = text_of(ROOT / "docs" / index)
         listed = "\n".join(blocks(text, "{toctree}")).splitlines()
         for page in (ROOT / "docs" / folder).glob("*.md"):
             assert page.name == "index.md" or prefix + page.stem in listed, f"{index} does not list {page.name}"
 
 
 def test_the_reference_has_every_public_name() -> None:
-    text = (ROOT / "docs" / "reference.md").read_text(encoding="utf-8")
+    text = text_of("docs/reference.md")
     named = re.findall(r"^\.\. auto(?:function|class):: fullrank\.(\w+)$", text, re.M)
     assert sorted(named) == sorted(set(fullrank.__all__) - set(fullrank._RENAMED))
     for old, new in fullrank._RENAMED.items():
@@ -174,7 +182,7 @@ def test_the_reference_has_every_public_name() -> None:
 
 
 def test_the_table_of_processors_is_that_of_the_results() -> None:
-    text, table = make_benchmark_table.PAGE.read_text(encoding="utf-8"), make_benchmark_table.table()
+    text, table = text_of(make_benchmark_table.PAGE), make_benchmark_table.table()
     assert f"{make_benchmark_table.BEGIN}\n{table}\n{make_benchmark_table.END}" in text, (
         "the table is old: run python docs/make_benchmark_table.py"
     )
@@ -182,14 +190,14 @@ def test_the_table_of_processors_is_that_of_the_results() -> None:
 
 
 def test_the_table_of_recipes_is_that_of_the_results() -> None:
-    text = (ROOT / "docs" / "guide" / "which_recipe.md").read_text(encoding="utf-8")
+    text = text_of("docs/guide/which_recipe.md")
     assert make_recipe_table.table() in text, "the table is old: run python docs/make_recipe_table.py"
     numbers = re.findall(r"\| (\.\d{4}) ", make_recipe_table.table())
     assert len(numbers) >= 19 and set(make_recipe_table.RECIPES) <= set(kinds("recipes"))
 
 
 def test_every_recipe_of_recommenders_is_in_the_guide() -> None:
-    text = (ROOT / "docs" / "guide" / "which_recipe.md").read_text(encoding="utf-8")
+    text = text_of("docs/guide/which_recipe.md")
     recommenders = {k for k in kinds("recipes") if find_experiment(k).problem == "retrieval"}
     assert {k for k in recommenders if f"`{k}`" not in text} == set()
 

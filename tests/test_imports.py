@@ -15,6 +15,7 @@ from house import measures
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src" / "fullrank"
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 # Import name -> distribution that brings it, where the names differ.
 DISTRIBUTIONS = {
     "yaml": "pyyaml",
@@ -81,9 +82,8 @@ def test_no_public_name_is_also_a_module() -> None:
 
 
 def test_every_third_party_import_is_declared() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    core = {_name(line) for line in project["dependencies"]}
-    optional = project["optional-dependencies"]
+    core = {_name(line) for line in PROJECT["dependencies"]}
+    optional = PROJECT["optional-dependencies"]
     extras = {_name(line) for lines in optional.values() for line in lines}
     served = {_name(line) for line in optional["serve"]}
     for lazy, allowed in ((False, core), (True, core | extras)):
@@ -110,21 +110,15 @@ def test_kernels_are_imported_where_triton_is() -> None:
             assert not asked or (item.lazy and name == "ops.kernels"), f"{name} imports {item.target}"
 
 
-def test_every_extra_is_imported() -> None:
+def test_every_extra_and_every_dependency_is_imported() -> None:
     """An extra that nothing imports installs what cannot be used; the command line names the same packages."""
     from fullrank.cli.errors import EXTRAS
 
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    extras = {(_name(line), extra) for extra, lines in project["optional-dependencies"].items() for line in lines}
+    extras = {(_name(line), extra) for extra, lines in PROJECT["optional-dependencies"].items() for line in lines}
     imported = {DISTRIBUTIONS.get(top, top) for lazy in (False, True) for top in externals(SOURCE, lazy=lazy)}
     assert [name for name, _ in sorted(extras) if name not in imported | BY_NAME] == []
     assert {(DISTRIBUTIONS.get(top, top), extra) for top, extra in EXTRAS.items()} == extras
-
-
-def test_every_dependency_is_imported() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    imported = {DISTRIBUTIONS.get(top, top) for lazy in (False, True) for top in externals(SOURCE, lazy=lazy)}
-    assert {_name(line) for line in project["dependencies"]} <= imported | BY_NAME
+    assert {_name(line) for line in PROJECT["dependencies"]} <= imported | BY_NAME
 
 
 def _name(requirement: str) -> str:

@@ -112,23 +112,24 @@ def test_every_combination_learns(spec: Recommender) -> None:
     assert float(better.float().mean()) < 0.6 * (V - 1) / 2, "hardly better than chance"
 
 
-LAST = Generate(targets="last")
-MIXED = Negatives(count=6, in_batch=1)
+SHORT = GRU(dropout=0.0)
 VARIANTS = {
-    "seq2seq": Recommender(dim=8, max_length=8, items=Semantic(), task=LAST, encoder=Seq2Seq(layers=1, dropout=0.0)),
-    "horizons": Recommender(dim=8, task=NextItem(horizons=3), encoder=GRU(dropout=0.0)),
-    "features": Recommender(dim=8, items=Features(**EXAMPLES["features"]), encoder=GRU(dropout=0.0)),
-    "weighting": Recommender(dim=8, weighting=InversePopularity(), encoder=GRU(dropout=0.0)),
-    "penalty": Recommender(dim=8, penalties=(LogDet(weight=1e-2),), encoder=GRU(dropout=0.0)),
+    "seq2seq": Recommender(
+        dim=8, max_length=8, items=Semantic(), task=Generate(targets="last"), encoder=Seq2Seq(layers=1, dropout=0.0)
+    ),
+    "horizons": Recommender(dim=8, task=NextItem(horizons=3), encoder=SHORT),
+    "features": Recommender(dim=8, items=Features(**EXAMPLES["features"]), encoder=SHORT),
+    "weighting": Recommender(dim=8, weighting=InversePopularity(), encoder=SHORT),
+    "penalty": Recommender(dim=8, penalties=(LogDet(weight=1e-2),), encoder=SHORT),
     "debiased": Recommender(
         dim=8,
         loss=small("bce"),
         weighting=R2Rec(),
         penalties=(DROS(), ReSN(), LogDet(user_weight=1e-4)),
-        encoder=GRU(dropout=0.0),
+        encoder=SHORT,
     ),
     "hstu": Recommender(dim=8, max_length=8, encoder=Transformer(layers=1, attention=HSTU(), dropout=0.0)),
-    "in_batch": Recommender(dim=8, loss=SampledSoftmax(negatives=MIXED), encoder=GRU(dropout=0.0)),
+    "in_batch": Recommender(dim=8, loss=SampledSoftmax(negatives=Negatives(count=6, in_batch=1)), encoder=SHORT),
 }
 
 

@@ -223,8 +223,11 @@ class Window(Spec):
 '''
 
 
+Install = Callable[[str, str], None]
+
+
 @pytest.fixture
-def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
     """Puts a package into a temporary folder of sys.path, whose `Window` is an attention of that name."""
 
     def install(text: str, name: str) -> None:
@@ -237,7 +240,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str,
     return install
 
 
-def test_a_third_party_component_joins_its_room(installed: Callable[[str, str], None]) -> None:
+def test_a_third_party_component_joins_its_room(installed: Install) -> None:
     assert "window" not in kinds("attention")
     installed(WINDOW, "window")
     assert "window" in kinds("attention")
@@ -250,13 +253,13 @@ def test_a_third_party_component_joins_its_room(installed: Callable[[str, str], 
         whole.override("attention={kind: window, reech: 3}")
 
 
-def test_an_entry_point_that_is_no_spec_is_refused(installed: Callable[[str, str], None]) -> None:
+def test_an_entry_point_that_is_no_spec_is_refused(installed: Install) -> None:
     installed("class Window: ...\n", "window")
     with refused("invalid-entry-point", "attention: ", "'window'", "their_parts.Window"):
         Whole().override("attention=window")
 
 
-def test_an_entry_point_may_not_take_a_name_that_is_taken(installed: Callable[[str, str], None]) -> None:
+def test_an_entry_point_may_not_take_a_name_that_is_taken(installed: Install) -> None:
     text = WINDOW.replace('"window"', '"softmax"')
     installed(text, "softmax")
     with refused("declared-twice", "attention: ", "'softmax'", "their_parts:Window"):

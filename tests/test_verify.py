@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import polars as pl
@@ -14,6 +15,8 @@ from refusals import refused
 from seals import as_format_2, reseal, unsealed
 from tests.training.clicks import shop
 from tests.training.conftest import tiny
+
+Copied = Callable[[str, str], Path]
 
 
 @pytest.fixture(scope="module")
@@ -36,6 +39,11 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {path.name: path for path in home.iterdir() if (path / "manifest.json").is_file()}
 
 
+@pytest.fixture
+def copied(folders: dict[str, Path], tmp_path: Path) -> Copied:
+    return lambda name, place: Path(shutil.copytree(folders[name], tmp_path / place))
+
+
 KINDS = {"store": "store", "impressions": "store of impressions", "codes": "codes", "run": "run"}
 
 
@@ -49,11 +57,11 @@ def test_a_whole_folder_is_told_to_be_whole(name: str, folders: dict[str, Path])
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_one_flipped_bit_in_any_file_is_found(name: str, folders: dict[str, Path], tmp_path: Path) -> None:
+def test_one_flipped_bit_in_any_file_is_found(name: str, folders: dict[str, Path], copied: Copied) -> None:
     files = [path.name for path in folders[name].iterdir() if path.is_file() and path.name != "manifest.json"]
     assert len(files) >= 2
     for file in files:
-        folder = Path(shutil.copytree(folders[name], tmp_path / file))
+        folder = copied(name, file)
         data = bytearray((folder / file).read_bytes())
         data[len(data) // 2] ^= 1
         (folder / file).write_bytes(bytes(data))
@@ -64,19 +72,19 @@ def test_one_flipped_bit_in_any_file_is_found(name: str, folders: dict[str, Path
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_a_missing_file_and_a_changed_manifest_are_found(name: str, folders: dict[str, Path], tmp_path: Path) -> None:
-    folder = Path(shutil.copytree(folders[name], tmp_path / "folder"))
+def test_a_missing_file_and_a_changed_manifest_are_found(name: str, copied: Copied) -> None:
+    folder = copied(name, "folder")
     gone = next(path for path in sorted(folder.iterdir()) if path.is_file() and path.name != "manifest.json")
     gone.unlink()
     assert {one.name: one.state for one in fr.verify(folder).files}[gone.name] == "missing"
-    folder = Path(shutil.copytree(folders[name], tmp_path / "other"))
+    folder = copied(name, "other")
     tree = json.loads((folder / "manifest.json").read_text())
     (folder / "manifest.json").write_text(json.dumps(tree | {"fullrank": "9.9"}))
     assert fr.verify(folder).files[0].state == "differs"
 
 
-def test_what_the_readers_refuse_is_told_though_the_hashes_agree(folders: dict[str, Path], tmp_path: Path) -> None:
-    folder = Path(shutil.copytree(folders["run"], tmp_path / "run"))
+def test_what_the_readers_refuse_is_told_though_the_hashes_agree(copied: Copied) -> None:
+    folder = copied("run", "run")
     spec = json.loads((folder / "spec.json").read_text())
     (folder / "spec.json").write_text(json.dumps(spec | {"speed": 3}))
     found = fr.verify(reseal(folder, sizes=True))
@@ -85,8 +93,8 @@ def test_what_the_readers_refuse_is_told_though_the_hashes_agree(folders: dict[s
         found.require_ok()
 
 
-def test_a_checkpoint_is_read(folders: dict[str, Path], tmp_path: Path) -> None:
-    folder = Path(shutil.copytree(folders["run"], tmp_path / "run"))
+def test_a_checkpoint_is_read(copied: Copied) -> None:
+    folder = copied("run", "run")
     state = next((folder / "checkpoints").glob("step-*/optimizer.safetensors"))
     data = bytearray(state.read_bytes())
     data[-1] ^= 1
@@ -94,13 +102,13 @@ def test_a_checkpoint_is_read(folders: dict[str, Path], tmp_path: Path) -> None:
     assert {one.name: one.state for one in fr.verify(folder).files}["checkpoints"] == "differs"
 
 
-def test_what_cannot_be_checked_is_told(folders: dict[str, Path], tmp_path: Path) -> None:
-    old = as_format_2(Path(shutil.copytree(folders["run"], tmp_path / "run")))
+def test_what_cannot_be_checked_is_told(copied: Copied) -> None:
+    old = as_format_2(copied("run", "run"))
     (old / "mine.txt").write_text("x")
     found = fr.verify(old)
     assert found.ok and {file.state for file in found.files if file.name != "checkpoints"} == {"not hashed"}
     assert len(found.notes) == 3 and "mine.txt" in found.notes[-1]
-    assert len(fr.verify(unsealed(Path(shutil.copytree(folders["store"], tmp_path / "store")))).notes) == 1
+    assert len(fr.verify(unsealed(copied("store", "store"))).notes) == 1
 
 
 def test_a_folder_of_another_kind_is_refused(tmp_path: Path) -> None:

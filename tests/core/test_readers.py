@@ -18,15 +18,10 @@ from fullrank.core.spec import Spec
 from fullrank.core.tensor_files import read_tensors
 from refusals import Refusal, refused
 
-BOMB = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
-    f"{new}: &{new} [{', '.join([f'*{old}'] * 10)}]\n" for old, new in zip("abcdefgh", "bcdefghi", strict=True)
-)
-MERGED = "a: &a {k: 1}\n" + "".join(
-    f"{new}: &{new} {{<<: [{', '.join([f'*{old}'] * 10)}]}}\n" for old, new in zip("abcdefgh", "bcdefghi", strict=True)
-)
-LINE = "[&a [x, x, x, x, x, x, x, x, x, x], " + ", ".join(
-    f"&{new} [{', '.join([f'*{old}'] * 10)}]" for old, new in zip("abcdefgh", "bcdefghi", strict=True)
-) + "]"  # fmt: skip
+TENFOLD = [(new, ", ".join([f"*{old}"] * 10)) for old, new in zip("abcdefgh", "bcdefghi", strict=True)]
+BOMB = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(f"{new}: &{new} [{ten}]\n" for new, ten in TENFOLD)
+MERGED = "a: &a {k: 1}\n" + "".join(f"{new}: &{new} {{<<: [{ten}]}}\n" for new, ten in TENFOLD)
+LINE = "[&a [x, x, x, x, x, x, x, x, x, x], " + ", ".join(f"&{new} [{ten}]" for new, ten in TENFOLD) + "]"
 CHAIN = "- &a0 [x]\n" + "".join(f"- &a{n + 1} [*a{n}]\n" for n in range(300))
 HOSTILE = {
     "a date that is none": "2001-13-01",

@@ -158,18 +158,18 @@ def test_new_items_that_do_not_fit(new: dict, said: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("column", "values"),
     [
-        ({"item": [0, 1, 3, 2]}, ("wrong-item-table", "'item'")),
-        ({"item": [0, 1, 2, None]}, ("wrong-item-table", "'item'")),
-        ({"item_id": [1, 1, 2, 3]}, ("wrong-item-table", "'item_id'")),
-        ({"item_id": [1, None, 2, 3]}, ("wrong-item-table", "'item_id'")),
-        ({"item_id": [1.0, 2.0, 3.0, 4.0]}, ("wrong-item-table", "'item_id'")),
-        ({"train_count": [1, 2, -3, 0]}, ("wrong-item-table", "'train_count'")),
-        ({"train_count": [1, 2, None, 0]}, ("wrong-item-table", "'train_count'")),
-        ({"map_version": [0, 1, 0, 1]}, ("wrong-item-table", "'map_version'")),
+        ("item", [0, 1, 3, 2]),
+        ("item", [0, 1, 2, None]),
+        ("item_id", [1, 1, 2, 3]),
+        ("item_id", [1, None, 2, 3]),
+        ("item_id", [1.0, 2.0, 3.0, 4.0]),
+        ("train_count", [1, 2, -3, 0]),
+        ("train_count", [1, 2, None, 0]),
+        ("map_version", [0, 1, 0, 1]),
     ],
 )
-def test_tables_that_are_no_catalogue(change: dict, said: str) -> None:
-    with refused(*said):
-        catalog(**change)
+def test_tables_that_are_no_catalogue(column: str, values: list) -> None:
+    with refused("wrong-item-table", repr(column)):
+        catalog(**{column: values})

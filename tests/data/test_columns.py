@@ -2,6 +2,7 @@
 
 import gzip
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
@@ -122,30 +123,30 @@ def test_numbers_that_are_no_times_are_noted(tmp_path: Path, capsys: pytest.Capt
 
 
 def test_impressions_by_keywords(tmp_path: Path) -> None:
+    def schema_of(table: pl.DataFrame | Path, **how: Any) -> fr.Schema:
+        return fr.prepare_impressions(table, tmp_path / "s", overwrite=True, **how).encoder.schema
+
     with refused("no-label-column", "liked", "label="):
-        fr.prepare_impressions(CLICKS, tmp_path / "a")
-    store = fr.prepare_impressions(CLICKS, tmp_path / "a", label="liked", user_col="customer", time_col="at")
-    schema = store.encoder.schema
+        schema_of(CLICKS)
+    schema = schema_of(CLICKS, label="liked", user_col="customer", time_col="at")
     assert (schema.label, schema.group, schema.time, schema.split.kind) == ("liked", "customer", "at", "temporal")
     assert [field.name for field in schema.fields] == ["customer", "sku"]
-    assert fr.prepare_impressions(CLICKS, tmp_path / "b", set=["label=liked"]).encoder.schema.label == "liked"
+    assert schema_of(CLICKS, set=["label=liked"]).label == "liked"
     (tmp_path / "s.yaml").write_text("label: liked\n")
-    said = fr.prepare_impressions(
-        CLICKS, tmp_path / "c", schema=tmp_path / "s.yaml", set=["split.shares=[0.5,0.3,0.2]"]
-    )
-    assert said.encoder.schema.label == "liked" and said.encoder.schema.split.shares == (0.5, 0.3, 0.2)
+    said = schema_of(CLICKS, schema=tmp_path / "s.yaml", set=["split.shares=[0.5,0.3,0.2]"])
+    assert said.label == "liked" and said.split.shares == (0.5, 0.3, 0.2)
     timed = CLICKS.rename({"at": "timestamp"})
-    assert fr.prepare_impressions(timed, tmp_path / "d", label="liked").encoder.schema.time == "timestamp"
-    bare = fr.prepare_impressions(timed, tmp_path / "e", label="liked", time_col=None).encoder.schema
+    assert schema_of(timed, label="liked").time == "timestamp"
+    bare = schema_of(timed, label="liked", time_col=None)
     assert bare.time is None and "timestamp" in [field.name for field in bare.fields]
     whole = {"label": "liked", "fields": ["sku"]}
-    grouped = fr.prepare_impressions(CLICKS, tmp_path / "f", schema=whole, user_col="customer").encoder.schema
+    grouped = schema_of(CLICKS, schema=whole, user_col="customer")
     assert grouped.group == "customer" and [field.name for field in grouped.fields] == ["sku"]
     for given in ({"schema": whole}, {"schema": fr.Schema.parse(whole)}, {"set": ["label=liked"]}):
         with refused("given-twice", "label="):
-            fr.prepare_impressions(CLICKS, tmp_path / "g", label="liked", **given)
+            schema_of(CLICKS, label="liked", **given)
     with refused("missing-column", "'likd'", "'liked'", "label="):
-        fr.prepare_impressions(CLICKS, tmp_path / "g", label="likd")
+        schema_of(CLICKS, label="likd")
     CLICKS.write_csv(tmp_path / "t.csv", separator=";")
     assert len(fr.prepare_impressions(tmp_path / "t.csv", tmp_path / "h", label="liked")) == 300
 

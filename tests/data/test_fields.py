@@ -154,10 +154,9 @@ def test_every_engine_gives_the_same_store(tmp_path: Path) -> None:
 
 def test_groups_keep_their_type(tmp_path: Path) -> None:
     text = FRAME.with_columns(pl.col("user").cast(pl.String))
-    assert prepared(tmp_path, group="user").external(range(1)).schema["group"] == pl.Int64
-    assert prepared(tmp_path, text, group="user").external(range(1)).schema["group"] == pl.String
     text.write_csv(tmp_path / "t.csv")
-    assert prepared(tmp_path, tmp_path / "t.csv", group="user").external(range(1)).schema["group"] == pl.Int64
+    for table, kind in ((FRAME, pl.Int64), (text, pl.String), (tmp_path / "t.csv", pl.Int64)):
+        assert prepared(tmp_path, table, group="user").external(range(1)).schema["group"] == kind
 
 
 def test_the_order_of_rows_does_not_change_ids(tmp_path: Path) -> None:
@@ -217,22 +216,32 @@ def test_the_hash_is_the_same_everywhere() -> None:
     assert Hashed(10).ids(pl.Series([42])).tolist() == [2 + hash_bucket("42", 10)]
 
 
-def test_lookup_compares_as_text() -> None:
-    numbers = Vocabulary(pl.Series(["42", "7", "-3", str(2**62)]))
-    assert numbers.ids(pl.Series([7, 42, 8, -3, 2**62, -(2**62), None])).tolist() == [3, 2, 1, 4, 5, 1, 0]
-    assert numbers.ids(pl.Series(["7", "07", "x", None])).tolist() == [3, 1, 1, 0]
-    close = Vocabulary(pl.Series(["5", "9", "6"]))
-    assert close.ids(pl.Series([4, 5, 6, 7, 9, 10, 2**63 - 1, -(2**63)])).tolist() == [1, 2, 4, 1, 3, 1, 1, 1]
-    text = Vocabulary(pl.Series(["042", "7"]))
-    assert text.ids(pl.Series([42, 7])).tolist() == [1, 3] and text.ids(pl.Series(["042"])).tolist() == [2]
-    assert Vocabulary(pl.Series([], dtype=pl.String)).ids(pl.Series(["a", None])).tolist() == [1, 0]
+@pytest.mark.parametrize(
+    ("known", "asked", "ids"),
+    [
+        (["42", "7", "-3", str(2**62)], [7, 42, 8, -3, 2**62, -(2**62), None], [3, 2, 1, 4, 5, 1, 0]),
+        (["42", "7", "-3", str(2**62)], ["7", "07", "x", None], [3, 1, 1, 0]),
+        (["5", "9", "6"], [4, 5, 6, 7, 9, 10, 2**63 - 1, -(2**63)], [1, 2, 4, 1, 3, 1, 1, 1]),
+        (["042", "7"], [42, 7], [1, 3]),
+        (["042", "7"], ["042"], [2]),
+        ([], ["a", None], [1, 0]),
+    ],
+)
+def test_lookup_compares_as_text(known: list[str], asked: list, ids: list[int]) -> None:
+    assert Vocabulary(pl.Series(known, dtype=pl.String)).ids(pl.Series(asked)).tolist() == ids
 
 
-def test_canonical() -> None:
-    assert canonical(pl.Series([1.0, float("nan"), None]), "x").to_list() == [1, None, None]
-    assert canonical(pl.Series([True, None]), "x").to_list() == ["true", None]
-    assert canonical(pl.Series(["a", ""]).cast(pl.Categorical), "x").to_list() == ["a", None]
-    assert canonical(pl.Series([2**64 - 1], dtype=pl.UInt64), "x").to_list() == [str(2**64 - 1)]
+@pytest.mark.parametrize(
+    ("values", "dtype", "wanted"),
+    [
+        ([1.0, float("nan"), None], pl.Float64, [1, None, None]),
+        ([True, None], pl.Boolean, ["true", None]),
+        (["a", ""], pl.Categorical, ["a", None]),
+        ([2**64 - 1], pl.UInt64, [str(2**64 - 1)]),
+    ],
+)
+def test_canonical(values: list, dtype: Any, wanted: list) -> None:
+    assert canonical(pl.Series(values, dtype=dtype), "x").to_list() == wanted
 
 
 @pytest.mark.parametrize("kind", ["bag", "sequence"])

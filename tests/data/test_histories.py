@@ -23,12 +23,15 @@ def test_taking_users_keeps_their_items_times_and_targets(rows: np.ndarray | sli
     order = np.arange(3)[rows].tolist()
     taken = ASKED.take(rows)
     assert len(taken) == len(taken.histories) == len(order)
-    assert taken.users.tolist() == [[2, 4, 9][i] for i in order]
-    assert [r.tolist() for r in taken.histories.items] == [[[5, 6], [8], []][i] for i in order]
-    assert [r.tolist() for r in taken.histories.seconds] == [[[100, 101], [103], []][i] for i in order]
-    assert [r.tolist() for r in taken.targets] == [[[7], [9], [4, 3]][i] for i in order]
-    assert taken.next_items.tolist() == [[7, 9, 4][i] for i in order]
-    assert taken.histories.lengths.tolist() == [[2, 1, 0][i] for i in order]
+    for found, whole in (
+        (taken.users, [2, 4, 9]),
+        (taken.histories.items, [[5, 6], [8], []]),
+        (taken.histories.seconds, [[100, 101], [103], []]),
+        (taken.targets, [[7], [9], [4, 3]]),
+        (taken.next_items, [7, 9, 4]),
+        (taken.histories.lengths, [2, 1, 0]),
+    ):
+        assert [one.tolist() for one in found] == [whole[i] for i in order]
 
 
 def test_histories_without_times_or_users() -> None:

@@ -18,7 +18,7 @@ from fullrank.data.impressions.numeric import ExactMoments
 from fullrank.data.impressions.store import ImpressionStore
 from fullrank.data.manifest import sealed
 from refusals import refused
-from tests.data.test_impressions_twin import SCHEMA, frame_of
+from tests.data.test_impressions_twin import SCHEMA, frame_of, prepared
 from tests.data.test_impressions_twin import table as rows_of
 
 SCHEMAS = {
@@ -69,10 +69,10 @@ def same_rows(one: ImpressionStore, other: ImpressionStore) -> None:
     ],
 )
 def test_parts_hold_what_one_store_holds(schema: dict, table: pl.DataFrame, tmp_path: Path) -> None:
-    whole = fr.prepare_impressions(table, tmp_path / "whole", schema=schema)
+    whole = prepared(table, tmp_path / "whole", schema)
     prints = set()
     for count in (1, 3, 70):
-        store = fr.prepare_impressions(table, tmp_path / f"{count}", schema=schema, parts=count)
+        store = prepared(table, tmp_path / f"{count}", schema, parts=count)
         same_rows(whole, store)
         prints.add(store.fingerprint)
         assert len(store.folders) == count
@@ -84,32 +84,30 @@ def test_files_are_read_in_pieces(
     suffix: str, table: pl.DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     flat = table.drop("history", "colours", "when")
-    schema = SCHEMA | {"fields": [f for f in SCHEMA["fields"] if _name(f) not in ("history", "colours")]}
+    schema = SCHEMA | {
+        "fields": [f for f in SCHEMA["fields"] if f == "user" or f["name"] not in ("history", "colours")]
+    }
     path = tmp_path / f"impressions.{suffix}"
     {"csv": flat.write_csv, "parquet": flat.write_parquet, "jsonl": flat.write_ndjson}[suffix](path)
-    whole = fr.prepare_impressions(path, tmp_path / "whole", schema=schema)
-    one = fr.prepare_impressions(path, tmp_path / "one", schema=schema, parts=1)
+    whole = prepared(path, tmp_path / "whole", schema)
+    one = prepared(path, tmp_path / "one", schema, parts=1)
     monkeypatch.setattr("fullrank.data.frames.CHUNK", 333)
-    store = fr.prepare_impressions(path, tmp_path / "parts", schema=schema, parts=4)
+    store = prepared(path, tmp_path / "parts", schema, parts=4)
     same_rows(whole, store)
     assert one.fingerprint == store.fingerprint, "neither parts nor chunks enter the fingerprint"
-
-
-def _name(field: Any) -> str:
-    return field if isinstance(field, str) else field["name"]
 
 
 @pytest.mark.slow
 def test_more_parts_than_rows(table: pl.DataFrame, tmp_path: Path) -> None:
     schema = SCHEMA | {"split": {"kind": "temporal", "shares": [1, 0, 0]}}
     few = table.head(20)
-    store = fr.prepare_impressions(few, tmp_path / "parts", schema=schema, parts=50)
-    same_rows(fr.prepare_impressions(few, tmp_path / "whole", schema=schema), store)
+    store = prepared(few, tmp_path / "parts", schema, parts=50)
+    same_rows(prepared(few, tmp_path / "whole", schema), store)
     assert 0 in [len(ImpressionStore.open(folder)) for folder in store.folders]
 
 
 def test_a_part_is_a_store(table: pl.DataFrame, tmp_path: Path) -> None:
-    whole = fr.prepare_impressions(table, tmp_path / "whole", schema=SCHEMA, parts=3)
+    whole = prepared(table, tmp_path / "whole", parts=3)
     own = [ImpressionStore.open(folder, verify=True) for folder in whole.folders]
     assert sum(map(len, own)) == len(whole) and {one.fields for one in own} == {whole.fields}
     places = np.concatenate([one.external(range(len(one)))["input_row"].to_numpy() for one in own])
@@ -120,7 +118,7 @@ def test_a_part_is_a_store(table: pl.DataFrame, tmp_path: Path) -> None:
 def test_training_and_evaluation_do_not_depend_on_the_number_of_parts(table: pl.DataFrame, tmp_path: Path) -> None:
     results = []
     for count in (1, 4):
-        store = fr.prepare_impressions(table, tmp_path / f"data {count}", schema=SCHEMA, parts=count)
+        store = prepared(table, tmp_path / f"data {count}", parts=count)
         settings = ["training.max_epochs=1", "training.batch_size=256", "model.embedding.dim=4"]
         run = fr.train("dcnv2", store, tmp_path / f"run {count}", set=settings)
         results.append((fr.evaluate(run, data=store.path), fr.predict(run, table.head(50))))
@@ -186,7 +184,7 @@ def test_mistakes_name_the_rows(table: pl.DataFrame, tmp_path: Path, monkeypatch
 
     def fails(*says: object, frame: pl.DataFrame = table, **named: Any) -> None:
         with refused(*says):
-            fr.prepare_impressions(frame, tmp_path / "out", **{"schema": SCHEMA, "parts": 4} | named)
+            prepared(frame, tmp_path / "out", **{"parts": 4} | named)
         assert not (tmp_path / "out").exists()
 
     broken = table.with_columns(user=pl.when(pl.int_range(pl.len()) == 1234).then(None).otherwise("user"))
@@ -199,17 +197,17 @@ def test_mistakes_name_the_rows(table: pl.DataFrame, tmp_path: Path, monkeypatch
 
 def test_stores_are_replaced_only_where_that_is_asked(table: pl.DataFrame, tmp_path: Path) -> None:
     out = tmp_path / "store"
-    fr.prepare_impressions(table, out, schema=SCHEMA, parts=2)
+    prepared(table, out, parts=2)
     with refused("already-there"):
-        fr.prepare_impressions(table, out, schema=SCHEMA, parts=2)
-    assert fr.prepare_impressions(table, out, schema=SCHEMA, overwrite=True).folders == [out]
-    (fr.prepare_impressions(table, out, schema=SCHEMA, parts=3, overwrite=True).folders[1] / "mine").touch()
+        prepared(table, out, parts=2)
+    assert prepared(table, out, overwrite=True).folders == [out]
+    (prepared(table, out, parts=3, overwrite=True).folders[1] / "mine").touch()
     with refused("foreign-files", "part-00001"):
-        fr.prepare_impressions(table, out, schema=SCHEMA, overwrite=True)
+        prepared(table, out, overwrite=True)
 
 
 def test_hostile_manifests_and_exchanged_parts_are_refused(table: pl.DataFrame, tmp_path: Path) -> None:
-    store = fr.prepare_impressions(table, tmp_path / "store", schema=SCHEMA, parts=2)
+    store = prepared(table, tmp_path / "store", parts=2)
     tree = json.loads((store.path / "manifest.json").read_text())
 
     def fails(*says: object, **changes: Any) -> None:
@@ -231,7 +229,7 @@ def test_hostile_manifests_and_exchanged_parts_are_refused(table: pl.DataFrame, 
 
 
 def test_ids_out_of_range_are_told_of_the_part(table: pl.DataFrame, tmp_path: Path) -> None:
-    store = fr.prepare_impressions(table, tmp_path / "store", schema=SCHEMA, parts=3)
+    store = prepared(table, tmp_path / "store", parts=3)
     for name, value in (("categorical", 10**6), ("bag0_ids", -1), ("bag1_offsets", 10**6)):
         file = shutil.copytree(store.path, tmp_path / name) / "part-00001" / f"{name}.npy"
         np.save(file, np.full_like(np.load(file), value))
@@ -275,11 +273,11 @@ def test_a_killed_preparation_goes_on(
     monkeypatch.setattr(part_work.PartTasks, "fit", lambda *given: fitted.append(given))
     monkeypatch.setattr("fullrank.data.frames.Chunks._spooled", lambda *given: read.append(given))
     with caplog.at_level("INFO"):
-        store = fr.prepare_impressions(path, out, schema=SCHEMA, parts=5, progress=True)
+        store = prepared(path, out, parts=5, progress=True)
     assert "go on with what was read before" in caplog.text and not fitted and not read
     monkeypatch.undo()
-    same_rows(fr.prepare_impressions(path, tmp_path / "whole", schema=SCHEMA), store)
-    again = fr.prepare_impressions(path, tmp_path / "again", schema=SCHEMA, parts=2)
+    same_rows(prepared(path, tmp_path / "whole"), store)
+    again = prepared(path, tmp_path / "again", parts=2)
     assert again.fingerprint == store.fingerprint
     assert sorted(one.name for one in tmp_path.iterdir()) == ["again", path.name, "store", "whole"]
 
@@ -291,6 +289,6 @@ def test_a_preparation_of_another_table_begins_anew(table: pl.DataFrame, tmp_pat
     killed(path, out, 1)
     table.head(1500).write_parquet(path)
     same_rows(
-        fr.prepare_impressions(path, tmp_path / "whole", schema=SCHEMA),
-        fr.prepare_impressions(path, out, schema=SCHEMA, parts=5),
+        prepared(path, tmp_path / "whole"),
+        prepared(path, out, parts=5),
     )

@@ -10,12 +10,12 @@ import numpy as np
 import polars as pl
 import pytest
 
-import fullrank as fr
 from fullrank.data.impressions import write as impression_write
 from fullrank.data.impressions.store import ImpressionStore
 from fullrank.data.manifest import describe_files
 from refusals import refused
 from seals import reseal, rewrite
+from tests.data.test_impressions_twin import prepared
 
 FRAME = pl.DataFrame(
     {
@@ -41,7 +41,7 @@ ENTRY = {"bytes": 1, "sha256": ""}
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    return fr.prepare_impressions(FRAME, tmp_path / "store", schema=SCHEMA).path
+    return prepared(FRAME, tmp_path / "store", SCHEMA).path
 
 
 def test_arrays_are_mapped_and_read_only(folder: Path) -> None:
@@ -157,9 +157,9 @@ def test_other_files_are_not_replaced(folder: Path, tmp_path: Path) -> None:
     for place, code in ((folder, "foreign-files"), (tmp_path / "events", "folder-not-empty")):
         (place / "mine.txt").write_text("mine")
         with refused(code):
-            fr.prepare_impressions(FRAME, place, schema=SCHEMA)
+            prepared(FRAME, place, SCHEMA)
     with refused("not-a-folder"):
-        fr.prepare_impressions(FRAME, tmp_path / "events" / "mine.txt", schema=SCHEMA)
+        prepared(FRAME, tmp_path / "events" / "mine.txt", SCHEMA)
 
 
 @pytest.mark.parametrize("where", ["append", "close"])
@@ -171,12 +171,12 @@ def test_a_full_disk_leaves_the_old_store(folder: Path, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(impression_write._Array, where, full)
     with refused("not-written", os.strerror(errno.ENOSPC), folder):
-        fr.prepare_impressions(FRAME.head(30), folder, schema=SCHEMA, overwrite=True)
+        prepared(FRAME.head(30), folder, SCHEMA, overwrite=True)
     assert describe_files(folder) == before and [p.name for p in folder.parent.iterdir()] == ["store"]
 
 
 def test_an_error_in_the_second_pass_leaves_the_old_store(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = describe_files(folder)
     with refused("wrong-labels", "label"):
-        fr.prepare_impressions(FRAME.with_columns(label=pl.lit(7)), folder, schema=SCHEMA, overwrite=True)
+        prepared(FRAME.with_columns(label=pl.lit(7)), folder, SCHEMA, overwrite=True)
     assert describe_files(folder) == before and [p.name for p in folder.parent.iterdir()] == ["store"]

@@ -12,10 +12,10 @@ import polars as pl
 import pytest
 import torch
 
+import fullrank as fr
 from fullrank.core.random import uniform_of_rows
 from fullrank.core.spec import spec_tree
 from fullrank.data import frames
-from fullrank.data.impressions import prepare as prepare_impressions
 from fullrank.data.impressions.fields import Schema
 from fullrank.data.impressions.store import ImpressionStore
 from fullrank.data.impressions.vocabulary import hash_bucket
@@ -70,6 +70,10 @@ def table(rows: int, seed: int) -> list:
 
 FRAME = {"history": pl.List(pl.String), "colours": pl.List(pl.Int64), "item": pl.String, "device": pl.String,
          "tags": pl.String, "price": pl.Float64, "age": pl.Int64, "clicks": pl.Int64, "raw": pl.Float64}  # fmt: skip
+
+
+def prepared(table: Any, out: Path, schema: dict = SCHEMA, **how: Any) -> ImpressionStore:
+    return fr.prepare_impressions(table, out, schema=schema, **how)
 
 
 def frame_of(rows: list) -> pl.DataFrame:
@@ -165,7 +169,7 @@ def check(store: ImpressionStore, rows: list, extends: bool = False) -> None:
 def test_the_store_is_that_of_the_twin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int, chunk: int) -> None:
     monkeypatch.setattr(frames, "CHUNK", chunk)
     given = table(rows, seed=rows)
-    store = prepare_impressions.prepare_impressions(frame_of(given), tmp_path / "store", schema=SCHEMA)
+    store = prepared(frame_of(given), tmp_path / "store")
     check(store, given)
     assert [field.name for field in store.fields] == [field.name for field in Schema.parse(SCHEMA).fields]
     assert [field.kind for field in store.fields].count("categorical") == 4
@@ -178,9 +182,9 @@ def test_a_sequence_that_extends_a_vocabulary(tmp_path: Path, monkeypatch: pytes
     assert all(row["item"] != "unseen" for row in given)
     fields = [field | {"extends": True} if "shares" in field else field for field in SCHEMA["fields"]]
     schema = SCHEMA | {"fields": fields}
-    store = prepare_impressions.prepare_impressions(frame_of(given), tmp_path / "store", schema=schema)
+    store = prepared(frame_of(given), tmp_path / "store", schema)
     check(store, given, extends=True)
-    plain = prepare_impressions.prepare_impressions(frame_of(given), tmp_path / "plain", schema=SCHEMA)
+    plain = prepared(frame_of(given), tmp_path / "plain")
     assert plain.fingerprint != store.fingerprint
     assert "extends" not in str(spec_tree(plain.schema)), (
         "stores without it keep the fingerprint that they had before it"
@@ -191,7 +195,7 @@ def test_a_sequence_that_extends_a_vocabulary(tmp_path: Path, monkeypatch: pytes
 def test_the_random_split_is_a_function_of_the_row(tmp_path: Path) -> None:
     given = table(500, 1)
     schema = SCHEMA | {"split": {"kind": "random", "seed": 5, "shares": [0.5, 0.2, 0.3]}}
-    store = prepare_impressions.prepare_impressions(frame_of(given), tmp_path / "store", schema=schema)
+    store = prepared(frame_of(given), tmp_path / "store", schema)
     train = store.external(store.split("train"))["input_row"].to_list()
     assert train == [row for row in range(500) if uniform_of_rows(5, np.array([row]))[0] < 0.5]
     assert sum(len(store.split(name)) for name in ("train", "validation", "test")) == 500

@@ -15,13 +15,13 @@ from fullrank.data.events.store import Store
 from fullrank.models.sequential.objectives.tasks.next_item import NextItem
 from refusals import refused
 from seals import reseal
+from tests.data.test_splits import events
 
 
 def shop(place: Path, users: int, items: int, *, timed: bool = True, column: Any = "a title") -> Store:
     rows = [(f"u{u}", (u * 7 + t * (3 + u % 2)) % items, 100 * u + t) for u in range(users) for t in range(7)]
-    events = pl.DataFrame(rows, schema=["user_id", "item_id", "timestamp"], orient="row")
     goods = pl.DataFrame({"item_id": range(items), "title": [column] * items})
-    return fr.prepare(events, place, items=goods, time_col="timestamp" if timed else None)
+    return fr.prepare(events(*rows), place, items=goods, time_col="timestamp" if timed else None)
 
 
 @pytest.fixture(scope="module")
@@ -92,14 +92,10 @@ def test_mistakes(shops: tuple, tmp_path: Path) -> None:
     with refused("columns-differ", "'title'", "List(String) in listed"):
         join_stores([toys, shop(tmp_path / "listed", 20, 9, column=["a", "b"])], out)
     with refused("splits-differ", "toys by leave_one_out", "apart by global_time"):
-        apart = fr.prepare(toys_events(), tmp_path / "apart", set=["split=global_time"])
+        rows = [(f"u{u}", (u + t) % 9, 10_000 * t + u) for u in range(30) for t in range(8)]
+        apart = fr.prepare(events(*rows), tmp_path / "apart", set=["split=global_time"])
         join_stores([toys, apart], out)
     assert not out.exists()
-
-
-def toys_events() -> pl.DataFrame:
-    rows = [(f"u{u}", (u + t) % 9, 10_000 * t + u) for u in range(30) for t in range(8)]
-    return pl.DataFrame(rows, schema=["user_id", "item_id", "timestamp"], orient="row")
 
 
 @pytest.mark.parametrize(

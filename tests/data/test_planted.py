@@ -113,9 +113,10 @@ def test_next_item_is_a_distribution_that_the_events_follow() -> None:
     users, items, times, offsets = histories(spec)
     market = spec.truth()
     second = offsets[:-1] + 1  # before it: one item, so no redraws that shift the law beyond that item
-    law = market.next_item(np.arange(spec.users), np.ones(spec.users, dtype=np.int64), items[second - 1], _none(spec))
+    users_of, nothing = np.arange(spec.users), np.full(spec.users, -1)
+    law = market.next_item(users_of, np.ones(spec.users, dtype=np.int64), items[second - 1], nothing)
     np.testing.assert_allclose(law.sum(axis=1), 1.0, atol=1e-9)
-    law[np.arange(spec.users), items[second - 1]] = 0.0
+    law[users_of, items[second - 1]] = 0.0
     law /= law.sum(axis=1, keepdims=True)
     cell = market.topic * TIERS + market.tier
     cells = len(market.topic_vectors) * TIERS
@@ -124,10 +125,6 @@ def test_next_item_is_a_distribution_that_the_events_follow() -> None:
     observed = np.bincount(cell[items[second]], minlength=cells)
     error = np.sqrt((expected * (1 - expected)).sum(axis=0))
     assert (np.abs(observed - expected.sum(axis=0)) < 4 * error + 2).all()
-
-
-def _none(spec: Planted) -> Ints:
-    return np.full(spec.users, -1)
 
 
 def test_accessories_are_distinct_and_never_the_item_itself() -> None:

@@ -30,9 +30,11 @@ def gz(path: Path, text: str) -> None:
     path.write_bytes(gzip.compress(text.encode("utf-8")))
 
 
-def checked(tables: Tables) -> Tables:
-    """What holds for every source's answer."""
+def checked(source: EventSource, folder: Path, *rows: tuple) -> Tables:
+    """What the source reads there, which are these events; with what holds for every source's answer."""
+    tables = source.read(folder)
     events = tables.events
+    assert events.rows() == list(rows)
     assert set(tables.columns.values()) <= set(events.columns)
     assert events["timestamp"].dtype == pl.Int64 and events["timestamp"].null_count() == 0
     assert 0 < events["timestamp"].min() < 2_000_000_000  # seconds, not milliseconds
@@ -83,8 +85,9 @@ def test_movielens_1m(tmp_path: Path) -> None:
         "ml-1m/README": b"terms",
     }
     (tmp_path / "ml-1m.zip").write_bytes(packed("zip", members))
-    tables = checked(MovieLens().read(tmp_path))
-    assert tables.events.rows() == [(1, 1193, 978300760, 5.0), (1, 661, 978302109, 3.0), (2, 1193, 978298413, 4.0)]
+    tables = checked(
+        MovieLens(), tmp_path, (1, 1193, 978300760, 5.0), (1, 661, 978302109, 3.0), (2, 1193, 978298413, 4.0)
+    )
     assert tables.items.rows() == [
         (1193, "Am\xe9lie: Le Fabuleux (2001)", "Comedy|Drama", 2001),
         (661, "Plain", "Animation", None),
@@ -103,8 +106,7 @@ def test_movielens_csv(variant: str, tmp_path: Path) -> None:
         ).encode(),
     }
     (tmp_path / f"ml-{variant}.zip").write_bytes(packed("zip", members))
-    tables = checked(MovieLens(variant=variant).read(tmp_path))
-    assert tables.events.rows() == [(1, 2, 1112486027, 3.5), (1, 29, 1112484676, 0.5)]
+    tables = checked(MovieLens(variant=variant), tmp_path, (1, 2, 1112486027, 3.5), (1, 29, 1112484676, 0.5))
     assert tables.items.rows() == [
         (2, "American President, The (1995)", "Comedy|Drama", 1995),
         (29, "Ouvert \xe9t\xe9", None, None),
@@ -133,11 +135,12 @@ def test_steam(tmp_path: Path) -> None:
     ]
     gz(tmp_path / "steam_reviews.json.gz", "\n".join(reviews) + "\n")
     gz(tmp_path / "steam_games.json.gz", "\n".join(games) + "\n")
-    tables = checked(Steam().read(tmp_path))
-    assert tables.events.rows() == [
+    tables = checked(
+        Steam(),
+        tmp_path,
         ("Chaos Syren", "725280", 1513468800, 0.1),
         ("o\\x", "328100", 1515110400, None),
-    ]
+    )
     assert tables.items.rows() == [
         ("725280", "Lost Summoner Kitty", "Action|Indie", "Strategy", "Kotoshiro", "Kotoshiro", 4.99, "2018-01-04"),
         ("328100", "Free One", None, None, None, None, 0.0, None),
@@ -151,8 +154,7 @@ def test_gowalla(tmp_path: Path) -> None:
         "1\t2010-10-18T22:17:43Z\t30.2359091167\t-97.7951395833\t22847\n"
     )
     gz(tmp_path / "loc-gowalla_totalCheckins.txt.gz", text)
-    tables = checked(Gowalla().read(tmp_path))
-    assert tables.events.rows() == [(1, 22847, 1287440263), (0, 420315, 1287440263), (0, 22847, 1287532527)]
+    tables = checked(Gowalla(), tmp_path, (1, 22847, 1287440263), (0, 420315, 1287440263), (0, 22847, 1287532527))
     assert tables.items.rows() == [(22847, 30.2359091167, -97.7951395833), (420315, 30.2691029532, -97.7493953705)]
 
 
@@ -184,8 +186,7 @@ def test_yelp(form: str, tmp_path: Path) -> None:
         (tmp_path / "Yelp-JSON.zip").write_bytes(packed("zip", members))
     else:
         (tmp_path / f"yelp_dataset.{form}").write_bytes(tar)
-    tables = checked(Yelp().read(tmp_path))
-    assert tables.events.rows() == [("u1", "b1", 1391632230, 4.0)]
+    tables = checked(Yelp(), tmp_path, ("u1", "b1", 1391632230, 4.0))
     assert tables.items.rows() == [("b1", "Caf\xe9 \xb7 One", "Bars", "Bars|Coffee & Tea", "Tampa", "FL", 3.5)]
     assert tables.users.rows() == [("u1", "2007-01-25 16:47:26", 7)]
 
@@ -208,8 +209,9 @@ def test_retailrocket(form: str, tmp_path: Path) -> None:
     else:
         for name, data in RETAIL.items():
             (tmp_path / name).write_bytes(data)
-    tables = checked(RetailRocket().read(tmp_path))
-    assert tables.events.rows() == [(257597, 355908, 1433221332, "view"), (992329, 248676, 1433224214, "transaction")]
+    tables = checked(
+        RetailRocket(), tmp_path, (257597, 355908, 1433221332, "view"), (992329, 248676, 1433224214, "transaction")
+    )
     assert sorted(tables.items.rows()) == [(248676, "213", None), (355908, "1338", "1278")]
     assert tables.columns["type"] == "type"
     only = tmp_path / "only"

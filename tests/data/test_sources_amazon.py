@@ -3,6 +3,7 @@
 import gzip
 import json
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
@@ -84,16 +85,16 @@ def test_2014_five_core_with_literal_metadata(tmp_path: Path) -> None:
     assert tables.users is None
 
 
-@pytest.mark.parametrize("year", [2014, 2018])
-def test_ratings_only_has_its_own_column_order(year: int, tmp_path: Path) -> None:
-    lines = (
-        ["A1,B1,5.0,1369699200", "A2,B1,1.5,1355443200"]
-        if year == 2014
-        else ["B1,A1,5.0,1369699200", "B1,A2,1.5,1355443200"]
-    )
-    name = "ratings_Automotive.csv" if year == 2014 else "Automotive.csv"
-    (tmp_path / name).write_text("\n".join(lines) + "\n")
-    spec = Amazon(year=2014 if year == 2014 else 2018, category="Automotive", subset="ratings", metadata=False)
+@pytest.mark.parametrize(
+    ("year", "name", "text"),
+    [
+        (2014, "ratings_Automotive.csv", "A1,B1,5.0,1369699200\nA2,B1,1.5,1355443200\n"),
+        (2018, "Automotive.csv", "B1,A1,5.0,1369699200\nB1,A2,1.5,1355443200\n"),
+    ],
+)
+def test_ratings_only_has_its_own_column_order(year: Any, name: str, text: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(text)
+    spec = Amazon(year=year, category="Automotive", subset="ratings", metadata=False)
     assert spec.read(tmp_path).events.rows() == [("A1", "B1", 1369699200, 5.0), ("A2", "B1", 1355443200, 1.5)]
 
 

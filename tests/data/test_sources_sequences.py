@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 import fullrank as fr
 from fullrank.core.random import uniform_of_rows
 from fullrank.data.impressions.fields import SequenceOf
-from fullrank.data.sources import ImpressionTables
 from fullrank.data.sources.amazonelectronics import AmazonElectronics
 from fullrank.data.sources.kuaivideo import KuaiVideo
 from fullrank.data.sources.planted_sequences import FIRST_ITEM, PlantedSequences
@@ -20,6 +19,7 @@ from fullrank.data.sources.taobaoad import CATEGORIES, TaobaoAd
 from fullrank.metrics.ctr import auc
 from refusals import refused
 from tests.data.test_archives import packed
+from tests.data.test_sources_clicks import prepared, sizes
 
 SOURCES = (AmazonElectronics, KuaiVideo, TaobaoAd)
 HISTORY = {AmazonElectronics: "item_history", KuaiVideo: "neg_items", TaobaoAd: "brand_his"}
@@ -64,10 +64,6 @@ def written(source: type, folder: Path, rows: tuple = (400, 30)) -> dict:
     return parts
 
 
-def prepared(found: ImpressionTables, out: Path) -> fr.ImpressionStore:
-    return fr.prepare_impressions(found.table, out, schema=found.schema, notes=found.notes)
-
-
 def values_of(store: fr.ImpressionStore, field: str, rows: range) -> list:
     """The values of a sequence as text, None where unknown."""
     at = [one.name for one in store.fields if one.kind == "sequence"].index(field)
@@ -92,9 +88,7 @@ def test_a_good_folder(source: type, archived: bool, tmp_path: Path) -> None:
     assert not (tmp_path / "item_visual_emb_dim64.h5").exists()
     store = prepared(found, tmp_path / "store")
     held_out = uniform_of_rows(0, np.arange(400)) < 0.1
-    assert [len(store.split(name)) for name in ("train", "validation", "test")] == [
-        400 - held_out.sum(), held_out.sum(), 30
-    ]  # fmt: skip
+    assert sizes(store) == [400 - held_out.sum(), held_out.sum(), 30]
     assert store.external(store.split("validation"))["input_row"].to_list() == np.flatnonzero(held_out).tolist()
     rows, label = range(400, 430), found.schema.label
     assert store.batch(rows).labels.tolist() == [float(one) for one in parts["test"][label]]  # type: ignore[union-attr]
@@ -115,8 +109,7 @@ def test_a_good_folder(source: type, archived: bool, tmp_path: Path) -> None:
 def test_the_rows_that_validate(source: type, tmp_path: Path) -> None:
     written(source, tmp_path)
     store = prepared(source(validation="test").impressions(tmp_path), tmp_path / "store")
-    sizes = [len(store.split(name)) for name in ("train", "validation", "test")]
-    assert sizes == [400, 30, 30]
+    assert sizes(store) == [400, 30, 30]
     validation, test = (store.batch(store.split(name)) for name in ("validation", "test"))
     assert validation.categorical.equal(test.categorical)
     assert all(a.ids.equal(b.ids) for a, b in zip(validation.bags, test.bags, strict=True))

@@ -16,7 +16,7 @@ from tests.data.test_impressions_parts import SCHEMAS, same_rows
 from tests.data.test_impressions_parts import table as impressions
 from tests.data.test_parts import SPECS, same_events, table
 
-pytestmark = [pytest.mark.slow, pytest.mark.cluster]
+pytestmark = [pytest.mark.slow, pytest.mark.cluster, pytest.mark.usefixtures("spark")]
 __all__ = ["impressions", "table"]
 
 
@@ -46,7 +46,7 @@ def files(table: pl.DataFrame, tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("settings", SPECS.values(), ids=SPECS.keys())
-def test_the_store_is_that_of_one_process(settings: list, files: Path, spark: Any, tmp_path: Path) -> None:
+def test_the_store_is_that_of_one_process(settings: list, files: Path, tmp_path: Path) -> None:
     here = fr.prepare(files, tmp_path / "here", parts=3, set=settings)
     there = fr.prepare(files, tmp_path / "there", parts=3, engine="spark", set=settings)
     assert here.fingerprint == there.fingerprint
@@ -62,7 +62,7 @@ def test_a_spark_frame(table: pl.DataFrame, spark: Any, tmp_path: Path) -> None:
     same_events(fr.prepare(distinct, tmp_path / "here", parts=2, set=["k_core=2"]), there)
 
 
-def test_missing_rows_are_dropped_and_counted(table: pl.DataFrame, spark: Any, tmp_path: Path) -> None:
+def test_missing_rows_are_dropped_and_counted(table: pl.DataFrame, tmp_path: Path) -> None:
     path = tmp_path / "events.parquet"
     table.with_columns(
         user_id=pl.when(pl.int_range(pl.len()) % 50 == 7).then(pl.lit(" ")).otherwise("user_id"),
@@ -72,7 +72,7 @@ def test_missing_rows_are_dropped_and_counted(table: pl.DataFrame, spark: Any, t
     same_events(here, fr.prepare(path, tmp_path / "there", missing="drop", parts=2, engine="spark"))
 
 
-def test_mistakes_are_one_sentence(table: pl.DataFrame, files: Path, spark: Any, tmp_path: Path) -> None:
+def test_mistakes_are_one_sentence(table: pl.DataFrame, files: Path, tmp_path: Path) -> None:
     def refused(match: str, events: Any = files, **named: Any) -> None:
         with pytest.raises(UserError, match=match):
             fr.prepare(events, tmp_path / "out", **{"parts": 2, "engine": "spark"} | named)
@@ -95,9 +95,7 @@ IMPRESSIONS = {name: SCHEMAS[name] for name in ("temporal, with ties", "temporal
 
 
 @pytest.mark.parametrize("schema", IMPRESSIONS.values(), ids=IMPRESSIONS.keys())
-def test_impressions_are_those_of_one_process(
-    schema: dict, impressions: pl.DataFrame, spark: Any, tmp_path: Path
-) -> None:
+def test_impressions_are_those_of_one_process(schema: dict, impressions: pl.DataFrame, tmp_path: Path) -> None:
     folder = tmp_path / "some impressions"
     folder.mkdir()
     for number, start in enumerate(range(0, len(impressions), 700)):
@@ -119,7 +117,7 @@ def test_a_spark_frame_of_impressions(impressions: pl.DataFrame, spark: Any, tmp
     assert here.fingerprint == there.fingerprint
 
 
-def test_mistakes_in_impressions_are_one_sentence(impressions: pl.DataFrame, spark: Any, tmp_path: Path) -> None:
+def test_mistakes_in_impressions_are_one_sentence(impressions: pl.DataFrame, tmp_path: Path) -> None:
     path = tmp_path / "broken.parquet"
     impressions.with_columns(stars=pl.lit(None).cast(pl.Int64)).write_parquet(path)
     with pytest.raises(UserError, match="'stars'"):

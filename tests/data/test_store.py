@@ -120,13 +120,17 @@ GARBAGE = b"PAR1" + b"\xff" * 99 + b"PAR1"
 ENTRY = {"bytes": 1, "sha256": ""}
 
 
+def bad_manifest(content: bytes) -> tuple:
+    return lambda folder: (folder / "manifest.json").write_bytes(content), "file-damaged", "manifest.json"
+
+
 BROKEN = {
     "no folder": (shutil.rmtree, "missing-folder", "fullrank prepare"),
     "no manifest": (lambda f: (f / "manifest.json").unlink(), "wrong-folder", "manifest.json"),
-    "JSON garbage": (lambda f: (f / "manifest.json").write_text("{]"), "file-damaged", "manifest.json"),
-    "bytes garbage": (lambda f: (f / "manifest.json").write_bytes(b"\xff\xfe\x00"), "file-damaged", "manifest.json"),
-    "deep JSON": (lambda f: (f / "manifest.json").write_text("[" * 10**6), "file-damaged", "manifest.json"),
-    "a list": (lambda f: (f / "manifest.json").write_text("[]"), "file-damaged", "manifest.json"),
+    "JSON garbage": bad_manifest(b"{]"),
+    "bytes garbage": bad_manifest(b"\xff\xfe\x00"),
+    "deep JSON": bad_manifest(b"[" * 10**6),
+    "a list": bad_manifest(b"[]"),
     "a missing array": (lambda f: (f / "offsets.npy").unlink(), "missing-file", "offsets.npy"),
     "a missing table": (lambda f: (f / "items.parquet").unlink(), "missing-file", "items.parquet"),
     "a folder": (lambda f: ((f / "items.npy").unlink(), (f / "items.npy").mkdir()), "missing-file", "items.npy"),

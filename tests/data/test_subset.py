@@ -16,6 +16,7 @@ from fullrank.evaluation import Evaluation, evaluate
 from fullrank.models.sequential.items.table import Table
 from fullrank.models.sequential.model import Recommender
 from refusals import refused
+from tests.data.test_splits import events
 
 
 @pytest.fixture(scope="module")
@@ -171,9 +172,9 @@ def test_without_the_users_of_another_store(whole: Store, tmp_path: Path) -> Non
 
 def test_a_whole_number_and_its_text_are_the_same_user(tmp_path: Path) -> None:
     rows = [(u, t, t) for u in range(6) for t in range(5)]
-    numbers = prepare(pl.DataFrame(rows, schema=["user_id", "item_id", "timestamp"], orient="row"), tmp_path / "a")
+    numbers = prepare(events(*rows), tmp_path / "a")
     text = [(f"{u}", t, t) for u in range(3) for t in range(5)]
-    named = prepare(pl.DataFrame(text, schema=["user_id", "item_id", "timestamp"], orient="row"), tmp_path / "b")
+    named = prepare(events(*text), tmp_path / "b")
     assert subset(numbers, tmp_path / "c", without=named).user_ids.to_list() == [3, 4, 5]
 
 

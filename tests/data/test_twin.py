@@ -114,7 +114,7 @@ def tables(draw: st.DrawFn) -> pl.DataFrame:
     random = np.random.default_rng(draw(st.integers(0, 2**32)))
     strings = draw(st.booleans())
     ids = random.integers(-3, users, size), random.integers(0, items, size) * 7
-    frame = pl.DataFrame(
+    return pl.DataFrame(
         {
             "timestamp": random.integers(-5, span, size),
             "item_id": [f"é{i}" for i in ids[1]] if strings else ids[1].astype(np.int32),
@@ -124,7 +124,6 @@ def tables(draw: st.DrawFn) -> pl.DataFrame:
             "type": [("view", "cart", "buy")[i] for i in random.integers(0, 3, size)],
         }
     )
-    return frame
 
 
 GLOBAL = {"kind": "global_time", "validation_from": 0.5, "test_from": 0.7}

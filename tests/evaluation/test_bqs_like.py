@@ -5,19 +5,12 @@ import math
 import numpy as np
 import pytest
 
-from fakes import Kept, Whole
-from fullrank.evaluation import Evaluation, EvaluationResult, compare, evaluate
+from fullrank.evaluation import Evaluation, EvaluationResult, compare
 from fullrank.evaluation.compare import bqs_like_columns, bqs_like_quality
 from fullrank.evaluation.slices import LABELS
 from fullrank.evaluation.statistics import sign_flip
 from refusals import refused
-
-STORE = Kept.random(80, 40)
-SPEC = Evaluation(bootstrap=0, ks=(5,))
-
-
-def run(seed: int, spec: Evaluation = SPEC) -> EvaluationResult:
-    return evaluate(Whole(40, seed=seed), STORE, "test", spec)
+from tests.evaluation.test_compare import SPEC, run
 
 
 def total(a: EvaluationResult, b: EvaluationResult) -> float:

@@ -14,21 +14,17 @@ import fullrank as fr
 from fullrank.evaluation.later_events import LaterEvents, later_events
 from refusals import refused
 from seals import store_moved
+from tests.data.test_splits import events as table
 
-COLUMNS = ("user_id", "item_id", "timestamp")
 DAY = 86_400
 START = 1_500_000_000
-
-
-def table(rows: list[tuple[str, str, int]]) -> pl.DataFrame:
-    return pl.DataFrame(rows, schema=list(COLUMNS), orient="row")
 
 
 def random_events(users: range, items: int, days: range, seed: int) -> pl.DataFrame:
     """An event of each user on each day, in no order."""
     rng = np.random.default_rng(seed)
     rows = [(f"u{u}", f"i{rng.integers(items)}", START + DAY * day + u) for u in users for day in days]
-    return table([rows[place] for place in rng.permutation(len(rows))])
+    return table(*(rows[place] for place in rng.permutation(len(rows))))
 
 
 EARLIER = random_events(range(40), 15, range(6), 0)
@@ -67,7 +63,7 @@ def test_histories_and_targets_are_those_of_loops(
     store: fr.Store,
 ) -> None:
     past = store if source == "store" else EARLIER
-    later = later_events(PERIOD, run.catalog, past, columns=COLUMNS)
+    later = later_events(PERIOD, run.catalog, past)
     known, before = by_user(PERIOD.filter(pl.col("item_id").is_in(run.catalog.ids.implode()))), by_user(EARLIER)
     everybody = later.eval_set("test", without_history=True)
     assert later.user_ids.to_list() == sorted(known)
@@ -80,8 +76,8 @@ def test_histories_and_targets_are_those_of_loops(
 def test_events_from_the_period_on_are_no_history(
     run: fr.Run,
 ) -> None:
-    whole = later_events(PERIOD, run.catalog, EARLIER, columns=COLUMNS)
-    doubled = later_events(PERIOD, run.catalog, pl.concat([EARLIER, PERIOD]), columns=COLUMNS)
+    whole = later_events(PERIOD, run.catalog, EARLIER)
+    doubled = later_events(PERIOD, run.catalog, pl.concat([EARLIER, PERIOD]))
     assert doubled.fingerprint == whole.fingerprint
 
 

@@ -8,14 +8,14 @@ import pytest
 
 import fullrank as fr
 from refusals import refused
+from tests.data.test_splits import events
 
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> fr.Store:
     rng = np.random.default_rng(0)
     rows = [(f"u{u}", f"i{v}", t) for u in range(40) for t, v in enumerate(rng.permutation(30)[:8])]
-    events = pl.DataFrame(rows, schema=["user_id", "item_id", "timestamp"], orient="row")
-    return fr.prepare(events, tmp_path_factory.mktemp("lists") / "data")
+    return fr.prepare(events(*rows), tmp_path_factory.mktemp("lists") / "data")
 
 
 @pytest.fixture(scope="module")

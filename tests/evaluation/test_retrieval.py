@@ -8,11 +8,15 @@ import pytest
 from fakes import Kept, Whole, listed
 from fullrank.core.jagged import Jagged
 from fullrank.data.histories import EvalSet, Histories
-from fullrank.evaluation import Evaluation, evaluate
+from fullrank.evaluation import Evaluation, EvaluationResult, evaluate
 from refusals import refused
 
 STORE = Kept.random(60, 40)
 SMALL = Evaluation(bootstrap=0)
+
+
+def tested(spec: Evaluation = SMALL) -> EvaluationResult:
+    return evaluate(Whole(40), STORE, "test", spec)
 
 
 @pytest.mark.parametrize("split", ["validation", "test"])
@@ -35,10 +39,7 @@ def test_equals_plain_loops(split: str, seen: str) -> None:
 
 def test_popularity_is_counted_on_training_events_unless_asked() -> None:
     """The planted fault is the published one: counting validation and test events as well."""
-    model = Whole(40)
-    trained, everything = (
-        evaluate(model, STORE, "test", Evaluation(popularity=p, bootstrap=0, ks=(5,))) for p in ("train", "all")
-    )
+    trained, everything = (tested(Evaluation(popularity=p, bootstrap=0, ks=(5,))) for p in ("train", "all"))
     counts = STORE.catalog.popularity
     lists = trained.per_user.lists
     assert lists is not None
@@ -67,15 +68,15 @@ def test_lift_reads_the_whole_history(split: str, source: str) -> None:
 def test_a_list_ends_with_the_catalogue() -> None:
     """A k beyond it costs nothing and says what k = all items says; what divides by k does so still."""
     names = ("ndcg", "recall", "hit", "mrr", "map", "gini", "coverage", "arp", "lift", "novelty", "precision")
-    found = evaluate(Whole(40), STORE, "test", Evaluation(bootstrap=5, ks=(40, 99_999), metrics=names))
+    found = tested(Evaluation(bootstrap=5, ks=(40, 99_999), metrics=names))
     assert found.per_user.lists is not None and found.per_user.lists.shape == (60, 40)
     for name in names[:-1]:
         assert found.metrics[f"{name}@99999"] == found.metrics[f"{name}@40"], name
     assert found.metrics["precision@99999"] == pytest.approx(found.metrics["precision@40"] * 40 / 99_999)
     (note,) = found.notes
     assert "99,999" in note and "40 items" in note
-    assert not evaluate(Whole(40), STORE, "test", SMALL).notes
-    drawn = evaluate(Whole(40), STORE, "test", Evaluation(bootstrap=0, ks=(99_999,), protocol="sampled", negatives=9))
+    assert not tested().notes
+    drawn = tested(Evaluation(bootstrap=0, ks=(99_999,), protocol="sampled", negatives=9))
     assert drawn.metrics["recall@99999"] == 1.0
 
 
@@ -133,13 +134,13 @@ def test_a_split_without_users_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
         evaluate(Whole(5), Kept.of([[0, 1], [2, 3]], 5), "validation", SMALL)
     asks(STORE.eval_set("test").take(slice(0, 0)), monkeypatch)
     with refused("no-users-in-split"):
-        evaluate(Whole(40), STORE, "test", SMALL)
+        tested()
 
 
 def test_users_come_back_in_their_own_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = evaluate(Whole(40), STORE, "test", SMALL)
+    plain = tested()
     asks(STORE.eval_set("test").take(np.random.default_rng(0).permutation(60)), monkeypatch)
-    shuffled = evaluate(Whole(40), STORE, "test", SMALL)
+    shuffled = tested()
     assert np.array_equal(plain.per_user.users, shuffled.per_user.users)
     assert plain.to_json() == shuffled.to_json()
 
@@ -173,12 +174,12 @@ def test_settings_without_effect_or_sense_are_refused(settings: dict, said: tupl
 def test_settings_round_trip_and_the_selection_is_cheap() -> None:
     spec = Evaluation(protocol="sampled", negatives=7, ks=(3,), selection="recall@3")
     assert Evaluation.from_text(spec.to_yaml()) == spec
-    assert list(evaluate(Whole(40), STORE, "test", spec.for_selection()).metrics) == ["recall@3"]
+    assert list(tested(spec.for_selection()).metrics) == ["recall@3"]
     assert Evaluation(selection=" ndcg@05").selection == "ndcg@5"
 
 
 def test_default_metrics() -> None:
-    names = list(evaluate(Whole(40), STORE, "test").metrics)
+    names = list(tested(Evaluation()).metrics)
     wanted = ["ndcg", "recall", "hit", "mrr", "map", "fair0.8", "gini", "arp", "lift", "coverage", "novelty"]
     assert names == [f"{base}@{k}" for base in wanted for k in (1, 5, 10, 20)]
 
@@ -197,4 +198,4 @@ def test_what_no_memory_holds_is_refused_before_it_is_made(
     monkeypatch.setattr("fullrank.core.memory.available_bytes", lambda: free)
     monkeypatch.setattr("fullrank.core.memory.SMALL", free // 4)
     with refused("too-large-for-memory", "GiB"):
-        evaluate(Whole(40), STORE, "test", spec)
+        tested(spec)

@@ -37,17 +37,21 @@ def made(store: Store, recipe: str, *settings: str) -> Any:
     return model, data.loader(model)
 
 
+def checked(model: Any, batch: Any) -> dict[str, Any]:
+    """The FLOPs of each part, which together are what torch counts."""
+    parts = batch_flops(model.eval(), batch)
+    with torch.no_grad():
+        assert sum(parts.values()) == counted(lambda: model(batch))
+    return parts
+
+
 @pytest.mark.parametrize(
     ("recipe", "settings"),
     [("sasrec", ()), ("sasrec", (SAMPLED,)), ("gru4rec", ("model.loss=cross_entropy",)), ("bert4rec", ())],
 )
 def test_the_forward_pass_of_a_batch_is_what_torch_counts(recipe: str, settings: tuple[str, ...], store: Store) -> None:
     model, loader = made(store, recipe, *settings)
-    batch = loader.batch(1)
-    parts = batch_flops(model.eval(), batch)
-    assert None not in parts.values()
-    with torch.no_grad():
-        assert sum(parts.values()) == counted(lambda: model(batch))  # type: ignore[arg-type]
+    assert None not in checked(model, loader.batch(1)).values()
 
 
 @pytest.mark.parametrize(
@@ -62,9 +66,7 @@ def test_the_forward_pass_of_a_batch_is_what_torch_counts(recipe: str, settings:
 def test_text_counts_each_item_that_a_step_reads_once(settings: tuple[str, ...], titled: Store) -> None:
     model, loader = made(titled, "srt", BRAND, "model.loss.negatives.count=30", *settings)
     for batch in (loader.batch(1), loader.batch(loader.steps_per_epoch + 1)):
-        parts = batch_flops(model.eval(), batch)
-        with torch.no_grad():
-            assert sum(parts.values()) == counted(lambda batch=batch: model(batch))  # type: ignore[arg-type]
+        parts = checked(model, batch)
         assert parts["items"] is not None
         distinct, rest = divmod(parts["items"], 2 * 16 * 8)
         every = titled.num_items
@@ -131,10 +133,7 @@ def test_rows_of_a_sweep_are_a_ladder(out: Path, swept: Sweeps) -> None:
 
 
 def test_a_model_that_generates_scores_the_codes_of_each_level() -> None:
-    model = find_experiment("tiger").override("model.dim=8", "model.encoder.layers=2").model.build(catalog()).eval()  # type: ignore[attr-defined]
-    batch = padded(histories([4, 6, 2]))
-    parts = batch_flops(model, batch)
+    model = find_experiment("tiger").override("model.dim=8", "model.encoder.layers=2").model.build(catalog())  # type: ignore[attr-defined]
+    parts = checked(model, padded(histories([4, 6, 2])))
     asked, dim = (3 + 5 + 1), 8
     assert parts["scores"] == 2 * asked * sum(model.items.sizes) * dim and parts["items"] == 0
-    with torch.no_grad():
-        assert sum(parts.values()) == counted(lambda: model(batch))  # type: ignore[arg-type]

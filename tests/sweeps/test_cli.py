@@ -15,6 +15,8 @@ from fullrank.sweeps import engine
 
 from .conftest import TINY
 
+SETTINGS = [word for path, value in TINY.items() for word in ("--set", f"{path}={json.dumps(value)}")]
+
 
 def call(*words: object) -> int:
     def build() -> typer.Typer:
@@ -34,8 +36,7 @@ def last(capsys: pytest.CaptureFixture[str]) -> Any:
 def test_sweep_prints_its_rows_and_a_table(tmp_path: Path, store: Store, capsys: pytest.CaptureFixture[str]) -> None:
     grid = tmp_path / "grid.yaml"
     grid.write_text("{name: small, cells: [sasrec], seeds: [0, 1]}")
-    given = [word for path, value in TINY.items() for word in ("--set", f"{path}={json.dumps(value)}")]
-    common = ("sweep", grid, "--data", store.path, "--out", tmp_path / "out", *given)
+    common = ("sweep", grid, "--data", store.path, "--out", tmp_path / "out", *SETTINGS)
     assert call(*common, "--dry-run") == 0
     assert "2 runs to do" in capsys.readouterr().out
     assert call(*common, "--json", "--results", tmp_path / "r.json") == 0

@@ -38,15 +38,15 @@ class Backwards:
 
 
 class Failing:
-    """Runs nothing and asks for at most so many jobs."""
+    """Runs nothing, asks for at most so many jobs, and gives so many rows for each."""
 
-    def __init__(self, most: int = 99) -> None:
-        self.most, self.asked = most, list[str]()
+    def __init__(self, most: int = 99, times: int = 1) -> None:
+        self.most, self.times, self.asked = most, times, list[str]()
 
     def run(self, work: Iterable[Work]) -> Iterator[tuple[Work, Row]]:
         for one in work:
             self.asked.append(one.job.folder)
-            yield one, failed_row(one.job, one.store, RuntimeError("no machine"), 0.0)
+            yield from [(one, failed_row(one.job, one.store, RuntimeError("no machine"), 0.0))] * self.times
             if len(self.asked) == self.most:
                 return
 
@@ -110,18 +110,6 @@ def dies(_: Work) -> Row:
     os._exit(1)
 
 
-class EventDropout:
-    """Asks for all work and gives back what is not its."""
-
-    def __init__(self, times: int) -> None:
-        self.times = times
-
-    def run(self, work: Iterable[Work]) -> Iterator[tuple[Work, Row]]:
-        for one in work:
-            for _ in range(self.times):
-                yield one, failed_row(one.job, one.store, RuntimeError("no machine"), 0.0)
-
-
 def test_what_an_engine_does_not_ask_for_is_not_run(swept: Sweeps) -> None:
     outcome = swept.outcome("[popularity, sasrec, gru4rec]", engine=Failing(most=1))
     assert [row["cell"] for row in outcome.failed] == ["popularity"]
@@ -130,9 +118,9 @@ def test_what_an_engine_does_not_ask_for_is_not_run(swept: Sweeps) -> None:
 
 def test_rows_that_are_missing_or_come_twice_are_no_sweep(tmp_path: Path, swept: Sweeps) -> None:
     with pytest.raises(RuntimeError, match="no row for popularity-seed0"):
-        swept.outcome("[popularity]", engine=EventDropout(0))
+        swept.outcome("[popularity]", engine=Failing(times=0))
     with pytest.raises(RuntimeError, match="or twice"):
-        swept.outcome("[popularity]", tmp_path / "twice", engine=EventDropout(2))
+        swept.outcome("[popularity]", tmp_path / "twice", engine=Failing(times=2))
 
 
 def test_ladders_and_searches_pass_the_engine_on(store: Store, out: Path, tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ from fullrank.sweeps.records import Row
 from fullrank.sweeps.sweep import ladder_rows, run_ladder, summarise_rungs
 from refusals import refused
 
-from .conftest import TINY, tiny
-from .test_cli import call, last
+from .conftest import tiny
+from .test_cli import SETTINGS, call, last
 
 pytestmark = pytest.mark.usefixtures("cheap")
 
@@ -86,8 +86,7 @@ def test_stores_of_one_name_are_refused(store: Store, out: Path) -> None:
 def test_from_the_command_line(store: Store, half: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     grid = tmp_path / "grid.yaml"
     grid.write_text("{name: small, cells: [sasrec]}")
-    given = [word for path, value in TINY.items() for word in ("--set", f"{path}={json.dumps(value)}")]
     both = ("--data", half.path, "--data", store.path)
-    assert call("sweep", grid, *both, "--out", tmp_path / "out", *given, "--json") == 0
+    assert call("sweep", grid, *both, "--out", tmp_path / "out", *SETTINGS, "--json") == 0
     tree = last(capsys)
     assert set(tree["summary"]) == {"half/sasrec", "shop/sasrec"} and len(tree["rows"]) == 2

@@ -66,17 +66,14 @@ def test_what_cannot_be_opened_is_a_failed_row(store: Store, out: Path, tmp_path
 def test_a_run_folder_is_waited_for(store: Store, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever had it before is still ending; where it does not end, the row says who has it."""
     one = sent(store, out)
-    handle = locks._acquire(*_lock(out / "cells" / "sasrec-seed0"))
+    place = out / "cells" / "sasrec-seed0"
+    handle = locks._acquire(locks._lock_file(place), place)
     assert handle is not None
     monkeypatch.setattr(sent_work, "LOCK_SECONDS", 0.1)
     assert "is being written by" in one.run("cpu")["error"]
     monkeypatch.setattr(sent_work, "LOCK_SECONDS", 30.0)
     threading.Timer(0.3, os.close, (handle,)).start()
     assert not one.run("cpu").get("error")
-
-
-def _lock(place: Path) -> tuple[Path, Path]:
-    return locks._lock_file(place), place
 
 
 def test_options_name_an_engine_and_none_is_ignored() -> None:

@@ -36,13 +36,13 @@ def search(cells: str = "[sasrec, {name: gru, recipe: gru4rec}]", **others: Any)
     )
 
 
+Tuned = Callable[..., dict[str, Any]]
+
+
 @pytest.fixture
-def tuned(store: Store, out: Path) -> Callable[..., dict[str, Any]]:
+def tuned(store: Store, out: Path, cheap: None) -> Tuned:
     """``tuned(search())``: tuned in `out`."""
     return lambda space, **how: tune(space, store, out, **{"progress": False, **how})
-
-
-Tuned = Callable[..., dict[str, Any]]
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ def test_the_test_split_is_never_touched(store: Store, blind: Store, out: Path, 
     assert "the test split was asked for" in row["error"]
 
 
-def test_every_cell_gets_the_same_budget_and_it_is_recorded(out: Path, cheap: None, tuned: Tuned) -> None:
+def test_every_cell_gets_the_same_budget_and_it_is_recorded(out: Path, tuned: Tuned) -> None:
     found = tuned(search(epochs_share=2 / 3, seeds=(0, 1)), command="fullrank tune x")
     written = json.loads((out / "tuned.json").read_text())
     assert written["best"] == found["best"] and written["trials"] == found["trials"]
@@ -92,9 +92,7 @@ def test_every_cell_gets_the_same_budget_and_it_is_recorded(out: Path, cheap: No
     assert found["trials"]["sasrec"][1]["score"] == pytest.approx(sum(first) / 2)
 
 
-def test_the_best_settings_become_a_grid_with_all_epochs(
-    store: Store, out: Path, tmp_path: Path, cheap: None, tuned: Tuned
-) -> None:
+def test_the_best_settings_become_a_grid_with_all_epochs(store: Store, out: Path, tmp_path: Path, tuned: Tuned) -> None:
     found = tuned(search("[sasrec]"))
     grid = Grid.read(out / "grid.yaml")
     assert grid.seeds == (0, 1, 2) and grid.evaluate == ("test",)
@@ -106,7 +104,7 @@ def test_the_best_settings_become_a_grid_with_all_epochs(
 
 
 def test_the_same_call_again_repeats_nothing_and_more_trials_keep_the_first(
-    monkeypatch: pytest.MonkeyPatch, cheap: None, tuned: Tuned
+    monkeypatch: pytest.MonkeyPatch, tuned: Tuned
 ) -> None:
     trained = []
 
@@ -136,9 +134,7 @@ def test_a_time_limit_cuts_whole_rounds(tuned: Tuned, monkeypatch: pytest.Monkey
     assert {name: best["trial"] for name, best in found["best"].items()} == {"sasrec": 0, "gru": 0}
 
 
-def test_a_failed_trial_has_no_score_and_is_never_the_best(
-    monkeypatch: pytest.MonkeyPatch, cheap: None, tuned: Tuned
-) -> None:
+def test_a_failed_trial_has_no_score_and_is_never_the_best(monkeypatch: pytest.MonkeyPatch, tuned: Tuned) -> None:
     def sometimes(experiment: Any, *rest: Any, **named: Any) -> Any:
         if Path(rest[1]).name.startswith("sasrec-trial1"):
             raise RuntimeError("diverged")
@@ -154,7 +150,7 @@ def test_a_failed_trial_has_no_score_and_is_never_the_best(
 
 @pytest.mark.slow
 def test_a_search_by_tpe_goes_on_to_the_trials_of_an_unbroken_one(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cheap: None, tuned: Tuned
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tuned: Tuned
 ) -> None:
     """Stopped in its seventh trial, the search tells the first six and asks what it would have asked."""
     asked = search("[sasrec]", trials=8)
@@ -206,85 +202,92 @@ def settings_of(found: dict[str, Any], cell: str = "sasrec") -> list[dict[str, A
     return [trial["set"] for trial in found["trials"][cell]]
 
 
-def by_tpe(space: Search, store: Store, out: Path, *failing: str) -> tuple[dict[str, Any], Counter[str]]:
-    flaky = Flaky(*failing)
-    return tune(space, store, out, progress=False, sampler="tpe", engine=flaky), flaky.started
+ByTpe = Callable[..., tuple[dict[str, Any], Counter[str]]]
 
 
-def goes_on(space: Search, store: Store, out: Path) -> list[dict[str, Any]]:
+@pytest.fixture
+def by_tpe(tuned: Tuned) -> ByTpe:
+    """``by_tpe(space, "sasrec-trial2")``: what a search by TPE found where this cell fails, and what it started."""
+
+    def search_on(space: Search, *failing: str) -> tuple[dict[str, Any], Counter[str]]:
+        flaky = Flaky(*failing)
+        return tuned(space, sampler="tpe", engine=flaky), flaky.started
+
+    return search_on
+
+
+def goes_on(space: Search, out: Path, by_tpe: ByTpe) -> list[dict[str, Any]]:
     """A search of seven trials and one more asks what one of eight does; what it asked."""
-    whole, _ = by_tpe(space.model_copy(update={"trials": 8}), store, out / "whole")
-    by_tpe(space.model_copy(update={"trials": 7}), store, out)
-    rest, started = by_tpe(space.model_copy(update={"trials": 8}), store, out)
+    longer = space.model_copy(update={"trials": 8})
+    whole, _ = by_tpe(longer)
+    out.rename(out.with_name("whole"))
+    by_tpe(space.model_copy(update={"trials": 7}))
+    rest, started = by_tpe(longer)
     assert started == {"sasrec-trial7": 1} and settings_of(rest) == settings_of(whole)
     return settings_of(whole)
 
 
-def test_trials_that_tpe_asked_for_stay_when_a_failed_one_ends_well_later(store: Store, out: Path, cheap: None) -> None:
+def test_trials_that_tpe_asked_for_stay_when_a_failed_one_ends_well_later(by_tpe: ByTpe) -> None:
     """Its score comes too late for the trials behind it: they keep their settings, and the next one is told of it."""
-    first, _ = by_tpe(search("[sasrec]", trials=8), store, out, "sasrec-trial2")
+    first, _ = by_tpe(search("[sasrec]", trials=8), "sasrec-trial2")
     assert [trial["score"] is None for trial in first["trials"]["sasrec"]] == [n == 2 for n in range(8)]
-    again, started = by_tpe(search("[sasrec]", trials=8), store, out)
+    again, started = by_tpe(search("[sasrec]", trials=8))
     assert started == {"sasrec-trial2": 1} and settings_of(again) == settings_of(first)
     assert again["trials"]["sasrec"][2]["score"] is not None and again["budget"]["trials_counted"] == 8
-    more, started = by_tpe(search("[sasrec]", trials=9, seeds=(0, 1)), store, out)
+    more, started = by_tpe(search("[sasrec]", trials=9, seeds=(0, 1)))
     assert settings_of(more)[:8] == settings_of(first), "nor do they change with more trials and seeds"
     assert started == {f"sasrec-trial{n}": 1 if n < 8 else 2 for n in range(9)}
 
 
-def test_a_failed_trial_is_tried_again_once_in_a_call(store: Store, out: Path, cheap: None) -> None:
+def test_a_failed_trial_is_tried_again_once_in_a_call(by_tpe: ByTpe) -> None:
     space = search("[sasrec]", trials=8)
     for trials in (7, 8):
-        found, started = by_tpe(space.model_copy(update={"trials": trials}), store, out, "sasrec-trial2")
+        found, started = by_tpe(space.model_copy(update={"trials": trials}), "sasrec-trial2")
         tried = {f"sasrec-trial{n}" for n in range(7)} if trials == 7 else {"sasrec-trial2", "sasrec-trial7"}
         assert started == dict.fromkeys(tried, 1)
         assert found["trials"]["sasrec"][2]["error"] and found["budget"]["trials_counted"] == trials
 
 
-def test_a_cell_that_joins_a_search_by_tpe_leaves_the_trials_of_the_others(
-    store: Store, out: Path, cheap: None
-) -> None:
-    alone, _ = by_tpe(search("[sasrec]", trials=7), store, out, "sasrec-trial5")
-    both, started = by_tpe(search(trials=7), store, out)
+def test_a_cell_that_joins_a_search_by_tpe_leaves_the_trials_of_the_others(by_tpe: ByTpe) -> None:
+    alone, _ = by_tpe(search("[sasrec]", trials=7), "sasrec-trial5")
+    both, started = by_tpe(search(trials=7))
     assert settings_of(both) == settings_of(alone) and len(settings_of(both, "gru")) == 7
     assert started == {"sasrec-trial5": 1, **{f"gru-trial{n}": 1 for n in range(7)}}
 
 
-def test_a_kept_choice_is_the_one_of_the_space(store: Store, out: Path, cheap: None) -> None:
+def test_a_kept_choice_is_the_one_of_the_space(out: Path, by_tpe: ByTpe) -> None:
     """JSON gives a tuple back as a list; the search goes on with it as an unbroken one."""
     ks = "{evaluation.ks: {choice: [[10], [10, 5], [10, 20]]}, training.lr: {log: [1e-3, 1e-1]}}"
     plain = search("[sasrec]").model_dump()
     plain["space"] = Search.from_text(f"{{cells: [sasrec], space: {ks}}}").model_dump()["space"]
     plain["space"]["evaluation.ks"]["choice"] = ((10,), (10, 5), (10, 20))
     space = Search.model_validate(plain)
-    goes_on(space, store, out)
+    goes_on(space, out, by_tpe)
 
 
 @pytest.mark.parametrize("damage", ["[]", '{"sasrec": 1}', '{"sasrec": {KEY: [1]}}', '{"sasrec": {KEY: [{"a": 1}]}}'])
-def test_a_damaged_plan_is_refused(store: Store, out: Path, cheap: None, damage: str) -> None:
-    by_tpe(search("[sasrec]", trials=6), store, out)
+def test_a_damaged_plan_is_refused(out: Path, by_tpe: ByTpe, damage: str) -> None:
+    by_tpe(search("[sasrec]", trials=6))
     (key,) = json.loads((out / "plan.json").read_text())["sasrec"]
     (out / "plan.json").write_text(damage.replace("KEY", f'"{key}"'))
     with refused("file-damaged", out / "plan.json"):
-        by_tpe(search("[sasrec]", trials=6), store, out)
+        by_tpe(search("[sasrec]", trials=6))
 
 
-def test_a_dry_run_by_tpe_writes_no_plan(out: Path, cheap: None, tuned: Tuned) -> None:
+def test_a_dry_run_by_tpe_writes_no_plan(out: Path, tuned: Tuned) -> None:
     found = tuned(search("[sasrec]", trials=8), dry_run=True, sampler="tpe")
     assert len(found["estimate"]) == 5 and not (out / "plan.json").exists()
 
 
-def test_the_next_point_is_taken_where_tpe_asks_for_nothing_new(
-    store: Store, out: Path, monkeypatch: pytest.MonkeyPatch, cheap: None
-) -> None:
+def test_the_next_point_is_taken_where_tpe_asks_for_nothing_new(monkeypatch: pytest.MonkeyPatch, by_tpe: ByTpe) -> None:
     """Every width of the space is tried, whatever TPE prefers."""
     monkeypatch.setattr(samplers, "ATTEMPTS", 0)
     widths = Search.from_text("{cells: [sasrec], space: {model.dim: {choice: [2, 4, 6, 8, 10, 12, 14]}}}").space
     space = search("[sasrec]", trials=8, space=widths)
-    found, _ = by_tpe(space, store, out)
+    found, _ = by_tpe(space)
     assert settings_of(found) == space.trial_settings(space.cells[0])
     with refused("space-exhausted", 9, 8):
-        by_tpe(space.model_copy(update={"trials": 9}), store, out)
+        by_tpe(space.model_copy(update={"trials": 9}))
 
 
 @pytest.fixture
@@ -316,11 +319,11 @@ def test_another_sampler_is_refused(store: Store, out: Path) -> None:
         tune(search(), store, out, sampler="random")
 
 
-def test_settings_on_one_axis_are_handed_on_one_by_one(store: Store, out: Path, cheap: None) -> None:
+def test_settings_on_one_axis_are_handed_on_one_by_one(out: Path, by_tpe: ByTpe) -> None:
     """tuned.json names plain settings, and a search by TPE goes on from what it asked for."""
     plain = search("[sasrec]").model_dump()
     plain["space"] = {"training.lr, training.weight_decay": {"log": (1e-3, 1e-1)}}
     space = Search.model_validate(plain)
-    for tried in goes_on(space, store, out)[1:]:
+    for tried in goes_on(space, out, by_tpe)[1:]:
         assert list(tried) == ["training.lr", "training.weight_decay"]
         assert tried["training.lr"] == tried["training.weight_decay"]
