@@ -57,10 +57,13 @@ def test_one_block_by_hand() -> None:
     assert values(rows, "log10_norm", layer=1) == pytest.approx([np.log10(measured)], rel=1e-5)
 
 
+def by_place(rows, name) -> dict:
+    return {(r["layer"], r["label"]): r["value"] for r in rows if r["name"] == name}
+
+
 def held(rows) -> bool:
     """Whether every norm is within its bound; there must be some."""
-    limits = {(r["layer"], r["label"]): r["value"] for r in rows if r["name"] == "log10_bound"}
-    norms = {(r["layer"], r["label"]): r["value"] for r in rows if r["name"] == "log10_norm"}
+    limits, norms = by_place(rows, "log10_bound"), by_place(rows, "log10_norm")
     assert norms.keys() == limits.keys() and (None, "scores") in norms
     return all(value <= limits[place] + 1e-6 for place, value in norms.items())
 
@@ -112,7 +115,7 @@ def test_slopes_of_activations_are_not_exceeded() -> None:
     x = torch.linspace(-12, 12, 400_001, dtype=torch.float64, requires_grad=True)
     for activation, slope in LIPSCHITZ.items():
         (grad,) = torch.autograd.grad(activation(x).sum(), x)
-        assert slope - 1e-4 < float(grad.abs().max()) <= slope
+        assert slope - 1e-4 < grad.abs().max() <= slope
 
 
 def test_what_is_no_such_transformer_is_left_out() -> None:

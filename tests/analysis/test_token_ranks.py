@@ -16,7 +16,7 @@ from fullrank.models.ranking import EVERY
 from fullrank.models.ranking.model import RankingModel
 from refusals import refused
 from tests.analysis.conftest import values
-from tiny import shaken
+from tiny import drawn, shaken
 
 DRAW = torch.Generator().manual_seed(7)
 
@@ -40,7 +40,7 @@ def ranks_slowly(tokens) -> np.ndarray:
     size=st.sampled_from([1e-20, 1.0, 1e15]), seed=st.integers(0, 10_000),
 )  # fmt: skip
 def test_the_slow_twin(rows, tokens, width, size, seed) -> None:
-    x = torch.randn(rows, tokens, width, generator=torch.Generator().manual_seed(seed)) * size
+    x = drawn(rows, tokens, width, seed=seed) * size
     x[0] = 0
     found = ranks(x)
     assert found.dtype == torch.float64 and found.numpy() == pytest.approx(ranks_slowly(x), rel=1e-6)

@@ -59,7 +59,7 @@ def test_the_files(tmp_path: Path) -> None:
     counts, running = (np.load(large / f"{part}.npy") for part in ("popularity", "cumulative"))
     assert np.allclose(running, np.cumsum(counts) / counts.sum()) and running[-1] == 1
     spread = places(torch.arange(40), 200, 40)
-    assert len(spread.unique()) == 40 and bool((spread % 40 == torch.arange(40)).all()) and int(spread.max()) > 40
+    assert len(spread.unique()) == 40 and (spread % 40 == torch.arange(40)).all() and spread.max() > 40
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Every kind of a room, for tests that run all of its checks."""
+"""Every kind of some rooms, for tests that run all of their checks."""
 
 from typing import Any
 
@@ -11,9 +11,9 @@ from fullrank.testing import check_component
 DEVICES = ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
 
 
-def every_kind(room: str) -> Any:
+def every_kind(*rooms: str) -> Any:
     """One parameter `pair` for each kind. Nothing is imported before its test runs: a broken file fails alone."""
-    return pytest.mark.parametrize("pair", everything(room), ids=name)
+    return pytest.mark.parametrize("pair", everything(*rooms), ids=name)
 
 
 def run_checks(pair: Pair) -> None:

@@ -4,7 +4,6 @@ import pytest
 import torch
 from torch import nn
 
-from discover import everything, name
 from fullrank.models.ranking.dnn import DNN
 from fullrank.models.ranking.perceptron import Deep
 from fullrank.models.sequential.reasoning import Reasoner
@@ -12,12 +11,13 @@ from fullrank.ops.flop_count import by_part, counted, forward_flops
 from fullrank.testing import rankers
 from fullrank.testing.attention import counts_as_said
 from parts import GRU, Transformer
+from tests.components.cases import every_kind
 from tiny import ITEMS, built, catalog, plain, reachable
 
 DIM, ROWS = 12, 3
 
 
-@pytest.mark.parametrize("pair", everything("items"), ids=name)
+@every_kind("items")
 def test_what_items_say_is_what_torch_counts(pair) -> None:
     for _, items in built(reachable(plain(pair), 2, numbers=False), DIM, catalog()):
         if not hasattr(items, "flops"):

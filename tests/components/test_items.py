@@ -1,4 +1,4 @@
-"""Every kind of items passes the checks of `fullrank.testing.items`, which catch planted faults; features by hand."""
+"""The checks of `fullrank.testing.items` catch planted faults; features by hand."""
 
 from typing import Any
 
@@ -14,13 +14,7 @@ from fullrank.testing import check_component
 from fullrank.testing.inputs import EXAMPLES
 from fullrank.testing.items import DIM, check_state, check_vectors
 from refusals import refused
-from tests.components.cases import every_kind, run_checks
 from tiny import ITEMS, catalog, close, shaken
-
-
-@every_kind("items")
-def test_items(pair) -> None:
-    run_checks(pair)
 
 
 def test_unit() -> None:

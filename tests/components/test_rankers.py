@@ -1,4 +1,4 @@
-"""Every ranker passes the checks of `fullrank.testing.rankers`, which catch planted faults."""
+"""The checks of `fullrank.testing.rankers` catch planted faults."""
 
 from dataclasses import replace
 
@@ -9,12 +9,6 @@ from torch import nn
 from fullrank.models.ranking import RankerOutput
 from fullrank.models.ranking.fm import FM, FMRanker
 from fullrank.testing.rankers import check_bf16, check_captures, check_everything_learns, check_rows_alone
-from tests.components.cases import every_kind, run_checks
-
-
-@every_kind("rankers")
-def test_rankers(pair) -> None:
-    run_checks(pair)
 
 
 class Gossip(FMRanker):

@@ -10,7 +10,7 @@ from fullrank.core.errors import UserError
 from fullrank.core.spec import Spec
 from fullrank.testing.rankers import extra
 from rankers_small import ALL, DIM, PARTS, small, tokens
-from tiny import built, plain, reachable, shaken
+from tiny import built, drawn, plain, reachable, shaken
 
 
 @cache
@@ -66,9 +66,9 @@ def test_settings_have_effect(pair) -> None:
 def test_parts_mix_and_learn(pair) -> None:
     """Mixings and FFNs keep the shape; a mixing moves something from token to token, an FFN nothing."""
     for spec, part in built(reachable(plain(pair), 2), 4, 8):
-        x = torch.randn(3, 4, 8, generator=torch.Generator().manual_seed(0), requires_grad=True)
+        x = drawn(3, 4, 8).requires_grad_()
         out = part(x)
         value = out[1] if pair[0].endswith("mixings") else out[0]
         assert value.shape == x.shape, spec
         (touched,) = torch.autograd.grad(value[:, 0].pow(3).sum(), x)
-        assert bool(touched[:, 1:].any()) == pair[0].endswith("mixings"), spec
+        assert touched[:, 1:].any() == pair[0].endswith("mixings"), spec

@@ -1,37 +1,10 @@
 """Every ranker solves a planted interaction that no linear model can know."""
 
-from dataclasses import replace
-
-import torch
-
 from clicks import PLANTED, planted
-from fullrank.metrics.ctr import auc
 from fullrank.models.ranking.model import RankingModel
 from rankers_small import ALL, LINEAR
+from tests.models.ranking.test_sequences import auc_after
 from tiny import plain
-
-
-def solved(ranker, steps=100) -> float:
-    """AUC on fresh impressions after some steps on planted ones."""
-    torch.manual_seed(0)
-    click = RankingModel(
-        ranker=ranker, embedding={"std": 0.1} if "tokens" not in ranker.reads else {"std": 0.1, "dim": 8}
-    )
-    model = click.build(PLANTED)
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
-    data = planted(8192, 1)
-    for step in range(steps):
-        rows = torch.randint(8192, (256,), generator=torch.Generator().manual_seed(step))
-        batch = replace(
-            data, categorical=data.categorical[rows], numeric=data.numeric[rows], missing=data.missing[rows],
-            labels=data.labels[rows],
-        )  # fmt: skip
-        optimizer.zero_grad()
-        sum(model(batch).values()).backward()
-        optimizer.step()
-    fresh = planted(4000, 2)
-    with torch.inference_mode():
-        return auc(model.eval().probabilities(fresh).numpy(), fresh.labels.numpy())
 
 
 @ALL
@@ -44,7 +17,8 @@ def test_solves_the_planted_interaction(pair) -> None:
         spec = spec.override("tokens=4", "width=8")
     if pair[1] == "autoint":
         spec = spec.override("layers=2", "width=16")
-    found = solved(spec)
+    click = RankingModel(ranker=spec, embedding={"std": 0.1} | ({"dim": 8} if "tokens" in spec.reads else {}))
+    found = auc_after(click, PLANTED, planted(8192, 1), planted(4000, 2), 100)
     if pair[1] in LINEAR:
         assert found < 0.56, "a linear model cannot know this; the data leak"
     else:

@@ -1,15 +1,21 @@
-"""Every reasoner passes the checks of `fullrank.testing.reasoning`; what one step, noise and budgets are by hand."""
+"""Every reasoner passes the checks of `fullrank.testing.reasoning`, which catch faults; one step and noise by hand."""
+
+from dataclasses import replace
 
 import pytest
 import torch
 
 from fullrank.models.sequential.encoders.gru import GRUEncoder
 from fullrank.models.sequential.reasoning.budget import Budget
+from fullrank.models.sequential.reasoning.plr import PLRReasoner
+from fullrank.models.sequential.reasoning.rearec import ReaRecReasoner
+from fullrank.testing import reasoning
 from fullrank.testing.inputs import sequences
 from fullrank.testing.reasoning import DIM, ENCODERS, LONGEST, made, steps_of
 from parts import PLR, ReaRec
 from refusals import refused
 from tests.components.cases import every_kind, run_checks
+from tests.components.test_encoders import Late
 from tiny import close
 
 
@@ -73,8 +79,8 @@ def test_a_residual_keeps_apart_what_a_step_brings_together() -> None:
 def test_triggers_start_as_wide_as_they_are_told(std) -> None:
     torch.manual_seed(0)
     wide = PLR(streams=64, trigger_std=std).build(ENCODERS["gru"].build(DIM, LONGEST), DIM, LONGEST)
-    assert float(wide.triggers.detach().std()) == pytest.approx(std, rel=0.1)
-    assert float(wide.step_vectors.detach().std()) < 0.05
+    assert wide.triggers.detach().std() == pytest.approx(std, rel=0.1)
+    assert wide.step_vectors.detach().std() < 0.05
 
 
 def test_noise_falls_on_the_second_view_alone() -> None:
@@ -94,3 +100,63 @@ def test_noise_falls_on_the_second_view_alone() -> None:
 def test_an_encoder_that_cannot_go_on_is_refused() -> None:
     with refused("not-an-encoder", "Identity"):
         PLR().build(torch.nn.Identity(), DIM, LONGEST)  # type: ignore[arg-type]
+
+
+class Gossip(PLRReasoner):
+    """Planted: a stream opens where the others do."""
+
+    def openings(self, start):
+        return super().openings(start) + self.triggers.mean(0)
+
+
+class Peeking(ReaRecReasoner):
+    """Planted: the history sees the latent tokens."""
+
+    def forward(self, x, batch):
+        states = super().forward(x, batch)
+        return replace(states, tokens=states.tokens + steps_of(states).steps.mean((1, 2))[:, None])
+
+
+class Tail(ReaRecReasoner):
+    """Planted: begins at the end of the padded row."""
+
+    def _begun(self, x, batch, budget):
+        states, reasoning = super()._begun(x, batch, budget)
+        return states, replace(reasoning, states=replace(reasoning.states, start=states.tokens[:, -1]))
+
+
+class Idle(PLRReasoner):
+    """Planted: a parameter that nothing reads."""
+
+    def __init__(self, encoder, dim, spec):
+        super().__init__(encoder, dim, spec)
+        self.extra = torch.nn.Parameter(torch.ones(dim))
+
+
+class Absentminded(ReaRecReasoner):
+    """Planted: an encoder that forgets."""
+
+    def __init__(self, encoder, dim, spec):
+        super().__init__(encoder, dim, spec)
+        encoder.__class__ = Late
+
+
+class Stuck(ReaRecReasoner):
+    """Planted: a budget of steps is not kept."""
+
+    def forward(self, x, batch, budget=None):
+        return super().forward(x, batch, None if budget is None else Budget(streams=budget.streams))
+
+
+@pytest.mark.parametrize(
+    ("spec", "fault", "check"),
+    [
+        (PLR(), Gossip, "isolated"), (ReaRec(), Peeking, "blind"), (ReaRec(), Tail, "padding"),
+        (ReaRec(), Absentminded, "cached"), (PLR(), Idle, "learns"), (ReaRec(), Stuck, "budgets"),
+    ],
+)  # fmt: skip
+def test_planted_faults_are_caught(spec, fault, check) -> None:
+    run = getattr(reasoning, f"check_{check}")
+    run(made(spec))
+    with pytest.raises(AssertionError):
+        run(made(spec, of=fault))

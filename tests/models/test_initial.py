@@ -105,8 +105,8 @@ def scores(dim, initial, attention) -> Tensor:
 @pytest.mark.parametrize("attention", [Softmax(heads=4), Focused(heads=4)], ids=["softmax", "focused"])
 def test_a_score_is_as_large_as_at_512(attention) -> None:
     wanted = float(scores(512, "fixed", attention).std())
-    assert abs(float(scores(128, "width", attention).std()) / wanted - 1) < 0.1
-    assert abs(float(scores(128, "fixed", attention).std()) / wanted - 0.25) < 0.03
+    assert abs(scores(128, "width", attention).std() / wanted - 1) < 0.1
+    assert abs(scores(128, "fixed", attention).std() / wanted - 0.25) < 0.03
     if isinstance(attention, Softmax):
         assert abs(wanted - 512 * STD**2) < 0.02
 
@@ -153,3 +153,18 @@ def test_streams_open_further_apart() -> None:
         opened = model.encoder.openings(start)  # type: ignore[operator]
         apart.append(float((opened[:, 0] - opened[:, 1]).detach().norm()))
     assert apart[1] == pytest.approx(FACTOR * apart[0], rel=1e-3)
+
+
+def test_start_small() -> None:
+    torch.manual_seed(0)
+    inner = nn.Sequential(nn.Linear(50, 60))
+    parts = {"linear": nn.Linear(100, 200), "table": nn.Embedding(300, 40), "norm": nn.LayerNorm(5), "in": inner}
+    module = nn.ModuleDict(parts)
+    below = inner[0].weight.clone()
+    start_small(module)
+    for weight in (module["linear"].weight.detach(), module["table"].weight.detach()):
+        assert abs(weight.std() - STD) < 0.05 * STD
+        assert abs(weight.mean()) < 0.05 * STD
+    assert not module["linear"].bias.any()
+    assert torch.equal(module["norm"].weight, torch.ones(5))
+    assert torch.equal(inner[0].weight, below)

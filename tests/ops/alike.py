@@ -6,6 +6,18 @@ import torch
 from torch import Tensor
 
 
+def leaves(*shapes: tuple, dtype: torch.dtype = torch.float) -> list:
+    """Normal numbers of these shapes, the same each time, that gradients are taken of."""
+    draw = torch.Generator().manual_seed(0)
+    return [torch.randn(shape, generator=draw, dtype=dtype).requires_grad_() for shape in shapes]
+
+
+def attention_case(b: int, h: int, t: int, e: int, f: int) -> list:
+    """Queries and keys of width e, values of width f, and which of t events are no padding."""
+    lengths = torch.arange(t, 0, -max(1, t // b))[:b]
+    return [*leaves((b, h, t, e), (b, h, t, e), (b, h, t, f)), torch.arange(t) < lengths[:, None]]
+
+
 def values_and_gradients(op, *inputs: Tensor | None, differentiated: int | None = None, **settings) -> list:
     """What `op` gives, and the inputs' gradients for drawn upstream ones of its first outputs."""
     outputs = op(*inputs, **settings)

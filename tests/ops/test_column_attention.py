@@ -7,7 +7,9 @@ from torch import Tensor
 from fullrank.ops import column_attention as module
 from fullrank.ops.column_attention import column_attention, column_attention_reference
 from tests.ops.alike import assert_alike, values_and_gradients
+from tiny import drawn
 
+CAUSAL = pytest.mark.parametrize("causal", [True, False])
 SIZES = [(1, 1, 1, 1), (3, 2, 7, 5), (4, 3, 13, 8), (2, 1, 31, 3)]
 
 
@@ -23,7 +25,7 @@ def assert_equals_its_reference(*inputs: Tensor, **settings) -> None:
     assert_alike(column_attention, column_attention_reference, *inputs, differentiated=2, **settings)
 
 
-@pytest.mark.parametrize("causal", [True, False])
+@CAUSAL
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize(("block", "elements"), [(128, 10**6), (5, 60), (1, 1)])
 def test_equals_its_reference(
@@ -35,7 +37,7 @@ def test_equals_its_reference(
 
 
 @pytest.mark.parametrize("dropped", [True, False])
-@pytest.mark.parametrize("causal", [True, False])
+@CAUSAL
 def test_gradients_under_dropout_are_those_of_the_values(causal: bool, dropped: bool) -> None:
     """The backward pass must meet the very weights that were dropped: checked by differences, in float32."""
     q, k, v, valid = case(2, 2, 6, 4)
@@ -48,7 +50,7 @@ def test_gradients_under_dropout_are_those_of_the_values(causal: bool, dropped: 
     leaf = torch.stack([q, k, v]).requires_grad_()
     (found,) = torch.autograd.grad(loss(leaf), leaf)
     for seed in range(6):
-        way = torch.randn(leaf.shape, generator=torch.Generator().manual_seed(seed))
+        way = drawn(*leaf.shape, seed=seed)
         with torch.no_grad():
             slope = (loss(leaf + 5e-3 * way) - loss(leaf - 5e-3 * way)) / 1e-2
         torch.testing.assert_close((found * way).sum(), slope, rtol=2e-2, atol=2e-2)
@@ -87,7 +89,7 @@ def test_large_scores_and_half_precision() -> None:
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-@pytest.mark.parametrize("causal", [True, False])
+@CAUSAL
 def test_on_cuda(causal: bool) -> None:
     inputs = [x.cuda() for x in case(4, 3, 200, 16)]
     assert_equals_its_reference(*inputs, causal=causal, rtol=1e-3, atol=1e-3)

@@ -4,13 +4,11 @@ import pytest
 import torch
 
 from fullrank.ops.cross import cross, cross_reference
-from tests.ops.alike import assert_alike
+from tests.ops.alike import assert_alike, leaves
 
 
 def drawn(rows: int, width: int) -> list:
-    draw = torch.Generator().manual_seed(rows)
-    shapes = [(rows, width), (rows, width), (width, width), (width,)]
-    return [torch.randn(shape, generator=draw, dtype=torch.double).requires_grad_() for shape in shapes]
+    return leaves((rows, width), (rows, width), (width, width), (width,), dtype=torch.double)
 
 
 @pytest.mark.parametrize(("rows", "width"), [(1, 1), (5, 3), (17, 8), (64, 33)])

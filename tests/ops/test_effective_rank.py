@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from fullrank.ops.effective_rank import collapse_share, entropy_rank, stable_rank, token_rank
+from tiny import drawn
 
 
 @pytest.mark.parametrize("k", [1, 3, 7])
@@ -33,7 +34,7 @@ def test_the_definitions() -> None:
 
 
 def test_tokens_of_each_sample_alone() -> None:
-    tokens = torch.randn(3, 5, 4, generator=torch.Generator().manual_seed(0))
+    tokens = drawn(3, 5, 4)
     lengths = torch.tensor([5, 2, 0])
     found = token_rank(tokens, torch.arange(5) < lengths[:, None])
     for row, length in enumerate(lengths.tolist()):

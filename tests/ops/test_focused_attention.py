@@ -13,7 +13,7 @@ from fullrank.ops.focused_attention import (
     focused_attention_reference,
     focused_weights,
 )  # fmt: skip
-from tests.ops.alike import assert_alike, kept_floats
+from tests.ops.alike import assert_alike, attention_case, kept_floats
 from tiny import close
 
 SIZES = [(1, 1, 1, 1, 1), (2, 3, 7, 5, 3), (3, 1, 13, 2, 4), (1, 2, 33, 3, 3)]
@@ -21,16 +21,14 @@ SIZES = [(1, 1, 1, 1, 1), (2, 3, 7, 5, 3), (3, 1, 13, 2, 4), (1, 2, 33, 3, 3)]
 SIGNED = (None, "l1", "rms")
 """Rows that are zero where both maps agree."""
 NORMS = (*SIGNED, "softmax", "relu_l1")
+EACH = pytest.mark.parametrize("norm", NORMS)
+CAUSAL = pytest.mark.parametrize("causal", [True, False])
 FACTORS = (1.0, 0.7)
 
 
-def case(b: int, h: int, t: int, e: int, f: int) -> tuple:
+def case(b: int, h: int, t: int, e: int, f: int) -> list:
     """q, k, v, and what is no padding."""
-    generator = torch.Generator().manual_seed(t)
-    shapes = [(b, h, t, 2 * e), (b, h, t, 2 * e), (b, h, t, f)]
-    lengths = torch.arange(t, 0, -max(1, t // b))[:b]
-    qkv = [torch.randn(shape, generator=generator).requires_grad_() for shape in shapes]
-    return *qkv, torch.arange(t) < lengths[:, None]
+    return attention_case(b, h, t, 2 * e, f)
 
 
 def allowed_of(valid: Tensor, causal: bool = True) -> Tensor:
@@ -39,8 +37,8 @@ def allowed_of(valid: Tensor, causal: bool = True) -> Tensor:
 
 
 @pytest.mark.parametrize("sizes", SIZES)
-@pytest.mark.parametrize("norm", NORMS)
-@pytest.mark.parametrize("causal", [True, False])
+@EACH
+@CAUSAL
 @pytest.mark.parametrize("block", [128, 5, 1])
 def test_parity(sizes: tuple, norm: RowNorm, causal: bool, block: int) -> None:
     *qkv, valid = case(*sizes)
@@ -65,12 +63,18 @@ def test_parity(sizes: tuple, norm: RowNorm, causal: bool, block: int) -> None:
     )  # fmt: skip
 
 
+def small() -> tuple:
+    """q, k, and what may be seen."""
+    q, k, _, valid = case(2, 1, 6, 3, 2)
+    return q, k, allowed_of(valid)
+
+
 def agreeing(q: Tensor, k: Tensor) -> list:
     """Queries and keys whose two maps are the same."""
     return [torch.cat([x[..., : x.shape[-1] // 2]] * 2, -1) for x in (q, k)]
 
 
-@pytest.mark.parametrize("norm", NORMS)
+@EACH
 def test_dropout_is_on_the_difference(norm: RowNorm, monkeypatch: pytest.MonkeyPatch) -> None:
     """One mask for both maps: where they agree a signed row mixes nothing, with dropout as without."""
     q, k, v, valid = case(2, 2, 9, 3, 4)
@@ -124,8 +128,7 @@ def test_half_precision_subtracts_in_full() -> None:
 
 def test_rows_near_zero() -> None:
     """Where both maps agree a signed row stays zero, and its gradient is finite."""
-    q, k, _, valid = case(2, 1, 6, 3, 2)
-    allowed = allowed_of(valid)
+    q, k, allowed = small()
     for norm in SIGNED:
         a = focused_weights(*agreeing(q, k), (1.0, 1.0), allowed, norm)
         assert not a.any()
@@ -138,7 +141,7 @@ def test_rows_near_zero() -> None:
 
 @pytest.mark.parametrize("norm", ["softmax", "relu_l1"])
 @pytest.mark.parametrize("factors", [(1.0, 1.0), (4.0, 4.0), (0.5, 2.0), (2.0, 0.5)])
-@pytest.mark.parametrize("causal", [True, False])
+@CAUSAL
 def test_rows_that_are_distributions(norm: RowNorm, factors: tuple, causal: bool) -> None:
     """Positive rows that sum to one over the keys that may be seen, whatever the factors: Table 4 shows such rows."""
     q, k, _, valid = case(2, 2, 9, 3, 4)
@@ -152,16 +155,14 @@ def test_rows_that_are_distributions(norm: RowNorm, factors: tuple, causal: bool
 
 
 def test_softmax_of_equal_maps_is_the_mean() -> None:
-    q, k, _, valid = case(2, 1, 6, 3, 2)
-    allowed = allowed_of(valid)
+    q, k, allowed = small()
     a = focused_weights(*agreeing(q, k), (1.0, 1.0), allowed, "softmax")
     assert close(a, (allowed / allowed.sum(-1, keepdim=True)).expand_as(a), 1e-5)
 
 
 def test_relu_keeps_what_the_first_map_prefers() -> None:
     """The positive part over its sum, as it reads; where the maps agree, the first one."""
-    q, k, _, valid = case(2, 1, 6, 3, 2)
-    allowed = allowed_of(valid)
+    q, k, allowed = small()
     difference = focused_weights(q, k, FACTORS, allowed)
     a = focused_weights(q, k, FACTORS, allowed, "relu_l1")
     some = difference.relu().sum(-1) > 0.05  # far above eps
@@ -172,7 +173,7 @@ def test_relu_keeps_what_the_first_map_prefers() -> None:
     assert all(g.isfinite().all() for g in torch.autograd.grad(a.pow(2).sum(), [q, k]))
 
 
-@pytest.mark.parametrize("norm", NORMS)
+@EACH
 def test_gradients_are_differences(norm: RowNorm) -> None:
     """Finite differences in fp64; the first event's row is constant, and at a kink of relu_l1."""
     q, k, _, valid = case(2, 1, 5, 2, 2)

@@ -5,7 +5,8 @@ import torch
 import torch.nn.functional as F
 
 from fullrank.ops.in_batch_contrast import in_batch_contrast, in_batch_contrast_reference
-from tests.ops.alike import assert_alike, values_and_gradients
+from tests.ops.alike import assert_alike, leaves, values_and_gradients
+from tiny import drawn
 
 
 @pytest.mark.parametrize("users", [None, [4, 1, 4, 4, 2, 1, 7], [3] * 7])
@@ -13,7 +14,7 @@ from tests.ops.alike import assert_alike, values_and_gradients
 @pytest.mark.parametrize(("temperature", "unit"), [(1.0, True), (0.03, True), (0.5, False)])
 @pytest.mark.parametrize("rows", [1, 2, 7])
 def test_equals_the_reference(users: list | None, both: bool, temperature: float, unit: bool, rows: int) -> None:
-    pair = torch.randn(2, 3, rows, 5, generator=torch.Generator().manual_seed(rows))
+    pair = drawn(2, 3, rows, 5)
     a, b = (F.normalize(pair, dim=-1) if unit else pair).unbind()
     who = None if users is None else torch.tensor(users[:rows])
     settings = {"rtol": 1e-4, "atol": 1e-5, "temperature": temperature, "both": both}
@@ -23,6 +24,5 @@ def test_equals_the_reference(users: list | None, both: bool, temperature: float
 
 @pytest.mark.parametrize("shape", [(2, 1, 4), (2, 0, 4), (0, 3, 4)])
 def test_nobody_to_be_told_from(shape: tuple) -> None:
-    a, b = (torch.randn(shape).requires_grad_() for _ in range(2))
-    for found in values_and_gradients(in_batch_contrast, a, b, temperature=1.0, both=True):
+    for found in values_and_gradients(in_batch_contrast, *leaves(shape, shape), temperature=1.0, both=True):
         assert (found.abs() < 1e-6).all()

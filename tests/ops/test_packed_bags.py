@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fullrank.ops.packed_bags import packed_bags, packed_bags_reference
-from tests.ops.alike import assert_alike
+from tests.ops.alike import assert_alike, leaves
 
 
 @pytest.mark.parametrize("mean", [False, True])
@@ -14,9 +14,8 @@ def test_equals_the_reference(items: int, most: int, asked: int, kind: torch.dty
     counts = torch.arange(items) * 7 % (most + 1)
     flat = (torch.arange(int(counts.sum())) * 5 % 11).to(kind)
     offsets = torch.cat([torch.zeros(1, dtype=torch.long), counts.cumsum(0)])
-    draw = torch.Generator().manual_seed(0)
-    rows = torch.randint(0, items, (asked,), generator=draw)
-    table = torch.randn(11, 3, generator=draw).requires_grad_()
+    rows = torch.randint(0, items, (asked,), generator=torch.Generator().manual_seed(0))
+    (table,) = leaves((11, 3))
     assert packed_bags(table, flat, offsets, rows, mean=mean).shape == (asked, 3)
     assert_alike(packed_bags, packed_bags_reference, table, flat, offsets, rows, mean=mean)
 

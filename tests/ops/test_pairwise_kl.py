@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fullrank.ops.pairwise_kl import pairwise_kl, pairwise_kl_reference
-from tests.ops.alike import assert_alike
+from tests.ops.alike import assert_alike, leaves
 
 
 @pytest.mark.parametrize("size", [(1, 2, 3, 5), (7, 4, 6, 13), (5, 3, 2, 1), (4, 1, 6, 9), (0, 4, 6, 9)])
@@ -15,9 +15,7 @@ from tests.ops.alike import assert_alike
 @pytest.mark.parametrize("chunk", [1, 200, 10**6])
 def test_equals_the_reference(size: tuple, attached: bool, maximum: float, chunk: int) -> None:
     rows, count, dim, items = size
-    draw = torch.Generator().manual_seed(rows)
-    shapes = [(rows, count, dim), (items, dim)]
-    x, w = (torch.randn(shape, generator=draw, dtype=torch.float64).requires_grad_() for shape in shapes)
+    x, w = leaves((rows, count, dim), (items, dim), dtype=torch.float64)
     fast = partial(pairwise_kl, chunk_elements=chunk)
     if rows:
         assert_alike(fast, pairwise_kl_reference, x, w, maximum=maximum, attached=attached)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fullrank.models.sequential.items.perturb import Noise, perturb, perturb_reference
 from fullrank.ops.in_batch_triplet import in_batch_triplet, in_batch_triplet_reference
-from tests.ops.alike import assert_alike
+from tests.ops.alike import assert_alike, leaves
 from tiny import close, histories, padded
 
 SIZES = [(1, 1, (2,)), (3, 5, (23,)), (2, 7, (4, 9, 3)), (4, 1, (1, 1))]
@@ -66,9 +66,8 @@ def test_noise_is_a_function_of_its_place() -> None:
 @pytest.mark.parametrize(("rows", "dim"), [(1, 3), (2, 1), (5, 7), (13, 4)])
 @pytest.mark.parametrize("margin", [0.0, 0.2, 1.5])
 def test_triplet_parity(rows: int, dim: int, margin: float) -> None:
-    generator = torch.Generator().manual_seed(rows)
-    a, p = (torch.randn(rows, dim, generator=generator).requires_grad_() for _ in range(2))
-    assert_alike(in_batch_triplet, in_batch_triplet_reference, a, p, margin=margin, rtol=2e-5, atol=2e-5)
+    pair = leaves((rows, dim), (rows, dim))
+    assert_alike(in_batch_triplet, in_batch_triplet_reference, *pair, margin=margin, rtol=2e-5, atol=2e-5)
 
 
 def test_triplet_by_hand() -> None:

@@ -2,18 +2,14 @@
 
 import pytest
 import torch
-from torch import Tensor
 
 from fullrank.ops.power_iteration import PowerIteration, largest_singular_value
-
-
-def matrix(*shape: int) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape)))
+from tiny import drawn
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (7, 3), (3, 7), (4, 5, 6), (2, 3, 4, 4)])
 def test_converges_to_the_largest_singular_value_and_its_gradient(shape: tuple) -> None:
-    weight = matrix(*shape).requires_grad_()
+    weight = drawn(*shape).requires_grad_()
     norm = PowerIteration(weight.detach(), warmup=200)
     torch.testing.assert_close(norm(weight), largest_singular_value(weight), rtol=1e-4, atol=1e-5)
     (found,) = torch.autograd.grad(norm(weight).sum(), weight)
@@ -22,7 +18,7 @@ def test_converges_to_the_largest_singular_value_and_its_gradient(shape: tuple) 
 
 
 def test_one_step_a_call_in_training_and_none_outside() -> None:
-    weight = matrix(20, 10)
+    weight = drawn(20, 10)
     norm = PowerIteration(weight, warmup=0)
     rough = norm.eval()(weight)
     before = norm.right.clone()
@@ -36,6 +32,6 @@ def test_one_step_a_call_in_training_and_none_outside() -> None:
 
 def test_zero_and_scaled_matrices() -> None:
     assert PowerIteration(torch.zeros(3, 4), warmup=3)(torch.zeros(3, 4)) == 0
-    weight = matrix(6, 5)
+    weight = drawn(6, 5)
     norm = PowerIteration(weight, warmup=100)
     torch.testing.assert_close(norm(3 * weight), 3 * norm(weight))

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fullrank.ops.shared_prefix import stream_mix, stream_mix_reference, stream_scores, stream_scores_reference
-from tests.ops.alike import assert_alike
+from tests.ops.alike import assert_alike, leaves
 
 SIZES = [(1, 1, 1, 1, 1, 1), (2, 3, 7, 5, 3, 2), (3, 1, 13, 2, 4, 1), (2, 2, 5, 3, 1, 3), (0, 2, 5, 3, 2, 2)]
 """B, H, T, width, streams, tokens of each stream."""
@@ -13,9 +13,7 @@ SIZES = [(1, 1, 1, 1, 1, 1), (2, 3, 7, 5, 3, 2), (3, 1, 13, 2, 4, 1), (2, 2, 5, 
 @pytest.mark.parametrize("size", SIZES)
 def test_equals_the_reference(size: tuple) -> None:
     b, h, t, e, m, s = size
-    draw = torch.Generator().manual_seed(t)
-    shapes = [(b, h, m, e), (b, h, m, t + s), (b, h, t, e), (b, h, m, s, e)]
-    q, weights, k, own = (torch.randn(shape, generator=draw).requires_grad_() for shape in shapes)
+    q, weights, k, own = leaves((b, h, m, e), (b, h, m, t + s), (b, h, t, e), (b, h, m, s, e))
     assert_alike(stream_scores, stream_scores_reference, q, k, own, rtol=2e-5, atol=2e-5)
     assert_alike(stream_mix, stream_mix_reference, weights, k, own, rtol=2e-5, atol=2e-5)
 

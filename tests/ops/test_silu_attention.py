@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fullrank.ops import query_blocks
 from fullrank.ops.silu_attention import silu_attention, silu_attention_reference
-from tests.ops.alike import assert_alike, kept_floats
+from tests.ops.alike import assert_alike, attention_case, kept_floats, leaves
 from tiny import close
 
 SIZES = [(1, 1, 1, 1, 1), (2, 3, 7, 5, 3), (3, 1, 13, 2, 4), (1, 2, 33, 3, 3), (2, 2, 64, 4, 1)]
@@ -16,11 +16,9 @@ SIZES = [(1, 1, 1, 1, 1), (2, 3, 7, 5, 3), (3, 1, 13, 2, 4), (1, 2, 33, 3, 3), (
 
 
 def case(b: int, h: int, t: int, e: int, f: int) -> dict:
-    generator = torch.Generator().manual_seed(t)
-    shapes = {"q": (b, h, t, e), "k": (b, h, t, e), "v": (b, h, t, f), "table": (b, 1, t, t)}
-    lengths = torch.arange(t, 0, -max(1, t // b))[:b]
-    drawn = {name: torch.randn(shape, generator=generator).requires_grad_() for name, shape in shapes.items()}
-    return drawn | {"valid": torch.arange(t) < lengths[:, None]}
+    q, k, v, valid = attention_case(b, h, t, e, f)
+    (table,) = leaves((b, 1, t, t))
+    return {"q": q, "k": k, "v": v, "table": table, "valid": valid}
 
 
 def divisor(t: int, causal: bool) -> Tensor:

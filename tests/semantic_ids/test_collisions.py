@@ -64,7 +64,7 @@ def test_sinkhorn_separates_by_the_last_code_alone(made: tuple) -> None:  # type
     near = (x - quantiser.decode(codes)).pow(2).sum(1).mean()
     blind = first.clone()
     blind[:, -1] = (first[:, -1] + torch.arange(ROWS)) % 32
-    assert float(near) < 0.7 * float((x - quantiser.decode(blind)).pow(2).sum(1).mean())
+    assert float(near) < 0.7 * (x - quantiser.decode(blind)).pow(2).sum(1).mean()
 
 
 def test_sinkhorn_separates_equal_vectors(made: tuple) -> None:  # type: ignore[type-arg]
@@ -90,7 +90,7 @@ def test_transport_is_the_cheapest_under_capacity(monkeypatch: pytest.MonkeyPatc
         best = min(itertools.permutations(range(4)), key=lambda p: sum(float(cost[i, c]) for i, c in enumerate(p)))
         plan = transport(cost).exp()
         assert plan.argmax(1).tolist() == list(best)
-        assert float(plan.sum(0).max()) < 1.01
+        assert plan.sum(0).max() < 1.01
 
 
 def test_few_rows_go_where_they_are_cheapest() -> None:

@@ -77,7 +77,7 @@ def test_the_report_is_what_the_codes_are(codes: fr.Codes) -> None:
     assert clash["largest"] == max(rows.count(row) for row in rows)
     differ = [any(rows[j] == rows[i] and not torch.equal(x[i], x[j]) for j in range(200)) for i in range(200)]
     assert clash["different"] == pytest.approx(np.mean(differ))
-    error = (x - codes.decode(codes.codes)).pow(2).sum(1).mean() / (x - x.mean(0)).pow(2).sum(1).mean()
+    error = (x - codes.decode(codes.codes)).pow(2).sum(1).mean() / measure.variance(x)
     assert report["reconstruction"]["error"] == pytest.approx(float(error), rel=1e-4)
     near = []
     for space in (x, codes.decode(codes.codes)):
@@ -106,7 +106,7 @@ def test_reduced_and_whitened(encode: Callable) -> None:
     x = torch.from_numpy(matrix(200))
     assert made.reduction.matrix.shape == (12, 8) and made.codebooks.shape == (4, 16, 2)
     assert torch.equal(made.quantise(x), made.codes)
-    assert float((x - made.decode(made.codes)).pow(2).mean()) < 0.5 * float((x - x.mean(0)).pow(2).mean())
+    assert (x - made.decode(made.codes)).pow(2).mean() < 0.5 * (x - x.mean(0)).pow(2).mean()
 
 
 @pytest.mark.parametrize(

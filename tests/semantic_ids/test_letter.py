@@ -70,7 +70,7 @@ def test_diversity_by_hand() -> None:
 def test_clusters_are_alike_in_size(codes: int, clusters: int) -> None:
     cluster = balanced_clusters(drawn(codes, 4), clusters, torch.Generator().manual_seed(0))
     size = torch.bincount(cluster, minlength=clusters)
-    assert int(size.sum()) == codes and int(size.max()) <= -(-codes // clusters)
+    assert size.sum() == codes and size.max() <= -(-codes // clusters)
 
 
 def test_clusters_hold_what_is_near() -> None:
@@ -179,7 +179,7 @@ def test_joined_vectors(vector_file: Path, people: Path, tmp_path: Path, encode:
     first = F.normalize(torch.from_numpy(matrix(200)), dim=1)
     second = F.normalize(torch.from_numpy(matrix(190, seed=3)[:, :8].copy()), dim=1)
     assert torch.equal(found.matrix[:, :12], first) and torch.equal(found.matrix[:190, 12:], second)
-    assert not found.matrix[190:, 12:].any() and bool(found.known.all())
+    assert not found.matrix[190:, 12:].any() and found.known.all()
     assert found.facts["width"] == 20 and len(found.facts["parts"]) == 2
     heavier = encode(set=[*joined, "vectors.weights=[1, 3]"], name="heavy")
     assert heavier.fingerprint != made.fingerprint

@@ -10,6 +10,7 @@ import torch
 from coded import catalog, drawn, matrix, settings, silent
 from fullrank.semantic_ids import rqvae
 from fullrank.semantic_ids.collisions import colliding
+from fullrank.semantic_ids.measure import variance
 from fullrank.semantic_ids.moving_codebooks import MovingAverage, Quantised, quantise, revive_dead, straight_through
 from fullrank.semantic_ids.rqvae import RqVae
 from refusals import refused
@@ -125,7 +126,7 @@ def test_scale_and_place_of_the_vectors_do_not_matter() -> None:
     x = torch.from_numpy(matrix(150))
     made = RqVae(**SMALL)
     one, other = made.fit(x, 0, silent), made.fit(x * 1024 + 512, 0, silent)
-    assert float((one.encode(x) == other.encode(x * 1024 + 512)).float().mean()) > 0.97
+    assert (one.encode(x) == other.encode(x * 1024 + 512)).float().mean() > 0.97
     torch.testing.assert_close(one.decode(one.encode(x)) * 1024 + 512, other.decode(one.encode(x)), atol=9, rtol=0.01)
 
 
@@ -147,7 +148,7 @@ def test_a_folder_gives_it_back_and_takes_new_items(vector_file: Path, encode: C
     assert torch.equal(made.quantise(x), made.codes[:, :4]) and not colliding(made.codes).any()
     assert made.manifest["learning"]["epochs"] == 30 and "squared_error" in made.manifest["learning"]["last_epoch"]
     described = made.decode(made.codes)
-    assert float((x - described).pow(2).sum(1).mean()) < 0.6 * float((x - x.mean(0)).pow(2).sum(1).mean())
+    assert (x - described).pow(2).sum(1).mean() < 0.6 * variance(x)
     new = grow(made)
     assert torch.equal(new.of(catalog()), made.codes) and new.manifest["grown"]["items"] == 30
     assert all(torch.equal(new.tensors[name], tensor) for name, tensor in made.tensors.items())

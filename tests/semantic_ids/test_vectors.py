@@ -182,7 +182,7 @@ def test_whitening_does_not_blow_up_what_is_constant() -> None:
     x = torch.from_numpy(matrix(100))
     x[:, 3] = 2.5
     white = fit_reduction(x, None, True)
-    assert float(white.apply(x).abs().max()) < 20
+    assert white.apply(x).abs().max() < 20
 
 
 def test_the_packaged_model_works_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -115,8 +115,8 @@ def test_2_2_is_not_of_gelu_and_not_of_networks_per_token() -> None:
 def test_2_2_contraction_is_no_law(act: Callable) -> None:
     """Its probabilistic half, at T = 16, D = m = 24: from full rank 49 of 50 draws contract, from rank 3 half do."""
     full, low = (torch.tensor([_ratio(x, act, seed) for seed, x in _many(size)]) for size in (24, 3))
-    assert float((full < 1).double().mean()) > 0.95 and float(full.mean()) < 0.65
-    assert float((low < 1).double().mean()) < 0.6 and float(low.mean()) > 1
+    assert (full < 1).double().mean() > 0.95 and full.mean() < 0.65
+    assert (low < 1).double().mean() < 0.6 and low.mean() > 1
 
 
 def _ratio(x: Tensor, act: Callable, seed: int) -> float:
@@ -174,7 +174,7 @@ def test_3_1_the_inclusion_is_strict(part: int) -> None:
     blocks = swap.view(size // part, part, size // part, part)
     nearest = torch.einsum("apbp->ab", blocks) / part  # the projection onto {W (x) I_d}
     gap = swap - torch.kron(nearest, torch.eye(part, dtype=torch.float64))
-    assert float(gap.norm()) > 1
+    assert gap.norm() > 1
     again = torch.einsum("apbp->ab", torch.kron(nearest, torch.eye(part, dtype=torch.float64)).view_as(blocks)) / part
     torch.testing.assert_close(again, nearest)
 
@@ -207,8 +207,8 @@ def test_3_2_lifting_forgets_the_number_of_tokens() -> None:
 def test_3_2_gain_is_no_law() -> None:
     """At T = 16, D = 24 (the paper's Avazu) and r = 3: a gain from rank 3 on average, a loss from full rank."""
     few, all_of_them = (torch.tensor([rank(gated(x, 72, s)[1]) - rank(x) for s, x in _many(low)]) for low in (3, 24))
-    assert float(few.mean()) > 0.1 and 0.5 < float((few > 0).double().mean()) < 0.9
-    assert float(all_of_them.mean()) < -0.5 and float((all_of_them > 0).double().mean()) < 0.25
+    assert few.mean() > 0.1 and 0.5 < (few > 0).double().mean() < 0.9
+    assert all_of_them.mean() < -0.5 and (all_of_them > 0).double().mean() < 0.25
 
 
 def test_the_ladder_of_ranks() -> None:

@@ -18,6 +18,7 @@ from fullrank.analysis.diagnostics.bound import Bound
 from fullrank.models.sequential.attention.softmax import Softmax
 from fullrank.models.sequential.encoders.transformer import Transformer
 from tests.analysis.conftest import everyone, model_of, observed, recommender, shop
+from tests.analysis.test_bound import by_place, held
 
 SEEDS = st.integers(0, 2**32 - 1)
 
@@ -205,10 +206,8 @@ def test_scores_stay_within_the_bound(activation: str, heads: int, scale: float)
     encoder = Transformer(layers=3, attention=Softmax(heads=heads), feed_forward="mlp", activation=activation)  # type: ignore[arg-type]
     model = model_of(recommender(encoder), store, scale=scale)
     (rows,) = observed(model, Bound, some=some)
-    limits = {(r["layer"], r["label"]): r["value"] for r in rows if r["name"] == "log10_bound"}
-    norms = {(r["layer"], r["label"]): r["value"] for r in rows if r["name"] == "log10_norm"}
-    assert len(limits) == 5 and norms.keys() == limits.keys()
-    assert all(norms[place] <= limits[place] + 1e-6 for place in norms)
+    limits, norms = by_place(rows, "log10_bound"), by_place(rows, "log10_norm")
+    assert len(limits) == 5 and held(rows)
     factors = [1 + r["value"] for r in rows if r["name"] == "factor"]
     assert limits[3, None] == pytest.approx(norms[0, None] + np.log10(factors).sum()), "Eq. A.57: a product of (1 + C)"
 

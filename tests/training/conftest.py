@@ -75,6 +75,11 @@ def run(market: Store, tmp_path_factory: pytest.TempPathFactory) -> Run:
     return Runs(market, tmp_path_factory.mktemp("runs"))("run", "training.max_epochs=2")
 
 
+def content(folder: Path) -> dict[str, bytes]:
+    """Every file below a folder."""
+    return {p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
 def weights(run: Run | Path) -> dict[str, Tensor]:
     return read_tensors((run if isinstance(run, Path) else run.path) / "weights.safetensors")
 

@@ -11,18 +11,21 @@ import pytest
 import torch
 
 import fullrank as fr
+from fullrank.core.registry import kinds
 from fullrank.core.tensor_files import read_tensors
 from fullrank.data.events.store import Store
 from fullrank.data.impressions.store import ImpressionStore
 from fullrank.models.ranking.model import RankingModel
 from fullrank.run import Run
 from fullrank.training.fit import fit
+from fullrank.training.optim import RowOptimizer, clip_gradients, make_optimizer
 from fullrank.training.ranking_data import ImpressionLoader
 from refusals import refused
 from tests.training.clicks import HISTORIES, shop, table, tiny, with_histories
 from tests.training.conftest import Runs, Stop, Stopped, column, same_weights, weights
 from tests.training.conftest import tiny as sasrec
 from tests.training.test_resume import kill_in_mid_epoch, start
+from tiny import drawn
 
 TIMED = ("rows_per_s", "seconds", "validation_seconds")
 
@@ -65,8 +68,6 @@ def test_it_learns_and_its_best_epoch_is_kept(store: ImpressionStore, clicked: C
 
 
 def test_every_recipe_trains_and_is_read_back(store: ImpressionStore, tmp_path: Path) -> None:
-    from fullrank.core.registry import kinds
-
     small = ("training.max_epochs=1", "training.batch_size=512", "evaluation.bootstrap=5")
     whole = fr.prepare_impressions(with_histories(table()), tmp_path / "histories", schema=HISTORIES)
     for name in kinds("recipes"):
@@ -159,8 +160,6 @@ def test_micro_batches_add_up(clicked: Clicks) -> None:
 
 
 def test_lazy_updates_leave_other_rows_alone(store: ImpressionStore) -> None:
-    from fullrank.training.optim import make_optimizer
-
     for update in ("lazy_adam", "rowwise_adagrad"):
         spec = tiny(f"model.embedding.update={update}")
         model = spec.model.build(store.fields)  # type: ignore[attr-defined]
@@ -175,13 +174,11 @@ def test_lazy_updates_leave_other_rows_alone(store: ImpressionStore) -> None:
 
 
 def test_lazy_adam_is_adam_where_every_row_is_touched() -> None:
-    from fullrank.training.optim import RowOptimizer
-
     one, two = (torch.nn.Parameter(torch.arange(12.0).view(4, 3)) for _ in range(2))
     lazy = RowOptimizer([{"params": [one], "rows": "lazy_adam"}], lr=0.1, betas=(0.9, 0.999))
     adam = torch.optim.Adam([two], lr=0.1)
     for step in range(5):
-        grad = torch.randn(4, 3, generator=torch.Generator().manual_seed(step))
+        grad = drawn(4, 3, seed=step)
         one.grad, two.grad = grad.to_sparse(1), grad
         lazy.step()
         adam.step()
@@ -189,8 +186,6 @@ def test_lazy_adam_is_adam_where_every_row_is_touched() -> None:
 
 
 def test_clipping_counts_a_repeated_row_as_its_sum() -> None:
-    from fullrank.training.optim import clip_gradients
-
     dense, sparse = torch.nn.Parameter(torch.zeros(2)), torch.nn.Parameter(torch.zeros(3, 1))
     dense.grad = torch.tensor([3.0, 0.0])
     sparse.grad = torch.sparse_coo_tensor([[1, 1]], [[2.0], [2.0]], (3, 1))

@@ -38,7 +38,7 @@ def test_unseen_items_take_the_mean_of_trained_ones(run: Run, tmp_path: Path, st
         same = torch.tensor([kind == kinds[item] for kind in kinds]) & ~unseen
         wanted = before[same if start == "neighbours" else ~unseen].mean(0)
         torch.testing.assert_close(after[item], wanted, rtol=1e-5, atol=1e-7)
-    assert filled.manifest["filled"]["items"] == int(unseen.sum()) and "grown_from" not in filled.manifest
+    assert filled.manifest["filled"]["items"] == unseen.sum() and "grown_from" not in filled.manifest
 
 
 def test_the_filled_run_can_be_evaluated_and_asked(run: Run, cold: Store, tmp_path: Path) -> None:

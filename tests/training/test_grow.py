@@ -11,6 +11,7 @@ from fullrank.data.events.store import Store
 from fullrank.run import Run
 from refusals import refused
 from tests.training.conftest import tiny, weights
+from tests.training.test_warm_start import events
 
 
 def new_items(market: Store, count: int = 3) -> pl.DataFrame:
@@ -71,10 +72,8 @@ def test_mistakes_are_named(run: Run, market: Store, tmp_path: Path) -> None:
 
 def test_what_only_looks_like_one_row_per_item_stays(tmp_path: Path) -> None:
     """45 + 3 items, and an attention whose queries, keys and values are 3 x 16 = 48 rows."""
-    events = pl.DataFrame([{"user_id": u, "item_id": (u * 7 + t * 3) % 45, "timestamp": t}
-                           for u in range(60) for t in range(6)])  # fmt: skip
-    run = fr.train(tiny("training.max_epochs=1"), fr.prepare(events, tmp_path / "store"), tmp_path / "run",
-                   progress=False)  # fmt: skip
+    store = fr.prepare(events([*range(45)]), tmp_path / "store")
+    run = fr.train(tiny("training.max_epochs=1"), store, tmp_path / "run", progress=False)
     grown = fr.grow_catalog(run, pl.DataFrame({"item_id": [100, 101, 102]}), tmp_path / "grown", start="mean")
     old, new = (weights(r) for r in (run, grown))
     name = "encoder.blocks.0.attention.qkv.weight"

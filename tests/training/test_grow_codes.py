@@ -39,6 +39,9 @@ def title(kind: int, item: str) -> str:
     return f"kind{kind} kind{kind}s sort{kind} {item}"
 
 
+NEW = pl.DataFrame({"item_id": [1003], "title": [title(3, "novelty")]})
+
+
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("grown")
@@ -74,9 +77,8 @@ def run(store: fr.Store, place: Path, request: pytest.FixtureRequest) -> Run:
 
 
 def test_by_its_text_alone(run: Run, place: Path, tmp_path: Path) -> None:
-    new = pl.DataFrame({"item_id": [1003], "title": [title(3, "novelty")]})
-    more = fr.grow_codes(place / "codes", run.catalog.extended(new), tmp_path / "codes", cache=place / "cache")
-    grown = fr.grow_catalog(run, new, tmp_path / "grown", codes=more)
+    more = fr.grow_codes(place / "codes", run.catalog.extended(NEW), tmp_path / "codes", cache=place / "cache")
+    grown = fr.grow_catalog(run, NEW, tmp_path / "grown", codes=more)
     asked = {kind: [kind * EACH + i for i in range(3)] for kind in range(KINDS)}
     places = fr.recommend(grown, asked, k=EACH - 2).filter(pl.col("item") == 1003)
     assert places["user"].to_list() == [3], "the new item is for those who like its kind, and for nobody else"
@@ -89,12 +91,11 @@ def test_by_its_text_alone(run: Run, place: Path, tmp_path: Path) -> None:
 
 
 def test_refusals(run: Run, place: Path, tmp_path: Path) -> None:
-    new = pl.DataFrame({"item_id": [1003], "title": [title(3, "novelty")]})
     with refused("wrong-codes-given", "codes="):
-        fr.grow_catalog(run, new, tmp_path / "grown")
+        fr.grow_catalog(run, NEW, tmp_path / "grown")
     with refused("items-without-codes", "1 of 97", 1003):
-        fr.grow_catalog(run, new, tmp_path / "grown", codes=place / "codes")
-    whole = run.catalog.extended(new)
+        fr.grow_catalog(run, NEW, tmp_path / "grown", codes=place / "codes")
+    whole = run.catalog.extended(NEW)
     other = fr.encode(whole, tmp_path / "other", set=[*CODES, "seed=5"], cache=place / "cache")
     with refused("other-codes"):
-        fr.grow_catalog(run, new, tmp_path / "grown", codes=other)
+        fr.grow_catalog(run, NEW, tmp_path / "grown", codes=other)

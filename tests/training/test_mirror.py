@@ -11,11 +11,7 @@ from fullrank.core.readers import read_json
 from fullrank.data.events.store import Store
 from fullrank.training.mirror import Mirror
 from refusals import refused
-from tests.training.conftest import Runs, Stop, Stopped, column, same_weights, tiny
-
-
-def tree(folder: Path) -> dict[str, bytes]:
-    return {p.relative_to(folder).as_posix(): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+from tests.training.conftest import Runs, Stop, Stopped, column, content, same_weights, tiny
 
 
 @pytest.mark.parametrize("kind", ["file", pytest.param("memory", marks=pytest.mark.slow)])
@@ -24,20 +20,20 @@ def test_a_run_goes_on_from_there_on_an_empty_disk(kind: str, market: Store, tmp
     whole = runs("whole", "training.max_epochs=4")
     with pytest.raises(Stopped):
         runs("lost", "training.max_epochs=4", checkpoints=url, callbacks=[Stop(3)])  # fmt: skip
-    shutil.rmtree(tmp_path / "lost")
+    shutil.rmcontent(tmp_path / "lost")
     run = train(out=tmp_path / "other", data=market, resume=True, checkpoints=url, progress=False)
     assert same_weights(whole, run) and all(column(run, n) == column(whole, n) for n in ("epoch", "train/loss"))
 
     files, root = fsspec.core.url_to_fs(url)
     assert read_json(run.path / "manifest.json")["finished"] is True
     Mirror(url).restore(tmp_path / "copy")
-    assert tree(tmp_path / "copy") == tree(run.path), "the finished run is there too"
-    assert len(files.ls(f"{root}/files")) == len(set(tree(run.path).values())), "and nothing else"
+    assert content(tmp_path / "copy") == content(run.path), "the finished run is there too"
+    assert len(files.ls(f"{root}/files")) == len(set(content(run.path).values())), "and nothing else"
     with refused("folder-holds-a-run", url, "resume=True"):
         runs("new", checkpoints=url)
     again = runs("new", "training.max_epochs=1", overwrite=True, checkpoints=url)
     Mirror(url).restore(tmp_path / "second")
-    assert tree(tmp_path / "second") == tree(again.path)
+    assert content(tmp_path / "second") == content(again.path)
     files.rm(root, recursive=True)
 
 
@@ -71,7 +67,7 @@ def test_a_kill_before_the_pointer_leaves_the_run_before(tmp_path: Path, monkeyp
         cut.setattr(type(mirror._files), "pipe_file", lost)
         mirror.push(folder)
     Mirror(f"file://{tmp_path}/copy").restore(tmp_path / "back")
-    assert tree(tmp_path / "back") == {"manifest.json": b"first"}
+    assert content(tmp_path / "back") == {"manifest.json": b"first"}
     mirror.push(folder)
     assert len(list((tmp_path / "copy" / "files").iterdir())) == 2, "what was cut off is no longer there"
 

@@ -26,7 +26,7 @@ from fullrank.models.sequential.baselines.popularity import PopularityModel
 from fullrank.run import Run
 from fullrank.training import TrainState, checkpoint
 from refusals import refused
-from tests.training.conftest import Runs, same_weights, tiny
+from tests.training.conftest import Runs, content, same_weights, tiny
 from tests.training.test_ddp import torchrun
 from tests.training.test_resume import start as start_spec
 
@@ -42,10 +42,6 @@ def old(run: Run, tmp_path: Path) -> Path:
     (tmp_path / "run" / "notes").mkdir()
     (tmp_path / "run" / "notes" / "a.txt").write_text("mine too")
     return tmp_path / "run"
-
-
-def content(folder: Path) -> dict[str, bytes]:
-    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 
 
 def left(folder: Path) -> list[str]:

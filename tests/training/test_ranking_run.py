@@ -119,7 +119,7 @@ def test_every_field_is_encoded_as_by_the_store(trained: Trained) -> None:
         assert (getattr(found, name)[:, 0] != getattr(found, name)[0, 0]).any()
     assert len(found.bags) == 5
     for one, two in zip(found.bags, wanted.bags, strict=True):
-        assert torch.equal(one.ids, two.ids) and torch.equal(one.lengths, two.lengths) and int(one.ids.max()) > 2
+        assert torch.equal(one.ids, two.ids) and torch.equal(one.lengths, two.lengths) and one.ids.max() > 2
 
 
 def test_the_store_may_be_named_and_is_compared_then(trained: Trained, tmp_path: Path) -> None:

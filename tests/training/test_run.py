@@ -17,7 +17,7 @@ from fullrank.data.events.store import Store
 from fullrank.run import Run
 from refusals import refused
 from seals import as_format_2
-from tests.training.conftest import Runs, change_json, same_weights, tiny
+from tests.training.conftest import Runs, change_json, content, same_weights, tiny
 
 
 @pytest.fixture
@@ -154,12 +154,12 @@ def test_every_recipe_trains_and_is_read_back(market: Store, tmp_path: Path) -> 
 
 def test_a_store_is_never_taken_for_a_run(market: Store, tmp_path: Path) -> None:
     shutil.copytree(market.path, tmp_path / "store")
-    before = {p.name: p.read_bytes() for p in (tmp_path / "store").iterdir()}
+    before = content(tmp_path / "store")
     with refused("folder-of-others", tmp_path / "store"):
         fr.train("popularity", market, tmp_path / "store", overwrite=True, progress=False)
     with refused("not-a-run", tmp_path / "store", "`fullrank train`"):
         Run.open(tmp_path / "store")
-    assert before == {p.name: p.read_bytes() for p in (tmp_path / "store").iterdir()}
+    assert before == content(tmp_path / "store")
 
 
 @pytest.mark.parametrize(
@@ -175,10 +175,10 @@ def test_a_failed_overwrite_leaves_the_old_run(
     how: dict[str, Any], code: str, copied: Path, runs: Runs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(copied.parent)
-    before = {p.name: p.read_bytes() for p in copied.iterdir() if p.is_file()}
+    before = content(copied)
     with refused(code):
         runs("run", overwrite=True, **how)
-    assert before == {p.name: p.read_bytes() for p in copied.iterdir() if p.is_file()}
+    assert before == content(copied)
 
 
 def test_a_baseline_over_another_run_keeps_nothing_of_it(copied: Path, market: Store) -> None:

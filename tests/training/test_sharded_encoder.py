@@ -10,7 +10,7 @@ from fullrank.experiment import Experiment, find_experiment
 from fullrank.training.fsdp import check_encoder
 from refusals import refused
 from tests.training.conftest import tiny
-from tests.training.several import LONG, equal, goes_on, with_summed_gradients
+from tests.training.several import equal, with_summed_gradients
 from tests.training.test_ddp import torchrun
 from tests.training.test_peers import environment
 from tests.training.test_sharded_items import SAMPLED
@@ -41,12 +41,6 @@ def test_several_processes_equal_one(case: str, processes: int, market: Store, t
     spec = shared(*CASES[case])
     one = train(spec, market, tmp_path / "one", progress=False)
     equal(torchrun(worker, spec, market, tmp_path / "several", processes), one)
-
-
-@pytest.mark.slow
-@pytest.mark.cluster
-def test_resumed_with_another_number_of_processes(market: Store, tmp_path: Path, worker: Path) -> None:
-    goes_on(worker, shared(*LONG), market, tmp_path)
 
 
 @pytest.mark.slow

@@ -54,8 +54,9 @@ def test_several_processes_equal_one(case: str, processes: int, market: Store, t
 
 @pytest.mark.slow
 @pytest.mark.cluster
-def test_resumed_with_another_number_of_processes(market: Store, tmp_path: Path, worker: Path) -> None:
-    goes_on(worker, shared(*LONG), market, tmp_path)
+@pytest.mark.parametrize("held", ["shard_items", "shard_encoder"])
+def test_resumed_with_another_number_of_processes(held: str, market: Store, tmp_path: Path, worker: Path) -> None:
+    goes_on(worker, tiny(f"training.{held}=true", *LONG, dropout=0.0), market, tmp_path)
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ from fullrank.data.events.store import Store
 from fullrank.data.events.table import Columns
 from fullrank.data.histories import Histories as Flat
 from fullrank.evaluation import Evaluation, evaluate
-from fullrank.experiment import Experiment, Training
+from fullrank.experiment import Experiment
 from fullrank.inference.predictor import Predictor
 from fullrank.inference.rank import rank
 from fullrank.inference.requests import even_times
@@ -36,9 +36,8 @@ from tiny import catalog, padded
 
 def timed(*settings: str) -> Experiment:
     """An HSTU of 2 x 16 that reads times."""
-    encoder = Transformer(layers=2, attention=HSTU(), feed_forward="none")
-    training = Training(max_epochs=2, batch_size=512, lr=3e-3)
-    return Experiment(model=Recommender(dim=16, max_length=12, encoder=encoder), training=training).override(*settings)
+    stack = ("model.encoder.attention={kind: hstu}", "model.encoder.feed_forward=none")
+    return tiny(*stack, "training.max_epochs=2", *settings, dropout=0.1)
 
 
 def model_of(experiment: Experiment, store: Store) -> RecommenderModel:

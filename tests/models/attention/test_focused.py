@@ -18,6 +18,7 @@ from tiny import close, drawn, histories, padded, shaken
 
 SIGNED = ("head_rms", "row_l1", "row_rms", "none")
 NORMS = (*SIGNED, "softmax", "relu_l1")
+EACH = pytest.mark.parametrize("norm", NORMS)
 EPS = 1e-6
 
 
@@ -55,7 +56,7 @@ def by_hand(attention, x, norm, factors) -> Tensor:
     return torch.stack(out)
 
 
-@pytest.mark.parametrize("norm", NORMS)
+@EACH
 @pytest.mark.parametrize("settings", [{}, {"heads": 3, "lambda_1": 1.5, "lambda_2": 0.5}, {"qk_width": 5}])
 def test_equals_its_equations(norm, settings) -> None:
     attention = build(norm=norm, **settings)
@@ -67,7 +68,7 @@ def test_equals_its_equations(norm, settings) -> None:
         assert close(y[b, :n], by_hand(attention, x[b, :n], norm, factors), 1e-3)
 
 
-@pytest.mark.parametrize("norm", NORMS)
+@EACH
 def test_the_first_event(norm) -> None:
     """Both maps see one key: with equal factors the difference is exactly 0, and its gradient is no NaN.
 
@@ -102,7 +103,7 @@ def test_head_rms_has_the_direction_of_any_row_scale() -> None:
         assert close(attention.apply_weights(weights * 100 / scale, x), attention.apply_weights(weights, x), 1e-2)
 
 
-@pytest.mark.parametrize("norm", NORMS)
+@EACH
 @pytest.mark.parametrize("causal", [True, False])
 def test_laws_at_another_width(norm, causal) -> None:
     """The checks of the room vary every setting but the numbers that have no default value."""
@@ -129,7 +130,7 @@ def sprint(norm, **settings) -> float:
     return float(model(padded(histories([5, 7, 2])))["sprint"].detach())
 
 
-@pytest.mark.parametrize("norm", NORMS)
+@EACH
 def test_sprint_reads_it(norm) -> None:
     """The columns are those of the bound, and rows enter by `exact_bound` unless they sum to one; sums behind dropout
     are refused."""
@@ -143,7 +144,7 @@ def test_sprint_reads_it(norm) -> None:
         sprint(norm, dropped_weights=True)
 
 
-@pytest.mark.parametrize("norm", NORMS)
+@EACH
 def test_noted_columns_bound_the_norm(norm) -> None:
     """|A|_2^2 <= largest column sum times largest row sum of what is noted, for every norm."""
     attention, batch = build(norm=norm), padded(histories([9, 6]))

@@ -110,9 +110,9 @@ def test_starting_values() -> None:
     torch.manual_seed(0)
     attention = HSTU().build(64, 500)
     for table in (attention.uvqk.weight, attention.by_distance, attention.by_time):
-        assert 0.015 < float(table.detach().std()) < 0.025
+        assert 0.015 < table.detach().std() < 0.025
     bound = math.sqrt(6 / 128)
-    assert 0.95 * bound < float(attention.output.weight.detach().abs().max()) <= bound
+    assert 0.95 * bound < attention.output.weight.detach().abs().max() <= bound
     assert not attention.output.bias.any() and len(attention.by_time) == 129
     assert len(attention.by_distance) == 500 and len(HSTU(causal=False).build(64, 500).by_distance) == 999
 

@@ -7,8 +7,8 @@ import torch
 
 from fullrank.models.sequential.attention.relative import Relative, RelativeAttention, distance_classes
 from refusals import refused
-from tests.models.attention.test_softmax import by_hand
-from tiny import close, histories, padded, shaken
+from tests.models.attention.test_softmax import check_by_hand
+from tiny import shaken
 
 
 def bucket(apart, count, both_sides) -> int:
@@ -46,14 +46,11 @@ def test_a_table_of_t5() -> None:
 def test_equals_its_formula(causal) -> None:
     """softmax(q k / sqrt(e) + b) v."""
     attention = shaken(RelativeAttention(10, 16, Relative(heads=2, causal=causal, buckets=8)), 1.0).eval()
-    batch, x = padded(histories([13, 11])), torch.randn(2, 13, 10)
-    y = attention(x, batch)
 
     def added(head, query, key):
         return attention.by_bucket[bucket(query - key, 8, not causal), head]
 
-    for b, n in enumerate(batch.lengths.tolist()):
-        assert close(y[b, :n], by_hand(attention, x[b, :n], causal, added), 1e-4)
+    check_by_hand(attention, [13, 11], 10, causal, added)
 
 
 def test_refuses_classes_that_do_not_divide() -> None:
@@ -64,6 +61,4 @@ def test_refuses_classes_that_do_not_divide() -> None:
 @pytest.mark.parametrize("width", [None, 3])
 def test_without_classes_it_is_softmax_attention(width) -> None:
     attention = shaken(RelativeAttention(8, 16, Relative(buckets=0, width=width)), 1.0).eval()
-    batch, x = padded(histories([5, 3])), torch.randn(2, 5, 8)
-    for row, n, y in zip(x, (5, 3), attention(x, batch), strict=True):
-        assert close(y[:n], by_hand(attention, row[:n], True), 1e-4)
+    check_by_hand(attention, [5, 3], 8, True)

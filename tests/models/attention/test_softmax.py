@@ -27,14 +27,17 @@ def by_hand(attention, x, causal, added=lambda head, query, key: 0.0) -> Tensor:
     return torch.stack(rows)
 
 
+def check_by_hand(attention, lengths, dim, causal, *added) -> None:
+    batch, x = padded(histories(lengths)), torch.randn(len(lengths), lengths[0], dim)
+    for row, n, y in zip(x, lengths, attention(x, batch), strict=True):
+        assert close(y[:n], by_hand(attention, row[:n], causal, *added), 1e-4)
+
+
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize(("dim", "heads", "length"), [(6, 3, 1), (7, 1, 5), (10, 2, 13)])
 def test_equals_its_formula(causal, dim, heads, length) -> None:
     attention = shaken(SoftmaxAttention(dim, 16, Softmax(heads=heads, causal=causal, bias=True)), 1.0).eval()
-    batch, x = padded(histories([length, max(1, length - 2)])), torch.randn(2, length, dim)
-    y = attention(x, batch)
-    for b, n in enumerate(batch.lengths.tolist()):
-        assert close(y[b, :n], by_hand(attention, x[b, :n], causal), 1e-4)
+    check_by_hand(attention, [length, max(1, length - 2)], dim, causal)
 
 
 @pytest.mark.parametrize("width", [2, 8, 14])

@@ -80,7 +80,7 @@ def test_shares_follow_their_counts() -> None:
     assert snapshot.cumulative()[0] == pytest.approx(2 / (ITEMS * (ITEMS + 1)))
     given = Shares(counts, cumulative=torch.ones(ITEMS, dtype=torch.double))
     keep_shares(counts, given)
-    assert bool((snapshot.cumulative() == 1).all())
+    assert (snapshot.cumulative() == 1).all()
 
 
 def test_shares_under_inference_mode_are_not_kept() -> None:

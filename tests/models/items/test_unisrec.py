@@ -16,6 +16,7 @@ from fullrank.semantic_ids.vectors.file import FileVectors
 from fullrank.semantic_ids.vectors.text import TextVectors, without_words
 from parts import Recommender
 from refusals import refused
+from tests.training.test_warm_start import events
 from tiny import ITEMS, catalog, close, shaken
 from twins import same
 
@@ -57,7 +58,7 @@ def test_starts_as_published() -> None:
     torch.manual_seed(0)
     items = UniSRec(experts=64).build(64, catalog())
     assert not items.gate.any() and not items.means.any() and not items.gate_noise.any()  # type: ignore[union-attr]
-    assert float(items.maps.detach().std()) == pytest.approx(0.02, rel=0.05)
+    assert items.maps.detach().std() == pytest.approx(0.02, rel=0.05)
 
 
 def test_the_second_vectors_where_they_are_asked_for() -> None:
@@ -93,11 +94,6 @@ def experiment(path, *changes) -> Experiment:
         training=Training(max_epochs=1, batch_size=256),
     )  # fmt: skip
     return made.override(*changes)
-
-
-def events(ids, users=40) -> pl.DataFrame:
-    rows = [(u, ids[(u * 7 + t * 3) % len(ids)], t) for u in range(users) for t in range(6)]
-    return pl.DataFrame(rows, schema=["user_id", "item_id", "timestamp"], orient="row")
 
 
 def test_a_run_on_another_catalogue_starts_from_its_weights(tmp_path) -> None:

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch import Tensor
 
 from fullrank.models.sequential.objectives.negatives import counted_negatives, draw, log_probability, per_query, scores
 from parts import Negatives
@@ -18,6 +19,8 @@ MIXTURES = (
     Negatives(count=500, share="query", uniform=0, popularity=1, in_batch=1),
 )
 
+SHARED = pytest.mark.parametrize("share", ["query", "row", "batch"])
+
 
 def case(lengths=(9, 2, 14, 5)) -> tuple:
     batch = padded(histories(lengths))
@@ -31,7 +34,7 @@ def test_draws_follow_the_claimed_probability(spec) -> None:
     claimed = log_probability(spec, q, torch.arange(ITEMS)).exp()
     drawn = torch.cat([draw(spec, q, replace(batch, step=step)).flatten() for step in range(40)])
     found = torch.bincount(drawn, minlength=ITEMS) / len(drawn)
-    assert abs(float(claimed.sum()) - 1) < 1e-5
+    assert abs(claimed.sum() - 1) < 1e-5
     assert ((found - claimed).abs() <= 5 * (claimed * (1 - claimed) / len(drawn)).sqrt() + 1e-9).all()
 
 
@@ -43,31 +46,35 @@ def test_probabilities_by_hand() -> None:
     for item in range(ITEMS):
         inside = float((q.targets == item).float().mean())
         wanted = 0.2 / ITEMS + 0.4 * float(counts[item] / counts.sum()) + 0.4 * inside
-        assert abs(float(log_probability(spec, q, torch.tensor([item])).exp()) - wanted) < 1e-6
+        assert abs(log_probability(spec, q, torch.tensor([item])).exp() - wanted) < 1e-6
 
 
-@pytest.mark.parametrize("share", ["query", "row", "batch"])
+def ids_of(spec, q, batch) -> Tensor:
+    return per_query(spec, draw(spec, q, batch), q)
+
+
+@SHARED
 def test_draws_depend_on_their_place_alone(share) -> None:
     rows = histories((9, 2, 14, 5))
     spec = Negatives(count=6, share=share, popularity=1)
     q, batch = case()
-    whole = per_query(spec, draw(spec, q, batch), q)
-    again = per_query(spec, draw(spec, q, batch), q)
+    whole = ids_of(spec, q, batch)
+    again = ids_of(spec, q, batch)
     assert torch.equal(whole, again)
     for mine in ([2], [3, 0], [1, 2]):
         part = padded([rows[i] for i in mine], extra=3, ids=[100 + i for i in mine])
         p = questions(part)
         among = torch.cat([(q.rows == i).nonzero()[:, 0] for i in mine])
-        assert torch.equal(per_query(spec, draw(spec, p, part), p), whole[among])
+        assert torch.equal(ids_of(spec, p, part), whole[among])
     for other in (replace(batch, step=1), replace(batch, seed=9)):
-        assert not torch.equal(per_query(spec, draw(spec, q, other), q), whole)
+        assert not torch.equal(ids_of(spec, q, other), whole)
 
 
 @pytest.mark.parametrize(("share", "different"), [("query", 26), ("row", 4), ("batch", 1)])
 def test_who_shares_a_draw(share, different) -> None:
     q, batch = case()
     spec = Negatives(count=20, share=share)
-    ids = per_query(spec, draw(spec, q, batch), q)
+    ids = ids_of(spec, q, batch)
     assert len(ids.unique(dim=0)) == different == {"query": len(q.targets), "row": len(batch.items), "batch": 1}[share]
     if share == "row":
         assert all(len(ids[q.rows == r].unique(dim=0)) == 1 for r in range(len(batch.items)))
@@ -79,7 +86,7 @@ def test_groups_of_queries_draw_their_own() -> None:
     assert not torch.equal(draw(spec, q, batch), draw(spec, replace(q, name="ahead_2"), batch))
 
 
-@pytest.mark.parametrize("share", ["query", "row", "batch"])
+@SHARED
 def test_scores(share) -> None:
     q, batch = case()
     q = replace(q, temperature=0.3)
@@ -94,7 +101,7 @@ def test_exclusion(exclude) -> None:
     """Item 0 fills the padding and is no event of a row that does not hold it."""
     q, batch = case()
     spec = Negatives(count=40, exclude=exclude)
-    ids = per_query(spec, draw(spec, q, batch), q)
+    ids = ids_of(spec, q, batch)
     found = counted_negatives(spec, ids, q, batch)
     for m, target in enumerate(q.targets.tolist()):
         row = int(q.rows[m])

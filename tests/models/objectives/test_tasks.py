@@ -87,17 +87,18 @@ def test_outputs_of_a_reasoner_are_used() -> None:
 def test_cloze_covers() -> None:
     """Chance per position, at least one in every row, and the share of rows that cover their last position alone."""
     batch = padded([[1] * 40] * 500 + [[1, 2]] * 500)
-    covered = Cloze(share=0.3, last=0.25).build(4, 40).covered(batch)
+    task = Cloze(share=0.3, last=0.25).build(4, 40)
+    covered = task.covered(batch)
     long, short = covered[:500], covered[500:]
     assert not short[:, 2:].any() and covered.any(1).all()
     alone = (long.sum(1) == 1) & long[:, -1]
-    assert abs(float(alone.float().mean()) - 0.25) < 5 * (0.25 * 0.75 / 500) ** 0.5
+    assert abs(alone.float().mean() - 0.25) < 5 * (0.25 * 0.75 / 500) ** 0.5
     rest = long[~alone]
-    assert abs(float(rest.float().mean()) - 0.3) < 5 * (0.21 / rest.numel()) ** 0.5
-    others = Cloze(share=0.3, last=0.25).build(4, 40).covered(replace(batch, step=1))
+    assert abs(rest.float().mean() - 0.3) < 5 * (0.21 / rest.numel()) ** 0.5
+    others = task.covered(replace(batch, step=1))
     assert not torch.equal(covered, others)
     wide = padded([[1] * 40] * 500 + [[1, 2]] * 500, extra=5)
-    assert torch.equal(Cloze(share=0.3, last=0.25).build(4, 40).covered(wide)[:, :40], covered)
+    assert torch.equal(task.covered(wide)[:, :40], covered)
 
 
 def test_cloze_view() -> None:

@@ -23,12 +23,12 @@ from fullrank.models.ranking.rankmixer import RankMixer
 from fullrank.models.ranking.xdeepfm import interact, interact_reference
 from fullrank.ops.effective_rank import entropy_rank
 from refusals import refused
-from tiny import close, shaken
+from tiny import close, drawn, shaken
 from twins import same
 
 
 def random(*shape) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape))).requires_grad_()
+    return drawn(*shape, seed=sum(shape)).requires_grad_()
 
 
 def test_twins() -> None:

@@ -32,6 +32,8 @@ SETTINGS = {
 }
 """Ways to read sequences."""
 EACH = pytest.mark.parametrize("settings", SETTINGS.values(), ids=list(SETTINGS))
+SEVERAL = pytest.mark.parametrize("settings", [(ATTENTION, f"sequences.{TOGETHER}"), (f"sequences.{SEARCH}",)])
+"""Ways to read several sequences side by side."""
 RANKERS = {
     "dnn": ("ranker=dnn", "ranker.deep.hidden=[5]"),
     "fm": ("ranker=fm",),
@@ -178,22 +180,26 @@ def test_cost(settings, ranker) -> None:
         assert size.flops["attention"] * 4 == flops["attention"] * events
 
 
-def solved(sequences, steps=200) -> float:
-    """AUC on fresh impressions after some steps on planted ones; .920 is the truth's."""
+def auc_after(spec, fields, data, fresh, steps) -> float:
+    """AUC on fresh impressions after some steps on others."""
     torch.manual_seed(0)
-    spec = RankingModel(
-        ranker={"kind": "dnn", "deep": {"hidden": [32]}}, embedding={"std": 0.1, "dim": 8}, sequences=sequences
-    )
-    made, data = spec.build(PLANTED), planted(20_000, 1)
+    made = spec.build(fields)
     optimizer = torch.optim.Adam(made.parameters(), lr=1e-2)
     for step in range(steps):
-        rows = torch.randint(20_000, (256,), generator=torch.Generator().manual_seed(step)).tolist()
+        rows = torch.randint(len(data.labels), (256,), generator=torch.Generator().manual_seed(step)).tolist()
         optimizer.zero_grad()
         sum(made(taken(data, rows)).values()).backward()
         optimizer.step()
-    fresh = planted(4000, 2)
     with torch.inference_mode():
         return auc(made.eval().probabilities(fresh).numpy(), fresh.labels.numpy())
+
+
+def solved(sequences) -> float:
+    """On planted impressions; .920 is the truth's."""
+    spec = RankingModel(
+        ranker={"kind": "dnn", "deep": {"hidden": [32]}}, embedding={"std": 0.1, "dim": 8}, sequences=sequences
+    )
+    return auc_after(spec, PLANTED, planted(20_000, 1), planted(4000, 2), 200)
 
 
 @pytest.mark.slow
@@ -235,7 +241,7 @@ def test_stores_without_sequences_are_refused() -> None:
         RankingModel().override("ranker=rankelastor", "ranker.event_tokens=2").build(plain)
 
 
-@pytest.mark.parametrize("settings", [(ATTENTION, f"sequences.{TOGETHER}"), (f"sequences.{SEARCH}",)])
+@SEVERAL
 def test_sequences_that_do_not_run_in_parallel_are_refused(settings) -> None:
     batch = impressions()
     bags = list(batch.bags)
@@ -245,7 +251,7 @@ def test_sequences_that_do_not_run_in_parallel_are_refused(settings) -> None:
     model(ATTENTION).output(replace(batch, bags=tuple(bags)))  # each by itself
 
 
-@pytest.mark.parametrize("settings", [(ATTENTION, f"sequences.{TOGETHER}"), (f"sequences.{SEARCH}",)])
+@SEVERAL
 def test_uneven_sequences_are_aligned_at_the_newest(settings) -> None:
     """The first says how many events there are; older ones of the others are cut off, and what they lack is missing."""
     batch, made = impressions(40), model(*settings, "sequences.uneven=newest", "embedding.l2=0.5")

@@ -96,10 +96,10 @@ def test_the_thoughts_begin_at_noise_in_training_and_at_the_same_place_to_answer
     for spec, zero in ((LARES(), True), (LARES(start_at_inference="drawn"), False), (LARES(start_std=0.0), True)):
         reasoner = made(spec)
         first = reasoner.begin(x, batch).cache.layers[0][1]
-        assert bool((first == 0).all()) == zero and torch.equal(first[0], first[1])
+        assert (first == 0).all() == zero and torch.equal(first[0], first[1])
         assert torch.equal(first, reasoner.begin(x, batch).cache.layers[0][1])
         noise = reasoner.train().begin(x, batch).cache.layers[0][1]
-        assert (noise.abs().max() <= 3 * 3.0) and bool(noise.any()) == (spec.start_std > 0)
+        assert (noise.abs().max() <= 3 * 3.0) and noise.any() == (spec.start_std > 0)
 
 
 def test_a_core_that_sees_both_sides_makes_a_model_that_does() -> None:

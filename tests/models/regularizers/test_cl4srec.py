@@ -10,7 +10,7 @@ from fullrank.core.random import uniform_draws
 from fullrank.models.sequential.regularizers.cl4srec import APART, CL4SRec, augmented, contrast, known
 from parts import GRU, Cloze, Softmax, Transformer, model_with
 from refusals import refused
-from tiny import close, histories, padded
+from tiny import close, drawn, histories, padded
 from twins import same
 
 LENGTHS = (1, 2, 3, 5, 9, 17, 10)
@@ -91,7 +91,7 @@ def contrast_reference(z, users, temperature) -> Tensor:
 def test_contrast_equals_its_definition(rows, shared) -> None:
     """Of both views of a row, against both views of the rows of other users."""
     users = torch.arange(rows) // 2 if shared else None
-    z = torch.randn(2 * rows, 5, generator=torch.Generator().manual_seed(rows)).requires_grad_()
+    z = drawn(2 * rows, 5, seed=rows).requires_grad_()
     same(contrast(z, users, 0.7), contrast_reference(z, torch.arange(rows) if users is None else users, 0.7), z)
     assert rows > 1 or contrast(z, users, 0.7) == 0
 

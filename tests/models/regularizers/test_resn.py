@@ -4,12 +4,19 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor
 
 from fullrank.models.contracts import Step
 from fullrank.models.sequential.regularizers import user_vectors
 from fullrank.models.sequential.regularizers.resn import ReSN, quotient
 from parts import Scoring, model_with
-from tiny import close, histories, padded
+from tiny import close, drawn, histories, padded
+
+
+def plain(u, v) -> Tensor:
+    scores = u @ v.T
+    r = scores.sum(0)
+    return (scores @ r).square().sum() / (r.square().sum() + 1e-8)
 
 
 def step(scoring) -> Step:
@@ -18,14 +25,10 @@ def step(scoring) -> Step:
 
 @given(st.integers(1, 9), st.integers(1, 9), st.integers(1, 5), st.integers(0, 1000))
 def test_equals_the_score_matrix_and_is_bounded(rows, items, dim, seed) -> None:
-    generator = torch.Generator().manual_seed(seed)
-    u, v = torch.randn(rows, dim, generator=generator), torch.randn(items, dim, generator=generator)
-    scores = (u @ v.T).double()
-    r = scores.sum(0)
-    wanted = (scores @ r).square().sum() / (r.square().sum() + 1e-8)
+    u, v = drawn(rows, dim, seed=seed), drawn(items, dim, seed=seed + 1)
     found = float(quotient(u, v))
-    assert found == pytest.approx(float(wanted), rel=1e-3, abs=1e-5)
-    assert -1e-6 <= found <= float(torch.linalg.matrix_norm(scores, 2)) ** 2 * (1 + 1e-4) + 1e-6
+    assert found == pytest.approx(float(plain(u.double(), v.double())), rel=1e-3, abs=1e-5)
+    assert -1e-6 <= found <= float(torch.linalg.matrix_norm((u @ v.T).double(), 2)) ** 2 * (1 + 1e-4) + 1e-6
 
 
 @pytest.mark.parametrize("scoring", [Scoring(), Scoring(similarity="cosine", temperature=0.2)])
@@ -37,14 +40,7 @@ def test_reads_the_scores_that_the_loss_sees(scoring) -> None:
 
 
 def test_gradients_flow_through_the_direction() -> None:
-    u = torch.randn(4, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    v = torch.randn(7, 3, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
-
-    def plain(u, v):
-        scores = u @ v.T
-        r = scores.sum(0)
-        return (scores @ r).square().sum() / (r.square().sum() + 1e-8)
-
+    u, v = drawn(4, 3, seed=1).double(), drawn(7, 3, seed=2).double()
     ours, theirs = (torch.autograd.functional.jacobian(f, (u, v)) for f in (quotient, plain))
     for a, b in zip(ours, theirs, strict=True):
         torch.testing.assert_close(a.double(), b.double(), rtol=1e-4, atol=1e-4)
