@@ -26,7 +26,7 @@ class Clock:
 
 def made(folder: Path, **keys: tuple) -> tuple:
     path = folder / "keys.json"
-    return path, {name: add_key(path, name, scopes)[0] for name, scopes in keys.items()}
+    return path, {name: add_key(path, name, scopes)[0] for name, scopes in (keys or {"shop": ("read",)}).items()}
 
 
 def test_a_key_is_found_by_its_header_alone(tmp_path: Path) -> None:
@@ -43,7 +43,7 @@ def test_a_key_is_found_by_its_header_alone(tmp_path: Path) -> None:
 
 
 def test_no_key_is_stored_or_shown_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    path, texts = made(tmp_path, shop=("read",))
+    path, texts = made(tmp_path)
     with caplog.at_level(logging.DEBUG):
         keys = Keys.open(path)
         key = keys.find(f"Bearer {texts['shop']}")
@@ -57,7 +57,7 @@ def test_no_key_is_stored_or_shown_again(tmp_path: Path, caplog: pytest.LogCaptu
 def test_only_the_owner_may_read_it_and_nobody_else_may_write(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
-        path, _ = made(tmp_path, shop=("read",))
+        path, _ = made(tmp_path)
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         add_key(path, "more", ["read"])
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -70,7 +70,7 @@ def test_only_the_owner_may_read_it_and_nobody_else_may_write(tmp_path: Path) ->
 
 
 def test_changes_are_followed_and_looked_for_once_a_second(tmp_path: Path) -> None:
-    path, texts = made(tmp_path, shop=("read",))
+    path, texts = made(tmp_path)
     clock = Clock()
     keys = Keys(path, clock)
     new, _ = add_key(path, "new", ["read"])
@@ -84,7 +84,7 @@ def test_changes_are_followed_and_looked_for_once_a_second(tmp_path: Path) -> No
 
 
 def test_a_file_that_breaks_or_goes(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    path, texts = made(tmp_path, shop=("read",))
+    path, texts = made(tmp_path)
     clock, header = Clock(), f"Bearer {texts['shop']}"
     keys, whole = Keys(path, clock), path.read_text()
     path.write_text(whole[:-20])
@@ -113,7 +113,7 @@ def test_a_file_that_breaks_or_goes(tmp_path: Path, caplog: pytest.LogCaptureFix
     ],
 )
 def test_what_is_no_file_of_keys(change, code: str, tmp_path: Path) -> None:
-    path, _ = made(tmp_path, shop=("read",))
+    path, _ = made(tmp_path)
     tree = change(json.loads(path.read_text()))
     path.write_text(json.dumps(tree))
     for call in (Keys.open, lambda p: add_key(p, "more", ["read"]), lambda p: remove_key(p, "shop")):
@@ -129,7 +129,7 @@ def test_what_is_no_file_of_keys(change, code: str, tmp_path: Path) -> None:
      ("new", ["raed"], "unknown-scope"), ("new", [], "missing-scope")],
 )  # fmt: skip
 def test_what_cannot_be_added(name: str, scopes: list, code: str, tmp_path: Path) -> None:
-    path, _ = made(tmp_path, shop=("read",))
+    path, _ = made(tmp_path)
     with refused(code):
         add_key(path, name, scopes)
     assert len(read_keys(path)) == 1

@@ -1,5 +1,6 @@
 """The service over HTTP: lists as `recommend` gives them, events, filters, new items, users that are forgotten."""
 
+import asyncio
 import json
 import time
 from pathlib import Path
@@ -11,6 +12,7 @@ from fullrank.cli import main
 from fullrank.serving.client import Client
 from fullrank.serving.messages import Reasoning, RecommendRequest
 from fullrank.serving.model import ServedModel
+from fullrank.serving.service import Service
 from fullrank.serving.settings import ServeSettings
 from refusals import refused
 from serving.conftest import HISTORY, SMALL, Shop
@@ -196,3 +198,31 @@ def test_one_request_does_not_reason_for_long(shop: Shop, tmp_path: Path) -> Non
     assert asked(3).budget.steps == 3
     with refused("too-many"):
         asked(4)
+
+
+IDS = ["i7", "i13", "no such item", "i19"]
+
+
+def test_a_history_without_times_is_answered_as_of_now_and_the_answer_says_so(shop: Shop, tmp_path: Path) -> None:
+    """As `recommend` does, also of items that are not known; a history with some times is refused."""
+    run = fr.train("hstu", shop.store, tmp_path / "run", set=[*SMALL, "model.encoder.layers=1"], progress=False)
+    with pytest.warns(UserWarning, match="as of now, a day between events"):
+        own = fr.recommend(run, [IDS], k=5)["item"].to_list()
+
+    async def ask(service: Service, history: list) -> dict:
+        return await service.recommend(RecommendRequest.model_validate({"history": history, "k": 5}))
+
+    async def main() -> None:
+        service = Service(ServeSettings.parse({"run": str(run.path), "store": str(tmp_path / "events.sqlite")}))
+        await service.open()
+        try:
+            answer = await ask(service, IDS)
+            assert items_of(answer) == own and answer["untimed"] is True
+            timed = [{"item": item, "time": 86_400.0 * at} for at, item in enumerate(IDS)]
+            assert "untimed" not in await ask(service, timed) and "untimed" not in await ask(service, [])
+            with refused("missing-times", "'i19'"):
+                await ask(service, [*timed[:3], "i19"])
+        finally:
+            await service.close()
+
+    asyncio.run(main())

@@ -69,7 +69,7 @@ class Fake(Version):
 
 
 @asynccontextmanager
-async def serving(store: HistoryStore, opener=Served, keep: int = 2, **settings):
+async def serving(store: HistoryStore, opener=Fake, keep: int = 2, **settings):
     """Versions over a store whose documents are polled, as the service does it."""
     versions = Versions(opener, Watched(**{"settings": SETTINGS, **settings}), poll=0.05, keep=keep)
     await versions.start(store)
@@ -106,7 +106,7 @@ def test_worse_and_damaged_runs_are_refused_and_a_good_one_answers(run: Run, wat
 
     async def work(store: HistoryStore) -> None:
         await fill(store, users)
-        async with serving(store, folder=watched) as versions:
+        async with serving(store, Served, folder=watched) as versions:
             assert versions.active.name == "may" and state_of(versions, "may") == "serving"
             shuffled(run, watched / "worse")
             await until(lambda: state_of(versions, "worse") == "refused")
@@ -164,7 +164,7 @@ def test_names_come_from_the_listing_alone(run: Run, watched: Path, tmp_path: Pa
     assert {name: one.state for name, one in found.items()} == {"may": "whole", "link": "refused", "inside": "refused"}
 
     async def work(store: HistoryStore) -> None:
-        async with serving(store, Fake, folder=watched) as versions:
+        async with serving(store, folder=watched) as versions:
             for name in ("../outside", str(outside), ".hidden", "a b", "", "may/../may", "runs\0"):
                 with refused("unknown-version"):
                     await versions.activate(name)
@@ -194,7 +194,7 @@ def test_swaps_while_threads_ask(run: Run, watched: Path) -> None:
             answered[model.name] += len(model.answer([SimpleNamespace(items=np.arange(3), excluded=np.arange(0), k=5)]))
 
     async def work(store: HistoryStore) -> None:
-        async with serving(store, Fake, folder=watched, auto_activate=False) as versions:
+        async with serving(store, folder=watched, auto_activate=False) as versions:
             counts = [Counter() for _ in range(4)]
             with ThreadPoolExecutor(4) as threads:
                 asking = [threads.submit(ask, versions, count) for count in counts]
@@ -218,17 +218,17 @@ def test_the_state_survives_a_restart_and_a_lost_version(run: Run, watched: Path
     address = tmp_path / "store.sqlite"
 
     async def first(store: HistoryStore) -> None:
-        async with serving(store, Fake, folder=watched, base=watched / "may", auto_activate=False) as versions:
+        async with serving(store, folder=watched, base=watched / "may", auto_activate=False) as versions:
             assert versions.active.name == "may" and versions.detail is None
             await versions.activate("june")
             await versions.set_split({"june": 3, "may": 1})
 
     async def again(store: HistoryStore) -> None:
-        async with serving(store, Fake, folder=watched, base=watched / "may") as versions:
+        async with serving(store, folder=watched, base=watched / "may") as versions:
             assert versions.state.shares == {"june": 0.75, "may": 0.25} and versions.detail is None
 
     async def lost(store: HistoryStore) -> None:
-        async with serving(store, Fake, folder=watched, base=watched / "may") as versions:
+        async with serving(store, folder=watched, base=watched / "may") as versions:
             assert versions.state.shares == {"may": 1.0} and "june" in (versions.detail or "")
             copied(run, watched / "june")
             versions._retry_at = 0.0
@@ -249,7 +249,7 @@ def test_the_newest_that_opens_answers_first(run: Run, watched: Path) -> None:
     flip(watched / "june")
 
     async def work(store: HistoryStore) -> None:
-        async with serving(store, folder=watched) as versions:
+        async with serving(store, Served, folder=watched) as versions:
             assert versions.active.name == "may" and "june" in versions.detail
             await versions.check_now()
             assert state_of(versions, "april") == "unchecked", "older runs wait for somebody to name them"
@@ -262,7 +262,7 @@ def test_the_later_of_two_changes_at_one_moment_holds(run: Run, watched: Path) -
     copied(run, watched / "june")
 
     async def work(store: HistoryStore) -> None:
-        async with serving(store, Fake, base=watched / "may", folder=watched, auto_activate=False, keep=3) as versions:
+        async with serving(store, base=watched / "may", folder=watched, auto_activate=False, keep=3) as versions:
             await versions.activate("june")
             theirs = ActiveVersions(versions.state.split, versions.state.previous)
             await versions.activate("may")
@@ -308,7 +308,7 @@ def test_two_watchers_of_one_store_agree(run: Run, watched: Path, tmp_path: Path
     async def work(store: HistoryStore) -> None:
         second = open_history_store(str(tmp_path / "store.sqlite"))
         await second.open()
-        async with serving(store, Fake, folder=watched) as one, serving(second, Fake, folder=watched) as two:
+        async with serving(store, folder=watched) as one, serving(second, folder=watched) as two:
             copied(run, watched / "june")
             await until(lambda: one.active.name == two.active.name == "june")
             (verdict,) = [document for document in await store.documents() if document.key == "verdict:june"]
