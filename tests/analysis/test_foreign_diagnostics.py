@@ -215,7 +215,7 @@ def runs(tmp_path_factory) -> list:
     return [fr.train("popularity", store, path / "run", progress=False)]
 
 
-def test_figures_and_tables_that_fail_are_missing_with_the_reason(runs, plant, tmp_path) -> None:
+def test_figures_and_tables_that_fail_are_missing_with_the_reason(runs, plant) -> None:
     before = report(runs)
     raising = "    @classmethod\n    def {}(cls, given): raise RuntimeError('no <ink>')\n"
     odd = "    @classmethod\n    def {}(cls, given): return 'a picture'\n"

@@ -159,16 +159,6 @@ def test_a_store_that_was_moved_is_named_with_data(call: Call, refuses: Refuses,
     assert call("evaluate run --data @data").code == 0
 
 
-@pytest.mark.parametrize(
-    ("words", "code", "name"),
-    [
-        ("--metric ndcg@10 --set metrics=[hit]", "given-twice", "--metric"),
-    ],
-)
-def test_mistakes(words: str, code: str, name: str, refuses: Refuses) -> None:
-    refuses(code, f"evaluate @popularity {words}", name)
-
-
 def test_a_list_of_shares_has_an_end() -> None:
     assert len(read_shares(",".join(f"{n / 1000}" for n in range(1, 100)), [])) == 100
     with refused("too-many-shares", "101"):

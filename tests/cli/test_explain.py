@@ -7,7 +7,7 @@ import pytest
 
 import fullrank as fr
 from fullrank.data.events.store import Store
-from tests.cli.conftest import Ask, Call, Refuses
+from tests.cli.conftest import Ask, Call
 
 
 def test_shares_of_one_user(shop: Path, ask: Ask) -> None:
@@ -29,14 +29,3 @@ def test_two_runs_side_by_side(shop: Path, tmp_path: Path, call: Call) -> None:
     assert said.code == 0 and said.err == ""
     for word in ("A1 %", "B1 %", "relevant", "who chose next", "below 0"):
         assert word in said.out
-
-
-@pytest.mark.parametrize(
-    ("words", "code", "name"),
-    [
-        ("@sasrec --user nobody", "unknown-user", "no user 'nobody'"),
-        ("@popularity", "no-attention-weights", ""),
-    ],
-)
-def test_mistakes(words: str, code: str, name: str, refuses: Refuses) -> None:
-    refuses(code, f"attention {words}", name)

@@ -1,4 +1,4 @@
-"""Every line of `mistakes.md`, typed again: the error code, the sentence and the exit status."""
+"""Every line of `mistakes.md`, typed again: the error code, the sentence and the exit status; and mistakes by verb."""
 
 import json
 import os
@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli import mistakes
+from tests.cli.conftest import Refuses
 
 ROOT = Path(__file__).resolve().parents[2]
 PATH = os.pathsep.join((str(ROOT / "src"), str(ROOT)))
@@ -52,6 +53,7 @@ sys.modules["torch"] = None  # whoever imports it fails
 import typer
 from fullrank.cli import build, main
 from tests.cli import mistakes
+from tests.cli.conftest import Refuses
 
 def verbs(command, before=()):
     for name, one in command.commands.items():
@@ -82,3 +84,43 @@ def test_help_and_mistakes_need_no_torch(folder: Path, capsys: pytest.CaptureFix
         assert code == main([*verb.split(), "--help"]) == 0
         assert text == capsys.readouterr().out, verb
     assert {line for line, row in found["rows"].items() if row not in RECORDED} == set(NEED_TORCH)
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "name"),
+    [
+        ("report @popularity --out p.html --evaluation popularity", "not-name-and-value", "'popularity'"),
+        (
+            "report @popularity --out p.html --evaluation popularity=nowhere",
+            "not-an-evaluation",
+            "nowhere/evaluation.json",
+        ),
+        ("report @popularity --out p.html --set protocol=sampled", "needs-full-protocol", "--set protocol=full"),
+        ("prepare-impressions planted_clicks", "missing-option", "--out"),
+        ("prepare-impressions movielens --out x", "wrong-kind-of-source", "fullrank prepare movielens"),
+        ("prepare-impressions planted_click --out x", "unknown-source", "did you mean 'planted_clicks'"),
+        ("prepare-impressions planted_clicks folder --out x", "option-without-effect", "'planted_clicks'"),
+        ("prepare-impressions none.parquet folder --out x", "option-without-effect", "'none.parquet'"),
+        ("prepare-impressions none.parquet --out x", "missing-file", "none.parquet"),
+        ("prepare-impressions planted_clicks --set source.row=5 --out x", "unknown-setting", "'rows'"),
+        ("prepare-impressions planted_clicks --set spilt=random --out x", "unknown-setting", "'split'"),
+        ("attention @sasrec --user nobody", "unknown-user", "no user 'nobody'"),
+        ("attention @popularity", "no-attention-weights", ""),
+        ("recommend @popularity --history 1 --histories x.csv", "options-exclude-each", "--histories"),
+        ("recommend @popularity --history 1 --seen keeep", "unknown-value", "did you mean 'keep'"),
+        ("recommend @popularity --history 1 --decoding grph", "unknown-value", "did you mean 'graph'"),
+        ("recommend @popularity --history 1 --items prices.csv", "option-without-effect", "--filters"),
+        ("recommend @popularity --history 1 --k 0", "invalid-list-length", "--k"),
+        ("recommend @popularity --history 1 --user-col u", "option-without-effect", "--user-col"),
+        ("train sasrec --resume --overwrite --data @data --out run", "options-exclude-each", "--resume"),
+        ("train sasrec --set model.loss=bcee --data @data --out run", "unknown-kind", "did you mean 'bce'"),
+        ("train sasrec --set model.dim=8 --logger tensorbord --data @data --out run", "unknown-logger", "tensorboard"),
+        ("evaluate @popularity --metric ndcg@10 --set metrics=[hit]", "given-twice", "--metric"),
+        ("prepare criteo --out x", "wrong-kind-of-source", "fullrank prepare-impressions criteo"),
+    ],
+)
+def test_what_is_refused_is_named_and_nothing_is_written(
+    line: str, code: str, name: str, refuses: Refuses, tmp_path: Path
+) -> None:
+    refuses(code, line, name)
+    assert list(tmp_path.iterdir()) == []

@@ -152,25 +152,3 @@ def test_a_source(call: Call, tmp_path: Path) -> None:
     assert "500 rows, 7 fields" in " ".join(call(words).out.split())
     assert call(f"{words} --set split.shares=[0.5,0.3,0.2] --overwrite").code == 0
     assert len(ImpressionStore.open(tmp_path / "store").split("train")) < 300
-
-
-@pytest.mark.parametrize(
-    ("words", "code", "name"),
-    [
-        ("planted_clicks", "missing-option", "--out"),
-        ("movielens --out x", "wrong-kind-of-source", "fullrank prepare movielens"),
-        ("planted_click --out x", "unknown-source", "did you mean 'planted_clicks'"),
-        ("planted_clicks folder --out x", "option-without-effect", "'planted_clicks'"),
-        ("none.parquet folder --out x", "option-without-effect", "'none.parquet'"),
-        ("none.parquet --out x", "missing-file", "none.parquet"),
-        ("planted_clicks --set source.row=5 --out x", "unknown-setting", "'rows'"),
-        ("planted_clicks --set spilt=random --out x", "unknown-setting", "'split'"),
-    ],
-)
-def test_mistakes_of_impressions(words: str, code: str, name: str, refuses: Refuses, tmp_path: Path) -> None:
-    refuses(code, f"prepare-impressions {words}", name)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_prepare_refuses_impressions(refuses: Refuses) -> None:
-    refuses("wrong-kind-of-source", "prepare criteo --out x", "fullrank prepare-impressions criteo")

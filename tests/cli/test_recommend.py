@@ -97,21 +97,6 @@ def test_a_file_of_histories_in_and_out(suffix: str, shop: Path, ids: list[int],
     assert found["item"].to_list() == expected["item"].to_list()
 
 
-@pytest.mark.parametrize(
-    ("words", "code", "name"),
-    [
-        ("--history 1 --histories x.csv", "options-exclude-each", "--histories"),
-        ("--history 1 --seen keeep", "unknown-value", "did you mean 'keep'"),
-        ("--history 1 --decoding grph", "unknown-value", "did you mean 'graph'"),
-        ("--history 1 --items prices.csv", "option-without-effect", "--filters"),
-        ("--history 1 --k 0", "invalid-list-length", "--k"),
-        ("--history 1 --user-col u", "option-without-effect", "--user-col"),
-    ],
-)
-def test_mistakes(words: str, code: str, name: str, refuses: Refuses) -> None:
-    refuses(code, f"recommend @popularity {words}", name)
-
-
 def test_wrong_columns_of_a_file(refuses: Refuses, tmp_path: Path) -> None:
     pl.DataFrame({"user": [1], "item_id": [1001]}).write_csv(tmp_path / "h.csv")
     words = "recommend @popularity --histories h.csv --user-col user --time-col when"

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Ask, Call, Refuses
+from tests.cli.conftest import Ask, Call
 
 
 def test_a_page_of_two_runs(tmp_path: Path, ask: Ask) -> None:
@@ -29,16 +29,3 @@ def test_a_kept_evaluation_is_taken(ask: Ask, call: Call) -> None:
     found = ask("report @popularity --evaluation popularity=kept --users 30 --out p.html")
     kept = ask("evaluate @popularity --set seen=keep")
     assert found["runs"][0]["metrics"] == kept["metrics"]
-
-
-@pytest.mark.parametrize(
-    ("words", "code", "name"),
-    [
-        ("--evaluation popularity", "not-name-and-value", "'popularity'"),
-        ("--evaluation popularity=nowhere", "not-an-evaluation", "nowhere/evaluation.json"),
-        ("--set protocol=sampled", "needs-full-protocol", "--set protocol=full"),
-    ],
-)
-def test_mistakes(words: str, code: str, name: str, refuses: Refuses, tmp_path: Path) -> None:
-    refuses(code, f"report @popularity --out p.html {words}", name)
-    assert not (tmp_path / "p.html").exists()

@@ -54,18 +54,6 @@ def test_a_baseline_is_not_started_from_nor_does_it_start_from_a_run(refuses: Re
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "name"),
-    [
-        ("sasrec --resume --overwrite", "options-exclude-each", "--resume"),
-        ("sasrec --set model.loss=bcee", "unknown-kind", "did you mean 'bce'"),
-        ("sasrec --set model.dim=8 --logger tensorbord", "unknown-logger", "tensorboard"),
-    ],
-)
-def test_mistakes(words: str, code: str, name: str, refuses: Refuses) -> None:
-    refuses(code, f"train {words} --data @data --out run", name)
-
-
-@pytest.mark.parametrize(
     ("settings", "code", "names"),
     [
         ("--set model.dim=131072 --set model.encoder.layers=1024", "model-too-large", ["parameters", "GiB"]),

@@ -161,7 +161,7 @@ def test_pandas_text_and_dates_and_duckdb(tmp_path: Path) -> None:
     assert fr.prepare(duckdb.sql("select * from shop"), tmp_path / "duckdb", **NAMES).fingerprint == want
 
 
-def test_a_package_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_package_that_is_not_there_is_named() -> None:
     """pandas and polars say it in a sentence of their own, with or without the package's name beside it."""
     source = InputTable(LOG, "events")
     for error in (ImportError("pyarrow is required for converting"), ModuleNotFoundError("no", name="pyarrow")):

@@ -175,7 +175,7 @@ def test_a_full_disk_leaves_the_old_store(folder: Path, monkeypatch: pytest.Monk
     assert describe_files(folder) == before and [p.name for p in folder.parent.iterdir()] == ["store"]
 
 
-def test_an_error_in_the_second_pass_leaves_the_old_store(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_in_the_second_pass_leaves_the_old_store(folder: Path) -> None:
     before = describe_files(folder)
     with refused("wrong-labels", "label"):
         prepared(FRAME.with_columns(label=pl.lit(7)), folder, SCHEMA, overwrite=True)

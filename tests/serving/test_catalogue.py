@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 
 import numpy as np
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -191,7 +190,7 @@ def test_columns_hide_what_the_library_made() -> None:
     }  # fmt: skip
 
 
-def test_masks_are_remembered_and_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_masks_are_remembered_and_bounded() -> None:
     _, live = small()
     first = live.mask({"price": {"min": 0}})
     for low in range(600):

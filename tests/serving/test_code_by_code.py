@@ -75,7 +75,7 @@ def test_lists_are_full_and_valid_under_everything_at_once(shop: Shop, run: Run)
     assert every["item"].equals(exact["item"]), "as wide as the catalogue, the beam is exact"
 
 
-def test_similar_items_are_those_of_like_codes(shop: Shop, run: Run) -> None:
+def test_similar_items_are_those_of_like_codes(run: Run) -> None:
     found = fr.load(run, device="cpu").similar("i7", k=5, filters={"in_stock": True})
     codes = dict(zip(run.catalog.ids, run.catalog.frame["codes"].to_list(), strict=True))
     table = run.model().items.all().detach().numpy()

@@ -200,7 +200,7 @@ def test_collapse_is_told_as_what_it_costs_whom(found) -> None:
     assert next(iter(retrieval_answer(some))).split(",")[0].count("is the most accurate") == 1, "no alarm comes first"
 
 
-def test_facts_say_what_the_numbers_rest_on(found, store, tmp_path) -> None:
+def test_facts_say_what_the_numbers_rest_on(found, store) -> None:
     facts = dict(run_facts(found, "test"))
     assert facts["Data"].startswith(f"store: {store.num_users} users") and "20" in facts["Data"].split(",")[-1]
     assert "Leave-one-out, test split: 120 users" in facts["Protocol"] and "history excluded" in facts["Protocol"]

@@ -165,7 +165,7 @@ def test_kept_results_are_taken_and_others_measured(runs, tmp_path) -> None:
     assert len(drawn(given)["reliability"].rows) == 2  # type: ignore[arg-type]
 
 
-def test_what_is_refused(runs, store, tmp_path) -> None:
+def test_what_is_refused(runs, store) -> None:
     lr = runs["lr"]
     with refused("sample-of-other-problem", lr.path, "impressions"):
         report([lr], users=5)
