@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable
 from statistics import median
 
+import numpy as np
 import polars as pl
 import torch
 from torch import Tensor
@@ -42,7 +43,7 @@ def items_of(count: int, levels: int, size: int, dim: int, seed: int = 0) -> Sem
     kept = torch.rand(count, levels, generator=draw) < 0.6
     codes = torch.where(kept, kinds[torch.randint(0, KINDS, (count,), generator=draw)], own)
     frame = pl.DataFrame({"item": range(count), "item_id": range(count), "train_count": [1] * count})
-    columns = {"codes": codes.numpy().astype("uint16"), "code_sizes": torch.full((count, levels), size).numpy()}
+    columns = {"codes": codes.numpy().astype("uint16"), "code_sizes": np.full((count, levels), size, np.int32)}
     torch.manual_seed(seed)
     return Semantic().build(dim, Catalog(frame.with_columns(**{k: pl.Series(v) for k, v in columns.items()})))
 

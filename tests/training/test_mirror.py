@@ -20,7 +20,7 @@ def test_a_run_goes_on_from_there_on_an_empty_disk(kind: str, market: Store, tmp
     whole = runs("whole", "training.max_epochs=4")
     with pytest.raises(Stopped):
         runs("lost", "training.max_epochs=4", checkpoints=url, callbacks=[Stop(3)])  # fmt: skip
-    shutil.rmcontent(tmp_path / "lost")
+    shutil.rmtree(tmp_path / "lost")
     run = train(out=tmp_path / "other", data=market, resume=True, checkpoints=url, progress=False)
     assert same_weights(whole, run) and all(column(run, n) == column(whole, n) for n in ("epoch", "train/loss"))
 

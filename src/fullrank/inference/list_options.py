@@ -17,6 +17,7 @@ import polars as pl
 from jaxtyping import Bool, Float, Int
 from pydantic import BaseModel, ConfigDict, Field, SkipValidation, ValidationError, field_validator
 
+from fullrank.core.bounds import MOST_VALUE
 from fullrank.core.checks import MOST, check_choice, check_flag
 from fullrank.core.errors import UserError, brief
 from fullrank.core.spec import Spec, error_sentence
@@ -41,7 +42,7 @@ class ListChoices(BaseModel):
 
     model_config = ConfigDict(arbitrary_types_allowed=True, use_attribute_docstrings=True)
 
-    k: int = 10
+    k: int = Field(10, ge=1, le=MOST)
     """Length of each list."""
     seen: SeenPolicy = "exclude"
     """Whether the history's own items may be recommended."""
@@ -53,7 +54,7 @@ class ListChoices(BaseModel):
     """Columns of items and what they must hold: a value, one of several, or numbers from a least to a largest."""
     titles: bool = False
     """Whether items come with their titles."""
-    min_score: float | None = Field(None, strict=True, allow_inf_nan=False)
+    min_score: float | None = Field(None, strict=True, ge=-MOST_VALUE, le=MOST_VALUE)
     """Score below which items are left out."""
 
     def shown(self, ids: Int[np.ndarray, "*n"], scores: Float[np.ndarray, "*n"]) -> Bool[np.ndarray, "*n"]:

@@ -11,10 +11,10 @@ from torch import Tensor
 def fused_attention(
     q: Float[Tensor, "B H T e"],
     k: Float[Tensor, "B H S e"],
-    v: Float[Tensor, "B H S e"],
+    v: Float[Tensor, "B H S f"],
     allowed: Float[Tensor, "..."] | Bool[Tensor, "..."] | None,
     dropout: float,
-) -> Float[Tensor, "B H T e"]:
+) -> Float[Tensor, "B H T f"]:
     """softmax(Q K^T / sqrt e) V where `allowed`, or with what it adds to the scores; causal where that is None."""
     if q.device.type == "cpu" and torch.is_autocast_enabled("cpu"):
         added = allowed.float() if allowed is not None and allowed.is_floating_point() else allowed
