@@ -42,7 +42,7 @@ class ListChoices(BaseModel):
 
     model_config = ConfigDict(arbitrary_types_allowed=True, use_attribute_docstrings=True)
 
-    k: int = Field(10, ge=1, le=MOST)
+    k: int = Field(10, json_schema_extra={"minimum": 1, "maximum": MOST})  # `_whole` refuses others, by a code of lists
     """Length of each list."""
     seen: SeenPolicy = "exclude"
     """Whether the history's own items may be recommended."""
