@@ -5,64 +5,29 @@ What it measures and prints stands in `evaluate_runs.py` and `print_evaluation.p
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from fullrank.cli.evaluate_runs import (
-    EVALUATE,
-    Call,
-    EveryMetric,
-    Metrics,
-    OtherRun,
-    Out,
-    check_saved,
-    open_runs,
-)
-from fullrank.cli.options import (
-    EVALUATION,
-    REASONING,
-    AsJson,
-    Device,
-    EngineOption,
-    EventTimeCol,
-    ItemCol,
-    Master,
-    MovedStore,
-    Overwrite,
-    Parts,
-    RayAddress,
-    RunFolder,
-    Settings,
-    Split,
-    TimeUnit,
-    UserCol,
-    Workers,
-    check_beside,
-    column_names,
-    engine_settings,
-    given,
-    shortcuts,
-    spec_options,
-)
-from fullrank.cli.output import Output
+from fullrank.cli.evaluate_runs import EVALUATE, Call, EveryMetric, Measuring, OtherRun, check_saved
+from fullrank.cli.option_groups import EngineOptions, LaterColumns, flat
+from fullrank.cli.options import EVALUATION, REASONING, RunFolder, check_beside, given, spec_options
 from fullrank.core.errors import UserError
 
 
 def add(app: typer.Typer) -> None:
-    app.command("evaluate", cls=spec_options(EVALUATION, REASONING))(evaluate)
+    app.command("evaluate", cls=spec_options(EVALUATION, REASONING))(flat(evaluate))
 
 
 def evaluate(
     context: typer.Context,
     run: RunFolder,
+    how: Measuring,
+    columns: LaterColumns,
+    engine: EngineOptions,
     other: OtherRun = None,
-    split: Split = "test",
-    data: MovedStore = None,
-    metrics: Metrics = None,
-    out: Out = None,
-    device: Device = "auto",
     events: Annotated[
         Path | None,
         typer.Option("--events", metavar="FILE", help="What users did later, measured in place of a split."),
@@ -71,19 +36,7 @@ def evaluate(
         Path | None,
         typer.Option("--before", metavar="FILE", help="With --events: histories from these events, not from a store."),
     ] = None,
-    user_col: UserCol = None,
-    item_col: ItemCol = None,
-    time_col: EventTimeCol = None,
-    time_unit: TimeUnit = None,
     every: EveryMetric = False,
-    engine: EngineOption = None,
-    parts: Parts = None,
-    master: Master = None,
-    ray: RayAddress = None,
-    workers: Workers = None,
-    overwrite: Overwrite = False,
-    settings: Settings = None,
-    as_json: AsJson = False,
 ) -> None:
     """Measure a run, or two of them.
 
@@ -115,21 +68,17 @@ def evaluate(
     fullrank evaluate runs/dcnv2 --metric gauc --set slices=[device]
     fullrank evaluate runs/sasrec --engine spark --master spark://host:7077
     """
-    how = engine_settings(engine, parts, master, ray, workers)
-    columns = {"user_col": user_col, "item_col": item_col, "time_col": time_col}
-    check_beside("--events FILE", events, **columns, before=before, time_unit=time_unit)
+    parts = engine.keywords()
+    check_beside("--events FILE", events, before=before, **vars(columns))
     budget = given(context)
-    changes = shortcuts(budget, settings)
-    runs = open_runs([run, other], metrics, settings)
-    later: dict[str, Any] = {}
-    if events is not None:
-        later = {"events": events, "before": before, **column_names(**columns), "time_unit": time_unit or "s"}
-    call = Call(Output(as_json), runs, split, data, metrics or [], changes, out, device, overwrite, later, every, how)
-    if runs[0].spec.problem == "ranking" and budget:
+    call = Call.of(how, budget, run, other)
+    later = {} if events is None else {"events": events, "before": before, **columns.keywords()}
+    call = replace(call, keywords={**later, **parts}, whole=every)
+    if call.runs[0].spec.problem == "ranking" and budget:
         raise UserError(
             f"{run} is a ranking model, which has no reasoning steps: leave "
             f"{', '.join(REASONING[path] for path in budget)} out",
             code="option-of-other-problem",
         )
     check_saved(call)
-    EVALUATE[runs[0].spec.problem](call)
+    EVALUATE[call.runs[0].spec.problem](call)

@@ -13,28 +13,15 @@ import typer
 from fullrank.cli.evaluate_runs import (
     Call,
     EveryMetric,
-    Metrics,
-    Out,
+    Measuring,
     check_saved,
     compared,
     measured,
-    open_runs,
     with_metrics,
     with_paired,
 )
-from fullrank.cli.options import (
-    AsJson,
-    Device,
-    ItemCol,
-    MovedStore,
-    Overwrite,
-    Settings,
-    Split,
-    UserCol,
-    column_names,
-    find_store,
-)
-from fullrank.cli.output import Output
+from fullrank.cli.option_groups import ItemCol, UserCol, column_names, flat
+from fullrank.cli.options import find_store
 from fullrank.cli.print_evaluation import print_pair, print_single
 from fullrank.cli.told_early import check_runs
 from fullrank.core.errors import UserError
@@ -50,20 +37,16 @@ OF_ANSWERS = ("reasoning", "decoding", "popularity_discount")
 
 
 def add(app: typer.Typer) -> None:
-    app.command("evaluate-lists")(evaluate_lists)
+    app.command("evaluate-lists")(flat(evaluate_lists))
 
 
 def evaluate_lists(
     lists: Annotated[Path, typer.Argument(metavar="FILE", help="Recommendations: user, item and rank or score.")],
+    how: Measuring,
     run: Annotated[
         Path | None,
         typer.Argument(metavar="RUN", callback=check_runs, help="A run: print the paired difference FILE - RUN."),
     ] = None,
-    split: Split = "test",
-    data: MovedStore = None,
-    metrics: Metrics = None,
-    out: Out = None,
-    device: Device = "auto",
     user_col: UserCol = None,
     item_col: ItemCol = None,
     rank_col: Annotated[
@@ -73,9 +56,6 @@ def evaluate_lists(
         str | None, typer.Option("--score-col", metavar="NAME", help="Score column, where FILE has no ranks.")
     ] = None,
     every: EveryMetric = False,
-    overwrite: Overwrite = False,
-    settings: Settings = None,
-    as_json: AsJson = False,
 ) -> None:
     """Measure lists made elsewhere, also beside a run.
 
@@ -86,7 +66,7 @@ def evaluate_lists(
     fullrank evaluate-lists recommendations.csv --data data/shop
     fullrank evaluate-lists recommendations.csv runs/sasrec --metric ndcg@10
     """
-    if run is None and data is None:
+    if run is None and how.data is None:
         raise UserError(
             "lists are measured on the users of a store: name it with --data STORE, or name a RUN",
             code="missing-store",
@@ -95,8 +75,8 @@ def evaluate_lists(
 
     begun = time.perf_counter()
     columns = column_names(user_col=user_col, item_col=item_col, rank_col=rank_col, score_col=score_col)
-    runs = open_runs([run], metrics, settings)
-    call = Call(Output(as_json), runs, split, data, metrics or [], settings or [], out, device, overwrite, whole=every)
+    call = replace(Call.of(how, {}, run), whole=every)
+    runs = call.runs
     if runs and runs[0].spec.problem == "ranking":
         raise UserError(
             f"{run} predicts clicks, and lists are compared with a run that recommends items", code="two-problems"
@@ -106,13 +86,13 @@ def evaluate_lists(
     changes = with_metrics(call, both)
     whole = any(change.startswith(("metrics", "ks")) for change in changes)
     alike = _alike(runs[0].spec.lists, changes) if runs else changes
-    theirs = api.evaluate_lists(lists, data or find_store(runs[0], data), split, set=alike, **columns)
-    if out is not None:
-        theirs.save(out / "b" if runs else out, overwrite=overwrite)
+    theirs = api.evaluate_lists(lists, how.data or find_store(runs[0], how.data), how.split, set=alike, **columns)
+    if how.out is not None:
+        theirs.save(how.out / "b" if runs else how.out, overwrite=how.overwrite)
     if not runs:
         print_single(call.output, {"lists": lists}, theirs, time.perf_counter() - begun, whole=whole or every)
         return
-    ours = measured(replace(call, out=None if out is None else out / "a"), changes)[0]
+    ours = measured(call.into(how.out and how.out / "a"), changes)[0]
     rows = compared(ours, theirs, paired, all_of_them=whole)
     names = [str(runs[0].path), str(lists)]
     print_pair(call.output, names, [ours, theirs], rows, time.perf_counter() - begun, stand_in=bool(paired))

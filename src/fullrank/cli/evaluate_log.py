@@ -9,37 +9,26 @@ from typing import Annotated
 import typer
 
 from fullrank.cli.evaluate_runs import Metrics, Out
-from fullrank.cli.options import (
-    AsJson,
-    EventTimeCol,
-    ItemCol,
-    Overwrite,
-    TimeUnit,
-    UserCol,
-    check_out,
-    column_names,
-)
+from fullrank.cli.option_groups import LaterColumns, flat
+from fullrank.cli.options import AsJson, Overwrite, check_out
 from fullrank.cli.output import Output, seconds
 from fullrank.core.files import jsonable
 
 
 def add(app: typer.Typer) -> None:
-    app.command("evaluate-log")(evaluate_log)
+    app.command("evaluate-log")(flat(evaluate_log))
 
 
 def evaluate_log(
     log: Annotated[Path, typer.Argument(metavar="DIR", help="Where `fullrank serve --log DIR` logged its answers.")],
     events: Annotated[Path, typer.Option("--events", metavar="FILE", help="What users did after the answers.")],
+    names: LaterColumns,
     within: Annotated[
         float, typer.Option("--within", metavar="HOURS", help="How long after an answer an event counts.")
     ] = 24,
     columns: Annotated[
         str | None, typer.Option("--columns", metavar="USER,ITEM,TIME", help="All three columns of FILE in one word.")
     ] = None,
-    user_col: UserCol = None,
-    item_col: ItemCol = None,
-    time_col: EventTimeCol = None,
-    time_unit: TimeUnit = None,
     metrics: Metrics = None,
     out: Out = None,
     overwrite: Overwrite = False,
@@ -55,7 +44,7 @@ def evaluate_log(
     fullrank evaluate-log answers --events events.csv --columns who,what,when --within 48 --out measured
     """
     check_out(out, overwrite, "logged_evaluation.json", "per_answer.parquet")
-    named = column_names(user_col=user_col, item_col=item_col, time_col=time_col)
+    named = names.keywords()
     if columns is not None:
         named["columns"] = [name.strip() for name in columns.split(",")]
     from fullrank import api
@@ -63,9 +52,7 @@ def evaluate_log(
 
     output = Output(as_json)
     begun = time.perf_counter()
-    found = api.evaluate_log(
-        log, events, within=within, metrics=metrics or METRICS, time_unit=time_unit or "s", **named
-    )
+    found = api.evaluate_log(log, events, within=within, metrics=metrics or METRICS, **named)
     if out is not None:
         found.save(out)
     measured = list(next(iter(found.versions.values())).metrics)

@@ -5,13 +5,23 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fullrank.cli.options import check_out, find_store
+from fullrank.cli.options import (
+    AsJson,
+    Device,
+    MovedStore,
+    Overwrite,
+    Settings,
+    Split,
+    check_out,
+    find_store,
+    shortcuts,
+)
 from fullrank.cli.output import Output
 from fullrank.cli.print_evaluation import print_pair, print_single
 from fullrank.cli.told_early import check_runs, check_settings
@@ -43,24 +53,47 @@ EveryMetric = Annotated[
 
 
 @dataclass(frozen=True)
+class Measuring:
+    """Options of the verbs that measure runs."""
+
+    split: Split = "test"
+    data: MovedStore = None
+    metrics: Metrics = None
+    out: Out = None
+    device: Device = "auto"
+    overwrite: Overwrite = False
+    settings: Settings = None
+    as_json: AsJson = False
+
+
+@dataclass(frozen=True)
 class Call:
     """What a verb was asked for."""
 
+    how: Measuring
     output: Output
     runs: list[Run]
-    split: Any
-    data: Path | None
-    metrics: list[str]
     changes: list[str]
-    out: Path | None
-    device: str
-    overwrite: bool
-    later: dict[str, Any] = field(default_factory=dict)
-    """`events`, `before` and the names of their columns, as `api.evaluate` takes them."""
+    """Settings of the evaluations."""
+    keywords: dict[str, Any] = field(default_factory=dict)
+    """Of `api.evaluate`: `events`, `before` and the names of their columns; `engine`, `parts` and so on."""
     whole: bool = False
     """Print every metric, not the main ones alone."""
-    engine: dict[str, Any] = field(default_factory=dict)
-    """`engine`, `parts` and so on, as `api.evaluate` takes them."""
+
+    @classmethod
+    def of(cls, how: Measuring, typed: Mapping[str, object], *paths: Path | None) -> Call:
+        """The call with its runs open; `typed` are settings that have options of their own."""
+        changes = shortcuts(typed, how.settings)
+        return cls(how, Output(how.as_json), open_runs(paths, how.metrics, how.settings), changes)
+
+    @property
+    def metrics(self) -> list[str]:
+        """Those of --metric."""
+        return self.how.metrics or []
+
+    def into(self, out: Path | None) -> Call:
+        """The same, saved elsewhere."""
+        return replace(self, how=replace(self.how, out=out))
 
 
 def _evaluate_retrieval(call: Call) -> None:
@@ -116,7 +149,7 @@ def check_saved(call: Call, folders: Sequence[str] = ("",)) -> None:
     """Raise `UserError` before minutes are spent, where --out or one of its `folders` holds an evaluation already."""
     parts = ("a", "b") if len(call.runs) > 1 else ("",)
     names = [Path(folder, part, name) for folder in folders for part in parts for name in SAVED]
-    check_out(call.out, call.overwrite, *map(str, names))
+    check_out(call.how.out, call.how.overwrite, *map(str, names))
 
 
 def open_runs(paths: Sequence[Path | None], metrics: Sequence[str] | None, settings: Sequence[str] | None) -> list[Run]:
@@ -150,16 +183,15 @@ def measured(call: Call, changes: list[str], what: str = "") -> list[EvaluationR
 
     found = []
     for run in call.runs:
-        store = call.data if call.later else find_store(run, call.data)
+        store = call.how.data if "events" in call.keywords else find_store(run, call.how.data)
         with call.output.progress(f"evaluate {run.path}{what}") as tick:
             one = api.evaluate(
-                run, call.split, data=store, set=changes, device=call.device, progress=tick, **call.later,
-                **call.engine,
-            )  # fmt: skip
+                run, call.how.split, data=store, set=changes, device=call.how.device, progress=tick, **call.keywords
+            )
         found.append(one)
-    if call.out is not None:
+    if call.how.out is not None:
         for one, part in zip(found, ("a", "b") if len(found) > 1 else ("",), strict=True):
-            one.save(call.out / part, overwrite=call.overwrite)
+            one.save(call.how.out / part, overwrite=call.how.overwrite)
     return found
 
 

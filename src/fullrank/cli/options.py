@@ -87,60 +87,9 @@ UserStore = Annotated[
         help="The store of --users.  [default: that of the run's training]",
     ),
 ]
-Parts = Annotated[
-    int | None,
-    typer.Option("--parts", metavar="N", help="Do it in so many parts of users.  [default: by the number of users]"),
-]
-EngineOption = Annotated[
-    str | None,
-    typer.Option(
-        "--engine", metavar="embedded|spark|ray", help="Do it in parts: in this process, on Spark, or on a Ray cluster."
-    ),
-]
-Master = Annotated[
-    str | None, typer.Option("--master", metavar="URL", help="Spark's address, such as local[2] or spark://host:7077.")
-]
-RayAddress = Annotated[
-    str | None,
-    typer.Option("--ray", metavar="auto|local|HOST:PORT", help="Address of the Ray cluster.  [default: auto]"),
-]
-Workers = Annotated[
-    int | None, typer.Option("--workers", metavar="N", help="Do it in parts, in so many processes of this machine.")
-]
 RunFolder = Annotated[
     Path, typer.Argument(metavar="RUN", callback=check_runs, help="A run folder, as `fullrank train` writes it.")
 ]
-
-
-UserCol = Annotated[
-    str | None, typer.Option("--user-col", metavar="NAME", help="User column of FILE.  [default: user_id]")
-]
-ItemCol = Annotated[
-    str | None, typer.Option("--item-col", metavar="NAME", help="Item column of FILE.  [default: item_id]")
-]
-TimeCol = Annotated[
-    str | None,
-    typer.Option("--time-col", metavar="NAME", help="Time column of FILE.  [default: timestamp, else order of rows]"),
-]
-EventTimeCol = Annotated[
-    str | None, typer.Option("--time-col", metavar="NAME|none", help="Time column of --events.  [default: timestamp]")
-]
-
-
-def engine_settings(
-    engine: str | None, parts: int | None, master: str | None, ray: str | None, workers: int | None
-) -> dict[str, Any]:
-    """The settings of an engine that were typed, as the library takes them; empty where none was.
-
-    Raises `UserError` for an engine that there is not, and for an option of another one.
-    """
-    typed = {"engine": engine, "parts": parts, "master": master, "ray": ray, "workers": workers}
-    named = {name: value for name, value in typed.items() if value is not None}
-    chosen("--engine", engine or "embedded", ("embedded", "spark", "ray"))
-    for name, owner in (("master", "spark"), ("ray", "ray"), ("workers", "embedded")):
-        there = owner if (engine or "embedded") == owner else None
-        check_beside(f"--engine {owner}", there, **{name: typed[name]})
-    return named
 
 
 LAST = ("overwrite", "settings", "device", "as_json")
@@ -216,21 +165,13 @@ def chosen(name: str, value: str, allowed: tuple[str, ...]) -> Any:
 
 if TYPE_CHECKING:
     SplitName = Literal["validation", "test"]
-    UnitName = Literal["s", "ms", "us", "ns"]
 else:  # typer would say what is allowed, and not what is nearest
-    SplitName = UnitName = str
+    SplitName = str
 Split = Annotated[
     SplitName,
     typer.Option(
         "--split", metavar="validation|test", help="Which part of the store is measured.",
         callback=lambda split: chosen("--split", split, ("validation", "test")),
-    ),
-]  # fmt: skip
-TimeUnit = Annotated[
-    UnitName | None,
-    typer.Option(
-        "--time-unit", metavar="UNIT", help="Of numbers in it: s, ms, us, ns.  [default: s]",
-        callback=lambda unit: unit and chosen("--time-unit", unit, ("s", "ms", "us", "ns")),
     ),
 ]  # fmt: skip
 
@@ -242,12 +183,6 @@ def check_beside(owner: str, there: object, **typed: object) -> None:
         raise UserError(
             f"--{name.replace('_', '-')} is about {owner}, which is not given", code="option-without-effect"
         )
-
-
-def column_names(**typed: str | None) -> dict[str, Any]:
-    """The columns that were typed, as keywords of the library; the word `none` is no column of times."""
-    named = {name: value for name, value in typed.items() if value is not None}
-    return named | ({"time_col": None} if named.get("time_col") == "none" else {})
 
 
 def find_store(run: Run, data: Path | None) -> Path:

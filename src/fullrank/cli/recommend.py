@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,17 +12,14 @@ import typer
 from fullrank.cli.ids import unknown_ids, user_ids
 from fullrank.cli.in_shell import in_shell
 from fullrank.cli.list_options import budget_of, check_lists, list_keywords, list_options, settled
+from fullrank.cli.option_groups import TableColumns, flat
 from fullrank.cli.options import (
     AsJson,
     Device,
     History,
-    ItemCol,
     OutTable,
     Overwrite,
     RunFolder,
-    TimeCol,
-    TimeUnit,
-    UserCol,
     UserStore,
     check_beside,
     check_out,
@@ -39,18 +37,18 @@ if TYPE_CHECKING:
     from fullrank.data.events.catalog import Catalog
     from fullrank.data.frames import InputTable
 
-COLUMNS = ("--user-col", "--item-col", "--time-col")
 SHOWN = 10
 """Histories printed; the others are counted."""
 
 
 def add(app: typer.Typer) -> None:
-    app.command("recommend", cls=list_options())(recommend)
+    app.command("recommend", cls=list_options())(flat(recommend))
 
 
 def recommend(
     context: typer.Context,
     run: RunFolder,
+    names: TableColumns,
     history: History = None,
     histories: Annotated[
         Path | None, typer.Option("--histories", metavar="FILE", help="A table of events (.parquet, .csv, .jsonl).")
@@ -67,10 +65,6 @@ def recommend(
         ),
     ] = None,
     out: OutTable = None,
-    user: UserCol = None,
-    item: ItemCol = None,
-    when: TimeCol = None,
-    time_unit: TimeUnit = None,
     overwrite: Overwrite = False,
     device: Device = "auto",
     as_json: AsJson = False,
@@ -97,13 +91,13 @@ def recommend(
         )
     check_beside("--users", users, data=data, unknown_users=unknown_users)
     table = "a column of --histories FILE"
-    check_beside(table, histories, item_col=item, time_col=when, time_unit=time_unit)
-    check_beside(table, histories or users, user_col=user)
+    check_beside(table, histories, **vars(replace(names, user_col=None)))
+    check_beside(table, histories or users, user_col=names.user_col)
     strangers = chosen("--unknown-users", unknown_users or "error", ("error", "popular", "skip"))
     check_out(out, overwrite, suffixes=SUFFIXES)
     check_store(data)
     check_lists(given(context))
-    source = None if histories is None else _source(histories, (user, item, when))
+    source = None if histories is None else _source(histories, names)
     from fullrank import api
     from fullrank.data.events.store import Store
     from fullrank.inference.requests import check_columns
@@ -113,8 +107,8 @@ def recommend(
     opened = Run.open(run)
     predictor = api.load(opened, device=device)
     catalog = predictor.catalog
-    columns = check_columns((user or "user_id", item or "item_id", when or "timestamp"))
-    asked: dict[str, Any] = {"columns": columns, "time_unit": time_unit or "s"}
+    columns = check_columns((names.user_col or "user_id", names.item_col or "item_id", names.time_col or "timestamp"))
+    asked: dict[str, Any] = {"columns": columns, "time_unit": names.time_unit or "s"}
     missing = []
     if users is not None:
         store = event_store_of(opened) if data is None else Store.open(data)
@@ -157,14 +151,15 @@ def _listed(history: list[str], catalog: Catalog) -> list[list[Any]]:
     return [catalog.parse(some).to_list() if some else [] for some in words]
 
 
-def _source(path: Path, columns: tuple[str | None, ...]) -> InputTable:
+def _source(path: Path, names: TableColumns) -> InputTable:
     """The file of histories, which has the columns that are named, and those of users and items."""
     from fullrank.data.frames import InputTable
 
     source = InputTable(path, "histories")
-    for name, usual, flag in zip(columns, ("user_id", "item_id", None), COLUMNS, strict=True):
-        if found := name or usual:
-            source.require(found, f"name it with {flag}")
+    source.require(names.user_col or "user_id", "name it with --user-col")
+    source.require(names.item_col or "item_id", "name it with --item-col")
+    if names.time_col:
+        source.require(names.time_col, "name it with --time-col")
     return source
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,37 +12,22 @@ import typer
 
 from fullrank.cli.in_shell import in_shell
 from fullrank.cli.list_options import budget_of, check_lists, list_keywords, list_options, settled
-from fullrank.cli.options import (
-    AsJson,
-    Device,
-    EngineOption,
-    ItemCol,
-    Master,
-    Overwrite,
-    Parts,
-    RayAddress,
-    RunFolder,
-    TimeCol,
-    TimeUnit,
-    UserCol,
-    Workers,
-    check_beside,
-    column_names,
-    engine_settings,
-    given,
-)
+from fullrank.cli.option_groups import EngineOptions, TableColumns, flat
+from fullrank.cli.options import AsJson, Device, Overwrite, RunFolder, check_beside, given
 from fullrank.cli.output import Output, seconds
 from fullrank.core.errors import UserError
 
 
 def add(app: typer.Typer) -> None:
-    app.command("recommend-parts", cls=list_options())(recommend_parts)
+    app.command("recommend-parts", cls=list_options())(flat(recommend_parts))
 
 
 def recommend_parts(
     context: typer.Context,
     run: RunFolder,
     out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Write the lists below it, in Parquet files.")],
+    columns: TableColumns,
+    engine: EngineOptions,
     histories: Annotated[
         Path | None,
         typer.Option("--histories", metavar="FILE", help="A table of events, or a folder of them, in place of --data."),
@@ -50,15 +36,6 @@ def recommend_parts(
         Path | None,
         typer.Option("--data", metavar="STORE", help="The store of the users.  [default: that of the run's training]"),
     ] = None,
-    user: UserCol = None,
-    item: ItemCol = None,
-    when: TimeCol = None,
-    time_unit: TimeUnit = None,
-    engine: EngineOption = None,
-    parts: Parts = None,
-    master: Master = None,
-    ray: RayAddress = None,
-    workers: Workers = None,
     overwrite: Overwrite = False,
     device: Device = "auto",
     as_json: AsJson = False,
@@ -72,27 +49,26 @@ def recommend_parts(
     fullrank recommend-parts runs/sasrec --data data/shop --workers 8 --out lists
     fullrank recommend-parts runs/sasrec --histories logs/ --engine spark --master spark://host:7077 --out lists
     """
-    how = engine_settings(engine, parts, master, ray, workers)
+    how = engine.keywords()
     if histories is not None and data is not None:
         raise UserError(
             "give --data, a store of all users, or --histories FILE: one of the two", code="options-exclude-each"
         )
     typed, table = given(context), "a column of --histories FILE"
-    check_beside(table, histories, user_col=user, time_col=when, time_unit=time_unit)
-    check_beside(f"{table} or of --items", histories or typed.get("item_table"), item_col=item)
+    check_beside(table, histories, **vars(replace(columns, item_col=None)))
+    check_beside(f"{table} or of --items", histories or typed.get("item_table"), item_col=columns.item_col)
     check_lists(typed)
     from fullrank import api
     from fullrank.run import Run
 
     output = Output(as_json)
     begun, opened = time.perf_counter(), Run.open(run)
-    lists: dict[str, Any] = list_keywords(typed, opened.catalog, item or "item_id")
+    lists: dict[str, Any] = list_keywords(typed, opened.catalog, columns.item_col or "item_id")
     with warnings.catch_warnings(record=True) as doubts, output.progress(f"recommend to {out}") as tick:
         warnings.simplefilter("always", UserWarning)
         made = api.recommend_parts(
-            opened, out, histories, data=data, time_unit=time_unit or "s", titles=True, budget=budget_of(typed),
-            device=device, overwrite=overwrite, progress=tick,
-            **column_names(user_col=user, item_col=item, time_col=when), **lists, **how,
+            opened, out, histories, data=data, titles=True, budget=budget_of(typed), device=device, overwrite=overwrite,
+            progress=tick, **columns.keywords(), **lists, **how,
         )  # fmt: skip
     for doubt in doubts:
         if issubclass(doubt.category, UserWarning) and doubt.category is UserWarning:

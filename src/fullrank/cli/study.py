@@ -5,39 +5,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fullrank.cli.evaluate_runs import (
-    Call,
-    Metrics,
-    OtherRun,
-    Out,
-    check_saved,
-    compared,
-    measured,
-    open_runs,
-    with_metrics,
-)
-from fullrank.cli.options import (
-    EVALUATION,
-    REASONING,
-    AsJson,
-    Device,
-    MovedStore,
-    Overwrite,
-    RunFolder,
-    Settings,
-    Split,
-    check_out,
-    find_store,
-    given,
-    shortcuts,
-    spec_options,
-)
-from fullrank.cli.output import Output, seconds
+from fullrank.cli.evaluate_runs import Call, Measuring, OtherRun, check_saved, compared, measured, with_metrics
+from fullrank.cli.option_groups import flat
+from fullrank.cli.options import EVALUATION, REASONING, RunFolder, check_out, find_store, given, spec_options
+from fullrank.cli.output import seconds
 from fullrank.cli.print_evaluation import print_curve, print_hidden, print_oracle
 from fullrank.core.errors import UserError
 from fullrank.core.files import jsonable, write_json
@@ -58,11 +33,11 @@ OF_STEPS = {
 def add(app: typer.Typer) -> None:
     group = typer.Typer(help=study.__doc__, rich_markup_mode=None, no_args_is_help=True)
     steps, streams, *adaptive = REASONING.items()
-    group.command("drop", cls=spec_options(EVALUATION, dict([steps, streams])))(drop)
+    group.command("drop", cls=spec_options(EVALUATION, dict([steps, streams])))(flat(drop))
     for name, text in OF_STEPS.items():
         flags = dict([steps, *adaptive] if name == "dial" else REASONING)
         text += f"\n\n\b\nfullrank study {name} runs/plr"
-        group.command(name, help=text, cls=spec_options(EVALUATION, flags))(over_steps)
+        group.command(name, help=text, cls=spec_options(EVALUATION, flags))(flat(over_steps))
     app.add_typer(group, name="study")
 
 
@@ -85,15 +60,8 @@ def drop(
     shares: Annotated[
         str, typer.Option("--shares", metavar="SHARE,...", help="Shares of each history that are hidden, beside none.")
     ],
+    how: Measuring,
     other: OtherRun = None,
-    split: Split = "test",
-    data: MovedStore = None,
-    metrics: Metrics = None,
-    out: Out = None,
-    device: Device = "auto",
-    overwrite: Overwrite = False,
-    settings: Settings = None,
-    as_json: AsJson = False,
 ) -> None:
     """Measure with shares of each history hidden.
 
@@ -103,9 +71,8 @@ def drop(
     fullrank study drop runs/sasrec --shares 0.1,0.2,0.3
     fullrank study drop runs/sasrec runs/plr --shares 0.2 --metric ndcg@10
     """
-    changes = shortcuts(given(context), settings)
-    hidden, runs = read_shares(shares, changes), open_runs([run, other], metrics, settings)
-    call = Call(Output(as_json), runs, split, data, metrics or [], changes, out, device, overwrite)
+    hidden = read_shares(shares, how.settings or [])
+    call = Call.of(how, given(context), run, other)
     check_saved(call, [f"drop-{share:g}" for share in hidden])
     _finish(call, lambda changes: _hidden(call, hidden, changes))
 
@@ -113,25 +80,17 @@ def drop(
 def over_steps(
     context: typer.Context,
     run: RunFolder,
-    split: Split = "test",
-    data: MovedStore = None,
-    metrics: Metrics = None,
-    out: Out = None,
-    device: Device = "auto",
-    overwrite: Overwrite = False,
-    settings: Settings = None,
-    as_json: AsJson = False,
+    how: Measuring,
 ) -> None:
-    """Measure the study that the verb names, and save it below `out`."""
-    changes, name = shortcuts(given(context), settings), str(context.command.name)
-    runs, file = open_runs([run], metrics, settings), f"{name.replace('-', '_')}.json"
-    call = Call(Output(as_json), runs, split, data, metrics or [], changes, out, device, overwrite)
-    check_out(out, overwrite, file)
+    """Measure the study that the verb names, and save it below --out."""
+    call, name = Call.of(how, given(context), run), str(context.command.name)
+    file = f"{name.replace('-', '_')}.json"
+    check_out(how.out, how.overwrite, file)
 
     def measure(changes: list[str]) -> dict[str, Any]:
         found = _oracle(call, changes) if name == "oracle-step" else _curve(call, changes, every=name == "dial")
-        if out is not None:
-            write_json(out / file, jsonable(found))
+        if how.out is not None:
+            write_json(how.out / file, jsonable(found))
         return found
 
     _finish(call, measure)
@@ -142,7 +101,7 @@ def _finish(call: Call, measure: Callable[[list[str]], dict[str, Any]]) -> None:
     begun = time.perf_counter()
     found = measure(with_metrics(call))
     spent = time.perf_counter() - begun
-    call.output.say(f"{call.split} split; in {seconds(spent)}")
+    call.output.say(f"{call.how.split} split; in {seconds(spent)}")
     call.output.finish({"runs": [str(run.path) for run in call.runs], **found, "seconds": round(spent, 3)})
 
 
@@ -177,8 +136,8 @@ def _hidden(call: Call, shares: list[float], changes: list[str]) -> dict[str, An
     """Of each share, the metrics of the run or the differences of the two."""
     rows: list[dict[str, Any]] = []
     for share in shares:
-        out = None if call.out is None else call.out / f"drop-{share:g}"
-        both = measured(replace(call, out=out), [*changes, f"drop={share}"], f", {share:.0%} hidden")
+        out = None if call.how.out is None else call.how.out / f"drop-{share:g}"
+        both = measured(call.into(out), [*changes, f"drop={share}"], f", {share:.0%} hidden")
         if len(both) == 1:
             rows.append({"drop": share, **both[0].dump()})
         else:
@@ -194,9 +153,9 @@ def _oracle(call: Call, changes: list[str]) -> dict[str, Any]:
     from fullrank.evaluation.reasoning_steps import LABEL
 
     (run,) = call.runs
-    store = find_store(run, call.data)
+    store = find_store(run, call.how.data)
     with call.output.progress(f"evaluate {run.path} after every step") as tick:
-        found = api.oracle_step(run, call.split, data=store, set=changes, device=call.device, progress=tick)
+        found = api.oracle_step(run, call.how.split, data=store, set=changes, device=call.how.device, progress=tick)
     print_oracle(call.output, found)
     return {"oracle": {one.metric: one.dump() for one in found}, "label": LABEL}
 
@@ -206,7 +165,7 @@ def _curve(call: Call, changes: list[str], *, every: bool) -> dict[str, Any]:
     from fullrank import api
 
     (run,) = call.runs
-    store = find_store(run, call.data)
+    store = find_store(run, call.how.data)
     named = any(change.partition("=")[0].strip() == "metrics" for change in changes)
     own = run.spec.lists.override(*changes)
     names = [str(name) for name in own.names()] if named else [own.selection]
@@ -214,7 +173,13 @@ def _curve(call: Call, changes: list[str], *, every: bool) -> dict[str, Any]:
     for streams in _streams(run, changes) if every else [[]]:
         with call.output.progress(f"evaluate {run.path} over its steps{', '.join(['', *streams])}") as tick:
             found += api.step_curve(
-                run, call.split, data=store, set=[*changes, *streams], metrics=names, device=call.device, progress=tick
+                run,
+                call.how.split,
+                data=store,
+                set=[*changes, *streams],
+                metrics=names,
+                device=call.how.device,
+                progress=tick,
             )
     print_curve(call.output, found, names)
     return {"curve": [one.dump() | {"label": one.label} for one in found]}

@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from fullrank.cli.ids import user_ids
-from fullrank.cli.options import AsJson, Device, Overwrite, RunFolder, UserCol, UserStore, check_beside, check_out
+from fullrank.cli.option_groups import UserCol
+from fullrank.cli.options import AsJson, Device, Overwrite, RunFolder, UserStore, check_beside, check_out
 from fullrank.cli.output import Output
 from fullrank.cli.told_early import check_store
 
