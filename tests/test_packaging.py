@@ -114,7 +114,7 @@ def test_the_wheel_works_in_an_empty_environment(tmp_path: Path) -> None:
     demo = json.loads(run([program, "demo", "--json"], tmp_path))
     metrics = {name: row["ndcg@10"] for name, row in demo["metrics"].items()}
     assert metrics["popularity"] * 2 < min(metrics["item_to_item"], metrics["gru4rec"], metrics["sasrec_plus"])
-    assert metrics["sasrec_plus"] > metrics["item_to_item"]
+    assert metrics["sasrec_plus"] > metrics["item_to_item"] and demo["seconds"] < 300
     shutil.copy(ROOT / "examples" / "first_day.py", tmp_path)
     assert "7. ship" in run([python, "first_day.py", "day"], tmp_path)
     missing = run([program, "report", "demo/none", "--out", "r.html"], tmp_path, status=2)

@@ -55,6 +55,7 @@ class _ShardedLogSumExp(torch.autograd.Function):
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, Tensor, None, None]:
         (share,) = ctx.saved_tensors
         weights = gather_rows(upstream.contiguous(), ctx.shard.group)[0] * share
+        # kept, since whoever keeps the outer graph walks this one again
         dx, dw = torch.autograd.grad(ctx.part, ctx.leaves, weights, retain_graph=True)
         whole = dx.float()  # a sum over processes in bf16 would lose digits
         dist.all_reduce(whole, group=ctx.shard.group)
