@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fullrank as fr
-from fullrank.cli.recommend import _source, _table
+from fullrank.cli.recommend import TableColumns, _source, _table
 from fullrank.core.errors import UserError
 from fullrank.core.jagged import Jagged
 from fullrank.data.events.catalog import Catalog
@@ -100,7 +100,7 @@ def test_the_text_of_a_file_without_types_too(folder: Path, times: list[str]) ->
     table(times).write_csv(folder / "h.csv")
     try:
         columns = ("user_id", "item_id", "timestamp")
-        read = _table(_source(folder / "h.csv", columns), columns, KNOWN)
+        read = _table(_source(folder / "h.csv", TableColumns(*columns)), columns, KNOWN)
     except UserError as error:
         found: Any = error.code
     else:
