@@ -53,7 +53,7 @@ demo: $(STAMP)  ## a generated marketplace end to end: prepare, train, compare f
 test: $(STAMP)  ## the tests a person waits for, under 5 minutes (a part: TESTS=tests/metrics; MARK=slow, process, page, redis, cluster or attack)
 ifdef MARK
 	@$(if $(filter cluster,$(MARK)),$(MAKE) --no-print-directory cluster)
-	$(PYTEST) -rs -m "$(MARK)" $(if $(filter cluster,$(MARK)),,-n $(WORKERS)) $(TESTS)
+	$(PYTEST) -rs -n $(WORKERS) -m "$(MARK)" $(TESTS)
 else
 	FULLRANK_CHECKS=1 $(PYTEST) -n $(WORKERS) -m "not (slow or process or page or redis or cluster)" $(TESTS)
 endif
@@ -61,8 +61,7 @@ endif
 test-all: $(STAMP)  ## every test there is, with types checked; installs pyspark (450 MB) and ray
 	@$(MAKE) --no-print-directory cluster
 	$(PYTEST) -rs -n $(WORKERS) $(THOROUGH) -m "not (slow or process or page or redis or cluster)" $(TESTS)
-	$(PYTEST) -rs -n $(WORKERS) -m "(slow or process or redis or page) and not cluster" $(TESTS)
-	$(PYTEST) -rs -m cluster $(TESTS)
+	$(PYTEST) -rs -n $(WORKERS) -m "slow or process or redis or page or cluster" $(TESTS)
 
 .PHONY: cluster
 cluster: $(STAMP)

@@ -16,7 +16,7 @@ from tests.data.test_impressions_parts import SCHEMAS, same_rows
 from tests.data.test_impressions_parts import table as impressions
 from tests.data.test_parts import SPECS, same_events, table
 
-pytestmark = [pytest.mark.slow, pytest.mark.cluster, pytest.mark.usefixtures("spark")]
+pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("spark")]
 __all__ = ["impressions", "table"]
 
 

@@ -11,7 +11,7 @@ import fullrank as fr
 from tests.data.test_spark import spark
 from tests.inference.test_batch_parts import folder, recommend, refusal, written
 
-pytestmark = [pytest.mark.slow, pytest.mark.cluster]
+pytestmark = pytest.mark.cluster
 __all__ = ["folder", "spark"]
 
 

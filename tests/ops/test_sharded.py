@@ -33,7 +33,6 @@ def test_three_processes_equal_one(tmp_path: Path) -> None:
     assert told(tmp_path / "store") == []
 
 
-@pytest.mark.slow
 @pytest.mark.cluster
 @pytest.mark.parametrize(("fault", "where"), [("scale", "d own"), ("own", "the sum")])
 def test_planted_faults_are_noticed(fault: str, where: str, tmp_path: Path) -> None:

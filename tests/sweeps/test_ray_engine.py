@@ -20,7 +20,7 @@ from tests.training.conftest import same_weights
 from .conftest import Sweeps, tiny
 from .test_engine import lasting
 
-pytestmark = [pytest.mark.slow, pytest.mark.cluster, pytest.mark.usefixtures("cheap")]
+pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("cheap")]
 
 
 @pytest.fixture(scope="module")

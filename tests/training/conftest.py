@@ -121,8 +121,3 @@ def share_of_hits(store: Store, lists: pl.DataFrame) -> float:
     asked = store.eval_set("test")
     target = dict(zip(asked.users.tolist(), store.catalog.external(asked.next_items).to_list(), strict=True))
     return lists.filter(pl.col("item") == pl.col("user").replace_strict(target)).height / len(asked)
-
-
-@pytest.fixture(scope="session")
-def worker() -> Path:
-    return Path(__file__).with_name("worker.py")

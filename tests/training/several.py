@@ -6,8 +6,9 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -20,6 +21,7 @@ from fullrank.experiment import Experiment
 from fullrank.run import Run
 from tests.training.conftest import column, weights
 
+WORKER = Path(__file__).with_name("worker.py")
 SMOOTH = "model.encoder.activation=gelu"
 """For long runs: a ReLU whose sum is within rounding of zero has another gradient in another order of additions."""
 LONG = ("training.checkpoint_minutes=0", "training.max_epochs=40", "training.lr=1e-4", SMOOTH)
@@ -47,9 +49,32 @@ def ranks(words: Sequence[object], processes: int) -> list[subprocess.Popen[byte
     ]
 
 
-def cut_off(worker: Path, spec: Experiment, store: Store, out: Path, processes: int, mode: str, behind: int) -> None:
+def torchrun(
+    spec: Experiment, store: Store, out: Path, processes: int = 2, mode: str = "fresh", worker: Path = WORKER
+) -> Run:
+    return torchrun_all({out: spec}, store, processes, mode, worker)[0]
+
+
+def torchrun_all(
+    specs: Mapping[Path, Experiment], store: Any, processes: int, mode: str = "fresh", worker: Path = WORKER
+) -> list[Run]:
+    """One run per folder and spec, one after another in the same processes, which take seconds to begin."""
+    env = os.environ | {"OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+    runs = (str(word) for out, spec in specs.items() for word in (out, json.dumps(spec.dump())))
+    done = subprocess.run(
+        [*command, str(worker), str(store.path), mode, *runs],
+        env=env,
+        capture_output=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr.decode()[-2000:]
+    return [Run.open(out) for out in specs]
+
+
+def cut_off(spec: Experiment, store: Store, out: Path, processes: int, mode: str, behind: int) -> None:
     """Kill training once there is a checkpoint behind a step, before it has ended."""
-    running = ranks([worker, store.path, out, json.dumps(spec.dump()), mode], processes)
+    running = ranks([WORKER, store.path, mode, out, json.dumps(spec.dump())], processes)
     pointer = out / "checkpoints" / "last.json"
     try:
         while not pointer.exists() or int(read_json(pointer)["folder"].removeprefix("step-")) <= behind:
@@ -62,11 +87,17 @@ def cut_off(worker: Path, spec: Experiment, store: Store, out: Path, processes: 
     assert running[0].returncode == -signal.SIGKILL, f"the run ended before it could be cut off: {said[0]}"
 
 
-def goes_on(worker: Path, spec: Experiment, store: Store, folder: Path) -> None:
+def several_equal_one(specs: Mapping[str, Experiment], store: Store, folder: Path, processes: int) -> None:
+    for run in torchrun_all({folder / name: spec for name, spec in specs.items()}, store, processes):
+        name = run.path.name
+        equal(run, train(specs[name], store, folder / f"one-{name}", progress=False))
+
+
+def goes_on(spec: Experiment, store: Store, folder: Path) -> None:
     """Cut off on four processes, gone on with on two, cut off there, and ended by one: the run of one process."""
     one, out = train(spec, store, folder / "one", progress=False), folder / "several"
-    cut_off(worker, spec, store, out, 4, "fresh", behind=8)
-    cut_off(worker, spec, store, out, 2, "resume", behind=60)
+    cut_off(spec, store, out, 4, "fresh", behind=8)
+    cut_off(spec, store, out, 2, "resume", behind=60)
     equal(train(out=out, resume=True, progress=False), one)
 
 
@@ -89,11 +120,11 @@ def equal(run: Run, one: Run) -> None:
             assert (a[name] - b[name]).norm() <= 2e-2 * b[name].norm() + 1e-12, name
 
 
-def with_summed_gradients(worker: Path, folder: Path) -> Path:
+def with_summed_gradients(folder: Path) -> Path:
     """The worker with a planted fault: gradients of what is shared out are as many times too large as processes are."""
     script = folder / "faulty.py"
     script.write_text(
-        f"import sys; sys.path[:0] = {[str(worker.parents[2]), *sys.path]!r}\n"
+        f"import sys; sys.path[:0] = {[str(WORKER.parents[2]), *sys.path]!r}\n"
         "from fullrank.training.loop import FitModule\n"
         "step = FitModule.on_before_optimizer_step\n"
         "def wrong(self, optimizer):\n"

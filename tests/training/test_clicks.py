@@ -121,13 +121,13 @@ def test_resume_gives_the_same_bits(clicked: Clicks, update: str) -> None:
 
 
 @pytest.mark.slow  # what goes on in this process: test_resume_gives_the_same_bits
-def test_killed_equals_unbroken(clicked: Clicks, store: ImpressionStore, worker: Path, tmp_path: Path) -> None:
+def test_killed_equals_unbroken(clicked: Clicks, store: ImpressionStore, tmp_path: Path) -> None:
     settings = ("training.checkpoint_minutes=0", "training.max_epochs=12", "model.embedding.update=lazy_adam")
     settings += ("training.batch_size=512",)
     unbroken, out = clicked("unbroken", *settings), tmp_path / "killed"
     steps = unbroken.rows()[-1]["step"] // 12
-    kill_in_mid_epoch(start(worker, store, out, "fresh", tiny(*settings)), out, steps, after=steps)
-    assert start(worker, store, out, "resume", tiny(*settings)).wait() == 0
+    kill_in_mid_epoch(start(store, out, "fresh", tiny(*settings)), out, steps, after=steps)
+    assert start(store, out, "resume", tiny(*settings)).wait() == 0
     assert same_weights(unbroken, out) and rows(unbroken) == rows(Run.open(out))
 
 
@@ -206,9 +206,9 @@ def test_batches_cover_an_epoch_in_another_order_each_time(store: ImpressionStor
 
 def test_the_wrong_store_is_refused(runs: Runs, store: ImpressionStore, market: Store) -> None:
     with refused("store-of-other-problem", "fullrank list rankers"):
-        Runs(store, runs.home)("a")  # type: ignore[arg-type]
+        Runs(store, runs.home)("a")
     with refused("store-of-other-problem", "prepare-impressions"):
-        Clicks(market, runs.home)("a")  # type: ignore[arg-type]
+        Clicks(market, runs.home)("a")
     assert not (runs.home / "a").exists()
 
 
@@ -222,7 +222,7 @@ def test_what_ranks_items_is_refused_on_a_click_model(run: Run, clicked: Clicks)
 
 
 def test_model_and_evaluation_go_together() -> None:
-    assert fr.Experiment(model="click").evaluation == fr.RankingEvaluation()  # type: ignore[arg-type]
+    assert fr.Experiment(model="click").evaluation == fr.RankingEvaluation()
     with refused("evaluation-of-other-problem", "kind: clicks", "model=click"):
         sasrec("evaluation=clicks")
     with refused("evaluation-of-other-problem", "evaluation=clicks"):

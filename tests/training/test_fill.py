@@ -30,7 +30,7 @@ def run(cold: Store, tmp_path_factory: pytest.TempPathFactory) -> Run:
 @pytest.mark.parametrize("start", ["neighbours", "mean"])
 def test_unseen_items_take_the_mean_of_trained_ones(run: Run, tmp_path: Path, start: str) -> None:
     like = "category" if start == "neighbours" else None
-    filled = fr.fill_unseen(run, tmp_path / "filled", start=start, like=like)  # type: ignore[arg-type]
+    filled = fr.fill_unseen(run, tmp_path / "filled", start=start, like=like)
     before, after, unseen = weights(run)[WEIGHT], weights(filled)[WEIGHT], torch.from_numpy(run.catalog.popularity == 0)
     assert unseen.any() and torch.equal(after[~unseen], before[~unseen])
     kinds = run.catalog.frame["category"].to_list()

@@ -27,7 +27,7 @@ from fullrank.run import Run
 from fullrank.training import TrainState, checkpoint
 from refusals import refused
 from tests.training.conftest import Runs, content, same_weights, tiny
-from tests.training.test_ddp import torchrun
+from tests.training.several import torchrun
 from tests.training.test_resume import start as start_spec
 
 SHORT = "training.max_epochs=2"
@@ -120,8 +120,8 @@ def test_a_baseline_that_fails_leaves_the_old_run(old: Path, market: Store, monk
     assert baseline().spec.recipe == "popularity"
 
 
-def start(worker: Path, store: Store, out: Path, mode: str, *settings: str) -> subprocess.Popen[bytes]:
-    return start_spec(worker, store, out, mode, tiny("seed=9", *settings))
+def start(store: Store, out: Path, mode: str, *settings: str) -> subprocess.Popen[bytes]:
+    return start_spec(store, out, mode, tiny("seed=9", *settings))
 
 
 def wait_for(process: subprocess.Popen[bytes], found: Any) -> None:
@@ -132,11 +132,11 @@ def wait_for(process: subprocess.Popen[bytes], found: Any) -> None:
 
 
 @pytest.mark.process
-def test_killed_before_the_first_checkpoint(old: Path, market: Store, worker: Path) -> None:
+def test_killed_before_the_first_checkpoint(old: Path, market: Store) -> None:
     """The old run is whole, and what the killed process left goes with the next one that trains there."""
     before = content(old)
     # an epoch of so many steps does not end before the kill
-    process = start(worker, market, old, "overwrite", "training.batch_size=1", "training.max_epochs=1")
+    process = start(market, old, "overwrite", "training.batch_size=1", "training.max_epochs=1")
     wait_for(process, lambda: any(p.joinpath("manifest.json").exists() for p in old.parent.glob(".run.*.part")))
     process.send_signal(signal.SIGKILL)
     process.wait()
@@ -147,9 +147,9 @@ def test_killed_before_the_first_checkpoint(old: Path, market: Store, worker: Pa
 
 
 @pytest.mark.process
-def test_a_run_in_training_is_refused_to_others(market: Store, tmp_path: Path, worker: Path, runs: Runs) -> None:
+def test_a_run_in_training_is_refused_to_others(market: Store, tmp_path: Path, runs: Runs) -> None:
     """Point 7 of the review: of two that resumed at once, one died, and the log had rows twice."""
-    process = start(worker, market, tmp_path / "run", "fresh", "training.max_epochs=4000")
+    process = start(market, tmp_path / "run", "fresh", "training.max_epochs=4000")
     wait_for(process, (tmp_path / "run" / "checkpoints" / "last.json").exists)
     try:
         for how in ({"resume": True}, {"overwrite": True}, {}):
@@ -227,6 +227,6 @@ def test_a_run_that_lost_its_manifest_is_not_cleared(old: Path, market: Store, r
 
 
 @pytest.mark.process
-def test_processes_overwrite_together(old: Path, market: Store, worker: Path) -> None:
-    torchrun(worker, tiny("training.max_epochs=1", "seed=9", dropout=0.0), market, old, mode="overwrite")
+def test_processes_overwrite_together(old: Path, market: Store) -> None:
+    torchrun(tiny("training.max_epochs=1", "seed=9", dropout=0.0), market, old, mode="overwrite")
     assert Run.open(old).spec.seed == 9 and left(old.parent) == ["run"]

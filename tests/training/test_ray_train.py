@@ -20,7 +20,7 @@ from tests.training.conftest import column, same_weights, tiny
 from tests.training.killed_once import KilledOnce
 from tests.training.several import SMOOTH
 
-pytestmark = [pytest.mark.slow, pytest.mark.cluster]
+pytestmark = pytest.mark.cluster
 
 
 @pytest.fixture(scope="module")

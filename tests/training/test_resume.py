@@ -19,13 +19,14 @@ from fullrank.experiment import Experiment
 from fullrank.run import Run
 from refusals import refused
 from tests.training.conftest import Runs, same_weights, tiny, weights
+from tests.training.several import WORKER
 
 SETTINGS = ("training.checkpoint_minutes=0", "training.max_epochs=12", "training.schedule=cosine")
 
 
-def start(worker: Path, store: Any, out: Path, mode: str, spec: Experiment) -> subprocess.Popen[bytes]:
+def start(store: Any, out: Path, mode: str, spec: Experiment) -> subprocess.Popen[bytes]:
     env = os.environ | {"OMP_NUM_THREADS": "1"}
-    words = [sys.executable, worker, store.path, out, json.dumps(spec.dump()), mode]
+    words = [sys.executable, WORKER, store.path, mode, out, json.dumps(spec.dump())]
     return subprocess.Popen(list(map(str, words)), env=env)
 
 
@@ -46,7 +47,7 @@ def kill_in_mid_epoch(process: subprocess.Popen[bytes], out: Path, steps_per_epo
 
 
 @pytest.mark.process
-def test_killed_twice_equals_unbroken(runs: Runs, market: Store, tmp_path: Path, worker: Path) -> None:
+def test_killed_twice_equals_unbroken(runs: Runs, market: Store, tmp_path: Path) -> None:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -56,9 +57,9 @@ def test_killed_twice_equals_unbroken(runs: Runs, market: Store, tmp_path: Path,
     steps = unbroken.rows()[-1]["step"] // 12
     assert steps > 2
     out, spec = tmp_path / "killed", tiny(*SETTINGS)
-    first = kill_in_mid_epoch(start(worker, market, out, "fresh", spec), out, steps, after=steps)
-    kill_in_mid_epoch(start(worker, market, out, "resume", spec), out, steps, after=first + steps)
-    assert start(worker, market, out, "resume", spec).wait() == 0
+    first = kill_in_mid_epoch(start(market, out, "fresh", spec), out, steps, after=steps)
+    kill_in_mid_epoch(start(market, out, "resume", spec), out, steps, after=first + steps)
+    assert start(market, out, "resume", spec).wait() == 0
 
     last = f"checkpoints/step-{12 * steps:09d}"
     assert same_weights(unbroken, out) and same_weights(unbroken.path / last, out / last)

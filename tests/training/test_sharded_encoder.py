@@ -10,8 +10,7 @@ from fullrank.experiment import Experiment, find_experiment
 from fullrank.training.fsdp import check_encoder
 from refusals import refused
 from tests.training.conftest import tiny
-from tests.training.several import equal, with_summed_gradients
-from tests.training.test_ddp import torchrun
+from tests.training.several import equal, several_equal_one, torchrun, with_summed_gradients
 from tests.training.test_peers import environment
 from tests.training.test_sharded_items import SAMPLED
 
@@ -24,7 +23,6 @@ CASES = {
     "filters": ("model.encoder={kind: fmlp, dropout: 0}", "model.task=last_item"),
     "last": ("training.keep=last", "training.evaluate_every=2"),
 }
-SLOW = (pytest.mark.slow, pytest.mark.cluster)
 
 
 def shared(*settings: str) -> Experiment:
@@ -32,24 +30,22 @@ def shared(*settings: str) -> Experiment:
 
 
 @pytest.mark.process
-@pytest.mark.parametrize(
-    ("case", "processes"),
-    [pytest.param(c, n, marks=() if (c, n) == ("accumulated", 2) else SLOW) for c in CASES for n in (2, 4)
-     if n == 2 or c in ("softmax", "both")],
-)  # fmt: skip
-def test_several_processes_equal_one(case: str, processes: int, market: Store, tmp_path: Path, worker: Path) -> None:
-    spec = shared(*CASES[case])
-    one = train(spec, market, tmp_path / "one", progress=False)
-    equal(torchrun(worker, spec, market, tmp_path / "several", processes), one)
+def test_two_processes_equal_one(market: Store, tmp_path: Path) -> None:
+    several_equal_one({"accumulated": shared(*CASES["accumulated"])}, market, tmp_path, 2)
 
 
-@pytest.mark.slow
 @pytest.mark.cluster
-def test_a_sum_instead_of_a_mean_is_seen(market: Store, tmp_path: Path, worker: Path) -> None:
+@pytest.mark.parametrize("processes", [2, 4])
+def test_several_processes_equal_one(processes: int, market: Store, tmp_path: Path) -> None:
+    several_equal_one({name: shared(*CASES[name]) for name in CASES}, market, tmp_path, processes)
+
+
+@pytest.mark.cluster
+def test_a_sum_instead_of_a_mean_is_seen(market: Store, tmp_path: Path) -> None:
     """The planted fault: gradients of the blocks are added up over processes, and those of the rest averaged."""
-    spec, script = shared(*CASES["accumulated"]), with_summed_gradients(worker, tmp_path)
+    spec, script = shared(*CASES["accumulated"]), with_summed_gradients(tmp_path)
     one = train(spec, market, tmp_path / "one", progress=False)
-    wrong = torchrun(script, spec, market, tmp_path / "wrong", 2)
+    wrong = torchrun(spec, market, tmp_path / "wrong", worker=script)
     with pytest.raises(AssertionError):  # by the moments: Adam makes the same steps of a gradient and of its double
         equal(wrong, one)
 

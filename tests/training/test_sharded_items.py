@@ -1,6 +1,5 @@
 """An item table that two or four gloo processes hold together gives the losses, weights and metrics of one process."""
 
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,8 +10,15 @@ from fullrank.experiment import Experiment, find_experiment
 from fullrank.training.shards import shard_of
 from refusals import refused
 from tests.training.conftest import column, tiny
-from tests.training.several import LONG, equal, goes_on, with_summed_gradients
-from tests.training.test_ddp import torchrun
+from tests.training.several import (
+    LONG,
+    equal,
+    goes_on,
+    several_equal_one,
+    torchrun,
+    torchrun_all,
+    with_summed_gradients,
+)
 from tests.training.test_peers import environment
 
 SHARED = ("training.shard_items=true", "training.max_epochs=2")
@@ -22,14 +28,10 @@ CASES = {
     "accumulated": ("training.accumulate=2", "training.clip_norm=0.5", "training.weight_decay=0.1"),
     "sampled": (SAMPLED, "training.clip_norm=0.05"),
     "cosine": ("model.scoring={similarity: cosine, temperature: 0.1}", "model.initial=width"),
-    "penalty": ("model.loss=bce", "model.penalties=[dros]"),
     "cloze": ("model.task=cloze", "model.encoder.attention.causal=false"),
     "sampled_metric": ("evaluation.protocol=sampled", "evaluation.negatives=20"),
     "discounted": ("evaluation.popularity_discount=0.5",),
 }
-COUPLED = ("penalty",)
-"""What sees a process's own rows together, so that one process trains something else than several do."""
-SLOW = (pytest.mark.slow, pytest.mark.cluster)
 
 
 def shared(*settings: str) -> Experiment:
@@ -37,52 +39,45 @@ def shared(*settings: str) -> Experiment:
 
 
 @pytest.mark.process
-@pytest.mark.parametrize(
-    ("case", "processes"),
-    [pytest.param(c, n, marks=() if (c, n) == ("softmax", 2) else SLOW) for c in CASES for n in (2, 4)
-     if n == 2 or c in ("softmax", "accumulated", "sampled")],
-)  # fmt: skip
-def test_several_processes_equal_one(case: str, processes: int, market: Store, tmp_path: Path, worker: Path) -> None:
-    spec = shared(*CASES[case])
-    if case in COUPLED:
-        whole = spec.override("training.shard_items=false")
-        one = torchrun(worker, whole, market, tmp_path / "whole", processes)
-    else:
-        one = train(spec, market, tmp_path / "one", progress=False)
-    equal(torchrun(worker, spec, market, tmp_path / "several", processes), one)
+def test_two_processes_equal_one(market: Store, tmp_path: Path) -> None:
+    several_equal_one({"softmax": shared()}, market, tmp_path, 2)
 
 
-@pytest.mark.slow
+@pytest.mark.cluster
+@pytest.mark.parametrize("processes", [2, 4])
+def test_several_processes_equal_one(processes: int, market: Store, tmp_path: Path) -> None:
+    several_equal_one({name: shared(*CASES[name]) for name in CASES}, market, tmp_path, processes)
+
+
+@pytest.mark.cluster
+def test_a_penalty_of_a_process_own_rows(market: Store, tmp_path: Path) -> None:
+    """It sees the rows of a process together, so that one process trains something else than several do."""
+    spec = shared("model.loss=bce", "model.penalties=[dros]")
+    specs = {tmp_path / "several": spec, tmp_path / "whole": spec.override("training.shard_items=false")}
+    equal(*torchrun_all(specs, market, 2))
+
+
 @pytest.mark.cluster
 @pytest.mark.parametrize("held", ["shard_items", "shard_encoder"])
-def test_resumed_with_another_number_of_processes(held: str, market: Store, tmp_path: Path, worker: Path) -> None:
-    goes_on(worker, tiny(f"training.{held}=true", *LONG, dropout=0.0), market, tmp_path)
+def test_resumed_with_another_number_of_processes(held: str, market: Store, tmp_path: Path) -> None:
+    goes_on(tiny(f"training.{held}=true", *LONG, dropout=0.0), market, tmp_path)
 
 
-@pytest.mark.slow
 @pytest.mark.cluster
 def test_started_from_a_run(market: Store, tmp_path: Path) -> None:
     """Items are matched by external id, on the process that holds their rows."""
     source = train(shared("training.max_epochs=1"), market, tmp_path / "source", progress=False)
-    script = tmp_path / "going_on.py"
-    script.write_text(
-        f"import sys; sys.path[:0] = {sys.path!r}\n"
-        "import json, torch\nfrom fullrank.api import train\nfrom fullrank.experiment import Experiment\n"
-        "torch.set_num_threads(1)\nstore, out, spec, _ = sys.argv[1:]\n"
-        f"train(Experiment.parse(json.loads(spec)), store, out, init_from={str(source.path)!r}, progress=False)\n"
-    )
     spec = shared("training.max_epochs=1", "seed=3")
     one = train(spec, market, tmp_path / "one", init_from=source, progress=False)
-    equal(torchrun(script, spec, market, tmp_path / "several", 2), one)
+    equal(torchrun(spec, market, tmp_path / "several", 2, f"from:{source.path}"), one)
 
 
-@pytest.mark.slow
 @pytest.mark.cluster
-def test_a_forgotten_scale_is_seen(market: Store, tmp_path: Path, worker: Path) -> None:
+def test_a_forgotten_scale_is_seen(market: Store, tmp_path: Path) -> None:
     """The planted fault: without the division by the number of processes the norm that is clipped is another one."""
-    spec, wrong = shared(*CASES["accumulated"]), with_summed_gradients(worker, tmp_path)
+    spec, wrong = shared(*CASES["accumulated"]), with_summed_gradients(tmp_path)
     one = train(spec, market, tmp_path / "one", progress=False)
-    assert column(torchrun(wrong, spec, market, tmp_path / "wrong", 2)) != pytest.approx(column(one), rel=1e-5)
+    assert column(torchrun(spec, market, tmp_path / "wrong", worker=wrong)) != pytest.approx(column(one), rel=1e-5)
 
 
 @pytest.mark.parametrize(

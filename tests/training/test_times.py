@@ -131,7 +131,7 @@ def test_times_matter_and_go_with_the_known_items(run: Run, market: Store) -> No
     later = fr.recommend(run, frame.with_columns(pl.col("timestamp") + 12345), k=5)
     np.testing.assert_allclose(found["score"].to_numpy(), later["score"].to_numpy(), rtol=1e-5)
     stranger = pl.DataFrame({"user_id": 1, "item_id": [10**9], "timestamp": [3600]})
-    assert fr.recommend(run, pl.concat([frame, stranger.cast(frame.schema)]), k=5).equals(found)  # type: ignore[arg-type]
+    assert fr.recommend(run, pl.concat([frame, stranger.cast(frame.schema)]), k=5).equals(found)
 
 
 def test_histories_without_times(run: Run, market: Store) -> None:

@@ -1,4 +1,4 @@
-"""Trains one run in a process of its own: what the tests of resume and DDP start, kill and compare."""
+"""Trains runs in a process of its own: what the tests of resume and DDP start, kill and compare."""
 
 import json
 import sys
@@ -10,10 +10,12 @@ from fullrank.experiment import Experiment
 
 
 def main() -> None:
-    store, out, spec, mode = sys.argv[1:]
+    store, mode, *runs = sys.argv[1:]
     torch.set_num_threads(1)
-    experiment = Experiment.parse(json.loads(spec))
-    train(experiment, store, out, resume=mode == "resume", overwrite=mode == "overwrite", progress=False)
+    for out, spec in zip(runs[::2], runs[1::2], strict=True):
+        experiment = Experiment.parse(json.loads(spec))
+        how = {"init_from": mode[5:]} if mode.startswith("from:") else {} if mode == "fresh" else {mode: True}
+        train(experiment, store, out, **how, progress=False)
 
 
 if __name__ == "__main__":
