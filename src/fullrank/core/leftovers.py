@@ -60,9 +60,9 @@ def is_leftover(name: str) -> bool:
 
 def remove_leftovers(path: Path) -> None:
     """Remove what killed writers to this place left beside it: all that is half written where this one holds its lock,
-    and otherwise what belongs to processes that are gone.
+    or that of the folder around it, and otherwise what belongs to processes that are gone.
     """
-    alone = holds_lock(path)
+    alone = holds_lock(path) or holds_lock(Path(os.path.realpath(path.parent)))
     for left in _leftovers(path.parent):
         found = _LEFTOVER.fullmatch(left.name)
         if found is None or not left.name.startswith(f".{path.name}.{found[1]}."):
