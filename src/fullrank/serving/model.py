@@ -29,17 +29,13 @@ from fullrank.inference.predictor import Predictor
 from fullrank.inference.requests import even_times
 from fullrank.models.sequential.reasoning.budget import AS_TRAINED, Budget, check_budget
 from fullrank.run import Run
-from fullrank.serving.catalogue import LiveItems
+from fullrank.serving.catalogue import Documents, LiveItems
 from fullrank.serving.explain import explain_lists
 from fullrank.serving.messages import PastEvent, RecommendRequest
 from fullrank.serving.ranking import ServedRanker
 from fullrank.serving.requests import Answer, Ask, ItemNumbers, check_most
 from fullrank.serving.searching import Finder
 from fullrank.serving.settings import ServeSettings
-
-Documents = Mapping[str, Mapping[str, Any] | None]
-"""Item id as text -> what POST /v1/items said of it last."""
-
 
 MOST_EXPLAINED = 100
 """Longest list that is explained: reasons of one of a thousand items take a fifth of a second of the model thread."""
