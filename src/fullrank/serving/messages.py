@@ -26,6 +26,9 @@ MOST_ROWS = 1_000_000
 LONGEST_TEXT = 4096
 """Characters of a text in a column."""
 Text = Annotated[StrictStr, Field(min_length=1, max_length=512)]
+Parts = Annotated[StrictInt, Field(ge=1, le=MOST_PARTS)]
+Word = Annotated[str, Field(min_length=1, max_length=256)]
+"""The name of a column, or of a version."""
 Whole = Annotated[StrictInt, Field(ge=-(2**63), le=2**63 - 1)]
 
 
@@ -61,7 +64,7 @@ Scalar = StrictBool | Whole | Annotated[StrictFloat, Field(allow_inf_nan=False)]
 ]  # fmt: skip
 Value = Scalar | None | Annotated[list[Scalar], Field(max_length=1000)]
 """A value of a column."""
-Columns = Annotated[dict[Annotated[str, Field(min_length=1, max_length=256)], Value], Field(max_length=256)]
+Columns = Annotated[dict[Word, Value], Field(max_length=256)]
 
 
 class Body(BaseModel):
@@ -82,9 +85,9 @@ class Reasoning(Body):
     """How long a model that reasons may think (`fr.load(...).recommend(budget=)`)."""
 
     steps: Annotated[StrictInt, Field(ge=0, le=MOST_PARTS)] | None = None
-    streams: Annotated[StrictInt, Field(ge=1, le=MOST_PARTS)] | None = None
+    streams: Parts | None = None
     adaptive: Annotated[StrictInt, Field(ge=1, le=1000)] | None = None
-    patience: Annotated[StrictInt, Field(ge=1, le=MOST_PARTS)] | None = None
+    patience: Parts | None = None
 
 
 class RecommendRequest(ListChoices, Body):
@@ -112,7 +115,7 @@ class RecommendRequest(ListChoices, Body):
     """Whether to say which events of the history an item is like, and where attention went."""
     titles: StrictBool = False
     """Whether items come with their titles."""
-    version: Annotated[str, Field(min_length=1, max_length=256)] | None = None
+    version: Word | None = None
     """The version that answers; by default the one that the user's share of the split says."""
     ranker: StrictBool | None = None
     """False leaves the ranker out."""
@@ -128,7 +131,7 @@ class PredictRequest(Body):
     """Each gives every column, null where it is missing."""
     user: Id | None = None
     """Whose share of the split says which version answers."""
-    version: Annotated[str, Field(min_length=1, max_length=256)] | None = None
+    version: Word | None = None
     """The version that answers; by default the one that the user's share of the split says."""
 
 
