@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fastapi import FastAPI, Request
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, Response
 
 from fullrank.serving.page import Page
 
@@ -71,7 +71,8 @@ def build(fake: Fake) -> FastAPI:
 
     @app.get("/")
     def root():
-        return page.response()
+        safe = {"content-security-policy": page.policy, "x-content-type-options": "nosniff"}
+        return Response(page.body, media_type="text/html; charset=utf-8", headers=safe)
 
     @app.get("/v1/versions")
     def versions():

@@ -16,10 +16,10 @@ from fullrank.serving.canary import (
     Check,
     Verdict,
     check_model,
-    numbers_of,
     read_canaries,
     sample_canaries,
 )
+from fullrank.serving.item_documents import item_numbers
 from fullrank.serving.requests import Answer
 from fullrank.serving.stores import Event, open_history_store
 from fullrank.testing.settings import check_bounds
@@ -127,8 +127,8 @@ def test_recall_of_an_index() -> None:
 
 
 def test_ids_of_either_type() -> None:
-    assert numbers_of(table([5, 6]), ["6", 5, "x", "07"]).tolist() == [1, 0, -1, -1]
-    assert numbers_of(table(["5", "x"]), [5, "x", 7]).tolist() == [0, 1, -1]
+    assert item_numbers(table([5, 6]), ["6", 5, "x", "07"]) == [1, 0, -1, -1]
+    assert item_numbers(table(["5", "x"]), [5, "x", 7]) == [0, 1, -1]
 
 
 def test_canaries_of_a_table_and_of_the_store(tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ from fullrank.evaluation.slices import popularity_bands
 from fullrank.inference.predictor import Predictor
 from fullrank.serving.catalogue import LiveItems
 from fullrank.testing.inputs import ITEMS
-from refusals import refused
 from tests.serving.live import NOW, TINY, WORDS, bodies, opened, small, titled
 
 KEYS = ["i0", "i1", "i5", "i22", "n0", "n1", "n2"]
@@ -164,21 +163,6 @@ def test_search() -> None:
     assert live.search("i7", 1).tolist() == [7] and live.search("n", 1).tolist() == [ITEMS]
     assert live.search("dish", 5).tolist() == [1]
     assert live.search("  ", 3).tolist() == [0, 1, 2] and live.search("zzz", 3).tolist() == []
-
-
-def test_defaults_stand_in_for_missing_values() -> None:
-    run, predictor = opened(None, *TINY)
-    defaults = {"in_stock": True, "shop": "main"}
-    documents = bodies({"n": {"like": ["i1"]}, "i1": {"features": {"in_stock": False, "shop": "other"}}})
-    _, live = LiveItems.of(run, predictor, documents, NOW, defaults=defaults)
-    refused_items = live.mask({"in_stock": True})
-    missing = titled().frame["in_stock"].is_null().to_numpy()
-    assert not refused_items[:ITEMS][missing].any() and not refused_items[ITEMS] and refused_items[1]
-    assert np.flatnonzero(live.mask({"shop": "main"})).tolist() == [1]
-    with refused("wrong-column-type"):
-        LiveItems.of(run, predictor, {}, NOW, defaults={"in_stock": "yes"})
-    with refused("wrong-default"):
-        LiveItems.of(run, predictor, {}, NOW, defaults={"sizes": [1]})
 
 
 def test_columns_hide_what_the_library_made() -> None:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fullrank.inference.column_filters import canonical_filter, column_kinds, refused_by
-from fullrank.serving.columns import cell, changed, type_of
+from fullrank.serving.item_documents import cell, changed, type_of
 from refusals import refused
 
 COLUMNS = {

@@ -31,8 +31,7 @@ from fullrank.models.sequential.objectives.tasks.last_item import LastItem
 from fullrank.models.sequential.objectives.tasks.semantic_tokens import SemanticTokens
 from fullrank.models.sequential.reasoning.plr import PLR
 from fullrank.serving.explain import alike_events, explain_lists
-from fullrank.serving.title_search import TitleSearch
-from fullrank.serving.titles import LEAST_SIMILARITY, SimilarTitles, words_of
+from fullrank.serving.titles import LEAST_SIMILARITY, SimilarTitles, TitleSearch, words_of
 from tiny import catalog, shaken, store
 
 TWO = Transformer(layers=2, attention=Softmax(heads=2))

@@ -156,15 +156,6 @@ def test_every_setting_of_the_encoders(monkeypatch: pytest.MonkeyPatch) -> None:
     assert taken > 40
 
 
-def test_padded_rows_are_the_same_rows() -> None:
-    model = made(Recommender(dim=16, encoder=Transformer(attention=HSTU())))
-    encoder, histories = taken(model), some((3, 50, 7))
-    items, times = listed(histories)
-    for at, batch in batches(model, histories, block=ITEMS):
-        found = encoder.states(batch.items, batch.lengths, batch.times)
-        assert torch.equal(found, encoder.states_of([items[i] for i in at], [times[i] for i in at]))
-
-
 def taken(model: RecommenderModel) -> FastEncoder:
     encoder = FastEncoder.of(model)
     assert encoder is not None
@@ -219,6 +210,12 @@ def test_equal_scores_are_in_order_of_their_ids(small: tuple[RecommenderModel, F
         assert np.array_equal(first, everything_equal[: len(first)])
 
 
+@torch.inference_mode()
+def searched(search: FastSearch, vectors: torch.Tensor, k: int, hidden: list) -> tuple:
+    compute = lambda rows, some: FastSearch._compiled(vectors[rows], search.searched, k, some)  # noqa: E731
+    return search.cut(len(vectors), k, hidden, None, compute)
+
+
 @pytest.mark.parametrize("items, rows", [(5, 2), (300, 1), (2999, 16), (3000, 3)])
 def test_search_of_vectors_is_the_exact_one(items: int, rows: int) -> None:
     """For what has vectors of its own, such as a reasoner: with ties, hidden and barred items, at odd sizes."""
@@ -229,9 +226,9 @@ def test_search_of_vectors_is_the_exact_one(items: int, rows: int) -> None:
     barred = draw.random(items) < 0.3
     filters = Filters(Jagged.from_lists([row.tolist() for row in hidden]), barred).of_batch(None)
     scores, ids = top_k(DenseScorer(vectors, table), 12, filters=filters)
-    found = FastSearch(table, barred).lists_of(vectors, 12, hidden=hidden)
+    found = searched(FastSearch(table, barred), vectors, 12, hidden)
     assert np.array_equal(found[1], ids.numpy()) and np.array_equal(found[0], scores.numpy())
-    other = FastSearch(table).barring(barred).lists_of(vectors, 12, hidden=hidden)
+    other = searched(FastSearch(table).barring(barred), vectors, 12, hidden)
     assert np.array_equal(other[1], found[1])
 
 
@@ -257,20 +254,11 @@ def test_many_rows_are_parts(small: tuple[RecommenderModel, FastEncoder], monkey
     assert np.array_equal(whole[1], parts[1]) and np.allclose(whole[0], parts[0], atol=1e-5)
 
 
-def test_mistakes(small: tuple[RecommenderModel, FastEncoder]) -> None:
+def test_nan_scores_are_refused(small: tuple[RecommenderModel, FastEncoder]) -> None:
     model, encoder = small
-    one = np.array([1])
-    for given, code in (
-        (lambda: encoder.lists_of([one, one[:0]], 3), "empty-history"),
-        (lambda: encoder.lists_of([np.array([3000])], 3), "item-out-of-range"),
-        (lambda: encoder.lists_of([np.array([-1])], 3), "item-out-of-range"),
-        (lambda: encoder.lists_of([one], 3, hidden=[np.array([3000])]), "item-out-of-range"),
-        (lambda: encoder.with_items(model.items.all().detach() * torch.nan).lists_of([one], 3), "nan-scores"),
-        (lambda: taken(made(Recommender(dim=16, encoder=Transformer(attention=HSTU())))).states_of([one]),
-         "missing-times"),
-    ):  # fmt: skip
-        with refused(code):
-            given()
+    broken = encoder.with_items(model.items.all().detach() * torch.nan)
+    with refused("nan-scores"):
+        broken.lists_of([np.array([1])], 3)
 
 
 def test_others_fall_back() -> None:

@@ -9,8 +9,8 @@ from fullrank.core.registry import kinds
 from fullrank.data.events.catalog import Catalog
 from fullrank.experiment import find_experiment
 from fullrank.serving.catalogue import LiveItems
-from fullrank.serving.growth import ItemGrowth
-from fullrank.serving.origins import Newcomer, Origin
+from fullrank.serving.growth import ItemGrowth, Origin
+from fullrank.serving.item_documents import Newcomer
 from fullrank.testing.inputs import ITEMS
 from fullrank.training.cold_start.grow import outline
 from refusals import refused

@@ -10,7 +10,7 @@ import pytest
 from fullrank.core.errors import UserError
 from fullrank.serving.guard import CLIENT_GONE, SAFE, Guard
 from fullrank.serving.keys import Access, Keys, add_key
-from fullrank.serving.limits import HostRule, LimitedBody, RateLimit, caller_of, check_exposure, page_policy
+from fullrank.serving.limits import HostRule, LimitedBody, RateLimit, caller_of, check_exposure
 from fullrank.serving.problems import install
 from refusals import refused
 
@@ -79,6 +79,7 @@ def made(**given) -> tuple:
 
 
 PAGE = "<html><style>a{}</style><script>let a = '</p>';\nb()</script><body>ö<script type='module'>2</script></html>"
+POLICY = "default-src 'none'; script-src 'sha256-x'; frame-ancestors 'none'"
 
 
 def code_of(answer) -> str:
@@ -115,7 +116,7 @@ def test_what_ends_in_an_error() -> None:
 
 
 def test_every_answer_has_the_headers_that_keep_browsers_safe() -> None:
-    client, _ = made(pages={"/": page_policy(PAGE)})
+    client, _ = made(pages={"/": POLICY})
     answers = [client.get("/"), client.get("/v1/items/3"), client.get("/v1/none"), client.post("/v1/recommend"),
                client.post("/v1/versions/check")]  # fmt: skip
     for answer in answers:
@@ -130,7 +131,7 @@ def test_every_answer_has_the_headers_that_keep_browsers_safe() -> None:
 def test_keys(tmp_path: Path) -> None:
     scopes = {"reader": ["read"], "shop": ["read", "write"], "owner": ["admin"]}
     texts = {name: add_key(tmp_path / "k.json", name, scopes[name])[0] for name in scopes}
-    client, _ = made(access=Access(Keys.open(tmp_path / "k.json")))
+    client, _ = made(access=Access(Keys(tmp_path / "k.json")))
 
     def ask(name: str | None, method: str, path: str) -> int:
         headers = {} if name is None else {"authorization": f"Bearer {texts.get(name, name)}"}
@@ -153,7 +154,7 @@ def test_keys(tmp_path: Path) -> None:
 
 
 def test_a_name_that_is_not_this_services() -> None:
-    client, _ = made(hosts=HostRule(["shop.local"]))
+    client, _ = made(access=Access(None, HostRule(["shop.local"])))
     for host in ("localhost", "localhost:8000", "LOCALHOST", "127.0.0.1:80", "127.3.2.1", "[::1]:8000", "shop.local."):
         assert client.get("/v1/items/3", headers={"host": host}).status_code == 200, host
     for host in ("evil.example", "localhost.evil.example", "127.0.0.1.evil.example:80", "192.168.0.7", "[::2]", "::1"):
@@ -162,7 +163,7 @@ def test_a_name_that_is_not_this_services() -> None:
 
 
 def test_a_page_of_another_site_can_not_post() -> None:
-    client, _ = made(hosts=HostRule())
+    client, _ = made(access=Access(None, HostRule()))
     for headers, status in (
         ({}, 200), ({"origin": "http://localhost:8000"}, 200), ({"origin": "http://127.0.0.1:8000"}, 200),
         ({"origin": "https://evil.example"}, 403), ({"origin": "null"}, 403), ({"sec-fetch-site": "cross-site"}, 403),
@@ -191,7 +192,9 @@ def test_a_body_that_is_too_large_by_whatever_framing(path: str) -> None:
     assert lie.status_code == 413
 
 
-def test_a_body_that_comes_too_slowly() -> None:
+def test_a_body_that_comes_too_slowly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fullrank.serving.guard.BODY_SECONDS", 0.05)
+
     async def scene() -> list:
         sent = []
 
@@ -205,7 +208,7 @@ def test_a_body_that_comes_too_slowly() -> None:
                 await receive()
 
         out = []
-        guard = Guard(app, access=Access(None), body_seconds=0.05)
+        guard = Guard(app, access=Access(None))
         await guard(http("POST", "/v1/events", [(b"transfer-encoding", b"chunked")]), receive, told(out))
         return out
 
@@ -229,7 +232,9 @@ def http(method: str, path: str, headers: list = ()) -> dict:
     return {"type": "http", "method": method, "path": path, "headers": list(headers), "client": ("1.2.3.4", 5)}
 
 
-def test_what_runs_at_once_is_bounded_and_health_is_answered_all_the_same() -> None:
+def test_what_runs_at_once_is_bounded_and_health_is_answered_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fullrank.serving.guard.IN_FLIGHT", 3)
+
     async def scene() -> list:
         gate, out = asyncio.Event(), []
 
@@ -239,7 +244,7 @@ def test_what_runs_at_once_is_bounded_and_health_is_answered_all_the_same() -> N
             await send({"type": "http.response.start", "status": 200, "headers": []})
             await send({"type": "http.response.body", "body": b""})
 
-        guard = Guard(app, access=Access(None), in_flight=3)
+        guard = Guard(app, access=Access(None))
         tasks = [asyncio.create_task(guard(http("GET", "/v1/model"), nothing, told(out))) for _ in range(5)]
         await asyncio.sleep(0.01)
         await guard(http("GET", "/healthz"), nothing, told(out))
@@ -275,7 +280,7 @@ def test_a_client_that_leaves_and_a_response_that_breaks_off() -> None:
 
 def test_the_rate_of_each_caller(tmp_path: Path) -> None:
     texts = {name: add_key(tmp_path / "k.json", name, ["read"])[0] for name in ("a", "b")}
-    client, counted = made(access=Access(Keys.open(tmp_path / "k.json")), rate=RateLimit(0.01, 3, clock=lambda: 0.0))
+    client, counted = made(access=Access(Keys(tmp_path / "k.json")), rate=RateLimit(0.01, 3, clock=lambda: 0.0))
 
     def ask(name: str):
         return client.get("/v1/items/3", headers={"authorization": f"Bearer {texts.get(name, name)}"})
@@ -315,21 +320,6 @@ def test_only_this_machine_without_keys() -> None:
         check_exposure(host, "keys.json")
         with refused("exposed-without-keys"):
             check_exposure(host, None)
-
-
-def test_page_policy() -> None:
-    import base64
-    from hashlib import sha256
-
-    policy = page_policy(PAGE)
-    for text in ("let a = '</p>';\nb()", "2", "a{}"):
-        assert f"'sha256-{base64.b64encode(sha256(text.encode()).digest()).decode()}'" in policy
-    assert "unsafe" not in policy and "frame-ancestors 'none'" in policy
-    assert "script-src 'none'" in page_policy("<p>")
-    for bad in ("<a onclick='x()'>", "<p style='color:red'>", "<script src='a.js'></script>",
-                "<link rel=stylesheet href='https://x/a.css'>", "<img src='//x/a.png'>"):  # fmt: skip
-        with pytest.raises(ValueError, match="would block"):
-            page_policy(bad)
 
 
 def test_a_body_is_read_to_its_end_and_then_no_longer_timed() -> None:

@@ -31,7 +31,7 @@ def made(folder: Path, **keys: tuple) -> tuple:
 
 def test_a_key_is_found_by_its_header_alone(tmp_path: Path) -> None:
     path, texts = made(tmp_path, shop=("read", "write"), ops=("admin",))
-    keys = Keys.open(path)
+    keys = Keys(path)
     for name, text in texts.items():
         for header in (f"Bearer {text}", f"bearer {text} ", f"Bearer {text}".encode()):
             found = keys.find(header)
@@ -45,7 +45,7 @@ def test_a_key_is_found_by_its_header_alone(tmp_path: Path) -> None:
 def test_no_key_is_stored_or_shown_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path, texts = made(tmp_path)
     with caplog.at_level(logging.DEBUG):
-        keys = Keys.open(path)
+        keys = Keys(path)
         key = keys.find(f"Bearer {texts['shop']}")
     secret = texts["shop"].removeprefix("frk_")
     assert len(secret) == 43  # 256 bits
@@ -65,7 +65,7 @@ def test_only_the_owner_may_read_it_and_nobody_else_may_write(tmp_path: Path) ->
         os.umask(before)
     path.chmod(0o666)
     with refused("keys-writable"):
-        Keys.open(path)
+        Keys(path)
     assert os.listdir(tmp_path) == ["keys.json"]
 
 
@@ -116,7 +116,7 @@ def test_what_is_no_file_of_keys(change, code: str, tmp_path: Path) -> None:
     path, _ = made(tmp_path)
     tree = change(json.loads(path.read_text()))
     path.write_text(json.dumps(tree))
-    for call in (Keys.open, lambda p: add_key(p, "more", ["read"]), lambda p: remove_key(p, "shop")):
+    for call in (Keys, lambda p: add_key(p, "more", ["read"]), lambda p: remove_key(p, "shop")):
         with refused(code):
             call(path)
     assert json.loads(path.read_text()) == tree

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from fullrank.serving.stores import Event, HistoryStore, StoreUnavailable, open_history_store
-from fullrank.serving.stores.redis_server import promise_of
+from fullrank.serving.stores.redis import promise_of
 from redis_servers import SERVERS, Server, missing
 from refusals import refused
 from serving.stored import call, with_store

@@ -10,7 +10,7 @@ import pytest
 
 from fullrank.cli import main
 from fullrank.core.errors import UserError
-from fullrank.serving.failures import tell_failure, told_failure
+from fullrank.serving.processes import tell_failure, told_failure
 from serving.conftest import Shop
 
 

@@ -275,6 +275,3 @@ def test_addresses() -> None:
         with refused("unknown-store-address") as told:
             open_history_store(address)
         assert "SECRET" not in str(told)
-    for keep in (0, -1, 10**9):
-        with refused("wrong-keep", "1 to"):
-            open_history_store("memory:", keep)

@@ -20,7 +20,7 @@ from fullrank.run import Run
 from fullrank.serving import version_folders, watching
 from fullrank.serving.canary import CanarySettings
 from fullrank.serving.requests import Answer
-from fullrank.serving.split import ActiveVersions, Split, check_shares
+from fullrank.serving.split import ActiveVersions, Split
 from fullrank.serving.stores import HistoryStore, open_history_store
 from fullrank.serving.version_folders import examine, list_versions
 from fullrank.serving.versions import Versions
@@ -285,21 +285,15 @@ def test_the_later_of_two_changes_at_one_moment_holds(run: Run, watched: Path) -
 
 def test_shares_hold_and_users_stay() -> None:
     users = [f"user-{n}" for n in range(10_000)]
-    split = Split({"a": 0.7, "b": 0.2, "c": 0.1}, salt="s")
+    split = Split({"a": 0.7, "b": 0.2, "c": 0.1})
     first = {user: split.of(user) for user in users}
     counts = Counter(first.values())
     assert all(abs(counts[name] / len(users) - share) < 0.01 for name, share in split.shares.items())
-    assert first == {user: Split({"c": 0.1, "b": 0.2, "a": 0.7}, salt="s").of(user) for user in users}
-    assert first != {user: Split(split.shares, salt="other").of(user) for user in users}
-    moved = [user for user in users if Split({"a": 0.6, "b": 0.3, "c": 0.1}, salt="s").of(user) != first[user]]
+    assert first == {user: Split({"c": 0.1, "b": 0.2, "a": 0.7}).of(user) for user in users}
+    moved = [user for user in users if Split({"a": 0.6, "b": 0.3, "c": 0.1}).of(user) != first[user]]
     assert len(moved) < 1200, "a tenth changes hands, and no more than have to"
     drawn = Counter(split.of(None) for _ in range(10_000))
     assert abs(drawn["a"] / 10_000 - 0.7) < 0.02
-    with refused("not-a-split", "a"):
-        check_shares({"a": -1})
-    for wrong in ({}, {"a": 0}, [1], {"a": True}, {"a": float("nan")}, {f"v{n}": 1 for n in range(99)}):
-        with refused("not-a-split"):
-            check_shares(wrong)
 
 
 def test_two_watchers_of_one_store_agree(run: Run, watched: Path, tmp_path: Path) -> None:
@@ -359,7 +353,5 @@ def test_models_that_answer_badly_are_refused(run: Run, watched: Path) -> None:
                 await versions.set_split({"may": 1, "nan": 1})
             with refused("no-former-version"):
                 await versions.rollback()
-            await versions.activate("index", force=True)
-            assert versions.active.name == "index"
 
     with_store("memory:", work)

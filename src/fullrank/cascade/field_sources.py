@@ -80,24 +80,21 @@ class Context:
         allowed = list(fields)
         self._constants: dict[str, Any] = {}
         self._table: KeyedTable | None = None
-        if given is None:
-            given = {}
-        if isinstance(given, Mapping):
-            for name in given:
+        if given is None or isinstance(given, Mapping):
+            self._constants = dict(given or {})
+            self.columns: tuple[str, ...] = tuple(self._constants)
+            for name in self.columns:
                 if name not in allowed:
                     raise unknown("context field", str(name), allowed)
-            self._constants = dict(given)
-        else:
-            self._table = KeyedTable(given, "context", keys)
-            self.columns: tuple[str, ...] = tuple(name for name in self._table.columns if name in allowed)
-            if not self.columns:
-                raise UserError(
-                    f"{self._table.name} has no column that the ranker reads (columns: "
-                    f"{', '.join(self._table.columns) or 'none'}; read: {', '.join(allowed)}); leave it out",
-                    code="no-column-read",
-                )
             return
-        self.columns = tuple(self._constants)
+        self._table = KeyedTable(given, "context", keys)
+        self.columns = tuple(name for name in self._table.columns if name in allowed)
+        if not self.columns:
+            raise UserError(
+                f"{self._table.name} has no column that the ranker reads (columns: "
+                f"{', '.join(self._table.columns) or 'none'}; read: {', '.join(allowed)}); leave it out",
+                code="no-column-read",
+            )
 
     def gather(self, users: pl.Series) -> list[pl.Series]:
         """Its columns for these users."""

@@ -229,7 +229,6 @@ MOST_CANDIDATES = MOST_LIST
 
 def check_candidates(k: int, candidates: int, blend: float) -> None:
     """Raise `UserError` for a list longer than the candidates, and for a share that is none."""
-    check_whole("k", k, 1)
     check_whole("candidates", candidates, 1, MOST_CANDIDATES)
     check_number("blend", blend)
     if k > candidates:

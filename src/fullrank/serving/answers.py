@@ -19,7 +19,6 @@ import re
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -284,7 +283,8 @@ class AnswerLog:
             return 0
         removed = 0
         limit = pl.DataFrame({"user": list(until), "until": list(until.values())}, schema_overrides={"user": pl.String})
-        with self._alone():  # two that rewrite one part would bring back what the other has removed
+        # two that rewrite one part would bring back what the other has removed
+        with folder_lock(self.folder / "parts", "forget a user", wait=PATIENCE):
             for path in parts:
                 if not until.keys() & _users(path):
                     continue
@@ -300,24 +300,6 @@ class AnswerLog:
                 elif len(kept) < len(frame):
                     write_table(kept, path)
         return removed
-
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Hold the lock of the folder's parts; waits for another holder."""
-        deadline = time.monotonic() + PATIENCE
-        while True:
-            lock = folder_lock(self.folder / "parts", "forget a user")
-            try:
-                lock.__enter__()
-                break
-            except UserError as error:
-                if error.code != "folder-locked" or time.monotonic() > deadline:
-                    raise
-            time.sleep(0.02)
-        try:
-            yield
-        finally:
-            lock.__exit__(None, None, None)
 
 
 def _users(path: Path) -> set[str]:

@@ -17,7 +17,6 @@ from fullrank.core.errors import UserError
 from fullrank.core.readers import read_json_text
 from fullrank.problem import Problem
 from fullrank.serving.base import BaseService, problem_of
-from fullrank.serving.failures import tell_failure
 from fullrank.serving.guard import Guard
 from fullrank.serving.keys import Access, Keys
 from fullrank.serving.limits import HostRule, RateLimit
@@ -25,8 +24,8 @@ from fullrank.serving.openapi import describe
 from fullrank.serving.page import Page
 from fullrank.serving.predict_service import PredictService
 from fullrank.serving.problems import hide_places, install
-from fullrank.serving.processes import end_with_parent
-from fullrank.serving.routes import events, items, operations, predict, recommend, versions
+from fullrank.serving.processes import end_with_parent, tell_failure
+from fullrank.serving.routes import operations, predict, recommend
 from fullrank.serving.service import Service
 from fullrank.serving.settings import SERVED, ServeSettings
 from fullrank.serving.telemetry import AccessLog, Telemetry
@@ -34,9 +33,9 @@ from fullrank.serving.tracing import Tracing
 
 SWITCH = 2e-4
 """Seconds after which a thread of Python lets another run: the event loop does not wait for the model thread longer."""
-SERVICES: dict[Problem, tuple[type[BaseService[Any]], tuple[ModuleType, ...]]] = {
-    "retrieval": (Service, (recommend, events, items)),
-    "ranking": (PredictService, (predict,)),
+SERVICES: dict[Problem, tuple[type[BaseService[Any]], ModuleType]] = {
+    "retrieval": (Service, recommend),
+    "ranking": (PredictService, predict),
 }
 """Problem of the run that is served -> the service, and the routes that it alone has."""
 ENVIRONMENT = "FULLRANK_SERVE"
@@ -82,19 +81,18 @@ def build_app(settings: ServeSettings) -> FastAPI:
         redirect_slashes=False,  # to an address made of the Host header, before any key
         generate_unique_id_function=lambda route: route.name,
     )  # fmt: skip
-    for module in (*routes, versions, operations):
-        module.add(app)
+    routes.add(app)
+    operations.add(app)
     install(app)
     describe(app)
     app.state.page = page = Page(problem)
-    keys = None if settings.keys is None else Keys.open(settings.keys)
+    keys = None if settings.keys is None else Keys(settings.keys)
     app.add_middleware(
         Guard,
-        access=Access(keys),
-        hosts=HostRule(settings.hosts) if keys is None else None,
+        access=Access(keys, HostRule(settings.hosts) if keys is None else None),
         rate=None if settings.rate is None else RateLimit(settings.rate, settings.burst),
         body_most=settings.body_most,
-        pages={"/": page.headers["Content-Security-Policy"]},
+        pages={"/": page.policy},
         telemetry=telemetry,
         access_log=AccessLog() if settings.access_log else None,
         tracing=tracing,

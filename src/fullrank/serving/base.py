@@ -22,6 +22,7 @@ from fullrank.problem import Problem
 from fullrank.run import Run
 from fullrank.serving.batcher import Batcher
 from fullrank.serving.canary import CanarySettings
+from fullrank.serving.messages import JsonObject
 from fullrank.serving.problems import without_places
 from fullrank.serving.settings import ServeSettings
 from fullrank.serving.stores import Document, StoreUnavailable, open_history_store
@@ -73,7 +74,7 @@ class BaseService(ABC, Generic[M]):
         )
         self._sequence = 0
         self._tasks: list[asyncio.Task[None]] = []
-        self._cards: WeakKeyDictionary[M, asyncio.Task[dict[str, Any]]] = WeakKeyDictionary()
+        self._cards: WeakKeyDictionary[M, asyncio.Task[JsonObject]] = WeakKeyDictionary()
         self._loop: asyncio.AbstractEventLoop | None = None
         self.ready = False
 
@@ -122,7 +123,7 @@ class BaseService(ABC, Generic[M]):
         """The version with the largest share of users."""
         return self.versions.active
 
-    async def readiness(self) -> tuple[dict[str, Any], int]:
+    async def readiness(self) -> tuple[JsonObject, int]:
         """Whether requests can be answered, and the HTTP status.
 
         A store that is away is told and leaves the status 200: what a request brings is still answered, and taking
@@ -148,20 +149,20 @@ class BaseService(ABC, Generic[M]):
         self._count()
         return await asyncio.to_thread(self.telemetry.rendered)
 
-    async def card(self, version: str | None = None) -> dict[str, Any]:
+    async def card(self, version: str | None = None) -> JsonObject:
         """The card of a version, computed once, beside what answers."""
         model = self.model if version is None else self.versions.named(version)
         if model not in self._cards or _failed(self._cards[model]):
             self._cards[model] = asyncio.create_task(asyncio.to_thread(self._card, model))
         return {**await asyncio.shield(self._cards[model]), **self._changing_card(model)}
 
-    # -- what the families differ in
+    # -- what the families differ in; where one has nothing to do, it leaves the method out
 
     @abstractmethod
-    async def check(self) -> dict[str, Any]:
+    async def check(self) -> JsonObject:
         """Answer one request, and say what answered: version, items or columns, store."""
 
-    def body_schemas(self) -> dict[str, Any]:
+    def body_schemas(self) -> JsonObject:
         """JSON schemas that bodies refer to and that follow from the run."""
         return {}
 
@@ -169,11 +170,9 @@ class BaseService(ABC, Generic[M]):
     def _open_model(self, folder: Path) -> M:
         """Open a run, on the versions' thread. Raises `UserError`."""
 
-    @abstractmethod
     def _adopt(self, model: M) -> None:
         """Bring a version up to date, on the event loop, before it answers."""
 
-    @abstractmethod
     def _keep(self, documents: Sequence[Document]) -> None:
         """Keep what the store says when it is opened."""
 
@@ -181,29 +180,26 @@ class BaseService(ABC, Generic[M]):
     async def _take_in(self) -> None:
         """Take in what other processes wrote since `_sequence`."""
 
-    @abstractmethod
     def _opened(self) -> None:
         """Open what is written beside answers, and say what the store promises."""
 
-    @abstractmethod
     async def _flush(self) -> None:
         """Write what was kept back, at the end."""
 
     @abstractmethod
-    def _served(self) -> dict[str, Any]:
+    def _served(self) -> JsonObject:
         """What readyz says of the model."""
 
-    @abstractmethod
     def _count(self) -> None:
         """Set the gauges that are only read when metrics are."""
 
     @abstractmethod
-    def _card(self, model: M) -> dict[str, Any]:
+    def _card(self, model: M) -> JsonObject:
         """The card, on a thread."""
 
-    @abstractmethod
-    def _changing_card(self, model: M) -> dict[str, Any]:
+    def _changing_card(self, model: M) -> JsonObject:
         """What of a card changes while the version serves."""
+        return {}
 
     # -- inside
 

@@ -32,6 +32,7 @@ from fullrank.evaluation.statistics import bounds, resample
 from fullrank.inference.list_options import ListOptions
 from fullrank.problem import Problem
 from fullrank.run import Run
+from fullrank.serving.item_documents import item_numbers
 from fullrank.serving.requests import Ask
 from fullrank.serving.stores import HistoryStore
 from fullrank.verification import verify
@@ -117,7 +118,7 @@ class Verdict:
 
     def dump(self) -> dict[str, Any]:
         """Plain data, for JSON."""
-        return {**asdict(self), "checks": [asdict(check) for check in self.checks], "ok": self.ok}
+        return {**asdict(self), "ok": self.ok}
 
     @classmethod
     def read(cls, body: dict[str, Any]) -> Verdict | None:
@@ -139,10 +140,10 @@ def here(step: Callable[[], Any]) -> Any:
     return step()
 
 
-async def sample_canaries(store: HistoryStore, settings: CanarySettings, seed: int = 0) -> list[Canary]:
+async def sample_canaries(store: HistoryStore, settings: CanarySettings) -> list[Canary]:
     """Canaries of users of the history store; fewer where it has fewer. Raises `StoreUnavailable`."""
     found: list[Canary] = []
-    for user in await store.sample_users(2 * settings.requests, seed):
+    for user in await store.sample_users(2 * settings.requests):
         events = await store.history(user, settings.history + 1)
         found += _canary([event.item for event in events], [event.time for event in events])
         if len(found) == settings.requests:
@@ -234,7 +235,7 @@ def _asked(model: Model, canaries: Sequence[Canary], k: int) -> list[Asked]:
     catalog, barred = model.items.catalog, np.asarray(model.items.barred)
     asks, refused = [], []
     for place, canary in enumerate(canaries):
-        numbers = numbers_of(catalog, canary.items)
+        numbers = np.array(item_numbers(catalog, canary.items), np.int64)
         times = np.asarray(canary.times).astype(np.int64)[numbers >= 0] if model.reads_times else None
         numbers = numbers[numbers >= 0]
         excluded = np.zeros(0, np.int64)
@@ -259,18 +260,6 @@ def _asked(model: Model, canaries: Sequence[Canary], k: int) -> list[Asked]:
     return found
 
 
-def numbers_of(catalog: Any, ids: Sequence[int | str]) -> np.ndarray:
-    """Numbers of external ids of either type in a catalogue; -1 where it does not know them."""
-    if catalog.ids.dtype == pl.String:
-        return np.asarray(catalog.lookup([str(one) for one in ids]))
-    whole = pl.Series([str(one) for one in ids], dtype=pl.String).cast(pl.Int64, strict=False)
-    found = np.full(len(ids), -1, np.int64)
-    has = whole.is_not_null().to_numpy()
-    if has.any():
-        found[has] = catalog.lookup(whole.drop_nulls())
-    return found
-
-
 def _check_catalogue(
     model: Model, active: Model | None, canaries: Sequence[Canary], settings: CanarySettings
 ) -> Iterator[Check]:
@@ -287,7 +276,7 @@ def _check_catalogue(
         yield Check("catalogue", share >= settings.known, share, settings.known, "items known of those that are shown")
     if canaries:
         events = [item for canary in canaries for item in canary.items]
-        share = float((numbers_of(own, events) >= 0).mean())
+        share = float(np.mean(np.array(item_numbers(own, events)) >= 0))
         yield Check("histories", share >= settings.known, share, settings.known, "events known of the canaries")
 
 

@@ -31,6 +31,7 @@ from fullrank.models.sequential.reading import attention_of, blocks_of
 from fullrank.ops.effective_rank import collapse_share, entropy_rank, stable_rank
 from fullrank.run import WEIGHTS, Run, event_store_of
 from fullrank.serving.explain import vectors_of
+from fullrank.serving.messages import JsonObject
 
 BANDS = ("head", "middle", "tail")
 """Names of `popularity_bands`: each holds a third of the training events, the most popular items first."""
@@ -57,7 +58,7 @@ def model_card(
     histories: Histories | None = None,
     ranker: Run | None = None,
     name: str | None = None,
-) -> dict[str, Any]:
+) -> JsonObject:
     """The card as JSON, figures included: what `GET /v1/model` answers. Call it once a version, off the model thread.
 
     `predictor` is as it serves, items that were added included. `histories` (item numbers of its catalogue) are what
@@ -71,7 +72,7 @@ def model_card(
     }
 
 
-def facts(run: Run, predictor: Predictor, *, ranker: Run | None = None, name: str | None = None) -> dict[str, Any]:
+def facts(run: Run, predictor: Predictor, *, ranker: Run | None = None, name: str | None = None) -> JsonObject:
     """The card without its figures, which costs nothing: what a service may answer while they are computed."""
     model, spec = predictor.model, run.spec
     architecture, reasoner = getattr(spec, "model", None), model.reasoner
@@ -98,7 +99,7 @@ def facts(run: Run, predictor: Predictor, *, ranker: Run | None = None, name: st
     }  # fmt: skip
 
 
-def run_facts(run: Run, name: str | None) -> dict[str, Any]:
+def run_facts(run: Run, name: str | None) -> JsonObject:
     """What a card says of any run."""
     architecture, data = getattr(run.spec, "model", None), run.manifest.get("data", {})
     return {
@@ -116,12 +117,12 @@ def run_facts(run: Run, name: str | None) -> dict[str, Any]:
     }
 
 
-def columns(catalog: Catalog) -> list[dict[str, Any]]:
+def columns(catalog: Catalog) -> list[JsonObject]:
     """The columns that a request may filter by: name, kind (bool, category, number, text), values or bounds."""
     return [found for name in catalog.columns if (found := _column(catalog.frame[name])) is not None]
 
 
-def collapse(vectors: Float[Tensor, "V D"] | None, popularity: Int[np.ndarray, "V"]) -> dict[str, Any]:
+def collapse(vectors: Float[Tensor, "V D"] | None, popularity: Int[np.ndarray, "V"]) -> JsonObject:
     """How many directions the item vectors use: ranks, falling singular values over the first, and a reading.
 
     Of more than `VECTORS` items, that many evenly spaced ones are read.
@@ -150,7 +151,7 @@ def collapse(vectors: Float[Tensor, "V D"] | None, popularity: Int[np.ndarray, "
     }
 
 
-def fairness(run: Run, predictor: Predictor, histories: Histories | None = None) -> dict[str, Any]:
+def fairness(run: Run, predictor: Predictor, histories: Histories | None = None) -> JsonObject:
     """Which share of the shown places goes to each band of popularity, beside its share of events and of items."""
     popularity = predictor.catalog.popularity
     shown, source = None, "sample"
@@ -218,7 +219,7 @@ def _read_collapse(used: float, width: int, first: float, likeness: float | None
     return f"They count as {used:.0f} of {width} directions: {found}{along}."
 
 
-def _read_fairness(bands: list[dict[str, Any]], different: int, places: int) -> str:
+def _read_fairness(bands: list[JsonObject], different: int, places: int) -> str:
     head, tail = bands[0], bands[-1]
     if head["shown"] > 1.25 * head["events"]:
         found = "popular items are shown more often than people choose them"
@@ -238,7 +239,7 @@ def _trained(run: Run) -> str | None:
         return None
 
 
-def _validation(run: Run) -> dict[str, Any] | None:
+def _validation(run: Run) -> JsonObject | None:
     """The best value of the metric that chose the weights."""
     metric = run.spec.evaluation.selection
     try:
@@ -251,7 +252,7 @@ def _validation(run: Run) -> dict[str, Any] | None:
     return {"metric": metric, "value": round(float(best[f"validation/{metric}"]), 5), "epoch": best.get("epoch")}
 
 
-def _column(column: pl.Series) -> dict[str, Any] | None:
+def _column(column: pl.Series) -> JsonObject | None:
     """One column of the items; None for a type that nobody can filter by."""
     kind, found = column.dtype, {"name": column.name}
     if kind == pl.Boolean:

@@ -21,10 +21,9 @@ from fullrank.core.log import logger
 from fullrank.inference.column_filters import column_kinds, filters_key, refused_by
 from fullrank.inference.predictor import Predictor
 from fullrank.run import Run
-from fullrank.serving.growth import ItemGrowth, number_of
-from fullrank.serving.item_documents import TITLE, Entry, Reading, read_documents
+from fullrank.serving.growth import ItemGrowth
+from fullrank.serving.item_documents import TITLE, Entry, Reading, item_numbers, read_documents
 from fullrank.serving.live_content import Content, Shared, origins_of
-from fullrank.serving.origins import Origin
 
 log = logger(__name__)
 Documents = Mapping[str, Mapping[str, Any] | None]
@@ -58,26 +57,14 @@ class LiveItems:
         self._lock = threading.Lock()
 
     @classmethod
-    def of(
-        cls,
-        run: Run,
-        predictor: Predictor,
-        documents: Documents,
-        now: float,
-        *,
-        defaults: Mapping[str, Any] | None = None,
-    ) -> tuple[Predictor, LiveItems]:
+    def of(cls, run: Run, predictor: Predictor, documents: Documents, now: float) -> tuple[Predictor, LiveItems]:
         """The items of a run, opened as `predictor`, with what `documents` say, at a time; and who ranks them all.
 
-        `defaults` are values of columns of items that have none, such as {"in_stock": True}. Documents that this run
-        cannot take in (a new item without anything like it) are left out, and logged (`refused`). The predictor is
-        the one given where no item was added.
-        Raises `UserError` for a default that does not fit its column.
+        Documents that this run cannot take in (a new item without anything like it) are left out, and logged
+        (`refused`). The predictor is the one given where no item was added.
         """
-        growth = ItemGrowth(run.spec.model, predictor)
-        shared = Shared(growth, dict(defaults or {}))
-        empty = Reading({}, {}, shared.types)
-        first = cls(shared, Content.of(shared, empty, (), {}, predictor, None), now)
+        shared = Shared(ItemGrowth(run.spec.model, predictor))
+        first = cls(shared, Content(shared, Reading({}, {}, shared.types), (), {}, predictor, None), now)
         return first.with_documents(predictor, documents, now)
 
     def with_documents(
@@ -102,14 +89,13 @@ class LiveItems:
             return predictor, self.at(now)
         if origins != old.origins:
             predictor = shared.growth.grown(origins)
-        return predictor, LiveItems(shared, Content.of(shared, reading, origins, refused, predictor, old), now)
+        return predictor, LiveItems(shared, Content(shared, reading, origins, refused, predictor, old), now)
 
     def at(self, now: float) -> LiveItems:
         """The items at a later time: this snapshot, unless some have expired since."""
-        latest = self._content.latest
-        live = latest.get("live", self)
+        live: LiveItems = self._content.latest or self
         if now >= live.next_expiry:
-            latest["live"] = live = LiveItems(self._shared, self._content, now)
+            self._content.latest = live = LiveItems(self._shared, self._content, now)
         return live
 
     def mask(self, filters: Mapping[str, Any]) -> Bool[np.ndarray, "V"]:
@@ -143,7 +129,7 @@ class LiveItems:
         text = text.strip()
         if not text:
             return self.popular(limit, np.zeros(self.size, bool))
-        exact = number_of(self.catalog, text)
+        exact = item_numbers(self.catalog, [text])[0]
         first = [exact] if exact >= 0 else []
         parts = [(np.zeros(0, np.int64), np.zeros(0, np.int64))]
         if self._shared.titles is not None:
@@ -184,16 +170,22 @@ class LiveItems:
     def origin(self, item: int | str) -> dict[str, Any]:
         """Where the vector of an item comes from: `from` is like, features or title, `trained` of an item of the run,
         none of an item that the model cannot rank; and the external ids of its neighbours."""
-        number = number_of(self.catalog, item)
+        number = item_numbers(self.catalog, [item])[0]
         if number < self.base:
             return {"from": "trained" if number >= 0 else "none", "neighbours": []}
-        one = self._content.origins[number - self.base]
-        found: dict[str, Any] = {"from": one.rule, "neighbours": [self.ids[near] for near in one.neighbours]}
-        if one.copied is not None:
-            found["same_as"] = self.ids[one.copied]
-        if note := _note(one, self.ids):
-            found["note"] = note
-        return found
+        origin = self._content.origins[number - self.base]
+        told: dict[str, Any] = {"from": origin.rule, "neighbours": [self.ids[near] for near in origin.neighbours]}
+        if origin.rule == "none":
+            told["note"] = (
+                "this model ranks by counts of training events, and has none of this item: it stands behind all others"
+            )
+        elif origin.copied is not None:
+            same = self.ids[origin.copied]
+            told |= {
+                "same_as": same,
+                "note": f"the model has no vector of its own for this item: it stands where {same!r} stands",
+            }
+        return told
 
     @property
     def refused(self) -> dict[str, str]:
@@ -216,12 +208,3 @@ class LiveItems:
 
 def _cells(entry: Entry | None) -> Mapping[str, Any]:
     return {} if entry is None else entry.cells
-
-
-def _note(one: Origin, ids: Sequence[Any]) -> str | None:
-    """What an answer says of an item beside its neighbours."""
-    if one.rule == "none":
-        return "this model ranks by counts of training events, and has none of this item: it stands behind all others"
-    if one.copied is not None:
-        return f"the model has no vector of its own for this item: it stands where {ids[one.copied]!r} stands"
-    return None

@@ -50,7 +50,7 @@ class ListExplanation:
 
 
 def explain_lists(
-    predictor: Predictor, histories: Histories, answers: Sequence[Sequence[int]], *, most: int = REASONS
+    predictor: Predictor, histories: Histories, answers: Sequence[Sequence[int]]
 ) -> list[ListExplanation]:
     """One explanation for each history and the items that were recommended for it.
 
@@ -61,7 +61,7 @@ def explain_lists(
     shares = attention_shares(predictor, histories)
     own = list(histories.items)
     return [
-        ListExplanation(part, None if vectors is None else alike_events(vectors, history, items, most=most))
+        ListExplanation(part, None if vectors is None else alike_events(vectors, history, items))
         for part, history, items in zip(shares, own, answers, strict=True)
     ]
 

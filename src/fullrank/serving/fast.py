@@ -17,7 +17,6 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from fullrank.core.errors import UserError
 from fullrank.models.sequential.items import unit
 from fullrank.models.sequential.model import RecommenderModel
 from fullrank.models.sequential.objectives.tasks.cloze import ClozeTask
@@ -126,21 +125,12 @@ class FastEncoder:
         return made
 
     @torch.inference_mode()
-    def states(
-        self, items: Int[Tensor, "B T"], lengths: Int[Tensor, "B"], times: Int[Tensor, "B T"] | None = None
-    ) -> Float[Tensor, "B D"]:
-        """What `model.task.readout` gives for right-padded histories, as `model.searched` takes it."""
-        counts = lengths.tolist()
-        rows = [row[:n] for row, n in zip(items.numpy(), counts, strict=True)]
-        moments = None if times is None else [row[:n] for row, n in zip(times.numpy(), counts, strict=True)]
-        return self.states_of(rows, moments)
-
-    @torch.inference_mode()
     def states_of(
         self, histories: Sequence[Int[np.ndarray, "_"]], times: Sequence[Int[np.ndarray, "_"]] | None = None
     ) -> Float[Tensor, "B D"]:
-        """The same for histories as one array of item numbers each, oldest first."""
-        made: Tensor = self._called(self._ranking.states, self._vectors, *self._read(histories, times))
+        """Readouts (`model.task.readout`) of histories of one array of item numbers each, oldest first, as
+        `model.searched` takes them. None is empty, and a model that reads times gets them."""
+        made: Tensor = self._ranking.states(self._vectors, *self._read(histories, times))
         return made
 
     @torch.inference_mode()
@@ -157,13 +147,13 @@ class FastEncoder:
 
         `hidden` are items that each row is not shown (its whole history, where seen items are excluded, and what its
         request excludes; None: nothing is hidden), `refused` a mask of items that it is not shown, or None. Raises
-        `UserError` for an empty history, an item outside the catalogue, and a NaN score.
+        `UserError` for a NaN score.
         """
         search = self.search
 
         def part(rows: slice, hidden: Hidden) -> Found:
             events = self._read(histories[rows], None if times is None else times[rows])
-            found: Found = self._called(self._ranking, self._vectors, search.searched, *events, k, hidden)
+            found: Found = self._ranking(self._vectors, search.searched, *events, k, hidden)
             return found
 
         return search.cut(len(histories), k, hidden, refused, part)
@@ -172,36 +162,14 @@ class FastEncoder:
         self, histories: Sequence[np.ndarray], times: Sequence[np.ndarray] | None
     ) -> tuple[Tensor, list[int], Tensor]:
         """The last events of all histories behind each other, how many each has, and their times."""
-        if self._timed and times is None:
-            raise UserError(
-                "this model reads when events happened and the histories have no times: give them", code="missing-times"
-            )
         items, moments = [row[-self._reads :] for row in histories], NONE
         lengths = [len(row) for row in items]
-        if not all(lengths):
-            raise UserError(
-                f"{lengths.count(0)} of {len(lengths)} histories are empty: leave them out, or give them the most "
-                "popular items",
-                code="empty-history",
-            )
         if self._timed and times is not None:
             read = [row[-self._reads :] for row in times]
             moments = end_to_end([part for row in read for part in (row, row[-1:])] if self._covers else read)
         if self._covers:  # a place behind each history; its time is the last event's
             return end_to_end([part for row in items for part in (row, COVER)]), [n + 1 for n in lengths], moments
         return end_to_end(items), lengths, moments
-
-    def _called(self, compute: Any, *arguments: Any) -> Any:
-        try:
-            return compute(*arguments)
-        except (RuntimeError, IndexError) as error:
-            if "out of range" in str(error) or "out of bounds" in str(error):
-                raise UserError(
-                    f"an item of a history, or one that it is not shown, is not in the catalogue of {self.num_items} "
-                    f"items (0 to {self.num_items - 1})",
-                    code="item-out-of-range",
-                ) from None
-            raise
 
     def _warm_up(self) -> None:
         """TorchScript settles its plan in the first calls, of few rows and of many."""

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, no_type_check
 import numpy as np
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from fullrank.core.errors import UserError
@@ -129,26 +129,6 @@ class FastSearch:
     def size(self) -> int:
         """V."""
         return len(self.searched.table)
-
-    @torch.inference_mode()
-    def lists_of(
-        self,
-        vectors: Float[Tensor, "B D"],
-        k: int,
-        *,
-        hidden: Sequence[Int[np.ndarray, "_"]] | None = None,
-        refused: Sequence[Bool[np.ndarray, "V"] | None] | None = None,
-    ) -> tuple[Float[np.ndarray, "B k"], Int[np.ndarray, "B k"]]:
-        """Scores and item numbers of the k best items of each vector (a `DenseScorer`'s vectors over its temperature).
-
-        Arguments and errors as in `FastEncoder.lists_of`.
-        """
-
-        def part(rows: slice, hidden: Hidden) -> Found:
-            found: Found = FastSearch._compiled(vectors[rows], self.searched, k, hidden)
-            return found
-
-        return self.cut(len(vectors), k, hidden, refused, part)
 
     def cut(
         self,

@@ -16,14 +16,16 @@ keep their numbers, their vectors and their scores.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import polars as pl
 import torch
 import torch.nn.functional as F
+from jaxtyping import Float
 from torch import Tensor
 
 from fullrank.core.errors import UserError, brief
@@ -39,9 +41,7 @@ from fullrank.models.sequential.items.tokeniser import TOKENISER, TOKENISER_SIZE
 from fullrank.models.sequential.items.tpab import COUNTS, STARTS
 from fullrank.models.sequential.items.unisrec import AUGMENTED, VECTORS, UniSRec
 from fullrank.semantic_ids.reader import CODES, SIZES
-from fullrank.serving.growing_tables import GrowingTables
-from fullrank.serving.origins import Near, Newcomer, Origin, Rule
-from fullrank.serving.requests import whole_number
+from fullrank.serving.item_documents import Newcomer, item_numbers
 from fullrank.serving.titles import SimilarTitles
 from fullrank.training.cold_start.grow import grown_model
 
@@ -50,14 +50,35 @@ NEIGHBOURS = 10
 _INDEX = "index"
 MOST_TEXTS = 20_000
 """Texts whose neighbours are remembered."""
+SPARE = 1024
+"""Rows that a table has room for, at least."""
+Rule = Literal["like", "features", "title", "none"]
+Near = tuple[tuple[int, ...], tuple[float, ...]]
+"""Items of the run, by their numbers, and their shares in a mean."""
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where the vector of a new item comes from; two that are equal give equal vectors."""
+
+    item: int | str
+    rule: Rule
+    neighbours: tuple[int, ...] = ()
+    """Items of the run, by their numbers."""
+    weights: tuple[float, ...] = ()
+    """Their shares, which add up to 1."""
+    read: tuple[tuple[str, Any], ...] = ()
+    """What the item module reads of the item itself."""
+    copied: int | None = None
+    """The item of the run whose codes or text it has."""
 
 
 class ItemGrowth:
     """The items of one run, and how others join them. Safe from many threads."""
 
-    def __init__(self, spec: Spec, predictor: Predictor, *, neighbours: int = NEIGHBOURS):
+    def __init__(self, spec: Spec, predictor: Predictor):
         """`spec` is the model's, `predictor` has the run's items alone."""
-        self.spec, self.predictor, self.count = spec, predictor, neighbours
+        self.spec, self.predictor = spec, predictor
         self.items = getattr(spec, "items", None)
         self.catalog = _widened(predictor.catalog)
         self._texts: dict[str, Near] = {}
@@ -193,7 +214,7 @@ class ItemGrowth:
                 code="nothing-to-start-from",
             )
         if near is None:
-            items, alike = titles.find([text], self.count)[0]
+            items, alike = titles.find([text], NEIGHBOURS)[0]
             near = tuple(items.tolist()), tuple((alike / max(alike.sum(), 1e-12)).tolist())
             with self._lock:
                 while len(self._texts) >= MOST_TEXTS:
@@ -282,29 +303,6 @@ def _like(one: Newcomer, found: Mapping[Any, Origin | UserError], known: Mapping
     return tuple(shares), tuple(shares.values())
 
 
-def number_of(catalog: Catalog, given: int | str) -> int:
-    """The number of an external id of a catalogue, given as a number or as its text; -1 where it is not known."""
-    return item_numbers(catalog, [typed(catalog, given)])[0]
-
-
-def item_numbers(catalog: Catalog, ids: Sequence[int | str]) -> list[int]:
-    """The numbers of ids in the catalogue's type (`typed`); -1 where one is not known, or cannot be."""
-    if catalog.ids.dtype == pl.String:
-        return catalog.lookup(pl.Series(ids, dtype=pl.String)).tolist() if ids else []
-    found = np.full(len(ids), -1, np.int64)
-    whole = [at for at, one in enumerate(ids) if isinstance(one, int) and -(2**63) <= one < 2**63]
-    if whole:
-        found[whole] = catalog.lookup(pl.Series([ids[at] for at in whole], dtype=pl.Int64))
-    return found.tolist()
-
-
-def typed(catalog: Catalog, given: int | str) -> int | str:
-    """An id in the catalogue's type, where it can be one: a number and its text are one id."""
-    if catalog.ids.dtype == pl.String:
-        return str(given)
-    return whole_number(given) if isinstance(given, str) else given
-
-
 def _widened(catalog: Catalog) -> Catalog:
     """With whole ids of 64 bits: a new item's may be larger than those of the run."""
     dtype = catalog.ids.dtype
@@ -315,3 +313,51 @@ def _widened(catalog: Catalog) -> Catalog:
 
 def _plain(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
+
+
+class GrowingTables:
+    """Tables of the V items of a run with room behind them.
+
+    Items that come later are written behind the others, in the same memory, where no older table looks: a million items
+    are copied when the first new one comes, and not for each. Not safe from several threads at once.
+    """
+
+    def __init__(self, base: int):
+        self.base = base
+        self._filled: dict[str, tuple[Tensor, tuple[Origin, ...]]] = {}
+
+    def with_means(self, name: str, table: Float[Tensor, "V *D"], origins: tuple[Origin, ...]) -> Float[Tensor, "W *D"]:
+        """A learned table, and behind it weighted means of the neighbours' rows, of all rows where there are none."""
+        return self.behind(name, table, origins, lambda first: _means(origins[first:], table))
+
+    def behind(
+        self,
+        name: str,
+        table: Float[Tensor, "V *D"],
+        origins: tuple[Origin, ...],
+        make: Callable[[int], Float[Tensor, "n *D"]],
+    ) -> Float[Tensor, "W *D"]:
+        """A table, and behind it what `make` gives for the items from one on (0 is the first new one)."""
+        whole, before = self._filled.get(name, (None, ()))
+        if whole is None or origins[: len(before)] != before or len(whole) < self.base + len(origins):
+            whole, before = table.new_empty(self.base + 2 * len(origins) + SPARE, *table.shape[1:]), ()
+            whole[: self.base] = table
+        low, high = self.base + len(before), self.base + len(origins)
+        if low < high:
+            whole[low:high] = make(len(before))
+        self._filled[name] = whole, origins
+        return whole[:high]
+
+
+def _means(origins: Sequence[Origin], table: Float[Tensor, "V *D"]) -> Float[Tensor, "n *D"]:
+    rows = torch.tensor([row for row, one in enumerate(origins) for _ in one.neighbours], dtype=torch.long)
+    items = torch.tensor([item for one in origins for item in one.neighbours], dtype=torch.long)
+    weights = torch.tensor([weight for one in origins for weight in one.weights], dtype=torch.float64)
+    parts = table.flatten(1)[items.to(table.device)] if table.ndim > 1 else table[items.to(table.device), None]
+    found = torch.zeros(len(origins), parts.shape[1], dtype=torch.float64).index_add_(
+        0, rows, parts.double().cpu() * weights[:, None]
+    )
+    alone = torch.tensor([not one.neighbours for one in origins])
+    if bool(alone.any()):
+        found[alone] = table.double().mean(0).cpu().flatten()
+    return found.to(table).view(len(origins), *table.shape[1:])

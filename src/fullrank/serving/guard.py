@@ -17,7 +17,7 @@ from fullrank.core.errors import UserError
 from fullrank.core.log import logger
 from fullrank.serving.addresses import routed_path
 from fullrank.serving.keys import Access, Key, scope_of
-from fullrank.serving.limits import HostRule, LimitedBody, RateLimit, caller_of, too_large
+from fullrank.serving.limits import LimitedBody, RateLimit, caller_of, too_large
 from fullrank.serving.problems import CONTENT_TYPE, allowed_methods, problem_of
 
 if TYPE_CHECKING:
@@ -44,6 +44,10 @@ NO_PAGE = (
     (b"cache-control", b"no-store"),
 )
 """Headers of every response that is not a page: answers are about users, and no cache keeps them."""
+BODY_SECONDS = 20.0
+"""Seconds within which a body has to come."""
+IN_FLIGHT = 10_000
+"""Most requests at once."""
 CLIENT_GONE = 499
 """Status in metrics and log of a request whose client left before the answer."""
 UNMATCHED = "unmatched"
@@ -54,8 +58,8 @@ _REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 class Guard:
     """ASGI middleware around the whole app. It puts `request_id` and `key` (a `Key` or None) into `request.state`.
 
-    `pages` gives the Content-Security-Policy of paths that are pages (`limits.page_policy`). A request takes at most
-    `body_most` bytes within `body_seconds`; more than `in_flight` at once are told to come back.
+    `pages` gives the Content-Security-Policy of paths that are pages (`page.Page.policy`). A request takes at most
+    `body_most` bytes within `BODY_SECONDS`; more than `IN_FLIGHT` at once are told to come back.
     """
 
     def __init__(
@@ -63,18 +67,14 @@ class Guard:
         app: Callable[[Scope, Receive, Send], Awaitable[None]],
         *,
         access: Access,
-        hosts: HostRule | None = None,
         rate: RateLimit | None = None,
         body_most: int = 1 << 20,
-        body_seconds: float = 20.0,
-        in_flight: int = 10_000,
         pages: Mapping[str, str] | None = None,
         telemetry: Telemetry | None = None,
         access_log: AccessLog | None = None,
         tracing: Tracing | None = None,
     ):
-        self.app, self.access, self.hosts, self.rate = app, access, hosts, rate
-        self.body_most, self.body_seconds, self.in_flight = body_most, body_seconds, in_flight
+        self.app, self.access, self.rate, self.body_most = app, access, rate, body_most
         self.telemetry, self.access_log, self.tracing = telemetry, access_log, tracing
         self.running = 0
         """Requests between their start and the end of their response."""
@@ -159,8 +159,8 @@ class Guard:
 
     def _admit(self, scope: Scope, method: str, headers: dict[bytes, bytes]) -> Key | None:
         """Everything that is decided before the body: the key of the request. Raises `UserError`."""
-        if self.hosts is not None:
-            self.hosts.check(method, headers)
+        if self.access.hosts is not None:
+            self.access.hosts.check(method, headers)
         if b"%" in (raw := scope.get("raw_path") or b""):
             scope["path"] = routed_path(raw)
         path, root = scope["path"], scope.get("root_path")
@@ -177,10 +177,8 @@ class Guard:
         if path in UNLIMITED:
             return key
         self._count(scope, key)
-        if self.running > self.in_flight:
-            raise UserError(
-                f"{self.in_flight:,} requests are being answered; come back in a second", code="too-many-open"
-            )
+        if self.running > IN_FLIGHT:
+            raise UserError(f"{IN_FLIGHT:,} requests are being answered; come back in a second", code="too-many-open")
         return key
 
     def _count(self, scope: Scope, key: Key | None) -> None:
@@ -192,7 +190,7 @@ class Guard:
         length = headers.get(b"content-length")
         if length is not None and length.isdigit() and int(length[:20]) > self.body_most:
             raise too_large(self.body_most)
-        return LimitedBody(receive, self.body_most, self.body_seconds)
+        return LimitedBody(receive, self.body_most, BODY_SECONDS)
 
     def _tell(self, scope: Scope, status: int, spent: float) -> None:
         route = getattr(scope.get("route"), "path_format", UNMATCHED)

@@ -1,26 +1,40 @@
 """Documents of items: what `POST /v1/items` said of each, read against a run's catalogue.
 
 A body has `id`, and any of `title`, `text`, `features` (columns), `like`, `retired` and `expires_at`. It is the whole
-of what is said of the item: what a later request leaves out is kept by whoever stores the document.
+of what is said of the item: what a later request leaves out is kept by whoever stores the document. What filters make
+of columns: `inference/column_filters.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import polars as pl
 
 from fullrank.core.errors import UserError, brief
 from fullrank.data.events.catalog import RESERVED, Catalog
-from fullrank.serving.columns import cell, type_of
-from fullrank.serving.growth import item_numbers, typed
-from fullrank.serving.origins import Newcomer
+from fullrank.inference.column_filters import WORDS, is_a, kind_of
+from fullrank.serving.requests import whole_number
 
 TITLE = "title"
 MOST_COLUMNS = 256
 """Columns of a catalogue that still takes new ones: each is a value of every item, in memory."""
+
+
+@dataclass(frozen=True)
+class Newcomer:
+    """What is said of an item that the run does not have."""
+
+    id: int | str
+    title: str | None = None
+    text: str | None = None
+    cells: Mapping[str, Any] = field(default_factory=dict)
+    """Values of its columns."""
+    like: tuple[int | str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -133,3 +147,66 @@ def _entry(
         like = tuple(typed(catalog, one) for one in body.get("like") or ())
         newcomer = Newcomer(item, title, body.get("text"), {n: v for n, v in cells.items() if n != TITLE}, like)
     return Entry(body, item, number, cells, newcomer, bool(body.get("retired")), body.get("expires_at"))
+
+
+def item_numbers(catalog: Catalog, ids: Sequence[int | str]) -> list[int]:
+    """The numbers of external ids, each given as a number or as its text; -1 where one is not known, or cannot be."""
+    given = [typed(catalog, item) for item in ids]
+    if catalog.ids.dtype == pl.String:
+        return catalog.lookup(pl.Series(given, dtype=pl.String)).tolist() if ids else []
+    numbers = np.full(len(ids), -1, np.int64)
+    whole = [at for at, item in enumerate(given) if isinstance(item, int) and -(2**63) <= item < 2**63]
+    if whole:
+        numbers[whole] = catalog.lookup(pl.Series([given[at] for at in whole], dtype=pl.Int64))
+    return numbers.tolist()
+
+
+def typed(catalog: Catalog, given: int | str) -> int | str:
+    """An id in the catalogue's type, where it can be one: a number and its text are one id."""
+    if catalog.ids.dtype == pl.String:
+        return str(given)
+    return whole_number(given) if isinstance(given, str) else given
+
+
+def cell(name: str, value: Any, dtype: Any) -> Any:
+    """A value for a column of this type, as it was given. Raises `UserError` for one that does not fit."""
+    if value is None:
+        return None
+    kind, listed = kind_of(dtype)
+    parts = value if isinstance(value, list) else [value]
+    if isinstance(value, list) == listed and all(is_a(kind, part) for part in parts):
+        with suppress(TypeError, OverflowError, pl.exceptions.PolarsError):
+            held = pl.Series([value], dtype=dtype, strict=True)
+            held = held.explode() if listed else held
+            if not held.dtype.is_float() or held.drop_nulls().is_finite().all():  # 1e39 is none of 32 bits
+                return value
+    told = f"{dtype}, which cannot be set here: leave it out"
+    if kind is not None:
+        told = f"{'lists of ' * listed}{WORDS[kind]} ({dtype}); give such a value, or null for none"
+    raise UserError(f"{name}={brief(value, 80)}: the column {name!r} holds {told}", code="wrong-column-type")
+
+
+def type_of(name: str, value: Any) -> Any:
+    """The type of a new column whose first value this is; None where the value does not tell (null, an empty list)."""
+    if isinstance(value, list):
+        kinds = {type_of(name, part) for part in value}
+        if len(kinds) > 1:
+            raise UserError(
+                f"{name}={brief(value, 80)}: a list holds values of one kind: text, numbers, or true and false",
+                code="wrong-column-type",
+            )
+        inner = kinds.pop() if kinds else None
+        return None if inner is None else pl.List(inner)
+    for kind, dtype in (("flag", pl.Boolean()), ("number", pl.Float64()), ("text", pl.String())):
+        if is_a(kind, value):
+            return dtype
+    return None
+
+
+def changed(column: pl.Series, cells: Mapping[int, Any]) -> pl.Series:
+    """A column with other values in some rows."""
+    rows = np.fromiter(cells, np.int64, len(cells))
+    place = np.arange(len(column), dtype=np.int64)
+    place[rows] = len(column) + np.arange(len(rows))
+    fresh = pl.Series(column.name, list(cells.values()), dtype=column.dtype)
+    return pl.concat([column, fresh]).gather(place)

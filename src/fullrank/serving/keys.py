@@ -28,6 +28,7 @@ from fullrank.core.locks import folder_lock
 from fullrank.core.log import logger
 from fullrank.core.readers import cannot_read, read_json
 from fullrank.data.manifest import require_outside_stores
+from fullrank.serving.limits import HostRule
 
 log = logger(__name__)
 
@@ -60,17 +61,13 @@ class Key:
 class Keys:
     """The keys of a file, read again when the file changes. For one thread, such as an event loop's."""
 
-    def __init__(self, path: Path, clock: Callable[[], float] = time.monotonic):
-        self.path = path
+    def __init__(self, path: str | Path, clock: Callable[[], float] = time.monotonic):
+        """Raises `UserError` where the file is missing, damaged, or other people may write to it."""
+        self.path = Path(path)
         self._clock = clock
-        self._stamp = _stamp(path)
+        self._stamp = _stamp(self.path)
         self._keys = {bytes.fromhex(key.key_sha256): key for key in read_keys(path)}
         self._looked = clock()
-
-    @classmethod
-    def open(cls, path: str | Path) -> Keys:
-        """The keys of a file. Raises `UserError` where it is missing, damaged, or other people may write to it."""
-        return cls(Path(path))
 
     def find(self, header: str | bytes | None) -> Key | None:
         """The key of an Authorization header (``Bearer KEY``); None where there is none, or none that is known."""
@@ -108,10 +105,11 @@ class Keys:
 
 
 class Access:
-    """Who may do what: by key where there is a file of keys; without one, reads and writes of anybody."""
+    """Who may do what: by key where there is a file of keys; without one, reads and writes of anybody whom `hosts`
+    lets speak to the service."""
 
-    def __init__(self, keys: Keys | None):
-        self.keys = keys
+    def __init__(self, keys: Keys | None, hosts: HostRule | None = None):
+        self.keys, self.hosts = keys, hosts
 
     def check(self, header: str | bytes | None, scope: Scope | None) -> Key | None:
         """The key of a request that needs `scope` (None: nothing). Raises `Denied` where it may not."""

@@ -1,4 +1,4 @@
-"""Limits of requests: where the service listens, by which name it is called, how fast, how much, and what a page loads.
+"""Limits of requests: where the service listens, by which name it is called, how fast, and how much.
 
 `Guard` (`serving/guard.py`) asks them in their order for every request.
 """
@@ -6,13 +6,10 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable
 from functools import lru_cache
-from hashlib import sha256
-from html.parser import HTMLParser
 from ipaddress import ip_address, ip_network
 from typing import Any
 
@@ -194,52 +191,3 @@ class LimitedBody:
 def too_large(most: int) -> UserError:
     """The error for a body of too many bytes."""
     return UserError(f"a body may have {most:,} bytes at most; send less at once", code="body-too-large")
-
-
-def page_policy(html: str) -> str:
-    """The Content-Security-Policy of one page that loads nothing: its own inline scripts and styles, by their hashes.
-
-    Raises `ValueError` for what such a policy would block: handlers and styles in attributes, scripts and styles from
-    elsewhere.
-    """
-    found = _Inline()
-    found.feed(html)
-    found.close()
-    if found.blocked:
-        raise ValueError(f"the page's policy would block {', '.join(found.blocked[:5])}")
-    scripts, styles = (" ".join(map(_hashed, found.texts[kind])) or "'none'" for kind in ("script", "style"))
-    return (
-        f"default-src 'none'; script-src {scripts}; style-src {styles}; connect-src 'self'; img-src 'self' data:; "
-        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-    )
-
-
-def _hashed(text: str) -> str:
-    return f"'sha256-{base64.b64encode(sha256(text.encode()).digest()).decode()}'"
-
-
-class _Inline(HTMLParser):
-    """The texts of inline scripts and styles, and what stands in a page that its policy would block."""
-
-    def __init__(self) -> None:
-        super().__init__(convert_charrefs=False)
-        self.texts: dict[str, list[str]] = {"script": [], "style": []}
-        self.blocked: list[str] = []
-        self._inside: str | None = None
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        for name, value in attrs:
-            own = (value or "").startswith(("#", "data:", "/", "./")) and not (value or "").startswith("//")
-            loads = name in ("src", "href", "srcset") and not own and tag in ("link", "img", "iframe")
-            if name.startswith("on") or name == "style" or (tag == "script" and name == "src") or loads:
-                self.blocked.append(f"<{tag} {name}>")
-        if tag in self.texts:
-            self.texts[tag].append("")
-            self._inside = tag
-
-    def handle_endtag(self, tag: str) -> None:
-        self._inside = None
-
-    def handle_data(self, data: str) -> None:
-        if self._inside is not None:
-            self.texts[self._inside][-1] += data

@@ -8,60 +8,37 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import polars as pl
-from jaxtyping import Bool, Float64, Int
 
 from fullrank.core.errors import UserError
-from fullrank.data.events.catalog import Catalog
 from fullrank.evaluation.slices import popularity_bands
 from fullrank.inference.predictor import Predictor
-from fullrank.serving.columns import cell, changed, type_of
-from fullrank.serving.growth import ItemGrowth
-from fullrank.serving.item_documents import TITLE, Reading
-from fullrank.serving.origins import Origin
-from fullrank.serving.title_search import TitleSearch
+from fullrank.serving.growth import ItemGrowth, Origin
+from fullrank.serving.item_documents import TITLE, Reading, changed
+from fullrank.serving.titles import TitleSearch
 
 BANDS = ("head", "middle", "tail")
 """Popularity of an item: the third of the training events in which its share begins (`popularity_bands`)."""
 
 
-@dataclass
 class Shared:
     """What all snapshots of a version have in common."""
 
-    growth: ItemGrowth
-    defaults: Mapping[str, Any]
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def __post_init__(self) -> None:
-        catalog, own = self.growth.catalog, self.growth.own_columns
-        self.plain = {name: catalog.frame[name] for name in catalog.columns if name not in own}
-        for name, value in self.defaults.items():
-            if name not in self.plain:
-                dtype = type_of(name, value)
-                if dtype is None or isinstance(value, list) or name in own or name == TITLE:
-                    raise UserError(
-                        f"the default {name}={value!r} has to be a text, a number, true or false of a column of yours",
-                        code="wrong-default",
-                    )
-                self.plain[name] = pl.Series(name, [None], dtype=dtype).new_from_index(0, catalog.size)
-            cell(name, value, self.plain[name].dtype)
-        self.values = {name: self.filled(name, column) for name, column in self.plain.items()}
-        self.types = {name: column.dtype for name, column in self.plain.items()}
+    def __init__(self, growth: ItemGrowth):
+        self.growth, catalog = growth, growth.catalog
+        own = growth.own_columns
+        self.values = {name: catalog.frame[name] for name in catalog.columns if name not in own}
+        self.types: dict[str, Any] = {name: column.dtype for name, column in self.values.items()}
         self.types.setdefault(TITLE, pl.String())
         self.titles = catalog.titles
         self.ids: list[Any] = catalog.ids.to_list()
-        self.bands = np.array(BANDS, object)[popularity_bands(catalog.popularity)].tolist()
+        self.bands: list[str] = np.array(BANDS, object)[popularity_bands(catalog.popularity)].tolist()
         self.popular_order = np.argsort(-catalog.popularity, kind="stable")
         self._search: TitleSearch | None = None
-
-    def filled(self, name: str, column: pl.Series) -> pl.Series:
-        """A column with its default in place of nulls."""
-        return column.fill_null(self.defaults[name]) if name in self.defaults else column
+        self._lock = threading.Lock()
 
     @property
     def search(self) -> TitleSearch:
@@ -73,72 +50,57 @@ class Shared:
             return self._search
 
 
-@dataclass(frozen=True)
 class Content:
     """What a snapshot holds but for the time: the same from one expiry to the next."""
 
-    reading: Reading
-    origins: tuple[Origin, ...]
-    """Of the items that were added, in the order of their numbers."""
-    refused: Mapping[str, UserError]
-    numbers: Mapping[str, int]
-    """Of all items with documents, by key."""
-    plain: Mapping[str, pl.Series]
-    """Columns as documents left them, without defaults."""
-    values: Mapping[str, pl.Series]
-    catalog: Catalog
-    ids: list[Any]
-    titles: pl.Series | None
-    bands: list[str]
-    retired: Bool[np.ndarray, "V"]
-    expiring: Int[np.ndarray, "e"]
-    expires_at: Float64[np.ndarray, "e"]
-    """[e] when each of `expiring` does."""
-    renamed: Int[np.ndarray, "r"]
-    """Items that were added, or have another title than in the run."""
-    search: TitleSearch | None
-    """Of those."""
-    latest: dict[str, Any]
-    """The snapshot of the latest moment that was asked for (`LiveItems.at`)."""
-
-    @staticmethod
-    def of(
+    def __init__(
+        self,
         shared: Shared,
         reading: Reading,
         origins: tuple[Origin, ...],
         refused: Mapping[str, UserError],
         predictor: Predictor,
         old: Content | None,
-    ) -> Content:
-        base, size = shared.growth.catalog.size, shared.growth.catalog.size + len(origins)
-        places = {one.item: base + place for place, one in enumerate(origins)}
-        numbers = {
-            key: number
-            for key, one in reading.entries.items()
-            if (number := one.number if one.newcomer is None else places.get(one.id, -1)) >= 0
-        }
-        plain, values = _columns(shared, reading, numbers, size, old)
+    ):
+        """`origins` are of the items that were added, in the order of their numbers."""
+        self.reading, self.origins, self.refused = reading, origins, refused
+        added = [origin.item for origin in origins]
+        base = shared.growth.catalog.size
+        size = base + len(added)
+        number_of_added = {item: base + place for place, item in enumerate(added)}
+        self.numbers: dict[str, int] = {}
+        """Of all items with documents, by key."""
+        self.retired = np.zeros(size, bool)
+        renamed, expiring, expires_at = [], [], []
+        for key, entry in reading.entries.items():
+            number = number_of_added.get(entry.id, entry.number)
+            if number < 0:
+                continue
+            self.numbers[key] = number
+            self.retired[number] |= entry.retired
+            if entry.expires_at is not None:
+                expiring.append(number)
+                expires_at.append(entry.expires_at)
+            if TITLE in entry.cells or entry.newcomer is not None:
+                renamed.append(number)
+        self.expiring, self.expires_at = np.array(expiring, np.int64), np.array(expires_at, np.float64)
+        """[e] items that expire, and [e] when each does."""
+        self.renamed = np.sort(np.array(renamed, np.int64))
+        """[r] items that were added, or have another title than in the run."""
+        self.values = _columns(shared, reading, self.numbers, size, old)
+        """Columns by name, as documents left them."""
         grown = predictor.catalog if origins else shared.growth.catalog
-        entries = [(numbers[key], one) for key, one in reading.entries.items() if key in numbers]
-        retired = np.zeros(size, bool)
-        retired[[number for number, one in entries if one.retired]] = True
-        timed = [(number, one.expires_at) for number, one in entries if one.expires_at is not None]
-        titles = values[TITLE].cast(pl.String) if TITLE in values else None
-        renamed = np.array(
-            sorted(number for number, one in entries if TITLE in one.cells or one.newcomer is not None), np.int64
-        )
-        return Content(
-            reading, origins, refused, numbers, plain, values, grown.with_columns(values),
-            shared.ids if not origins else [*shared.ids, *(one.item for one in origins)],
-            titles,
-            shared.bands if not origins else [*shared.bands, *[BANDS[-1]] * len(origins)],
-            retired,
-            np.array([number for number, _ in timed], np.int64),
-            np.array([moment for _, moment in timed], np.float64),
-            renamed,
-            None if titles is None or not len(renamed) else _search(titles, renamed, grown),
-            {},
-        )  # fmt: skip
+        self.catalog = grown.with_columns(self.values)
+        self.ids = [*shared.ids, *added] if added else shared.ids
+        self.bands = [*shared.bands, *[BANDS[-1]] * len(added)] if added else shared.bands
+        self.titles = self.values[TITLE].cast(pl.String) if TITLE in self.values else None
+        self.search: TitleSearch | None = None
+        """Of `renamed`."""
+        if self.titles is not None and renamed:
+            order = np.lexsort((self.renamed, -grown.popularity[self.renamed]))
+            self.search = TitleSearch(self.titles.gather(self.renamed), order)
+        self.latest: Any = None
+        """The snapshot of the latest moment that was asked for (`LiveItems.at`)."""
 
 
 def origins_of(growth: ItemGrowth, reading: Reading, old: Content) -> tuple[tuple[Origin, ...], dict[str, UserError]]:
@@ -149,7 +111,7 @@ def origins_of(growth: ItemGrowth, reading: Reading, old: Content) -> tuple[tupl
     known = {one.id: one.newcomer for one in old.reading.entries.values() if one.newcomer is not None}
     if newcomers == known and not old.refused:
         return old.origins, {}
-    found, lost = [], {}
+    known_origins, lost = [], {}
     kept = {item: before[item] for item, one in newcomers.items() if item in before and known.get(item) == one}
     origins = growth.origins(newcomers, kept)
     for item, one in origins.items():
@@ -158,37 +120,32 @@ def origins_of(growth: ItemGrowth, reading: Reading, old: Content) -> tuple[tupl
             if item not in before:
                 continue
             one = before[item]  # it has a number, so it keeps the vector that it had
-        found.append(one)
+        known_origins.append(one)
     order = {item: place for place, item in enumerate([*before, *(key for key in newcomers if key not in before)])}
-    return tuple(sorted(found, key=lambda one: order[one.item])), lost
+    return tuple(sorted(known_origins, key=lambda one: order[one.item])), lost
 
 
 def _columns(
     shared: Shared, reading: Reading, numbers: Mapping[str, int], size: int, old: Content | None
-) -> tuple[dict[str, pl.Series], dict[str, pl.Series]]:
-    """All columns with what documents say, without and with defaults; those that stay are taken from `old`."""
+) -> dict[str, pl.Series]:
+    """All columns with what documents say; those that stay are taken from `old`."""
     cells: dict[str, dict[int, Any]] = {}
     for key, number in numbers.items():
         for name, value in reading.entries[key].cells.items():
             cells.setdefault(name, {})[number] = value
-    names = [*shared.plain, *(name for name in reading.types if name not in shared.plain and name in cells)]
     same = _unchanged(reading, old) if old is not None and len(old.retired) == size else frozenset()
-    plain, values = {}, {}
-    for name in names:
-        if old is not None and name in same and name in old.plain:
-            plain[name], values[name] = old.plain[name], old.values[name]
+    columns: dict[str, pl.Series] = {}
+    for name in [*shared.values, *(name for name in reading.types if name in cells and name not in shared.values)]:
+        if old is not None and name in same and name in old.values:
+            columns[name] = old.values[name]
             continue
-        column, first = shared.plain.get(name), name in shared.plain
-        if column is None:
-            column = pl.Series(name, [None], dtype=reading.types[name]).new_from_index(0, size)
-        elif len(column) < size:
-            rest = pl.Series(name, [None], dtype=column.dtype).new_from_index(0, size - len(column))
-            column = pl.concat([column, rest])
-        plain[name] = changed(column, cells[name]) if name in cells else column
-        values[name] = shared.values[name] if first and plain[name] is shared.plain[name] else shared.filled(
-            name, plain[name]
-        )  # fmt: skip
-    return plain, values
+        dtype = reading.types[name]
+        column = shared.values.get(name, pl.Series(name, [], dtype=dtype))
+        if len(column) < size:
+            missing = pl.Series(name, [None], dtype=dtype).new_from_index(0, size - len(column))
+            column = pl.concat([column, missing])
+        columns[name] = changed(column, cells[name]) if name in cells else column
+    return columns
 
 
 def _unchanged(reading: Reading, old: Content) -> frozenset[str]:
@@ -200,7 +157,3 @@ def _unchanged(reading: Reading, old: Content) -> frozenset[str]:
         if one is not other:
             touched |= set(one.cells if one is not None else ()) | set(other.cells if other is not None else ())
     return frozenset(name for name in reading.types if name not in touched)
-
-
-def _search(titles: pl.Series, some: Int[np.ndarray, "r"], catalog: Catalog) -> TitleSearch:
-    return TitleSearch(titles.gather(some), np.lexsort((some, -catalog.popularity[some])))

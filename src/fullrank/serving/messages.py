@@ -14,6 +14,8 @@ from fullrank.core.bounds import MOST_PARTS
 from fullrank.core.errors import UserError
 from fullrank.inference.list_options import ListChoices
 
+JsonObject = dict[str, Any]
+"""An object of JSON: the body of an answer, a document, a schema."""
 LATEST = 10**11
 """Latest time, in seconds: milliseconds of any day since March 1973 lie behind it."""
 BOUNDS: dict[str, Any] = {"minimum": -LATEST, "maximum": LATEST}
@@ -24,6 +26,9 @@ MOST_ROWS = 1_000_000
 LONGEST_TEXT = 4096
 """Characters of a text in a column."""
 Text = Annotated[StrictStr, Field(min_length=1, max_length=512)]
+Parts = Annotated[StrictInt, Field(ge=1, le=MOST_PARTS)]
+Word = Annotated[str, Field(min_length=1, max_length=256)]
+"""The name of a column, or of a version."""
 Whole = Annotated[StrictInt, Field(ge=-(2**63), le=2**63 - 1)]
 
 
@@ -59,7 +64,7 @@ Scalar = StrictBool | Whole | Annotated[StrictFloat, Field(allow_inf_nan=False)]
 ]  # fmt: skip
 Value = Scalar | None | Annotated[list[Scalar], Field(max_length=1000)]
 """A value of a column."""
-Columns = Annotated[dict[Annotated[str, Field(min_length=1, max_length=256)], Value], Field(max_length=256)]
+Columns = Annotated[dict[Word, Value], Field(max_length=256)]
 
 
 class Body(BaseModel):
@@ -80,9 +85,9 @@ class Reasoning(Body):
     """How long a model that reasons may think (`fr.load(...).recommend(budget=)`)."""
 
     steps: Annotated[StrictInt, Field(ge=0, le=MOST_PARTS)] | None = None
-    streams: Annotated[StrictInt, Field(ge=1, le=MOST_PARTS)] | None = None
+    streams: Parts | None = None
     adaptive: Annotated[StrictInt, Field(ge=1, le=1000)] | None = None
-    patience: Annotated[StrictInt, Field(ge=1, le=MOST_PARTS)] | None = None
+    patience: Parts | None = None
 
 
 class RecommendRequest(ListChoices, Body):
@@ -110,7 +115,7 @@ class RecommendRequest(ListChoices, Body):
     """Whether to say which events of the history an item is like, and where attention went."""
     titles: StrictBool = False
     """Whether items come with their titles."""
-    version: Annotated[str, Field(min_length=1, max_length=256)] | None = None
+    version: Word | None = None
     """The version that answers; by default the one that the user's share of the split says."""
     ranker: StrictBool | None = None
     """False leaves the ranker out."""
@@ -126,7 +131,7 @@ class PredictRequest(Body):
     """Each gives every column, null where it is missing."""
     user: Id | None = None
     """Whose share of the split says which version answers."""
-    version: Annotated[str, Field(min_length=1, max_length=256)] | None = None
+    version: Word | None = None
     """The version that answers; by default the one that the user's share of the split says."""
 
 

@@ -29,7 +29,7 @@ from fullrank.inference.predictor import Predictor
 from fullrank.inference.requests import even_times
 from fullrank.models.sequential.reasoning.budget import AS_TRAINED, Budget, check_budget
 from fullrank.run import Run
-from fullrank.serving.catalogue import LiveItems
+from fullrank.serving.catalogue import Documents, LiveItems
 from fullrank.serving.explain import explain_lists
 from fullrank.serving.messages import PastEvent, RecommendRequest
 from fullrank.serving.ranking import ServedRanker
@@ -37,10 +37,8 @@ from fullrank.serving.requests import Answer, Ask, ItemNumbers, check_most
 from fullrank.serving.searching import Finder
 from fullrank.serving.settings import ServeSettings
 
-Documents = Mapping[str, Mapping[str, Any] | None]
-"""Item id as text -> what POST /v1/items said of it last."""
-
-
+Past = Sequence[tuple[int | str, float | None]]
+"""A history: (external item, seconds since 1970 where they are known) of each event, oldest first."""
 MOST_EXPLAINED = 100
 """Longest list that is explained: reasons of one of a thousand items take a fifth of a second of the model thread."""
 
@@ -155,7 +153,7 @@ class ServedModel:
     def read(
         self,
         asked: RecommendRequest,
-        history: Sequence[tuple[int | str, float | None]],
+        history: Past,
         features: Mapping[str, Any] | None = None,
     ) -> Ask:
         """A request as arrays. Raises `UserError` for what this version or service cannot do."""
@@ -298,9 +296,7 @@ class ServedModel:
             check_most("reasoning steps", budget.steps or 0, max(self.settings.steps_most, self._own_steps))
         return budget
 
-    def _timed(
-        self, history: Sequence[tuple[int | str, float | None]], size: int
-    ) -> tuple[Int[np.ndarray, "n"], Int[np.ndarray, "n"]]:
+    def _timed(self, history: Past, size: int) -> tuple[Int[np.ndarray, "n"], Int[np.ndarray, "n"]]:
         """Known items and their times, in order of time; where no event has one, as of now, a day between events."""
         lacking = [item for item, moment in history if moment is None]
         if 0 < len(lacking) < len(history):
@@ -316,7 +312,7 @@ class ServedModel:
         return items, times
 
 
-def given_history(asked: RecommendRequest) -> list[tuple[int | str, float | None]] | None:
+def given_history(asked: RecommendRequest) -> Past | None:
     """The history that a request brings; None where it brings none."""
     if asked.history is None:
         return None

@@ -3,37 +3,255 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Literal
 
 from fastapi import FastAPI
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict
 from pydantic.json_schema import models_json_schema
 
-from fullrank.serving import answer_forms as forms
 from fullrank.serving import messages
 from fullrank.serving.keys import scope_of
+from fullrank.serving.messages import JsonObject
+
+ItemId = int | str
+Band = Literal["head", "middle", "tail"]
+
+
+class Form(BaseModel):
+    """Base of every form. A later release may add members, so a client passes over those that it does not know."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+
+class Like(Form):
+    item: ItemId
+    title: str | None
+    similarity: float
+
+
+class Place(Form):
+    """One place of a list."""
+
+    item: ItemId
+    score: float
+    title: str | None = None
+    """With `titles` or `explain`, as are the two that follow."""
+    popularity: Band | None = None
+    """Which third of the training events it belongs to, the most popular items first."""
+    because: list[Like] | None = None
+    """With `explain`: events of the history that it is like."""
+
+
+class Attended(Form):
+    item: ItemId
+    title: str | None
+    shares: list[float]
+    """Layer by layer, the share of attention that this event got."""
+
+
+class RecommendAnswer(Form):
+    """A list, best first."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "request_id": "1305ef6c1a-6", "version": "sasrec", "source": "model", "ranked": False,
+                    "items": [{"item": "B004ZT0SSG", "score": 12.2}],
+                }
+            ]
+        }
+    )  # fmt: skip
+    request_id: str
+    version: str
+    """The version that answered."""
+    source: Literal["model", "popular"]
+    """`popular` where the history holds no item that the model knows: scores are then counts of training events."""
+    ranked: bool
+    """Whether the ranker put the list in order, and scores are its own (the source `ranker` of a cascade's frames)."""
+    items: list[Place]
+    steps: int | None = None
+    """Steps that a reasoner took, where it stops by itself."""
+    untimed: bool | None = None
+    """True where the model reads times and the history had none: it was taken as of now, a day between events."""
+    attention: list[Attended] | None = None
+    """With `explain`: the last events of the history and the attention that each got."""
+
+
+class Mistake(Form):
+    pointer: str | None = None
+    """JSON pointer into the body."""
+    parameter: str | None = None
+    detail: str
+
+
+class Problem(Form):
+    """An error (RFC 9457). A program goes by `code`."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    code: str
+    request_id: str | None
+    errors: list[Mistake] | None = None
+
+
+class BatchAnswer(Form):
+    answers: list[RecommendAnswer | Problem]
+    """In the order of the requests."""
+
+
+class PredictAnswer(Form):
+    """Click probabilities."""
+
+    request_id: str
+    version: str
+    """The version that answered."""
+    probabilities: list[float]
+    """In the order of the rows."""
+
+
+class EventsAnswer(Form):
+    stored: int
+    duplicates: int
+    """Events that were known already."""
+    unknown_items: list[ItemId]
+    """Items that the version which answers does not have; their events are stored all the same."""
+
+
+class PastAnswer(Form):
+    item: ItemId
+    time: float
+    title: str | None
+
+
+class HistoryAnswer(Form):
+    user: str
+    events: list[PastAnswer]
+    """Oldest first."""
+
+
+class UserAnswer(Form):
+    user: str
+    features: JsonObject
+
+
+class ForgottenAnswer(Form):
+    user: str
+    events: int
+    """Events that were deleted."""
+    features: bool
+    """Whether there were features."""
+    answers: int
+    """Logged answers that were deleted."""
+
+
+class ItemAnswer(Form):
+    item: ItemId
+    title: str | None
+    popularity: Band
+    shown: bool
+    """False where it is retired or expired."""
+    columns: JsonObject
+
+
+class FoundItems(Form):
+    items: list[ItemAnswer]
+
+
+class SimilarAnswer(Form):
+    item: ItemId
+    version: str
+    items: list[Place]
+
+
+class TakenItem(Form):
+    item: ItemId
+    new: bool
+    origin: str
+    """What its vector was made of: `trained`, or one of `like`, `features`, `title`."""
+    neighbours: list[ItemId]
+    """The items that its first vector was made from."""
+    note: str | None = None
+    """What to know of it, such as that a model of counts has none of it."""
+
+    model_config = ConfigDict(alias_generator=lambda name: "from" if name == "origin" else name)
+
+
+class TakenItems(Form):
+    items: list[TakenItem]
+
+
+class Alive(Form):
+    status: Literal["ok"]
+
+
+class Ready(Form):
+    status: Literal["ok", "degraded", "starting"]
+    problems: list[str] | None = None
+    version: str | None = None
+    items: int | None = None
+    store: str | None = None
+    """What survives once an event was acknowledged."""
+    columns: int | None = None
+    """Columns that a ranking model reads."""
+
+
+class Version(Form):
+    name: str
+    state: str
+    share: float
+    open: bool
+    reason: str
+    verdict: JsonObject | None
+
+
+class VersionsAnswer(Form):
+    active: str
+    split: dict[str, float]
+    previous: dict[str, float] | None
+    watching: bool
+    auto_activate: bool
+    checking: str | None
+    detail: str | None
+    versions: list[Version]
+
+
+class Card(Form):
+    """Sizes, what the version can be asked, and its figures."""
+
+    version: str | None
+    recipe: str
+    parameters: int
+    items: int | None = None
+    """Of a recommender, as is `has_ranker`."""
+    has_ranker: bool | None = None
+
+    model_config = ConfigDict(extra="allow")
+
 
 REFERENCE = "#/components/schemas/{model}"
 ANSWERS: dict[tuple[str, str], type[BaseModel]] = {
-    ("post", "/v1/recommend"): forms.RecommendAnswer,
-    ("post", "/v1/recommend:batch"): forms.BatchAnswer,
-    ("post", "/v1/predict"): forms.PredictAnswer,
-    ("post", "/v1/events"): forms.EventsAnswer,
-    ("get", "/v1/users/{user}/history"): forms.HistoryAnswer,
-    ("put", "/v1/users/{user}"): forms.UserAnswer,
-    ("delete", "/v1/users/{user}"): forms.ForgottenAnswer,
-    ("get", "/v1/items"): forms.FoundItems,
-    ("post", "/v1/items"): forms.TakenItems,
-    ("get", "/v1/items/{item}"): forms.ItemAnswer,
-    ("get", "/v1/items/{item}/similar"): forms.SimilarAnswer,
-    ("get", "/v1/model"): forms.Card,
-    ("get", "/v1/versions"): forms.VersionsAnswer,
-    ("post", "/v1/versions/check"): forms.VersionsAnswer,
-    ("post", "/v1/versions/rollback"): forms.VersionsAnswer,
-    ("put", "/v1/versions/split"): forms.VersionsAnswer,
-    ("post", "/v1/versions/{name}/activate"): forms.VersionsAnswer,
-    ("get", "/healthz"): forms.Alive,
-    ("get", "/readyz"): forms.Ready,
+    ("post", "/v1/recommend"): RecommendAnswer,
+    ("post", "/v1/recommend:batch"): BatchAnswer,
+    ("post", "/v1/predict"): PredictAnswer,
+    ("post", "/v1/events"): EventsAnswer,
+    ("get", "/v1/users/{user}/history"): HistoryAnswer,
+    ("put", "/v1/users/{user}"): UserAnswer,
+    ("delete", "/v1/users/{user}"): ForgottenAnswer,
+    ("get", "/v1/items"): FoundItems,
+    ("post", "/v1/items"): TakenItems,
+    ("get", "/v1/items/{item}"): ItemAnswer,
+    ("get", "/v1/items/{item}/similar"): SimilarAnswer,
+    ("get", "/v1/model"): Card,
+    ("get", "/v1/versions"): VersionsAnswer,
+    ("post", "/v1/versions/check"): VersionsAnswer,
+    ("post", "/v1/versions/rollback"): VersionsAnswer,
+    ("put", "/v1/versions/split"): VersionsAnswer,
+    ("post", "/v1/versions/{name}/activate"): VersionsAnswer,
+    ("get", "/healthz"): Alive,
+    ("get", "/readyz"): Ready,
 }
 """(method, path) -> the form of its answer."""
 
@@ -42,7 +260,7 @@ def describe(app: FastAPI) -> None:
     """Have the app answer `/openapi.json` with the whole document; made when it is first asked for."""
     made = app.openapi
 
-    def document() -> dict[str, Any]:
+    def document() -> JsonObject:
         if app.openapi_schema is None:
             app.openapi_schema = completed(made(), app.state.service.body_schemas())
         return app.openapi_schema
@@ -50,7 +268,7 @@ def describe(app: FastAPI) -> None:
     app.openapi = document  # type: ignore[method-assign]
 
 
-def completed(document: dict[str, Any], bodies: dict[str, Any]) -> dict[str, Any]:
+def completed(document: JsonObject, bodies: JsonObject) -> JsonObject:
     """FastAPI's document with what it cannot know: bodies that routes read themselves, answers, errors, keys.
 
     `bodies` are schemas that bodies refer to and that follow from the run.
@@ -58,7 +276,7 @@ def completed(document: dict[str, Any], bodies: dict[str, Any]) -> dict[str, Any
     routes = [(method, path) for path, operations in document["paths"].items() for method in operations]
     named = {name for name in vars(messages) if f'"{REFERENCE.format(model=name)}"' in json.dumps(document["paths"])}
     asked: list[type[BaseModel]] = [getattr(messages, name) for name in sorted(named)]
-    kinds: list[type[BaseModel]] = [*asked, *(ANSWERS[route] for route in routes if route in ANSWERS), forms.Problem]
+    kinds: list[type[BaseModel]] = [*asked, *(ANSWERS[route] for route in routes if route in ANSWERS), Problem]
     _, schemas = models_json_schema([(kind, "validation") for kind in dict.fromkeys(kinds)], ref_template=REFERENCE)
     document["components"] = {
         "schemas": schemas["$defs"] | bodies,
@@ -77,11 +295,9 @@ def completed(document: dict[str, Any], bodies: dict[str, Any]) -> dict[str, Any
     return document
 
 
-def _answer(form: type[BaseModel] | None) -> dict[str, Any]:
+def _answer(form: type[BaseModel] | None) -> JsonObject:
     if form is None:
         return {"description": "Text.", "content": {"text/plain": {"schema": {"type": "string"}}}}
     schema = {"$ref": REFERENCE.format(model=form.__name__)}
-    told = (
-        (form.__doc__ or "").splitlines()[0] if form.__doc__ and form.__doc__ != forms.Form.__doc__ else "The answer."
-    )
+    told = (form.__doc__ or "").splitlines()[0] if form.__doc__ and form.__doc__ != Form.__doc__ else "The answer."
     return {"description": told, "content": {"application/json": {"schema": schema}}}

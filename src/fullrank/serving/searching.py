@@ -36,6 +36,8 @@ from fullrank.serving.vector_index import IndexSettings, VectorIndex, is_index
 if TYPE_CHECKING:
     from fullrank.serving.export.session import ExportedModel
 
+Rows = Sequence[Int[np.ndarray, "_"]]
+"""A row of each history, or of each request."""
 Masks = Sequence[Bool[np.ndarray, "V"] | None]
 Found = tuple[Float[np.ndarray, "B k"], Int[np.ndarray, "B k"], Int[np.ndarray, "B"] | None]
 """Scores and item numbers, best first, with -inf and -1 in empty places; and the steps that a reasoner took."""
@@ -105,10 +107,10 @@ class Finder:
 
     def __call__(
         self,
-        items: Sequence[Int[np.ndarray, "_"]],
-        times: Sequence[Int[np.ndarray, "_"]] | None,
+        items: Rows,
+        times: Rows | None,
         k: int,
-        hidden: Sequence[Int[np.ndarray, "_"]],
+        hidden: Rows,
         masks: Masks,
         barred: Bool[np.ndarray, "V"] | None,
         budget: Budget,
@@ -135,9 +137,7 @@ class Finder:
         )  # fmt: skip
         return found.scores, found.ids, found.steps
 
-    def _vectors(
-        self, items: Sequence[Int[np.ndarray, "_"]], times: Sequence[Int[np.ndarray, "_"]] | None
-    ) -> torch.Tensor:
+    def _vectors(self, items: Rows, times: Rows | None) -> torch.Tensor:
         """[B, D] what is searched with."""
         model = self.predictor.model
         if self.fast is not None:
@@ -168,10 +168,10 @@ def _graph(run: Run, settings: ServeSettings) -> ExportedModel | None:
 def _by_graph(
     graph: ExportedModel,
     size: int,
-    items: Sequence[Int[np.ndarray, "_"]],
-    times: Sequence[Int[np.ndarray, "_"]] | None,
+    items: Rows,
+    times: Rows | None,
     k: int,
-    hidden: Sequence[Int[np.ndarray, "_"]],
+    hidden: Rows,
 ) -> Found | None:
     """What the graph finds; None where it cannot: longer lists, items that were added, seen items that may be shown."""
     if k > graph.k or size != graph.num_items:
@@ -244,16 +244,16 @@ def _no_vectors(predictor: Predictor) -> UserError:
 
 
 def _histories(
-    items: Sequence[Int[np.ndarray, "_"]], times: Sequence[Int[np.ndarray, "_"]] | None
+    items: Rows, times: Rows | None
 ) -> Histories:  # fmt: skip
     return Histories(_jagged(items), None if times is None else np.concatenate(times))
 
 
-def _jagged(rows: Sequence[Int[np.ndarray, "_"]]) -> Jagged:
+def _jagged(rows: Rows) -> Jagged:
     return Jagged.from_lengths(np.concatenate(rows), np.array([len(row) for row in rows], np.int64))
 
 
-def _filters(hidden: Sequence[Int[np.ndarray, "_"]], masks: Masks, barred: Bool[np.ndarray, "V"] | None) -> Filters:
+def _filters(hidden: Rows, masks: Masks, barred: Bool[np.ndarray, "V"] | None) -> Filters:
     """Rows with one mask are one group."""
     excluded = _jagged(hidden)
     groups: dict[int, tuple[list[int], np.ndarray]] = {}

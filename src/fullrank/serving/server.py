@@ -16,9 +16,9 @@ import uvicorn
 from fullrank.core.errors import UserError
 from fullrank.serving.app import ENVIRONMENT, SERVICES, build_app
 from fullrank.serving.base import problem_of
-from fullrank.serving.failures import quiet_failure, told_failure
 from fullrank.serving.keys import Keys
 from fullrank.serving.limits import check_exposure
+from fullrank.serving.processes import Processes, quiet_failure, told_failure
 from fullrank.serving.protocol import BoundedProtocol
 from fullrank.serving.settings import ServeSettings
 from fullrank.serving.telemetry import metrics_folder
@@ -29,7 +29,7 @@ DRAIN = 20
 
 def run_server(settings: ServeSettings, say: Callable[[str], None]) -> None:
     """Serve until SIGINT or SIGTERM. Raises `UserError` where the service cannot start."""
-    keys = None if settings.keys is None else Keys.open(settings.keys)
+    keys = None if settings.keys is None else Keys(settings.keys)
     check_exposure(settings.host, keys)
     options = uvicorn_options(settings)
     if settings.workers > 1:
@@ -46,8 +46,6 @@ def run_server(settings: ServeSettings, say: Callable[[str], None]) -> None:
         say, f"serving {settings.run} at http://{shown}:{port} (page: /, API: /openapi.json); stop with Ctrl-C"
     )
     if settings.workers > 1:
-        from fullrank.serving.processes import Processes
-
         with metrics_folder(settings.workers), told_failure() as failure:
             processes = Processes(config, socket, started)
             processes.run()
@@ -69,7 +67,7 @@ def uvicorn_options(settings: ServeSettings) -> dict[str, Any]:
 
 def check_service(settings: ServeSettings) -> dict[str, Any]:
     """Open everything, answer one request, and close again: what would be served."""
-    check_exposure(settings.host, None if settings.keys is None else Keys.open(settings.keys))
+    check_exposure(settings.host, None if settings.keys is None else Keys(settings.keys))
 
     async def once() -> dict[str, Any]:
         service_type, _ = SERVICES[problem_of(settings)]

@@ -17,9 +17,8 @@ from fullrank.core.errors import UserError
 from fullrank.core.log import logger
 from fullrank.serving.answers import AnswerLog, LoggedAnswer
 from fullrank.serving.base import BaseService
-from fullrank.serving.bodies import add_reasons, listed
 from fullrank.serving.card import model_card, sample_histories
-from fullrank.serving.messages import EventsRequest, ItemsRequest, RecommendRequest, UserRequest
+from fullrank.serving.messages import EventsRequest, ItemsRequest, JsonObject, RecommendRequest, UserRequest
 from fullrank.serving.model import ServedModel, given_history
 from fullrank.serving.requests import Answer, Ask, check_most
 from fullrank.serving.settings import ServeSettings
@@ -48,13 +47,13 @@ class Service(BaseService[ServedModel]):
         """What was said of items, by id; replaced and never changed, so that threads may read it."""
         self._changing = asyncio.Lock()
 
-    async def check(self) -> dict[str, Any]:
+    async def check(self) -> JsonObject:
         answer = await self.recommend(RecommendRequest(history=[], k=1))
         return {"version": answer["version"], "items": self.model.items.catalog.size, "store": self.store.promise}
 
     # -- lists
 
-    async def recommend(self, asked: RecommendRequest, request_id: str | None = None) -> dict[str, Any]:
+    async def recommend(self, asked: RecommendRequest, request_id: str | None = None) -> JsonObject:
         """The body of an answer. Raises `UserError` for what cannot be answered."""
         user = None if asked.user is None else str(asked.user)
         model = self.versions.for_user(user) if asked.version is None else self.versions.named(asked.version)
@@ -76,7 +75,7 @@ class Service(BaseService[ServedModel]):
             answer: Answer = await self.batcher.submit(model.answer, ask, model.group(ask))
         return self._body(model, asked, ask, answer, request_id or token_hex(8))
 
-    async def similar(self, item: str, k: int) -> dict[str, Any]:
+    async def similar(self, item: str, k: int) -> JsonObject:
         """Items most like one."""
         model = self.model
         check_most("k", k, self.settings.k_most)
@@ -86,7 +85,7 @@ class Service(BaseService[ServedModel]):
 
     # -- users
 
-    async def add_events(self, asked: EventsRequest) -> dict[str, Any]:
+    async def add_events(self, asked: EventsRequest) -> JsonObject:
         """Store events; they are kept as the store promises when this returns."""
         model = self.model
         check_most("events", len(asked.events), self.settings.batch_most)
@@ -112,7 +111,7 @@ class Service(BaseService[ServedModel]):
             "stored": stored, "duplicates": len(new) - stored, "unknown_items": list(dict.fromkeys(strange))
         }  # fmt: skip
 
-    async def put_user(self, user: str, asked: UserRequest) -> dict[str, Any]:
+    async def put_user(self, user: str, asked: UserRequest) -> JsonObject:
         """Keep what the ranker reads of a user, in place of what was put before."""
         ranker = self.model.state.ranker
         if ranker is not None:
@@ -120,14 +119,14 @@ class Service(BaseService[ServedModel]):
         await self._stored(self.store.put_user(user, asked.features))
         return {"user": user, "features": asked.features}
 
-    async def history(self, user: str, limit: int) -> dict[str, Any]:
+    async def history(self, user: str, limit: int) -> JsonObject:
         """A user's last events, oldest first."""
         check_most("limit", limit, self.settings.history_most)
         events, title = await self._stored(self.store.history(user, limit)), self.model.title
         told = [{"item": one.item, "time": one.time, "title": title(one.item)} for one in events]
         return {"user": user, "events": told}
 
-    async def delete_user(self, user: str) -> dict[str, Any]:
+    async def delete_user(self, user: str) -> JsonObject:
         """Forget a user: events, features, logged answers."""
         gone = await self._stored(self.store.delete_user(user))
         answers = 0 if self.log is None else await asyncio.to_thread(self.log.forget, user)
@@ -135,18 +134,18 @@ class Service(BaseService[ServedModel]):
 
     # -- items
 
-    async def search_items(self, query: str, limit: int) -> dict[str, Any]:
+    async def search_items(self, query: str, limit: int) -> JsonObject:
         """Items by words of their title."""
         model = self.model
         found = await asyncio.to_thread(model.items.search, query, limit)
         return {"items": [model.described(int(number)) for number in found]}
 
-    def item(self, item: str) -> dict[str, Any]:
+    def item(self, item: str) -> JsonObject:
         """What is known of one item."""
         model = self.model
         return model.described(model.number(item))
 
-    async def put_items(self, asked: ItemsRequest) -> dict[str, Any]:
+    async def put_items(self, asked: ItemsRequest) -> JsonObject:
         """Add and change items: they hold here when this returns, and in every process within a second.
 
         Raises `UserError` for a change that the version which answers cannot take in; then none is made.
@@ -205,19 +204,19 @@ class Service(BaseService[ServedModel]):
         if self.log is not None:
             await asyncio.to_thread(self.log.close)
 
-    def _served(self) -> dict[str, Any]:
+    def _served(self) -> JsonObject:
         return {"items": self.model.items.size, "store": self.store.promise}
 
     def _count(self) -> None:
         live = self.model.items.at(time.time())
         self.telemetry.items(int((~live.barred).sum()), int(live.barred.sum()))
 
-    def _card(self, model: ServedModel) -> dict[str, Any]:
+    def _card(self, model: ServedModel) -> JsonObject:
         ranker = None if model.state.ranker is None else model.state.ranker.run
         histories = sample_histories(model.run)
         return model_card(model.run, model.predictor, histories=histories, ranker=ranker, name=model.name)
 
-    def _changing_card(self, model: ServedModel) -> dict[str, Any]:
+    def _changing_card(self, model: ServedModel) -> JsonObject:
         return {"search": model.state.finder.described(), "filters": model.items.filterable}
 
     async def _take_in(self) -> None:
@@ -239,9 +238,9 @@ class Service(BaseService[ServedModel]):
             self.items = {**self.items, **fresh}
         self._sequence = max([self._sequence, *(one.sequence for one in documents)])
 
-    def _merged(self, model: ServedModel, asked: ItemsRequest) -> dict[str, dict[str, Any]]:
+    def _merged(self, model: ServedModel, asked: ItemsRequest) -> dict[str, JsonObject]:
         """The documents of the items of a request: what was said of each before, and what it says."""
-        bodies: dict[str, dict[str, Any]] = {}
+        bodies: dict[str, JsonObject] = {}
         for one in asked.items:
             item = model.numbers.typed(one.id)
             key = str(item)
@@ -254,9 +253,9 @@ class Service(BaseService[ServedModel]):
 
     def _body(
         self, model: ServedModel, asked: RecommendRequest, ask: Ask, answer: Answer, request_id: str
-    ) -> dict[str, Any]:
+    ) -> JsonObject:
         items = listed(model, answer, titles=asked.titles or asked.explain)
-        body: dict[str, Any] = {
+        body: JsonObject = {
             "request_id": request_id, "version": model.name, "source": answer.source, "ranked": answer.ranked,
             "items": items,
         }  # fmt: skip
@@ -286,3 +285,33 @@ async def _prepare_mask(model: ServedModel, filters: Mapping[str, Any]) -> None:
 
 def _event_id(user: str, item: int | str, moment: float) -> str:
     return sha256(f"{user}\0{item}\0{moment!r}".encode()).hexdigest()[:32]
+
+
+def listed(model: ServedModel, answer: Answer, *, titles: bool) -> list[JsonObject]:
+    """The places of a list, best first."""
+    ids = model.items.ids
+    if not titles:
+        return [{"item": ids[one], "score": score} for one, score in zip(answer.ids, answer.scores, strict=True)]
+    return [{**named(model, one), "score": score} for one, score in zip(answer.ids, answer.scores, strict=True)]
+
+
+def named(model: ServedModel, number: int) -> JsonObject:
+    """An item with its title and its band of popularity."""
+    items = model.items
+    title = None if items.titles is None else items.titles[number]
+    return {"item": items.ids[number], "title": title, "popularity": items.bands[number]}
+
+
+def add_reasons(model: ServedModel, ask: Ask, answer: Answer, body: JsonObject) -> None:
+    """Put into a body why: the events of the history that each item is like, and the attention that each event got."""
+
+    def of(number: int) -> JsonObject:
+        return {name: value for name, value in named(model, number).items() if name != "popularity"}
+
+    if answer.because is not None:
+        for one, events in zip(body["items"], answer.because, strict=True):
+            one["because"] = [{**of(event), "similarity": likeness} for event, likeness in events]
+    if answer.attention is not None:
+        shares = list(zip(*answer.attention, strict=True))
+        read = ask.items[len(ask.items) - len(shares) :].tolist()
+        body["attention"] = [{**of(item), "shares": list(own)} for item, own in zip(read, shares, strict=True)]

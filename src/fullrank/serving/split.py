@@ -1,6 +1,6 @@
-"""Split of users between versions: a pure function of the user's id, the salt and the shares.
+"""Split of users between versions: a pure function of the user's id and the shares.
 
-Weighted rendezvous hashing: every version draws a number from (salt, version, user), and the one with the largest
+Weighted rendezvous hashing: every version draws a number from (version, user), and the one with the largest
 share / -ln(number) has the user. A version gets its share of users, and when shares change nobody moves who need not:
 from 90 : 10 to 80 : 20 a ninth of the first version's users go to the second, and none back.
 """
@@ -13,10 +13,6 @@ import random
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
-
-from fullrank.core.errors import UserError, brief
-
-MOST_VERSIONS = 16
 
 
 @dataclass(frozen=True)
@@ -71,12 +67,11 @@ class ActiveVersions:
 class Split:
     """Versions and their shares, in one object that is replaced whole."""
 
-    def __init__(self, shares: Mapping[str, float], salt: str = ""):
+    def __init__(self, shares: Mapping[str, float]):
         self.shares = {name: share for name, share in shares.items() if share > 0}
-        self.salt = salt
         self.only = next(iter(self.shares)) if len(self.shares) == 1 else None
         self._drawn = [
-            (name, share, hashlib.blake2b(f"{salt}\0{name}\0".encode(), digest_size=8))
+            (name, share, hashlib.blake2b(f"\0{name}\0".encode(), digest_size=8))
             for name, share in sorted(self.shares.items())
         ]
 
@@ -96,17 +91,3 @@ class Split:
             if score > best:
                 best, found = score, name
         return found
-
-
-def check_shares(given: Any) -> dict[str, float]:
-    """Shares as they come in a request, scaled to sum 1. Raises `UserError` for what is no split."""
-    shares = dict(given) if isinstance(given, Mapping) else {}
-    sound = all(type(share) in (int, float) and 0 <= share <= 1e9 for share in shares.values())
-    total = float(sum(shares.values())) if sound and all(isinstance(name, str) for name in shares) else 0.0
-    if total <= 0 or len(shares) > MOST_VERSIONS:
-        raise UserError(
-            f"split={brief(given)}: give each of 1 to {MOST_VERSIONS} versions a number of at least 0, one of them "
-            'above 0, such as {"may": 0.9, "june": 0.1}',
-            code="not-a-split",
-        )
-    return {name: share / total for name, share in given.items() if share > 0}

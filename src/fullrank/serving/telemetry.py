@@ -81,11 +81,11 @@ class Telemetry:
         self._rows = counter("rows", "Rows of which click probabilities were given.")
         self._items = gauge("items", "Items of the catalogue, by state (live or retired).", "state", many="livemax")
         self._active = gauge("version_share", "Share of users that a version answers.", "version", many="livemax")
-        self._swaps = counter("version_swaps", "Changes of the versions that answer, by result.", "result")
+        self._swaps = counter("version_swaps", "Changes of the versions that answer, or of their shares.")
         # a Gauge, since Info does not count in several processes
         gauge("info", "1; the version of fullrank is a label.", "version", many="livemax").labels(__version__).set(1)
         self._by_request: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
-        self._versions = set[str]()
+        self._shares: Mapping[str, float] = {}
 
     def request(self, route: str, method: str, status: int, seconds: float) -> None:
         """Count a request that has ended. `route` is the template (`/v1/items/{id}`): its values are too many."""
@@ -132,15 +132,13 @@ class Telemetry:
 
     def versions(self, shares: Mapping[str, float]) -> None:
         """Say which versions answer, and which share of users each."""
-        for name in self._versions - shares.keys():
+        if self._shares and self._shares != shares:
+            self._swaps.inc()
+        for name in self._shares.keys() - shares.keys():
             self._active.labels(name).set(0)  # a label cannot be taken back where several processes count
         for name, share in shares.items():
             self._active.labels(name).set(share)
-        self._versions |= shares.keys()
-
-    def swap(self, result: str) -> None:
-        """Count a version that was activated, refused or rolled_back."""
-        self._swaps.labels(result).inc()
+        self._shares = dict(shares)
 
     def rendered(self) -> tuple[bytes, str]:
         """The text of `/metrics` and its content type. With several processes it reads files: call it on a thread."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import os
-import time
 from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from typing import Any
@@ -27,9 +26,9 @@ class Tracing:
     """Spans, by the tracer of a provider. `Tracing.open` says whether there is one."""
 
     def __init__(self, provider: Any, *, own: bool = False):
-        from opentelemetry import context, propagate, trace
+        from opentelemetry import propagate, trace
 
-        self._trace, self._context, self._propagate = trace, context, propagate
+        self._trace, self._propagate = trace, propagate
         self._provider = provider if own else None
         self._tracer = provider.get_tracer("fullrank.serving")
 
@@ -78,18 +77,6 @@ class Tracing:
         """A span around a block, such as a call of the store."""
         with self._tracer.start_as_current_span(name, attributes=attributes) as span:
             yield span
-
-    def current(self) -> Any:
-        """Where spans of this request hang, for `record` on another thread."""
-        return self._context.get_current()
-
-    def record(self, name: str, parent: Any, began: float, ended: float, **attributes: Any) -> None:
-        """A span of the past, between two moments of `time.perf_counter()`: of the queue, and of the model."""
-        shift = time.time() - time.perf_counter()
-        span = self._tracer.start_span(
-            name, context=parent, attributes=attributes, start_time=int((began + shift) * 1e9)
-        )
-        span.end(end_time=int((ended + shift) * 1e9))
 
     def close(self) -> None:
         """Send what waits, where the exporter is this service's own."""

@@ -29,11 +29,12 @@ from typing import Any, Generic, TypeVar
 from fullrank.core.errors import UserError, unknown
 from fullrank.core.log import logger
 from fullrank.serving.canary import RunOnModel, Verdict, here
+from fullrank.serving.messages import JsonObject
 from fullrank.serving.problems import without_places
-from fullrank.serving.split import ActiveVersions, Share, Split, check_shares
+from fullrank.serving.split import ActiveVersions, Share, Split
 from fullrank.serving.stores import Document, HistoryStore, StoreUnavailable
 from fullrank.serving.version_folders import VersionFolder
-from fullrank.serving.watching import ACTIVE, KIND, VERDICT, OpenVersions, Watched, Watcher
+from fullrank.serving.watching import ACTIVE, KIND, VERDICT, Watched, Watcher
 
 log = logger(__name__)
 
@@ -44,7 +45,7 @@ WARM_UP = 4
 M = TypeVar("M")
 
 
-def _told(verdict: Verdict) -> dict[str, Any]:
+def _told(verdict: Verdict) -> JsonObject:
     """A verdict for whoever asks over HTTP: without folders of this machine."""
     told = verdict.dump()
     told["checks"] = [{**check, "detail": without_places(check["detail"])} for check in told["checks"]]
@@ -59,7 +60,7 @@ class _Routing(Generic[M]):
         self.split = Split(state.shares)
 
 
-class Versions(OpenVersions, Generic[M]):
+class Versions(Generic[M]):
     """The versions of one process. `for_user`, `named`, `active` and `describe` are for any thread; what is awaited and
     `follow` are for the event loop that `start` ran on; all else is for the versions' own thread.
     """
@@ -81,8 +82,10 @@ class Versions(OpenVersions, Generic[M]):
         """
         self._opener, self._keep, self._poll = opener, keep, poll
         self._run, self._adopt, self._changed = run, adopt, changed
-        self.documents = {}
-        self.opened_at = {}
+        self.documents: dict[str, JsonObject] = {}
+        """Key -> body of the documents of this kind, as this process knows them."""
+        self.opened_at: dict[tuple[str, str], float] = {}
+        """When the manifests of opened runs came to their place."""
         self.detail: str | None = None
         """What is not as it should be, for readyz; None where all is well."""
         self.watcher = Watcher(self, watched, run)
@@ -95,6 +98,7 @@ class Versions(OpenVersions, Generic[M]):
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
         self._loop: asyncio.AbstractEventLoop
+        self.store: HistoryStore
 
     async def begin(self, documents: Sequence[Document]) -> None:
         """Open what answered last, as the store's `documents` say, or the base; nothing is written.
@@ -159,7 +163,7 @@ class Versions(OpenVersions, Generic[M]):
         """Which versions answer."""
         return self._current.state
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> JsonObject:
         """Plain data for GET /v1/versions."""
         state, watcher = self.state, self.watcher
         return {
@@ -170,7 +174,7 @@ class Versions(OpenVersions, Generic[M]):
             "versions": [self._described(folder, state) for _, folder in sorted(dict(watcher.listing).items())],
         }  # fmt: skip
 
-    def _described(self, folder: VersionFolder, state: ActiveVersions) -> dict[str, Any]:
+    def _described(self, folder: VersionFolder, state: ActiveVersions) -> JsonObject:
         verdict = self.watcher.verdict(folder)
         if folder.name in state.shares:
             word = "serving"
@@ -189,17 +193,12 @@ class Versions(OpenVersions, Generic[M]):
 
     # -- what an administrator asks, on the event loop
 
-    async def activate(self, name: str, *, force: bool = False) -> Verdict | None:
-        """Let one version answer everybody, after its check; None where it is open already, so that it was checked.
+    async def activate(self, name: str) -> None:
+        """Let one version answer everybody, after its check where it is not open.
 
-        Raises `UserError`: `unknown-version`, `version-not-whole`, and `version-refused` unless `force` is given.
+        Raises `UserError`: `unknown-version`, `version-not-whole`, `version-refused`.
         """
-        folder = await asyncio.to_thread(self.watcher.whole, name)
-        share, verdict = Share(name, folder.manifest, 1.0), None
-        if not self._may_answer(share):
-            verdict = await self._checked(folder, force=force)
-        await self._change_and_wait((share,), {} if verdict is None else {VERDICT + name: verdict.dump()})
-        return verdict
+        await self.set_split({name: 1.0})
 
     async def rollback(self) -> None:
         """Let those answer that did before. They are open still, so this takes milliseconds.
@@ -216,17 +215,17 @@ class Versions(OpenVersions, Generic[M]):
     async def set_split(self, shares: Mapping[str, float]) -> None:
         """Divide users between versions, by shares that are scaled to 1; those that are not open are checked first.
 
-        Raises `UserError` for unknown or refused versions and for what is no split.
+        Each share is above 0. Raises `UserError` for unknown or refused versions.
         """
-        split, verdicts = [], {}
-        for name, share in check_shares(shares).items():
+        split, verdicts, total = [], {}, sum(shares.values())
+        for name, share in shares.items():
             folder = await asyncio.to_thread(self.watcher.whole, name)
-            split.append(Share(name, folder.manifest, share))
+            split.append(Share(name, folder.manifest, share / total))
             if not self._may_answer(split[-1]):
                 verdicts[VERDICT + name] = (await self._checked(folder)).dump()
         await self._change_and_wait(tuple(split), verdicts)
 
-    async def check_now(self) -> dict[str, Any]:
+    async def check_now(self) -> JsonObject:
         """Look at the watched folder at once; what `describe` says then. Raises `UserError` where none is watched."""
         if self.watcher.folder is None:
             raise UserError("no folder is watched: start the service with --watch DIR", code="nothing-watched")
@@ -244,9 +243,9 @@ class Versions(OpenVersions, Generic[M]):
             self._wanted, self._retry_at = state, 0.0
             self._commands.put(lambda: None)  # wakes the thread, which opens what is wanted
 
-    async def _checked(self, folder: VersionFolder, *, force: bool = False) -> Verdict:
+    async def _checked(self, folder: VersionFolder) -> Verdict:
         verdict: Verdict = await self._in_thread(partial(self.watcher.check, folder))
-        if not verdict.ok and not force:
+        if not verdict.ok:
             await self.store.put_documents(KIND, {VERDICT + folder.name: verdict.dump()})
             raise UserError(f"the version {folder.name!r} was refused: {verdict.reason}", code="version-refused")
         return verdict

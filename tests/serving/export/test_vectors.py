@@ -8,8 +8,8 @@ import pytest
 
 import fullrank as fr
 from fullrank.cli import main
+from fullrank.serving.export.make import index_ids
 from fullrank.serving.export.session import ExportedModel
-from fullrank.serving.export.vectors import index_ids
 from refusals import refused
 from tests.serving.export.exporting import ITEMS, made_run
 

@@ -40,9 +40,9 @@ Answer = Callable[[Mapping[str, np.ndarray]], Sequence[np.ndarray]]
 """Inputs by name -> outputs in order."""
 
 
-def history_batches(catalog: Catalog, most: int, length: int | None = None, seed: int = 0) -> list[Arrays]:
+def history_batches(catalog: Catalog, most: int, length: int | None = None) -> list[Arrays]:
     """Inputs of the graph of a model that reads `most` events, padded to `length` where that is fixed."""
-    draw = np.random.default_rng(seed)
+    draw = np.random.default_rng(0)
     counts = np.asarray(catalog.popularity, np.float64).clip(1.0)
     shares = counts / counts.sum()
     found = []
@@ -106,14 +106,12 @@ def _true_scores(
     return found
 
 
-def impression_batches(
-    fields: Sequence[FieldInfo], equally_long: Sequence[Sequence[int]] = (), seed: int = 0
-) -> list[Arrays]:
+def impression_batches(fields: Sequence[FieldInfo], equally_long: Sequence[Sequence[int]] = ()) -> list[Arrays]:
     """Inputs of a ranking model's graph: ids evenly from each vocabulary, a tenth of the numbers missing.
 
     Bags whose numbers stand together in `equally_long` are equally long.
     """
-    draw = np.random.default_rng(seed)
+    draw = np.random.default_rng(0)
     categorical, numeric, bags = (of_kind(tuple(fields), *kinds) for kinds in KINDS)
     found = []
     for rows in ROWS:

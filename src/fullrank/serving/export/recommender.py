@@ -137,7 +137,8 @@ class RecommenderGraph(nn.Module):
 def recommender_graph(model: Any, k: int, *, hide_seen: bool, budget: Budget) -> Graph:
     """The graph of a trained recommender, which keeps parts of `model`: give one that nobody else uses.
 
-    `k` is cut to the catalogue. Of a reasoner the graph takes the steps of `budget`, without adaptive stopping.
+    `k` is cut to the catalogue. Of a reasoner the graph takes the steps of `budget`, which has no adaptive
+    stopping (`make._fixed`).
     Raises `UserError` for a recommender without gradient descent, which has no graph.
     """
     if not isinstance(model, RecommenderModel):
@@ -152,8 +153,7 @@ def recommender_graph(model: Any, k: int, *, hide_seen: bool, budget: Budget) ->
             "itself (`fullrank serve RUN`), or export a recipe that predicts all codes at once (rpg, fair)",
             code="not-exportable",
         )
-    fixed = budget.model_copy(update={"adaptive": None, "patience": None})
-    module = RecommenderGraph(model, k, hide_seen=hide_seen, budget=fixed).eval()
+    module = RecommenderGraph(model, k, hide_seen=hide_seen, budget=budget).eval()
     longest, size = model.max_length, model.num_items
     length = next(one for one in LENGTHS if one <= longest)
     numbered = torch.arange(EXAMPLE_ROWS * length).view(EXAMPLE_ROWS, length)

@@ -1,4 +1,4 @@
-"""Routes of the service: one file for each family, a shell around `Service`.
+"""Routes of the service: a file for each family of models and one for what all have, a shell around the service.
 
 A file has ``add(app)``. Bodies are read by pydantic from the raw bytes and answers are written by orjson: FastAPI's own
 reading of bodies and its response models cost as much again as a small model's answer.

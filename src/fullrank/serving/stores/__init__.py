@@ -7,6 +7,7 @@ for several, memory for trying out. What every store has to do is checked by `fu
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import math
 from abc import ABC, abstractmethod
@@ -17,12 +18,10 @@ from typing import Any
 
 from pydantic_core import PydanticSerializationError, from_json, to_json
 
-from fullrank.core.bounds import MOST_LENGTH
 from fullrank.core.errors import UserError, brief
 
 KEEP = 1000
 """Events kept of each user unless a store is told otherwise."""
-MOST_KEPT = MOST_LENGTH
 STORES = {
     "sqlite": "fullrank.serving.stores.sqlite:SqliteStore",
     "redis": "fullrank.serving.stores.redis:RedisStore",
@@ -82,10 +81,6 @@ class HistoryStore(ABC):
     """The file that `open` makes where it is not there; None for a store that makes none."""
 
     def __init__(self, address: str, keep: int = KEEP):
-        if not 1 <= keep <= MOST_KEPT:
-            raise UserError(
-                f"a store cannot keep {keep:,} events of each user (allowed: 1 to {MOST_KEPT:,})", code="wrong-keep"
-            )
         self.address = address
         """As logs and errors may show it: without a password."""
         self.keep = keep
@@ -172,6 +167,21 @@ def open_history_store(address: str, keep: int = KEEP) -> HistoryStore:
     module, _, name = STORES[kind].partition(":")
     found: type[HistoryStore] = getattr(importlib.import_module(module), name)
     return found(address, keep)
+
+
+def settle(future: asyncio.Future[Any], outcome: Any) -> None:
+    """Give whoever waits the result or the error of a call; nothing where nobody waits any more.
+
+    Each gets a `StoreUnavailable` of its own: one error that is raised again and again grows a traceback.
+    """
+    if future.done():
+        return
+    if isinstance(outcome, StoreUnavailable):
+        future.set_exception(StoreUnavailable(str(outcome)))
+    elif isinstance(outcome, Exception):
+        future.set_exception(outcome)
+    else:
+        future.set_result(outcome)
 
 
 def event_rows(events: Sequence[Event]) -> list[tuple[str, str, float, str]]:

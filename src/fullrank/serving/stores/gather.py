@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from fullrank.serving.stores import StoreUnavailable
+from fullrank.serving.stores import StoreUnavailable, settle
 
 MOST_TOGETHER = 1024
 """Calls of one round trip."""
@@ -51,8 +51,7 @@ class Gatherer:
                     _fail(taken, error)
                 else:
                     for (_, future), result in zip(taken, results, strict=True):
-                        if not future.done():  # else the caller has gone
-                            future.set_result(result)
+                        settle(future, result)
         finally:
             self._task = None
             _fail(taken + self._waiting, StoreUnavailable("the store was closed meanwhile"))  # cancelled
@@ -61,6 +60,4 @@ class Gatherer:
 
 def _fail(calls: Sequence[tuple[Any, asyncio.Future[Any]]], error: Exception) -> None:
     for _, future in calls:
-        if not future.done():
-            # one for each: an error that is raised again grows a traceback
-            future.set_exception(StoreUnavailable(str(error)) if isinstance(error, StoreUnavailable) else error)
+        settle(future, error)

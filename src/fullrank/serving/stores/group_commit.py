@@ -15,7 +15,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from fullrank.serving.stores import StoreUnavailable
+from fullrank.serving.stores import StoreUnavailable, settle
 from fullrank.serving.stores.sqlite_file import begin, connect
 
 MOST_TOGETHER = 4096
@@ -158,11 +158,4 @@ def _answer(results: Sequence[tuple[_Job, Any]]) -> None:
 
 def _resolve(answers: Sequence[tuple[_Job, Any]]) -> None:
     for job, result in answers:
-        if job.future.done():  # the caller has gone
-            continue
-        if isinstance(result, StoreUnavailable):
-            job.future.set_exception(StoreUnavailable(str(result)))  # one for each: a raised error grows a traceback
-        elif isinstance(result, Exception):
-            job.future.set_exception(result)
-        else:
-            job.future.set_result(result)
+        settle(job.future, result)
