@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
@@ -28,7 +28,7 @@ from pydantic import Field
 
 from fullrank.core.checks import public
 from fullrank.core.errors import UserError, brief
-from fullrank.core.files import write_json
+from fullrank.core.files import jsonable, write_json
 from fullrank.core.jagged import Jagged
 from fullrank.core.parquet import BROKEN, read_parquet, unreadable
 from fullrank.core.tables import write_table
@@ -104,10 +104,8 @@ class LoggedEvaluation:
 
     def dump(self) -> dict[str, Any]:
         """Plain data without the rows; numbers that do not exist are None."""
-        versions = {name: asdict(one) for name, one in self.versions.items()}
-        found = {"versions": versions, "differences": [one.dump() for one in self.differences]}
-        plain: dict[str, Any] = _plain(found)
-        return {**plain, "counts": self.counts, "protocol": self.protocol}
+        measured = {"versions": self.versions, "differences": [one.dump() for one in self.differences]}
+        return {**jsonable(measured), "counts": self.counts, "protocol": self.protocol}
 
     def save(self, folder: str | Path) -> None:
         """Write `logged_evaluation.json` and `per_answer.parquet`. Raises `UserError` for a folder that is a store or
@@ -382,11 +380,3 @@ def _ratios(table: Float[np.ndarray, "U 4"], samples: int, seed: int) -> Float[n
 
 def _date(seconds: Any) -> str:
     return values.with_date(int(seconds))
-
-
-def _plain(tree: Any) -> Any:
-    if isinstance(tree, dict):
-        return {key: _plain(value) for key, value in tree.items()}
-    if isinstance(tree, list | tuple):
-        return [_plain(value) for value in tree]
-    return None if isinstance(tree, float) and not math.isfinite(tree) else tree

@@ -6,13 +6,12 @@ numbers are those of `evaluation.compare` at its defaults (`fullrank evaluate A 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from fullrank.analysis.diagnostics import Section
 from fullrank.analysis.report import Missing, OpenTable, TableCell
 from fullrank.analysis.report.paired import is_baseline, p_words
-from fullrank.analysis.report.results import RunResult, metric_cell, metric_header, not_comparable
+from fullrank.analysis.report.results import Runs, metric_cell, metric_header, not_comparable
 from fullrank.evaluation import Comparison
 
 TITLE = "Paired differences"
@@ -24,7 +23,7 @@ class RetrievalDifferences(Section):
     name = "differences"
 
     @classmethod
-    def figure(cls, results: Sequence[RunResult]) -> OpenTable | Missing | None:
+    def figure(cls, results: Runs) -> OpenTable | Missing | None:
         return difference_table(cls.name, results, "users")
 
 
@@ -35,11 +34,11 @@ class RankingDifferences(Section):
     problem = "ranking"
 
     @classmethod
-    def figure(cls, results: Sequence[RunResult]) -> OpenTable | Missing | None:
+    def figure(cls, results: Runs) -> OpenTable | Missing | None:
         return difference_table(cls.name, results, "impressions")
 
 
-def difference_table(name: str, results: Sequence[RunResult], rows_are: str) -> OpenTable | Missing:
+def difference_table(name: str, results: Runs, rows_are: str) -> OpenTable | Missing:
     """The reference with its values, then each run's differences from it."""
     if len(results) < 2:
         return Missing(name, TITLE, "it compares runs, and the report has one.")

@@ -83,13 +83,10 @@ class LatentAttention(Diagnostic):
         if not reasons(result):
             return None
         name, title = f"looks-{result.key}", f"Attention of the reasoning steps of run {result.key}"
-        mass = {
-            (row["layer"], row["head"], row["index"], row["label"]): row["value"]
-            for row in result.diagnosis.of("latent_attention", "mass")
-        }  # fmt: skip
+        mass = result.diagnosis.values(cls.name, "mass", "layer", "head", "index", "label")
         if not mass:
             return Missing(name, title, f"{result.name}: {result.why_missing('latent_attention')}.")
-        even = {row["label"]: row["value"] for row in result.diagnosis.of("latent_attention", "even")}
+        even = result.diagnosis.values(cls.name, "even", "label")
         labels = [label for label in (*LABELS, OWN) if label in even or label == OWN]
         places = sorted({key[:3] for key in mass})
         panels = []

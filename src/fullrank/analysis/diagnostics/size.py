@@ -16,10 +16,10 @@ import numpy as np
 
 from fullrank.analysis.activations import FAIRNESS
 from fullrank.analysis.diagnostics import Section
-from fullrank.analysis.diagnostics.token_ranks import layer_values
+from fullrank.analysis.diagnostics.token_ranks import largest_rank, layer_values
 from fullrank.analysis.report import Figure, Missing, Panel
-from fullrank.analysis.report.draw import from_zero, integer_ticks, legend, look, panel, plain_powers
-from fullrank.analysis.report.results import RunResult, not_comparable, readable
+from fullrank.analysis.report.draw import from_zero, integer_ticks, legend, look, panel, powers
+from fullrank.analysis.report.results import RunResult, Runs, not_comparable, readable
 from fullrank.models.ranking.model import RankingModule
 from fullrank.models.sequential.model import Recommender, RecommenderModel
 from fullrank.scaling.sequence_size import non_embedding
@@ -58,7 +58,7 @@ class Depth(Section):
     name = "depth"
 
     @classmethod
-    def figure(cls, results: Sequence[RunResult]) -> Figure | Missing | None:
+    def figure(cls, results: Runs) -> Figure | Missing | None:
         """Accuracy, fairness and collapse share by the number of layers, of runs that differ in nothing else."""
         name, title = "depth", "Accuracy and long-tail share by number of layers"
         layered = [one for one in results if one.layers is not None]
@@ -117,7 +117,7 @@ class RetrievalSize(Section):
     name = "size"
 
     @classmethod
-    def figure(cls, results: Sequence[RunResult]) -> Figure | Missing | None:
+    def figure(cls, results: Runs) -> Figure | Missing | None:
         trained = [one for one in results if isinstance(one.run.spec.model, Recommender)]
         lines, sizes = _lines(trained, SIZES, lambda one: non_embedding(cast(RecommenderModel, one.run.model())))
         if not lines:
@@ -160,7 +160,7 @@ class RankingSize(Section):
     problem = "ranking"
 
     @classmethod
-    def figure(cls, results: Sequence[RunResult]) -> Figure | Missing | None:
+    def figure(cls, results: Runs) -> Figure | Missing | None:
         lines, sizes = _lines(results, RANKER_SIZES, _dense)
         if not lines:
             return Missing(NAME, TITLE, f"no two runs differ in {_DIFFER_RANKERS}.")
@@ -185,7 +185,7 @@ class RankingSize(Section):
         return Figure(NAME, TITLE, caption, panels, headers, rows, absent)
 
 
-def same_but_for(results: Sequence[RunResult], free: Sequence[str] = ()) -> list[list[RunResult]]:
+def same_but_for(results: Runs, free: Sequence[str] = ()) -> list[list[RunResult]]:
     """Groups of runs whose specs agree but for the seed and these settings (dotted, below `model`), in their order."""
     groups: dict[str, list[RunResult]] = {}
     for one in results:
@@ -197,7 +197,7 @@ def same_but_for(results: Sequence[RunResult], free: Sequence[str] = ()) -> list
     return list(groups.values())
 
 
-def line_label(group: Sequence[RunResult]) -> str:
+def line_label(group: Runs) -> str:
     """`A, B: sasrec`, of more than six runs `A, B, C, ... J: sasrec`.
 
     It begins with a letter of ours: matplotlib hides labels that begin with an underscore.
@@ -217,7 +217,7 @@ def _mask(tree: Any, name: str) -> None:
 
 
 def _lines(
-    results: Sequence[RunResult], free: Sequence[str], count: Callable[[RunResult], int]
+    results: Runs, free: Sequence[str], count: Callable[[RunResult], int]
 ) -> tuple[list[list[RunResult]], dict[str, int]]:
     """Lines of at least two sizes, each by rising size, and the sizes by the runs' keys.
 
@@ -230,7 +230,7 @@ def _lines(
 
 
 def _panels(
-    lines: Sequence[Sequence[RunResult]], sizes: Mapping[str, int], values: Mapping[str, Value], x: str
+    lines: Sequence[Runs], sizes: Mapping[str, int], values: Mapping[str, Value], x: str
 ) -> tuple[tuple[Panel, ...], tuple[str, ...]]:
     """A panel a figure, and a sentence for each figure that no run has."""
     panels, absent = [], []
@@ -243,8 +243,7 @@ def _panels(
             for number, line in enumerate(lines):
                 drawn = seed_means(line, sizes, value)
                 axes.plot([n for n, _ in drawn], [y for _, y in drawn], label=line_label(line), **look(number))
-            axes.set_xscale("log")
-            plain_powers(axes.xaxis)
+            powers(axes)
             legend(axes)
 
         alt = f"{word} by {x}: " + "; ".join(
@@ -255,7 +254,7 @@ def _panels(
     return tuple(panels), tuple(absent)
 
 
-def seed_means(line: Sequence[RunResult], sizes: Mapping[str, int], value: Value) -> list[tuple[int, float]]:
+def seed_means(line: Runs, sizes: Mapping[str, int], value: Value) -> list[tuple[int, float]]:
     """Size and mean over the seeds of each setting that has the figure, in the line's order."""
     found = [
         (sizes[seeds[0].key], [y for one in seeds if (y := value(one)) is not None]) for seeds in same_but_for(line)
@@ -286,8 +285,4 @@ def _measured(one: RunResult) -> tuple[float | None, str | None, int | None]:
     label = _measured_layer(one)
     if label is None:
         return None, None, None
-    return (
-        layer_values(one, "entropy_rank").get(label),
-        readable(label),
-        int(min(layer_values(one, "tokens")[label], layer_values(one, "width")[label])),
-    )
+    return layer_values(one, "entropy_rank").get(label), readable(label), largest_rank(one, label)

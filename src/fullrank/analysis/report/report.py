@@ -11,16 +11,15 @@ import torch
 from fullrank.analysis.diagnose import sample_size
 from fullrank.analysis.report.collect import collect
 from fullrank.analysis.report.page import Report, check_extra
-from fullrank.analysis.report.ranking import ranking_page
-from fullrank.analysis.report.results import RunResult
-from fullrank.analysis.report.retrieval import retrieval_page
+from fullrank.analysis.report.pages import ranking_page, retrieval_page
+from fullrank.analysis.report.results import Runs
 from fullrank.core.errors import UserError
 from fullrank.core.progress import Tell
 from fullrank.data.impressions.store import AnyStore
 from fullrank.problem import Problem
 from fullrank.run import Run
 
-REPORT: Mapping[Problem, Callable[[Sequence[RunResult], str], Report]] = {
+REPORT: Mapping[Problem, Callable[[Runs, str], Report]] = {
     "retrieval": retrieval_page, "ranking": ranking_page,
 }  # fmt: skip
 """The page of some runs of one problem on a split."""
