@@ -154,7 +154,7 @@ class Activations:
 
     @property
     def reasoning(self) -> ReasoningStates | None:
-        """What a reasoner made; None without one."""
+        """States of the reasoner; None without one."""
         return None if self.states is None else self.states.reasoning
 
 

@@ -215,7 +215,7 @@ def middle(values: Float[np.ndarray, "R"]) -> tuple[float, float]:
 def unidentified(
     form: LawForm, found: Solution, intervals: Mapping[str, tuple[float, float]], points: FitPoints
 ) -> tuple[Unidentified, ...]:
-    """What is not determined."""
+    """Parameters that the runs do not determine."""
     x = points.x
     exact = found.rmse < EXACT * np.ptp(points.y) and len(points.y) > len(form.parameters)
     made = [

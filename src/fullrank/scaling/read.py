@@ -123,7 +123,7 @@ class _Columns:
         refuse(bad, self.frame[name], f"column {name!r} of {self.source.name}", what, code=code)
 
     def common(self) -> dict[str, Sequence[Any]]:
-        """What both layouts have for each row: run, parameters, data, size, group."""
+        """Values of each row in both layouts: run, parameters, data, size, group."""
         frame, run, parameters = self.frame, self.present("run"), self.optional("parameters")
         size = next((self.numbers(name) for name in SIZES if name in frame.columns), parameters)
         numbers = {"parameters": parameters, "data": self.optional("data"), "size": size}

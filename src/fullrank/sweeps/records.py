@@ -90,7 +90,7 @@ class _Spent(BaseModel):
 
 
 class _JobRow(BaseModel):
-    """What a job leaves in a row: what tells the job, its metrics, what it took, and its error if it failed."""
+    """A row of a job: which job, its metrics, its seconds, and its error if it failed."""
 
     cell: str
     spec_hash: str

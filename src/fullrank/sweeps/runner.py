@@ -94,7 +94,7 @@ def run_jobs(
 
 
 def hours_left(max_hours: float | None, begun: float) -> float | None:
-    """What is left of the time allowed since a moment: at least so much that everything is priced."""
+    """The rest of the time allowed since a moment: at least so much that everything is priced."""
     return None if max_hours is None else max(NO_TIME, max_hours - (time.perf_counter() - begun) / HOUR)
 
 
@@ -167,7 +167,7 @@ class _Plan:
         self.display.refused(group, needed, why)
 
     def seconds(self, job: Job) -> float:
-        """What a job will still take at most; another seed that is done tells better than a few steps."""
+        """Seconds that a job will still take at most; another seed that is done tells better than a few steps."""
         outcome, folder = self.outcome, self.folder / CELLS / job.folder
         cost = outcome.costs[job.cost_key]
         if cost is None:

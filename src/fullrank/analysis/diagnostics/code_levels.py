@@ -62,7 +62,7 @@ class CodeDiagnostic(RunsFigure):
             self.add(level, log_p, codes[:, level], targets)
 
     def add(self, level: int, log_p: Float[Tensor, "B C"], codes: Int[Tensor, "B"], targets: Int[Tensor, "B"]) -> None:
-        """What a batch says of a level: log p of its codes, and the true ones."""
+        """Add a batch at a level: log p of its codes, and the true ones."""
         raise NotImplementedError
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -136,7 +137,7 @@ class Reliability(Section):
         )  # fmt: skip
         drawn = line_panel(
             cls.name, results, lines, alt, x="predicted probability", y="share clicked", first=diagonal(top),
-            place="upper left",
+            finish=(partial(legend, place="upper left"),),
         )  # fmt: skip
         headers = ("run", "impressions", "predicted", "clicked")
         return Figure(cls.name, "Calibration", caption, (drawn,), headers, rows)

@@ -7,12 +7,14 @@ are in the order of the store.
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 from jaxtyping import Float
 
 from fullrank.analysis.diagnostics import Section
 from fullrank.analysis.report import Figure, Missing
-from fullrank.analysis.report.draw import diagonal
+from fullrank.analysis.report.draw import diagonal, legend
 from fullrank.analysis.report.lines import line_panel
 from fullrank.analysis.report.results import Runs
 
@@ -51,7 +53,7 @@ class Gain(Section):
         )  # fmt: skip
         drawn = line_panel(
             cls.name, results, lines, alt, x="impressions, by falling prediction (%)", y="share of clicks (%)",
-            first=diagonal(100), place="lower right",
+            first=diagonal(100), finish=(partial(legend, place="lower right"),),
         )  # fmt: skip
         headers = ("run", "percent of impressions", "share of clicks", "lift", "precision")
         return Figure(cls.name, "Clicks among the highest predictions", caption, (drawn,), headers, table)

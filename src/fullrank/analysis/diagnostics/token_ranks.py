@@ -191,7 +191,7 @@ def layer_values(result: RunResult, name: str, index: int | None = None) -> dict
 
 
 def largest_rank(result: RunResult, label: str) -> int:
-    """What no rank behind a layer exceeds: the smaller of its tokens and its width."""
+    """The largest rank that there can be behind a layer: the smaller of its tokens and its width."""
     return int(min(layer_values(result, name)[label] for name in ("tokens", "width")))
 
 

@@ -81,7 +81,7 @@ def collect(
 
 
 Measure = tuple[dict[str, Any], Callable[..., Diagnosis]]
-"""What the first rows of a diagnosis would say, and how it is made of the model and `progress`."""
+"""Values that the first rows of a diagnosis would have, and how it is made of the model and `progress`."""
 
 
 class Family(ABC):

@@ -31,11 +31,10 @@ def line_panel(
     first: Painter = lambda axes: None,
     finish: Sequence[Painter] = (),
     marker: Callable[[int], str] | None = None,
-    place: str = "best",
 ) -> Panel:
-    """The lines of the runs that `lines` has. `first` draws below them, `finish` sets the axes.
+    """The lines of the runs that `lines` has. `first` draws below them, `finish` sets the axes, or another legend.
 
-    `marker` is that of a line of so many points, where it is not the run's own; `place` is the legend's.
+    `marker` is that of a line of so many points, where it is not the run's own.
     """
 
     def paint(axes: Any) -> None:
@@ -45,7 +44,8 @@ def line_panel(
                 plot_run(axes, one, results, line, **({} if marker is None else {"marker": marker(len(line))}))
         for touch in finish:
             touch(axes)
-        legend(axes, place=place)
+        if axes.get_legend() is None:
+            legend(axes)
 
     return panel(name, paint, alt, x=x, y=y)
 

@@ -35,7 +35,7 @@ ORDER: Mapping[Problem, tuple[str, ...]] = {
 MORE = ("recall@10", FAIRNESS, "coverage@10", "lift@10")
 """Metrics of the table of runs that recommend, beside the accuracy."""
 CLICKS = ("auc", "logloss", "gauc", "ece", "pcoc")
-"""Those of ranking models."""
+"""Metrics of the table of ranking models."""
 OFF = 0.1
 """Predicted over real clicks this far from 1 is told in a sentence."""
 RETRIEVAL_WORDS = (
@@ -217,7 +217,7 @@ def _kind(one: RunResult) -> str:
 
 
 def joint_figures(problem: Problem, results: Runs, *, internal: bool | None = None) -> tuple[Drawn | Missing, ...]:
-    """What all runs are in together; `internal` keeps the sections that show models from inside, or the others."""
+    """Figures of all runs together; `internal` keeps the sections that show models from inside, or the others."""
     drawn = [
         _drawn(section, section.name, section.figure, results)
         for section in find_sections(problem, ORDER[problem]) if internal in (None, section.internal)
@@ -226,7 +226,7 @@ def joint_figures(problem: Problem, results: Runs, *, internal: bool | None = No
 
 
 def blocks_of_runs(problem: Problem, results: Runs) -> tuple[RunBlock, ...]:
-    """What each run has alone. A table that fails leaves its reason among the figures."""
+    """Figures and tables of each run alone. A table that fails leaves its reason among the figures."""
     sections = find_sections(problem, ORDER[problem])
     blocks = []
     for one in results:
@@ -246,7 +246,7 @@ def blocks_of_runs(problem: Problem, results: Runs) -> tuple[RunBlock, ...]:
 
 
 def _drawn(section: type[Section], name: str, draw: Callable[[Any], Any], given: Any, kind: Any = Drawn) -> Any:
-    """What is drawn, of this kind, or None; or why another package's is missing."""
+    """A drawing of this kind, or None; or why another package's is missing."""
     try:
         found = draw(given)
         if not isinstance(found, (kind, Missing, type(None))):

@@ -283,7 +283,7 @@ def surface(ladder: Ladder, groups: Sequence[str], law: Law | None, why: str) ->
 
 
 def held_out(held: Sequence[HeldOut]) -> Figure | Missing:
-    """What laws that had not seen the largest runs said of them."""
+    """Predictions of the largest runs by laws that had not seen them."""
     name, title = "held-out", "Predicted before they were seen"
     if not held:
         return Missing(name, title, "no runs were held out.")
