@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from fullrank.analysis.diagnosis import Row
-from fullrank.analysis.report import Drawn, Figure, Missing, RunTable
+from fullrank.analysis.report import Figure, Missing, RunTable, Shown
 from fullrank.analysis.report.results import RunResult, Runs, measured
 from fullrank.core.errors import UserError
 from fullrank.core.log import logger
@@ -42,12 +42,12 @@ class Section:
     """Whether its figure shows models from inside: folded on the page, for those who build them."""
 
     @classmethod
-    def figure(cls, results: Runs) -> Drawn | Missing | None:
+    def figure(cls, results: Runs) -> Shown:
         """All runs in one figure, table or examples; `Missing` says why there is none, None leaves it out silently."""
         return None
 
     @classmethod
-    def figure_of(cls, result: RunResult) -> Figure | Missing | None:
+    def figure_of(cls, result: RunResult) -> Shown:
         """A figure of one run alone."""
         return None
 
@@ -100,7 +100,7 @@ class RunsFigure(Diagnostic):
         raise NotImplementedError
 
     @classmethod
-    def figure(cls, results: Runs) -> Drawn | Missing | None:
+    def figure(cls, results: Runs) -> Shown:
         about = cls.about(results)
         there, absent = measured(about, cls.name)
         if not there:

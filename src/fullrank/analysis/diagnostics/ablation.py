@@ -25,7 +25,7 @@ from fullrank.analysis.activations import FAIRNESS, Sample, SampleStore, activat
 from fullrank.analysis.diagnosis import Row, not_measured, rows_of
 from fullrank.analysis.diagnostics import Diagnostic
 from fullrank.analysis.diagnostics.spectrum import ScoreMatrix, popularity_likeness
-from fullrank.analysis.report import Figure, Missing, Panel
+from fullrank.analysis.report import Figure, Missing, Panel, Shown
 from fullrank.analysis.report.draw import COLOURS, GREY, panel
 from fullrank.analysis.report.results import RunResult
 from fullrank.data.batch import Batch
@@ -78,7 +78,7 @@ class Ablation(Diagnostic):
         return figures | measured.metrics
 
     @classmethod
-    def figure_of(cls, result: RunResult) -> Figure | Missing | None:
+    def figure_of(cls, result: RunResult) -> Shown:
         """Collapse share, fairness and accuracy without each block."""
         name, title = f"ablation-{result.key}", f"Ablation of run {result.key}"
         values = result.diagnosis.values(cls.name, None, "label", "layer", "name")

@@ -23,7 +23,7 @@ from torch import Tensor
 from fullrank.analysis.activations import Activations, RetrievalContext
 from fullrank.analysis.diagnosis import Row, not_measured, rows_of
 from fullrank.analysis.diagnostics import Diagnostic
-from fullrank.analysis.report import Figure, Missing
+from fullrank.analysis.report import Figure, Missing, Shown
 from fullrank.analysis.report.draw import GREY, from_zero, legend, look, panel
 from fullrank.analysis.report.results import RunResult
 from fullrank.models.sequential.attention import mask
@@ -97,7 +97,7 @@ class AttentionShare(Diagnostic):
         return found + rows_of(name, of_top, layer=layer, head=head, label="top 20 %")
 
     @classmethod
-    def figure_of(cls, result: RunResult) -> Figure | Missing | None:
+    def figure_of(cls, result: RunResult) -> Shown:
         """Attention to each band of popularity over its share of the events that are read."""
         name, title = f"attention-{result.key}", f"Attention by item popularity, run {result.key}"
         keys, uniform = (result.diagnosis.values(cls.name, of, "label") for of in ("keys", "uniform"))

@@ -23,7 +23,7 @@ from torch import Tensor
 from fullrank.analysis.activations import RetrievalContext, Sample, device_of
 from fullrank.analysis.diagnosis import Row, not_measured, row, rows_of
 from fullrank.analysis.diagnostics import Diagnostic
-from fullrank.analysis.report import Figure, Missing
+from fullrank.analysis.report import Figure, Shown
 from fullrank.analysis.report.lines import level_panel, level_values
 from fullrank.analysis.report.results import RunResult, Runs
 from fullrank.evaluation.retrieval import longest_list
@@ -97,7 +97,7 @@ class BeamLoss(Diagnostic):
         return found
 
     @classmethod
-    def figure(cls, results: Runs) -> Figure | Missing | None:
+    def figure(cls, results: Runs) -> Shown:
         """The share of people whose next item the search can still reach, level by level."""
         there = [one for one in results if one.diagnosis.of(cls.name, "kept")]
         if not there:

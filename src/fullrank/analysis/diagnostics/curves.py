@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fullrank.analysis.diagnostics import Section
-from fullrank.analysis.report import Figure, Missing, join_words
+from fullrank.analysis.report import Figure, Missing, Shown, join_words
 from fullrank.analysis.report.draw import from_zero, integer_ticks
 from fullrank.analysis.report.lines import ends, line_panel
 from fullrank.analysis.report.results import RunResult, Runs
@@ -25,7 +25,7 @@ class RetrievalCurves(Section):
     name = "curves"
 
     @classmethod
-    def figure(cls, results: Runs) -> Figure | Missing | None:
+    def figure(cls, results: Runs) -> Shown:
         seen = sorted({HISTORY[one.run.spec.lists.for_selection().seen] for one in results if one.epochs})
         return training_curves(results, COLLAPSE, f" Validation is with the {join_words(seen)}.")
 
@@ -37,7 +37,7 @@ class RankingCurves(Section):
     problem = "ranking"
 
     @classmethod
-    def figure(cls, results: Runs) -> Figure | Missing | None:
+    def figure(cls, results: Runs) -> Shown:
         return training_curves(results, RANKS)
 
 

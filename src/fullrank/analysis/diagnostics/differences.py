@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from fullrank.analysis.diagnostics import Section
-from fullrank.analysis.report import Missing, OpenTable, TableCell
+from fullrank.analysis.report import Missing, OpenTable, Shown, TableCell
 from fullrank.analysis.report.paired import is_baseline, p_words
 from fullrank.analysis.report.results import Runs, metric_cell, metric_header, not_comparable
 from fullrank.evaluation import Comparison
@@ -23,7 +23,7 @@ class RetrievalDifferences(Section):
     name = "differences"
 
     @classmethod
-    def figure(cls, results: Runs) -> OpenTable | Missing | None:
+    def figure(cls, results: Runs) -> Shown:
         return difference_table(cls.name, results, "users")
 
 
@@ -34,7 +34,7 @@ class RankingDifferences(Section):
     problem = "ranking"
 
     @classmethod
-    def figure(cls, results: Runs) -> OpenTable | Missing | None:
+    def figure(cls, results: Runs) -> Shown:
         return difference_table(cls.name, results, "impressions")
 
 

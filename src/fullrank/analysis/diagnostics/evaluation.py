@@ -11,7 +11,7 @@ import numpy as np
 from fullrank.analysis.activations import FAIRNESS
 from fullrank.analysis.diagnostics import Section
 from fullrank.analysis.diagnostics.attention_share import LABELS, item_bands
-from fullrank.analysis.report import Figure, Missing, join_words
+from fullrank.analysis.report import Figure, Missing, Shown, join_words
 from fullrank.analysis.report.draw import GREY, diagonal, legend, look, panel
 from fullrank.analysis.report.lines import line_panel
 from fullrank.analysis.report.results import RunResult, Runs, legend_label, not_comparable
@@ -28,7 +28,7 @@ class Pareto(Section):
     name = "pareto"
 
     @classmethod
-    def figure(cls, results: Runs) -> Figure | Missing | None:
+    def figure(cls, results: Runs) -> Shown:
         """Accuracy against long-tail share, with intervals, and the runs that no other beats in both."""
         name, title = "pareto", "Accuracy against long-tail share"
         if len(results) < 2:
@@ -75,7 +75,7 @@ class PopularityBands(Section):
     name = "bands"
 
     @classmethod
-    def figure(cls, results: Runs) -> Figure | Missing | None:
+    def figure(cls, results: Runs) -> Shown:
         """Which share of the recommendations goes to each band of popularity."""
         name, title = "bands", "Recommended items by popularity"
         columns: list[tuple[str, np.ndarray]] = []
@@ -118,7 +118,7 @@ class Reliability(Section):
     problem = "ranking"
 
     @classmethod
-    def figure(cls, results: Runs) -> Figure | Missing | None:
+    def figure(cls, results: Runs) -> Shown:
         """Predicted probability against the share that was clicked, over parts of equally many impressions."""
         lines = {one.key: {point.probability: point.rate for point in one.evaluation.curve} for one in results}
         top = max(max(*line, *line.values()) for line in lines.values())

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Int
 
 from fullrank.analysis.diagnostics import Section
-from fullrank.analysis.report import Example, Examples, Missing, RankedList
+from fullrank.analysis.report import Example, Examples, Missing, RankedList, Shown
 from fullrank.analysis.report.draw import look
 from fullrank.analysis.report.paired import most_accurate
 from fullrank.analysis.report.results import RunResult, Runs, item_title, readable
@@ -34,7 +34,7 @@ class ExampleLists(Section):
     name = "examples"
 
     @classmethod
-    def figure(cls, results: Runs) -> Examples | Missing | None:
+    def figure(cls, results: Runs) -> Shown:
         title = "Lists of five users"
         first = results[0]
         if not isinstance(first.store, Store):

@@ -20,7 +20,7 @@ from fullrank.analysis.diagnosis import Row, not_measured, row, rows_of
 from fullrank.analysis.diagnostics import Diagnostic
 from fullrank.analysis.diagnostics.focus import missing_from_all, recent_events
 from fullrank.analysis.relevance import LAST, Relevance
-from fullrank.analysis.report import Figure, Missing
+from fullrank.analysis.report import Figure, Missing, Shown
 from fullrank.analysis.report.draw import GREY, legend, look, panel
 from fullrank.analysis.report.results import RunResult, Runs, item_title, legend_label, readable
 from fullrank.core.errors import UserError
@@ -139,7 +139,7 @@ class ExampleUser(Diagnostic):
         return rows
 
     @classmethod
-    def figure(cls, results: Runs) -> Figure | Missing | None:
+    def figure(cls, results: Runs) -> Shown:
         """One user's last events with their titles, and the attention that each run gives them."""
         name, title = "case", "Attention of the runs in one history"
         there = [one for one in results if one.diagnosis.of("case", "share")]

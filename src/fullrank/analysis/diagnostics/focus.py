@@ -27,7 +27,7 @@ from fullrank.analysis.activations import Activations, RetrievalContext
 from fullrank.analysis.diagnosis import Row, not_measured, row, rows_of
 from fullrank.analysis.diagnostics import Diagnostic
 from fullrank.analysis.relevance import LAST
-from fullrank.analysis.report import Figure, Missing
+from fullrank.analysis.report import Figure, Missing, Shown
 from fullrank.analysis.report.draw import GREY, from_zero, integer_ticks
 from fullrank.analysis.report.lines import line_panel
 from fullrank.analysis.report.results import RunResult, Runs
@@ -96,7 +96,7 @@ class Focus(Diagnostic):
         return relevant, window
 
     @classmethod
-    def figure(cls, results: Runs) -> Figure | Missing | None:
+    def figure(cls, results: Runs) -> Shown:
         """The share of attention that relevant events get, layer by layer, beside their share of the events."""
         name, title = "focus", "Attention to related events"
         there = [one for one in results if one.diagnosis.of("focus", "relevant")]

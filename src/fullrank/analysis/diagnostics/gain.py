@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Float
 
 from fullrank.analysis.diagnostics import Section
-from fullrank.analysis.report import Figure, Missing
+from fullrank.analysis.report import Figure, Shown
 from fullrank.analysis.report.draw import diagonal, legend
 from fullrank.analysis.report.lines import line_panel
 from fullrank.analysis.report.results import Runs
@@ -31,7 +31,7 @@ class Gain(Section):
     problem = "ranking"
 
     @classmethod
-    def figure(cls, results: Runs) -> Figure | Missing | None:
+    def figure(cls, results: Runs) -> Shown:
         gains = {}
         for one in results:
             rows = one.evaluation.per_impression

@@ -22,7 +22,7 @@ from fullrank.analysis.activations import BLOCK, device_of
 from fullrank.analysis.diagnosis import Row, not_measured, row
 from fullrank.analysis.diagnostics import Diagnostic
 from fullrank.analysis.diagnostics.diversity import reasons
-from fullrank.analysis.report import Figure, Missing
+from fullrank.analysis.report import Figure, Missing, Shown
 from fullrank.analysis.report.draw import GREY, legend, look, panel
 from fullrank.analysis.report.results import RunResult
 from fullrank.data.batch import Batch
@@ -78,7 +78,7 @@ class LatentAttention(Diagnostic):
         return sums.rows()
 
     @classmethod
-    def figure_of(cls, result: RunResult) -> Figure | Missing | None:
+    def figure_of(cls, result: RunResult) -> Shown:
         """Attention of every stream and step over the history, by how far back events lie."""
         if not reasons(result):
             return None

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from fullrank.analysis.diagnostics import Section
-from fullrank.analysis.report import Figure, Missing, TableCell
+from fullrank.analysis.report import Figure, Missing, Shown, TableCell
 from fullrank.analysis.report.draw import from_zero, legend, look, panel
 from fullrank.analysis.report.results import RunResult, Runs, legend_label, not_comparable
 from fullrank.evaluation.slices import LABELS
@@ -27,7 +27,7 @@ class RecallByPopularity(Section):
     name = "recall_bands"
 
     @classmethod
-    def figure(cls, results: Runs) -> Figure | Missing | None:
+    def figure(cls, results: Runs) -> Shown:
         title = "Recall by popularity of the target"
         why = not_comparable(results)
         if why is not None:

@@ -17,7 +17,7 @@ import numpy as np
 from fullrank.analysis.activations import FAIRNESS
 from fullrank.analysis.diagnostics import Section
 from fullrank.analysis.diagnostics.token_ranks import largest_rank, layer_values
-from fullrank.analysis.report import Figure, Missing, Panel
+from fullrank.analysis.report import Figure, Missing, Panel, Shown
 from fullrank.analysis.report.draw import from_zero, integer_ticks, legend, look, panel, powers
 from fullrank.analysis.report.results import RunResult, Runs, not_comparable, readable
 from fullrank.models.ranking.model import RankingModule
@@ -58,7 +58,7 @@ class Depth(Section):
     name = "depth"
 
     @classmethod
-    def figure(cls, results: Runs) -> Figure | Missing | None:
+    def figure(cls, results: Runs) -> Shown:
         """Accuracy, fairness and collapse share by the number of layers, of runs that differ in nothing else."""
         name, title = "depth", "Accuracy and long-tail share by number of layers"
         layered = [one for one in results if one.layers is not None]
@@ -117,7 +117,7 @@ class RetrievalSize(Section):
     name = "size"
 
     @classmethod
-    def figure(cls, results: Runs) -> Figure | Missing | None:
+    def figure(cls, results: Runs) -> Shown:
         trained = [one for one in results if isinstance(one.run.spec.model, Recommender)]
         lines, sizes = _lines(trained, SIZES, lambda one: non_embedding(cast(RecommenderModel, one.run.model())))
         if not lines:
@@ -160,7 +160,7 @@ class RankingSize(Section):
     problem = "ranking"
 
     @classmethod
-    def figure(cls, results: Runs) -> Figure | Missing | None:
+    def figure(cls, results: Runs) -> Shown:
         lines, sizes = _lines(results, RANKER_SIZES, _dense)
         if not lines:
             return Missing(NAME, TITLE, f"no two runs differ in {_DIFFER_RANKERS}.")

@@ -20,7 +20,7 @@ from fullrank.analysis.activations import Activations, RetrievalContext
 from fullrank.analysis.diagnosis import Row, not_measured, row, rows_of
 from fullrank.analysis.diagnostics import Diagnostic
 from fullrank.analysis.diagnostics.diversity import ALONE, reasons
-from fullrank.analysis.report import Figure, Missing
+from fullrank.analysis.report import Figure, Missing, Shown
 from fullrank.analysis.report.draw import COLOURS, GREY, legend, panel
 from fullrank.analysis.report.results import RunResult
 from fullrank.models.contracts import DenseScorer, ReasoningStates
@@ -104,7 +104,7 @@ class Streams(Diagnostic):
         return found
 
     @classmethod
-    def figure_of(cls, result: RunResult) -> Figure | Missing | None:
+    def figure_of(cls, result: RunResult) -> Shown:
         """The matrix of divergences, and weight and use of each stream."""
         if not reasons(result):
             return None

@@ -28,7 +28,7 @@ from torch import Tensor
 from fullrank.analysis.diagnosis import Row, not_measured, row, rows_of
 from fullrank.analysis.diagnostics import Diagnostic
 from fullrank.analysis.ranking_activations import RankingActivations, RankingContext
-from fullrank.analysis.report import Figure, Missing, Panel
+from fullrank.analysis.report import Figure, Missing, Panel, Shown
 from fullrank.analysis.report.draw import GREY, integer_ticks, legend, look, panel
 from fullrank.analysis.report.lines import ends, plot_run
 from fullrank.analysis.report.results import RunResult, Runs, readable
@@ -98,7 +98,7 @@ class TokenRanks(Diagnostic):
         return rows if len(found) > 1 else [*rows, not_measured(NAME, NO_LAYERS)]
 
     @classmethod
-    def figure(cls, results: Runs) -> Figure | Missing | None:
+    def figure(cls, results: Runs) -> Shown:
         """Figures 2 and 6 of RankElastor: the mean rank after each layer, with its quartiles."""
         name, title = "trajectory", "Effective rank of an impression's tokens"
         there = [one for one in results if layer_values(one, "stable_rank")]
@@ -142,7 +142,7 @@ class TokenRanks(Diagnostic):
         return Figure(name, title, caption, tuple(panels), headers, rows, absent)
 
     @classmethod
-    def figure_of(cls, result: RunResult) -> Figure | Missing | None:
+    def figure_of(cls, result: RunResult) -> Shown:
         """Figures 1 and 5 of RankElastor: the stable ranks of single impressions before and after each layer."""
         name, title = f"distribution-{result.key}", f"Stable rank of single impressions by layer, run {result.key}"
         bars = _bars(result)
