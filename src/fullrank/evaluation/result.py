@@ -295,7 +295,13 @@ def merge(parts: Sequence[PerUser]) -> EvaluationResult:
         None if filled[0].steps is None else np.concatenate([p.steps for p in filled if p.steps is not None])[order],
         {n: np.concatenate([p.sampled[n] for p in filled])[order] for n in filled[0].sampled},
     )
-    return _summarised(rows)
+    boot = protocol["bootstrap"]
+    summary = summarise(
+        rows.values, rows.lists, metric_names(protocol), items=protocol["items"], samples=boot["samples"],
+        seed=boot["seed"], level=boot["level"],
+    )  # fmt: skip
+    slices = slice_means(rows.values, rows.groups)
+    return EvaluationResult(summary.mean, summary.stderr, summary.interval, slices, protocol, rows)
 
 
 def metric_names(protocol: dict[str, Any]) -> list[Name]:
@@ -320,21 +326,6 @@ def setting_to_align(a: dict[str, Any], b: dict[str, Any]) -> str:
 def _brief(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 24 else f"{text[:13]}...{text[0]}"
-
-
-def _summarised(rows: PerUser) -> EvaluationResult:
-    boot = rows.protocol["bootstrap"]
-    summary = summarise(
-        rows.values,
-        rows.lists,
-        metric_names(rows.protocol),
-        items=rows.protocol["items"],
-        samples=boot["samples"],
-        seed=boot["seed"],
-        level=boot["level"],
-    )
-    slices = slice_means(rows.values, rows.groups)
-    return EvaluationResult(summary.mean, summary.stderr, summary.interval, slices, rows.protocol, rows)
 
 
 def _restored(tree: dict[str, Any], folder: Path) -> EvaluationResult:

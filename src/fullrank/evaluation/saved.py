@@ -71,7 +71,7 @@ def read_saved(tree: Any, problem: Problem) -> SavedEvaluation:
     try:
         return (SavedLists if problem == "retrieval" else SavedClicks).model_validate(tree)
     except ValidationError as error:
-        raise ValueError(error_sentence(error)) from None
+        raise ValueError(f"evaluation.json: {error_sentence(error)}") from None
 
 
 def check_row_types(frame: pl.DataFrame, whole: Sequence[str], real: Sequence[str]) -> None:

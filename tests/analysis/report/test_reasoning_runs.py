@@ -14,8 +14,7 @@ from fullrank.analysis.diagnostics.streams import Streams
 from fullrank.analysis.report import Figure, Missing
 from fullrank.analysis.report.collect import collect
 from fullrank.analysis.report.page import Report
-from fullrank.analysis.report.pages import blocks_of_runs, joint_figures
-from fullrank.analysis.report.report import report
+from fullrank.analysis.report.report import blocks_of_runs, joint_figures, report
 from fullrank.api import evaluate
 from fullrank.run import Run
 from tests.analysis.report.conftest import Page, make

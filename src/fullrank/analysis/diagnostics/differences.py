@@ -6,6 +6,7 @@ numbers are those of `evaluation.compare` at its defaults (`fullrank evaluate A 
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import Any
 
 from fullrank.analysis.diagnostics import Section
@@ -48,21 +49,13 @@ def difference_table(name: str, results: Runs, rows_are: str) -> OpenTable | Mis
         why = not_comparable(results) or f"the runs were evaluated on different {rows_are}"
         return Missing(name, TITLE, f"{why}.")
     metrics = list(others[0].against)
-    headers: list[Any] = ["run"]
-    for metric in metrics:
-        headers += [metric_header(metric), TableCell("p", metric)]
-    first: list[Any] = [TableCell(base.label, "the reference")]
-    for metric in metrics:
-        first += [metric_cell(base, metric), None]
-    table = [tuple(first)]
+    pairs = [(metric_header(metric), TableCell("p", metric)) for metric in metrics]
+    first = [(metric_cell(base, metric), None) for metric in metrics]
+    table: list[tuple[Any, ...]] = [(TableCell(base.label, "the reference"), *chain(*first))]
     for one in others:
-        cells: list[Any] = [one.label]
-        for metric in metrics:
-            cells += [
-                difference_cell(one.against[metric]),
-                p_words(one.against[metric].p).removeprefix("p ").removeprefix("= "),
-            ]
-        table.append(tuple(cells))
+        ps = (p_words(one.against[metric].p).removeprefix("p ").removeprefix("= ") for metric in metrics)
+        cells = zip((difference_cell(one.against[metric]) for metric in metrics), ps, strict=True)
+        table.append((one.label, *chain(*cells)))
     what = "the most accurate baseline" if is_baseline(base) else "the first run, since no baseline is among them"
     found = others[0].against[metrics[0]]
     level = base.evaluation.protocol["bootstrap"]["level"]
@@ -72,7 +65,7 @@ def difference_table(name: str, results: Runs, rows_are: str) -> OpenTable | Mis
         f"difference at least as large if the two were alike ({found.test}); with several runs, some small p comes by "
         "chance."
     )
-    return OpenTable(name, f"{TITLE} from {base.key} ({base.name})", caption, tuple(headers), tuple(table))
+    return OpenTable(name, f"{TITLE} from {base.key} ({base.name})", caption, ("run", *chain(*pairs)), tuple(table))
 
 
 def difference_cell(found: Comparison) -> TableCell:
