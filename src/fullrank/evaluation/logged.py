@@ -146,7 +146,7 @@ def evaluate_log(
     answers = _read_log(Path(log))
     happened = _read_events(events, event_columns(columns, user_col, item_col, time_col), time_unit)
     scored, counts = _joined(answers, happened, within)
-    chosen = _names(metrics, answers["k"], int(scored.answers["k"].max()))
+    chosen = _names(metrics, answers["k"], int(scored.answers["k"].to_numpy().max()))
     table = scored.values(chosen)
     kept: dict[str, Any] = {"samples": samples, "seed": seed, "level": level}
     versions: dict[str, LoggedVersion] = {}
