@@ -25,18 +25,13 @@ class RetrievalDifferences(Section):
 
     @classmethod
     def figure(cls, results: Runs) -> Shown:
-        return difference_table(cls.name, results, "users")
+        return difference_table(cls.name, results, "users" if cls.problem == "retrieval" else "impressions")
 
 
-class RankingDifferences(Section):
+class RankingDifferences(RetrievalDifferences):
     """AUC and logloss of each run less those of the baseline, on the same impressions."""
 
-    name = "differences"
     problem = "ranking"
-
-    @classmethod
-    def figure(cls, results: Runs) -> Shown:
-        return difference_table(cls.name, results, "impressions")
 
 
 def difference_table(name: str, results: Runs, rows_are: str) -> OpenTable | Missing:
