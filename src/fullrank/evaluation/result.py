@@ -286,14 +286,16 @@ def merge(parts: Sequence[PerUser]) -> EvaluationResult:
         )
     order = np.argsort(users, kind="stable")
     filled = [p for p in parts if len(p.users)]
+
+    def joined(name: str) -> Any:
+        """A field of all shards in the order of users, or each column of it; None where shards have none."""
+        fields = [getattr(part, name) for part in filled]
+        if isinstance(fields[0], dict):
+            return {key: np.concatenate([columns[key] for columns in fields])[order] for key in fields[0]}
+        return None if fields[0] is None else np.concatenate(fields)[order]
+
     rows = PerUser(
-        users[order],
-        {n: np.concatenate([p.values[n] for p in filled])[order] for n in filled[0].values},
-        None if filled[0].lists is None else np.concatenate([p.lists for p in filled if p.lists is not None])[order],
-        {n: np.concatenate([p.groups[n] for p in filled])[order] for n in filled[0].groups},
-        protocol,
-        None if filled[0].steps is None else np.concatenate([p.steps for p in filled if p.steps is not None])[order],
-        {n: np.concatenate([p.sampled[n] for p in filled])[order] for n in filled[0].sampled},
+        users[order], joined("values"), joined("lists"), joined("groups"), protocol, joined("steps"), joined("sampled")
     )
     boot = protocol["bootstrap"]
     summary = summarise(
