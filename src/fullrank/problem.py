@@ -9,7 +9,7 @@ problems states in a Protocol what that is, and registers its two in one table; 
     evaluation.EVALUATE              metrics of a model on a split        `evaluation.Evaluate`
     evaluation.compare.COMPARE       the paired difference of two results `evaluation.compare.Compare`
     training.data_module.DATA_MODULES   a store, as training sees it      `training.data_module.DataModule`
-    analysis.diagnose.DIAGNOSE       what a run looks like from inside    `analysis.diagnose.Diagnose`
+    analysis.diagnose.DIAGNOSE       what a run looks like from inside    a function of a run, its model and a sample
     analysis.report.report.REPORT    a page about some runs               a function of their results and the split
     analysis.report.collect.FAMILIES what a page takes from a run folder  `analysis.report.collect.Family`
     serving.app.SERVICES             the service of a run, and its routes `serving.base.BaseService`

@@ -60,11 +60,11 @@ def saved(tmp_path: Path) -> Path:
     ("file", "content", "names"),
     [
         ("evaluation.json", "{", ["line 1 column 2"]),
-        ("evaluation.json", '{"metrics": {}}', ["'stderr'"]),
+        ("evaluation.json", '{"metrics": {}}', ["stderr: Field required"]),
         ("evaluation.json", "[]", ["holds []"]),
         ("evaluation.json", "3", ["holds 3"]),
         ("evaluation.json", "[" * 100_000, ["100 deep"]),
-        ("evaluation.json", '{"protocol": {"metrics": [3]}}', ["'metrics'"]),
+        ("evaluation.json", '{"protocol": {"metrics": [3]}}', ["metrics: Field required"]),
         ("per_user.parquet", "no", []),
     ],
 )
@@ -106,7 +106,7 @@ def test_a_value_of_another_type_is_refused(place: str, wrong: object, saved: Pa
     inner[last] = wrong
     saved.write_text(json.dumps(tree))
     reseal(saved)
-    with refused("not-an-evaluation", last, *([] if above else [f"is {wrong!r}"])):
+    with refused("not-an-evaluation", last, *([] if above else [f"given: {wrong!r}"])):
         EvaluationResult.load(saved.parent)
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fullrank.metrics.ctr import Auc, auc, dense_ranks, ece, gauc, losses, reliability_curve, weighted_auc
+from fullrank.metrics.ctr import auc, dense_ranks, ece, gauc, losses, reliability_curve, weighted_auc
 
 
 def pairs(scores: np.ndarray, labels: np.ndarray) -> float:
@@ -27,14 +27,6 @@ def draw(rows: int, seed: int, levels: int = 7) -> tuple:
 def test_auc_is_that_of_all_pairs(rows: int, seed: int) -> None:
     scores, labels, _ = draw(rows, seed)
     assert auc(scores, labels) == pytest.approx(pairs(scores, labels), nan_ok=True)
-
-
-@given(st.integers(1, 60), st.integers(0, 1000), st.integers(0, 60))
-def test_parts_merge(rows: int, seed: int, cut: int) -> None:
-    scores, labels, _ = draw(rows, seed)
-    cut = min(cut, rows)
-    merged = Auc.of(scores[:cut], labels[:cut]).merge(Auc.of(scores[cut:], labels[cut:]))
-    assert merged.value == pytest.approx(auc(scores, labels), nan_ok=True)
 
 
 @given(st.integers(2, 40), st.integers(0, 1000))

@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fullrank.scaling.fit import Law, fit_law, srt_distance, srt_value
+from fullrank.scaling.fit import Law, condition, fit_law, srt_distance, srt_value
 from fullrank.scaling.forms import FORMS
 from fullrank.scaling.holdout import hold_out
-from fullrank.scaling.identifiability import condition
 from fullrank.scaling.ladder import Ladder, Trace
 from refusals import refused
 from tests.scaling.conftest import S_TRUTH, TRUTH, power_ladder, sigmoid_ladder

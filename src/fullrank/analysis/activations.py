@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,16 +18,15 @@ from torch import Tensor, nn
 
 from fullrank.analysis.relevance import Relevance
 from fullrank.core.checks import check_whole
-from fullrank.core.errors import UserError, unknown
-from fullrank.core.parted import Flat
+from fullrank.core.errors import UserError
 from fullrank.core.progress import Progress
 from fullrank.data.batch import Batch
 from fullrank.data.events.store import Store
 from fullrank.data.histories import EvalSet, Histories
 from fullrank.evaluation import Evaluation
-from fullrank.evaluation.retrieval import Split
+from fullrank.evaluation.retrieval import Split, check_split
 from fullrank.inference.batches import score_batches
-from fullrank.models.contracts import Model, Scorer, States
+from fullrank.models.contracts import Model, ReasoningStates, Scorer, States
 from fullrank.models.sequential.model import RecommenderModel
 from fullrank.models.sequential.reading import AttentionInput, blocks_of, note_attentions, reader_of
 
@@ -72,8 +71,7 @@ def sample_users(store: Store, split: str, users: int, *, seed: int = 0) -> Samp
 
     Users without a history are never drawn. Raises `UserError` for another split and for one without users.
     """
-    if split not in (*get_args(Split), "train"):
-        raise unknown("split", split, (*get_args(Split), "train"))
+    check_split(split, "train")
     check_whole("users", users, 2)
     whole = store.eval_set(split)
     if len(whole) < 2:
@@ -94,28 +92,14 @@ def sample_protocol(spec: Evaluation) -> Evaluation:
     )  # fmt: skip
 
 
-@dataclass(frozen=True)
 class SampleStore:
     """A store of which some users are evaluated alone (`evaluation.retrieval.EvalStore`)."""
 
-    store: Store
-    users: Int[np.ndarray, "U"]
-
-    @property
-    def items(self) -> Int[Flat, "E"]:
-        return self.store.items
-
-    @property
-    def bounds(self) -> Int[np.ndarray, "users 2"]:
-        return self.store.bounds
-
-    @property
-    def catalog(self) -> Any:
-        return self.store.catalog
-
-    @property
-    def fingerprint(self) -> str:
-        return self.store.fingerprint
+    def __init__(self, store: Store, users: Int[np.ndarray, "U"]):
+        self.store, self.users = store, users
+        self.items, self.bounds, self.catalog, self.fingerprint = (
+            store.items, store.bounds, store.catalog, store.fingerprint
+        )  # fmt: skip
 
     def eval_set(self, split: Split, *, without_history: bool = False) -> EvalSet:
         whole = self.store.eval_set(split, without_history=without_history)
@@ -167,6 +151,11 @@ class Activations:
     """Of each block whose attention shows its weights, in order of depth."""
     module_inputs: dict[nn.Module, Tensor] = field(default_factory=dict)
     """The input of each norm and each feed-forward of what reads the history."""
+
+    @property
+    def reasoning(self) -> ReasoningStates | None:
+        """States of the reasoner; None without one."""
+        return None if self.states is None else self.states.reasoning
 
 
 def activations(

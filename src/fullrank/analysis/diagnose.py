@@ -6,7 +6,7 @@ The size of a sample has the name of what is counted; the other problem's name i
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
@@ -60,14 +60,14 @@ def diagnose_retrieval(
     store: Store,
     *,
     split: str = "test",
-    users: int = USERS,
+    users: int | None = None,
     seed: int = 0,
     evaluation: Evaluation | None = None,
     weights: str | None = None,
     vectors: Float[np.ndarray, "V D"] | None = None,
     progress: Progress | None = None,
 ) -> Diagnosis:
-    """Every diagnostic that applies to this model, on `users` users of a split.
+    """Every diagnostic that applies to this model, on `users` users of a split, by default `USERS`.
 
     `evaluation` gives the protocol of the rows' accuracy, `weights` is the hash that the rows are kept under;
     `vectors` (of the items' texts, say) join co-occurrence in saying which events are relevant (`relevance.py`).
@@ -78,7 +78,7 @@ def diagnose_retrieval(
             f"the model ranks {model.num_items} items but the store's catalogue has {store.num_items}",
             code="other-catalogue",
         )
-    sample = sample_users(store, split, users, seed=seed)
+    sample = sample_users(store, split, USERS if users is None else users, seed=seed)
     spec = sample_protocol(evaluation or Evaluation())
     context = RetrievalContext(model, store, split, sample, spec, vectors)
     classes = find_diagnostics("retrieval", ORDER["retrieval"])
@@ -104,12 +104,12 @@ def diagnose_ranking(
     store: ImpressionStore,
     *,
     split: str = "test",
-    impressions: int = IMPRESSIONS,
+    impressions: int | None = None,
     seed: int = 0,
     weights: str | None = None,
     progress: Progress | None = None,
 ) -> Diagnosis:
-    """Every diagnostic that applies to this model, on `impressions` impressions of a split.
+    """Every diagnostic that applies to this model, on `impressions` impressions of a split, by default `IMPRESSIONS`.
 
     `weights` is the hash that the rows are kept under. Raises `UserError` where the split is unknown or empty, or the
     store's fields are not those that the model was trained on.
@@ -119,7 +119,7 @@ def diagnose_ranking(
             f"{store.path} has other fields than those that the model reads: give the store of its training",
             code="other-fields",
         )
-    rows = sample_impressions(store, split, impressions, seed=seed)
+    rows = sample_impressions(store, split, IMPRESSIONS if impressions is None else impressions, seed=seed)
     context = RankingContext(model, store, split, rows)
     measurements = [_Measurement(diagnostic, context) for diagnostic in find_diagnostics("ranking", ORDER["ranking"])]
     for batch in ranking_activations(model, store, rows, progress):
@@ -131,26 +131,6 @@ def diagnose_ranking(
         if split != "train" or not one.diagnostic.runs_model:
             found += one.rows()
     return Diagnosis(tuple(cast(list[Row], jsonable(found))))
-
-
-class Diagnose(Protocol):
-    """The diagnosis of a run's weights, with their hash, on a sample of a split of its store.
-
-    `sample` is its size, in users or impressions; None is the default. `vectors` of items help where items are read.
-    """
-
-    def __call__(
-        self,
-        run: Run,
-        store: Any,
-        split: str,
-        *,
-        sample: int | None,
-        seed: int,
-        device: torch.device | str,
-        vectors: Float[np.ndarray, "V D"] | None,
-        progress: Progress | None,
-    ) -> Diagnosis: ...
 
 
 def diagnose_run(
@@ -167,9 +147,8 @@ def diagnose_run(
 ) -> Diagnosis:
     """The rows of a run's weights, with their hash. `users`, `impressions`: None is the default of the problem."""
     sample = sample_size(run, users=users, impressions=impressions)
-    return DIAGNOSE[run.spec.problem](
-        run, store, split, sample=sample, seed=seed, device=device, vectors=vectors, progress=progress
-    )
+    model: Any = run.model().to(device)
+    return DIAGNOSE[run.spec.problem](run, model, store, split, sample, seed, vectors, progress)
 
 
 def sample_size(run: Run, *, users: int | None, impressions: int | None) -> int | None:
@@ -185,18 +164,17 @@ def sample_size(run: Run, *, users: int | None, impressions: int | None) -> int 
 
 
 def _of_retrieval(
-    run: Run, store: Store, split: str, *, sample: int | None, seed: int, device: torch.device | str,
+    run: Run, model: Model, store: Store, split: str, sample: int | None, seed: int,
     vectors: Float[np.ndarray, "V D"] | None, progress: Progress | None,
 ) -> Diagnosis:  # fmt: skip
-    model: Any = run.model().to(device)
     return diagnose_retrieval(
-        model, store, split=split, users=USERS if sample is None else sample, seed=seed, evaluation=run.spec.lists,
-        weights=weights_hash(run.path), vectors=vectors, progress=progress,
+        model, store, split=split, users=sample, seed=seed, evaluation=run.spec.lists, weights=weights_hash(run.path),
+        vectors=vectors, progress=progress,
     )  # fmt: skip
 
 
 def _of_ranking(
-    run: Run, store: ImpressionStore, split: str, *, sample: int | None, seed: int, device: torch.device | str,
+    run: Run, model: RankingModule, store: ImpressionStore, split: str, sample: int | None, seed: int,
     vectors: Float[np.ndarray, "V D"] | None, progress: Progress | None,
 ) -> Diagnosis:  # fmt: skip
     if vectors is not None:
@@ -204,14 +182,13 @@ def _of_ranking(
             f"{run.path} is a ranking model, which has no history to look into: leave vectors out",
             code="vectors-without-history",
         )
-    model: Any = run.model().to(device)
     return diagnose_ranking(
-        model, store, split=split, impressions=IMPRESSIONS if sample is None else sample, seed=seed,
-        weights=weights_hash(run.path), progress=progress,
-    )  # fmt: skip
+        model, store, split=split, impressions=sample, seed=seed, weights=weights_hash(run.path), progress=progress
+    )
 
 
-DIAGNOSE: Mapping[Problem, Diagnose] = {"retrieval": _of_retrieval, "ranking": _of_ranking}
+DIAGNOSE: Mapping[Problem, Callable[..., Diagnosis]] = {"retrieval": _of_retrieval, "ranking": _of_ranking}
+"""The diagnosis of a run's weights, with their hash, on a sample of a split of its store."""
 
 
 class _Measurement:

@@ -7,8 +7,9 @@ has a row named `left_out` that says why.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,14 @@ def row(
     """One figure. `value` is None where the number does not exist."""
     where: Row = {"layer": layer, "head": head, "index": index, "label": label}
     return {"diagnostic": diagnostic, "name": name, **where, "value": value}
+
+
+def rows_of(diagnostic: str, figures: Mapping[str, Any], **where: Any) -> list[Row]:
+    """A row of each figure (name -> number, also one of torch or numpy), all taken at one place."""
+    return [
+        row(diagnostic, name, value if isinstance(value, int | None) else float(value), **where)
+        for name, value in figures.items()
+    ]
 
 
 def not_measured(diagnostic: str, why: str) -> Row:
@@ -84,17 +93,18 @@ class Diagnosis:
         found = self.of(diagnostic, name)
         return found[0]["value"] if found else None
 
-    def by_layer(self, diagnostic: str, name: str) -> dict[int, float]:
-        """Layer -> value, where both are there."""
+    def values(self, diagnostic: str, name: str | None, *keys: str, **where: Any) -> dict[Any, float]:
+        """Place -> value, where both are there. A place is what `keys` (layer, head, index, label, name) hold: one of
+        them alone, or a tuple. `where` are the keys that a row must hold as they are given."""
+        place = itemgetter(*keys)
         return {
-            one["layer"]: one["value"]
-            for one in self.of(diagnostic, name)
-            if one["layer"] is not None and one["value"] is not None
-        }
+            place(one): one["value"] for one in self.of(diagnostic, name)
+            if None not in (place(one), one["value"]) and where.items() <= one.items()
+        }  # fmt: skip
 
     def last_layer(self, diagnostic: str, name: str) -> float | None:
         """A figure behind the last layer that has it; None where no layer has."""
-        values = self.by_layer(diagnostic, name)
+        values = self.values(diagnostic, name, "layer")
         return values[max(values)] if values else None
 
     def left_out(self) -> dict[str, str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,10 +17,10 @@ from jaxtyping import Int
 from torch import Tensor, nn
 
 from fullrank.core.checks import check_whole
-from fullrank.core.errors import UserError, unknown
+from fullrank.core.errors import UserError
 from fullrank.core.progress import Progress
 from fullrank.data.impressions.store import ImpressionStore
-from fullrank.evaluation.retrieval import Split
+from fullrank.evaluation.retrieval import check_split
 from fullrank.models.ranking import EVERY
 from fullrank.models.ranking.model import RankingModule
 
@@ -54,9 +54,7 @@ def sample_impressions(store: ImpressionStore, split: str, impressions: int, *, 
 
     Raises `UserError` for another split, for one without impressions, and for a sample of none.
     """
-    allowed = (*get_args(Split), "train")
-    if split not in allowed:
-        raise unknown("split", split, allowed)
+    check_split(split, "train")
     check_whole("impressions", impressions, 1)
     rows = store.split(split)
     if not len(rows):

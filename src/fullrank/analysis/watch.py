@@ -16,7 +16,7 @@ from typing import Any, ClassVar, cast
 from torch import nn
 
 from fullrank.analysis.activations import RetrievalContext, activations, sample_users
-from fullrank.analysis.diagnosis import Row
+from fullrank.analysis.diagnosis import Diagnosis
 from fullrank.analysis.diagnostics.layers import Layers
 from fullrank.analysis.diagnostics.spectrum import SpectralCollapse
 from fullrank.analysis.diagnostics.token_ranks import FIGURES, NO_TOKENS, TokenRanks
@@ -89,7 +89,9 @@ class Watch:
             for one in scores.rows()
             if one["name"] in ("collapse_share", "entropy_rank", "popularity_spearman")
         ]
-        return of_scores + _last_layer(layers.rows())
+        last = Diagnosis(tuple(layers.rows())).last_layer
+        tops = [(f"last_layer_{name}", last(Layers.name, name)) for name in ("collapse_share", "entropy_rank")]
+        return of_scores + [(name, value) for name, value in tops if value is not None]
 
     def _raised(self, moment: TrainState) -> bool:
         """Whether the epoch before was above the threshold already: an alarm is raised once per crossing."""
@@ -142,12 +144,6 @@ class WatchRanks:
             for name, value in zip(FIGURES, both, strict=True):
                 figures[f"watch/{name}/{label}"] = figures[f"watch/last_layer_{name}"] = value
         return figures | {"watch_seconds": round(time.perf_counter() - begun, 3)}
-
-
-def _last_layer(rows: list[Row]) -> list[tuple[str, float | None]]:
-    top = max((one["layer"] for one in rows if one["layer"] is not None), default=None)
-    kept = ("collapse_share", "entropy_rank")
-    return [(f"last_layer_{one['name']}", one["value"]) for one in rows if one["layer"] == top and one["name"] in kept]
 
 
 def _ranks(model: RankingModule, store: ImpressionStore, impressions: int) -> dict[str, list[float]]:

@@ -136,32 +136,25 @@ def _side(name: str, given: Any) -> list[EvaluationResult]:
 
 def _compare_lists(a: Results, b: Results, metric: str, *, samples: int | None, level: float, seed: int) -> Comparison:
     samples = 10_000 if samples is None else samples
-    read = bqs_like_quality(metric)
-    name = parse_metric(metric) if read is None else read
+    quality = bqs_like_quality(metric)
+    name = parse_metric(metric) if quality is None else quality
     for side in (*a, *b):
         _check_protocols(a[0], side, MAY_DIFFER)
         if str(name) not in side.metrics:
             raise unknown("metric", str(name), side.metrics)
-    before, after = (_mean_metric(side, str(name)) for side in (a, b))
-    gap = _mean_column(b, name) - _mean_column(a, name)
-    if read is not None:
-        return _compare_bqs_like(a[0], gap, name.k, samples, level, seed)
-    drawn = resample(gap[:, None], samples=min(samples, MAX_RESAMPLES), seed=seed)[:, 0]
-    test = f"paired sign-flip permutation of {'values' if name.per_user else 'influences'}, {samples} flips"
-    p = sign_flip(gap, samples, seed)
-    return Comparison(str(name), before, after, after - before, bounds(drawn, level), p, test, len(gap))
-
-
-def _compare_bqs_like(
-    a: EvaluationResult, gap: Float[np.ndarray, "U"], k: int, samples: int, level: float, seed: int
-) -> Comparison:
-    parts, influences = bqs_like_columns(gap, _target_bands(a))
-    drawn = resample(influences[:, None], samples=min(samples, MAX_RESAMPLES), seed=seed)[:, 0]
-    half, found = _logistic(0.0), _logistic(float(parts.mean()))
-    low, high = (_logistic(end) - half for end in bounds(drawn, level))
+    values = influences = _mean_column(b, name) - _mean_column(a, name)
+    if quality is not None:
+        values, influences = bqs_like_columns(values, _target_bands(a[0]))
+    span = bounds(resample(influences[:, None], samples=min(samples, MAX_RESAMPLES), seed=seed)[:, 0], level)
+    p, users = sign_flip(values, samples, seed), len(values)
+    if quality is None:
+        before, after = (_mean_metric(side, str(name)) for side in (a, b))
+        test = f"paired sign-flip permutation of {'values' if name.per_user else 'influences'}, {samples} flips"
+        return Comparison(str(name), before, after, after - before, span, p, test, users)
+    half, found = _logistic(0.0), _logistic(float(values.mean()))
+    low, high = (_logistic(end) - half for end in span)
     test = f"a stand-in, not BQS; paired sign-flip permutation of each user's part, {samples} flips"
-    p = sign_flip(parts, samples, seed)
-    return Comparison(f"{PAIRED}@{k}", half, found, found - half, (low, high), p, test, len(gap))
+    return Comparison(f"{PAIRED}@{name.k}", half, found, found - half, (low, high), p, test, users)
 
 
 def _compare_clicks(a: Results, b: Results, metric: str, *, samples: int | None, level: float, seed: int) -> Comparison:

@@ -18,6 +18,7 @@ import polars as pl
 from jaxtyping import Int
 
 from fullrank.core.errors import UserError, no_effect
+from fullrank.core.jagged import Jagged
 from fullrank.data import values
 from fullrank.data.events.store import Store
 from fullrank.data.frames import InputTable
@@ -131,14 +132,12 @@ def _padded_lists(
     asked = users.users[at] == owner
     at, ids = at[asked], ids[asked]
     lengths, full = np.bincount(at, minlength=len(users)), min(longest, items)
-    place = np.arange(len(at)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    table = np.full((len(users), longest), -1, np.int32)
-    table[at[place < longest], place[place < longest]] = ids[place < longest]
+    table = Jagged.from_lengths(ids.astype(np.int32), lengths).padded(longest, -1)
     seen = users.histories.items
     return table, {
         "users_without_list": int((lengths == 0).sum()),
         "shorter": int(((lengths > 0) & (lengths < full)).sum()),
-        "unknown_items": int((ids[place < longest] < 0).sum()),
+        "unknown_items": int(np.minimum(lengths, longest).sum() - (table >= 0).sum()),
         "seen_items": int(match(table, seen).sum()) if seen.lengths.any() else 0,
         "length": full,
     }

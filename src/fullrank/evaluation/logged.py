@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
@@ -28,7 +28,7 @@ from pydantic import Field
 
 from fullrank.core.checks import public
 from fullrank.core.errors import UserError, brief
-from fullrank.core.files import write_json
+from fullrank.core.files import jsonable, write_json
 from fullrank.core.jagged import Jagged
 from fullrank.core.parquet import BROKEN, read_parquet, unreadable
 from fullrank.core.tables import write_table
@@ -104,10 +104,8 @@ class LoggedEvaluation:
 
     def dump(self) -> dict[str, Any]:
         """Plain data without the rows; numbers that do not exist are None."""
-        versions = {name: asdict(one) for name, one in self.versions.items()}
-        found = {"versions": versions, "differences": [one.dump() for one in self.differences]}
-        plain: dict[str, Any] = _plain(found)
-        return {**plain, "counts": self.counts, "protocol": self.protocol}
+        measured = {"versions": self.versions, "differences": [one.dump() for one in self.differences]}
+        return {**jsonable(measured), "counts": self.counts, "protocol": self.protocol}
 
     def save(self, folder: str | Path) -> None:
         """Write `logged_evaluation.json` and `per_answer.parquet`. Raises `UserError` for a folder that is a store or
@@ -148,14 +146,14 @@ def evaluate_log(
     answers = _read_log(Path(log))
     happened = _read_events(events, event_columns(columns, user_col, item_col, time_col), time_unit)
     scored, counts = _joined(answers, happened, within)
-    chosen = _names(metrics, answers["k"], scored.k)
+    chosen = _names(metrics, answers["k"], int(scored.answers["k"].to_numpy().max()))
     table = scored.values(chosen)
     kept: dict[str, Any] = {"samples": samples, "seed": seed, "level": level}
     versions: dict[str, LoggedVersion] = {}
     means: dict[str, dict[str, Float[np.ndarray, "U"]]] = {}
     order = answers.group_by("version").agg(pl.len(), pl.col("time").min()).sort("time", "version")
     for name, logged in order.select("version", "len").iter_rows():
-        own = scored.version == name
+        own = (scored.answers["version"] == name).to_numpy()
         means[name] = {m: _per_user(scored.user[own], value[own], len(scored.users)) for m, value in table.items()}
         versions[name] = _version(int(logged), scored, own, means[name], **kept)
     differences = [
@@ -178,21 +176,20 @@ class _Scored:
     users: pl.Series
     user: Int[np.ndarray, "A"]
     """Places in `users`."""
-    time: Float[np.ndarray, "A"]
-    version: np.ndarray
-    k: Int[np.ndarray, "A"]
+    answers: pl.DataFrame
     lists: Int[np.ndarray, "A k"]
     truth: Jagged
 
     def values(self, names: Sequence[Name]) -> dict[str, Float[np.ndarray, "A"]]:
         """Each metric of each answer; NaN where the answer was asked for fewer items."""
         inputs = MetricInputs(match(self.lists, self.truth), self.truth.lengths)
-        return {str(name): np.where(self.k >= name.k, name(inputs), np.nan) for name in names}
+        asked = self.answers["k"].to_numpy()
+        return {str(name): np.where(asked >= name.k, name(inputs), np.nan) for name in names}
 
     def frame(self, table: Mapping[str, Float[np.ndarray, "A"]]) -> pl.DataFrame:
-        own = {"user": self.users.gather(self.user), "time": self.time, "version": self.version.astype(str),
-               "k": self.k, "targets": self.truth.lengths}  # fmt: skip
-        return pl.DataFrame({**own, **table}).with_columns(pl.col(list(table)).fill_nan(None))
+        own = {"user": self.users.gather(self.user), **self.answers.select("time", "version", "k").to_dict()}
+        frame = pl.DataFrame({**own, "targets": self.truth.lengths, **table})
+        return frame.with_columns(pl.col(list(table)).fill_nan(None))
 
 
 def _read_log(folder: Path) -> pl.DataFrame:
@@ -283,25 +280,18 @@ def _joined(answers: pl.DataFrame, events: pl.DataFrame, hours: float | None) ->
         **{f"source:{name}": int(n) for name, n in answers.group_by("source").len().sort("source").iter_rows()},
     }  # fmt: skip
     truth = Jagged(done, starts[with_event], ends[with_event]).distinct()
-    return _Scored(
-        distinct.values, place[with_event], chosen["time"].to_numpy(), chosen["version"].to_numpy(),
-        chosen["k"].to_numpy(), _lists(chosen["items"], items), truth,
-    ), counts  # fmt: skip
+    return _Scored(distinct.values, place[with_event], chosen, _lists(chosen["items"], items), truth), counts
 
 
 def _lists(given: pl.Series, items: TextIndex) -> Int[np.ndarray, "A k"]:
     """Lists as one array of places in `items`; -1 where an item has no event, or a list is shorter."""
-    lengths = given.list.len().to_numpy().astype(np.int64)
     flat = given.explode(empty_as_null=False, keep_nulls=False) if len(given) else pl.Series([], dtype=pl.String)
-    rows = np.repeat(np.arange(len(lengths)), lengths)
-    places = np.arange(len(rows)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    found = np.full((len(lengths), max(int(lengths.max(initial=0)), 1)), -1, np.int64)
-    found[rows, places] = items.find(flat)
-    return found
+    lengths = given.list.len().to_numpy().astype(np.int64)
+    return Jagged.from_lengths(items.find(flat), lengths).padded(max(int(lengths.max(initial=0)), 1), -1)
 
 
-def _names(given: Sequence[str], logged: pl.Series, scored: Int[np.ndarray, "A"]) -> list[Name]:
-    """Metrics at the most frequent lengths. Raises `UserError` for those that no answer can give."""
+def _names(given: Sequence[str], logged: pl.Series, longest: int) -> list[Name]:
+    """Metrics at the most frequent lengths, up to the longest. Raises `UserError` for those that no answer can give."""
     common = logged.value_counts(sort=True).head(MOST_KS)["k"].to_list()
     names = expand_metrics(given, sorted(common))
     if not names:
@@ -312,7 +302,6 @@ def _names(given: Sequence[str], logged: pl.Series, scored: Int[np.ndarray, "A"]
                 f"the metric {name} reads the catalogue, which an answer log has not (allowed: {', '.join(ACCURACY)})",
                 code="metric-needs-catalogue",
             )
-    longest = int(scored.max())
     fitting = [name for name in names if name.k <= longest]
     if not fitting:
         raise UserError(
@@ -382,11 +371,3 @@ def _ratios(table: Float[np.ndarray, "U 4"], samples: int, seed: int) -> Float[n
 
 def _date(seconds: Any) -> str:
     return values.with_date(int(seconds))
-
-
-def _plain(tree: Any) -> Any:
-    if isinstance(tree, dict):
-        return {key: _plain(value) for key, value in tree.items()}
-    if isinstance(tree, list | tuple):
-        return [_plain(value) for value in tree]
-    return None if isinstance(tree, float) and not math.isfinite(tree) else tree

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -14,7 +13,7 @@ import polars as pl
 from jaxtyping import Float, Int, Integer
 
 from fullrank.core.errors import UserError
-from fullrank.core.files import NotWritten, whole_file, write_json
+from fullrank.core.files import NotWritten, jsonable, whole_file, write_json
 from fullrank.core.parquet import read_parquet
 from fullrank.core.readers import read_json, refuse_special
 from fullrank.core.tables import write_table
@@ -22,7 +21,7 @@ from fullrank.data.manifest import check_seal, require_no_store, sealed, sha256_
 from fullrank.evaluation.metric_table import metric_table, population
 from fullrank.evaluation.notes import protocol_notes
 from fullrank.evaluation.sampled import sampled_gaps
-from fullrank.evaluation.saved import check_row_types, check_tree
+from fullrank.evaluation.saved import check_row_types, read_saved
 from fullrank.evaluation.slices import slice_means
 from fullrank.evaluation.statistics import summarise
 from fullrank.metrics import ctr
@@ -206,16 +205,12 @@ class EvaluationResult:
         found: dict[str, Any] = {} if self.mean_steps is None else {"mean_steps": self.mean_steps}
         if sampled := self.sampled:
             found["sampled"] = sampled
-        found |= {"metrics": _plain(self.metrics), "stderr": _plain(self.stderr)}
-        found["interval"] = {n: [_number_or_null(v) for v in pair] for n, pair in self.interval.items()}
+        found |= {"metrics": self.metrics, "stderr": self.stderr, "interval": self.interval}
         if self.slices or self.problem == "retrieval":
-            found["slices"] = {
-                name: {label: _plain(numbers) for label, numbers in labels.items()}
-                for name, labels in self.slices.items()
-            }
+            found["slices"] = self.slices
         if self.problem == "ranking":
-            found["curve"] = [asdict(one) for one in self.curve]
-        return {**found, "protocol": self.protocol}
+            found["curve"] = self.curve
+        return {**jsonable(found), "protocol": self.protocol}
 
     def to_json(self) -> str:
         return json.dumps(self.dump(), indent=2) + "\n"
@@ -250,10 +245,9 @@ class EvaluationResult:
             check_seal(tree, folder / "evaluation.json", "evaluate again")
             return _restored(tree, folder)
         except BROKEN as error:
-            missing = isinstance(error, KeyError)
-            why = f"(evaluation.json lacks {error})" if missing else f"({str(error)[:300]})"
             raise UserError(
-                f"{folder} does not hold an evaluation saved by `EvaluationResult.save` {why}", code="not-an-evaluation"
+                f"{folder} does not hold an evaluation saved by `EvaluationResult.save` ({str(error)[:300]})",
+                code="not-an-evaluation",
             ) from None
 
 
@@ -292,16 +286,24 @@ def merge(parts: Sequence[PerUser]) -> EvaluationResult:
         )
     order = np.argsort(users, kind="stable")
     filled = [p for p in parts if len(p.users)]
+
+    def joined(name: str) -> Any:
+        """A field of all shards in the order of users, or each column of it; None where shards have none."""
+        fields = [getattr(part, name) for part in filled]
+        if isinstance(fields[0], dict):
+            return {key: np.concatenate([columns[key] for columns in fields])[order] for key in fields[0]}
+        return None if fields[0] is None else np.concatenate(fields)[order]
+
     rows = PerUser(
-        users[order],
-        {n: np.concatenate([p.values[n] for p in filled])[order] for n in filled[0].values},
-        None if filled[0].lists is None else np.concatenate([p.lists for p in filled if p.lists is not None])[order],
-        {n: np.concatenate([p.groups[n] for p in filled])[order] for n in filled[0].groups},
-        protocol,
-        None if filled[0].steps is None else np.concatenate([p.steps for p in filled if p.steps is not None])[order],
-        {n: np.concatenate([p.sampled[n] for p in filled])[order] for n in filled[0].sampled},
+        users[order], joined("values"), joined("lists"), joined("groups"), protocol, joined("steps"), joined("sampled")
     )
-    return _summarised(rows)
+    boot = protocol["bootstrap"]
+    summary = summarise(
+        rows.values, rows.lists, metric_names(protocol), items=protocol["items"], samples=boot["samples"],
+        seed=boot["seed"], level=boot["level"],
+    )  # fmt: skip
+    slices = slice_means(rows.values, rows.groups)
+    return EvaluationResult(summary.mean, summary.stderr, summary.interval, slices, protocol, rows)
 
 
 def metric_names(protocol: dict[str, Any]) -> list[Name]:
@@ -328,58 +330,22 @@ def _brief(value: Any) -> str:
     return text if len(text) <= 24 else f"{text[:13]}...{text[0]}"
 
 
-def _summarised(rows: PerUser) -> EvaluationResult:
-    boot = rows.protocol["bootstrap"]
-    summary = summarise(
-        rows.values,
-        rows.lists,
-        metric_names(rows.protocol),
-        items=rows.protocol["items"],
-        samples=boot["samples"],
-        seed=boot["seed"],
-        level=boot["level"],
-    )
-    slices = slice_means(rows.values, rows.groups)
-    return EvaluationResult(summary.mean, summary.stderr, summary.interval, slices, rows.protocol, rows)
-
-
 def _restored(tree: dict[str, Any], folder: Path) -> EvaluationResult:
     protocol = tree.get("protocol")
     clicks = isinstance(protocol, dict) and protocol.get("kind") == "clicks"
     kind: type[Rows] = PerImpression if clicks else PerUser
-    check_tree(tree, kind.problem)
-    slices = {
-        name: {
-            label: {key: math.nan if value is None else value for key, value in numbers.items()}
-            for label, numbers in labels.items()
-        }
-        for name, labels in tree.get("slices", {}).items()
-    }
+    saved = read_saved(tree, kind.problem)
     refuse_special(folder / kind.file)
     if "rows_sha256" in tree and sha256_file(folder / kind.file) != tree["rows_sha256"]:
         raise ValueError(f"{kind.file} is of another evaluation than evaluation.json: evaluate again")
-    curve = () if kind.problem == "retrieval" else tuple(ctr.Bin(**one) for one in tree["curve"])
     frame = read_parquet(folder / kind.file, "the rows")
     try:
         rows = kind.read(frame, tree["protocol"])
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, TypeError, ValueError) as error:
         raise ValueError(f"{kind.file}: {error}") from None
-    interval = {n: (_float_or_nan(low), _float_or_nan(high)) for n, (low, high) in tree["interval"].items()}
-    metrics, stderr = ({n: _float_or_nan(v) for n, v in tree[key].items()} for key in ("metrics", "stderr"))
-    return EvaluationResult(metrics, stderr, interval, slices, tree["protocol"], rows, curve)
+    curve = tuple(ctr.Bin(int(one["rows"]), one["probability"], one["rate"]) for one in saved.curve)
+    return EvaluationResult(saved.metrics, saved.stderr, saved.interval, saved.slices, tree["protocol"], rows, curve)
 
 
 def _prefixed(frame: pl.DataFrame, prefix: str) -> dict[str, np.ndarray]:
     return {c.removeprefix(prefix): frame[c].to_numpy() for c in frame.columns if c.startswith(prefix)}
-
-
-def _plain(values: Mapping[str, float]) -> dict[str, float | None]:
-    return {name: _number_or_null(value) for name, value in values.items()}
-
-
-def _number_or_null(value: float) -> float | None:
-    return None if math.isnan(value) else value
-
-
-def _float_or_nan(value: float | None) -> float:
-    return math.nan if value is None else float(value)

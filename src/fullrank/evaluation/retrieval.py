@@ -8,7 +8,7 @@ that a number depends on besides the model; two results are compared only where 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Literal, Protocol, cast, get_args, runtime_checkable
+from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
 import numpy as np
 import torch
@@ -165,6 +165,14 @@ def evaluated_model(model: Model, store: EvalStore, spec: Evaluation) -> Model:
     return model
 
 
+def check_split(split: str, *more: str) -> Any:
+    """The split. Raises `UserError` for what is none, nor one of `more`."""
+    allowed = (*get_args(Split), *more)
+    if split not in allowed:
+        raise unknown("split", split, allowed)
+    return split
+
+
 def longest_list(spec: Evaluation, items: int) -> int:
     """The length of the lists that all metrics of a spec can be read from: none is longer than the catalogue."""
     return min(max(n.k for n in spec.names()), items)
@@ -236,9 +244,7 @@ def _rows(
 
 def _users(store: EvalStore, split: str, spec: Evaluation) -> tuple[EvalSet, int]:
     """The users, by ascending row, and how many were left out for want of a history."""
-    if split not in get_args(Split):
-        raise unknown("split", split, get_args(Split))
-    whole = store.eval_set(cast(Split, split), without_history=True)
+    whole = store.eval_set(check_split(split), without_history=True)
     if not len(whole):
         raise UserError(
             f"the store has no users with a target in the split {split!r}: prepare it with another split",

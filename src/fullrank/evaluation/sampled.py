@@ -26,6 +26,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from fullrank.core.errors import UserError
+from fullrank.core.jagged import Jagged
 from fullrank.core.memory import require_memory
 from fullrank.core.progress import Progress
 from fullrank.core.random import uniform_at
@@ -44,8 +45,8 @@ ROUNDS = 200
 SHARED_BY = 128
 """Rows of users that share a draw: SRT's evaluation batch."""
 
-Places = Callable[[Scorer, np.ndarray], tuple[np.ndarray, np.ndarray]]
-"""(scorer of a batch, positions of its users in the set) -> row in the batch, and place from 0, of each target."""
+Places = Callable[[Scorer, np.ndarray, Jagged], np.ndarray]
+"""(scorer of a batch, positions of its users in the set, their targets) -> the place, from 0, of each target."""
 
 
 def sampled_hits(
@@ -59,8 +60,7 @@ def sampled_hits(
     """Which of the first places of each user's candidates hold a target, under the sampled protocol."""
     weights = popularity if spec.negatives_from == "popularity" else np.ones_like(popularity)
 
-    def places(scorer: Scorer, at: Int[np.ndarray, "B"]) -> tuple[Int[np.ndarray, "N"], Int[np.ndarray, "N"]]:
-        truth = users.truth.take(at)
+    def places(scorer: Scorer, at: Int[np.ndarray, "B"], truth: Jagged) -> Int[np.ndarray, "N"]:
         own, targets, forbidden = truth.row_of(), truth.flat(), truth.keys(len(popularity))
         if spec.seen == "exclude":
             forbidden = np.concatenate([forbidden, users.histories.items.take(at).keys(len(popularity))])
@@ -68,7 +68,7 @@ def sampled_hits(
         pairs = np.concatenate([np.repeat(np.arange(len(at)), drawn.shape[1]), own])
         scores = pair_scores(scorer, pairs, np.concatenate([drawn.ravel(), targets]), block=_block(model, spec))
         others = scores[: drawn.size].reshape(drawn.shape)
-        return own, target_places(scores[drawn.size :], own, others)
+        return target_places(scores[drawn.size :], own, others)
 
     return _hits(model, users, spec, min(max(n.k for n in spec.names()), model.num_items), places, device, progress)
 
@@ -79,14 +79,11 @@ def shared_negative_metrics(
     """The accuracy metrics of `spec`, each user's targets ranked among `spec.sampled` shared negatives."""
     names = [n for n in spec.names() if n.base in ACCURACY]
 
-    def places(scorer: Scorer, at: Int[np.ndarray, "B"]) -> tuple[Int[np.ndarray, "N"], Int[np.ndarray, "N"]]:
-        truth = users.truth.take(at)
-        own, targets = truth.row_of(), truth.flat()
-        scores = pair_scores(scorer, own, targets, block=_block(model, spec))
-        above = count_higher(
-            scorer, scores, own, users.users[at], spec.sampled or 0, spec.seed, block=_block(model, spec)
-        )
-        return own, _places(above, scores, own)
+    def places(scorer: Scorer, at: Int[np.ndarray, "B"], truth: Jagged) -> Int[np.ndarray, "N"]:
+        own, block = truth.row_of(), _block(model, spec)
+        scores = pair_scores(scorer, own, truth.flat(), block=block)
+        above = count_higher(scorer, scores, own, users.users[at], spec.sampled or 0, spec.seed, block=block)
+        return _places(above, scores, own)
 
     hits = _hits(model, users, spec, max((n.k for n in names), default=1), places, device, progress)
     table = MetricInputs(hits, users.truth.lengths)
@@ -207,9 +204,10 @@ def _hits(
         progress=progress, budget=spec.reasoning,
     )  # fmt: skip
     for at, scorer in batches:
-        own, place = places(scorer, at)
+        truth = users.truth.take(at)
+        place = places(scorer, at, truth)
         inside = place < k
-        hits[at[own[inside]], place[inside]] = True
+        hits[at[truth.row_of()[inside]], place[inside]] = True
     return hits
 
 

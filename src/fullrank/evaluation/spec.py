@@ -41,7 +41,11 @@ class Evaluation(Spec):
     selection_seen: SeenPolicy | None = later(None)
     """`seen` where training and searches choose by `selection`; null is `seen` itself, but `keep` where more than 1 %
     of the validation targets stand in their own user's history, which `exclude` makes impossible to hit."""
-    protocol: Literal["full", "sampled"] = "full"
+    protocol: Annotated[
+        Literal["full", "sampled"],
+        needs("reasoning.adaptive", None, code="adaptive-needs-full-lists"),
+        needs("decoding.kind", "exact", code="setting-without-effect"),
+    ] = "full"
     """Rank the whole catalogue, or each target among sampled negatives (not comparable with anything else)."""
     negatives: Annotated[int | None, only_with("protocol", "sampled")] = Field(default=None, ge=1, le=MOST_LIST)
     """Sampled protocol: negatives per user; None is 100."""
@@ -57,7 +61,9 @@ class Evaluation(Spec):
     """How many steps and streams a reasoner computes; anything set here is an error for a model without one."""
     decoding: Decoding = Decoding()
     """The search among semantic ids; anything but exact is an error for a model that does not generate them."""
-    drop: float = Field(default=0.0, ge=0, lt=1)
+    drop: Annotated[float, needs("reasoning.adaptive", None, code="adaptive-needs-full-lists")] = Field(
+        default=0.0, ge=0, lt=1
+    )
     """Share of the events of each history that the model does not get to see (PLR, Sec. 6.5.1); 0 shows all."""
     popularity_discount: Annotated[
         float,
@@ -100,12 +106,6 @@ class Evaluation(Spec):
 
     @model_validator(mode="after")
     def _every_setting_has_an_effect(self) -> Evaluation:
-        if self.reasoning.adaptive is not None and (self.drop or self.protocol == "sampled"):
-            raise UserError(
-                "reasoning.adaptive stops by lists of the whole catalogue and of whole histories: leave it out, or use "
-                "protocol 'full' and drop=0",
-                code="adaptive-needs-full-lists",
-            )
         if self.sampled is not None and self.metrics is not None:
             if not any(n.base in ACCURACY for n in expand_metrics(self.metrics, self.ks)):
                 raise UserError(
@@ -113,9 +113,6 @@ class Evaluation(Spec):
                     f"{', '.join(ACCURACY)}, or leave sampled out",
                     code="no-accuracy-metric",
                 )
-        if self.decoding.kind != "exact" and self.protocol == "sampled":
-            why = "when protocol is 'sampled', whose candidates are scored one by one"
-            raise no_effect("decoding", why, "set decoding.kind=exact")
         self._check_names()
         return self
 

@@ -1,7 +1,7 @@
 """Metrics of click probabilities: AUC, LogLoss, AUC within groups, calibration. Exact, and in numpy alone.
 
 AUC is the share of pairs (clicked, not clicked) in the right order, ties counting one half (Mann and Whitney); it is
-computed from how many of each class have each distinct score, so parts merge (`Auc`) and rows can be weighted.
+computed from how many of each class have each distinct score, so rows can be weighted.
 LogLoss is the mean of -log p of what happened, p kept above 1e-15. gAUC is the mean of the AUCs of groups weighted by
 their impressions (Zhu et al., KDD 2017); groups of a single class have none and are left out and counted. ECE is the
 mean gap between probability and click rate over bins of equally many rows, weighted by rows (Guo et al., ICML 2017,
@@ -21,35 +21,9 @@ LEAST = 1e-15
 """Probabilities are kept this far from 0 and 1 in LogLoss."""
 
 
-@dataclass(frozen=True)
-class Auc:
-    """How many rows of each class have each score; parts of a split merge into the AUC of the whole."""
-
-    scores: Float[np.ndarray, "K"]
-    """Ascending, each once."""
-    clicked: Float[np.ndarray, "K"]
-    other: Float[np.ndarray, "K"]
-
-    @staticmethod
-    def of(scores: Float[np.ndarray, "N"], labels: Float[np.ndarray, "N"]) -> Auc:
-        distinct, place = np.unique(np.asarray(scores, dtype=np.float64), return_inverse=True)
-        clicked = _sums(place, labels, len(distinct))
-        return Auc(distinct, clicked, _sums(place, np.ones(len(place)), len(distinct)) - clicked)
-
-    def merge(self, more: Auc) -> Auc:
-        distinct, place = np.unique(np.concatenate([self.scores, more.scores]), return_inverse=True)
-        parts = [(self.clicked, more.clicked), (self.other, more.other)]
-        return Auc(distinct, *(_sums(place, np.concatenate(pair), len(distinct)) for pair in parts))
-
-    @property
-    def value(self) -> float:
-        """NaN where a class has no row."""
-        return _area(self.clicked, self.other)
-
-
 def auc(scores: Float[np.ndarray, "N"], labels: Float[np.ndarray, "N"]) -> float:
     """Area under the ROC curve; NaN where a class has no row."""
-    return Auc.of(scores, labels).value
+    return weighted_auc(dense_ranks(scores), labels, np.ones(len(labels)))
 
 
 def dense_ranks(scores: Shaped[np.ndarray, "N"]) -> Int[np.ndarray, "N"]:
@@ -59,8 +33,8 @@ def dense_ranks(scores: Shaped[np.ndarray, "N"]) -> Int[np.ndarray, "N"]:
 
 def weighted_auc(place: Int[np.ndarray, "N"], labels: Float[np.ndarray, "N"], weights: Float[np.ndarray, "N"]) -> float:
     """The AUC where row n counts `weights[n]` times, from `dense_ranks`: what resampling needs, in linear time."""
-    clicked = np.bincount(place, weights * labels)
-    return _area(clicked, np.bincount(place, weights) - clicked)
+    clicked, every = (np.bincount(place, of).astype(np.float64) for of in (weights * labels, weights))  # also of none
+    return _area(clicked, every - clicked)
 
 
 def losses(probabilities: Float[np.ndarray, "N"], labels: Float[np.ndarray, "N"]) -> Float[np.ndarray, "N"]:
@@ -132,11 +106,6 @@ def ece(curve: tuple[Bin, ...]) -> float:
     """Expected calibration error: mean |probability - rate| over the rows."""
     rows = sum(one.rows for one in curve)
     return sum(one.rows * abs(one.probability - one.rate) for one in curve) / max(1, rows)
-
-
-def _sums(place: Int[np.ndarray, "N"], values: Float[np.ndarray, "N"], size: int) -> Float[np.ndarray, "K"]:
-    """bincount, which of nothing gives whole numbers."""
-    return np.bincount(place, values, size).astype(np.float64)
 
 
 def _area(clicked: Float[np.ndarray, "K"], other: Float[np.ndarray, "K"]) -> float:

@@ -20,13 +20,10 @@ from pydantic import Field
 from fullrank.core.bounds import MOST_BINS
 from fullrank.core.checks import check_choice, public
 from fullrank.core.errors import UserError
-from fullrank.scaling.fit import RESAMPLES, SHARE, Law, fit_law
+from fullrank.scaling.fit import RESAMPLES, Estimate, Law, fit_law, middle
 from fullrank.scaling.frontier import BETWEEN, compute_frontier, epoch_cost, optimum
 from fullrank.scaling.ladder import Ladder
 from fullrank.scaling.read import as_ladder
-
-Estimate = tuple[float, float, float]
-"""A value and its interval."""
 
 
 @dataclass(frozen=True)
@@ -84,12 +81,12 @@ def advise(
     by_law = _by_law(ladder, law, flops, data, epochs[0])
     short = data is not None and float(lines["data"](flops)[0]) > data
     if lower or short:
-        metric = _at(law, parameters=n[0], data=t[0])
+        metric = law.estimate(parameters=n[0], data=t[0])
         reach = np.concatenate([trace.flops for trace in ladder.traces if trace.flops is not None])
         seen = float(reach.min()), float(reach.max())
     else:
         curve = fit_law(ladder, "sigmoid", resamples=resamples, seed=seed, tell=tell)
-        metric, seen = _at(curve, flops=flops), curve.observed["flops"]
+        metric, seen = curve.estimate(flops=flops), curve.observed["flops"]
     notes = _notes(ladder, law, flops, epochs[0], seen, float(lines["data"](flops)[0]) if short else None)
     if not BETWEEN[0] * 1.01 < by_law["parameters"][0] < BETWEEN[1] / 1.01:
         notes.append(
@@ -150,14 +147,8 @@ def _notes(
     return found
 
 
-def _at(law: Law, **at: Any) -> Estimate:
-    low, high = law.interval(**at)
-    return float(law.predict(**at)[0]), float(low[0]), float(high[0])
-
-
 def _reading(value: float, draws: np.ndarray) -> Estimate:
-    low, high = np.quantile(draws, [(1 - SHARE) / 2, (1 + SHARE) / 2])
-    return float(value), float(low), float(high)
+    return float(value), *middle(draws)
 
 
 def _dump(reading: Estimate) -> dict[str, Any]:

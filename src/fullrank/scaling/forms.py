@@ -27,6 +27,10 @@ import numpy as np
 from jaxtyping import Float
 
 Vector = Float[np.ndarray, "Q"]
+"""Parameters."""
+Points = Float[np.ndarray, "P X"]
+Centre = Float[np.ndarray, "X"]
+Values = Float[np.ndarray, "P"]
 
 
 @dataclass(frozen=True)
@@ -44,27 +48,27 @@ class LawForm(ABC):
     """Parameters that are scales: an interval of theirs is evaluated by the ratio of its ends."""
 
     @abstractmethod
-    def value(self, theta: Float[np.ndarray, "*r Q"], x: Float[np.ndarray, "P X"]) -> Float[np.ndarray, "*r P"]:
+    def value(self, theta: Float[np.ndarray, "*r Q"], x: Points) -> Float[np.ndarray, "*r P"]:
         """The law at points whose coordinates are logarithms."""
 
     @abstractmethod
-    def local(self, u: Vector, x: Float[np.ndarray, "P X"]) -> Float[np.ndarray, "P"]:
+    def local(self, u: Vector, x: Points) -> Values:
         """The same from parameters around a centre, at points less that centre."""
 
     @abstractmethod
-    def jacobian(self, u: Vector, x: Float[np.ndarray, "P X"]) -> Float[np.ndarray, "P Q"]:
+    def jacobian(self, u: Vector, x: Points) -> Float[np.ndarray, "P Q"]:
         """Derivatives of `local` by `u`."""
 
     @abstractmethod
-    def reported(self, u: Vector, centre: Float[np.ndarray, "X"]) -> Vector:
+    def reported(self, u: Vector, centre: Centre) -> Vector:
         """`u` as `theta`."""
 
     @abstractmethod
-    def bounds(self, x: Float[np.ndarray, "P X"], y: Float[np.ndarray, "P"]) -> tuple[Vector, Vector]:
+    def bounds(self, x: Points, y: Values) -> tuple[Vector, Vector]:
         """Of `u`."""
 
     @abstractmethod
-    def starts(self, x: Float[np.ndarray, "P X"], y: Float[np.ndarray, "P"]) -> Iterator[Vector]:
+    def starts(self, x: Points, y: Values) -> Iterator[Vector]:
         """A grid of what is not linear, with the best of what is."""
 
     def derived(self, theta: Float[np.ndarray, "*r Q"]) -> dict[str, Any]:
@@ -181,27 +185,27 @@ AGAIN = 3
 
 @dataclass(frozen=True)
 class Solution:
-    u: Float[np.ndarray, "Q"]
+    u: Vector
     """Around the centre."""
-    theta: Float[np.ndarray, "Q"]
+    theta: Vector
     """As reported."""
     rmse: float
     at_bound: tuple[str, ...]
     """Which of `u` ended at a bound: a name of the form's, `asymptote` of a sigmoid."""
 
 
-def centre_of(x: Float[np.ndarray, "P X"]) -> Float[np.ndarray, "X"]:
+def centre_of(x: Points) -> Centre:
     """The middle of the points; those of a fit serve its resamples, so that their parameters compare."""
     return x.mean(0)
 
 
 def solve(
     form: LawForm,
-    x: Float[np.ndarray, "P X"],
-    y: Float[np.ndarray, "P"],
-    centre: Float[np.ndarray, "X"],
+    x: Points,
+    y: Values,
+    centre: Centre,
     *,
-    known: Float[np.ndarray, "Q"] | None = None,
+    known: Vector | None = None,
     end: float | None = None,
 ) -> Solution:
     """The least squares law of points; `known` is a solution nearby, which saves starts. `end` holds the first of `u`

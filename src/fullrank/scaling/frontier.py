@@ -14,11 +14,10 @@ import numpy as np
 from jaxtyping import Float
 
 from fullrank.core.errors import UserError
-from fullrank.scaling.forms import LawForm
+from fullrank.scaling.forms import LawForm, Values
 from fullrank.scaling.ladder import Ladder
 from fullrank.scaling.points import envelope
 
-Values = Float[np.ndarray, "P"]
 Spent = Callable[[Values, Values], Values]
 """Parameters and interactions -> FLOPs, growing in both."""
 

@@ -73,7 +73,7 @@ def read_ladder(path: str | Path, *, metric: str | None = None, columns: ColumnN
     source.require_rows(len(frame))
     series = Counter(found[1] for name in frame.columns if (found := EPOCH.fullmatch(name)))
     if series and named.metric is None:
-        return _wide(frame, source, metric, named, list(series))
+        return _wide(_Columns(frame, source, named, WIDE), metric, list(series))
     if metric is not None:
         if named.metric is not None:
             raise UserError(
@@ -81,7 +81,7 @@ def read_ladder(path: str | Path, *, metric: str | None = None, columns: ColumnN
                 code="options-exclude-each",
             )
         named = replace(named, metric=metric)
-    return _tidy(frame, source, named)
+    return _tidy(_Columns(frame, source, named, TIDY))
 
 
 def as_ladder(source: Ladder | str | Path) -> Ladder:
@@ -89,7 +89,61 @@ def as_ladder(source: Ladder | str | Path) -> Ladder:
     return source if isinstance(source, Ladder) else read_ladder(source)
 
 
-def _wide(frame: pl.DataFrame, source: InputTable, metric: str | None, named: ColumnNames, series: list[str]) -> Ladder:
+@dataclass(frozen=True)
+class _Columns:
+    """A table of runs, read by the names of its columns."""
+
+    frame: pl.DataFrame
+    source: InputTable
+    named: ColumnNames
+    usual: ColumnNames
+
+    def present(self, what: str) -> str | None:
+        """The column's name, where it is there. Raises `UserError` where it was asked for and is not."""
+        asked, other = getattr(self.named, what), getattr(self.usual, what)
+        if asked is not None:
+            self.source.require(asked, f"usual is {other}")
+        return asked or (other if other in self.source.columns else None)
+
+    def optional(self, what: str) -> np.ndarray | None:
+        name = self.present(what)
+        return None if name is None else self.numbers(name)
+
+    def numbers(self, name: str, *, empty: bool = False) -> np.ndarray:
+        """The numbers of a column; NaN where there is none and it may be `empty`."""
+        column = self.frame[name]
+        found = column.cast(float, strict=False)
+        bad = found.is_null() & ~(column.is_null() & empty)
+        self.refuse(bad, name, "missing or unreadable numbers", "unreadable-numbers")
+        return found.to_numpy().astype(float)
+
+    def refuse(self, bad: pl.Series, name: str, what: str, code: str) -> None:
+        from fullrank.data.values import refuse
+
+        refuse(bad, self.frame[name], f"column {name!r} of {self.source.name}", what, code=code)
+
+    def common(self) -> dict[str, Sequence[Any]]:
+        """Values of each row in both layouts: run, parameters, data, size, group."""
+        frame, run, parameters = self.frame, self.present("run"), self.optional("parameters")
+        size = next((self.numbers(name) for name in SIZES if name in frame.columns), parameters)
+        numbers = {"parameters": parameters, "data": self.optional("data"), "size": size}
+        return {
+            "run": [f"row {n + 1}" for n in range(len(frame))] if run is None else [str(v) for v in frame[run]],
+            **{k: [None] * len(frame) if v is None else v.tolist() for k, v in numbers.items()},
+            "group": [str(v) for v in frame[GROUP]] if GROUP in frame.columns else [""] * len(frame),
+        }
+
+    def ladder(self, traces: Sequence[Trace], metric: str, which: str) -> Ladder:
+        usual = self.usual
+        how = (
+            f"name the columns with --params-col (usual: {usual.parameters}), --data-col ({usual.data}) and "
+            f"--flops-col ({usual.flops}: FLOPs {which})"
+        )
+        return Ladder(tuple(traces), metric, str(self.source.table), how)
+
+
+def _wide(table: _Columns, metric: str | None, series: list[str]) -> Ladder:
+    frame, source = table.frame, table.source
     if metric is None and len(series) > 1:
         raise UserError(
             f"{source.name} holds {', '.join(series)} by epochs; choose one with --metric", code="several-metrics"
@@ -104,9 +158,9 @@ def _wide(frame: pl.DataFrame, source: InputTable, metric: str | None, named: Co
             f"{source.name} names an epoch of {base} twice ({', '.join(columns)}); keep one column for each",
             code="repeated-column",
         )
-    values = np.stack([_numbers(frame[name], source, empty=True) for name in columns], 1)
+    values = np.stack([table.numbers(name, empty=True) for name in columns], 1)
     there = np.stack([frame[name].is_not_null().to_numpy() for name in columns], 1)
-    flops, rest = _optional(frame, source, "flops", named, WIDE), _common(frame, source, named, WIDE)
+    flops, rest = table.optional("flops"), table.common()
     traces = []
     for row in range(len(frame)):
         at = np.array(epochs, float)[there[row]]
@@ -114,16 +168,18 @@ def _wide(frame: pl.DataFrame, source: InputTable, metric: str | None, named: Co
         traces.append(
             Trace(metric=values[row][there[row]], flops=spent, epochs=at, **{k: v[row] for k, v in rest.items()})
         )
-    return Ladder(tuple(traces), base, str(source.table), _how(WIDE, "of one epoch"))
+    return table.ladder(traces, base, "of one epoch")
 
 
-def _tidy(frame: pl.DataFrame, source: InputTable, named: ColumnNames) -> Ladder:
-    name = named.metric or str(TIDY.metric)
+def _tidy(table: _Columns) -> Ladder:
+    frame, source = table.frame, table.source
+    name = table.named.metric or str(TIDY.metric)
     source.require(name, "name that of the metric by --metric-col, or those of its epochs NAME_ep5, NAME_ep10, ...")
-    metric = _numbers(frame[name], source)
-    flops, rest = _optional(frame, source, "flops", named, TIDY), _common(frame, source, named, TIDY)
-    epochs = _numbers(frame["epoch"], source) if "epoch" in frame.columns else None
-    _every_run_named(frame, source, _present(source, "run", named, TIDY))
+    metric, flops, rest = table.numbers(name), table.optional("flops"), table.common()
+    epochs = table.numbers("epoch") if "epoch" in frame.columns else None
+    if (column := table.present("run")) is not None:  # rows without a name would become one run
+        empty = frame[column].cast(str).str.strip_chars().fill_null("") == ""
+        table.refuse(empty, column, "runs without a name (--run-col names another column)", "missing-ids")
     places: dict[str, list[int]] = {}
     for row, run in enumerate(rest["run"]):
         places.setdefault(run, []).append(row)
@@ -141,72 +197,7 @@ def _tidy(frame: pl.DataFrame, source: InputTable, named: ColumnNames) -> Ladder
             metric=metric[order], flops=None if flops is None else flops[order],
             epochs=None if epochs is None else epochs[order], **own,
         ))  # fmt: skip
-    return Ladder(tuple(traces), name, str(source.table), _how(TIDY, "spent until each row's moment"))
-
-
-def _every_run_named(frame: pl.DataFrame, source: InputTable, column: str | None) -> None:
-    """Rows without a name would become one run. Raises `UserError` with the first of them."""
-    from fullrank.data.values import refuse
-
-    if column is not None:
-        empty = frame[column].cast(str).str.strip_chars().fill_null("") == ""
-        what = f"column {column!r} of {source.name}"
-        refuse(empty, frame[column], what, "runs without a name (--run-col names another column)", code="missing-ids")
-
-
-def _common(
-    frame: pl.DataFrame, source: InputTable, named: ColumnNames, usual: ColumnNames
-) -> dict[str, Sequence[Any]]:
-    """What both layouts have for each row: run, parameters, data, size, group."""
-    many = len(frame)
-    parameters = _optional(frame, source, "parameters", named, usual)
-    size = next((_numbers(frame[name], source) for name in SIZES if name in frame.columns), parameters)
-    run = _present(source, "run", named, usual)
-    group = frame[GROUP].cast(str).to_list() if GROUP in frame.columns else [""] * many
-    return {
-        "run": [f"row {n + 1}" for n in range(many)] if run is None else [str(v) for v in frame[run].to_list()],
-        "parameters": _list(parameters, many),
-        "data": _list(_optional(frame, source, "data", named, usual), many),
-        "size": _list(size, many),
-        "group": [str(v) for v in group],
-    }
-
-
-def _present(source: InputTable, what: str, named: ColumnNames, usual: ColumnNames) -> str | None:
-    """The column's name, where it is there. Raises `UserError` where it was asked for and is not."""
-    asked, other = getattr(named, what), getattr(usual, what)
-    if asked is not None:
-        source.require(asked, f"usual is {other}")
-    return asked or (other if other in source.columns else None)
-
-
-def _optional(
-    frame: pl.DataFrame, source: InputTable, what: str, named: ColumnNames, usual: ColumnNames
-) -> np.ndarray | None:
-    name = _present(source, what, named, usual)
-    return None if name is None else _numbers(frame[name], source)
-
-
-def _numbers(column: pl.Series, source: InputTable, *, empty: bool = False) -> np.ndarray:
-    """The numbers of a column; NaN where there is none and it may be `empty`."""
-    from fullrank.data.values import refuse
-
-    found = column.cast(float, strict=False)
-    bad = found.is_null() & ~(column.is_null() & empty)
-    what = f"column {column.name!r} of {source.name}"
-    refuse(bad, column, what, "missing or unreadable numbers", code="unreadable-numbers")
-    return found.to_numpy().astype(float)
-
-
-def _list(values: np.ndarray | None, many: int) -> list[float | None]:
-    return [None] * many if values is None else [float(v) for v in values]
-
-
-def _how(usual: ColumnNames, which: str) -> str:
-    return (
-        f"name the columns with --params-col (usual: {usual.parameters}), --data-col ({usual.data}) and --flops-col "
-        f"({usual.flops}: FLOPs {which})"
-    )
+    return table.ladder(traces, name, "spent until each row's moment")
 
 
 LACKS = (

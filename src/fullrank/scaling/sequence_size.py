@@ -73,7 +73,7 @@ def sequence_size(model: RecommenderModel, loader: Batches, store: Store) -> Seq
     """The size of a model and the cost of an epoch of these batches."""
     steps = loader.steps_per_epoch
     places = np.unique(np.linspace(0, steps - 1, min(steps, BATCHES)).astype(int))
-    count = _encoder_flops(model)
+    count = cache(model.encoder.flops)  # of a row by its length and its answer's
     found = [batch_flops(model, loader.batch(int(k)), count) for k in places]
     share = (1 + BACKWARD) * steps / len(found)
     total: Parts = {}
@@ -107,7 +107,7 @@ def batch_flops(model: RecommenderModel, batch: Any, count: Callable[[int, int],
     x, inputs = model.task.training_inputs(noted, batch)
     rows, length, dim = x.shape
     parts: Parts = {"items": _items(model, noted, x, inputs, batch)}
-    row = (count or _encoder_flops(model))(length, inputs.answer)
+    row = (count or model.encoder.flops)(length, inputs.answer)
     parts |= {part: None if one is None else rows * one for part, one in row.items()}
     asked = model.task.counts(batch)
     sampled = _sampled(model)
@@ -125,11 +125,6 @@ def _searched(model: RecommenderModel, groups: int) -> tuple[int, ...]:
     if model.task.generates and isinstance(model.items, SemanticItems):
         return model.items.sizes
     return (model.num_items,) * groups
-
-
-def _encoder_flops(model: RecommenderModel) -> Callable[[int, int], Parts]:
-    """FLOPs of a row by its length and its answer's, each counted once; None of an encoder that does not say."""
-    return cache(model.encoder.flops)
 
 
 class _Noted(Items):

@@ -136,16 +136,11 @@ def time_evaluation(model: nn.Module, data: DataModule, seconds: float, *, all_m
     for share in SHARES:
         begun = time.perf_counter()
         data.evaluate_share(model, share, device, all_metrics=all_metrics)
-        _finish(device)
+        if device.type == "cuda":  # wait until it has finished what was queued
+            torch.cuda.synchronize()
         points.append((1 / share, time.perf_counter() - begun))
         if sum(spent for _, spent in points) + 4 * points[-1][1] > seconds:
             break
     (before, early), (share_done, late) = ([(0.0, 0.0), *points])[-2:]
     slope = max(0.0, (late - early) / (share_done - before))
     return late + slope * (1 - share_done)
-
-
-def _finish(device: torch.device) -> None:
-    """Wait until the device has finished what was queued."""
-    if device.type == "cuda":
-        torch.cuda.synchronize()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import time
 import traceback
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -60,11 +60,13 @@ def run_job(
     model: Any = run.model().to(place)
     found = _evaluated(replace(job, experiment=run.spec), model, store, place)
     seconds = {"train": trained - begun + earlier, "evaluate": time.perf_counter() - trained}
+    # metrics among sampled negatives, and their gaps, where they were asked for
+    sampled = {name: result["sampled"] for name, result in found.items() if "sampled" in result}
     return {
         **job_fields(job, store),
         "metrics": {name: result["metrics"] for name, result in found.items()},
         "stderr": {name: result["stderr"] for name, result in found.items()},
-        **_beside(found),
+        **({"sampled": sampled} if sampled else {}),
         **training_figures(run, job),
         "parameters": run.manifest["parameters"],
         **_size(run, model, job, store),
@@ -129,12 +131,6 @@ def training_figures(run: Run, job: Job) -> Row:
         "epochs": rows[-1]["epoch"] if rows else 0,
         "tokens_per_s": rows[-1].get("tokens_per_s") if rows else None,
     }
-
-
-def _beside(found: Mapping[Any, dict[str, Any]]) -> Row:
-    """Metrics among sampled negatives beside the full ones, and their gaps, where they were asked for."""
-    some = {name: result["sampled"] for name, result in found.items() if "sampled" in result}
-    return {"sampled": some} if some else {}
 
 
 def _size(run: Run, model: Any, job: Job, store: AnyStore) -> Row:

@@ -6,21 +6,19 @@ import itertools
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
 from fullrank.core.bounds import MOST_ENTRIES, SeedNumber
 from fullrank.core.constraints import needs, once, only_with
-from fullrank.core.errors import UserError, brief, in_context, no_effect
-from fullrank.core.readers import read_text
-from fullrank.core.spec import Spec
+from fullrank.core.errors import UserError, brief, no_effect
 from fullrank.sweeps.jobs import (
     DIFFERENT,
     Cell,
     Job,
     Split,
+    StudyFile,
     check_count,
     check_distinct_folders,
     check_name,
@@ -33,7 +31,7 @@ Zipped = tuple[dict[str, Any], ...]
 """Settings that go together: one mapping per place on the axis, with an optional `name`."""
 
 
-class Grid(Spec):
+class Grid(StudyFile):
     """What a sweep runs, in this order: `cells`, then `base` with every combination of `axes`."""
 
     name: str = "sweep"
@@ -59,12 +57,6 @@ class Grid(Spec):
     evaluate_also: Annotated[tuple[dict[str, Any], ...], only_with("evaluate")] = Field((), max_length=MOST_ENTRIES)
     """Further evaluations of each run on those splits: settings of `evaluation.*`, such as {seen: keep}, whose figures
     stand under `test_seen_keep`."""
-
-    @classmethod
-    def read(cls, path: str | Path) -> Grid:
-        """A grid from a YAML or JSON file. Raises `UserError` saying what is wrong in it."""
-        with in_context(f"{path}: "):
-            return cls.from_text(read_text(path))
 
     @model_validator(mode="after")
     def _has_cells(self) -> Grid:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import Field, model_validator
 
@@ -17,6 +17,7 @@ from fullrank.core.bounds import MOST_ENTRIES, SeedNumber
 from fullrank.core.constraints import once
 from fullrank.core.errors import UserError, brief, in_context
 from fullrank.core.overrides import read_setting
+from fullrank.core.readers import read_text
 from fullrank.core.registry import kinds
 from fullrank.core.spec import Spec, spec_tree
 from fullrank.evaluation.spec import Evaluation, RankingEvaluation
@@ -48,6 +49,19 @@ value that changes nothing. Closed: a field added from now on is declared where 
 def recipe_label(recipe: str) -> str:
     """A recipe's name in tables: of a function its own name, of a file that of the file."""
     return recipe.rpartition(":")[2] if ":" in recipe and "/" not in recipe else Path(recipe).stem
+
+
+S = TypeVar("S", bound=Spec)
+
+
+class StudyFile(Spec):
+    """A grid or a search, which stand in files."""
+
+    @classmethod
+    def read(cls: type[S], path: str | Path) -> S:
+        """From a YAML or JSON file. Raises `UserError` saying what is wrong in it."""
+        with in_context(f"{path}: "):
+            return cls.from_text(read_text(path))
 
 
 DIFFERENT = once("seed", code="invalid-seeds")

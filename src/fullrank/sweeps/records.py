@@ -15,15 +15,16 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fullrank import __version__
 from fullrank.core.errors import UserError, in_context
 from fullrank.core.files import jsonable, write_json, write_jsonl
 from fullrank.core.readers import read_json, read_jsonl
-from fullrank.data.manifest import is_count, require_outside_stores
+from fullrank.data.manifest import require_outside_stores
 from fullrank.metrics.names import history_words
 from fullrank.sweeps.cost import JobCost
 from fullrank.sweeps.jobs import Job
@@ -78,18 +79,41 @@ def _git(folder: Path, *arguments: str) -> str | None:
 Row = dict[str, Any]
 
 
+Number = Annotated[float, Field(strict=True, gt=-1e300, lt=1e300)]
+
+
+class _Spent(BaseModel):
+    __pydantic_extra__: dict[str, Number]
+    model_config = ConfigDict(extra="allow")
+
+    train: Number
+
+
+class _JobRow(BaseModel):
+    """A row of a job: which job, its metrics, its seconds, and its error if it failed."""
+
+    cell: str
+    spec_hash: str
+    data_fingerprint: str
+    seed: Annotated[int, Field(strict=True)]
+    metrics: dict[str, dict[str, Number | None]]
+    seconds: _Spent
+    error: str | None = None
+    epochs: Annotated[int, Field(strict=True, ge=0)] | None = None
+
+
 class RowsFile:
     """rows.jsonl: one line per attempt, in the order they ended. The last line of a job is the one that counts."""
 
     def __init__(self, out: Path):
         self.path = out / "rows.jsonl"
-        self.all: list[Row]
         with in_context("", "; the file is damaged or not ours"):
-            found = read_jsonl(self.path, torn=False) if self.path.exists() else []
-            for number, row in enumerate(found, 1):
-                if not _is_row(row):
-                    raise UserError(f"line {number} of {self.path} is no row of a sweep", code="file-damaged")
-        self.all = found
+            self.all = read_jsonl(self.path, torn=False) if self.path.exists() else []
+            for number, row in enumerate(self.all, 1):
+                try:
+                    _JobRow.model_validate(row)
+                except ValidationError:
+                    raise UserError(f"line {number} of {self.path} is no row of a sweep", code="file-damaged") from None
 
     def add(self, row: Row) -> None:
         """Append one row; the file is replaced whole, so that it never ends in half a line."""
@@ -109,27 +133,6 @@ class RowsFile:
         if row is None or row.get("error") or not set(job.evaluations) <= set(row["metrics"]):
             return None
         return row
-
-
-def _is_row(row: Row) -> bool:
-    """Whether a line is what a job left: what tells the job, its metrics, what it took, and its error if it failed."""
-    named = all(isinstance(row.get(key), str) for key in ("cell", "spec_hash", "data_fingerprint"))
-    if not named or type(row.get("seed")) is not int:
-        return False
-    splits, spent, epochs = row.get("metrics"), row.get("seconds"), row.get("epochs")
-    if not (isinstance(splits, dict) and isinstance(spent, dict) and "train" in spent):
-        return False
-    if not (isinstance(row.get("error", ""), str | None) and (epochs is None or is_count(epochs))):
-        return False
-    return all(map(_is_number, spent.values())) and all(map(_are_metrics, splits.values()))
-
-
-def _are_metrics(values: Any) -> bool:
-    return isinstance(values, dict) and all(value is None or _is_number(value) for value in values.values())
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300
 
 
 def is_row_of(row: Mapping[str, Any], job: Job, fingerprint: str) -> bool:
@@ -204,12 +207,13 @@ def _spread(values: list[float]) -> dict[str, float | int | None]:
 
 def results_file(results: str | Path | None) -> Path | None:
     """Where results are to be kept. Raises `UserError` for a folder and for a file of others, before anything runs."""
-    place = None if results is None else Path(results)
-    if place is not None and place.is_dir():
+    if results is None:
+        return None
+    place = Path(results)
+    if place.is_dir():
         raise UserError(f"{place} is a folder; give the name of a JSON file for the results", code="not-a-file")
-    if place is not None:
-        require_outside_stores(place)
-    if place is not None and place.is_file():
+    require_outside_stores(place)
+    if place.is_file():
         tree: Any = None
         with suppress(UserError):
             tree = read_json(place)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from fullrank.core.device import resolve_device
 from fullrank.core.errors import UserError
@@ -29,6 +30,15 @@ NO_TIME = 1e-9
 """Hours in which nothing starts, but everything is priced."""
 
 
+class RunOptions(TypedDict, total=False):
+    """Options of `run_jobs` that a sweep hands on, as `sweep` explains them."""
+
+    max_hours: float | None
+    dry_run: bool
+    progress: bool
+    engine: Engine
+
+
 def run_jobs(
     jobs: Sequence[Job],
     store: AnyStore,
@@ -37,7 +47,7 @@ def run_jobs(
     max_hours: float | None = None,
     dry_run: bool = False,
     progress: bool = True,
-    kept: Callable[[Outcome], None] | None = None,
+    kept: Callable[[Outcome], None] = lambda outcome: None,
     engine: Engine = Local(),
     start: Callable[[Job], bool] = lambda job: True,
 ) -> Outcome:
@@ -57,7 +67,9 @@ def run_jobs(
     begun = time.perf_counter()
     folder = Path(out)
     require_no_store(folder, "runs")
-    _make(folder)
+    if (folder / "manifest.json").exists():
+        raise UserError(f"{out} holds a run or a store; choose another folder for the sweep", code="folder-of-others")
+    make_folder(folder)
     with folder_lock(folder, "sweep"):
         outcome = Outcome(jobs, store.fingerprint, RowsFile(folder))
         left = [job for job in jobs if outcome.rows.finished(job, store.fingerprint) is None and start(job)]
@@ -66,110 +78,108 @@ def run_jobs(
         display = Display(jobs, folder, outcome, enabled=progress)
         display.begin(left)
         outcome.costs = measure_costs(left, store, seconds=MEASURE_SECONDS, on_job=display.measuring, device=device)
-        outcome.estimate = [_priced(job, _seconds(job, outcome, folder)) for job in left]
+        plan = _Plan(left, outcome, folder, display, begun, float("inf") if max_hours is None else max_hours * HOUR)
+        outcome.estimate = [_priced(job, plan.seconds(job)) for job in left]
         display.show_costs(max_hours)
         if dry_run:
-            _plan(left, folder, outcome, display, max_hours)
+            plan.refuse_late()
         else:
             with display:
-                _run_all(left, store, folder, outcome, display, begun, max_hours, kept, engine)
+                plan.run(store, engine, kept)
         outcome.hours = (time.perf_counter() - begun) / HOUR
-        if kept is not None and not dry_run:
+        if not dry_run:
             kept(outcome)
         display.close()
     return outcome
 
 
-def _plan(left: list[Job], out: Path, outcome: Outcome, display: Display, max_hours: float | None) -> None:
-    """What would not be started if every run took as long as it may."""
-    spent, limit = 0.0, float("inf") if max_hours is None else max_hours * HOUR
-    for group, needed in _groups(left, outcome, out):
-        if spent + sum(needed) > limit:
-            _refuse(group, needed, outcome, display)
-        else:
-            spent += sum(needed)
+def hours_left(max_hours: float | None, begun: float) -> float | None:
+    """The rest of the time allowed since a moment: at least so much that everything is priced."""
+    return None if max_hours is None else max(NO_TIME, max_hours - (time.perf_counter() - begun) / HOUR)
 
 
-def _run_all(
-    left: list[Job],
-    store: AnyStore,
-    out: Path,
-    outcome: Outcome,
-    display: Display,
-    begun: float,
-    max_hours: float | None,
-    kept: Callable[[Outcome], None] | None,
-    engine: Engine,
-) -> None:
-    limit = float("inf") if max_hours is None else max_hours * HOUR
-    waiting = {job.folder: job for job in left}
+@dataclass(frozen=True)
+class _Plan:
+    """The unfinished jobs of a call, and the time that is allowed for them."""
 
-    def work() -> Iterator[Work]:
-        for group, needed in _groups(left, outcome, out):
-            if time.perf_counter() - begun + sum(needed) > limit:
-                _refuse(group, needed, outcome, display)
+    left: list[Job]
+    outcome: Outcome
+    folder: Path
+    display: Display
+    begun: float
+    limit: float
+    """Seconds from `begun`."""
+
+    def run(self, store: AnyStore, engine: Engine, kept: Callable[[Outcome], None]) -> None:
+        outcome, waiting = self.outcome, {job.folder: job for job in self.left}
+        handed: dict[str, Job] = {}
+
+        def work() -> Iterator[Work]:
+            for group, needed in self._groups():
+                late = time.perf_counter() - self.begun + sum(needed) > self.limit
+                if late:
+                    self._refuse(group, needed)
                 for job in group:
                     del waiting[job.folder]
-                continue
-            for job in group:
-                del waiting[job.folder]
-                display.started(job)
-                yield Work(job, store, out, outcome.costs.get(job.cost_key), display.lines)
+                    if not late:
+                        self.display.started(job)
+                        handed[job.folder] = job
+                        cost = outcome.costs.get(job.cost_key)
+                        yield Work(job, store, self.folder, cost, self.display.lines)
 
-    handed: dict[str, Job] = {}
-    rows = engine.run(_noted(work(), handed))
-    try:
-        for done, row in rows:
-            if handed.pop(done.job.folder, None) is None:
-                raise RuntimeError(f"the engine gave a row for {done.job.folder}, which it was not asked for, or twice")
-            outcome.rows.add(row)
-            outcome.hours = (time.perf_counter() - begun) / HOUR
-            display.ended(done.job, row)
-            if kept is not None:
+        rows = engine.run(work())
+        try:
+            for done, row in rows:
+                if handed.pop(done.job.folder, None) is None:
+                    raise RuntimeError(
+                        f"the engine gave a row for {done.job.folder}, which it was not asked for, or twice"
+                    )
+                outcome.rows.add(row)
+                outcome.hours = (time.perf_counter() - self.begun) / HOUR
+                self.display.ended(done.job, row)
                 kept(outcome)
-    finally:
-        if isinstance(rows, Generator):
-            rows.close()
-    if handed:
-        raise RuntimeError(f"the engine gave no row for {', '.join(handed)}")
-    if waiting:  # the engine has asked for no more
-        rest = list(waiting.values())
-        needed = [_seconds(job, outcome, out) for job in rest]
-        _refuse(rest, needed, outcome, display, "the engine did not ask for it")
+        finally:
+            if isinstance(rows, Generator):
+                rows.close()
+        if handed:
+            raise RuntimeError(f"the engine gave no row for {', '.join(handed)}")
+        if waiting:  # the engine has asked for no more
+            rest = list(waiting.values())
+            self._refuse(rest, [self.seconds(job) for job in rest], "the engine did not ask for it")
 
+    def refuse_late(self) -> None:
+        """Say what would not be started if every run took as long as it may."""
+        spent = 0.0
+        for group, needed in self._groups():
+            if spent + sum(needed) > self.limit:
+                self._refuse(group, needed)
+            else:
+                spent += sum(needed)
 
-def _noted(work: Iterator[Work], handed: dict[str, Job]) -> Iterator[Work]:
-    """The same work; what was handed out stands in `handed`."""
-    for one in work:
-        handed[one.job.folder] = one.job
-        yield one
+    def _groups(self) -> Iterator[tuple[list[Job], list[float]]]:
+        """The jobs of each group and what they need, in seconds, as it is known when the group's turn comes."""
+        for _, some in groupby(self.left, key=lambda job: job.group):
+            group = list(some)
+            yield group, [self.seconds(job) for job in group]
 
+    def _refuse(self, group: list[Job], needed: list[float], why: str = TOO_LONG) -> None:
+        self.outcome.not_run += [_priced(job, seconds) for job, seconds in zip(group, needed, strict=True)]
+        self.display.refused(group, needed, why)
 
-def _groups(left: list[Job], outcome: Outcome, out: Path) -> Iterator[tuple[list[Job], list[float]]]:
-    """The jobs of each group and what they need, in seconds, as it is known when the group's turn comes."""
-    for _, some in groupby(left, key=lambda job: job.group):
-        group = list(some)
-        yield group, [_seconds(job, outcome, out) for job in group]
-
-
-def _refuse(group: list[Job], needed: list[float], outcome: Outcome, display: Display, why: str = TOO_LONG) -> None:
-    outcome.not_run += [_priced(job, seconds) for job, seconds in zip(group, needed, strict=True)]
-    display.refused(group, needed, why)
-
-
-def _seconds(job: Job, outcome: Outcome, out: Path) -> float:
-    """What a job will still take at most; another seed that is done tells better than a few steps."""
-    cost, folder = outcome.costs[job.cost_key], out / CELLS / job.folder
-    if cost is None:
-        return 0.0
-    if is_trained(folder):
-        return cost.evaluation * cost.evaluations
-    for other in outcome.jobs if outcome.rows.all else ():  # thousands of jobs, and nothing done yet
-        row = outcome.rows.finished(other, outcome.fingerprint) if other.cost_key == job.cost_key else None
-        if row is not None and row.get("epochs") and row.get("resumed_at_step") is None:
-            cost = cost.scaled(row["seconds"]["train"] / row["epochs"])
-            break
-    return cost.remaining(steps_done(folder))
+    def seconds(self, job: Job) -> float:
+        """Seconds that a job will still take at most; another seed that is done tells better than a few steps."""
+        outcome, folder = self.outcome, self.folder / CELLS / job.folder
+        cost = outcome.costs[job.cost_key]
+        if cost is None:
+            return 0.0
+        if is_trained(folder):
+            return cost.evaluation * cost.evaluations
+        for other in outcome.jobs if outcome.rows.all else ():  # thousands of jobs, and nothing done yet
+            row = outcome.rows.finished(other, outcome.fingerprint) if other.cost_key == job.cost_key else None
+            if row is not None and row.get("epochs") and row.get("resumed_at_step") is None:
+                cost = cost.scaled(row["seconds"]["train"] / row["epochs"])
+                break
+        return cost.remaining(steps_done(folder))
 
 
 def _priced(job: Job, seconds: float) -> dict[str, Any]:
@@ -183,9 +193,3 @@ def _check_call(max_hours: float | None) -> None:
         )
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise UserError("sweep and tune run in one process; start them without torchrun", code="one-process-only")
-
-
-def _make(out: Path) -> None:
-    if (out / "manifest.json").exists():
-        raise UserError(f"{out} holds a run or a store; choose another folder for the sweep", code="folder-of-others")
-    make_folder(out)

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
-from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
 from fullrank.core.bounds import MOST_ENTRIES, MOST_ROUNDS, MOST_SEED, SeedNumber
-from fullrank.core.errors import UserError, in_context
-from fullrank.core.readers import read_text
-from fullrank.core.spec import Spec
-from fullrank.sweeps.jobs import DIFFERENT, Cell, Job, check_count, check_distinct_folders, check_name, make_jobs
+from fullrank.core.errors import UserError
+from fullrank.sweeps.jobs import (
+    DIFFERENT,
+    Cell,
+    Job,
+    StudyFile,
+    check_count,
+    check_distinct_folders,
+    check_name,
+    make_jobs,
+)  # fmt: skip
 from fullrank.sweeps.samplers import Range, halton
 
 MOST = 12
@@ -31,7 +37,7 @@ class SearchCell(Cell):
     them are one axis: a trial gives all of them the same value."""
 
 
-class Search(Spec):
+class Search(StudyFile):
     """What `tune` tries. Every cell gets the same number of trials, the first of them its own defaults.
 
     Trials are evaluated on the validation split; there is no setting that would look at the test split.
@@ -53,12 +59,6 @@ class Search(Spec):
     """Each trial is trained with each of these; its score is the mean."""
     seed: int = Field(0, ge=0, le=MOST_SEED)
     """Of the points tried."""
-
-    @classmethod
-    def read(cls, path: str | Path) -> Search:
-        """A search from a YAML or JSON file. Raises `UserError` saying what is wrong in it."""
-        with in_context(f"{path}: "):
-            return cls.from_text(read_text(path))
 
     @model_validator(mode="after")
     def _every_cell_has_a_space(self) -> Search:

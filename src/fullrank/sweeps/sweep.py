@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from typing import Any, Unpack
 
-from fullrank.core.checks import public, with_defaults
+from fullrank.core.checks import public
 from fullrank.core.errors import UserError
 from fullrank.core.files import jsonable, write_jsonl
 from fullrank.core.locks import folder_lock
@@ -32,7 +32,7 @@ from fullrank.sweeps.records import (
     summarise_seeds,
     write_results,
 )
-from fullrank.sweeps.runner import HOUR, NO_TIME, run_jobs
+from fullrank.sweeps.runner import RunOptions, hours_left, run_jobs
 
 
 @public
@@ -62,20 +62,11 @@ def sweep(
     ).newest  # fmt: skip
 
 
-class SweepOptions(TypedDict, total=False):
+class SweepOptions(RunOptions, total=False):
     """Options of a sweep or a ladder, as `sweep` explains them."""
 
-    max_hours: float | None
-    dry_run: bool
     results: str | Path | None
     command: str | None
-    progress: bool
-    engine: Engine
-
-
-DEFAULTS: SweepOptions = {
-    "max_hours": None, "dry_run": False, "results": None, "command": None, "progress": True, "engine": Local(),
-}  # fmt: skip
 
 
 def run_sweep(
@@ -83,23 +74,21 @@ def run_sweep(
     store: AnyStore,
     out: str | Path,
     *,
+    results: str | Path | None = None,
+    command: str | None = None,
     kept: Callable[[Outcome], None] | None = None,
-    **options: Unpack[SweepOptions],
+    **options: Unpack[RunOptions],
 ) -> Outcome:
     """`sweep` with all that is known of it: rows, costs, what was not run. `kept` is called after each row."""
-    options = with_defaults(options, DEFAULTS)
-    place = results_file(options["results"])
+    place = results_file(results)
 
     def keep(outcome: Outcome) -> None:
         if place is not None:
-            write_results(place, sweep_results(grid, store, outcome, options["command"]))
+            write_results(place, sweep_results(grid, store, outcome, command))
         if kept is not None:
             kept(outcome)
 
-    return run_jobs(
-        grid.jobs(), store, out, max_hours=options["max_hours"], dry_run=options["dry_run"],
-        progress=options["progress"], engine=options["engine"], kept=keep,
-    )  # fmt: skip
+    return run_jobs(grid.jobs(), store, out, kept=keep, **options)
 
 
 def sweep_results(grid: Grid, store: AnyStore, outcome: Outcome, command: str | None) -> dict[str, Any]:
@@ -140,7 +129,9 @@ def run_ladder(
     out: str | Path,
     *,
     on_store: Callable[[AnyStore], None] | None = None,
-    **options: Unpack[SweepOptions],
+    results: str | Path | None = None,
+    command: str | None = None,
+    **options: Unpack[RunOptions],
 ) -> list[Rung]:
     """Run the grid on each store in turn, within `max_hours` for all of them; `results` and `engine` as in `sweep`.
 
@@ -153,13 +144,7 @@ def run_ladder(
                 f"two of the stores are called {name!r}, and each has a folder of its name: rename one",
                 code="same-store-name",
             )
-    options = with_defaults(options, DEFAULTS)
-    folder, begun, place, max_hours = (
-        Path(out),
-        time.perf_counter(),
-        results_file(options["results"]),
-        options["max_hours"],
-    )
+    folder, begun, place, max_hours = Path(out), time.perf_counter(), results_file(results), options.get("max_hours")
     jobs = grid.jobs()
     rungs = [Rung(store, Outcome(jobs, store.fingerprint, RowsFile(folder / store.path.name))) for store in stores]
 
@@ -167,17 +152,16 @@ def run_ladder(
         rung.outcome = outcome
         write_jsonl(folder / "rows.jsonl", (jsonable(row) for row in ladder_rows(rungs)))
         if place is not None:
-            write_results(place, _results(grid, rungs, options["command"]))
+            write_results(place, _results(grid, rungs, command))
 
     with folder_lock(folder, "sweep"):
         for rung in rungs:
             if on_store is not None:
                 on_store(rung.store)
-            left = None if max_hours is None else max(NO_TIME, max_hours - (time.perf_counter() - begun) / HOUR)
+            options["max_hours"] = hours_left(max_hours, begun)
             rung.outcome = run_sweep(
-                grid, rung.store, folder / rung.store.path.name, kept=partial(keep, rung), max_hours=left,
-                dry_run=options["dry_run"], progress=options["progress"], engine=options["engine"],
-            )  # fmt: skip
+                grid, rung.store, folder / rung.store.path.name, kept=partial(keep, rung), **options
+            )
     return rungs
 
 
@@ -188,20 +172,16 @@ def ladder_rows(rungs: Sequence[Rung]) -> list[Row]:
 
 def summarise_rungs(rungs: Sequence[Rung]) -> dict[str, Any]:
     """`summarise_seeds` with a cell's name behind its store's."""
-    return {
-        f"{rung.store.path.name}/{cell}": splits
-        for rung in rungs
-        for cell, splits in summarise_seeds(rung.outcome.newest).items()
-    }
+    return _of_rungs(rungs, summarise_seeds)
 
 
 def protocols_of_rungs(rungs: Sequence[Rung]) -> dict[str, dict[str, str]]:
     """`protocols_in_words` with a cell's name behind its store's."""
-    return {
-        f"{rung.store.path.name}/{cell}": names
-        for rung in rungs
-        for cell, names in protocols_in_words(rung.outcome.newest).items()
-    }
+    return _of_rungs(rungs, protocols_in_words)
+
+
+def _of_rungs(rungs: Sequence[Rung], of: Callable[[list[Row]], dict[str, Any]]) -> dict[str, Any]:
+    return {f"{rung.store.path.name}/{cell}": v for rung in rungs for cell, v in of(rung.outcome.newest).items()}
 
 
 def _results(grid: Grid, rungs: Sequence[Rung], command: str | None) -> dict[str, Any]:

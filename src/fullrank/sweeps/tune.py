@@ -24,7 +24,7 @@ from fullrank.sweeps.engine import Engine, Local
 from fullrank.sweeps.grid import Grid
 from fullrank.sweeps.jobs import Cell, parse_exponents, tree_hash
 from fullrank.sweeps.records import Outcome, code_version, environment, write_results
-from fullrank.sweeps.runner import HOUR, NO_TIME, run_jobs
+from fullrank.sweeps.runner import hours_left, run_jobs
 from fullrank.sweeps.samplers import SAMPLERS, STARTUP, tpe
 from fullrank.sweeps.search import Plan, Search, SearchCell, settings_of, trial_name
 from fullrank.sweeps.sweep import describe_data
@@ -54,25 +54,7 @@ def tune(
     check_store("store", store)
     if not isinstance(sampler, str) or sampler not in SAMPLERS:
         raise unknown("sampler", sampler, SAMPLERS)
-    with folder_lock(out, "tune"):  # plan.json is read, asked for more, and written between the rounds
-        return _tune_locked(space, store, Path(out), max_hours, dry_run, command, progress, engine, sampler)
-
-
-def _tune_locked(
-    space: Search,
-    store: AnyStore,
-    folder: Path,
-    max_hours: float | None,
-    dry_run: bool,
-    command: str | None,
-    progress: bool,
-    engine: Engine,
-    sampler: str,
-) -> dict[str, Any]:
-    begun = time.perf_counter()
-    points = space.plan()
-    asked = AskedTrials(folder, space, store.fingerprint) if sampler == "tpe" else None
-    plan = points if asked is None else asked.begin(points)
+    begun, folder, points = time.perf_counter(), Path(out), space.plan()
 
     def state(outcome: Outcome) -> dict[str, Any]:
         return {"sampler": sampler, **tuned(space, plan, store, outcome, command)}
@@ -82,16 +64,20 @@ def _tune_locked(
         write_results(folder / "tuned.json", found)
         write_text(folder / "grid.yaml", best_grid(space, found).to_yaml())
 
-    def run(hours: float | None, trials: set[str] | None = None) -> Outcome:
+    def run(trials: set[str] | None = None) -> Outcome:
+        hours = max_hours if trials is None else hours_left(max_hours, begun)
         return run_jobs(
             space.jobs(plan), store, folder, max_hours=hours, dry_run=dry_run, progress=progress, kept=keep,
             engine=engine, start=lambda job: trials is None or job.cell in trials,
         )  # fmt: skip
 
-    outcome = run(max_hours)
-    if asked is not None and not dry_run:
-        outcome = _by_tpe(space, plan, points, asked, outcome, run, begun, max_hours)
-    return state(outcome)
+    with folder_lock(out, "tune"):  # plan.json is read, asked for more, and written between the rounds
+        asked = AskedTrials(folder, space, store.fingerprint) if sampler == "tpe" else None
+        plan = points if asked is None else asked.begin(points)
+        outcome = run()
+        if asked is not None and not dry_run:
+            outcome = _by_tpe(asked, plan, points, outcome, run)
+        return state(outcome)
 
 
 class AskedTrials:
@@ -155,20 +141,13 @@ class AskedTrials:
 
 
 def _by_tpe(
-    space: Search,
-    plan: Plan,
-    points: Plan,
-    asked: AskedTrials,
-    outcome: Outcome,
-    run: Callable[[float | None, set[str]], Outcome],
-    begun: float,
-    max_hours: float | None,
+    asked: AskedTrials, plan: Plan, points: Plan, outcome: Outcome, run: Callable[[set[str]], Outcome]
 ) -> Outcome:
     """Ask for one trial of every cell, run them, tell their scores; `plan` grows. Ends where the time allowed does.
 
     A round runs its own trials alone: what failed before was tried again by the first round of the call.
     """
-    estimate, hours = list(outcome.estimate), outcome.hours
+    space, estimate, hours = asked.space, list(outcome.estimate), outcome.hours
     while not outcome.not_run and len(plan[space.cells[0].name]) < space.trials:
         trial = len(plan[space.cells[0].name])
         new = {trial_name(cell.name, trial) for cell in space.cells}
@@ -183,8 +162,7 @@ def _by_tpe(
             # of all points, as many as there are trials, one is left: fewer were tried
             tried.append(tpe(space.space_of(cell), tried, scores, space.seed, points[cell.name]))
         asked.write(plan)  # before a run folder is made of it
-        left = None if max_hours is None else max(NO_TIME, max_hours - (time.perf_counter() - begun) / HOUR)
-        outcome = run(left, new)
+        outcome = run(new)
         estimate, hours = estimate + outcome.estimate, hours + outcome.hours
     outcome.estimate, outcome.hours = estimate, hours
     return outcome
@@ -260,13 +238,7 @@ def _best(trials: list[dict[str, Any]]) -> dict[str, Any] | None:
     if not scored:
         return None
     top = max(scored, key=lambda trial: (trial["score"] * (1 if trial["better"] == "larger" else -1), -trial["trial"]))
-    return {
-        "trial": top["trial"],
-        "set": top["set"],
-        "metric": top["metric"],
-        "score": top["score"],
-        "default_score": trials[0]["score"],
-    }
+    return {**{key: top[key] for key in ("trial", "set", "metric", "score")}, "default_score": trials[0]["score"]}
 
 
 def _budget(space: Search, trials: dict[str, list[dict[str, Any]]], rounds: int, outcome: Outcome) -> dict[str, Any]:

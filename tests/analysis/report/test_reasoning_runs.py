@@ -14,9 +14,7 @@ from fullrank.analysis.diagnostics.streams import Streams
 from fullrank.analysis.report import Figure, Missing
 from fullrank.analysis.report.collect import collect
 from fullrank.analysis.report.page import Report
-from fullrank.analysis.report.report import report
-from fullrank.analysis.report.retrieval import ORDER
-from fullrank.analysis.report.sections import blocks_of_runs, joint_figures
+from fullrank.analysis.report.report import blocks_of_runs, joint_figures, report
 from fullrank.api import evaluate
 from fullrank.run import Run
 from tests.analysis.report.conftest import Page, make
@@ -107,10 +105,10 @@ def test_an_evaluation_with_hidden_events_is_not_taken(thinkers, store, tmp_path
 
 @pytest.mark.slow
 def test_a_page_without_reasoners_does_not_mention_them(found) -> None:
-    (block,) = blocks_of_runs("retrieval", ORDER, found[2:])
-    names = {one.name for one in [*joint_figures("retrieval", ORDER, found[2:]), *block.figures]}
+    (block,) = blocks_of_runs("retrieval", found[2:])
+    names = {one.name for one in [*joint_figures("retrieval", found[2:]), *block.figures]}
     assert not names & {"diversity", "step_curve", "oracle_step", "streams-C", "looks-C"} and not reasons(found[2])
-    assert {"diversity", "step_curve", "oracle_step"} <= {one.name for one in joint_figures("retrieval", ORDER, found)}
+    assert {"diversity", "step_curve", "oracle_step"} <= {one.name for one in joint_figures("retrieval", found)}
 
 
 def test_the_page_shows_them(whole) -> None:

@@ -14,12 +14,13 @@ import functools
 import importlib
 import importlib.metadata
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 from fullrank.analysis.diagnosis import Row
-from fullrank.analysis.report import Drawn, Figure, Missing, RunTable
-from fullrank.analysis.report.results import RunResult
+from fullrank.analysis.report import Figure, Missing, RunTable, Shown
+from fullrank.analysis.report.results import RunResult, Runs, measured
 from fullrank.core.errors import UserError
 from fullrank.core.log import logger
 from fullrank.core.progress import Progress
@@ -41,12 +42,12 @@ class Section:
     """Whether its figure shows models from inside: folded on the page, for those who build them."""
 
     @classmethod
-    def figure(cls, results: Sequence[RunResult]) -> Drawn | Missing | None:
+    def figure(cls, results: Runs) -> Shown:
         """All runs in one figure, table or examples; `Missing` says why there is none, None leaves it out silently."""
         return None
 
     @classmethod
-    def figure_of(cls, result: RunResult) -> Figure | Missing | None:
+    def figure_of(cls, result: RunResult) -> Shown:
         """A figure of one run alone."""
         return None
 
@@ -81,6 +82,30 @@ class Diagnostic(Section):
     def rows(self) -> list[Row]:
         """The figures of the whole sample; `diagnosis.row` makes one."""
         return []
+
+
+class RunsFigure(Diagnostic):
+    """A diagnostic with a figure of all runs that have its rows; below it stands why the others are not in it."""
+
+    title: ClassVar[str]
+
+    @classmethod
+    def about(cls, results: Runs) -> Runs:
+        """The runs whose missing rows are told; without any the figure is left out silently."""
+        return results
+
+    @classmethod
+    def draw(cls, there: Runs, results: Runs) -> Figure:
+        """The figure of the runs that have rows, at least one, with the looks that they have among all."""
+        raise NotImplementedError
+
+    @classmethod
+    def figure(cls, results: Runs) -> Shown:
+        about = cls.about(results)
+        there, absent = measured(about, cls.name)
+        if not there:
+            return Missing(cls.name, cls.title, " ".join(absent)) if about else None
+        return replace(cls.draw(there, results), absent=absent)
 
 
 def find_sections(problem: Problem, first: Sequence[str] = ()) -> list[type[Section]]:

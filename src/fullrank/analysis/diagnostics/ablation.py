@@ -22,10 +22,10 @@ from jaxtyping import Int
 from torch import Tensor, nn
 
 from fullrank.analysis.activations import FAIRNESS, Sample, SampleStore, activations, device_of
-from fullrank.analysis.diagnosis import Row, not_measured, row
+from fullrank.analysis.diagnosis import Row, not_measured, rows_of
 from fullrank.analysis.diagnostics import Diagnostic
 from fullrank.analysis.diagnostics.spectrum import ScoreMatrix, popularity_likeness
-from fullrank.analysis.report import Figure, Missing, Panel
+from fullrank.analysis.report import Figure, Missing, Panel, Shown
 from fullrank.analysis.report.draw import COLOURS, GREY, panel
 from fullrank.analysis.report.results import RunResult
 from fullrank.data.batch import Batch
@@ -54,9 +54,7 @@ class Ablation(Diagnostic):
         for place, part in enumerate([Part("whole", None, ()), *parts]):
             with self_attending(part.modules) if part.label == "mixing" else silenced(part.modules):
                 figures = self._figures(self.context.sample.first(USERS))
-            found += [
-                row(self.name, name, value, layer=part.layer, label=part.label) for name, value in figures.items()
-            ]
+            found += rows_of(self.name, figures, layer=part.layer, label=part.label)
             if self.progress is not None:
                 self.progress(place + 1, len(parts) + 1)
         return found
@@ -80,16 +78,15 @@ class Ablation(Diagnostic):
         return figures | measured.metrics
 
     @classmethod
-    def figure_of(cls, result: RunResult) -> Figure | Missing | None:
+    def figure_of(cls, result: RunResult) -> Shown:
         """Collapse share, fairness and accuracy without each block."""
         name, title = f"ablation-{result.key}", f"Ablation of run {result.key}"
-        rows = result.diagnosis.of("ablation")
-        if not rows:
-            return Missing(name, title, f"{result.name}: {result.why_missing('ablation')}.")
+        values = result.diagnosis.values(cls.name, None, "label", "layer", "name")
+        if not values:
+            return Missing(name, title, f"{result.name}: {result.why_missing(cls.name)}.")
         found: dict[tuple[str, int | None], dict[str, float]] = {}
-        for one in rows:
-            if one["value"] is not None:
-                found.setdefault((str(one["label"]), one["layer"]), {})[one["name"]] = one["value"]
+        for (label, layer, figure), value in values.items():
+            found.setdefault((label, layer), {})[figure] = value
         words = {place: _word(*place) for place in found}
         figures = [
             name for name in ("collapse_share", FAIRNESS, result.accuracy) if all(name in v for v in found.values())
@@ -118,8 +115,9 @@ class Ablation(Diagnostic):
             "which the collapse share falls and the long-tail share rises is one that amplifies popularity. The dashed "
             "line is the whole model."
         )
-        table = tuple((words[place], *(found[place].get(name) for name in _names(found))) for place in found)
-        headers = ("", *(name.replace("_", " ") for name in _names(found)))
+        names = dict.fromkeys(name for values in found.values() for name in values)
+        table = tuple((words[place], *(found[place].get(name) for name in names)) for place in found)
+        headers = ("", *(name.replace("_", " ") for name in names))
         return Figure(name, title, caption, tuple(panels), headers, table)
 
 
@@ -218,10 +216,6 @@ class RecordedScores(Model):
     def answer(self, batch: Batch) -> DenseScorer:
         assert batch.rows is not None
         return DenseScorer(self.vectors[self.order[np.searchsorted(self.users, batch.rows.numpy())]], self.table)
-
-
-def _names(found: dict[tuple[str, int | None], dict[str, float]]) -> list[str]:
-    return list(dict.fromkeys(name for values in found.values() for name in values))
 
 
 def _word(label: str, layer: int | None) -> str:

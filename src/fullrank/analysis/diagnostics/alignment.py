@@ -17,7 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fullrank.analysis.activations import Activations, RetrievalContext
-from fullrank.analysis.diagnosis import Row, not_measured, row
+from fullrank.analysis.diagnosis import Row, not_measured, row, rows_of
 from fullrank.analysis.diagnostics import Diagnostic
 from fullrank.analysis.report import RunTable
 from fullrank.analysis.report.results import RunResult
@@ -98,8 +98,8 @@ class Alignment(Diagnostic):
             for head in range(len(mean)):
                 sigma, cosine = (float(part[head]) for part in self.largest[layer])
                 found.append(row(name, "uv_cosine", float(mean[head]), layer=layer, head=head))
-                found.append(row(name, "uv_cosine", cosine, layer=layer, head=head, label="largest"))
-                found.append(row(name, "sigma_1", sigma, layer=layer, head=head, label="largest"))
+                figures = {"uv_cosine": cosine, "sigma_1": sigma}
+                found += rows_of(name, figures, layer=layer, head=head, label="largest")
         for (one, two), cosines in sorted(self.between.items()):
             found.append(row(name, "layer_cosine", float(torch.cat(cosines).mean()), layer=one, index=two))
         return found

@@ -21,9 +21,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from fullrank.analysis.activations import Activations, RetrievalContext
-from fullrank.analysis.diagnosis import Row, not_measured, row
+from fullrank.analysis.diagnosis import Row, not_measured, rows_of
 from fullrank.analysis.diagnostics import Diagnostic
-from fullrank.analysis.report import Figure, Missing
+from fullrank.analysis.report import Figure, Missing, Shown
 from fullrank.analysis.report.draw import GREY, from_zero, legend, look, panel
 from fullrank.analysis.report.results import RunResult
 from fullrank.models.sequential.attention import mask
@@ -80,8 +80,7 @@ class AttentionShare(Diagnostic):
         keys, uniform = _shares(self.keys), _shares(self.uniform)
         for band, label in enumerate(LABELS):
             if keys[band] > 0:
-                found.append(row(name, "keys", float(keys[band]), label=label))
-                found.append(row(name, "uniform", float(uniform[band]), label=label))
+                found += rows_of(name, {"keys": keys[band], "uniform": uniform[band]}, label=label)
         for layer, sums in sorted(self.mass.items()):
             for head, mass in enumerate(_shares(sums)):
                 found += self._head(layer, head, mass, keys)
@@ -91,27 +90,21 @@ class AttentionShare(Diagnostic):
         name, found = "attention_share", []
         for band, label in enumerate(LABELS):
             if keys[band] > 0:
-                found.append(row(name, "mass", float(mass[band]), layer=layer, head=head, label=label))
-                found.append(row(name, "ratio", float(mass[band] / keys[band]), layer=layer, head=head, label=label))
+                figures = {"mass": mass[band], "ratio": mass[band] / keys[band]}
+                found += rows_of(name, figures, layer=layer, head=head, label=label)
         top, share = float(mass[:HEAD].sum()), float(keys[:HEAD].sum())
-        found.append(row(name, "mass", top, layer=layer, head=head, label="top 20 %"))
-        ratio = top / share if share > 0 else None
-        return [*found, row(name, "ratio", ratio, layer=layer, head=head, label="top 20 %")]
+        of_top = {"mass": top, "ratio": top / share if share > 0 else None}
+        return found + rows_of(name, of_top, layer=layer, head=head, label="top 20 %")
 
     @classmethod
-    def figure_of(cls, result: RunResult) -> Figure | Missing | None:
+    def figure_of(cls, result: RunResult) -> Shown:
         """Attention to each band of popularity over its share of the events that are read."""
         name, title = f"attention-{result.key}", f"Attention by item popularity, run {result.key}"
-        rows = result.diagnosis.of("attention_share")
-        if not rows:
+        keys, uniform = (result.diagnosis.values(cls.name, of, "label") for of in ("keys", "uniform"))
+        if not keys:
             return Missing(name, title, f"{result.name}: {result.why_missing('attention_share')}.")
-        keys = {row["label"]: row["value"] for row in rows if row["name"] == "keys"}
-        uniform = {row["label"]: row["value"] for row in rows if row["name"] == "uniform"}
         labels = [label for label in LABELS if label in keys]
-        ratio = {
-            (row["layer"], row["head"], row["label"]): row["value"]
-            for row in rows if row["name"] == "ratio" and row["label"] in labels
-        }  # fmt: skip
+        ratio = result.diagnosis.values(cls.name, "ratio", "layer", "head", "label")
         heads = sorted({(layer, head) for layer, head, _ in ratio})
         means = {
             layer: [

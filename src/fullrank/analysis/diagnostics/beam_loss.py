@@ -15,19 +15,17 @@ large, since it scores every tuple for every user.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
 from fullrank.analysis.activations import RetrievalContext, Sample, device_of
-from fullrank.analysis.diagnosis import Row, not_measured, row
+from fullrank.analysis.diagnosis import Row, not_measured, row, rows_of
 from fullrank.analysis.diagnostics import Diagnostic
-from fullrank.analysis.report import Figure, Missing
-from fullrank.analysis.report.levels import level_panel, level_values
-from fullrank.analysis.report.results import RunResult
+from fullrank.analysis.report import Figure, Shown
+from fullrank.analysis.report.lines import level_panel, level_values
+from fullrank.analysis.report.results import RunResult, Runs
 from fullrank.evaluation.retrieval import longest_list
 from fullrank.inference.batches import BLOCK, score_batches
 from fullrank.inference.filters import Filters
@@ -71,7 +69,7 @@ class BeamLoss(Diagnostic):
         own = max(decoding.settings()["beams"], longest_list(spec, context.model.num_items))
         search = TrieBeam(context.model.items, beams=own)
         tuples = len(search.trie)
-        found = [row(name, "beams", own), row(name, "users", len(asked))]
+        found = rows_of(name, {"beams": own, "users": len(asked)})
         for width in dict.fromkeys(min(max(int(own * factor), 1), tuples) for factor in WIDER):
             places = self._places(search, width, asked)
             found += _shares(places > 0, f"{width} beams")
@@ -99,7 +97,7 @@ class BeamLoss(Diagnostic):
         return found
 
     @classmethod
-    def figure(cls, results: Sequence[RunResult]) -> Figure | Missing | None:
+    def figure(cls, results: Runs) -> Shown:
         """The share of people whose next item the search can still reach, level by level."""
         there = [one for one in results if one.diagnosis.of(cls.name, "kept")]
         if not there:

@@ -15,7 +15,6 @@ column sum where rows sum to 1. (5) LayerNorm and biases add an offset: a sublay
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf, log10
 from typing import Any
@@ -25,13 +24,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fullrank.analysis.activations import Activations, RetrievalContext
-from fullrank.analysis.diagnosis import Row, not_measured, row
-from fullrank.analysis.diagnostics import Diagnostic
+from fullrank.analysis.diagnosis import Row, not_measured, row, rows_of
+from fullrank.analysis.diagnostics import RunsFigure
 from fullrank.analysis.diagnostics.norms import feed_forward_norm, spectral_norm
 from fullrank.analysis.diagnostics.spectrum import ScoreMatrix, triangle
-from fullrank.analysis.report import Figure, Missing
+from fullrank.analysis.report import Figure
 from fullrank.analysis.report.draw import integer_ticks, legend, look, panel
-from fullrank.analysis.report.results import RunResult, measured
+from fullrank.analysis.report.results import Runs
 from fullrank.models.contracts import DenseScorer, last
 from fullrank.models.sequential.encoders.feed_forward import MLP, SwiGLU
 from fullrank.models.sequential.encoders.transformer import Block
@@ -53,10 +52,11 @@ class Affine:
         return self.factor * x + self.offset
 
 
-class Bound(Diagnostic):
+class Bound(RunsFigure):
     """The constants of the bound, and the norms that it bounds."""
 
     name = "bound"
+    title = "Theoretical bound vs. measured norm"
     internal = True
 
     def __init__(self, context: RetrievalContext):
@@ -140,7 +140,7 @@ class Bound(Diagnostic):
         measured = [spectral_norm(factor) for factor in self.triangles]
         limit = measured[0]
         for layer, block in enumerate(self.blocks):
-            found += self._norms(layer, measured[layer], limit)
+            found += self._norms(measured[layer], limit, layer=layer)
             attention, feed = self._sublayers(block)
             for name, affine in (("attention", attention), ("feed_forward", feed)):
                 if affine is not None:
@@ -148,13 +148,10 @@ class Bound(Diagnostic):
             for head, column in enumerate(self.columns[block.attention][0]):
                 found.append(row("bound", "column_sum", float(column), layer=layer, head=head))
             limit = self._through(block, attention, feed, limit)
-        return found + self._norms(len(self.blocks), measured[-1], limit) + self._scores(limit)
+        return found + self._norms(measured[-1], limit, layer=len(self.blocks)) + self._scores(limit)
 
-    def _norms(self, layer: int, measured: float, limit: float) -> list[Row]:
-        return [
-            row("bound", "log10_norm", _log10(measured), layer=layer),
-            row("bound", "log10_bound", _log10(limit), layer=layer),
-        ]
+    def _norms(self, measured: float, limit: float, **where: Any) -> list[Row]:
+        return rows_of(self.name, {"log10_norm": _log10(measured), "log10_bound": _log10(limit)}, **where)
 
     def _scores(self, limit: float) -> list[Row]:
         spectrum, vectors = self.scores.spectrum(), self.scores.vectors
@@ -163,10 +160,7 @@ class Bound(Diagnostic):
         if self.closing is not None:
             limit = self._norm(self.closing)(limit)
         limit *= self.shrunk / self.scores.temperature * spectral_norm(self.scores.table)
-        return [
-            row("bound", "log10_norm", _log10(float(spectrum.sigma[0])), label="scores"),
-            row("bound", "log10_bound", _log10(limit), label="scores"),
-        ]
+        return self._norms(float(spectrum.sigma[0]), limit, label="scores")
 
     def _through(self, block: Block, attention: Affine, feed: Affine | None, x: float) -> float:
         """The bound behind a block, from that before it (Eq. A.45)."""
@@ -209,21 +203,18 @@ class Bound(Diagnostic):
         return Affine(peak * root * size, inside + outside)
 
     @classmethod
-    def figure(cls, results: Sequence[RunResult]) -> Figure | Missing | None:
+    def draw(cls, there: Runs, results: Runs) -> Figure:
         """The norm that is measured behind each layer, and the one that Theorem 4.1 allows."""
-        name, title = "bound", "Theoretical bound vs. measured norm"
-        there, absent = measured(results, "bound")
-        if not there:
-            return Missing(name, title, " ".join(absent))
+        norms, limits = (
+            {one.key: one.diagnosis.values(cls.name, figure, "layer") for one in there}
+            for figure in ("log10_norm", "log10_bound")
+        )
 
         def paint(axes: Any) -> None:
             for one in there:
-                style = look(results.index(one))
-                for figure, dashed in (("log10_norm", False), ("log10_bound", True)):
-                    values = one.diagnosis.by_layer("bound", figure)
-                    kept = style | {"linestyle": "--" if dashed else "-"}
-                    label = f"{one.key} {'bound' if dashed else 'measured'}"
-                    axes.plot(list(values), list(values.values()), label=label, **kept)
+                for word, lines, dash in (("measured", norms, "-"), ("bound", limits, "--")):
+                    line, style = lines[one.key], look(results.index(one)) | {"linestyle": dash}
+                    axes.plot(list(line), list(line.values()), label=f"{one.key} {word}", **style)
             integer_ticks(axes)
             legend(axes)
 
@@ -234,20 +225,17 @@ class Bound(Diagnostic):
             "over."
         )
         alt = "Measured norm and bound by layer, powers of ten: " + "; ".join(
-            f"{one.key} ends at {norm:.2f} below {limit:.2f}"
-            for one in there
-            if (norm := one.diagnosis.last_layer("bound", "log10_norm")) is not None
-            and (limit := one.diagnosis.last_layer("bound", "log10_bound")) is not None
-        )
+            f"{key} ends at {line[max(line)]:.2f} below {limits[key][max(limits[key])]:.2f}"
+            for key, line in norms.items() if line and limits[key]
+        )  # fmt: skip
         rows: list[tuple[Any, ...]] = []
         for one in there:
-            norms, limits = (one.diagnosis.by_layer("bound", figure) for figure in ("log10_norm", "log10_bound"))
-            rows += [(one.label, layer, norms[layer], limits.get(layer)) for layer in norms]
-            scores = {row["name"]: row["value"] for row in one.diagnosis.of("bound") if row["label"] == "scores"}
+            rows += [(one.label, layer, norm, limits[one.key].get(layer)) for layer, norm in norms[one.key].items()]
+            scores = one.diagnosis.values(cls.name, None, "name", label="scores")
             rows.append((one.label, "scores", scores.get("log10_norm"), scores.get("log10_bound")))
         headers = ("run", "layer", "measured (power of ten)", "bound (power of ten)")
-        drawn = panel(name, paint, alt, x="layer (0: input)", y="norm (power of ten)")
-        return Figure(name, title, caption, (drawn,), headers, tuple(rows), absent)
+        drawn = panel(cls.name, paint, alt, x="layer (0: input)", y="norm (power of ten)")
+        return Figure(cls.name, cls.title, caption, (drawn,), headers, tuple(rows))
 
 
 def _chained(first: Affine, second: Affine) -> Affine:

@@ -17,18 +17,18 @@ Log p of an item is the sum over levels, so a level with a low `log_p` is where 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from fullrank.analysis.activations import Activations, RetrievalContext
-from fullrank.analysis.diagnosis import Row, not_measured, row
-from fullrank.analysis.diagnostics import Diagnostic
-from fullrank.analysis.report import Figure, Missing
-from fullrank.analysis.report.levels import level_panel, level_table, level_values
-from fullrank.analysis.report.results import RunResult
+from fullrank.analysis.diagnosis import Row, not_measured, rows_of
+from fullrank.analysis.diagnostics import RunsFigure
+from fullrank.analysis.report import Figure
+from fullrank.analysis.report.lines import level_figure
+from fullrank.analysis.report.results import Runs
 from fullrank.inference.trie_beam import trie_of
 from fullrank.models.contracts import Model, Scorer
 from fullrank.models.sequential.codes import GeneratedScorer
@@ -39,21 +39,18 @@ from fullrank.semantic_ids.trie import Trie
 NO_TARGETS = "the training split has no targets"
 
 
-class CodeLevels(Diagnostic):
-    """Accuracy and log-probability of the targets' codes, level by level. Without codes it has nothing to say."""
+class CodeDiagnostic(RunsFigure):
+    """A diagnostic of the codes of what was chosen next, level by level. Without codes it has nothing to say."""
 
-    name = "code_levels"
     internal = True
 
     def __init__(self, context: RetrievalContext):
         super().__init__(context)
         self.items = predicted_items(context.model)
-        self.parts: list[list[Float[Tensor, "5 B"]]] = []
-        """Of each level and batch: log p, rank, rank among the open codes, their mass, their number."""
-        self.places: list[Tensor] = []
-        """Numbers of the targets."""
-        if self.items is not None:
-            self.trie = trie_of(self.items)
+
+    @classmethod
+    def about(cls, results: Runs) -> Runs:
+        return [one for one in results if one.diagnosis.of(cls.name)]
 
     @torch.no_grad()
     def observe(self, batch: Activations) -> None:
@@ -62,63 +59,77 @@ class CodeLevels(Diagnostic):
         targets = torch.from_numpy(self.context.targets[batch.users]).long()
         codes = self.items.codes[targets.to(self.items.codes.device)]
         for level, log_p in enumerate(code_predictions(batch.scorer, codes)):
-            if level == len(self.parts):
-                self.parts.append([])
-            self.parts[level].append(self._measured(log_p, codes[:, level], targets, level).cpu())
-        self.places.append(targets)
+            self.add(level, log_p, codes[:, level], targets)
 
-    def _measured(
-        self, log_p: Float[Tensor, "B C"], codes: Int[Tensor, "B"], targets: Int[Tensor, "B"], level: int
-    ) -> Float[Tensor, "5 B"]:
+    def add(self, level: int, log_p: Float[Tensor, "B C"], codes: Int[Tensor, "B"], targets: Int[Tensor, "B"]) -> None:
+        """Add a batch at a level: log p of its codes, and the true ones."""
+        raise NotImplementedError
+
+
+class CodeLevels(CodeDiagnostic):
+    """Accuracy and log-probability of the targets' codes, level by level."""
+
+    name = "code_levels"
+    title = "Codes predicted right, by level"
+
+    def __init__(self, context: RetrievalContext):
+        super().__init__(context)
+        self.parts: list[list[Float[Tensor, "5 B"]]] = []
+        """Of each level and batch: log p, rank, rank among the open codes, their mass, their number."""
+        self.places: list[Tensor] = []
+        """Numbers of the targets."""
+        if self.items is not None:
+            self.trie = trie_of(self.items)
+
+    def add(self, level: int, log_p: Float[Tensor, "B C"], codes: Int[Tensor, "B"], targets: Int[Tensor, "B"]) -> None:
+        if not level:
+            self.places.append(targets)
+        if level == len(self.parts):
+            self.parts.append([])
         own = log_p.gather(1, codes[:, None])
         opened = open_codes(self.trie, targets, level, log_p.shape[1]).to(log_p.device)
         ahead = log_p > own
         ranks = [1 + ahead.sum(1), 1 + (ahead & opened).sum(1)]
-        return torch.stack([own[:, 0], *ranks, (log_p.exp() * opened).sum(1), opened.sum(1)]).double()
+        measured = torch.stack([own[:, 0], *ranks, (log_p.exp() * opened).sum(1), opened.sum(1)])
+        self.parts[level].append(measured.double().cpu())
 
     def rows(self) -> list[Row]:
-        name = self.name
         if self.items is None:
             return []
         if not self.parts:
-            return [not_measured(name, NO_TARGETS)]
+            return [not_measured(self.name, NO_TARGETS)]
         targets, found = torch.cat(self.places), []
         counted = counted_log_p(self.trie, torch.as_tensor(self.context.sample.popularity), targets)
         for level, (size, parts) in enumerate(zip(self.items.sizes, self.parts, strict=True)):
             log_p, rank, among, mass, number = torch.cat(parts, 1)
             figures = {
-                "codes": size, "open": number.mean(), "top_1": (rank == 1).double().mean(),
+                "codes": float(size), "open": number.mean(), "top_1": (rank == 1).double().mean(),
                 "top_10": (rank <= 10).double().mean(), "top_1_open": (among == 1).double().mean(),
                 "open_mass": mass.mean(), "log_p": log_p.mean(), "log_p_counts": counted[level].mean(),
                 "median_rank": rank.median(),
             }  # fmt: skip
-            found += [row(name, figure, float(value), index=level + 1) for figure, value in figures.items()]
+            found += rows_of(self.name, figures, index=level + 1)
         return found
 
     @classmethod
-    def figure(cls, results: Sequence[RunResult]) -> Figure | Missing | None:
+    def draw(cls, there: Runs, results: Runs) -> Figure:
         """The share of targets whose code is the most likely, level by level."""
-        there = [one for one in results if one.diagnosis.of(cls.name)]
-        if not there:
-            return None
         caption = (
             "An item is a few codes, which these models predict. Given the true codes before it, the line says how "
             "often the code that really came is the most likely of its level, the dotted one how often it is the most "
             "likely of those that some item has there. The table has its log-probability too, beside what counting how "
             "often codes were used would give: a level that is no better than counting was not learned."
         )
-        lines, dotted = ({one.key: level_values(one, cls.name, n) for one in there} for n in ("top_1", "top_1_open"))
-        drawn = level_panel(
-            cls.name, results, lines, dotted, means="among codes that exist",
+        columns = {
+            "codes": "codes", "that exist there": "open", "most likely": "top_1", "of those that exist": "top_1_open",
+            "in the first ten": "top_10", "log p": "log_p", "log p by counting": "log_p_counts",
+            "probability of those that exist": "open_mass", "median rank": "median_rank",
+        }  # fmt: skip
+        return level_figure(
+            cls.name, cls.title, caption, results, line="top_1", dotted="top_1_open", means="among codes that exist",
+            columns={word: (name, None) for word, name in columns.items()},
             alt="Share of targets whose code is the most likely", y="true code is the most likely (%)",
         )  # fmt: skip
-        names = ("codes", "open", "top_1", "top_1_open", "top_10", "log_p", "log_p_counts", "open_mass", "median_rank")
-        rows = level_table(there, cls.name, [(name, None) for name in names])
-        headers = (
-            "run", "level", "codes", "that exist there", "most likely", "of those that exist", "in the first ten",
-            "log p", "log p by counting", "probability of those that exist", "median rank",
-        )  # fmt: skip
-        return Figure(cls.name, "Codes predicted right, by level", caption, (drawn,), headers, rows)
 
 
 def predicted_items(model: Model) -> SemanticItems | None:

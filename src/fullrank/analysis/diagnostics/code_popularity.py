@@ -19,59 +19,59 @@ Differs: a softmax is measured where SPRINT has scores, so constants that are ad
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import ceil
 
 import numpy as np
 import torch
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from fullrank.analysis.activations import Activations, RetrievalContext
-from fullrank.analysis.diagnosis import Row, not_measured, row
-from fullrank.analysis.diagnostics import Diagnostic
-from fullrank.analysis.diagnostics.code_levels import NO_TARGETS, code_predictions, predicted_items
-from fullrank.analysis.diagnostics.spectrum import popularity_likeness, score_spectrum, spearman, triangle
-from fullrank.analysis.report import Figure, Missing
-from fullrank.analysis.report.levels import level_panel, level_table, level_values
-from fullrank.analysis.report.results import RunResult
+from fullrank.analysis.diagnosis import Row, not_measured, rows_of
+from fullrank.analysis.diagnostics.code_levels import NO_TARGETS, CodeDiagnostic
+from fullrank.analysis.diagnostics.spectrum import (
+    popularity_likeness,
+    rank_figures,
+    score_spectrum,
+    spearman,
+    triangle,
+)  # fmt: skip
+from fullrank.analysis.report import Figure
+from fullrank.analysis.report.lines import level_figure
+from fullrank.analysis.report.results import Runs
 from fullrank.models.sequential.codes import GeneratedScorer
 from fullrank.models.sequential.items import ItemIndex, unit
 from fullrank.models.sequential.items.semantic import levels_of
-from fullrank.ops.effective_rank import collapse_share, entropy_rank, stable_rank
 
 HEAD = 0.2
 """Share of a level's codes that are called its head."""
-RANKS = {"collapse_share": collapse_share, "stable_rank": stable_rank, "entropy_rank": entropy_rank}
 
 
-class CodePopularity(Diagnostic):
-    """Predicted codes against the popularity of codes, level by level. Without codes it has nothing to say."""
+class CodePopularity(CodeDiagnostic):
+    """Predicted codes against the popularity of codes, level by level."""
 
     name = "code_popularity"
-    internal = True
+    title = "Popularity of predicted codes"
 
     def __init__(self, context: RetrievalContext):
         super().__init__(context)
-        self.items = predicted_items(context.model)
         self.sums: list[Tensor] = []
         """Of each level [3, C]: probability, users whose most likely code it is, users whose true code it is."""
         self.states: list[Tensor] = []
         """What the first code is predicted from."""
 
+    def add(self, level: int, log_p: Float[Tensor, "B C"], codes: Int[Tensor, "B"], targets: Int[Tensor, "B"]) -> None:
+        size = log_p.shape[1]
+        counts = [torch.bincount(one, minlength=size).double() for one in (log_p.argmax(1), codes)]
+        sums = torch.stack([log_p.double().exp().sum(0), *counts]).cpu()
+        if level == len(self.sums):
+            self.sums.append(torch.zeros_like(sums))
+        self.sums[level] += sums
+
     @torch.no_grad()
     def observe(self, batch: Activations) -> None:
-        if self.items is None or self.context.targets is None:
-            return
-        targets = torch.from_numpy(self.context.targets[batch.users]).long()
-        codes = self.items.codes[targets.to(self.items.codes.device)]
-        for level, log_p in enumerate(code_predictions(batch.scorer, codes)):
-            size = log_p.shape[1]
-            counts = [torch.bincount(one, minlength=size).double() for one in (log_p.argmax(1), codes[:, level])]
-            sums = torch.stack([log_p.double().exp().sum(0), *counts]).cpu()
-            if level == len(self.sums):
-                self.sums.append(torch.zeros_like(sums))
-            self.sums[level] += sums
-        if isinstance(batch.scorer, GeneratedScorer):
+        super().observe(batch)
+        if self.sums and isinstance(batch.scorer, GeneratedScorer):
             start = batch.scorer.start.float()
             self.states.append((unit(start) if batch.scorer.cosine else start / batch.scorer.temperature).cpu())
 
@@ -94,25 +94,20 @@ class CodePopularity(Diagnostic):
                 "codes": size, "spearman": spearman(counts, shares[0].numpy().round(12)), "head_mass": mass,
                 "head_predicted": predicted, "head_targets": targets, "effective": used, "effective_targets": true,
             }  # fmt: skip
-            found += [row(self.name, figure, value, index=index) for figure, value in figures.items()]
+            found += rows_of(self.name, figures, index=index)
             vectors = table.vectors.detach()
-            sigma = torch.linalg.svdvals(triangle(vectors))
-            found += [row(self.name, n, float(rank(sigma)), index=index, label="table") for n, rank in RANKS.items()]
+            ranks = rank_figures(torch.linalg.svdvals(triangle(vectors)))
+            found += rows_of(self.name, ranks, index=index, label="table")
             if level == 0 and self.states:
                 spectrum = score_spectrum(torch.cat(self.states), vectors.float().cpu())
                 like = popularity_likeness(spectrum, counts).spearman
-                found += [
-                    row(self.name, n, float(rank(spectrum.sigma)), index=1, label="scores") for n, rank in RANKS.items()
-                ]
-                found.append(row(self.name, "popularity_spearman", like, index=1, label="scores"))
+                ranks = rank_figures(spectrum.sigma)
+                found += rows_of(self.name, ranks | {"popularity_spearman": like}, index=1, label="scores")
         return found
 
     @classmethod
-    def figure(cls, results: Sequence[RunResult]) -> Figure | Missing | None:
+    def draw(cls, there: Runs, results: Runs) -> Figure:
         """How often the most likely code is one of the popular ones, beside how often the true one is."""
-        there = [one for one in results if one.diagnosis.of(cls.name)]
-        if not there:
-            return None
         caption = (
             "Of the codes of each level, those of the most used items make a head of 20 %. The line says for how many "
             "people the most likely code is in it, the dotted one for how many the code that really came is. A line "
@@ -120,23 +115,17 @@ class CodePopularity(Diagnostic):
             "in use (of predictions and of what was chosen), how the order of mean probabilities goes with the order "
             "of use (1: the same), and how many directions the code vectors have."
         )
-        lines, dotted = (
-            {one.key: level_values(one, cls.name, name) for one in there} for name in ("head_predicted", "head_targets")
-        )
-        drawn = level_panel(
-            cls.name, results, lines, dotted, means="what was chosen",
-            alt="Share of popular codes among the most likely", y="codes of the head (%)",
+        columns = {
+            "codes": ("codes", None), "most likely in the head": ("head_predicted", None),
+            "chosen in the head": ("head_targets", None), "probability of the head": ("head_mass", None),
+            "Spearman correlation with use": ("spearman", None), "codes in use": ("effective", None),
+            "of what was chosen": ("effective_targets", None), "effective rank of the table": ("entropy_rank", "table"),
+            "stable rank of the table": ("stable_rank", "table"),
+            "collapse share of the table": ("collapse_share", "table"),
+            "collapse share of the scores": ("collapse_share", "scores"),
+            "their correlation with use": ("popularity_spearman", "scores"),
+        }  # fmt: skip
+        return level_figure(
+            cls.name, cls.title, caption, results, line="head_predicted", dotted="head_targets", columns=columns,
+            means="what was chosen", alt="Share of popular codes among the most likely", y="codes of the head (%)",
         )  # fmt: skip
-        names = (
-            ("codes", None), ("head_predicted", None), ("head_targets", None), ("head_mass", None), ("spearman", None),
-            ("effective", None), ("effective_targets", None), ("entropy_rank", "table"), ("stable_rank", "table"),
-            ("collapse_share", "table"), ("collapse_share", "scores"), ("popularity_spearman", "scores"),
-        )  # fmt: skip
-        rows = level_table(there, cls.name, names)
-        headers = (
-            "run", "level", "codes", "most likely in the head", "chosen in the head", "probability of the head",
-            "Spearman correlation with use", "codes in use", "of what was chosen", "effective rank of the table",
-            "stable rank of the table", "collapse share of the table", "collapse share of the scores",
-            "their correlation with use",
-        )  # fmt: skip
-        return Figure(cls.name, "Popularity of predicted codes", caption, (drawn,), headers, rows)

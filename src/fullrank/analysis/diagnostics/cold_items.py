@@ -7,15 +7,13 @@ of an item without events; one of semantic ids, texts or features may.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 from jaxtyping import Int
 
 from fullrank.analysis.diagnostics import Section
 from fullrank.analysis.diagnostics.recall_bands import recall_name
 from fullrank.analysis.report import OpenTable, TableCell
-from fullrank.analysis.report.results import RunResult, not_comparable
+from fullrank.analysis.report.results import RunResult, Runs, not_comparable
 
 FEW = 5
 """Items with fewer training events have few."""
@@ -29,7 +27,7 @@ class ColdItems(Section):
     name = "cold_items"
 
     @classmethod
-    def figure(cls, results: Sequence[RunResult]) -> OpenTable | None:
+    def figure(cls, results: Runs) -> OpenTable | None:
         """A row for each run; nothing where every item has training events, or the runs do not compare."""
         there = [one for one in results if one.store is not None and one.evaluation.per_user.lists is not None]
         if not there or not_comparable(results) or not any((one.store.catalog.popularity == 0).any() for one in there):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from fullrank.analysis.diagnostics import Section
-from fullrank.analysis.report import Figure, Missing, join_words
-from fullrank.analysis.report.draw import from_zero, integer_ticks, legend, look, panel
-from fullrank.analysis.report.results import RunResult, legend_label
+from fullrank.analysis.report import Figure, Missing, Shown, join_words
+from fullrank.analysis.report.draw import from_zero, integer_ticks
+from fullrank.analysis.report.lines import ends, line_panel
+from fullrank.analysis.report.results import RunResult, Runs
 from fullrank.metrics.names import HISTORY
 
 COLLAPSE = {"watch/collapse_share": "collapse share"}
@@ -24,7 +25,7 @@ class RetrievalCurves(Section):
     name = "curves"
 
     @classmethod
-    def figure(cls, results: Sequence[RunResult]) -> Figure | Missing | None:
+    def figure(cls, results: Runs) -> Shown:
         seen = sorted({HISTORY[one.run.spec.lists.for_selection().seen] for one in results if one.epochs})
         return training_curves(results, COLLAPSE, f" Validation is with the {join_words(seen)}.")
 
@@ -36,11 +37,11 @@ class RankingCurves(Section):
     problem = "ranking"
 
     @classmethod
-    def figure(cls, results: Sequence[RunResult]) -> Figure | Missing | None:
+    def figure(cls, results: Runs) -> Shown:
         return training_curves(results, RANKS)
 
 
-def training_curves(results: Sequence[RunResult], watched: Mapping[str, str], note: str = "") -> Figure | Missing:
+def training_curves(results: Runs, watched: Mapping[str, str], note: str = "") -> Figure | Missing:
     """One panel for each figure that any run has; `watched` are those that `--watch` adds, with their words.
 
     `note` is a sentence on how validation was measured.
@@ -57,27 +58,17 @@ def training_curves(results: Sequence[RunResult], watched: Mapping[str, str], no
         "train/loss": "training loss (without penalties)",
         **watched,
     }
-    kept = {key: word for key, word in figures.items() if any(_points(one, key) for one in there)}
-    panels = []
-    for place, (key, word) in enumerate(kept.items()):
-
-        def paint(axes: Any, key: str = key) -> None:
-            for one in there:
-                points = _points(one, key)
-                if points:
-                    style = look(results.index(one)) | {"marker": "" if len(points) > 30 else "."}
-                    axes.plot(*zip(*points, strict=True), label=legend_label(one, results), **style)
-            if "@" in key:  # an AUC has its floor at 0.5, a loss none
-                from_zero(axes)
-            integer_ticks(axes)
-            legend(axes)
-
-        alt = f"{word} by epoch: " + "; ".join(
-            f"{one.key} from {points[0][1]:.4g} to {points[-1][1]:.4g}"
-            for one in there
-            if (points := _points(one, key))
+    lines = {key: {one.key: line for one in there if (line := _line(one, key))} for key in figures}
+    kept = {key: word for key, word in figures.items() if lines[key]}
+    panels = tuple(
+        line_panel(
+            f"{name}-{place}", results, lines[key], f"{word} by epoch: {ends(lines[key], '.4g')}", x="epoch", y=word,
+            # an AUC has its floor at 0.5, a loss none
+            finish=(from_zero, integer_ticks) if "@" in key else (integer_ticks,),
+            marker=lambda points: "" if points > 30 else ".",
         )
-        panels.append(panel(f"{name}-{place}", paint, alt, x="epoch", y=word))
+        for place, (key, word) in enumerate(kept.items())
+    )  # fmt: skip
     caption = (
         "Each run after every pass over the data. The weights of the epoch with the best validation metric are the "
         "ones that a run keeps. Losses of different kinds cannot be compared."
@@ -88,17 +79,18 @@ def training_curves(results: Sequence[RunResult], watched: Mapping[str, str], no
         (one.label, row["epoch"], *(_number(row.get(key)) for key in kept))
         for one in there for row in one.epochs
     )  # fmt: skip
-    return Figure(name, title, caption, tuple(panels), ("run", "epoch", *kept.values()), rows, absent)
+    return Figure(name, title, caption, panels, ("run", "epoch", *kept.values()), rows, absent)
 
 
-def _points(one: RunResult, key: str) -> list[tuple[float, float]]:
-    return [
-        (row["epoch"], value)
+def _line(one: RunResult, key: str) -> dict[float, float]:
+    """Epoch -> value."""
+    return {
+        row["epoch"]: value
         for row in one.log
         if row.get("event") in ("epoch", "watch")
         and isinstance(row.get("epoch"), int | float)
         and (value := _number(row.get(key))) is not None
-    ]
+    }
 
 
 def _number(value: Any) -> float | None:

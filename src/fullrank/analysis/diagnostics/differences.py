@@ -6,13 +6,13 @@ numbers are those of `evaluation.compare` at its defaults (`fullrank evaluate A 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 
 from fullrank.analysis.diagnostics import Section
-from fullrank.analysis.report import Missing, OpenTable, TableCell
+from fullrank.analysis.report import Missing, OpenTable, Shown, TableCell
 from fullrank.analysis.report.paired import is_baseline, p_words
-from fullrank.analysis.report.results import RunResult, metric_cell, metric_header, not_comparable
+from fullrank.analysis.report.results import Runs, metric_cell, metric_header, not_comparable
 from fullrank.evaluation import Comparison
 
 TITLE = "Paired differences"
@@ -24,22 +24,17 @@ class RetrievalDifferences(Section):
     name = "differences"
 
     @classmethod
-    def figure(cls, results: Sequence[RunResult]) -> OpenTable | Missing | None:
-        return difference_table(cls.name, results, "users")
+    def figure(cls, results: Runs) -> Shown:
+        return difference_table(cls.name, results, "users" if cls.problem == "retrieval" else "impressions")
 
 
-class RankingDifferences(Section):
+class RankingDifferences(RetrievalDifferences):
     """AUC and logloss of each run less those of the baseline, on the same impressions."""
 
-    name = "differences"
     problem = "ranking"
 
-    @classmethod
-    def figure(cls, results: Sequence[RunResult]) -> OpenTable | Missing | None:
-        return difference_table(cls.name, results, "impressions")
 
-
-def difference_table(name: str, results: Sequence[RunResult], rows_are: str) -> OpenTable | Missing:
+def difference_table(name: str, results: Runs, rows_are: str) -> OpenTable | Missing:
     """The reference with its values, then each run's differences from it."""
     if len(results) < 2:
         return Missing(name, TITLE, "it compares runs, and the report has one.")
@@ -49,21 +44,13 @@ def difference_table(name: str, results: Sequence[RunResult], rows_are: str) -> 
         why = not_comparable(results) or f"the runs were evaluated on different {rows_are}"
         return Missing(name, TITLE, f"{why}.")
     metrics = list(others[0].against)
-    headers: list[Any] = ["run"]
-    for metric in metrics:
-        headers += [metric_header(metric), TableCell("p", metric)]
-    first: list[Any] = [TableCell(base.label, "the reference")]
-    for metric in metrics:
-        first += [metric_cell(base, metric), None]
-    table = [tuple(first)]
+    pairs = [(metric_header(metric), TableCell("p", metric)) for metric in metrics]
+    first = [(metric_cell(base, metric), None) for metric in metrics]
+    table: list[tuple[Any, ...]] = [(TableCell(base.label, "the reference"), *chain(*first))]
     for one in others:
-        cells: list[Any] = [one.label]
-        for metric in metrics:
-            cells += [
-                difference_cell(one.against[metric]),
-                p_words(one.against[metric].p).removeprefix("p ").removeprefix("= "),
-            ]
-        table.append(tuple(cells))
+        ps = (p_words(one.against[metric].p).removeprefix("p ").removeprefix("= ") for metric in metrics)
+        cells = zip((difference_cell(one.against[metric]) for metric in metrics), ps, strict=True)
+        table.append((one.label, *chain(*cells)))
     what = "the most accurate baseline" if is_baseline(base) else "the first run, since no baseline is among them"
     found = others[0].against[metrics[0]]
     level = base.evaluation.protocol["bootstrap"]["level"]
@@ -73,7 +60,7 @@ def difference_table(name: str, results: Sequence[RunResult], rows_are: str) -> 
         f"difference at least as large if the two were alike ({found.test}); with several runs, some small p comes by "
         "chance."
     )
-    return OpenTable(name, f"{TITLE} from {base.key} ({base.name})", caption, tuple(headers), tuple(table))
+    return OpenTable(name, f"{TITLE} from {base.key} ({base.name})", caption, ("run", *chain(*pairs)), tuple(table))
 
 
 def difference_cell(found: Comparison) -> TableCell:

@@ -21,10 +21,11 @@ from torch import Tensor
 
 from fullrank.analysis.activations import Activations, RetrievalContext
 from fullrank.analysis.diagnosis import Row, not_measured, row
-from fullrank.analysis.diagnostics import Diagnostic
-from fullrank.analysis.report import Figure, Missing
-from fullrank.analysis.report.draw import integer_ticks, legend, logarithmic, look, panel
-from fullrank.analysis.report.results import RunResult, legend_label, measured
+from fullrank.analysis.diagnostics import RunsFigure
+from fullrank.analysis.report import Figure
+from fullrank.analysis.report.draw import integer_ticks, logarithmic
+from fullrank.analysis.report.lines import ends, line_panel
+from fullrank.analysis.report.results import RunResult, Runs
 from fullrank.models.contracts import ReasoningStates
 
 ALONE = "it reasons in one stream, which has no other to differ from"
@@ -67,10 +68,28 @@ def with_openings(reasoner: Any, states: ReasoningStates) -> Float[Tensor, "B S 
     return torch.cat([first, states.steps], 1)
 
 
-class Diversity(Diagnostic):
+REASONING = ("diversity", "streams", "latent_attention", "step_curve", "oracle_step")
+"""Diagnostics that only a model with a reasoner has rows of."""
+
+
+def reasons(one: RunResult) -> bool:
+    """Whether a run has a reasoner, as far as its diagnosis knows."""
+    return any(one.diagnosis.of(name) for name in REASONING)
+
+
+class ReasoningFigure(RunsFigure):
+    """A figure of the runs with a reasoner: who does not reason is no news."""
+
+    @classmethod
+    def about(cls, results: Runs) -> Runs:
+        return [one for one in results if reasons(one)]
+
+
+class Diversity(ReasoningFigure):
     """D^(t) and its contraction. Without a reasoner it has nothing to say."""
 
     name = "diversity"
+    title = "Distance between reasoning streams"
     internal = True
 
     def __init__(self, context: RetrievalContext):
@@ -82,7 +101,7 @@ class Diversity(Diagnostic):
 
     @torch.no_grad()
     def observe(self, batch: Activations) -> None:
-        reasoned = None if batch.states is None else batch.states.reasoning
+        reasoned = batch.reasoning
         if reasoned is None:
             return
         self.alone = reasoned.gate.shape[1] == 1
@@ -109,59 +128,23 @@ class Diversity(Diagnostic):
         return [*found, row("diversity", "residual", line.residual)]
 
     @classmethod
-    def figure(cls, results: Sequence[RunResult]) -> Figure | Missing | None:
+    def draw(cls, there: Runs, results: Runs) -> Figure:
         """Squared distance of the streams by step, with the fitted contraction."""
-        name, title = "diversity", "Distance between reasoning streams"
-        if not any(reasons(one) for one in results):
-            return None
-        there, absent = reasoning_runs(results, "diversity")
-        if not there:
-            return Missing(name, title, " ".join(absent))
-        curves = {one.key: _steps(one, "diversity", "distance") for one in there}
-        gamma = {one.key: one.diagnosis.value("diversity", "gamma") for one in there}
-
-        def paint(axes: Any) -> None:
-            for one in there:
-                values = {step: value for step, value in curves[one.key].items() if value > 0}
-                axes.plot(
-                    list(values), list(values.values()), label=legend_label(one, results), **look(results.index(one))
-                )
-            if any(value > 0 for values in curves.values() for value in values.values()):
-                logarithmic(axes)
-            integer_ticks(axes)
-            legend(axes)
-
+        lines = {one.key: one.diagnosis.values(cls.name, "distance", "index") for one in there}
+        positive = {key: {step: value for step, value in line.items() if value > 0} for key, line in lines.items()}
+        finish = (logarithmic, integer_ticks) if any(positive.values()) else (integer_ticks,)
         caption = (
             "Before it answers, a model can reason in several streams, a few steps each. The curve says how far "
             "apart the streams are after each step (mean squared distance; step 0 is where they start). If it falls to "
             "nothing, all streams end at the same state and more than one was for nothing. The rate says how fast: "
             "with every step the distance shrinks by that power of e; below 0 the streams move apart instead."
         )
-        alt = "Distance of the streams by step: " + "; ".join(
-            f"{key} from {values[min(values)]:.3g} to {values[max(values)]:.3g}" for key, values in curves.items()
-        )
         rows = tuple(
-            (one.label, step, value, gamma[one.key])
-            for one in there for step, value in curves[one.key].items()
+            (one.label, step, value, one.diagnosis.value(cls.name, "gamma"))
+            for one in there for step, value in lines[one.key].items()
         )  # fmt: skip
-        drawn = panel(name, paint, alt, x="reasoning step (0: start)", y="distance of the streams")
-        return Figure(name, title, caption, (drawn,), ("run", "step", "distance", "rate (gamma)"), rows, absent)
-
-
-REASONING = ("diversity", "streams", "latent_attention", "step_curve", "oracle_step")
-"""Diagnostics that only a model with a reasoner has rows of."""
-
-
-def reasons(one: RunResult) -> bool:
-    """Whether a run has a reasoner, as far as its diagnosis knows."""
-    return any(one.diagnosis.of(name) for name in REASONING)
-
-
-def reasoning_runs(results: Sequence[RunResult], diagnostic: str) -> tuple[list[RunResult], tuple[str, ...]]:
-    """The runs that have it, and a sentence for each that reasons and has not: who does not reason is no news."""
-    return measured([one for one in results if reasons(one)], diagnostic)
-
-
-def _steps(one: RunResult, diagnostic: str, name: str) -> dict[int, float]:
-    found = one.diagnosis.of(diagnostic, name)
-    return {row["index"]: row["value"] for row in found if row["index"] is not None and row["value"] is not None}
+        drawn = line_panel(
+            cls.name, results, positive, f"Distance of the streams by step: {ends(lines)}",
+            x="reasoning step (0: start)", y="distance of the streams", finish=finish,
+        )  # fmt: skip
+        return Figure(cls.name, cls.title, caption, (drawn,), ("run", "step", "distance", "rate (gamma)"), rows)

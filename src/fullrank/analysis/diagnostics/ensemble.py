@@ -20,7 +20,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from fullrank.analysis.activations import Activations, RetrievalContext
-from fullrank.analysis.diagnosis import Row, not_measured, row
+from fullrank.analysis.diagnosis import Row, not_measured, row, rows_of
 from fullrank.analysis.diagnostics import Diagnostic
 from fullrank.analysis.diagnostics.diversity import ALONE, contraction, mean_distance, with_openings
 from fullrank.analysis.diagnostics.spectrum import spearman
@@ -53,7 +53,7 @@ class Ensemble(Diagnostic):
 
     @torch.no_grad()
     def observe(self, batch: Activations) -> None:
-        reasoned = None if batch.states is None else batch.states.reasoning
+        reasoned = batch.reasoning
         if reasoned is None or not isinstance(batch.scorer, DenseScorer) or not reasoned.steps.shape[1]:
             return
         if reasoned.gate.shape[1] == 1 or self.targets is None:
@@ -96,7 +96,7 @@ class Ensemble(Diagnostic):
         alone, mixed = -log_p.mean(1), mixture_loss(log_p)
         benefit = alone - mixed
         figures: dict[str, Any] = {
-            "users": len(log_p),
+            "users": float(len(log_p)),
             "loss_streams": alone.mean(),
             "loss_mixture": mixed.mean(),
             "benefit": benefit.mean(),
@@ -104,7 +104,7 @@ class Ensemble(Diagnostic):
             "loss_gated": -(gate.clamp_min(1e-300).log() + log_p).logsumexp(1).mean(),
             "loss_answer": whole["answer"].mean(),
         }
-        found = [row("ensemble", name, float(value)) for name, value in figures.items()]
+        found = rows_of(self.name, figures)
         constant = _proposition(found, benefit.numpy(), whole["pooled"].numpy())
         return found + self._by_step(whole, constant)
 
@@ -126,7 +126,7 @@ class Ensemble(Diagnostic):
             if line is not None and constant is not None and opened:
                 limit = alone - constant * float(np.exp(-2 * line.gamma * (t + 1))) * float(distances[0])
                 figures |= {"step_bound": limit, "step_bound_holds": float(mixed <= limit)}
-            found += [row("ensemble", name, value, index=t + 1) for name, value in figures.items()]
+            found += rows_of(self.name, figures, index=t + 1)
         return found
 
 
@@ -139,10 +139,11 @@ def _proposition(found: list[Row], benefit: np.ndarray, distance: np.ndarray) ->
     constant = float(benefit @ distance) / square
     apart = distance > 0
     both = len(benefit) > 1 and benefit.std() > 0 and distance.std() > 0
-    found += [
-        row("ensemble", "constant", constant),
-        row("ensemble", "largest_constant", float((benefit[apart] / distance[apart]).min())),
-        row("ensemble", "correlation", float(np.corrcoef(benefit, distance)[0, 1]) if both else None),
-        row("ensemble", "rank_correlation", spearman(benefit, distance)),
-    ]
+    figures = {
+        "constant": constant,
+        "largest_constant": (benefit[apart] / distance[apart]).min(),
+        "correlation": np.corrcoef(benefit, distance)[0, 1] if both else None,
+        "rank_correlation": spearman(benefit, distance),
+    }
+    found += rows_of("ensemble", figures)
     return constant

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,9 +11,10 @@ import numpy as np
 from fullrank.analysis.activations import FAIRNESS
 from fullrank.analysis.diagnostics import Section
 from fullrank.analysis.diagnostics.attention_share import LABELS, item_bands
-from fullrank.analysis.report import Figure, Missing, join_words
-from fullrank.analysis.report.draw import GREY, legend, look, panel
-from fullrank.analysis.report.results import RunResult, legend_label, not_comparable
+from fullrank.analysis.report import Figure, Missing, Shown, join_words
+from fullrank.analysis.report.draw import GREY, diagonal, legend, look, panel
+from fullrank.analysis.report.lines import line_panel
+from fullrank.analysis.report.results import RunResult, Runs, legend_label, not_comparable
 from fullrank.metrics.exposure import exposures
 from fullrank.metrics.names import history_words
 
@@ -26,7 +28,7 @@ class Pareto(Section):
     name = "pareto"
 
     @classmethod
-    def figure(cls, results: Sequence[RunResult]) -> Figure | Missing | None:
+    def figure(cls, results: Runs) -> Shown:
         """Accuracy against long-tail share, with intervals, and the runs that no other beats in both."""
         name, title = "pareto", "Accuracy against long-tail share"
         if len(results) < 2:
@@ -73,7 +75,7 @@ class PopularityBands(Section):
     name = "bands"
 
     @classmethod
-    def figure(cls, results: Sequence[RunResult]) -> Figure | Missing | None:
+    def figure(cls, results: Runs) -> Shown:
         """Which share of the recommendations goes to each band of popularity."""
         name, title = "bands", "Recommended items by popularity"
         columns: list[tuple[str, np.ndarray]] = []
@@ -116,22 +118,10 @@ class Reliability(Section):
     problem = "ranking"
 
     @classmethod
-    def figure(cls, results: Sequence[RunResult]) -> Figure | Missing | None:
+    def figure(cls, results: Runs) -> Shown:
         """Predicted probability against the share that was clicked, over parts of equally many impressions."""
-
-        def paint(axes: Any) -> None:
-            top = max(max(point.probability, point.rate) for one in results for point in one.evaluation.curve)
-            axes.plot([0, top], [0, top], color=GREY, linewidth=1, linestyle=":")
-            for place, one in enumerate(results):
-                curve = one.evaluation.curve
-                axes.plot(
-                    [p.probability for p in curve],
-                    [p.rate for p in curve],
-                    label=legend_label(one, results),
-                    **look(place),
-                )
-            legend(axes, place="upper left")
-
+        lines = {one.key: {point.probability: point.rate for point in one.evaluation.curve} for one in results}
+        top = max(max(*line, *line.values()) for line in lines.values())
         caption = (
             "Impressions in order of their predicted probability, cut into parts of about equal size: across is the "
             "mean prediction of a part, upwards the share of it that was clicked. On the dotted line probabilities are "
@@ -145,9 +135,12 @@ class Reliability(Section):
             (one.label, point.rows, point.probability, point.rate)
             for one in results for point in one.evaluation.curve
         )  # fmt: skip
-        drawn = panel("reliability", paint, alt, x="predicted probability", y="share clicked")
+        drawn = line_panel(
+            cls.name, results, lines, alt, x="predicted probability", y="share clicked", first=diagonal(top),
+            finish=(partial(legend, place="upper left"),),
+        )  # fmt: skip
         headers = ("run", "impressions", "predicted", "clicked")
-        return Figure("reliability", "Calibration", caption, (drawn,), headers, rows)
+        return Figure(cls.name, "Calibration", caption, (drawn,), headers, rows)
 
 
 def pareto_front(points: Sequence[tuple[float, float]]) -> list[int]:

@@ -6,16 +6,14 @@ these data and nobody chose them for what they show. The lists are those that we
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 from jaxtyping import Int
 
 from fullrank.analysis.diagnostics import Section
-from fullrank.analysis.report import Example, Examples, Missing, RankedList
+from fullrank.analysis.report import Example, Examples, Missing, RankedList, Shown
 from fullrank.analysis.report.draw import look
 from fullrank.analysis.report.paired import most_accurate
-from fullrank.analysis.report.results import RunResult, item_title, readable
+from fullrank.analysis.report.results import RunResult, Runs, item_title, readable
 from fullrank.data.events.store import Store
 from fullrank.data.histories import EvalSet
 
@@ -36,7 +34,7 @@ class ExampleLists(Section):
     name = "examples"
 
     @classmethod
-    def figure(cls, results: Sequence[RunResult]) -> Examples | Missing | None:
+    def figure(cls, results: Runs) -> Shown:
         title = "Lists of five users"
         first = results[0]
         if not isinstance(first.store, Store):
@@ -61,7 +59,7 @@ class ExampleLists(Section):
                         users)  # fmt: skip
 
 
-def example_users(results: Sequence[RunResult]) -> Int[np.ndarray, "n"]:
+def example_users(results: Runs) -> Int[np.ndarray, "n"]:
     """Rows of the store's users: drawn from those that every evaluation has, in ascending order."""
     common = results[0].evaluation.per_user.users
     for one in results[1:]:
@@ -70,7 +68,7 @@ def example_users(results: Sequence[RunResult]) -> Int[np.ndarray, "n"]:
     return np.sort(rng.choice(common, min(USERS, len(common)), replace=False)).astype(np.int64)
 
 
-def shown_runs(results: Sequence[RunResult]) -> list[RunResult]:
+def shown_runs(results: Runs) -> list[RunResult]:
     """At most `RUNS`."""
     left, best = list(results), list[RunResult]()
     while left and len(best) < RUNS:
@@ -79,9 +77,7 @@ def shown_runs(results: Sequence[RunResult]) -> list[RunResult]:
     return [one for one in results if one in best]
 
 
-def _example(
-    user: int, shown: Sequence[RunResult], results: Sequence[RunResult], whole: EvalSet, store: Store
-) -> Example:
+def _example(user: int, shown: Runs, results: Runs, whole: EvalSet, store: Store) -> Example:
     one = whole.take(whole.users == user)
     (history,) = one.histories.items.last(RECENT)
     targets = [int(item) for item in np.unique(one.targets.flat())]

@@ -7,7 +7,6 @@ one in whose history relevant events and noise are both plenty; that choice depe
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,13 +16,13 @@ import torch
 from jaxtyping import Bool, Float, Int
 
 from fullrank.analysis.activations import Sample, activations, sample_users
-from fullrank.analysis.diagnosis import Row, not_measured, row
+from fullrank.analysis.diagnosis import Row, not_measured, row, rows_of
 from fullrank.analysis.diagnostics import Diagnostic
 from fullrank.analysis.diagnostics.focus import missing_from_all, recent_events
 from fullrank.analysis.relevance import LAST, Relevance
-from fullrank.analysis.report import Figure, Missing, Panel
+from fullrank.analysis.report import Figure, Missing, Shown
 from fullrank.analysis.report.draw import GREY, legend, look, panel
-from fullrank.analysis.report.results import RunResult, item_title, legend_label, readable
+from fullrank.analysis.report.results import RunResult, Runs, item_title, legend_label, readable
 from fullrank.core.errors import UserError
 from fullrank.data.events.store import Store
 from fullrank.models.contracts import Model
@@ -132,7 +131,7 @@ class ExampleUser(Diagnostic):
             found = explain_user(context.model, store, user, split=context.split, relevance=relevance)
         except UserError as error:
             return [not_measured(name, str(error).partition(";")[0].replace("the model has", "it has"))]
-        rows = [row(name, "user", found.user), row(name, "target", found.target)]
+        rows = rows_of(name, {"user": found.user, "target": found.target})
         for place, (item, mark) in enumerate(zip(found.items[::-1].tolist(), found.relevant[::-1], strict=True), 1):
             rows.append(row(name, "item", item, index=place, label="relevant" if mark else "noise"))
         for layer, shares in enumerate(found.shares):
@@ -140,7 +139,7 @@ class ExampleUser(Diagnostic):
         return rows
 
     @classmethod
-    def figure(cls, results: Sequence[RunResult]) -> Figure | Missing | None:
+    def figure(cls, results: Runs) -> Shown:
         """One user's last events with their titles, and the attention that each run gives them."""
         name, title = "case", "Attention of the runs in one history"
         there = [one for one in results if one.diagnosis.of("case", "share")]
@@ -158,7 +157,6 @@ class ExampleUser(Diagnostic):
             return Missing(name, title, f"{longest.name}: its diagnosis names items that are not in its catalogue.")
         titles = [item_title(longest, item) for item, _ in events]
         shares = {one.key: _shares(one) for one in alike}
-        panels: list[Panel] = []
 
         def paint(axes: Any) -> None:
             thick = 0.8 / len(alike)
@@ -186,9 +184,8 @@ class ExampleUser(Diagnostic):
         alt = (
             f"Attention to each of {len(events)} events of one person. Sum of the sizes over related events: {marked}."
         )
-        panels.append(
-            panel(name, paint, alt, x="percent of attention", y="", height=1.3 + 0.14 * len(events) * (1 + len(alike)))
-        )
+        height = 1.3 + 0.14 * len(events) * (1 + len(alike))
+        drawn = panel(name, paint, alt, x="percent of attention", y="", height=height)
         layers = [(one, layer) for one in alike for layer in range(len(shares[one.key][0]))]
         headers = ("event", "item", "title", "related", *(f"{one.key} layer {layer + 1}" for one, layer in layers))
         rows = tuple(
@@ -196,7 +193,7 @@ class ExampleUser(Diagnostic):
              *(shares[one.key][n][layer] if n < len(shares[one.key]) else None for one, layer in layers))
             for n, (item, label) in enumerate(events)
         )  # fmt: skip
-        return Figure(name, title, caption, tuple(panels), headers, rows, absent)
+        return Figure(name, title, caption, (drawn,), headers, rows, absent)
 
 
 def _about(one: RunResult) -> tuple[int, int, str]:
@@ -207,16 +204,15 @@ def _about(one: RunResult) -> tuple[int, int, str]:
 
 def _history(one: RunResult) -> list[tuple[int, str]]:
     """(item, relevant or noise) of the events, the last first."""
-    rows = sorted(one.diagnosis.of("case", "item"), key=lambda found: found["index"])
-    return [(int(found["value"]), str(found["label"])) for found in rows]
+    items = one.diagnosis.values("case", "item", "index", "label")
+    return [(int(item), label) for (_, label), item in sorted(items.items())]
 
 
 def _shares(one: RunResult) -> list[list[float]]:
     """By event (the last first), one for each layer."""
-    rows = sorted(one.diagnosis.of("case", "share"), key=lambda found: (found["index"], found["layer"]))
     events: dict[int, list[float]] = {}
-    for found in rows:
-        events.setdefault(found["index"], []).append(found["value"])
+    for (event, _), share in sorted(one.diagnosis.values("case", "share", "index", "layer").items()):
+        events.setdefault(event, []).append(share)
     return list(events.values())
 
 

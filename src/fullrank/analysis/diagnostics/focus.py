@@ -16,7 +16,6 @@ Differs: the paper's model has one token a code and takes the mean over codes; h
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -25,12 +24,13 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from fullrank.analysis.activations import Activations, RetrievalContext
-from fullrank.analysis.diagnosis import Row, not_measured, row
+from fullrank.analysis.diagnosis import Row, not_measured, row, rows_of
 from fullrank.analysis.diagnostics import Diagnostic
 from fullrank.analysis.relevance import LAST
-from fullrank.analysis.report import Figure, Missing
-from fullrank.analysis.report.draw import GREY, from_zero, integer_ticks, legend, look, panel
-from fullrank.analysis.report.results import RunResult, legend_label
+from fullrank.analysis.report import Figure, Missing, Shown
+from fullrank.analysis.report.draw import GREY, from_zero, integer_ticks
+from fullrank.analysis.report.lines import line_panel
+from fullrank.analysis.report.results import RunResult, Runs
 from fullrank.data.batch import Batch
 from fullrank.models.contracts import Model
 from fullrank.models.sequential.reading import event_places, last_shares, tokens_per_event, weights_of
@@ -77,12 +77,11 @@ class Focus(Diagnostic):
         if not self.users:
             return [not_measured(name, "no user of the sample has both relevant events and noise among the last 20")]
         even = self.even / self.users
-        found = [row(name, "users", self.users), row(name, "asked", self.read), row(name, "even", even)]
+        found = rows_of(name, {"users": self.users, "asked": self.read, "even": even})
         for layer, sums in sorted(self.seen.items()):
             means = sums / self.users
             for head, (share, kept, noise) in [(None, means.mean(1)), *enumerate(means.T)]:
-                found.append(row(name, "relevant", float(share), layer=layer, head=head))
-                found.append(row(name, "ratio", float(share) / even, layer=layer, head=head))
+                found += rows_of(name, {"relevant": share, "ratio": float(share) / even}, layer=layer, head=head)
                 for kind, value in zip(KINDS, (kept, noise), strict=True):
                     found.append(row(name, "signed", float(value), layer=layer, head=head, label=kind))
         return found
@@ -97,7 +96,7 @@ class Focus(Diagnostic):
         return relevant, window
 
     @classmethod
-    def figure(cls, results: Sequence[RunResult]) -> Figure | Missing | None:
+    def figure(cls, results: Runs) -> Shown:
         """The share of attention that relevant events get, layer by layer, beside their share of the events."""
         name, title = "focus", "Attention to related events"
         there = [one for one in results if one.diagnosis.of("focus", "relevant")]
@@ -107,16 +106,10 @@ class Focus(Diagnostic):
         shares = {one.key: _over_heads(one, "relevant") for one in there}
         even = float(np.mean([one.diagnosis.value("focus", "even") or 0.0 for one in there]))
 
-        def paint(axes: Any) -> None:
+        lines = {key: {layer + 1: 100 * share for layer, share in line.items()} for key, line in shares.items()}
+
+        def evenly(axes: Any) -> None:
             axes.axhline(100 * even, color=GREY, ls=":", label="even attention")
-            for place, one in enumerate(results):
-                if one in there:
-                    layers = sorted(shares[one.key])
-                    values = [100 * shares[one.key][layer] for layer in layers]
-                    axes.plot([layer + 1 for layer in layers], values, label=legend_label(one, results), **look(place))
-            from_zero(axes)
-            integer_ticks(axes)
-            legend(axes)
 
         caption = (
             "Of the last 20 things a person did, some have to do with what they chose next: people who had the one had "
@@ -125,26 +118,21 @@ class Focus(Diagnostic):
             "events that nobody else had together with that choice; it is not wrong to have done them. The table also "
             "has attention with its sign: below 0 a model subtracts what it reads there."
         )
-        tops = "; ".join(
-            f"{one.key} " + ", ".join(f"{s:.0%}" for _, s in sorted(shares[one.key].items())) for one in there
-        )
+        tops = "; ".join(f"{key} " + ", ".join(f"{s:.0%}" for s in line.values()) for key, line in shares.items())
         alt = f"Share of attention to relevant events by layer, {even:.0%} of the events. Layer by layer: {tops}."
         headers = (
-            "run",
-            "layer",
-            "share of related events",
-            "over even",
-            "signed, related",
-            "signed, others",
-            "people",
-        )
-        rows = tuple(
-            (one.label, layer + 1, shares[one.key][layer], _over_heads(one, "ratio")[layer],
-             _over_heads(one, "signed", "relevant")[layer], _over_heads(one, "signed", "noise")[layer],
-             one.diagnosis.value("focus", "users"))
-            for one in there for layer in sorted(shares[one.key])
+            "run", "layer", "share of related events", "over even", "signed, related", "signed, others", "people",
         )  # fmt: skip
-        drawn = panel(name, paint, alt, x="layer", y="attention to related events (%)")
+        others = (("ratio", None), ("signed", "relevant"), ("signed", "noise"))
+        rows = tuple(
+            (one.label, layer + 1, share, *(_over_heads(one, *other)[layer] for other in others),
+             one.diagnosis.value("focus", "users"))
+            for one in there for layer, share in shares[one.key].items()
+        )  # fmt: skip
+        drawn = line_panel(
+            name, results, lines, alt, x="layer", y="attention to related events (%)",
+            first=evenly, finish=(from_zero, integer_ticks),
+        )  # fmt: skip
         return Figure(name, title, caption, (drawn,), headers, rows, absent)
 
 
@@ -155,13 +143,10 @@ def recent_events(model: Model, batch: Batch) -> Bool[Tensor, "B T"]:
 
 
 def _over_heads(one: RunResult, name: str, label: str | None = None) -> dict[int, float]:
-    """Means over heads."""
-    return {
-        row["layer"]: row["value"]
-        for row in one.diagnosis.of("focus", name) if row["head"] is None and row["label"] == label
-    }  # fmt: skip
+    """Means over heads, by layer."""
+    return dict(sorted(one.diagnosis.values("focus", name, "layer", head=None, label=label).items()))
 
 
-def missing_from_all(results: Sequence[RunResult], diagnostic: str) -> str:
+def missing_from_all(results: Runs, diagnostic: str) -> str:
     """Why no run has a diagnostic, run by run."""
     return "; ".join(f"{one.name}: {one.why_missing(diagnostic)}" for one in results) + "."

@@ -7,16 +7,16 @@ are in the order of the store.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from functools import partial
 
 import numpy as np
 from jaxtyping import Float
 
 from fullrank.analysis.diagnostics import Section
-from fullrank.analysis.report import Figure, Missing
-from fullrank.analysis.report.draw import GREY, legend, look, panel
-from fullrank.analysis.report.results import RunResult, legend_label
+from fullrank.analysis.report import Figure, Shown
+from fullrank.analysis.report.draw import diagonal, legend
+from fullrank.analysis.report.lines import line_panel
+from fullrank.analysis.report.results import Runs
 
 PERCENTS = (1, 5, 10, 20, 30, 50, 70, 100)
 """Parts of the impressions that are looked at."""
@@ -31,18 +31,12 @@ class Gain(Section):
     problem = "ranking"
 
     @classmethod
-    def figure(cls, results: Sequence[RunResult]) -> Figure | Missing | None:
+    def figure(cls, results: Runs) -> Shown:
         gains = {}
         for one in results:
             rows = one.evaluation.per_impression
             gains[one.key] = gain(rows.probabilities, rows.labels)
-
-        def paint(axes: Any) -> None:
-            axes.plot([0, 100], [0, 100], color=GREY, linewidth=1, linestyle=":")
-            for place, one in enumerate(results):
-                heights = [0.0, *(100 * gains[one.key][:, 0])]
-                axes.plot([0, *PERCENTS], heights, label=legend_label(one, results), **look(place))
-            legend(axes, place="lower right")
+        lines = {key: {0: 0.0} | dict(zip(PERCENTS, 100 * of[:, 0], strict=True)) for key, of in gains.items()}
 
         caption = (
             "Impressions in order of their predicted probability, the highest first: across is how many of them are "
@@ -57,7 +51,10 @@ class Gain(Section):
             (one.label, percent, *(float(v) for v in gains[one.key][place]))
             for one in results for place, percent in enumerate(PERCENTS)
         )  # fmt: skip
-        drawn = panel(cls.name, paint, alt, x="impressions, by falling prediction (%)", y="share of clicks (%)")
+        drawn = line_panel(
+            cls.name, results, lines, alt, x="impressions, by falling prediction (%)", y="share of clicks (%)",
+            first=diagonal(100), finish=(partial(legend, place="lower right"),),
+        )  # fmt: skip
         headers = ("run", "percent of impressions", "share of clicks", "lift", "precision")
         return Figure(cls.name, "Clicks among the highest predictions", caption, (drawn,), headers, table)
 

@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fullrank.analysis.diagnosis import Row, not_measured, row
+from fullrank.analysis.diagnosis import Row, not_measured, rows_of
 from fullrank.analysis.diagnostics import Diagnostic
 from fullrank.analysis.ranking_activations import RankingActivations, RankingContext
 from fullrank.analysis.report import RunTable
@@ -80,9 +80,9 @@ class Jacobian(Diagnostic):
             return [not_measured(NAME, "derivatives of its blocks are not finite")]
         sigma = torch.linalg.svdvals(found)
         figures = {"entropy_rank": entropy_rank(sigma), "largest": sigma[:, 0], "median": sigma.median(1).values}
-        means = {"directions": size} | {name: float(values.mean()) for name, values in figures.items()}
+        means = {"directions": size} | {name: values.mean() for name, values in figures.items()}
         last = len(ranker.feed_forwards) - 1
-        return [row(NAME, name, value, layer=last, label=f"ffn_{last}") for name, value in means.items()]
+        return rows_of(NAME, means, layer=last, label=f"ffn_{last}")
 
     @classmethod
     def table_of(cls, result: RunResult) -> RunTable | None:

@@ -22,7 +22,7 @@ from fullrank.analysis.activations import BLOCK, device_of
 from fullrank.analysis.diagnosis import Row, not_measured, row
 from fullrank.analysis.diagnostics import Diagnostic
 from fullrank.analysis.diagnostics.diversity import reasons
-from fullrank.analysis.report import Figure, Missing
+from fullrank.analysis.report import Figure, Missing, Shown
 from fullrank.analysis.report.draw import GREY, legend, look, panel
 from fullrank.analysis.report.results import RunResult
 from fullrank.data.batch import Batch
@@ -78,18 +78,15 @@ class LatentAttention(Diagnostic):
         return sums.rows()
 
     @classmethod
-    def figure_of(cls, result: RunResult) -> Figure | Missing | None:
+    def figure_of(cls, result: RunResult) -> Shown:
         """Attention of every stream and step over the history, by how far back events lie."""
         if not reasons(result):
             return None
         name, title = f"looks-{result.key}", f"Attention of the reasoning steps of run {result.key}"
-        mass = {
-            (row["layer"], row["head"], row["index"], row["label"]): row["value"]
-            for row in result.diagnosis.of("latent_attention", "mass")
-        }  # fmt: skip
+        mass = result.diagnosis.values(cls.name, "mass", "layer", "head", "index", "label")
         if not mass:
             return Missing(name, title, f"{result.name}: {result.why_missing('latent_attention')}.")
-        even = {row["label"]: row["value"] for row in result.diagnosis.of("latent_attention", "even")}
+        even = result.diagnosis.values(cls.name, "even", "label")
         labels = [label for label in (*LABELS, OWN) if label in even or label == OWN]
         places = sorted({key[:3] for key in mass})
         panels = []

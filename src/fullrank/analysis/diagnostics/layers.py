@@ -6,30 +6,28 @@ the scores.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 import torch
 from torch import Tensor
 
 from fullrank.analysis.activations import Activations, RetrievalContext
-from fullrank.analysis.diagnosis import Row, not_measured, row
-from fullrank.analysis.diagnostics import Diagnostic
-from fullrank.analysis.diagnostics.spectrum import triangle
-from fullrank.analysis.report import Figure, Missing
-from fullrank.analysis.report.draw import from_zero, integer_ticks, legend, logarithmic, look, panel
-from fullrank.analysis.report.results import RunResult, legend_label, measured
+from fullrank.analysis.diagnosis import Row, not_measured, rows_of
+from fullrank.analysis.diagnostics import RunsFigure
+from fullrank.analysis.diagnostics.spectrum import rank_figures, triangle
+from fullrank.analysis.report import Figure
+from fullrank.analysis.report.draw import from_zero, integer_ticks, logarithmic
+from fullrank.analysis.report.lines import ends, line_panel
+from fullrank.analysis.report.results import Runs
 from fullrank.models.contracts import last
-from fullrank.ops.effective_rank import collapse_share, entropy_rank, stable_rank
 
 
-class Layers(Diagnostic):
+class Layers(RunsFigure):
     """The outputs of every layer at each user's last position, as one users x width matrix a layer.
 
     Layer 0 is what the first block is given, layer L what the last one returns.
     """
 
     name = "layers"
+    title = "Effective rank of the states by layer"
     internal = True
 
     def __init__(self, context: RetrievalContext):
@@ -49,58 +47,35 @@ class Layers(Diagnostic):
         found = []
         for layer, factor in enumerate(self.triangles):
             sigma = torch.linalg.svdvals(factor)
-            figures = {
-                "sigma_1": sigma[0],
-                "collapse_share": collapse_share(sigma),
-                "stable_rank": stable_rank(sigma),
-                "entropy_rank": entropy_rank(sigma),
-            }
-            found += [row("layers", name, float(value), layer=layer) for name, value in figures.items()]
+            found += rows_of(self.name, {"sigma_1": sigma[0]} | rank_figures(sigma), layer=layer)
         return found
 
     @classmethod
-    def figure(cls, results: Sequence[RunResult]) -> Figure | Missing | None:
+    def draw(cls, there: Runs, results: Runs) -> Figure:
         """Collapse share, entropy rank and largest singular value of the outputs, layer by layer."""
-        name, title = "layers", "Effective rank of the states by layer"
-        there, absent = measured(results, "layers")
-        if not there:
-            return Missing(name, title, " ".join(absent))
         figures = {
             "collapse_share": ("collapse share", "share of the strongest direction"),
             "entropy_rank": ("effective rank", "effective rank (entropy rank)"),
             "sigma_1": ("largest singular value", "largest singular value"),
         }
-        panels = []
-        for figure, (word, label) in figures.items():
-
-            def paint(axes: Any, figure: str = figure) -> None:
-                for one in there:
-                    values = one.diagnosis.by_layer("layers", figure)
-                    axes.plot(
-                        list(values),
-                        list(values.values()),
-                        label=legend_label(one, results),
-                        **look(results.index(one)),
-                    )
-                if figure == "sigma_1":
-                    logarithmic(axes)
-                else:
-                    from_zero(axes)
-                integer_ticks(axes)
-                legend(axes)
-
-            alt = f"{word} by layer: " + "; ".join(
-                f"{one.key} from {values[0]:.3g} to {values[max(values)]:.3g}"
-                for one in there if (values := one.diagnosis.by_layer("layers", figure))
-            )  # fmt: skip
-            panels.append(panel(f"{name}-{figure}", paint, alt, x="layer (0: input)", y=label))
+        lines = {
+            figure: {one.key: one.diagnosis.values(cls.name, figure, "layer") for one in there} for figure in figures
+        }
+        panels = [
+            line_panel(
+                f"{cls.name}-{figure}", results, lines[figure], f"{word} by layer: {ends(lines[figure])}",
+                x="layer (0: input)", y=label,
+                finish=(logarithmic if figure == "sigma_1" else from_zero, integer_ticks),
+            )
+            for figure, (word, label) in figures.items()
+        ]  # fmt: skip
         caption = (
             "After each layer every user is a point; these curves say how those points spread. A falling rank and "
             "a rising share mean that users are squeezed towards one line: the model tells them apart less and less."
         )
         rows = tuple(
-            (one.label, layer, *(one.diagnosis.by_layer("layers", figure).get(layer) for figure in figures))
-            for one in there for layer in one.diagnosis.by_layer("layers", "sigma_1")
+            (one.label, layer, *(lines[figure][one.key].get(layer) for figure in figures))
+            for one in there for layer in lines["sigma_1"][one.key]
         )  # fmt: skip
         headers = ("run", "layer", *(word for word, _ in figures.values()))
-        return Figure(name, title, caption, tuple(panels), headers, rows, absent)
+        return Figure(cls.name, cls.title, caption, tuple(panels), headers, rows)

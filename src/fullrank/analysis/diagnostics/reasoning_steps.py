@@ -10,17 +10,18 @@ The seconds are the one figure here that is not the same each time.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from fullrank.analysis.activations import SampleStore, device_of
-from fullrank.analysis.diagnosis import Row, not_measured, row
+from fullrank.analysis.diagnosis import Row, not_measured, row, rows_of
 from fullrank.analysis.diagnostics import Diagnostic
-from fullrank.analysis.diagnostics.diversity import reasoning_runs, reasons
-from fullrank.analysis.report import Figure, Missing
+from fullrank.analysis.diagnostics.diversity import ReasoningFigure
+from fullrank.analysis.report import Figure
 from fullrank.analysis.report.draw import GREY, integer_ticks, legend, look, panel
-from fullrank.analysis.report.results import RunResult, legend_label
+from fullrank.analysis.report.lines import plot_run
+from fullrank.analysis.report.results import RunResult, Runs, accuracy_word
 from fullrank.evaluation import Evaluation, accuracy_by_steps, compare, evaluate, oracle_ceilings
 
 USERS = 2048
@@ -33,10 +34,11 @@ FLIPS = 2000
 """Random signs behind the p value of the gate's gain."""
 
 
-class StepCurve(Diagnostic):
+class StepCurve(ReasoningFigure):
     """Accuracy and seconds of each number of steps, and of the adaptive one; nothing without a reasoner."""
 
     name = "step_curve"
+    title = "Accuracy and cost by reasoning steps"
     runs_model = True
 
     def rows(self) -> list[Row]:
@@ -52,49 +54,37 @@ class StepCurve(Diagnostic):
         for point in points:
             label = "adaptive" if point.adaptive else "fixed"
             figures = point.metrics | {"steps": point.steps, "seconds": point.seconds}
-            found += [row(self.name, name, value, index=point.asked, label=label) for name, value in figures.items()]
+            found += rows_of(self.name, figures, index=point.asked, label=label)
         return found
 
     @classmethod
-    def figure(cls, results: Sequence[RunResult]) -> Figure | Missing | None:
+    def draw(cls, there: Runs, results: Runs) -> Figure:
         """Accuracy by steps, and accuracy against seconds."""
-        name, title = "step_curve", "Accuracy and cost by reasoning steps"
-        if not any(reasons(one) for one in results):
-            return None
-        there, absent = reasoning_runs(results, "step_curve")
-        if not there:
-            return Missing(name, title, " ".join(absent))
-        metrics = list(dict.fromkeys(one.accuracy for one in there))
-        word = metrics[0] if len(metrics) == 1 else "accuracy"
-        fixed = {one.key: _curve(one, "fixed") for one in there}
-        adaptive = {one.key: _curve(one, "adaptive") for one in there}
+        word = accuracy_word(there)
+        fixed, adaptive = ({one.key: _curve(one, label) for one in there} for label in ("fixed", "adaptive"))
+
+        def plot(axes: Any, one: RunResult, along: str) -> str:
+            plot_run(axes, one, results, {p[along]: p["accuracy"] for p in fixed[one.key]})
+            colour: str = look(results.index(one))["color"]
+            for p in adaptive[one.key]:
+                label = f"{one.key}, each its own"
+                axes.plot(p[along], p["accuracy"], marker="*", ms=11, ls="", color=colour, label=label)
+            return colour
 
         def by_steps(axes: Any) -> None:
             for one in there:
-                style = look(results.index(one))
-                steps, accuracies = ([p[name] for p in fixed[one.key]] for name in ("steps", "accuracy"))
-                axes.plot(steps, accuracies, label=legend_label(one, results), **style)
-                _stars(axes, adaptive[one.key], "steps", style, one.key)
-                trained = one.diagnosis.value("step_curve", "trained")
+                colour, trained = plot(axes, one, "steps"), one.diagnosis.value(cls.name, "trained")
                 if trained is not None:
-                    axes.axvline(trained, color=style["color"], lw=0.8, ls=":")
+                    axes.axvline(trained, color=colour, lw=0.8, ls=":")
             integer_ticks(axes)
             legend(axes)
 
         def by_seconds(axes: Any) -> None:
             for one in there:
-                style = look(results.index(one))
-                points = fixed[one.key]
-                axes.plot(
-                    [p["seconds"] for p in points],
-                    [p["accuracy"] for p in points],
-                    label=legend_label(one, results),
-                    **style,
-                )
-                for p in points:
+                plot(axes, one, "seconds")
+                for p in fixed[one.key]:
                     axes.annotate(f"{p['steps']:g}", (p["seconds"], p["accuracy"]), xytext=(4, 4), fontsize=7,
                                   textcoords="offset points", color=GREY)  # fmt: skip
-                _stars(axes, adaptive[one.key], "seconds", style, one.key)
             legend(axes)
 
         caption = (
@@ -113,19 +103,20 @@ class StepCurve(Diagnostic):
             for label, points in (("fixed", fixed[one.key]), ("adaptive", adaptive[one.key])) for p in points
         )  # fmt: skip
         panels = (
-            panel(f"{name}-steps", by_steps, alt, x="reasoning steps", y=word),
-            panel(f"{name}-seconds", by_seconds,
+            panel(f"{cls.name}-steps", by_steps, alt, x="reasoning steps", y=word),
+            panel(f"{cls.name}-seconds", by_seconds,
                   f"{word} against seconds per 1,000 people, for the same steps as beside.",
                   x="seconds per 1,000 people", y=word),
         )  # fmt: skip
         headers = ("run", "stopping", "steps taken", word, "seconds per 1,000 people")
-        return Figure(name, title, caption, panels, headers, rows, absent)
+        return Figure(cls.name, cls.title, caption, panels, headers, rows)
 
 
-class OracleStep(Diagnostic):
+class OracleStep(ReasoningFigure):
     """The ceiling of choosing every user's step; `label` names the metric. Nothing without a reasoner."""
 
     name = "oracle_step"
+    title = "Accuracy with the best number of steps for each user (oracle)"
     internal = True
     runs_model = True
 
@@ -138,22 +129,15 @@ class OracleStep(Diagnostic):
         for one in oracle_ceilings(model, store, self.context.split, spec, device=device_of(model)):
             figures = {"fixed": one.fixed, "best": one.best, "gap": one.gap}
             figures |= {"gap_low": one.interval[0], "gap_high": one.interval[1]}
-            found += [row(self.name, name, value, label=one.metric) for name, value in figures.items()]
+            found += rows_of(self.name, figures, label=one.metric)
             for step, (mean, share) in enumerate(zip(one.steps, one.chosen, strict=True)):
-                found.append(row(self.name, "step", mean, index=step, label=one.metric))
-                found.append(row(self.name, "chosen", share, index=step, label=one.metric))
+                found += rows_of(self.name, {"step": mean, "chosen": share}, index=step, label=one.metric)
         return found
 
     @classmethod
-    def figure(cls, results: Sequence[RunResult]) -> Figure | Missing | None:
+    def draw(cls, there: Runs, results: Runs) -> Figure:
         """The model's accuracy, and what the best step of every user would give."""
-        name, title = "oracle_step", "Accuracy with the best number of steps for each user (oracle)"
-        if not any(reasons(one) for one in results):
-            return None
-        there, absent = reasoning_runs(results, "oracle_step")
-        if not there:
-            return Missing(name, title, " ".join(absent))
-        found = {one.key: _labelled(one, "oracle_step", one.accuracy) for one in there}
+        found = {one.key: one.diagnosis.values(cls.name, None, "name", label=one.accuracy, index=None) for one in there}
 
         def paint(axes: Any) -> None:
             for place, one in enumerate(there):
@@ -175,16 +159,11 @@ class OracleStep(Diagnostic):
         alt = f"{word} as it answers, and at each person's best step: " + "; ".join(
             f"{key} {values['fixed']:.4f} and {values['best']:.4f}" for key, values in found.items()
         )
-        rows = tuple(
-            (
-                one.label,
-                *(found[one.key].get(part) for part in ("fixed", "best", "gap", "gap_low", "gap_high")),
-            )
-            for one in there
-        )
+        parts = ("fixed", "best", "gap", "gap_low", "gap_high")
+        rows = tuple((one.label, *(found[one.key].get(part) for part in parts)) for one in there)
         headers = ("run", f"{word} as it answers", "at the best step (oracle)", "gap", "from", "to")
-        drawn = panel(name, paint, alt, x="run", y=word)
-        return Figure(name, title, caption, (drawn,), headers, rows, absent)
+        drawn = panel(cls.name, paint, alt, x="run", y=word)
+        return Figure(cls.name, cls.title, caption, (drawn,), headers, rows)
 
 
 class GateGain(Diagnostic):
@@ -208,7 +187,7 @@ class GateGain(Diagnostic):
             gain = compare(even, learned, metric, samples=FLIPS)
             figures = {"learned": gain.b, "even": gain.a, "gain": gain.difference, "p": gain.p}
             figures |= {"gain_low": gain.interval[0], "gain_high": gain.interval[1]}
-            found += [row(self.name, name, value, label=metric) for name, value in figures.items()]
+            found += rows_of(self.name, figures, label=metric)
         return found
 
 
@@ -231,19 +210,6 @@ def equal_weights(reasoner: Any) -> Iterator[None]:
 
 def _curve(one: RunResult, label: str) -> list[dict[str, float]]:
     points: dict[int, dict[str, float]] = {}
-    for found in one.diagnosis.of("step_curve"):
-        if found["label"] == label and found["value"] is not None:
-            key = "accuracy" if found["name"] == one.accuracy else found["name"]
-            points.setdefault(found["index"], {})[key] = found["value"]
+    for (step, name), value in one.diagnosis.values(StepCurve.name, None, "index", "name", label=label).items():
+        points.setdefault(step, {})["accuracy" if name == one.accuracy else name] = value
     return [points[step] for step in sorted(points) if {"accuracy", "steps", "seconds"} <= set(points[step])]
-
-
-def _stars(axes: Any, points: list[dict[str, float]], along: str, style: dict[str, Any], key: str) -> None:
-    for p in points:
-        axes.plot(p[along], p["accuracy"], marker="*", ms=11, ls="", color=style["color"], label=f"{key}, each its own")
-
-
-def _labelled(one: RunResult, diagnostic: str, label: str) -> dict[str, float]:
-    """Name -> value, of the rows with a label and without a place."""
-    found = one.diagnosis.of(diagnostic)
-    return {row["name"]: row["value"] for row in found if row["label"] == label and row["index"] is None}

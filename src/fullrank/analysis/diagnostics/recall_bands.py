@@ -7,15 +7,14 @@ on the head.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from fullrank.analysis.diagnostics import Section
-from fullrank.analysis.report import Figure, Missing, TableCell
+from fullrank.analysis.report import Figure, Missing, Shown, TableCell
 from fullrank.analysis.report.draw import from_zero, legend, look, panel
-from fullrank.analysis.report.results import RunResult, legend_label, not_comparable
+from fullrank.analysis.report.results import RunResult, Runs, legend_label, not_comparable
 from fullrank.evaluation.slices import LABELS
 from fullrank.metrics.names import split_name
 
@@ -28,7 +27,7 @@ class RecallByPopularity(Section):
     name = "recall_bands"
 
     @classmethod
-    def figure(cls, results: Sequence[RunResult]) -> Figure | Missing | None:
+    def figure(cls, results: Runs) -> Shown:
         title = "Recall by popularity of the target"
         why = not_comparable(results)
         if why is not None:

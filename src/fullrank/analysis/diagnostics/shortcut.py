@@ -14,18 +14,18 @@ Differs: the paper's measures of the three were not at hand; these are ours, and
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 from scipy import sparse
 
 from fullrank.analysis.activations import Sample, device_of
-from fullrank.analysis.diagnosis import Diagnosis, Row, not_measured, row
-from fullrank.analysis.diagnostics import Diagnostic
-from fullrank.analysis.report import Figure, Missing, RunTable
+from fullrank.analysis.diagnosis import Diagnosis, Row, not_measured, row, rows_of
+from fullrank.analysis.diagnostics import RunsFigure
+from fullrank.analysis.report import Figure, RunTable
 from fullrank.analysis.report.draw import GREY, legend, look, panel
-from fullrank.analysis.report.results import RunResult, legend_label, measured
+from fullrank.analysis.report.results import RunResult, Runs, accuracy_word, legend_label
 from fullrank.data.events.store import Store
 from fullrank.evaluation import evaluate
 from fullrank.inference.search import Decoding
@@ -46,10 +46,11 @@ WORDS = {"model": "model", "graph": "graph", "last_2": "last 2", "last_1": "last
 """Labels of the rows of the metric, and their words in the figure."""
 
 
-class Shortcut(Diagnostic):
+class Shortcut(RunsFigure):
     """Selection metric of the model, of a transition graph and of the last events alone; what makes the data easy."""
 
     name = "shortcut"
+    title = "Accuracy of untrained shortcuts"
     runs_model = True
 
     def rows(self) -> list[Row]:
@@ -65,7 +66,7 @@ class Shortcut(Diagnostic):
             device = device_of(fitted if model is fitted else context.model)
             own = spec.model_copy(update={"decoding": Decoding()}) if model is fitted else spec  # it has no codes
             metrics = evaluate(model, users, context.split, own, device=device).metrics
-            found += [row(self.name, name, value, label=label) for name, value in metrics.items()]
+            found += rows_of(self.name, metrics, label=label)
             accuracy[label] = metrics[spec.selection]
             if self.progress is not None:
                 self.progress(place + 1, len(models) + 1)
@@ -75,12 +76,8 @@ class Shortcut(Diagnostic):
         return [*found, *data_rows(context.store, context.sample.first(USERS))]
 
     @classmethod
-    def figure(cls, results: Sequence[RunResult]) -> Figure | Missing | None:
+    def draw(cls, there: Runs, results: Runs) -> Figure:
         """The selection metric of each run, of the graph and of the last events alone."""
-        title = "Accuracy of untrained shortcuts"
-        there, absent = measured(results, cls.name)
-        if not there:
-            return Missing(cls.name, title, " ".join(absent))
         bars = {one.key: [_labelled(one.diagnosis, one.accuracy, label) for label in WORDS] for one in there}
 
         def paint(axes: Any) -> None:
@@ -95,8 +92,7 @@ class Shortcut(Diagnostic):
             axes.set_ylim(0, 1.35 * axes.get_ylim()[1])  # room for the legend above the bars
             legend(axes, place="upper right")
 
-        metrics = list(dict.fromkeys(one.accuracy for one in there))
-        word = metrics[0] if len(metrics) == 1 else "accuracy"
+        word = accuracy_word(there)
         alt = f"{word}: " + "; ".join(
             f"{key} " + ", ".join(f"{w} {_shown(v)}" for w, v in zip(WORDS.values(), values, strict=True))
             for key, values in bars.items()
@@ -111,7 +107,7 @@ class Shortcut(Diagnostic):
         table = tuple((one.label, *bars[one.key], reached_share(one.diagnosis)) for one in there)
         drawn = panel(cls.name, paint, alt, x="what answers", y=word)
         headers = ("run", *WORDS.values(), "graph / model")
-        return Figure(cls.name, title, caption, (drawn,), headers, table, absent)
+        return Figure(cls.name, cls.title, caption, (drawn,), headers, table)
 
     @classmethod
     def table_of(cls, result: RunResult) -> RunTable | None:
@@ -197,7 +193,7 @@ def _consecutive(store: Store) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _labelled(diagnosis: Diagnosis, name: str, label: str) -> float | None:
-    return next((one["value"] for one in diagnosis.of(Shortcut.name, name) if one["label"] == label), None)
+    return diagnosis.values(Shortcut.name, name, "label").get(label)
 
 
 def _place(one: Row) -> str:

@@ -10,16 +10,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from operator import itemgetter
 from typing import Any, cast
 
 import numpy as np
 
 from fullrank.analysis.activations import FAIRNESS
 from fullrank.analysis.diagnostics import Section
-from fullrank.analysis.diagnostics.token_ranks import layer_values
-from fullrank.analysis.report import Figure, Missing, Panel
-from fullrank.analysis.report.draw import from_zero, integer_ticks, legend, look, panel, plain_powers
-from fullrank.analysis.report.results import RunResult, not_comparable, readable
+from fullrank.analysis.diagnostics.token_ranks import largest_rank, layer_values
+from fullrank.analysis.report import Figure, Missing, Panel, Shown
+from fullrank.analysis.report.draw import from_zero, integer_ticks, legend, look, panel, powers
+from fullrank.analysis.report.results import RunResult, Runs, not_comparable, readable
 from fullrank.models.ranking.model import RankingModule
 from fullrank.models.sequential.model import Recommender, RecommenderModel
 from fullrank.scaling.sequence_size import non_embedding
@@ -58,53 +59,42 @@ class Depth(Section):
     name = "depth"
 
     @classmethod
-    def figure(cls, results: Sequence[RunResult]) -> Figure | Missing | None:
+    def figure(cls, results: Runs) -> Shown:
         """Accuracy, fairness and collapse share by the number of layers, of runs that differ in nothing else."""
         name, title = "depth", "Accuracy and long-tail share by number of layers"
         layered = [one for one in results if one.layers is not None]
         groups = [group for group in same_but_for(layered, LAYERS) if len({one.layers for one in group}) > 1]
-        if not groups:
-            return Missing(name, title, "no two runs differ in their number of layers alone (and in their seed).")
-        inside = [one for group in groups for one in group]
-        why = not_comparable(inside)
-        if why is not None:
-            return Missing(name, title, f"{why}.")
-        accuracy = inside[0].accuracy
-        figures = ((accuracy, "accuracy"), (FAIRNESS, "long-tail share"), ("collapse share", "collapse share"))
-
-        def value(one: RunResult, figure: str) -> float | None:
-            return (
-                one.diagnosis.value("spectrum", "collapse_share") if figure == "collapse share" else one.metric(figure)
-            )
-
+        inside = _inside(groups, name, title, "their number of layers alone (and in their seed)")
+        if isinstance(inside, Missing):
+            return inside
+        accuracy, layers = inside[0].accuracy, {one.key: one.layers or 0 for one in inside}
+        values: dict[str, Value] = {
+            accuracy: lambda one: one.metric(accuracy),
+            FAIRNESS: lambda one: one.metric(FAIRNESS),
+            "collapse share": lambda one: one.diagnosis.value("spectrum", "collapse_share"),
+        }
         panels = []
-        for figure, word in figures:
+        for word, (figure, value) in zip(
+            ("accuracy", "long-tail share", "collapse share"), values.items(), strict=True
+        ):
 
-            def paint(axes: Any, figure: str = figure) -> None:
-                for place, group in enumerate(groups):
-                    points: dict[int, list[float]] = {}
-                    for one in group:
-                        found = value(one, figure)
-                        if found is not None and one.layers is not None:
-                            points.setdefault(one.layers, []).append(found)
-                    x = sorted(points)
-                    axes.plot(x, [float(np.mean(points[n])) for n in x], label=line_label(group), **look(place))
+            def paint(axes: Any, value: Value = value) -> None:
+                _plot(axes, groups, layers, value)
                 from_zero(axes)
                 integer_ticks(axes)
                 legend(axes)
 
             label = word if figure == word else f"{word} ({figure})"
             alt = f"{label} by number of layers: " + "; ".join(
-                f"{one.key} ({one.layers} layers) {found:.4f}"
-                for one in inside if (found := value(one, figure)) is not None
-            )  # fmt: skip
+                f"{one.key} ({one.layers} layers) {found:.4f}" for one in inside if (found := value(one)) is not None
+            )
             panels.append(panel(f"{name}-{word.replace(' ', '-')}", paint, alt, x="layers", y=label))
         caption = (
             "Runs that differ only in how many layers they have. If the long-tail share falls and the collapse share "
             "(how much of all scores is one direction) rises from left to right, depth amplifies popularity here."
         )
-        rows = tuple((one.label, one.layers, *(value(one, figure) for figure, _ in figures)) for one in inside)
-        return Figure(name, title, caption, tuple(panels), ("run", "layers", *(figure for figure, _ in figures)), rows)
+        rows = tuple((one.label, one.layers, *(value(one) for value in values.values())) for one in inside)
+        return Figure(name, title, caption, tuple(panels), ("run", "layers", *values), rows)
 
 
 class RetrievalSize(Section):
@@ -117,15 +107,12 @@ class RetrievalSize(Section):
     name = "size"
 
     @classmethod
-    def figure(cls, results: Sequence[RunResult]) -> Figure | Missing | None:
+    def figure(cls, results: Runs) -> Shown:
         trained = [one for one in results if isinstance(one.run.spec.model, Recommender)]
         lines, sizes = _lines(trained, SIZES, lambda one: non_embedding(cast(RecommenderModel, one.run.model())))
-        if not lines:
-            return Missing(NAME, TITLE, f"no two runs differ in {_DIFFER}.")
-        inside = [one for line in lines for one in line]
-        why = not_comparable(inside)
-        if why is not None:
-            return Missing(NAME, TITLE, f"{why}.")
+        inside = _inside(lines, NAME, TITLE, _DIFFER)
+        if isinstance(inside, Missing):
+            return inside
         accuracy = inside[0].accuracy
         values: dict[str, Value] = {
             f"accuracy ({accuracy})": lambda one: one.metric(accuracy),
@@ -160,14 +147,11 @@ class RankingSize(Section):
     problem = "ranking"
 
     @classmethod
-    def figure(cls, results: Sequence[RunResult]) -> Figure | Missing | None:
+    def figure(cls, results: Runs) -> Shown:
         lines, sizes = _lines(results, RANKER_SIZES, _dense)
-        if not lines:
-            return Missing(NAME, TITLE, f"no two runs differ in {_DIFFER_RANKERS}.")
-        inside = [one for line in lines for one in line]
-        why = not_comparable(inside)
-        if why is not None:
-            return Missing(NAME, TITLE, f"{why}.")
+        inside = _inside(lines, NAME, TITLE, _DIFFER_RANKERS)
+        if isinstance(inside, Missing):
+            return inside
         values: dict[str, Value] = {"auc": lambda one: one.metric("auc"), "effective rank": _mixed}
         caption = (
             f"Runs that differ in {_DIFFER_RANKERS}. Across are the dense parameters, which every impression passes; "
@@ -185,7 +169,7 @@ class RankingSize(Section):
         return Figure(NAME, TITLE, caption, panels, headers, rows, absent)
 
 
-def same_but_for(results: Sequence[RunResult], free: Sequence[str] = ()) -> list[list[RunResult]]:
+def same_but_for(results: Runs, free: Sequence[str] = ()) -> list[list[RunResult]]:
     """Groups of runs whose specs agree but for the seed and these settings (dotted, below `model`), in their order."""
     groups: dict[str, list[RunResult]] = {}
     for one in results:
@@ -197,7 +181,7 @@ def same_but_for(results: Sequence[RunResult], free: Sequence[str] = ()) -> list
     return list(groups.values())
 
 
-def line_label(group: Sequence[RunResult]) -> str:
+def line_label(group: Runs) -> str:
     """`A, B: sasrec`, of more than six runs `A, B, C, ... J: sasrec`.
 
     It begins with a letter of ours: matplotlib hides labels that begin with an underscore.
@@ -217,7 +201,7 @@ def _mask(tree: Any, name: str) -> None:
 
 
 def _lines(
-    results: Sequence[RunResult], free: Sequence[str], count: Callable[[RunResult], int]
+    results: Runs, free: Sequence[str], count: Callable[[RunResult], int]
 ) -> tuple[list[list[RunResult]], dict[str, int]]:
     """Lines of at least two sizes, each by rising size, and the sizes by the runs' keys.
 
@@ -229,8 +213,22 @@ def _lines(
     return [line for line in lines if sizes[line[0].key] < sizes[line[-1].key]], sizes
 
 
+def _inside(lines: Sequence[Runs], name: str, title: str, differ: str) -> list[RunResult] | Missing:
+    """The runs of all lines; or why they are not drawn together."""
+    inside = [one for line in lines for one in line]
+    why = not_comparable(inside) if inside else f"no two runs differ in {differ}"
+    return inside if why is None else Missing(name, title, f"{why}.")
+
+
+def _plot(axes: Any, lines: Sequence[Runs], sizes: Mapping[str, int], value: Value) -> None:
+    """A line for each group of runs, through the means over seeds."""
+    for number, line in enumerate(lines):
+        points = sorted(seed_means(line, sizes, value), key=itemgetter(0))
+        axes.plot([n for n, _ in points], [y for _, y in points], label=line_label(line), **look(number))
+
+
 def _panels(
-    lines: Sequence[Sequence[RunResult]], sizes: Mapping[str, int], values: Mapping[str, Value], x: str
+    lines: Sequence[Runs], sizes: Mapping[str, int], values: Mapping[str, Value], x: str
 ) -> tuple[tuple[Panel, ...], tuple[str, ...]]:
     """A panel a figure, and a sentence for each figure that no run has."""
     panels, absent = [], []
@@ -240,11 +238,8 @@ def _panels(
             continue
 
         def paint(axes: Any, value: Value = value) -> None:
-            for number, line in enumerate(lines):
-                drawn = seed_means(line, sizes, value)
-                axes.plot([n for n, _ in drawn], [y for _, y in drawn], label=line_label(line), **look(number))
-            axes.set_xscale("log")
-            plain_powers(axes.xaxis)
+            _plot(axes, lines, sizes, value)
+            powers(axes)
             legend(axes)
 
         alt = f"{word} by {x}: " + "; ".join(
@@ -255,7 +250,7 @@ def _panels(
     return tuple(panels), tuple(absent)
 
 
-def seed_means(line: Sequence[RunResult], sizes: Mapping[str, int], value: Value) -> list[tuple[int, float]]:
+def seed_means(line: Runs, sizes: Mapping[str, int], value: Value) -> list[tuple[int, float]]:
     """Size and mean over the seeds of each setting that has the figure, in the line's order."""
     found = [
         (sizes[seeds[0].key], [y for one in seeds if (y := value(one)) is not None]) for seeds in same_but_for(line)
@@ -286,8 +281,4 @@ def _measured(one: RunResult) -> tuple[float | None, str | None, int | None]:
     label = _measured_layer(one)
     if label is None:
         return None, None, None
-    return (
-        layer_values(one, "entropy_rank").get(label),
-        readable(label),
-        int(min(layer_values(one, "tokens")[label], layer_values(one, "width")[label])),
-    )
+    return layer_values(one, "entropy_rank").get(label), readable(label), largest_rank(one, label)

@@ -10,9 +10,7 @@ is D x D. The triangular factors are made block by block in float64.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -20,16 +18,18 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from fullrank.analysis.activations import Activations, RetrievalContext
-from fullrank.analysis.diagnosis import Row, not_measured, row
-from fullrank.analysis.diagnostics import Diagnostic
-from fullrank.analysis.report import Figure, Missing, RunTable
-from fullrank.analysis.report.draw import legend, logarithmic, look, panel
-from fullrank.analysis.report.results import RunResult, legend_label, measured, readable
+from fullrank.analysis.diagnosis import Row, not_measured, row, rows_of
+from fullrank.analysis.diagnostics import RunsFigure
+from fullrank.analysis.report import Figure, RunTable
+from fullrank.analysis.report.draw import logarithmic
+from fullrank.analysis.report.lines import line_panel
+from fullrank.analysis.report.results import RunResult, Runs, readable
 from fullrank.models.contracts import DenseScorer
 from fullrank.ops.effective_rank import LEAST, collapse_share, entropy_rank, stable_rank
 
 ROWS = 1 << 14
 """Rows of a tall matrix that are made float64 and triangular at once."""
+RANKS = {"collapse_share": collapse_share, "stable_rank": stable_rank, "entropy_rank": entropy_rank}
 LOADINGS = 10
 """Items named as those that the first direction raises most."""
 
@@ -86,6 +86,11 @@ def score_spectrum(vectors: Float[Tensor, "U D"], table: Float[Tensor, "V D"]) -
     return Spectrum(sigma[: vectors.shape[1]], sign * _times(vectors, v), sign * q)
 
 
+def rank_figures(sigma: Float[Tensor, "K"]) -> dict[str, Tensor]:
+    """Share of the first direction and effective ranks, by their names in rows."""
+    return {name: rank(sigma) for name, rank in RANKS.items()}
+
+
 class ScoreMatrix:
     """The score matrix of a sample as its two factors, collected batch by batch."""
 
@@ -110,10 +115,11 @@ class ScoreMatrix:
         return score_spectrum(self.vectors, self.table)
 
 
-class SpectralCollapse(Diagnostic):
+class SpectralCollapse(RunsFigure):
     """Share of the first direction, ranks, likeness to popularity, singular values, items of the largest loadings."""
 
     name = "spectrum"
+    title = "Singular values of the scores"
     internal = True
 
     def __init__(self, context: RetrievalContext):
@@ -128,37 +134,24 @@ class SpectralCollapse(Diagnostic):
         if spectrum is None:
             return [not_measured(self.name, "its scores are no inner product of user and item vectors")]
         name, sigma, like = self.name, spectrum.sigma, popularity_likeness(spectrum, self.scores.popularity)
-        found = [
-            row(name, "collapse_share", float(collapse_share(sigma))),
-            row(name, "stable_rank", float(stable_rank(sigma))),
-            row(name, "entropy_rank", float(entropy_rank(sigma))),
-            row(name, "width", len(sigma)),
-            row(name, "popularity_cosine", like.cosine),
-            row(name, "popularity_spearman", like.spearman),
-        ]
+        likeness = {"popularity_cosine": like.cosine, "popularity_spearman": like.spearman}
+        found = rows_of(name, rank_figures(sigma) | {"width": len(sigma)} | likeness)
         found += [row(name, "sigma", float(value), index=k + 1) for k, value in enumerate(sigma)]
         best = np.argsort(-like.right, kind="stable")[:LOADINGS]
         return found + [row(name, "loading", float(like.right[item]), index=int(item)) for item in best]
 
     @classmethod
-    def figure(cls, results: Sequence[RunResult]) -> Figure | Missing | None:
+    def draw(cls, there: Runs, results: Runs) -> Figure:
         """Singular values of the score matrix over the largest."""
-        name, title = "spectrum", "Singular values of the scores"
-        there, absent = measured(results, "spectrum")
-        if not there:
-            return Missing(name, title, " ".join(absent))
-        curves = {one.key: [row["value"] for row in one.diagnosis.of("spectrum", "sigma")] for one in there}
-
-        def paint(axes: Any) -> None:
-            for one in there:
-                values = [value / curves[one.key][0] for value in curves[one.key] if value > 0]
-                style = look(results.index(one)) | {"marker": "o" if len(values) == 1 else ""}
-                axes.plot(range(1, len(values) + 1), values, label=legend_label(one, results), **style)
-            logarithmic(axes)
-            legend(axes)
-
-        shares = {one.key: one.diagnosis.value("spectrum", "collapse_share") for one in there}
-        likeness = {one.key: one.diagnosis.value("spectrum", "popularity_spearman") for one in there}
+        curves = {one.key: [row["value"] for row in one.diagnosis.of(cls.name, "sigma")] for one in there}
+        lines = {
+            key: dict(enumerate((value / values[0] for value in values if value > 0), 1))
+            for key, values in curves.items()
+        }
+        shares, likeness = (
+            {one.key: one.diagnosis.value(cls.name, figure) for one in there}
+            for figure in ("collapse_share", "popularity_spearman")
+        )
         caption = (
             "All scores that a model gives (users by items) are a sum of patterns; the curve shows how strong each is, "
             "the first being 1. A curve that drops at once means one pattern decides, and everybody gets nearly the "
@@ -170,21 +163,19 @@ class SpectralCollapse(Diagnostic):
         )
         rows = tuple(
             (one.label, shares[one.key], likeness[one.key],
-             one.diagnosis.value("spectrum", "popularity_cosine"), one.diagnosis.value("spectrum", "entropy_rank"),
-             one.diagnosis.value("spectrum", "width"), curves[one.key][0])
+             *(one.diagnosis.value(cls.name, name) for name in ("popularity_cosine", "entropy_rank", "width")),
+             curves[one.key][0])
             for one in there
         )  # fmt: skip
         headers = (
-            "run",
-            "collapse share",
-            "Spearman correlation with popularity",
-            "as a cosine",
-            "effective rank",
-            "of",
+            "run", "collapse share", "Spearman correlation with popularity", "as a cosine", "effective rank", "of",
             "largest",
-        )
-        drawn = panel(name, paint, alt, x="pattern, by falling strength", y="strength (first = 1)")
-        return Figure(name, title, caption, (drawn,), headers, rows, absent)
+        )  # fmt: skip
+        drawn = line_panel(
+            cls.name, results, lines, alt, x="pattern, by falling strength", y="strength (first = 1)",
+            finish=(logarithmic,), marker=lambda points: "o" if points == 1 else "",
+        )  # fmt: skip
+        return Figure(cls.name, cls.title, caption, (drawn,), headers, rows)
 
     @classmethod
     def table_of(cls, result: RunResult) -> RunTable | None:

@@ -17,10 +17,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fullrank.analysis.activations import Activations, RetrievalContext
-from fullrank.analysis.diagnosis import Row, not_measured, row
+from fullrank.analysis.diagnosis import Row, not_measured, row, rows_of
 from fullrank.analysis.diagnostics import Diagnostic
 from fullrank.analysis.diagnostics.diversity import ALONE, reasons
-from fullrank.analysis.report import Figure, Missing
+from fullrank.analysis.report import Figure, Missing, Shown
 from fullrank.analysis.report.draw import COLOURS, GREY, legend, panel
 from fullrank.analysis.report.results import RunResult
 from fullrank.models.contracts import DenseScorer, ReasoningStates
@@ -65,7 +65,7 @@ class Streams(Diagnostic):
 
     @torch.no_grad()
     def observe(self, batch: Activations) -> None:
-        reasoned = None if batch.states is None else batch.states.reasoning
+        reasoned = batch.reasoning
         if reasoned is None or not isinstance(batch.scorer, DenseScorer):
             return
         self.gates.append(reasoned.gate.double().cpu())
@@ -99,22 +99,22 @@ class Streams(Diagnostic):
         found.append(row("streams", "gate_entropy", float(entropy.mean())))
         use = torch.bincount(gate.argmax(1), minlength=streams) / len(gate)
         for stream in range(streams):
-            found.append(row("streams", "gate_weight", float(gate[:, stream].mean()), head=stream))
-            found.append(row("streams", "gate_use", float(use[stream]), head=stream))
+            figures = {"gate_weight": gate[:, stream].mean(), "gate_use": use[stream]}
+            found += rows_of(self.name, figures, head=stream)
         return found
 
     @classmethod
-    def figure_of(cls, result: RunResult) -> Figure | Missing | None:
+    def figure_of(cls, result: RunResult) -> Shown:
         """The matrix of divergences, and weight and use of each stream."""
         if not reasons(result):
             return None
         name, title = f"streams-{result.key}", f"Divergence of the reasoning streams of run {result.key}"
-        kl = {(row["head"], row["index"]): row["value"] for row in result.diagnosis.of("streams", "kl")}
+        kl = result.diagnosis.values(cls.name, "kl", "head", "index")
         if not kl:
             return Missing(name, title, f"{result.name}: {result.why_missing('streams')}.")
         many = 1 + max(a for a, _ in kl)
         table = np.array([[kl[a, b] for b in range(many)] for a in range(many)])
-        weight, use = (_by_stream(result, figure) for figure in ("gate_weight", "gate_use"))
+        weight, use = (result.diagnosis.values(cls.name, figure, "head") for figure in ("gate_weight", "gate_use"))
         entropy = result.diagnosis.value("streams", "gate_entropy")
 
         def matrix(axes: Any) -> None:
@@ -136,9 +136,7 @@ class Streams(Diagnostic):
             axes.grid(axis="x", visible=False)
             legend(axes)
 
-        gain = {
-            row["name"]: row["value"] for row in result.diagnosis.of("gate_gain") if row["label"] == result.accuracy
-        }
+        gain = result.diagnosis.values("gate_gain", None, "name", label=result.accuracy)
         worth = "" if "gain" not in gain else (
             f" With equal weights instead, {result.accuracy} would be {gain['even']:.4f}, not {gain['learned']:.4f}."
         )  # fmt: skip
@@ -151,20 +149,11 @@ class Streams(Diagnostic):
         alt = f"Divergence between {many} streams, at most {table.max():.3g} nats."
         told = "; ".join(f"{m + 1} {weight[m]:.0%} and {use[m]:.0%}" for m in range(many))
         rows = tuple((f"stream {m + 1}", *table[m].tolist(), weight[m], use[m], entropy) for m in range(many))
-        headers = (
-            "",
-            *(f"from stream {m + 1}" for m in range(many)),
-            "mean weight",
-            "heaviest for",
-            "entropy of the gate",
-        )
+        from_streams = (f"from stream {m + 1}" for m in range(many))
+        headers = ("", *from_streams, "mean weight", "heaviest for", "entropy of the gate")
         panels = (
             panel(f"{name}-kl", matrix, alt, x="stream", y="stream"),
             panel(f"{name}-gate", gate, f"Mean weight of each stream, and share of people: {told}.", x="stream",
                   y="percent"),
         )  # fmt: skip
         return Figure(name, title, caption, panels, headers, rows)
-
-
-def _by_stream(one: RunResult, name: str) -> dict[int, float]:
-    return {row["head"]: row["value"] for row in one.diagnosis.of("streams", name)}

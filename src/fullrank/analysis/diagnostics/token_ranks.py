@@ -18,7 +18,6 @@ Differs: the code measures one batch of the test split; here it is a sample of a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -26,12 +25,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fullrank.analysis.diagnosis import Row, not_measured, row
+from fullrank.analysis.diagnosis import Row, not_measured, row, rows_of
 from fullrank.analysis.diagnostics import Diagnostic
 from fullrank.analysis.ranking_activations import RankingActivations, RankingContext
-from fullrank.analysis.report import Figure, Missing, Panel
+from fullrank.analysis.report import Figure, Missing, Panel, Shown
 from fullrank.analysis.report.draw import GREY, integer_ticks, legend, look, panel
-from fullrank.analysis.report.results import RunResult, legend_label, readable
+from fullrank.analysis.report.lines import ends, plot_run
+from fullrank.analysis.report.results import RunResult, Runs, readable
 from fullrank.core.errors import UserError
 from fullrank.ops.effective_rank import entropy_rank, stable_rank
 
@@ -89,10 +89,7 @@ class TokenRanks(Diagnostic):
         before: np.ndarray | None = None
         for layer, (label, both) in enumerate(found.items()):
             tokens, width = self.shapes[label]
-            rows += [
-                row(NAME, "tokens", tokens, layer=layer, label=label),
-                row(NAME, "width", width, layer=layer, label=label),
-            ]
+            rows += rows_of(NAME, {"tokens": tokens, "width": width}, layer=layer, label=label)
             for at, figure in enumerate(FIGURES):
                 rows += _distribution(figure, both[at], layer, label)
                 if before is not None:
@@ -101,33 +98,31 @@ class TokenRanks(Diagnostic):
         return rows if len(found) > 1 else [*rows, not_measured(NAME, NO_LAYERS)]
 
     @classmethod
-    def figure(cls, results: Sequence[RunResult]) -> Figure | Missing | None:
+    def figure(cls, results: Runs) -> Shown:
         """Figures 2 and 6 of RankElastor: the mean rank after each layer, with its quartiles."""
         name, title = "trajectory", "Effective rank of an impression's tokens"
         there = [one for one in results if layer_values(one, "stable_rank")]
-        absent = tuple(
-            one.absent(NAME) for one in results if one not in there
-        )  # fmt: skip
+        absent = tuple(one.absent(NAME) for one in results if one not in there)
         if not there:
             return Missing(name, title, " ".join(absent))
+        lines = {
+            figure: {one.key: dict(enumerate(layer_values(one, figure).values())) for one in there} for figure in WORDS
+        }
         panels = []
         for figure, word in WORDS.items():
 
             def paint(axes: Any, figure: str = figure) -> None:
                 for one in there:
-                    means, style = layer_values(one, figure), look(results.index(one))
+                    colour, places = look(results.index(one))["color"], range(len(lines[figure][one.key]))
                     low, high = (
                         list(layer_values(one, f"{figure}_quantile", percent).values()) for percent in (25, 75)
                     )
-                    axes.plot(range(len(means)), list(means.values()), label=legend_label(one, results), **style)
-                    axes.fill_between(range(len(means)), low, high, color=style["color"], alpha=0.12, linewidth=0)
+                    plot_run(axes, one, results, lines[figure][one.key])
+                    axes.fill_between(places, low, high, color=colour, alpha=0.12, linewidth=0)
                 _depth(axes, there)
                 legend(axes)
 
-            alt = f"mean {word} by layer: " + "; ".join(
-                f"{one.key} from {values[0]:.3g} to {values[-1]:.3g}" for one in there
-                if (values := list(layer_values(one, figure).values()))
-            )  # fmt: skip
+            alt = f"mean {word} by layer: {ends(lines[figure])}"
             panels.append(panel(f"{name}-{figure}", paint, alt, x="layer (0: field vectors)", y=word))
         caption = (
             "An impression is a table of numbers behind each layer, one row a token; its rank says how many different "
@@ -140,14 +135,14 @@ class TokenRanks(Diagnostic):
         rows = tuple(
             (one.label, layer, readable(label), layer_values(one, "stable_rank")[label],
              layer_values(one, "stable_rank_rose").get(label), layer_values(one, "entropy_rank")[label],
-             int(min(layer_values(one, "tokens")[label], layer_values(one, "width")[label])))
+             largest_rank(one, label))
             for one in there for layer, label in enumerate(layer_values(one, "stable_rank"))
         )  # fmt: skip
         headers = ("run", "layer", "behind", "stable rank", "share that rose", "entropy rank", "of")
         return Figure(name, title, caption, tuple(panels), headers, rows, absent)
 
     @classmethod
-    def figure_of(cls, result: RunResult) -> Figure | Missing | None:
+    def figure_of(cls, result: RunResult) -> Shown:
         """Figures 1 and 5 of RankElastor: the stable ranks of single impressions before and after each layer."""
         name, title = f"distribution-{result.key}", f"Stable rank of single impressions by layer, run {result.key}"
         bars = _bars(result)
@@ -161,7 +156,7 @@ class TokenRanks(Diagnostic):
             "Each panel shows how the stable rank of single impressions is distributed before a layer (grey) and "
             "behind it (coloured). A shift to the left is a layer that makes tokens alike."
         )
-        quantiles = {percent: layer_values(result, "stable_rank_quantile", percent) for percent in (5, 25, 50, 75, 95)}
+        quantiles = {percent: layer_values(result, "stable_rank_quantile", percent) for percent in PERCENTS}
         rows = tuple(
             (readable(label), *(quantiles[percent].get(label) for percent in quantiles),
              layer_values(result, "stable_rank_change").get(label), layer_values(result, "stable_rank_rose").get(label))
@@ -187,13 +182,17 @@ def _moved(figure: str, old: np.ndarray, new: np.ndarray, layer: int, label: str
     some = old > 0
     ratio = float((new[some] / old[some]).mean()) if some.any() else None
     figures = {"change": float((new - old).mean()), "rose": float((new > old).mean()), "ratio": ratio}
-    return [row(NAME, f"{figure}_{name}", value, layer=layer, label=label) for name, value in figures.items()]
+    return rows_of(NAME, {f"{figure}_{name}": value for name, value in figures.items()}, layer=layer, label=label)
 
 
 def layer_values(result: RunResult, name: str, index: int | None = None) -> dict[str, float]:
     """Label of a layer -> a figure of these rows, in order of depth."""
-    rows = [one for one in result.diagnosis.of(NAME, name) if one["index"] == index]
-    return {str(one["label"]): one["value"] for one in rows if one["value"] is not None}
+    return result.diagnosis.values(NAME, name, "label", index=index)
+
+
+def largest_rank(result: RunResult, label: str) -> int:
+    """The largest rank that there can be behind a layer: the smaller of its tokens and its width."""
+    return int(min(layer_values(result, name)[label] for name in ("tokens", "width")))
 
 
 def last_layer_value(result: RunResult, name: str) -> float | None:
@@ -225,12 +224,12 @@ def _shift(
 def _bars(one: RunResult) -> dict[str, dict[int, float]]:
     """Label of a layer -> bar of the histogram -> share."""
     found: dict[str, dict[int, float]] = {}
-    for bar in one.diagnosis.of(NAME, "stable_rank_bin"):
-        found.setdefault(str(bar["label"]), {})[bar["index"]] = bar["value"]
+    for (label, bar), share in one.diagnosis.values(NAME, "stable_rank_bin", "label", "index").items():
+        found.setdefault(label, {})[bar] = share
     return found
 
 
-def _depth(axes: Any, there: Sequence[RunResult]) -> None:
+def _depth(axes: Any, there: Runs) -> None:
     """Names of the layers along x where all runs have the same, else whole numbers."""
     names = {tuple(layer_values(one, "stable_rank")) for one in there}
     if len(names) > 1:

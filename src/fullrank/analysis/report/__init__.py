@@ -119,6 +119,8 @@ class RunTable:
 
 Drawn = Figure | OpenTable | Examples
 """What a section may put on a page."""
+Shown = Drawn | Missing | None
+"""A drawing, the reason why there is none, or None for a section that is left out silently."""
 
 
 def plural(count: int, one: str) -> str:

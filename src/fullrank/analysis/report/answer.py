@@ -6,13 +6,13 @@ be the most accurate one all the same.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from fullrank.analysis.diagnostics.recall_bands import band_recall, recall_name
 from fullrank.analysis.diagnostics.shortcut import reached_share, verdict
 from fullrank.analysis.report import join_words
 from fullrank.analysis.report.paired import is_baseline, most_accurate, p_words
-from fullrank.analysis.report.results import RunResult, not_comparable
+from fullrank.analysis.report.results import RunResult, Runs, not_comparable
 
 COLLAPSED = 0.8
 """Collapse share from which on the page speaks of it (the alarm of `analysis.watch.Watch`)."""
@@ -23,7 +23,7 @@ CERTAIN = 0.05
 COVERAGE = "coverage@10"
 
 
-def retrieval_answer(results: Sequence[RunResult]) -> Iterator[str]:
+def retrieval_answer(results: Runs) -> Iterator[str]:
     """The sentences at the top of the page, the most important first."""
     why = not_comparable(results)
     if why is not None:
@@ -41,7 +41,7 @@ def retrieval_answer(results: Sequence[RunResult]) -> Iterator[str]:
     yield from _shortcuts(results)
 
 
-def accuracy_sentence(best: RunResult, results: Sequence[RunResult]) -> str:
+def accuracy_sentence(best: RunResult, results: Runs) -> str:
     """Which run is the most accurate, and its paired difference from the reference (or from the next best)."""
     name = best.accuracy
     value = best.metric(name)
@@ -78,7 +78,7 @@ def accuracy_sentence(best: RunResult, results: Sequence[RunResult]) -> str:
     return said
 
 
-def _for_whom(best: RunResult, results: Sequence[RunResult]) -> Iterator[str]:
+def _for_whom(best: RunResult, results: Runs) -> Iterator[str]:
     """Recall in the head and in the tail, and coverage, beside the best other run of each."""
     own, others = band_recall(best), [one for one in results if one is not best and band_recall(one)]
     if "tail" in own:
@@ -104,7 +104,7 @@ def _for_whom(best: RunResult, results: Sequence[RunResult]) -> Iterator[str]:
 _BANDS = {"head": "what people chose next where that is popular (head)", "tail": "it in the long tail"}
 
 
-def _collapse(one: RunResult, among: Sequence[RunResult]) -> Iterator[str]:
+def _collapse(one: RunResult, among: Runs) -> Iterator[str]:
     """What it costs that most of a learned run's scores lie along one direction, and whom."""
     share = one.diagnosis.value("spectrum", "collapse_share")
     if share is None or share < COLLAPSED or is_baseline(one):  # of a popularity ranking it says nothing new
@@ -131,7 +131,7 @@ def _collapse(one: RunResult, among: Sequence[RunResult]) -> Iterator[str]:
         yield f"{said} It costs nobody here: no run finds more of the long tail."
 
 
-def _shortcuts(results: Sequence[RunResult]) -> Iterator[str]:
+def _shortcuts(results: Runs) -> Iterator[str]:
     """The learned runs of which an untrained graph reaches most."""
     solved = [
         one for one in results

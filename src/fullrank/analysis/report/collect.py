@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
 from fullrank.analysis.activations import FAIRNESS
-from fullrank.analysis.diagnose import IMPRESSIONS, USERS, diagnose_ranking, diagnose_retrieval, protocol_of
+from fullrank.analysis.diagnose import diagnose_ranking, diagnose_retrieval, protocol_of
 from fullrank.analysis.diagnosis import NAME, Diagnosis
 from fullrank.analysis.report.paired import with_differences
 from fullrank.analysis.report.results import RunResult, run_key, run_names
 from fullrank.core.errors import UserError, no_effect, unknown
-from fullrank.core.progress import Progress, Tell
+from fullrank.core.progress import Tell
 from fullrank.data.events.store import Store
 from fullrank.data.impressions.store import AnyStore, ImpressionStore
 from fullrank.evaluation import EVALUATE, EvaluationResult
@@ -70,54 +71,52 @@ def collect(
     results = []
     for place, (name, run, store, one) in enumerate(zip(names, runs, stores, evaluated, strict=True)):
         accuracy = wanted if shared else run.spec.evaluation.selection
-        measure = family.diagnosis(run, store, split, sample, one, accuracy)
-        diagnosis = _kept_diagnosis(run, measure.about)
+        about, measure = family.diagnosis(run, store, split, sample, one, accuracy)
+        diagnosis = _kept_diagnosis(run, about)
         if diagnosis is None:
             tick = None if tell is None else tell(f"diagnose {run.path}")
-            diagnosis = measure(run.model().to(device), tick)
+            diagnosis = measure(run.model().to(device), progress=tick)
         results.append(RunResult(run_key(place), name, run, one, diagnosis, tuple(run.rows()), accuracy, store))
     return with_differences(results, tell)
 
 
-@dataclass(frozen=True)
-class _Measure:
-    """A diagnosis that may have to be made: what its first rows would say, and the call that makes it."""
-
-    about: Mapping[str, Any]
-    call: Any
-
-    def __call__(self, model: Any, progress: Progress | None) -> Diagnosis:
-        made: Diagnosis = self.call(model, progress)
-        return made
+Measure = tuple[dict[str, Any], Callable[..., Diagnosis]]
+"""Values that the first rows of a diagnosis would have, and how it is made of the model and `progress`."""
 
 
-class Family(Protocol):
+class Family(ABC):
     """What collecting the results of runs of one problem needs to know."""
 
     def store(self, run: Run, data: Any) -> Any:
-        """The store of the run's training, or the one that is given."""
-        ...
+        """The store of the run's training, or the one that is given: of its problem, where the fingerprints agree."""
+        return store_of(run, data)
 
+    @abstractmethod
     def spec(self, run: Run, settings: Settings) -> Any:
-        """How a run is evaluated for the page."""
-        ...
+        """How a run is evaluated for the page: by its protocol with every metric."""
 
+    @abstractmethod
     def needed(self, run: Run) -> str:
         """What an evaluation of a run has to be of."""
-        ...
 
-    def fits(self, found: Any, run: Run, store: Any, split: str) -> bool:
-        """Whether an evaluation is of this split and has what the page shows."""
-        ...
+    @abstractmethod
+    def shows(self, found: EvaluationResult, run: Run) -> bool:
+        """Whether an evaluation has what the page shows."""
 
+    @abstractmethod
     def diagnosis(
         self, run: Run, store: Any, split: str, sample: int | None, found: EvaluationResult, accuracy: str
-    ) -> _Measure:
+    ) -> Measure:
         """The diagnosis that belongs beside an evaluation."""
-        ...
+
+    def fits(self, found: Any, run: Run, store: AnyStore, split: str) -> bool:
+        """Whether something is an evaluation of this split that has what the page shows."""
+        if not isinstance(found, EvaluationResult) or found.problem != run.spec.problem or not self.shows(found, run):
+            return False
+        return found.protocol.get("split") == split and found.protocol.get("fingerprint") == store.fingerprint
 
 
-class _Retrieval:
+class _Retrieval(Family):
     def store(self, run: Run, data: Store | Path | None) -> Store:
         found = store_of(run, data)
         if found.problem != "retrieval":
@@ -128,74 +127,58 @@ class _Retrieval:
         return found
 
     def spec(self, run: Run, settings: Settings) -> Evaluation:
-        """The run's protocol with every metric, so that the page has what it shows."""
         spec = run.spec.lists.override(*settings)
         if spec.protocol == "sampled":
             raise UserError(
                 f"{run.path} is evaluated on sampled items, which have no full lists: --set protocol=full",
                 code="needs-full-protocol",
             )
-        return spec.model_copy(update={"metrics": None}) if spec.metrics is not None else spec
+        return spec.model_copy(update={"metrics": None})
 
     def needed(self, run: Run) -> str:
         return f"ranked items, with {run.spec.evaluation.selection}, {FAIRNESS} and full lists,"
 
-    def fits(self, found: Any, run: Run, store: Store, split: str) -> bool:
-        if not isinstance(found, EvaluationResult) or found.problem != "retrieval":
-            return False
+    def shows(self, found: EvaluationResult, run: Run) -> bool:
         there = {run.spec.lists.selection, FAIRNESS} <= set(found.metrics) and found.per_user.lists is not None
-        there = there and "dropped" not in found.protocol  # a study of hidden events is no evaluation of the run
-        return there and found.protocol.get("split") == split and found.protocol.get("fingerprint") == store.fingerprint
+        return there and "dropped" not in found.protocol  # a study of hidden events is no evaluation of the run
 
     def diagnosis(
         self, run: Run, store: Store, split: str, sample: int | None, found: EvaluationResult, accuracy: str
-    ) -> _Measure:
+    ) -> Measure:
         # The protocol of the evaluation, for the model without its parts too: both stand on one page.
         popularity = str(found.protocol.get("popularity")).removesuffix(" events")
         as_evaluated: dict[str, Any] = {"seen": found.protocol["seen"], "popularity": popularity, "selection": accuracy}
         as_evaluated["decoding"] = Decoding.parse(found.protocol.get("decoding", {}))
         spec = run.spec.lists.model_copy(update=as_evaluated)
-        weights = weights_hash(run.path)
-        about: dict[str, Any] = {"weights": weights, "split": split, "fingerprint": store.fingerprint}
-        about |= protocol_of(spec)
-        about |= {} if sample is None else {"users": min(sample, len(store.eval_set(split)))}
-        users = USERS if sample is None else sample
-        return _Measure(
-            about,
-            lambda model, progress: diagnose_retrieval(
-                model, store, split=split, users=users, evaluation=spec, weights=weights, progress=progress
-            ),
+        about = _about(run, store, split) | protocol_of(spec)
+        if sample is not None:
+            about["users"] = min(sample, len(store.eval_set(split)))
+        return about, partial(
+            diagnose_retrieval, store=store, split=split, users=sample, evaluation=spec, weights=about["weights"]
         )
 
 
-class _Ranking:
-    def store(self, run: Run, data: ImpressionStore | Path | None) -> Any:
-        return store_of(run, data)  # of the run's own problem: the fingerprints agree
-
+class _Ranking(Family):
     def spec(self, run: Run, settings: Settings) -> Any:
         return run.spec.evaluation.override(*settings).model_copy(update={"metrics": None})
 
     def needed(self, run: Run) -> str:
         return "clicks with every metric"
 
-    def fits(self, found: Any, run: Run, store: ImpressionStore, split: str) -> bool:
-        if not isinstance(found, EvaluationResult) or found.problem != "ranking" or "metrics" in found.protocol:
-            return False
-        return found.protocol.get("split") == split and found.protocol.get("fingerprint") == store.fingerprint
+    def shows(self, found: EvaluationResult, run: Run) -> bool:
+        return "metrics" not in found.protocol
 
     def diagnosis(
         self, run: Run, store: ImpressionStore, split: str, sample: int | None, found: EvaluationResult, accuracy: str
-    ) -> _Measure:
-        weights = weights_hash(run.path)
-        about: dict[str, Any] = {"weights": weights, "split": split, "fingerprint": store.fingerprint}
-        about |= {} if sample is None else {"impressions": min(sample, len(store.split(split)))}
-        impressions = IMPRESSIONS if sample is None else sample
-        return _Measure(
-            about,
-            lambda model, progress: diagnose_ranking(
-                model, store, split=split, impressions=impressions, weights=weights, progress=progress
-            ),
-        )
+    ) -> Measure:
+        about = _about(run, store, split)
+        if sample is not None:
+            about["impressions"] = min(sample, len(store.split(split)))
+        return about, partial(diagnose_ranking, store=store, split=split, impressions=sample, weights=about["weights"])
+
+
+def _about(run: Run, store: AnyStore, split: str) -> dict[str, Any]:
+    return {"weights": weights_hash(run.path), "split": split, "fingerprint": store.fingerprint}
 
 
 FAMILIES: Mapping[Problem, Family] = {"retrieval": _Retrieval(), "ranking": _Ranking()}

@@ -90,6 +90,11 @@ def from_zero(axes: Any) -> None:
         axes.set_ylim(bottom=0)
 
 
+def diagonal(end: float) -> Painter:
+    """The dotted line on which both axes are the same."""
+    return lambda axes: axes.plot([0, end], [0, end], color=GREY, linewidth=1, linestyle=":")
+
+
 def logarithmic(axes: Any) -> None:
     """A logarithmic y whose ticks are plain text (matplotlib writes powers in a markup that is switched off here)."""
     from matplotlib.ticker import LogLocator, NullFormatter
@@ -107,6 +112,13 @@ def integer_ticks(axes: Any) -> None:
     from matplotlib.ticker import MaxNLocator
 
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+
+
+def powers(axes: Any, names: str = "x") -> None:
+    """Logarithmic axes, of the names x and y, with plain ticks."""
+    for name in names:
+        getattr(axes, f"set_{name}scale")("log")
+        plain_powers(getattr(axes, f"{name}axis"))
 
 
 def plain_powers(axis: Any) -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import UTC, date, datetime
 from typing import Any
 
 from fullrank import __version__
 from fullrank.analysis.report import duration, join_words, plural
-from fullrank.analysis.report.results import RunResult, readable
+from fullrank.analysis.report.results import RunResult, Runs, readable
 from fullrank.metrics.names import history_words
 
 Facts = tuple[tuple[str, str], ...]
@@ -19,7 +18,7 @@ SIZES = ("users", "items", "events", "rows")
 """Counts of the dataset that the manifest of a run may hold."""
 
 
-def run_facts(results: Sequence[RunResult], split: str) -> Facts:
+def run_facts(results: Runs, split: str) -> Facts:
     """Data, protocol, date and cost of some runs of one problem."""
     protocol = _retrieval_protocol if results[0].run.spec.problem == "retrieval" else _ranking_protocol
     return (
@@ -28,7 +27,7 @@ def run_facts(results: Sequence[RunResult], split: str) -> Facts:
     )  # fmt: skip
 
 
-def _data(results: Sequence[RunResult]) -> str:
+def _data(results: Runs) -> str:
     """Each prepared dataset once: its name, sizes and period."""
     found = []
     for one in results:
@@ -51,11 +50,9 @@ def _period(store: Any) -> str:
 def _retrieval_protocol(one: RunResult, split: str) -> str:
     """Split, users, candidates, history and intervals."""
     protocol = one.evaluation.protocol
-    kind = _split(one).get("kind")
-    how = f"{split} split: " if not kind else f"{str(kind).replace('_', '-')}, {split} split: "
     leak = " Training has events that lie after other users' test events." if _split(one).get("leak") else ""
     return (
-        f"{how[0].upper()}{how[1:]}{plural(protocol['users'], 'user')}, each next item ranked against all "
+        f"{_opening(one, split)}{plural(protocol['users'], 'user')}, each next item ranked against all "
         f"{protocol['items']:,} items, {history_words(protocol)}; {_level(protocol)} intervals over users.{leak}"
     )
 
@@ -64,12 +61,16 @@ def _ranking_protocol(one: RunResult, split: str) -> str:
     """Split, impressions, clicks and intervals."""
     protocol = one.evaluation.protocol
     rate = protocol["clicks"] / max(1, protocol["rows"])
-    kind = _split(one).get("kind")
-    how = f"{split} split: " if not kind else f"{str(kind).replace('_', '-')}, {split} split: "
     return (
-        f"{how[0].upper()}{how[1:]}{plural(protocol['rows'], 'impression')}, {rate:.1%} of them clicked; "
+        f"{_opening(one, split)}{plural(protocol['rows'], 'impression')}, {rate:.1%} of them clicked; "
         f"{_level(protocol)} intervals over {protocol['bootstrap']['unit']}s."
     )
+
+
+def _opening(one: RunResult, split: str) -> str:
+    kind = _split(one).get("kind")
+    how = f"{split} split: " if not kind else f"{str(kind).replace('_', '-')}, {split} split: "
+    return how[0].upper() + how[1:]
 
 
 def _split(one: RunResult) -> dict[str, Any]:
@@ -81,7 +82,7 @@ def _level(protocol: dict[str, Any]) -> str:
     return f"{100 * protocol['bootstrap']['level']:g} %"
 
 
-def _cost(results: Sequence[RunResult]) -> str:
+def _cost(results: Runs) -> str:
     """Time of training with its validation."""
     timed = [(one, one.seconds) for one in results if one.seconds is not None]
     if not timed:

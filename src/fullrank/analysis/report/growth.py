@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from fullrank.analysis.report import Figure
-from fullrank.analysis.report.draw import GREY, legend, look, panel, plain_powers
+from fullrank.analysis.report.draw import GREY, legend, look, panel, powers
 from fullrank.analysis.report.page import Report, SummaryRow, SummaryTable, check_extra
 from fullrank.scaling.growth import RARE, TOP, Growth, growth_sentences, short_number
 
@@ -55,16 +55,9 @@ def _summary(grown: Growth) -> SummaryTable:
         grown.gini,
     ]  # fmt: skip
     headers = (
-        "users",
-        "interactions",
-        "items with interactions",
-        "items of the catalogue",
-        "exponent",
-        "R2 of the law",
-        "share of rare items",
-        f"share of events on the top {TOP:.0%}",
-        "Gini",
-    )
+        "users", "interactions", "items with interactions", "items of the catalogue", "exponent", "R2 of the law",
+        "share of rare items", f"share of events on the top {TOP:.0%}", "Gini",
+    )  # fmt: skip
     row = SummaryRow("A", grown.source, look(0)["color"], tuple(cells))
     note = f"Users in the order of seed {grown.seed}. All interactions count, those of validation and test too."
     return SummaryTable(headers, (row,), note)
@@ -80,7 +73,7 @@ def catalogue(grown: Growth) -> Figure:
             if line is not None:
                 axes.plot(x, line, color=GREY, ls="--", label="power law")
                 legend(axes)
-            _both(axes)
+            powers(axes, "xy")
 
         return paint
 
@@ -121,7 +114,7 @@ def parameters(grown: Growth) -> Figure:
                 grown.items, values[:, place], label=f"{short_number(other)} and a table", color=colour, marker="."
             )
             axes.axhline(other, color=colour, ls=":", label=f"{short_number(other)}, text items")
-        _both(axes)
+        powers(axes, "xy")
         axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), fontsize=7)
 
     ends = "; ".join(
@@ -149,8 +142,7 @@ def popularity(grown: Growth) -> Figure:
         if grown.per_item.max() >= RARE:
             axes.axvline(RARE, color=GREY, lw=1, ls="--", label=f"{RARE} events")
             legend(axes)
-        axes.set_xscale("log")
-        plain_powers(axes.xaxis)
+        powers(axes)
 
     rare, theirs = grown.rare
     count, most = grown.top
@@ -167,11 +159,3 @@ def popularity(grown: Growth) -> Figure:
     rows = tuple((f"{low:,} to {high:,}", n, n / len(grown.per_item)) for low, high, n in bins)
     headers = ("events of an item", "items", "share of the items")
     return Figure(name, "How events are spread over items", caption, (drawn,), headers, rows)
-
-
-def _both(axes: Any) -> None:
-    """Two logarithmic axes with plain ticks."""
-    axes.set_xscale("log")
-    axes.set_yscale("log")
-    plain_powers(axes.xaxis)
-    plain_powers(axes.yaxis)

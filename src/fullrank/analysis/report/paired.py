@@ -6,11 +6,11 @@ none is among the runs, the first run stands in its place: the page then says so
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 
 from fullrank.analysis.activations import FAIRNESS
-from fullrank.analysis.report.results import RunResult, not_comparable
+from fullrank.analysis.report.results import RunResult, Runs, not_comparable
 from fullrank.core.errors import UserError
 from fullrank.core.progress import Tell
 from fullrank.evaluation import compare
@@ -24,7 +24,7 @@ MORE: Mapping[Problem, tuple[str, ...]] = {"retrieval": (FAIRNESS, "coverage@10"
 """Metrics that are compared beside the accuracy, where every run has them."""
 
 
-def with_differences(results: Sequence[RunResult], tell: Tell | None = None) -> list[RunResult]:
+def with_differences(results: Runs, tell: Tell | None = None) -> list[RunResult]:
     """The results, each with its differences from the reference; as they were where runs cannot be compared."""
     if len(results) < 2 or not_comparable(results) is not None:
         return list(results)
@@ -43,19 +43,19 @@ def with_differences(results: Sequence[RunResult], tell: Tell | None = None) -> 
     return found
 
 
-def _metrics(results: Sequence[RunResult]) -> list[str]:
+def _metrics(results: Runs) -> list[str]:
     """Accuracy first, then the others, each once."""
     problem = results[0].run.spec.problem
     names = list(dict.fromkeys([results[0].accuracy, *MORE[problem]]))
     return [name for name in names if problem == "retrieval" or name in RESAMPLED]
 
 
-def reference_run(results: Sequence[RunResult]) -> RunResult:
+def reference_run(results: Runs) -> RunResult:
     """The most accurate baseline; the first run where there is none."""
     return most_accurate([one for one in results if is_baseline(one)] or results[:1])
 
 
-def most_accurate(results: Sequence[RunResult]) -> RunResult:
+def most_accurate(results: Runs) -> RunResult:
     """By the metric that the page calls accuracy; of equal ones the first."""
 
     def worth(one: RunResult) -> float:

@@ -1,26 +1,279 @@
-"""From run folders to one page: collect what is known, measure what is missing, draw."""
+"""From run folders to one page: collect what is known, measure what is missing, draw.
+
+A page has the answer and what it rests on, then figures, then the models from inside.
+
+What all runs share comes first, then the figures and tables of each run. An error of another package's section is why
+that section is missing; one of ours is raised.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from fullrank.analysis.activations import FAIRNESS
 from fullrank.analysis.diagnose import sample_size
+from fullrank.analysis.diagnostics import Section, failure, find_sections, is_built_in
+from fullrank.analysis.report import Drawn, Missing, RunTable, duration, join_words, plural
+from fullrank.analysis.report.answer import accuracy_sentence, retrieval_answer
 from fullrank.analysis.report.collect import collect
-from fullrank.analysis.report.page import Report, check_extra
-from fullrank.analysis.report.ranking import ranking_page
-from fullrank.analysis.report.results import RunResult
-from fullrank.analysis.report.retrieval import retrieval_page
-from fullrank.core.errors import UserError
+from fullrank.analysis.report.draw import look
+from fullrank.analysis.report.facts import run_facts
+from fullrank.analysis.report.page import Report, RunBlock, SummaryRow, SummaryTable, check_extra
+from fullrank.analysis.report.paired import most_accurate
+from fullrank.analysis.report.results import RunResult, Runs, metric_cell, metric_header, not_comparable
+from fullrank.core.errors import UserError, brief
 from fullrank.core.progress import Tell
 from fullrank.data.impressions.store import AnyStore
+from fullrank.metrics.names import history_words
 from fullrank.problem import Problem
 from fullrank.run import Run
 
-REPORT: Mapping[Problem, Callable[[Sequence[RunResult], str], Report]] = {
+ORDER: Mapping[Problem, tuple[str, ...]] = {
+    "retrieval": (
+        "differences", "recall_bands", "cold_items", "examples", "pareto", "bands", "robustness", "shortcut", "curves",
+        "depth", "size", "step_curve",
+        "code_levels", "beam_loss", "code_popularity", "spectrum", "bound", "focus", "case", "layers", "oracle_step",
+        "diversity", "attention_share", "ablation", "streams", "latent_attention", "alignment", "norms",
+    ),
+    "ranking": ("differences", "reliability", "gain", "curves", "size", "token_ranks", "rank_theorems", "jacobian"),
+}  # fmt: skip
+"""Order of the sections on the page: these first, then those that are not named here, by name; internals are folded."""
+MORE = ("recall@10", FAIRNESS, "coverage@10", "lift@10")
+"""Metrics of the table of runs that recommend, beside the accuracy."""
+CLICKS = ("auc", "logloss", "gauc", "ece", "pcoc")
+"""Metrics of the table of ranking models."""
+OFF = 0.1
+"""Predicted over real clicks this far from 1 is told in a sentence."""
+RETRIEVAL_WORDS = (
+    ("accuracy", "How often, and how early in the list, comes what a person really chose next (ndcg, recall, hit)."),
+    ("baseline", "A recommender that counts and learns nothing by gradient descent: what training has to beat."),
+    (
+        "long-tail share (fair0.8@1)",
+        "The share of first recommendations that are from the long tail: the least popular 80 % of the catalogue.",
+    ),
+    ("catalogue coverage", "The share of all items that stand in anybody's list."),
+    ("popularity lift", "Popularity of the recommended items over that of what people chose before; 1 is the same."),
+    (
+        "head, mid, tail",
+        "The most popular items that hold the first third of training events, the next third, and all other items.",
+    ),
+    (
+        "interval",
+        "Where the number would fall with other users of the same kind, in 95 of 100 draws if not set otherwise.",
+    ),
+    ("p", "How often a difference this large would come by chance if two runs were alike: below 0.05 it is unlikely."),
+    (
+        "collapse share",
+        "The share of the variance of all scores that is the first singular vector: the largest squared singular value "
+        "of the users x items score matrix over the sum of all. At 1 every user gets the same order of items.",
+    ),
+    (
+        "Spearman correlation with popularity",
+        "Whether the first singular vector puts items in the order of how often they were used: 1 is the same.",
+    ),
+    ("effective rank", "How many directions matter, counted softly (entropy rank of Roy and Vetterli)."),
+    ("ablation", "Everything measured again with one part of a model switched off; nothing is trained anew."),
+    ("layer", "A transformer is a stack of layers; each mixes what a person did before (attention), then reworks it."),
+    (
+        "reasoning steps",
+        "Some models do not answer at once: they feed their own conclusion back a few times (steps), perhaps in "
+        "several ways at the same time (streams), and a gate mixes what comes out.",
+    ),
+    (
+        "what helps",
+        "If popularity takes over: fewer layers, the regularisers of SPRINT (a bound on how much attention an item can "
+        "collect and on the norms of the matrices), another loss or cosine scores. Compare the runs again after it.",
+    ),
+)
+RANKING_WORDS = (
+    ("impression", "One thing shown to one person, clicked or not. Everything known of it stands in its fields."),
+    ("auc", "How often an impression that was clicked gets a higher probability than one that was not; 0.5 is chance."),
+    ("logloss", "How surprised the model is by what happened; smaller is better."),
+    ("gauc", "The auc within each person's own impressions: who clicks much does not help."),
+    (
+        "calibration error (ece), predicted / clicked (pcoc)",
+        "Whether probabilities are right: mean gap to the share clicked; predicted over real clicks (1 is right).",
+    ),
+    ("p", "How often a difference this large would come by chance if two runs were alike: below 0.05 it is unlikely."),
+    ("token", "A part of an impression as a row of numbers; layers mix tokens and rework each of them."),
+    (
+        "stable rank, entropy rank",
+        "How many different directions the tokens of one impression use. Stable: the sum of all squared singular "
+        "values over the largest. Entropy: counted softly (Roy and Vetterli).",
+    ),
+    (
+        "interval",
+        "Where the number would fall with other impressions of the same kind, in 95 of 100 draws if not set otherwise.",
+    ),
+    (
+        "what helps",
+        "If the rank falls from layer to layer: full mixing or gated feed-forwards (RankElastor), fewer blocks, or "
+        "more tokens. Compare the runs again after it.",
+    ),
+)
+"""What a reader may not know."""
+
+
+def retrieval_page(results: Runs, split: str) -> Report:
+    """One page about some runs that recommend items."""
+    accuracies = list(dict.fromkeys(one.accuracy for one in results))
+    more = [name for name in MORE if name not in accuracies and any(name in one.evaluation.metrics for one in results)]
+    users, sampled = _counts(results, "users")
+    history = join_words(sorted({history_words(one.evaluation.protocol) for one in results}))
+    note = (
+        f"Metrics of {users} users over the full catalogue, {history}; below them their intervals. The figures below "
+        "are measured alike, but for the validation scores of training, which are by each run's own settings. "
+        f"Model internals are from a sample of {sampled} users."
+    )
+    others = [f"{one.key} was selected by {one.selected}" for one in results if one.selected != one.accuracy]
+    if others and len(accuracies) == 1:
+        note += f" Accuracy is {accuracies[0]}; {join_words(others)}."
+    return _page(
+        results, split,
+        title=f"What {plural(len(results), 'run')} recommend{'s' if len(results) == 1 else ''}, and why",
+        subtitle=f"Accuracy, long-tail share and popularity bias on the {split} split.",
+        sentences=retrieval_answer(results),
+        summary=_summary(results, [*accuracies, *more], {"collapse share": _collapse}, note),
+        words=RETRIEVAL_WORDS,
+    )  # fmt: skip
+
+
+def ranking_page(results: Runs, split: str) -> Report:
+    """One page about some ranking models."""
+    count, sampled = _counts(results, "rows", "impressions")
+    note = (
+        f"Metrics of {count} impressions; below them their intervals. Model internals are from a sample of {sampled} "
+        "impressions."
+    )
+    metrics = [name for name in CLICKS if any(one.metric(name) is not None for one in results)]
+    return _page(
+        results, split,
+        title=f"What {plural(len(results), 'ranking model')} predict{'s' if len(results) == 1 else ''}, "
+        "and how it gets there",
+        subtitle=f"Accuracy and calibration on the {split} split.",
+        sentences=_sentences(results),
+        summary=_summary(results, metrics, {}, note),
+        words=RANKING_WORDS,
+    )  # fmt: skip
+
+
+def _page(
+    results: Runs, split: str, *, title: str, subtitle: str, sentences: Iterable[str],
+    summary: SummaryTable, words: tuple[tuple[str, str], ...],
+) -> Report:  # fmt: skip
+    problem = results[0].run.spec.problem
+    return Report(
+        title=title, subtitle=subtitle, sentences=tuple(sentences), facts=run_facts(results, split), summary=summary,
+        sections=joint_figures(problem, results, internal=False),
+        internals=joint_figures(problem, results, internal=True),
+        blocks=blocks_of_runs(problem, results), words=words, problem=problem, results=tuple(results),
+    )  # fmt: skip
+
+
+def _sentences(results: Runs) -> Iterator[str]:
+    """Which run is the most accurate and by how much, and whose probabilities are off."""
+    why = not_comparable(results)
+    if why is not None:
+        yield f"The runs' metrics are shown but not compared: {why}."
+    else:
+        yield accuracy_sentence(most_accurate(results), results)
+    for one in results:
+        ratio = one.metric("pcoc")
+        if ratio is not None and abs(ratio - 1) > OFF:
+            word = "more" if ratio > 1 else "fewer"
+            yield f"Calibration: {one.key} ({one.name}) predicts {abs(ratio - 1):.0%} {word} clicks than there were."
+
+
+def _summary(
+    results: Runs, metrics: Sequence[str], more: Mapping[str, Callable[[RunResult], Any]], note: str
+) -> SummaryTable:
+    """Metrics with their intervals, then `more` (word -> cell), the parameters and the time of training."""
+    columns: dict[str, Callable[[RunResult], Any]] = {
+        **more,
+        "parameters": lambda one: one.run.manifest["parameters"],
+        "training": lambda one: None if one.seconds is None else duration(one.seconds),
+    }
+    rows = tuple(
+        SummaryRow(one.key, one.name, look(place)["color"], (
+            *(metric_cell(one, name) for name in metrics), *(cell(one) for cell in columns.values()),
+        ), _kind(one))
+        for place, one in enumerate(results)
+    )  # fmt: skip
+    return SummaryTable((*map(metric_header, metrics), *columns), rows, note)
+
+
+def _counts(results: Runs, evaluated: str, sampled: str = "users") -> tuple[str, str]:
+    """How many rows the runs were evaluated on and diagnosed on, each number once."""
+    protocols, samples = ([one.evaluation.protocol for one in results], [one.diagnosis.about() for one in results])
+    sides = ({f"{of.get(name, 0):,}" for of in side} for side, name in ((protocols, evaluated), (samples, sampled)))
+    whole, part = (join_words(sorted(side)) for side in sides)
+    return whole, part
+
+
+def _collapse(one: RunResult) -> str | None:
+    """The share of the variance of its scores that is one direction."""
+    share = one.diagnosis.value("spectrum", "collapse_share")
+    return None if share is None else f"{share:.0%}"
+
+
+def _kind(one: RunResult) -> str:
+    """Recipe and layers, where the name does not say them."""
+    words = [] if one.run.spec.recipe == one.name else [one.run.spec.recipe]
+    return ", ".join(words + ([] if one.layers is None else [plural(one.layers, "layer")]))
+
+
+def joint_figures(problem: Problem, results: Runs, *, internal: bool | None = None) -> tuple[Drawn | Missing, ...]:
+    """Figures of all runs together; `internal` keeps the sections that show models from inside, or the others."""
+    drawn = [
+        _drawn(section, section.name, section.figure, results)
+        for section in find_sections(problem, ORDER[problem]) if internal in (None, section.internal)
+    ]  # fmt: skip
+    return tuple(figure for figure in drawn if figure is not None)
+
+
+def blocks_of_runs(problem: Problem, results: Runs) -> tuple[RunBlock, ...]:
+    """Figures and tables of each run alone. A table that fails leaves its reason among the figures."""
+    sections = find_sections(problem, ORDER[problem])
+    blocks = []
+    for one in results:
+        drawn = [_drawn(section, f"{section.name}-{one.key}", section.figure_of, one) for section in sections]
+        tables = [
+            _drawn(section, f"{section.name}-table-{one.key}", section.table_of, one, RunTable) for section in sections
+        ]
+        figures = (*drawn, *(table for table in tables if isinstance(table, Missing)))
+        blocks.append(
+            RunBlock(
+                one.key, one.name, _note(one),
+                tuple(figure for figure in figures if figure is not None),
+                tuple(table for table in tables if isinstance(table, RunTable)),
+            )
+        )  # fmt: skip
+    return tuple(blocks)
+
+
+def _drawn(section: type[Section], name: str, draw: Callable[[Any], Any], given: Any, kind: Any = Drawn) -> Any:
+    """A drawing of this kind, or None; or why another package's is missing."""
+    try:
+        found = draw(given)
+        if not isinstance(found, (kind, Missing, type(None))):
+            raise TypeError(f"{brief(found)} is no {'Figure' if kind is Drawn else 'RunTable'}")
+    except Exception as error:
+        if is_built_in(section):
+            raise
+        return Missing(name, section.name, failure(section, error))
+    return found
+
+
+def _note(one: RunResult) -> str:
+    epochs = plural(len(one.epochs), "epoch") if one.epochs else "not trained in epochs"
+    return f"{one.run.spec.recipe}, seed {one.run.spec.seed}, {epochs}, {one.run.manifest['parameters']:,} parameters."
+
+
+REPORT: Mapping[Problem, Callable[[Runs, str], Report]] = {
     "retrieval": retrieval_page, "ranking": ranking_page,
 }  # fmt: skip
 """The page of some runs of one problem on a split."""

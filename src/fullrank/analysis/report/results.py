@@ -90,16 +90,26 @@ class RunResult:
         return f"Run {self.key} ({self.name}) is not shown: {self.why_missing(diagnostic)}."
 
 
-def legend_label(one: RunResult, results: Sequence[RunResult]) -> str:
+Runs = Sequence[RunResult]
+"""The runs on a page, in its order."""
+
+
+def legend_label(one: RunResult, results: Runs) -> str:
     """A run in a legend: its letter and name, or its letter alone where there are too many runs for names."""
     name = one.name if len(one.name) <= 16 else f"{one.name[:15]}…"
     return f"{one.key} {name}" if len(results) <= 6 else one.key
 
 
-def measured(results: Sequence[RunResult], diagnostic: str) -> tuple[list[RunResult], tuple[str, ...]]:
+def measured(results: Runs, diagnostic: str) -> tuple[list[RunResult], tuple[str, ...]]:
     """The runs that have rows of a diagnostic, and a sentence for each that has none."""
     there = [one for one in results if one.diagnosis.of(diagnostic)]
     return there, tuple(one.absent(diagnostic) for one in results if one not in there)
+
+
+def accuracy_word(results: Runs) -> str:
+    """The metric that all of them call accuracy, or that word."""
+    metrics = {one.accuracy for one in results}
+    return metrics.pop() if len(metrics) == 1 else "accuracy"
 
 
 METRIC_WORDS = {
@@ -129,12 +139,12 @@ def item_title(one: RunResult, item: int) -> str:
     return readable((None if titles is None else titles[item]) or str(ids[item]))
 
 
-def not_comparable(results: Sequence[RunResult]) -> str | None:
+def not_comparable(results: Runs) -> str | None:
     """Why the metrics of these runs, all of one problem, cannot be compared; None where they can."""
     return COMPARABLE[results[0].run.spec.problem](results)
 
 
-def _retrieval(results: Sequence[RunResult]) -> str | None:
+def _retrieval(results: Runs) -> str | None:
     """One accuracy, and protocols that agree in all but what does not change a metric."""
     if len({one.accuracy for one in results}) > 1:
         metrics = ", ".join(sorted({one.accuracy for one in results}))
@@ -153,7 +163,7 @@ def _protocol(result: RunResult) -> dict[str, Any]:
     return {key: value for key, value in result.evaluation.protocol.items() if key not in MAY_DIFFER}
 
 
-def _ranking(results: Sequence[RunResult]) -> str | None:
+def _ranking(results: Runs) -> str | None:
     """The same impressions."""
     first = results[0]
     for other in results[1:]:
@@ -163,7 +173,7 @@ def _ranking(results: Sequence[RunResult]) -> str | None:
     return None
 
 
-COMPARABLE: Mapping[Problem, Callable[[Sequence[RunResult]], str | None]] = {
+COMPARABLE: Mapping[Problem, Callable[[Runs], str | None]] = {
     "retrieval": _retrieval, "ranking": _ranking,
 }  # fmt: skip
 
