@@ -14,8 +14,7 @@ from fullrank.data.events.catalog import Catalog
 from fullrank.semantic_ids.vectors import cache, sentences
 from fullrank.semantic_ids.vectors.file import FileVectors
 from fullrank.semantic_ids.vectors.reduce import Reduction, fit_reduction
-from fullrank.semantic_ids.vectors.text import TextVectors
-from fullrank.semantic_ids.vectors.wording import texts
+from fullrank.semantic_ids.vectors.text import TextVectors, texts
 from refusals import refused
 
 

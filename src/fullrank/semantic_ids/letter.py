@@ -24,7 +24,7 @@ from jaxtyping import Bool, Float, Int64
 from pydantic import Field
 from torch import Tensor
 
-from fullrank.core.bounds import LEAST_TEMPERATURE, MOST_FACTOR
+from fullrank.core.bounds import Factor, Temperature
 from fullrank.core.errors import UserError
 from fullrank.core.progress import Progress
 from fullrank.semantic_ids import AlignedCodesSpec
@@ -43,15 +43,15 @@ class Letter(AutoencoderSpec, AlignedCodesSpec):
     kind: Literal["letter"] = "letter"
     levels: int = Field(4, ge=1, le=256)
     """K, codes of an item."""
-    weight_decay: float = Field(1e-4, ge=0, le=MOST_FACTOR)
+    weight_decay: Factor = 1e-4
     """Decay of weights, biases and codewords."""
-    alignment: float = Field(0.1, ge=0, le=MOST_FACTOR)
+    alignment: Factor = 0.1
     """Weight of the alignment with collaborative vectors; 0 needs none."""
-    diversity: float = Field(1e-4, ge=0, le=MOST_FACTOR)
+    diversity: Factor = 1e-4
     """Weight of the diversity of codes."""
     clusters: int = Field(10, ge=1, le=65536)
     """Clusters of a level's codewords."""
-    temperature: float = Field(1.0, ge=LEAST_TEMPERATURE, le=MOST_FACTOR)
+    temperature: Temperature = 1.0
     """Divides the products of codewords in the diversity loss."""
 
     def fit(

@@ -23,7 +23,7 @@ from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor
 
-from fullrank.core.bounds import MOST_COUNT, MOST_ROUNDS
+from fullrank.core.bounds import MOST_ROUNDS, Count
 from fullrank.core.checks import divided
 from fullrank.core.errors import UserError, package
 from fullrank.core.progress import Progress
@@ -48,7 +48,7 @@ class Opq(CodesSpec):
     """Improvements of the rotation; 0 keeps the principal components."""
     iterations: int = Field(25, ge=1, le=MOST_ROUNDS)
     """Rounds of k-means for the last codebooks."""
-    points: int = Field(65536, ge=1, le=MOST_COUNT)
+    points: Count = 65536
     """Vectors to learn from; more are sampled."""
     engine: Literal["auto", "faiss", "torch"] = "auto"
     """Who learns; auto: faiss where it is installed, the size is a power of two, and there are at least as many vectors

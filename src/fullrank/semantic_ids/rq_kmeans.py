@@ -15,7 +15,7 @@ from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor
 
-from fullrank.core.bounds import MOST_COUNT, MOST_ROUNDS
+from fullrank.core.bounds import MOST_ROUNDS, Count
 from fullrank.core.progress import Progress
 from fullrank.semantic_ids import CodesSpec
 from fullrank.semantic_ids.kmeans import kmeans, require_vectors, sample_rows
@@ -32,7 +32,7 @@ class RqKmeans(CodesSpec):
     """Codes of a level; not more than there are vectors to learn from."""
     iterations: int = Field(25, ge=1, le=MOST_ROUNDS)
     """Rounds of k-means for each level."""
-    points: int = Field(65536, ge=1, le=MOST_COUNT)
+    points: Count = 65536
     """Vectors to learn from; more are sampled."""
 
     def fit(self, x: Float[Tensor, "n D"], seed: int, tick: Progress) -> Residual:

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from fullrank.core.bounds import MOST_SEED, MOST_WIDTH
+from fullrank.core.bounds import MOST_WIDTH, SeedNumber
 from fullrank.core.registry import Room
 from fullrank.core.spec import Spec, later
 from fullrank.semantic_ids import CodesSpec
@@ -34,7 +34,7 @@ class Encode(Spec):
     """Learn codebooks from items with training events, or from all. All items get codes."""
     limits: Limits = Limits()
     """Where to stop instead of writing codes."""
-    seed: int = Field(0, ge=0, le=MOST_SEED)
+    seed: SeedNumber = 0
     """Of draws: first codewords, samples."""
     collaborative: Annotated[VectorsSpec, Room("items.vectors")] | None = later(None)
     """Vectors of a trained recommender's items: `letter` learns from them, and the report compares neighbours."""

@@ -25,7 +25,7 @@ from jaxtyping import Float
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from fullrank.core.bounds import MOST_ENTRIES, MOST_FACTOR, MOST_WIDTH, Width
+from fullrank.core.bounds import MOST_ENTRIES, Factor, Width
 from fullrank.core.constraints import once, only_with
 from fullrank.core.errors import UserError, no_such
 from fullrank.core.spec import Spec
@@ -34,10 +34,8 @@ from fullrank.data.impressions.fields import FieldInfo
 from fullrank.models.ranking import FieldTokens, Flops
 from fullrank.models.ranking.fused import Found, FusedTable, in_order, inside_of
 from fullrank.models.ranking.sequences import SequenceSpec
-from fullrank.models.ranking.sequences.attended import AttendedGroup
-from fullrank.models.ranking.sequences.parallel import in_parallel, members
 from fullrank.models.ranking.sequences.pooled import Pooled
-from fullrank.models.ranking.sequences.search import SequenceReader
+from fullrank.models.ranking.sequences.reader import AttendedGroup, SequenceReader, in_parallel, members
 
 Update = Literal["adamw", "lazy_adam", "rowwise_adagrad"]
 EVENTS = 50
@@ -47,7 +45,7 @@ EVENTS = 50
 class Embedding(Spec):
     """A vector for every value of every field."""
 
-    dim: int = Field(16, ge=1, le=MOST_WIDTH)
+    dim: Width = 16
     """Width of a field's vector."""
     dims: Annotated[tuple[tuple[str, Width], ...], once("field", lambda dims: [name for name, _ in dims])] = Field(
         (), max_length=MOST_ENTRIES
@@ -57,7 +55,7 @@ class Embedding(Spec):
     """Standard deviation of starting values."""
     bags: Literal["mean", "sum"] = "mean"
     """How the values of a bag or a sequence become one vector."""
-    l2: float = Field(0.0, ge=0, le=MOST_FACTOR)
+    l2: Factor = 0.0
     """Weight of the squared norm of the vectors (halved) in the loss."""
     l2_on: Annotated[Literal["rows", "table"] | None, only_with("l2")] = None
     """Whose norm: the rows in the batch (null too), or the whole tables, which needs update=adamw."""

@@ -22,7 +22,7 @@ from jaxtyping import Float
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from fullrank.core.bounds import MOST_ENTRIES, MOST_PARTS, Width
+from fullrank.core.bounds import MOST_ENTRIES, MOST_PARTS, Parts, Width
 from fullrank.core.checks import divided
 from fullrank.core.constraints import only_with
 from fullrank.core.errors import UserError
@@ -42,7 +42,7 @@ class FinalMLP(RankerSpec):
     """The first perceptron."""
     second: Deep = Deep()
     """The second perceptron."""
-    heads: int = Field(10, ge=1, le=MOST_PARTS)
+    heads: Parts = 10
     """Parts that both outputs are cut into for the fusion; both last widths must divide by them."""
     gates: bool = True
     """Feature selection: each perceptron reads the fields through a gate of its own."""

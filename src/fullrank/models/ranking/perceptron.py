@@ -10,7 +10,7 @@ from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor, nn
 
-from fullrank.core.bounds import MOST_PARTS, Width
+from fullrank.core.bounds import MOST_PARTS, DropoutRate, Width
 from fullrank.core.constraints import only_with
 from fullrank.core.spec import Spec, later
 from fullrank.ops.dropout import Dropout
@@ -22,7 +22,7 @@ class Deep(Spec):
 
     hidden: tuple[Width, ...] = Field((400, 400, 400), max_length=MOST_PARTS)
     """Widths of the hidden layers; empty leaves the perceptron out."""
-    dropout: Annotated[float, only_with("hidden")] = Field(0.0, ge=0, lt=1)
+    dropout: Annotated[DropoutRate, only_with("hidden")] = 0.0
     """Share of hidden units dropped in training."""
     batch_norm: Annotated[bool, only_with("hidden")] = False
     """Normalise each hidden unit over the batch, before its activation."""

@@ -18,9 +18,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
-
-from fullrank.core.bounds import MOST_WIDTH
+from fullrank.core.bounds import Width
 from fullrank.core.registry import Room
 from fullrank.models.ranking.blocks import Blocks, Heads, Tokeniser
 from fullrank.models.ranking.feed_forwards import FeedForwardSpec
@@ -33,7 +31,7 @@ class RankElastor(Blocks):
     """Full mixing and GLU networks per token."""
 
     kind: Literal["rankelastor"] = "rankelastor"
-    width: int | None = Field(24, ge=1, le=MOST_WIDTH)
+    width: Width | None = 24
     """D, width of a token; null is (fields x embedding.dim) / tokens, rounded up to what the mixing can divide."""
     tokeniser: Tokeniser = Tokeniser(hidden_norm=True)
     """Fields -> tokens."""

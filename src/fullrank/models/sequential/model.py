@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 from pydantic import Field
 from torch import Tensor, nn
 
-from fullrank.core.bounds import LEAST_TEMPERATURE, MOST_FACTOR, MOST_LENGTH, MOST_PARTS, MOST_WIDTH
+from fullrank.core.bounds import MOST_LENGTH, MOST_PARTS, Temperature, Width
 from fullrank.core.constraints import once
 from fullrank.core.registry import Room
 from fullrank.core.spec import Spec, later
@@ -19,7 +19,6 @@ from fullrank.data.batch import Batch
 from fullrank.data.events.catalog import Catalog
 from fullrank.models.contracts import DenseScorer, Model, Queries, Scorer, Step
 from fullrank.models.initial import start_by_width
-from fullrank.models.sequential.codes import GeneratedScorer
 from fullrank.models.sequential.encoders import Encoder, EncoderSpec
 from fullrank.models.sequential.encoders.transformer import Transformer
 from fullrank.models.sequential.items import ItemIndex, ItemsSpec, unit
@@ -29,7 +28,7 @@ from fullrank.models.sequential.items.table import Table
 from fullrank.models.sequential.objectives.losses import LossSpec
 from fullrank.models.sequential.objectives.losses.cross_entropy import CrossEntropy
 from fullrank.models.sequential.objectives.tasks import TaskSpec
-from fullrank.models.sequential.objectives.tasks.generate import GenerateTask
+from fullrank.models.sequential.objectives.tasks.generate import GeneratedScorer, GenerateTask
 from fullrank.models.sequential.objectives.tasks.next_item import NextItem
 from fullrank.models.sequential.objectives.weightings import WeightingSpec
 from fullrank.models.sequential.reasoning import Reasoner, ReasonerSpec
@@ -44,7 +43,7 @@ class Scoring(Spec):
 
     similarity: Literal["dot", "cosine"] = "dot"
     """Inner product, or that of vectors of length one."""
-    temperature: float = Field(1.0, ge=LEAST_TEMPERATURE, le=MOST_FACTOR)
+    temperature: Temperature = 1.0
     """Divides the similarity in training and inference."""
 
 
@@ -52,7 +51,7 @@ class Recommender(Spec):
     """A recommender trained by gradient descent."""
 
     kind: Literal["recommender"] = "recommender"
-    dim: int = Field(64, ge=1, le=MOST_WIDTH)
+    dim: Width = 64
     """Width of item vectors and states."""
     max_length: int = Field(50, ge=2, le=MOST_LENGTH)
     """Longest history read, in events; older ones are dropped."""

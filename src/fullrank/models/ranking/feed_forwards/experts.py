@@ -20,7 +20,7 @@ from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor, nn
 
-from fullrank.core.bounds import MOST_FACTOR, MOST_PARTS
+from fullrank.core.bounds import MOST_PARTS, DropoutRate, Factor
 from fullrank.core.spec import later
 from fullrank.models.ranking.feed_forwards import FeedForward, FeedForwardSpec
 from fullrank.models.ranking.feed_forwards.gelu import perceptron
@@ -35,9 +35,9 @@ class Experts(FeedForwardSpec):
     """Experts of each token."""
     expansion: float = Field(1.0, gt=0, le=MOST_PARTS)
     """Hidden width of an expert as a multiple of the token's."""
-    sparsity: float = Field(1e-3, ge=0, le=MOST_FACTOR)
+    sparsity: Factor = 1e-3
     """Weight of the mean gate in the loss; 0 adds nothing."""
-    dropout: float = later(0.0, ge=0, lt=1)
+    dropout: DropoutRate = later(0.0)
     """Share of each expert's hidden units dropped in training."""
 
     def build(self, tokens: int, width: int) -> ExpertsFeedForward:

@@ -18,7 +18,7 @@ from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor, nn
 
-from fullrank.core.bounds import MOST_PARTS, Width
+from fullrank.core.bounds import MOST_PARTS, DropoutRate, Width
 from fullrank.core.constraints import only_with
 from fullrank.core.spec import later
 from fullrank.models.ranking.feed_forwards import FeedForward, FeedForwardSpec
@@ -36,7 +36,7 @@ class Gelu(FeedForwardSpec):
     """Hidden widths written out, in place of `expansion`."""
     norm: bool = True
     """LayerNorm of the sum with the input; without it the input is added alone."""
-    dropout: float = later(0.0, ge=0, lt=1)
+    dropout: DropoutRate = later(0.0)
     """Share of hidden units dropped in training (the code)."""
 
     def build(self, tokens: int, width: int) -> GeluFeedForward:

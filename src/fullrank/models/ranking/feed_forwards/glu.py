@@ -25,7 +25,7 @@ from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor, nn
 
-from fullrank.core.bounds import MOST_PARTS, Width
+from fullrank.core.bounds import MOST_PARTS, DropoutRate, Width
 from fullrank.core.errors import UserError
 from fullrank.core.spec import later
 from fullrank.models.ranking.feed_forwards import FeedForward, FeedForwardSpec
@@ -51,7 +51,7 @@ class Glu(FeedForwardSpec):
     """Units one behind the other (the code): the width that each leaves; empty is one unit of the token's width."""
     closing: bool = later(False)
     """A linear map to the token's width behind the last unit (the code)."""
-    dropout: float = later(0.0, ge=0, lt=1)
+    dropout: DropoutRate = later(0.0)
     """Share of each unit's outputs dropped in training (the code)."""
 
     def build(self, tokens: int, width: int) -> GluFeedForward:

@@ -17,10 +17,9 @@ from typing import Literal
 
 import torch
 from jaxtyping import Float
-from pydantic import Field
 from torch import Tensor, nn
 
-from fullrank.core.bounds import MOST_PARTS
+from fullrank.core.bounds import Parts
 from fullrank.core.checks import divided
 from fullrank.models.ranking.mixings import Mixing, MixingSpec
 from fullrank.models.ranking.perceptron import xavier
@@ -32,7 +31,7 @@ class Full(MixingSpec):
     kind: Literal["full"] = "full"
     norm: Literal["pre", "post"] = "pre"
     """Where the norm stands: before W with a plain skip (the code), or behind the sum (the paper)."""
-    factor: int = Field(1, ge=1, le=MOST_PARTS)
+    factor: Parts = 1
     """Width k of the identity that W is a Kronecker product with; 1 is a full matrix."""
 
     def build(self, tokens: int, width: int) -> FullMixing:

@@ -19,7 +19,7 @@ from jaxtyping import Bool, Float, Int
 from pydantic import Field
 from torch import Tensor, nn
 
-from fullrank.core.bounds import MOST_ENTRIES, MOST_LENGTH
+from fullrank.core.bounds import MOST_ENTRIES, Length
 from fullrank.core.constraints import once, only_with
 from fullrank.core.errors import no_such
 from fullrank.core.spec import Spec
@@ -56,7 +56,7 @@ class SequenceSpec(Spec):
     search: Groups = Field((), max_length=MOST_ENTRIES)
     """Hard search: in each group of parallel sequences, such as [[history_categories, history]], keep the events whose
     value in the first is the target's."""
-    most: Annotated[int | None, only_with("search")] = Field(None, ge=1, le=MOST_LENGTH)
+    most: Annotated[Length | None, only_with("search")] = None
     """Events kept of those that the search finds, the newest; null keeps all."""
 
     uneven: Literal["error", "newest"] = "error"

@@ -16,10 +16,9 @@ from abc import ABC, abstractmethod
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
-from pydantic import Field
 from torch import Tensor, nn
 
-from fullrank.core.bounds import MOST_PARTS
+from fullrank.core.bounds import Parts
 from fullrank.core.checks import divided
 from fullrank.core.errors import UserError
 from fullrank.core.spec import Spec
@@ -38,7 +37,7 @@ class AttentionSpec(Spec):
     """Settings that every attention has."""
 
     kind: str
-    heads: int = Field(2, ge=1, le=MOST_PARTS)
+    heads: Parts = 2
     """Heads; the width must divide by them."""
     causal: bool = True
     """A position sees itself and what came before it."""

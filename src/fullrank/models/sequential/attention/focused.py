@@ -36,10 +36,9 @@ from typing import Literal
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
-from pydantic import Field
 from torch import Tensor, nn
 
-from fullrank.core.bounds import MOST_FACTOR, MOST_WIDTH
+from fullrank.core.bounds import DropoutRate, PositiveFactor, Width
 from fullrank.data.batch import Batch, ColumnSums
 from fullrank.models.initial import start_small
 from fullrank.models.sequential.attention import (
@@ -75,15 +74,15 @@ class Focused(AttentionSpec):
     norm: Norm = "none"
     """Nothing, RMSNorm of each head's output, rows of the weights over their absolute sum or root mean square, softmax
     of the rows, or their positive part over its sum."""
-    lambda_1: float = Field(1.0, gt=0, le=MOST_FACTOR)
+    lambda_1: PositiveFactor = 1.0
     """Factor of the first map; under `softmax` both factors together say how far weights of a row can differ."""
-    lambda_2: float = Field(1.0, gt=0, le=MOST_FACTOR)
+    lambda_2: PositiveFactor = 1.0
     """Factor of the second, which is subtracted."""
-    qk_width: int | None = Field(None, ge=1, le=MOST_WIDTH)
+    qk_width: Width | None = None
     """Width of each of the two queries and keys per head; default the model's width over the heads."""
     rope: bool = False
     """Turn queries and keys by their position (RoPE, base 10,000)."""
-    dropout: float = Field(0.0, ge=0, lt=1)
+    dropout: DropoutRate = 0.0
     """Dropout on the difference, behind its norm."""
 
     def build(self, dim: int, max_length: int) -> FocusedAttention:

@@ -19,10 +19,9 @@ from typing import Annotated, Literal
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
-from pydantic import Field
 from torch import Tensor, nn
 
-from fullrank.core.bounds import MOST_PARTS, MOST_WIDTH
+from fullrank.core.bounds import DropoutRate, Parts, Width
 from fullrank.core.checks import divided
 from fullrank.core.constraints import needs, only_with
 from fullrank.data.batch import Batch, ColumnSums
@@ -49,11 +48,11 @@ class HSTU(AttentionSpec):
     """SiLU attention with gate and relative biases."""
 
     kind: Literal["hstu"] = "hstu"
-    heads: int = Field(2, ge=1, le=MOST_PARTS)
+    heads: Parts = 2
     """Heads."""
-    qk_width: int | None = Field(None, ge=1, le=MOST_WIDTH)
+    qk_width: Width | None = None
     """Width of queries and keys per head; default the model's width over the heads, which must divide it."""
-    value_width: int | None = Field(None, ge=1, le=MOST_WIDTH)
+    value_width: Width | None = None
     """Width of values (and of the gate) per head; default as for `qk_width`."""
     gate: bool = True
     """Normalise the mixed values and multiply them by a gate made of the query's own token."""
@@ -65,9 +64,9 @@ class HSTU(AttentionSpec):
     """Turn queries and keys by their position, after the SiLU (RoPE, base 10,000); for rel_bias=none."""
     bias: bool = True
     """Bias on the output projection."""
-    dropout: float = Field(0.0, ge=0, lt=1)
+    dropout: DropoutRate = 0.0
     """Dropout on what the output projection reads."""
-    weight_dropout: float = Field(0.0, ge=0, lt=1)
+    weight_dropout: DropoutRate = 0.0
     """Dropout on the attention weights."""
 
     def across(self) -> AttentionSpec:

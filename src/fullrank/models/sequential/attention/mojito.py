@@ -21,10 +21,9 @@ from typing import Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
-from pydantic import Field
 from torch import Tensor, nn
 
-from fullrank.core.bounds import MOST_WIDTH
+from fullrank.core.bounds import DropoutRate, Width
 from fullrank.models.initial import start_otherwise, start_small
 from fullrank.models.sequential.attention import Attention, AttentionSpec, Projection, require_times
 from fullrank.models.sequential.attention.positions import Places, even_width, rotate
@@ -39,7 +38,7 @@ class Mojito(AttentionSpec):
     """Mixture of item attention and calendar attention (needs times)."""
 
     kind: Literal["mojito"] = "mojito"
-    width: int | None = Field(None, ge=1, le=MOST_WIDTH)
+    width: Width | None = None
     """Width of queries and keys of both maps; default the model's width over the heads."""
     rope: bool = False
     """Turn queries and keys of the item map by their position (RoPE, base 10,000)."""
@@ -47,7 +46,7 @@ class Mojito(AttentionSpec):
     """Draw the scores of both maps from Gaussians in training."""
     calendar: CalendarCodes = CalendarCodes()
     """How a moment is coded."""
-    dropout: float = Field(0.0, ge=0, lt=1)
+    dropout: DropoutRate = 0.0
     """Dropout on the attention weights."""
 
     def across(self) -> AttentionSpec:

@@ -18,7 +18,7 @@ from jaxtyping import Bool, Float, Int
 from pydantic import Field
 from torch import Tensor, nn
 
-from fullrank.core.bounds import MOST_WIDTH
+from fullrank.core.bounds import DropoutRate, Width
 from fullrank.data.batch import Batch
 from fullrank.models.initial import small, start_small
 from fullrank.models.sequential.attention import Attention, AttentionSpec, Memory, latent_mask
@@ -36,11 +36,11 @@ class Relative(AttentionSpec):
     kind: Literal["relative"] = "relative"
     buckets: int = Field(32, ge=0, le=FURTHEST, multiple_of=4)
     """Classes of distances, of both sides together where the attention is not causal: a multiple of 4; 0 is no bias."""
-    width: int | None = Field(None, ge=1, le=MOST_WIDTH)
+    width: Width | None = None
     """Width of queries, keys and values per head; default the model's width over the heads, which must divide it."""
     bias: bool = False
     """Biases on the four projections."""
-    dropout: float = Field(0.0, ge=0, lt=1)
+    dropout: DropoutRate = 0.0
     """Dropout on the attention weights."""
 
     def across(self) -> AttentionSpec:

@@ -10,9 +10,9 @@ from typing import Literal
 
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
-from pydantic import Field
 from torch import Tensor
 
+from fullrank.core.bounds import DropoutRate
 from fullrank.data.batch import Batch, ColumnSums
 from fullrank.models.sequential.attention import Attention, AttentionSpec, Memory, latent_mask
 from fullrank.models.sequential.attention.positions import Places, even_width, rotate
@@ -29,7 +29,7 @@ class Softmax(AttentionSpec):
     """Turn queries and keys by their position (RoPE, base 10,000)."""
     bias: bool = False
     """Biases on the four projections."""
-    dropout: float = Field(0.0, ge=0, lt=1)
+    dropout: DropoutRate = 0.0
     """Dropout on the attention weights."""
 
     def build(self, dim: int, max_length: int) -> SoftmaxAttention:

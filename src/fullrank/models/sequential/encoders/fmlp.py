@@ -19,10 +19,9 @@ from typing import Literal, cast
 
 import torch
 from jaxtyping import Float, Int
-from pydantic import Field
 from torch import Tensor, nn
 
-from fullrank.core.bounds import MOST_PARTS, MOST_WIDTH
+from fullrank.core.bounds import DropoutRate, Parts, Width
 from fullrank.core.errors import UserError
 from fullrank.data.batch import Batch
 from fullrank.models.contracts import States
@@ -38,15 +37,15 @@ class FMLP(EncoderSpec):
     """Blocks of a learnable filter and a feed-forward."""
 
     kind: Literal["fmlp"] = "fmlp"
-    layers: int = Field(2, ge=1, le=MOST_PARTS)
+    layers: Parts = 2
     """Blocks."""
     causal: bool = True
     """Whether a position sees only what came before it; false is the published filter, circular over a whole row."""
-    inner: int | None = Field(None, ge=1, le=MOST_WIDTH)
+    inner: Width | None = None
     """Inner width of the feed-forward; default four times the width."""
     positions: Literal["learned", "none"] = "learned"
     """Learned position vectors, counted back from the last event, added to the input."""
-    dropout: float = Field(0.5, ge=0, lt=1)
+    dropout: DropoutRate = 0.5
     """Dropout on the input and on the output of each filter and feed-forward."""
 
     def build(self, dim: int, max_length: int) -> FMLPEncoder:

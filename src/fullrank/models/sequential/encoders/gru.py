@@ -9,10 +9,9 @@ from dataclasses import replace
 from typing import Literal
 
 from jaxtyping import Float, Int
-from pydantic import Field
 from torch import Tensor, nn
 
-from fullrank.core.bounds import MOST_PARTS, MOST_WIDTH
+from fullrank.core.bounds import DropoutRate, Parts, Width
 from fullrank.data.batch import Batch
 from fullrank.models.contracts import States
 from fullrank.models.sequential.encoders import Cache, Encoder, EncoderSpec
@@ -22,11 +21,11 @@ class GRU(EncoderSpec):
     """Gated recurrent units over the history."""
 
     kind: Literal["gru"] = "gru"
-    layers: int = Field(1, ge=1, le=MOST_PARTS)
+    layers: Parts = 1
     """Stacked recurrent layers."""
-    hidden: int | None = Field(None, ge=1, le=MOST_WIDTH)
+    hidden: Width | None = None
     """Width of the recurrent state; default the model's width. Where it differs, a linear map leads back."""
-    dropout: float = Field(0.1, ge=0, lt=1)
+    dropout: DropoutRate = 0.1
     """Dropout on the input and between layers."""
 
     def build(self, dim: int, max_length: int) -> GRUEncoder:

@@ -18,10 +18,10 @@ from typing import Annotated, Literal, cast
 
 import torch
 from jaxtyping import Bool, Float, Int
-from pydantic import Field, model_validator
+from pydantic import model_validator
 from torch import Tensor, nn
 
-from fullrank.core.bounds import MOST_PARTS, MOST_WIDTH
+from fullrank.core.bounds import DropoutRate, Parts, Width
 from fullrank.core.constraints import only_with
 from fullrank.core.errors import UserError, no_effect
 from fullrank.core.registry import Room
@@ -41,9 +41,9 @@ class Seq2Seq(EncoderSpec):
     """Encoder and decoder with attention between them; for tasks that generate."""
 
     kind: Literal["seq2seq"] = "seq2seq"
-    layers: int = Field(2, ge=1, le=MOST_PARTS)
+    layers: Parts = 2
     """Blocks of the encoder."""
-    decoder_layers: int | None = Field(None, ge=1, le=MOST_PARTS)
+    decoder_layers: Parts | None = None
     """Blocks of the decoder; default as many."""
     attention: Annotated[AttentionSpec, Room("attention")] = Relative()
     """Token mixer of every block: of the encoder from both sides, of the decoder causal, and between them."""
@@ -51,11 +51,11 @@ class Seq2Seq(EncoderSpec):
     """RMSNorm or LayerNorm, before each sublayer and at the end of both."""
     feed_forward: Literal["mlp", "swiglu"] = "mlp"
     """Feed-forward of every block."""
-    inner: int | None = Field(None, ge=1, le=MOST_WIDTH)
+    inner: Width | None = None
     """Inner width of the feed-forward; default four times the width."""
     activation: Annotated[Literal["relu", "gelu", "silu"] | None, only_with("feed_forward", "mlp")] = None
     """Activation of the MLP; default relu."""
-    dropout: float = Field(0.1, ge=0, lt=1)
+    dropout: DropoutRate = 0.1
     """Dropout on both inputs, on each sublayer's output and inside the feed-forward."""
 
     @model_validator(mode="after")

@@ -11,10 +11,9 @@ from dataclasses import replace
 from typing import Annotated, Literal, cast
 
 from jaxtyping import Float, Int
-from pydantic import Field
 from torch import Tensor, nn
 
-from fullrank.core.bounds import MOST_PARTS, MOST_WIDTH
+from fullrank.core.bounds import DropoutRate, Parts, PositiveShare, Width
 from fullrank.core.constraints import only_with
 from fullrank.core.errors import UserError
 from fullrank.core.registry import Room
@@ -33,7 +32,7 @@ class Transformer(EncoderSpec):
     """Blocks of attention and feed-forward, each behind a residual."""
 
     kind: Literal["transformer"] = "transformer"
-    layers: int = Field(2, ge=1, le=MOST_PARTS)
+    layers: Parts = 2
     """Blocks."""
     attention: Annotated[AttentionSpec, Room("attention")] = Softmax()
     """Token mixer of every block."""
@@ -41,7 +40,7 @@ class Transformer(EncoderSpec):
     """RMSNorm or LayerNorm."""
     norm_at: Literal["pre", "post"] = "pre"
     """Before each sublayer, or after each residual sum."""
-    norm_eps: float = Field(1e-6, gt=0, le=1)
+    norm_eps: PositiveShare = 1e-6
     """Added to the variance."""
     norm_affine: bool = True
     """The norms have gains (and LayerNorm biases) that are learned."""
@@ -51,7 +50,7 @@ class Transformer(EncoderSpec):
     """Normalise after the last block; default yes (pre-norm only: a post-norm block ends with one)."""
     feed_forward: Literal["mlp", "swiglu", "none"] = "swiglu"
     """Feed-forward of every block."""
-    inner: Annotated[int | None, only_with("feed_forward", "mlp", "swiglu")] = Field(None, ge=1, le=MOST_WIDTH)
+    inner: Annotated[Width | None, only_with("feed_forward", "mlp", "swiglu")] = None
     """Inner width of the feed-forward; default four times the width."""
     activation: Annotated[Literal["relu", "gelu", "silu"] | None, only_with("feed_forward", "mlp")] = None
     """Activation of the MLP; default relu."""
@@ -65,9 +64,9 @@ class Transformer(EncoderSpec):
     """Multiply the embedded history by the square root of the width."""
     context: Literal["none", "calendar"] = later("none")
     """Added to each event: nothing, or a vector of its moment in the calendar (MOJITO; needs times)."""
-    dropout: float = Field(0.1, ge=0, lt=1)
+    dropout: DropoutRate = 0.1
     """Dropout on each sublayer's output and inside the feed-forward."""
-    input_dropout: float | None = Field(None, ge=0, lt=1)
+    input_dropout: DropoutRate | None = None
     """Dropout on the embedded history; null is `dropout`."""
 
     def build(self, dim: int, max_length: int) -> TransformerEncoder:

@@ -18,9 +18,9 @@ from typing import Annotated, Literal
 import numpy as np
 import torch
 from jaxtyping import Float, Int
-from pydantic import Field
 from torch import Tensor, nn
 
+from fullrank.core.bounds import DropoutRate
 from fullrank.core.constraints import only_with, some_of
 from fullrank.core.errors import UserError
 from fullrank.core.spec import later
@@ -40,7 +40,7 @@ class Features(ItemsSpec):
     """Columns of the item table that are numbers."""
     ids: bool = True
     """Add a vector of the item's own."""
-    dropout: float = Field(0.0, ge=0, lt=1)
+    dropout: DropoutRate = 0.0
     """Dropout on the whole vector."""
     combine: Annotated[Literal["sum", "beside"], only_with("ids")] = later("sum")
     """Add everything up, or id and features side by side, half of the width each, for the encoder `fdsa`."""

@@ -24,7 +24,7 @@ from jaxtyping import Float, Int
 from pydantic import BeforeValidator, Field
 from torch import Tensor, nn
 
-from fullrank.core.bounds import MOST_LENGTH
+from fullrank.core.bounds import Length
 from fullrank.core.constraints import once, only_with
 from fullrank.core.errors import UserError, no_effect, no_such
 from fullrank.core.log import logger
@@ -50,7 +50,7 @@ class TextField(Spec):
 
     column: str
     """Column of the item table: text, or lists of text, which are read one after the other."""
-    tokens: int = Field(40, ge=1, le=MOST_LENGTH)
+    tokens: Length = 40
     """Most tokens read; what comes later in the text is left out."""
     first: bool = False
     """Read the first element of each list alone (a list of attributes that begins with the brand)."""

@@ -28,10 +28,9 @@ import polars as pl
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
-from pydantic import Field
 from torch import Tensor, nn
 
-from fullrank.core.bounds import MOST_PARTS
+from fullrank.core.bounds import DropoutRate, Parts
 from fullrank.core.errors import UserError
 from fullrank.core.log import logger
 from fullrank.core.progress import Progress
@@ -62,11 +61,11 @@ class UniSRec(ItemsSpec):
     """A second x of each item for `sequence_contrast` with words dropped, such as {kind: text, word_drop: 0.2}."""
     transductive: bool = False
     """Add a vector of the item's own, for a catalogue that stays."""
-    experts: int = Field(8, ge=1, le=MOST_PARTS)
+    experts: Parts = 8
     """Experts."""
     noise: bool = True
     """Noise on the gate in training."""
-    dropout: float = Field(0.2, ge=0, lt=1)
+    dropout: DropoutRate = 0.2
     """Dropout on x."""
 
     def add_columns(self, catalog: Catalog) -> Catalog:

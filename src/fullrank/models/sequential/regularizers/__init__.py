@@ -10,14 +10,15 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Literal
 
+import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from fullrank.core.errors import UserError
 from fullrank.core.spec import Spec
-from fullrank.data.batch import Captures
+from fullrank.data.batch import Batch, Captures
 from fullrank.data.events.catalog import Catalog
-from fullrank.models.contracts import Model, Queries, States, Step
+from fullrank.models.contracts import Model, Queries, ReasoningStates, States, Step
 from fullrank.models.sequential.requirements import Requirement
 
 
@@ -132,3 +133,24 @@ def user_vectors(step: Step) -> Float[Tensor, "B D"]:
     vectors = q.vectors.float()  # a sum of many in bf16 would drop the small ones
     summed = vectors.new_zeros(len(step.batch.items), vectors.shape[1]).index_add(0, q.rows, vectors)
     return summed / step.model.max_length
+
+
+REASONER = Requirement(
+    lambda model: model.reasoner is not None,
+    "the penalty {part} reads the steps of a reasoner, and this model has none: set model.reasoner=plr (or rearec, "
+    "lares), or drop the penalty",
+    code="no-reasoner",
+)
+
+
+def flat_states(found: ReasoningStates, *, start: bool) -> Float[Tensor, "B n D"]:
+    """All states of each row: n = S P, and h_0 before them on request."""
+    steps = found.steps.flatten(1, 2)
+    return torch.cat([found.start[:, None], steps], 1) if start else steps
+
+
+def states_by_view(found: ReasoningStates, batch: Batch) -> tuple[Float[Tensor, "n B D"], Float[Tensor, "n B D"]]:
+    """The states of the first and of the second view, by step and stream."""
+    first, second = flat_states(found, start=False).float().chunk(2)
+    assert batch.views == 2 and len(first) == len(second)
+    return first.transpose(0, 1), second.transpose(0, 1)

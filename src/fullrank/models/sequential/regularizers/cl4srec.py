@@ -27,7 +27,7 @@ from jaxtyping import Float, Int
 from pydantic import Field
 from torch import Tensor
 
-from fullrank.core.bounds import MOST_FACTOR
+from fullrank.core.bounds import MOST_FACTOR, DropoutRate, PositiveFactor, Share
 from fullrank.core.constraints import some_of
 from fullrank.core.random import uniform_draws
 from fullrank.data.batch import Batch
@@ -46,13 +46,13 @@ class CL4SRec(PenaltySpec):
     """Contrast of cropped, masked and reordered histories."""
 
     kind: Literal["cl4srec"] = "cl4srec"
-    weight: float = Field(0.1, gt=0, le=MOST_FACTOR)
+    weight: PositiveFactor = 0.1
     """lambda: factor of the term."""
-    crop: Annotated[float, some_of("mask", "reorder", code="share-out-of-range")] = Field(0.6, ge=0, lt=1)
+    crop: Annotated[DropoutRate, some_of("mask", "reorder", code="share-out-of-range")] = 0.6
     """eta: share of the events that a crop keeps; 0 leaves the operator out."""
-    mask: float = Field(0.3, ge=0, le=1)
+    mask: Share = 0.3
     """gamma: share of the events that are masked; 0 leaves the operator out."""
-    reorder: float = Field(0.6, ge=0, le=1)
+    reorder: Share = 0.6
     """beta: share of the events that are shuffled; 0 leaves the operator out."""
     temperature: float = Field(1.0, ge=0.03, le=MOST_FACTOR)
     """Divides the scores."""

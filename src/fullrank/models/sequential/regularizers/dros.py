@@ -19,7 +19,7 @@ from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor
 
-from fullrank.core.bounds import LEAST_TEMPERATURE, MOST_FACTOR
+from fullrank.core.bounds import PositiveFactor, Temperature
 from fullrank.core.errors import UserError
 from fullrank.models.contracts import Queries, Record, Step
 from fullrank.models.sequential.regularizers import Penalty, PenaltySpec
@@ -30,9 +30,9 @@ class DROS(PenaltySpec):
     """Distributionally robust penalty on the scores of targets and sampled negatives."""
 
     kind: Literal["dros"] = "dros"
-    weight: float = Field(0.1, gt=0, le=MOST_FACTOR)
+    weight: PositiveFactor = 0.1
     """Factor of the term (alpha of the paper)."""
-    temperature: float = Field(0.5, ge=LEAST_TEMPERATURE, le=MOST_FACTOR)
+    temperature: Temperature = 0.5
     """beta_0 of the paper: towards 0 the worst error alone counts, large values give the mean error."""
     power: float = Field(0.05, ge=0, le=100)
     """Exponent on the items' training shares; 0 weighs all items alike."""

@@ -19,12 +19,11 @@ from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor
 
-from fullrank.core.bounds import LEAST_TEMPERATURE, MOST_FACTOR, MOST_LIST
+from fullrank.core.bounds import MOST_FACTOR, MOST_LIST, PositiveFactor, Temperature
 from fullrank.core.random import uniform_draws
 from fullrank.models.contracts import Step
 from fullrank.models.sequential.items import unit
-from fullrank.models.sequential.regularizers import Penalty, PenaltySpec
-from fullrank.models.sequential.regularizers._reasoning import REASONER, flat_states
+from fullrank.models.sequential.regularizers import REASONER, Penalty, PenaltySpec, flat_states
 from fullrank.ops.pairwise_kl import pairwise_kl
 
 PLACE = 7_340_033
@@ -35,7 +34,7 @@ class KLDiversity(PenaltySpec):
     """Divergence between the predictions of a reasoner's states."""
 
     kind: Literal["kl_diversity"] = "kl_diversity"
-    weight: float = Field(0.1, gt=0, le=MOST_FACTOR)
+    weight: PositiveFactor = 0.1
     """Factor of the term (lambda)."""
     sign: Literal[-1, 1] = -1
     """-1 drives states apart, +1 together (PLR's Eq. 11 taken literally)."""
@@ -47,7 +46,7 @@ class KLDiversity(PenaltySpec):
     """Largest mean divergence of a row that counts, in nats."""
     items: int | None = Field(1024, ge=2, le=MOST_LIST)
     """Items that predictions are compared on, drawn uniformly without replacement; null compares on all of them."""
-    temperature: float | None = Field(None, ge=LEAST_TEMPERATURE, le=MOST_FACTOR)
+    temperature: Temperature | None = None
     """Divides the scores; null is the temperature of the model's scoring."""
 
     def build(self) -> KLDiversityPenalty:

@@ -14,10 +14,9 @@ from typing import Literal
 
 import torch
 from jaxtyping import Float
-from pydantic import Field
 from torch import Tensor
 
-from fullrank.core.bounds import MOST_FACTOR
+from fullrank.core.bounds import Factor, PositiveFactor
 from fullrank.models.contracts import Step
 from fullrank.models.sequential.regularizers import ITEM_VECTORS, Penalty, PenaltySpec, user_vectors
 
@@ -26,11 +25,11 @@ class LogDet(PenaltySpec):
     """Log-determinant penalty on the item vectors, and on the users'."""
 
     kind: Literal["logdet"] = "logdet"
-    weight: float = Field(1e-3, gt=0, le=MOST_FACTOR)
+    weight: PositiveFactor = 1e-3
     """Factor of the items' term."""
-    user_weight: float = Field(0.0, ge=0, le=MOST_FACTOR)
+    user_weight: Factor = 0.0
     """Factor of the users' term; 0 leaves it out."""
-    ridge: float = Field(1e-6, gt=0, le=MOST_FACTOR)
+    ridge: PositiveFactor = 1e-6
     """Added to the diagonal."""
 
     def build(self) -> LogDetPenalty:

@@ -21,7 +21,7 @@ from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor
 
-from fullrank.core.bounds import MOST_FACTOR
+from fullrank.core.bounds import MOST_FACTOR, PositiveFactor
 from fullrank.models.contracts import Step, last
 from fullrank.models.sequential.items import unit
 from fullrank.models.sequential.regularizers import Penalty, PenaltySpec
@@ -32,7 +32,7 @@ class MutualInformation(PenaltySpec):
     """In-batch contrast of histories and their targets."""
 
     kind: Literal["mutual_information"] = "mutual_information"
-    weight: float = Field(0.01, gt=0, le=MOST_FACTOR)
+    weight: PositiveFactor = 0.01
     """Factor of the term (beta)."""
     temperature: float = Field(0.03, ge=0.03, le=MOST_FACTOR)
     """Divides the cosines."""

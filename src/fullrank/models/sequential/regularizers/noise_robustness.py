@@ -19,10 +19,10 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 from jaxtyping import Float, Int
-from pydantic import Field, model_validator
+from pydantic import model_validator
 from torch import Tensor, nn
 
-from fullrank.core.bounds import MOST_FACTOR
+from fullrank.core.bounds import Factor, PositiveFactor, Share
 from fullrank.core.constraints import only_with
 from fullrank.core.errors import UserError
 from fullrank.core.spec import later
@@ -40,13 +40,13 @@ class NoiseRobustness(PenaltySpec):
     """Triplet loss between clean and noisy histories."""
 
     kind: Literal["noise_robustness"] = "noise_robustness"
-    weight: float = Field(1.0, gt=0, le=MOST_FACTOR)
+    weight: PositiveFactor = 1.0
     """Factor of the term (alpha)."""
-    margin: float = Field(0.2, ge=0, le=MOST_FACTOR)
+    margin: Factor = 0.2
     """By how much the noisy history must be nearer than another's, in cosine distance."""
-    mask: float = Field(0.1, ge=0, le=1)
+    mask: Share = 0.1
     """Chance that a digit (of items without codes: an item) is masked."""
-    substitute: float = Field(0.1, ge=0, le=1)
+    substitute: Share = 0.1
     """Chance that it is replaced by another."""
     pad: Annotated[Literal["zero", "learned"], only_with("mask")] = later("zero")
     """What stands for a masked digit: zeros, or one learned vector."""

@@ -22,11 +22,10 @@ from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor
 
-from fullrank.core.bounds import LEAST_TEMPERATURE, MOST_COUNT, MOST_FACTOR
+from fullrank.core.bounds import MOST_COUNT, Factor, PositiveFactor, Temperature
 from fullrank.core.constraints import only_with, some_of
 from fullrank.models.contracts import Queries, States, Step
-from fullrank.models.sequential.regularizers import Needs, Penalty, PenaltySpec
-from fullrank.models.sequential.regularizers._reasoning import REASONER, states_by_view
+from fullrank.models.sequential.regularizers import REASONER, Needs, Penalty, PenaltySpec, states_by_view
 from fullrank.models.sequential.requirements import Requirement
 from fullrank.ops.in_batch_contrast import in_batch_contrast
 
@@ -35,18 +34,16 @@ class Progressive(PenaltySpec):
     """Losses of single steps, and contrast against noise."""
 
     kind: Literal["progressive"] = "progressive"
-    step_weight: Annotated[float, some_of("contrast_weight")] = Field(1.0, ge=0, le=MOST_FACTOR)
+    step_weight: Annotated[Factor, some_of("contrast_weight")] = 1.0
     """Factor of the mean of the steps' losses."""
-    sharpening: Annotated[float, only_with("step_weight")] = Field(5.0, gt=0, le=MOST_FACTOR)
+    sharpening: Annotated[PositiveFactor, only_with("step_weight")] = 5.0
     """alpha: how many times flatter each earlier step's distribution is."""
-    contrast_weight: float = Field(1.0, ge=0, le=MOST_FACTOR)
+    contrast_weight: Factor = 1.0
     """Factor of the contrast."""
-    noise: Annotated[float, only_with("contrast_weight")] = Field(0.01, gt=0, le=MOST_FACTOR)
+    noise: Annotated[PositiveFactor, only_with("contrast_weight")] = 0.01
     """gamma: standard deviation of the noise."""
     # before it followed the scoring, runs wrote its default of then, 1
-    temperature: Annotated[float | None, only_with("contrast_weight", unread=(1.0,))] = Field(
-        None, ge=LEAST_TEMPERATURE, le=MOST_FACTOR
-    )
+    temperature: Annotated[Temperature | None, only_with("contrast_weight", unread=(1.0,))] = None
     """Divides the contrast's inner products; null is the temperature of the model's scoring."""
     after_steps: Annotated[int, only_with("contrast_weight")] = Field(0, ge=0, le=MOST_COUNT)
     """Optimizer steps without contrast at the beginning."""

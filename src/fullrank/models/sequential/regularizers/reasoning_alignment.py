@@ -23,14 +23,13 @@ from jaxtyping import Float, Int
 from pydantic import Field
 from torch import Tensor
 
-from fullrank.core.bounds import MOST_FACTOR
+from fullrank.core.bounds import MOST_FACTOR, Factor
 from fullrank.core.constraints import some_of
 from fullrank.core.random import uniform_draws
 from fullrank.data.batch import Batch
 from fullrank.models.contracts import Step
 from fullrank.models.sequential.items import unit
-from fullrank.models.sequential.regularizers import Needs, Penalty, PenaltySpec
-from fullrank.models.sequential.regularizers._reasoning import REASONER
+from fullrank.models.sequential.regularizers import REASONER, Needs, Penalty, PenaltySpec
 from fullrank.ops.in_batch_contrast import in_batch_contrast
 
 PLACE = 13_631_489
@@ -41,9 +40,9 @@ class ReasoningAlignment(PenaltySpec):
     """Contrast of trajectories with the same target, and of the steps of each."""
 
     kind: Literal["reasoning_alignment"] = "reasoning_alignment"
-    trajectory_weight: Annotated[float, some_of("step_weight")] = Field(0.1, ge=0, le=MOST_FACTOR)
+    trajectory_weight: Annotated[Factor, some_of("step_weight")] = 0.1
     """Factor of the contrast of trajectories (alpha); 0 leaves it out."""
-    step_weight: float = Field(0.1, ge=0, le=MOST_FACTOR)
+    step_weight: Factor = 0.1
     """Factor of the contrast of steps (gamma); 0 leaves it out."""
     temperature: float = Field(0.07, ge=0.03, le=MOST_FACTOR)
     """Divides the cosines."""

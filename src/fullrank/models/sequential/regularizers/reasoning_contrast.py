@@ -17,11 +17,10 @@ from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor
 
-from fullrank.core.bounds import MOST_FACTOR
+from fullrank.core.bounds import MOST_FACTOR, PositiveFactor
 from fullrank.models.contracts import Step
 from fullrank.models.sequential.items import unit
-from fullrank.models.sequential.regularizers import Needs, Penalty, PenaltySpec
-from fullrank.models.sequential.regularizers._reasoning import REASONER, states_by_view
+from fullrank.models.sequential.regularizers import REASONER, Needs, Penalty, PenaltySpec, states_by_view
 from fullrank.ops.in_batch_contrast import in_batch_contrast
 
 
@@ -29,7 +28,7 @@ class ReasoningContrast(PenaltySpec):
     """Two dropout views of a reasoner's states."""
 
     kind: Literal["reasoning_contrast"] = "reasoning_contrast"
-    weight: float = Field(1.0, gt=0, le=MOST_FACTOR)
+    weight: PositiveFactor = 1.0
     """Factor of the term."""
     temperature: float = Field(1.0, ge=0.03, le=MOST_FACTOR)
     """Divides the cosines."""

@@ -16,10 +16,9 @@ from typing import Literal
 
 import torch
 from jaxtyping import Float
-from pydantic import Field
 from torch import Tensor
 
-from fullrank.core.bounds import MOST_FACTOR
+from fullrank.core.bounds import PositiveFactor
 from fullrank.models.contracts import Step
 from fullrank.models.sequential.regularizers import ITEM_VECTORS, Penalty, PenaltySpec, user_vectors
 
@@ -30,7 +29,7 @@ class ReSN(PenaltySpec):
     """Spectral-norm penalty on the score matrix."""
 
     kind: Literal["resn"] = "resn"
-    weight: float = Field(1e-4, gt=0, le=MOST_FACTOR)
+    weight: PositiveFactor = 1e-4
     """Factor of the term."""
 
     def build(self) -> ReSNPenalty:

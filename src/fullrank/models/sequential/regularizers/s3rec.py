@@ -28,10 +28,10 @@ from typing import Annotated, Any, Literal
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
-from pydantic import Field, model_validator
+from pydantic import model_validator
 from torch import Tensor, nn
 
-from fullrank.core.bounds import MOST_FACTOR
+from fullrank.core.bounds import Factor
 from fullrank.core.constraints import some_of
 from fullrank.core.errors import UserError
 from fullrank.core.random import uniform_draws
@@ -52,11 +52,11 @@ class S3Rec(PenaltySpec):
     kind: Literal["s3rec"] = "s3rec"
     attributes: tuple[str, ...] = ("attributes",)
     """Columns of the item table whose values are predicted: single values or lists."""
-    associated: Annotated[float, some_of("masked", "segment")] = Field(0.2, ge=0, le=MOST_FACTOR)
+    associated: Annotated[Factor, some_of("masked", "segment")] = 0.2
     """Factor of AAP; 0 leaves it out."""
-    masked: float = Field(1.0, ge=0, le=MOST_FACTOR)
+    masked: Factor = 1.0
     """Factor of MAP; 0 leaves it out."""
-    segment: float = Field(0.5, ge=0, le=MOST_FACTOR)
+    segment: Factor = 0.5
     """Factor of SP; 0 leaves it out."""
 
     @model_validator(mode="after")

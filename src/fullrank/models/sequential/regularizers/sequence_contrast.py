@@ -20,7 +20,7 @@ from jaxtyping import Bool, Float, Int
 from pydantic import Field
 from torch import Tensor
 
-from fullrank.core.bounds import MOST_FACTOR
+from fullrank.core.bounds import MOST_FACTOR, PositiveFactor, PositiveShare, Share
 from fullrank.core.random import uniform_draws
 from fullrank.data.batch import Batch
 from fullrank.models.contracts import States, Step, last
@@ -37,11 +37,11 @@ class SequenceContrast(PenaltySpec):
     """In-batch contrast of histories and their augmented copies."""
 
     kind: Literal["sequence_contrast"] = "sequence_contrast"
-    weight: float = Field(1e-3, gt=0, le=MOST_FACTOR)
+    weight: PositiveFactor = 1e-3
     """Factor of the term (lambda)."""
-    drop: float = Field(0.2, gt=0, le=1)
+    drop: PositiveShare = 0.2
     """Chance that an item is dropped, or read without some of its words."""
-    words: float = Field(0.0, ge=0, le=1)
+    words: Share = 0.0
     """Share of the steps that drop words in place of items; UniSRec has 0.1."""
     temperature: float = Field(0.07, ge=0.03, le=MOST_FACTOR)
     """Divides the cosines."""

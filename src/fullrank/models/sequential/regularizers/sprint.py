@@ -39,7 +39,7 @@ from jaxtyping import Float
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from fullrank.core.bounds import LEAST_TEMPERATURE, MOST_COUNT, MOST_FACTOR
+from fullrank.core.bounds import MOST_COUNT, Factor, Temperature
 from fullrank.core.constraints import needs, only_with, some_of
 from fullrank.core.errors import UserError, no_effect
 from fullrank.core.spec import later
@@ -55,22 +55,20 @@ class Sprint(PenaltySpec):
     """Spectral penalties on attention, feed-forward and item table."""
 
     kind: Literal["sprint"] = "sprint"
-    attention: Annotated[float, some_of("feed_forward", "embedding")] = Field(5.0, ge=0, le=MOST_FACTOR)
+    attention: Annotated[Factor, some_of("feed_forward", "embedding")] = 5.0
     """Factor of the attention term; the paper searches 2.5, 5, 7.5, 10 (ML-20M: .05 to .5)."""
-    feed_forward: float = Field(1e-3, ge=0, le=MOST_FACTOR)
+    feed_forward: Factor = 1e-3
     """Factor of the feed-forward term; the paper searches 0.1, 0.01, 0.001, 0.0001."""
-    embedding: float | None = Field(None, ge=0, le=MOST_FACTOR)
+    embedding: Factor | None = None
     """Factor of the embedding term; null is that of the feed-forward."""
-    temperature: Annotated[float, only_with("attention")] = Field(1.0, ge=LEAST_TEMPERATURE, le=MOST_FACTOR)
+    temperature: Annotated[Temperature, only_with("attention")] = 1.0
     """t: the larger, the nearer is n_h to the largest column sum."""
     outer: Literal["log1p", "log", "hinge"] = "log1p"
     """Function of every factor: log1p for blocks with a residual (A.57, the authors' code), log as Eq. 4.5 prints it
     (without a lower bound), or hinge, max(0, log(factor / bound)) (ours)."""
-    bound: Annotated[float, only_with("outer", "hinge")] = later(1.0, ge=LEAST_TEMPERATURE, le=MOST_FACTOR)
+    bound: Annotated[Temperature, only_with("outer", "hinge")] = later(1.0)
     """Of `outer=hinge`: a layer's factor is not penalised below it."""
-    table_bound: Annotated[float | None, only_with("outer", "hinge")] = later(
-        None, ge=LEAST_TEMPERATURE, le=MOST_FACTOR
-    )
+    table_bound: Annotated[Temperature | None, only_with("outer", "hinge")] = later(None)
     """Of `outer=hinge`: the same for sigma(E), which is of another size; null is `bound`."""
     layer_reduction: Literal["mean", "sum"] = "mean"
     """Over layers: the authors' code has the mean, Eq. 4.5 the sum."""

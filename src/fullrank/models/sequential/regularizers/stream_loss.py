@@ -16,13 +16,11 @@ from typing import Literal
 
 import torch
 from jaxtyping import Float
-from pydantic import Field
 from torch import Tensor
 
-from fullrank.core.bounds import MOST_FACTOR
+from fullrank.core.bounds import Factor
 from fullrank.models.contracts import Queries, States, Step
-from fullrank.models.sequential.regularizers import Penalty, PenaltySpec
-from fullrank.models.sequential.regularizers._reasoning import REASONER
+from fullrank.models.sequential.regularizers import REASONER, Penalty, PenaltySpec
 from fullrank.models.sequential.requirements import Requirement
 
 
@@ -30,7 +28,7 @@ class StreamLoss(PenaltySpec):
     """The loss of each stream alone."""
 
     kind: Literal["stream_loss"] = "stream_loss"
-    weight: float = Field(1.0, ge=0, le=MOST_FACTOR)
+    weight: Factor = 1.0
     """Factor of the mean of the streams' losses; 0 leaves the term out."""
 
     def build(self) -> StreamLossPenalty:

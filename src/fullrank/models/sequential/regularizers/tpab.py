@@ -15,10 +15,9 @@ from typing import Literal
 
 import torch
 from jaxtyping import Float
-from pydantic import Field
 from torch import Tensor
 
-from fullrank.core.bounds import MOST_FACTOR
+from fullrank.core.bounds import PositiveFactor
 from fullrank.models.contracts import Queries, States, Step
 from fullrank.models.sequential.items import ItemIndex
 from fullrank.models.sequential.regularizers import Penalty, PenaltySpec
@@ -29,7 +28,7 @@ class TPABBootstrap(PenaltySpec):
     """The loss under exchanged popularity, for items of the kind tpab."""
 
     kind: Literal["tpab"] = "tpab"
-    weight: float = Field(1.0, gt=0, le=MOST_FACTOR)
+    weight: PositiveFactor = 1.0
     """Factor of the term (lambda)."""
 
     def build(self) -> TPABBootstrapPenalty:

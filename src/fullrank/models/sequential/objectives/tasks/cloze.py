@@ -16,6 +16,7 @@ from jaxtyping import Bool, Float, Int
 from pydantic import Field
 from torch import Tensor
 
+from fullrank.core.bounds import Share
 from fullrank.core.random import uniform_draws
 from fullrank.data.batch import Batch
 from fullrank.models.contracts import ItemVectors, Queries, States, last
@@ -30,7 +31,7 @@ class Cloze(TaskSpec):
     kind: Literal["cloze"] = "cloze"
     share: float = Field(0.2, gt=0, lt=1)
     """Chance that a position is covered; a row without any covers its last."""
-    last: float = Field(0.1, ge=0, le=1)
+    last: Share = 0.1
     """Share of rows that cover their last position alone, as inference does."""
 
     def build(self, dim: int, max_length: int, items: Items | None = None) -> ClozeTask:

@@ -11,10 +11,9 @@ from typing import Literal
 import numpy as np
 import torch
 from jaxtyping import Float
-from pydantic import Field
 from torch import Tensor
 
-from fullrank.core.bounds import MOST_LENGTH
+from fullrank.core.bounds import Length
 from fullrank.data.batch import Batch
 from fullrank.models.contracts import ItemVectors, Queries, States, last
 from fullrank.models.sequential.items import Items
@@ -25,7 +24,7 @@ class LastItem(TaskSpec):
     """Prediction of each prefix's next item."""
 
     kind: Literal["last_item"] = "last_item"
-    per_user: int | None = Field(4, ge=1, le=MOST_LENGTH)
+    per_user: Length | None = 4
     """Prefixes per user and epoch, drawn without replacement; null takes all of them."""
 
     def build(self, dim: int, max_length: int, items: Items | None = None) -> LastItemTask:

@@ -21,10 +21,9 @@ from typing import Literal
 import numpy as np
 import torch.nn.functional as F
 from jaxtyping import Float
-from pydantic import Field
 from torch import Tensor
 
-from fullrank.core.bounds import MOST_FACTOR
+from fullrank.core.bounds import PositiveFactor, Share
 from fullrank.data.batch import Batch
 from fullrank.models.contracts import ItemVectors, Queries, States, last
 from fullrank.models.sequential.items import Items, unit
@@ -36,9 +35,9 @@ class MojitoNextItem(TaskSpec):
     """Next-item prediction by short-term and long-term parts."""
 
     kind: Literal["mojito"] = "mojito"
-    weight: float = Field(0.1, gt=0, le=MOST_FACTOR)
+    weight: PositiveFactor = 0.1
     """Factor of the long-term part, in the loss and in the scores (lambda)."""
-    blend: float = Field(0.5, ge=0, le=1)
+    blend: Share = 0.5
     """Share of the long-term part that the history has in it (b); 0 is the last item alone."""
     window: Literal["last", "random"] = "last"
     """Which stretch of a history longer than max_length an epoch reads."""

@@ -7,10 +7,9 @@ from typing import Literal
 
 import numpy as np
 from jaxtyping import Float
-from pydantic import Field
 from torch import Tensor, nn
 
-from fullrank.core.bounds import MOST_PARTS
+from fullrank.core.bounds import Parts
 from fullrank.data.batch import Batch
 from fullrank.models.contracts import ItemVectors, Queries, States, last
 from fullrank.models.initial import start_small
@@ -22,7 +21,7 @@ class NextItem(TaskSpec):
     """Next-item prediction at all positions."""
 
     kind: Literal["next_item"] = "next_item"
-    horizons: int = Field(1, ge=1, le=MOST_PARTS)
+    horizons: Parts = 1
     """How many items ahead each position predicts; one head and one named loss for each."""
     window: Literal["last", "random"] = "last"
     """Which stretch of a history longer than max_length an epoch reads."""
