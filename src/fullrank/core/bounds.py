@@ -44,6 +44,8 @@ MOST_ENTRIES = 1000
 SeedNumber = Annotated[int, Field(ge=0, le=MOST_SEED)]
 Parts = Annotated[int, Field(ge=1, le=MOST_PARTS)]
 Width = Annotated[int, Field(ge=1, le=MOST_WIDTH)]
+Widths = Annotated[tuple[Width, ...], Field(max_length=MOST_PARTS)]
+Names = Annotated[tuple[str, ...], Field(max_length=MOST_ENTRIES)]
 Length = Annotated[int, Field(ge=1, le=MOST_LENGTH)]
 ListLength = Annotated[int, Field(ge=1, le=MOST_LIST)]
 Count = Annotated[int, Field(ge=1, le=MOST_COUNT)]

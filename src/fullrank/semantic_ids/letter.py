@@ -21,13 +21,12 @@ from typing import Literal
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int64
-from pydantic import Field
 from torch import Tensor
 
 from fullrank.core.bounds import Factor, Temperature
 from fullrank.core.errors import UserError
 from fullrank.core.progress import Progress
-from fullrank.semantic_ids import AlignedCodesSpec
+from fullrank.semantic_ids import AlignedCodesSpec, BookSize, Levels
 from fullrank.semantic_ids.autoencoder import Autoencoder
 from fullrank.semantic_ids.kmeans import kmeans, sample_places
 from fullrank.semantic_ids.rqvae import AutoencoderSpec, LearningStep, Term, learn
@@ -41,7 +40,7 @@ class Letter(AutoencoderSpec, AlignedCodesSpec):
     """Residual-quantised autoencoder with collaborative alignment and diverse codes."""
 
     kind: Literal["letter"] = "letter"
-    levels: int = Field(4, ge=1, le=256)
+    levels: Levels = 4
     """K, codes of an item."""
     weight_decay: Factor = 1e-4
     """Decay of weights, biases and codewords."""
@@ -49,7 +48,7 @@ class Letter(AutoencoderSpec, AlignedCodesSpec):
     """Weight of the alignment with collaborative vectors; 0 needs none."""
     diversity: Factor = 1e-4
     """Weight of the diversity of codes."""
-    clusters: int = Field(10, ge=1, le=65536)
+    clusters: BookSize = 10
     """Clusters of a level's codewords."""
     temperature: Temperature = 1.0
     """Divides the products of codewords in the diversity loss."""

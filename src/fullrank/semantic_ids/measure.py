@@ -107,7 +107,8 @@ def neighbour_recall(
 
 def check_limits(report: dict[str, Any], limits: Limits) -> None:
     """Raises `UserError` with advice where a figure is beyond its limit."""
-    worst = min((level for level in report["levels"] if level["learned"]), key=lambda level: level["use"])
+    learned = [level for level in report["levels"] if level["learned"]]
+    worst = min(learned, key=lambda level: level["use"])
     if worst["use"] < limits.use:
         raise UserError(
             f"level {worst['level']} uses {worst['use']:.1%} of its {worst['size']:,} codes (perplexity "
@@ -115,9 +116,7 @@ def check_limits(report: dict[str, Any], limits: Limits) -> None:
             "learner.size or whiten=true, or allow it with limits.use=0",
             code="codebook-collapsed",
         )
-    least = min(
-        (level for level in report["levels"] if level["learned"]), key=lambda one: one["perplexity"] / one["size"]
-    )
+    least = min(learned, key=lambda level: level["perplexity"] / level["size"])
     if least["perplexity"] < limits.perplexity * least["size"]:
         raise UserError(
             f"level {least['level']} has the perplexity {least['perplexity']:.1f} of {least['size']:,} codes, the "

@@ -27,7 +27,7 @@ from fullrank.core.bounds import MOST_ROUNDS, Count
 from fullrank.core.checks import divided
 from fullrank.core.errors import UserError, package
 from fullrank.core.progress import Progress
-from fullrank.semantic_ids import CodesSpec
+from fullrank.semantic_ids import BookSize, CodesSpec, Levels
 from fullrank.semantic_ids.kmeans import assign, kmeans, lloyd, require_vectors, sample_rows
 from fullrank.semantic_ids.quantisers import Product
 
@@ -40,9 +40,9 @@ class Opq(CodesSpec):
     """Optimised product quantisation."""
 
     kind: Literal["opq"] = "opq"
-    levels: int = Field(16, ge=1, le=256)
+    levels: Levels = 16
     """K, codes of an item; the width of the vectors must divide by it."""
-    size: int = Field(256, ge=1, le=65536)
+    size: BookSize = 256
     """Codes of a level; not more than there are vectors to learn from."""
     rounds: int = Field(20, ge=0, le=MOST_ROUNDS)
     """Improvements of the rotation; 0 keeps the principal components."""

@@ -28,11 +28,11 @@ from jaxtyping import Bool, Float, Int64
 from pydantic import Field
 from torch import Tensor
 
-from fullrank.core.bounds import MOST_EPOCHS, MOST_PARTS, Count, Factor, PositiveShare, Share, Width
+from fullrank.core.bounds import MOST_EPOCHS, Count, Factor, PositiveShare, Share, Width, Widths
 from fullrank.core.errors import UserError
 from fullrank.core.memory import require_memory
 from fullrank.core.progress import Progress
-from fullrank.semantic_ids import CodesSpec
+from fullrank.semantic_ids import BookSize, CodesSpec, Levels
 from fullrank.semantic_ids.autoencoder import (
     Autoencoder,
     Layers,
@@ -150,11 +150,11 @@ def settle(z: Float[Tensor, "n d"], books: Float[Tensor, "K C d"]) -> int:
 class AutoencoderSpec(CodesSpec):
     """Settings of learners with an encoder, residual codebooks and a decoder."""
 
-    levels: int = Field(3, ge=1, le=256)
+    levels: Levels = 3
     """K, codes of an item."""
-    size: int = Field(256, ge=1, le=65536)
+    size: BookSize = 256
     """Codes of a level; not more than there are vectors to learn from."""
-    hidden: tuple[Width, ...] = Field((512, 256, 128), max_length=MOST_PARTS)
+    hidden: Widths = (512, 256, 128)
     """Widths of the encoder's hidden layers; the decoder has them the other way round."""
     width: Width = 32
     """Width of the codewords."""

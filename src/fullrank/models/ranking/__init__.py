@@ -21,12 +21,11 @@ from torch import Tensor, nn
 from fullrank.core.errors import UserError
 from fullrank.core.spec import Spec
 from fullrank.data.impressions.fields import FieldInfo
+from fullrank.models.contracts import Flops
 from fullrank.ops.flop_count import by_part, forward_flops
 
 EVERY = frozenset({"*"})
 """Captures every layer's output."""
-Flops = dict[str, int | None]
-"""FLOPs of one impression's forward pass by component, in the order of computing; None for one that does not say."""
 
 
 class LayerOutputs(dict[str, Tensor]):

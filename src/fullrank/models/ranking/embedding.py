@@ -31,7 +31,8 @@ from fullrank.core.errors import UserError, no_such
 from fullrank.core.spec import Spec
 from fullrank.data.batch import Impressions
 from fullrank.data.impressions.fields import FieldInfo
-from fullrank.models.ranking import FieldTokens, Flops
+from fullrank.models.contracts import Flops
+from fullrank.models.ranking import FieldTokens
 from fullrank.models.ranking.fused import Found, FusedTable, in_order, inside_of
 from fullrank.models.ranking.sequences import SequenceSpec
 from fullrank.models.ranking.sequences.pooled import Pooled

@@ -21,7 +21,8 @@ from fullrank.core.registry import Room
 from fullrank.core.spec import Spec, later
 from fullrank.data.batch import Impressions
 from fullrank.data.impressions.fields import FieldInfo
-from fullrank.models.ranking import Flops, Ranker, RankerOutput, RankerSpec
+from fullrank.models.contracts import Flops
+from fullrank.models.ranking import Ranker, RankerOutput, RankerSpec
 from fullrank.models.ranking.calibration import CalibrationCurve
 from fullrank.models.ranking.dcnv2 import DCNv2
 from fullrank.models.ranking.embedding import Embedding

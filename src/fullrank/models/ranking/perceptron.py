@@ -7,10 +7,9 @@ from typing import Annotated, Literal
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
-from pydantic import Field
 from torch import Tensor, nn
 
-from fullrank.core.bounds import MOST_PARTS, DropoutRate, Width
+from fullrank.core.bounds import DropoutRate, Widths
 from fullrank.core.constraints import only_with
 from fullrank.core.spec import Spec, later
 from fullrank.ops.dropout import Dropout
@@ -20,7 +19,7 @@ from fullrank.ops.norm_relu_dropout import norm_relu_dropout
 class Deep(Spec):
     """Hidden layers: Linear, batch norm if asked for, activation, dropout."""
 
-    hidden: tuple[Width, ...] = Field((400, 400, 400), max_length=MOST_PARTS)
+    hidden: Widths = (400, 400, 400)
     """Widths of the hidden layers; empty leaves the perceptron out."""
     dropout: Annotated[DropoutRate, only_with("hidden")] = 0.0
     """Share of hidden units dropped in training."""

@@ -4,11 +4,11 @@
 nothing is downloaded. Other names are looked up as sentence-transformers does: its cache, then the hub, which is asked
 once whether it answers; where it does not, the cache alone decides, since each file would be asked for again and again.
 
-Vectors of texts are made once: kept by a hash of each text in a folder for each model and its options. A part is a file
-of some texts' hashes and vectors, written whole and named by the hash of its content; one that is damaged is passed over
-and its texts are made again. So a run that was cut off goes on where it was, new items cost their own texts alone, and
-stores share what they have in common. The longest texts come first: batches are of like length, and a machine that is
-too small says so at the start. The device is no option: it rounds by the order of 1e-6.
+Vectors of texts are made once: kept by a hash of each text in a folder for each model and its options. A part is a
+file of some texts' hashes and vectors, written whole and named by the hash of its content; one that is damaged is
+passed over and its texts are made again. So a run that was cut off goes on where it was, new items cost their own texts
+alone, and stores share what they have in common. The longest texts come first: batches are of like length, and a
+machine that is too small says so at the start. The device is no option: it rounds by the order of 1e-6.
 """
 
 from __future__ import annotations

@@ -10,7 +10,6 @@ training and one for sparse inference; and all experts are computed, so a zero g
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
 from typing import Literal
 
@@ -22,7 +21,7 @@ from torch import Tensor, nn
 
 from fullrank.core.bounds import MOST_PARTS, DropoutRate, Factor
 from fullrank.core.spec import later
-from fullrank.models.ranking.feed_forwards import FeedForward, FeedForwardSpec
+from fullrank.models.ranking.feed_forwards import FeedForward, FeedForwardSpec, TokensAndTerms
 from fullrank.models.ranking.feed_forwards.gelu import perceptron
 from fullrank.ops.per_token import How, affine, biases, per_token, stack_of
 
@@ -57,7 +56,7 @@ class ExpertsFeedForward(FeedForward):
         self.norm = nn.LayerNorm(width)
         self.dropout = spec.dropout
 
-    def forward(self, x: Float[Tensor, "B T D"]) -> tuple[Float[Tensor, "B T D"], Mapping[str, Tensor]]:
+    def forward(self, x: Float[Tensor, "B T D"]) -> TokensAndTerms:
         gates = F.relu(per_token(affine, x, [self.router, self.router_bias], self.how))
         network = partial(perceptron, p=self.dropout if self.training else 0.0)
         out = x

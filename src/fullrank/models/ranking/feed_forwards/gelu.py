@@ -8,7 +8,6 @@ takes two hidden layers of 200 or 400 (`hidden: [200, 200]`) and adds the skip w
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
 from typing import Annotated, Literal
 
@@ -18,10 +17,10 @@ from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor, nn
 
-from fullrank.core.bounds import MOST_PARTS, DropoutRate, Width
+from fullrank.core.bounds import MOST_PARTS, DropoutRate, Widths
 from fullrank.core.constraints import only_with
 from fullrank.core.spec import later
-from fullrank.models.ranking.feed_forwards import FeedForward, FeedForwardSpec
+from fullrank.models.ranking.feed_forwards import FeedForward, FeedForwardSpec, TokensAndTerms
 from fullrank.ops.dropout import dropout
 from fullrank.ops.per_token import How, affine, biases, per_token, stack_of
 
@@ -32,7 +31,7 @@ class Gelu(FeedForwardSpec):
     kind: Literal["gelu"] = "gelu"
     expansion: Annotated[float | None, only_with("hidden", ())] = Field(None, gt=0, le=MOST_PARTS)
     """Hidden width as a multiple of the token's; null is 1."""
-    hidden: tuple[Width, ...] = Field((), max_length=MOST_PARTS)
+    hidden: Widths = ()
     """Hidden widths written out, in place of `expansion`."""
     norm: bool = True
     """LayerNorm of the sum with the input; without it the input is added alone."""
@@ -55,7 +54,7 @@ class GeluFeedForward(FeedForward):
         self.norm = nn.LayerNorm(width) if spec.norm else None
         self.dropout = spec.dropout
 
-    def forward(self, x: Float[Tensor, "B T D"]) -> tuple[Float[Tensor, "B T D"], Mapping[str, Tensor]]:
+    def forward(self, x: Float[Tensor, "B T D"]) -> TokensAndTerms:
         network = partial(perceptron, p=self.dropout if self.training else 0.0)
         out = x + per_token(network, x, [*self.weights, *self.biases], self.how)
         return out if self.norm is None else self.norm(out), {}

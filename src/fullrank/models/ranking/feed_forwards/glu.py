@@ -16,7 +16,6 @@ well), the gain of a norm is shared by the tokens, and W3 is there with `expansi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Literal
 
 import torch
@@ -25,10 +24,10 @@ from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor, nn
 
-from fullrank.core.bounds import MOST_PARTS, DropoutRate, Width
+from fullrank.core.bounds import MOST_PARTS, DropoutRate, Widths
 from fullrank.core.errors import UserError
 from fullrank.core.spec import later
-from fullrank.models.ranking.feed_forwards import FeedForward, FeedForwardSpec
+from fullrank.models.ranking.feed_forwards import FeedForward, FeedForwardSpec, TokensAndTerms
 from fullrank.ops.dropout import dropout
 from fullrank.ops.per_token import How, affine, biases, per_token, stack_of
 
@@ -47,7 +46,7 @@ class Glu(FeedForwardSpec):
     """A linear map of the token beside GELU, inside the gate (the code)."""
     outer_skip: bool = False
     """The input itself added to the output, beside W_r (the code)."""
-    hidden: tuple[Width, ...] = later((), max_length=MOST_PARTS)
+    hidden: Widths = later(())
     """Units one behind the other (the code): the width that each leaves; empty is one unit of the token's width."""
     closing: bool = later(False)
     """A linear map to the token's width behind the last unit (the code)."""
@@ -115,7 +114,7 @@ class GluFeedForward(GatedUnit, FeedForward):
     def units(self) -> tuple[GatedUnit, ...]:
         return (self, *self.further)
 
-    def forward(self, x: Float[Tensor, "B T D"]) -> tuple[Float[Tensor, "B T D"], Mapping[str, Tensor]]:
+    def forward(self, x: Float[Tensor, "B T D"]) -> TokensAndTerms:
         out = x
         for one in self.units:
             out = one.unit(out)

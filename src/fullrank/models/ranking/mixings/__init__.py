@@ -13,12 +13,15 @@ from torch import Tensor, nn
 
 from fullrank.core.spec import Spec
 
+Mixed = tuple[Float[Tensor, "B T D"], Float[Tensor, "B T D"]]
+"""Tokens before the last norm, and behind it."""
+
 
 class Mixing(nn.Module, ABC):
     """Tokens -> mixed tokens."""
 
     @abstractmethod
-    def forward(self, x: Float[Tensor, "B T D"]) -> tuple[Float[Tensor, "B T D"], Float[Tensor, "B T D"]]:
+    def forward(self, x: Float[Tensor, "B T D"]) -> Mixed:
         """The mixed tokens before the last norm, which diagnostics read (as RankElastor's code does), and behind it,
         which goes on."""
 

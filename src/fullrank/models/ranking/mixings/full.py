@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from fullrank.core.bounds import Parts
 from fullrank.core.checks import divided
-from fullrank.models.ranking.mixings import Mixing, MixingSpec
+from fullrank.models.ranking.mixings import Mixed, Mixing, MixingSpec
 from fullrank.models.ranking.perceptron import xavier
 
 
@@ -48,7 +48,7 @@ class FullMixing(Mixing):
         self.linear = xavier(nn.Linear(whole // spec.factor, whole // spec.factor, bias=pre and spec.factor == 1))
         self.after: nn.Module = nn.RMSNorm(width) if pre else nn.LayerNorm(width)
 
-    def forward(self, x: Float[Tensor, "B T D"]) -> tuple[Float[Tensor, "B T D"], Float[Tensor, "B T D"]]:
+    def forward(self, x: Float[Tensor, "B T D"]) -> Mixed:
         flat = x.flatten(1)
         if self.before is not None:
             flat = self.before(flat)

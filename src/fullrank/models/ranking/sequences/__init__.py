@@ -26,7 +26,9 @@ from fullrank.core.spec import Spec
 from fullrank.data.impressions.fields import FieldInfo
 
 Groups = Annotated[
-    tuple[Annotated[tuple[str, ...], Field(min_length=1)], ...], once("sequence", of=itertools.chain.from_iterable)
+    tuple[Annotated[tuple[str, ...], Field(min_length=1)], ...],
+    Field(max_length=MOST_ENTRIES),
+    once("sequence", of=itertools.chain.from_iterable),
 ]
 """Names of sequences, each once, those that run in parallel together."""
 
@@ -53,7 +55,7 @@ class SequenceSpec(Spec):
     learns: ClassVar[bool] = True
     """Whether it makes vectors itself, so that a ranker without vectors has no use for it."""
 
-    search: Groups = Field((), max_length=MOST_ENTRIES)
+    search: Groups = ()
     """Hard search: in each group of parallel sequences, such as [[history_categories, history]], keep the events whose
     value in the first is the target's."""
     most: Annotated[Length | None, only_with("search")] = None

@@ -2,7 +2,8 @@
 
 Sequences run in parallel, such as the items and the categories of the same events, where value i is of event i.
 
-Hard search keeps of a long history the events of the target's category (SIM: Pi et al., arXiv:2006.05639). Claim: what a user did in the target's category says most of what all of it says, and costs a fraction (Sec. 3.2).
+Hard search keeps of a long history the events of the target's category (SIM: Pi et al., arXiv:2006.05639). Claim: what
+a user did in the target's category says most of what all of it says, and costs a fraction (Sec. 3.2).
 
     kept_j = [category_j = category of the target],  of these the newest `most`
 

@@ -20,10 +20,9 @@ from typing import Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
-from pydantic import Field, model_validator
+from pydantic import model_validator
 from torch import Tensor, nn
 
-from fullrank.core.bounds import MOST_ENTRIES
 from fullrank.core.errors import UserError, no_effect
 from fullrank.data.impressions.fields import FieldInfo
 from fullrank.models.ranking.perceptron import Deep, xavier
@@ -44,7 +43,7 @@ class TargetAttention(SequenceSpec):
     """Hidden layers of the activation unit."""
     softmax: bool = False
     """Normalise the weights of a history to one."""
-    together: Groups = Field((), max_length=MOST_ENTRIES)
+    together: Groups = ()
     """Groups of parallel sequences, such as [[history, history_categories]], that share their weights; each other
     sequence has an activation unit of its own."""
 

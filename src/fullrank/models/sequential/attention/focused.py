@@ -35,7 +35,7 @@ from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from fullrank.core.bounds import DropoutRate, PositiveFactor, Width
@@ -44,11 +44,14 @@ from fullrank.models.initial import start_small
 from fullrank.models.sequential.attention import (
     Attention,
     AttentionSpec,
+    Heads,
+    Mask,
     Memory,
     Projection,
+    WithColumns,
     latent_mask,
     mask,
-)  # fmt: skip
+)
 from fullrank.models.sequential.attention.positions import Places, even_width, rotate
 from fullrank.ops.focused_attention import (
     EPS,
@@ -111,11 +114,11 @@ class FocusedAttention(Attention):
         self.norm = nn.RMSNorm(dim // spec.heads, eps=EPS) if spec.norm == "head_rms" else None
         start_small(self)
 
-    def mix(self, q: Tensor, k: Tensor, allowed: Bool[Tensor, "#B 1 #T S"]) -> Float[Tensor, "B H T S"]:
+    def mix(self, q: Tensor, k: Tensor, allowed: Mask) -> Float[Tensor, "B H T S"]:
         """A behind its row norm, or l1 A1 - l2 A2, signed, where the norm is the head's or none."""
         return focused_weights(q, k, self.factors, allowed, self.rows)
 
-    def project(self, x: Float[Tensor, "B T D"], positions: Int[Tensor, "B T"]) -> tuple[Tensor, Tensor, Tensor]:
+    def project(self, x: Float[Tensor, "B T D"], positions: Int[Tensor, "B T"]) -> Heads:
         q, k, v = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in self.qkv(x).split(self.sizes, -1))
         if self.rope:
             # a head's two queries turn as two heads would: each over its own width
@@ -128,17 +131,17 @@ class FocusedAttention(Attention):
         q: Tensor,
         k: Tensor,
         v: Tensor,
-        allowed: Bool[Tensor, "#B 1 #T S"] | None,
+        allowed: Mask | None,
         places: Places | None = None,
     ) -> Float[Tensor, "B T D"]:
-        y = focused_attention(q, k, v, self.factors, allowed, norm=self.rows, dropout=self._dropped())
+        y = focused_attention(q, k, v, self.factors, allowed, norm=self.rows, dropout=self.drop_rate)
         return self.close(y, q)
 
     def attend_with_columns(
         self, q: Tensor, k: Tensor, v: Tensor, batch: Batch, places: Places | None, *, after_dropout: bool
-    ) -> tuple[Float[Tensor, "B T D"], ColumnSums]:
+    ) -> WithColumns:
         y, (columns, rows) = focused_attention_noting(
-            q, k, v, self.factors, batch.valid, causal=self.causal, norm=self.rows, dropout=self._dropped()
+            q, k, v, self.factors, batch.valid, causal=self.causal, norm=self.rows, dropout=self.drop_rate
         )
         return self.close(y, q), ColumnSums(self, columns, batch.valid, None if self.rows_sum_to_one else rows)
 
@@ -151,7 +154,7 @@ class FocusedAttention(Attention):
             for at in (slice(0, w), slice(w, 2 * w))
         )
         weights = subtracted(first, second, self.factors, allowed, self.rows)
-        kept = F.dropout(weights, self._dropped()).to(q.dtype)
+        kept = F.dropout(weights, self.drop_rate).to(q.dtype)
         return self.close(stream_mix(kept, prefix[1], own[1]), q)
 
     def close(self, mixed: Float[Tensor, "B H T f"], q: Tensor) -> Float[Tensor, "B T D"]:
@@ -177,6 +180,3 @@ class FocusedAttention(Attention):
     def matrices(self) -> Projection:
         """With head_rms the norm stands between the two."""
         return self.qkv.weight[-self.sizes[2] :].unflatten(0, (self.heads, -1)), self.output.weight
-
-    def _dropped(self) -> float:
-        return self.weight_dropout if self.training else 0.0

@@ -20,12 +20,12 @@ from __future__ import annotations
 from typing import Literal
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from fullrank.core.bounds import DropoutRate, Width
 from fullrank.models.initial import start_otherwise, start_small
-from fullrank.models.sequential.attention import Attention, AttentionSpec, Projection, require_times
+from fullrank.models.sequential.attention import Attention, AttentionSpec, Heads, Mask, Projection, require_times
 from fullrank.models.sequential.attention.positions import Places, even_width, rotate
 from fullrank.models.sequential.attention.softmax import Softmax
 from fullrank.models.sequential.calendar import CalendarCodes
@@ -79,16 +79,14 @@ class MojitoAttention(Attention):
             start_otherwise(small)
         self.sigma = nn.Parameter(torch.full((2,), SIGMA)) if spec.noise else None
 
-    def mix(
-        self, q: Tensor, k: Tensor, allowed: Bool[Tensor, "#B 1 #T S"], places: Places | None = None
-    ) -> Float[Tensor, "B H T S"]:
+    def mix(self, q: Tensor, k: Tensor, allowed: Mask, places: Places | None = None) -> Float[Tensor, "B H T S"]:
         maps = torch.stack([(q @ k.mT)[:, 0].float(), self._of_moments(places, q.shape[2]).float()], -1)
         if self.sigma is not None and self.training:
             maps = maps + self.sigma.square() * torch.randn_like(maps)
         scores = self.mixed(self.opened(maps).relu()).movedim(-1, 1).float() / q.shape[-1] ** 0.5
         return scores.masked_fill(~allowed, float("-inf")).softmax(-1).to(q.dtype)
 
-    def project(self, x: Float[Tensor, "B T D"], positions: Int[Tensor, "B T"]) -> tuple[Tensor, Tensor, Tensor]:
+    def project(self, x: Float[Tensor, "B T D"], positions: Int[Tensor, "B T"]) -> Heads:
         """[B, 1, T, e] queries and keys of the item map, [B, H, T, f] values."""
         q, k, v = self.qkv(x).split(self.sizes, -1)
         q, k, v = q[:, None], k[:, None], v.unflatten(-1, (self.heads, -1)).transpose(1, 2)

@@ -20,14 +20,13 @@ from typing import Annotated, Literal
 
 import numpy as np
 from jaxtyping import Float
-from pydantic import Field
 from scipy import sparse
 
 from fullrank.core.bounds import (
-    MOST_ENTRIES,
     Factor,
     Length,
     ListLength,
+    Names,
     PositiveShare,
     Share,
 )
@@ -56,7 +55,7 @@ class TransitionGraph(BaselineSpec):
     similarity: Factor = 1.0
     """Weight of the similarity of features relative to the most frequent transition; without effect where no column
     of the item table is text."""
-    columns: Annotated[tuple[str, ...], only_with("similarity")] = Field((), max_length=MOST_ENTRIES)
+    columns: Annotated[Names, only_with("similarity")] = ()
     """Columns of the item table with the features; empty: every column of text or of lists of text."""
     neighbours: ListLength = 100
     """Best links kept per item."""

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from fullrank.core.errors import UserError
 from fullrank.core.spec import Spec
 from fullrank.data.batch import Batch
-from fullrank.models.contracts import States
+from fullrank.models.contracts import Flops, States
 from fullrank.ops.flop_count import by_part, forward_flops
 
 
@@ -41,16 +41,20 @@ class Cache:
         return replace(self, layers=tuple(tuple(x[rows] for x in kept) for kept in self.layers),
                        batch=self.batch.select(rows))  # fmt: skip
 
-    def branched(self, parents: Int[Tensor, "B P"], shared: int) -> Cache:
+    def branched(self, parents: Int[Tensor, "B P"], shared: int = 0, axis: int = 1) -> Cache:
         """With other streams: stream p of a row goes on from ``parents[row, p]``. The first tensors of each layer, as
-        many as are shared, are the row's; those of streams are [B, H, Q, S, e]."""
+        many as are shared, are the row's; the others have one part for each stream along the axis."""
 
-        def taken(own: Float[Tensor, "B H Q S e"]) -> Float[Tensor, "B H P S e"]:
-            at = parents[:, None, :, None, None].expand(-1, own.shape[1], -1, *own.shape[3:])
-            return own.gather(2, at)
+        def taken(own: Tensor) -> Tensor:
+            at = parents.view(len(parents), *[1] * (axis - 1), parents.shape[1], *[1] * (own.ndim - axis - 1))
+            return own.gather(axis, at.expand(*own.shape[:axis], -1, *own.shape[axis + 1 :]))
 
         layers = tuple((*one[:shared], *(taken(own) for own in one[shared:])) for one in self.layers)
         return replace(self, layers=layers)
+
+
+Stepped = tuple[Float[Tensor, "B P D"], Cache]
+"""The states of one more token in each stream, and what is remembered with it."""
 
 
 class EncoderSpec(Spec):
@@ -105,7 +109,7 @@ class Encoder(nn.Module, ABC):
         """Read the history and remember it."""
 
     @abstractmethod
-    def step(self, x: Float[Tensor, "B P D"], cache: Cache) -> tuple[Float[Tensor, "B P D"], Cache]:
+    def step(self, x: Float[Tensor, "B P D"], cache: Cache) -> Stepped:
         """One more token in each of P isolated streams after every row's last valid event.
 
         A token sees the history (all of it, also in a causal encoder), its stream's earlier tokens and itself. The
@@ -123,7 +127,7 @@ class Encoder(nn.Module, ABC):
             code="encoder-does-not-continue",
         )
 
-    def flops(self, length: int, answer: int = 0) -> dict[str, int | None]:
+    def flops(self, length: int, answer: int = 0) -> Flops:
         """FLOPs of one row of that many positions, of which the last are its answer (`Batch.answer`), forward, by part;
         None for all where they cannot be counted."""
         if self.uncounted or not self.dim:
@@ -131,9 +135,7 @@ class Encoder(nn.Module, ABC):
         return row_flops(self, self.dim, length, self.flop_parts, answer)
 
 
-def row_flops(
-    module: nn.Module, dim: int, length: int, parts: Mapping[str, str], answer: int = 0
-) -> dict[str, int | None]:
+def row_flops(module: nn.Module, dim: int, length: int, parts: Mapping[str, str], answer: int = 0) -> Flops:
     """FLOPs of a module (an encoder, or a block of one) on one row, counted on shapes; None where that fails."""
     batch = replace(Batch.shapes(1, length), answer=answer)
     found = forward_flops(module, torch.empty(1, length, dim, device="meta"), batch)

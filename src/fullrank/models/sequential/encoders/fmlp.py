@@ -14,7 +14,6 @@ history). Places before a row's first event are zeros in every block, where the 
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Literal, cast
 
 import torch
@@ -26,7 +25,7 @@ from fullrank.core.errors import UserError
 from fullrank.data.batch import Batch
 from fullrank.models.contracts import States
 from fullrank.models.initial import small, start_small
-from fullrank.models.sequential.encoders import Cache, Encoder, EncoderSpec
+from fullrank.models.sequential.encoders import Cache, Encoder, EncoderSpec, Stepped
 from fullrank.models.sequential.encoders.feed_forward import MLP
 
 EPS = 1e-12
@@ -141,7 +140,7 @@ class FMLPEncoder(Encoder):
         states = self(x, batch)
         return states, Cache(tuple((layer,) for layer in states.layers[:-1]), batch)
 
-    def step(self, x: Float[Tensor, "B P D"], cache: Cache) -> tuple[Float[Tensor, "B P D"], Cache]:
+    def step(self, x: Float[Tensor, "B P D"], cache: Cache) -> Stepped:
         # the cached inputs of a block are [B, T, D] of the history, then [B, P, S, D] of the streams
         x, layers = self._entered(x), []
         for block, (history, *before) in zip(self._stack(), cache.layers, strict=True):
@@ -151,8 +150,7 @@ class FMLPEncoder(Encoder):
         return x, cache.grown(tuple(layers))
 
     def branch(self, cache: Cache, parents: Int[Tensor, "B P"]) -> Cache:
-        rows = torch.arange(len(parents), device=parents.device)[:, None]
-        return replace(cache, layers=tuple((history, own[rows, parents]) for history, own in cache.layers))
+        return cache.branched(parents, 1)
 
     def _stack(self) -> list[FMLPBlock]:
         return cast(list[FMLPBlock], list(self.blocks))

@@ -30,7 +30,7 @@ from fullrank.models.contracts import States
 from fullrank.models.initial import small
 from fullrank.models.sequential.attention import AttentionSpec, Memory
 from fullrank.models.sequential.attention.relative import Relative
-from fullrank.models.sequential.encoders import Cache, Encoder, EncoderSpec
+from fullrank.models.sequential.encoders import Cache, Encoder, EncoderSpec, Stepped
 from fullrank.models.sequential.encoders.transformer import Block, Transformer, TransformerEncoder, make_norm
 
 SHARED = 4
@@ -142,7 +142,7 @@ class Seq2SeqEncoder(Encoder):
         layers = tuple((*memory[block.attention], *memory[block.cross]) for block in self._blocks())
         return states, Cache(layers, batch)
 
-    def step(self, x: Float[Tensor, "B P D"], cache: Cache) -> tuple[Float[Tensor, "B P D"], Cache]:
+    def step(self, x: Float[Tensor, "B P D"], cache: Cache) -> Stepped:
         x, layers, first = self.drop(x), [], _answers(len(x), 1, cache.batch)
         for block, memory in zip(self._blocks(), cache.layers, strict=True):
             x, memory = block.go_on(x, memory, first, cache.batch.valid)
@@ -150,7 +150,7 @@ class Seq2SeqEncoder(Encoder):
         return self.norm_output(x), cache.grown(tuple(layers))
 
     def branch(self, cache: Cache, parents: Int[Tensor, "B P"]) -> Cache:
-        return cache.branched(parents, SHARED)
+        return cache.branched(parents, SHARED, 2)
 
     def _decoded(
         self, answer: Float[Tensor, "B S D"], history: Float[Tensor, "B T D"], batch: Batch, captures: Captures | None

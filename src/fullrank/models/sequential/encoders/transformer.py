@@ -19,12 +19,12 @@ from fullrank.core.errors import UserError
 from fullrank.core.registry import Room
 from fullrank.core.spec import later
 from fullrank.data.batch import Batch, Captures
-from fullrank.models.contracts import States
+from fullrank.models.contracts import Flops, States
 from fullrank.models.initial import start_small
 from fullrank.models.sequential.attention import Attention, AttentionSpec, Memory, require_times
 from fullrank.models.sequential.attention.softmax import Softmax
 from fullrank.models.sequential.calendar import CalendarCodes
-from fullrank.models.sequential.encoders import Cache, Encoder, EncoderSpec, row_flops
+from fullrank.models.sequential.encoders import Cache, Encoder, EncoderSpec, Stepped, row_flops
 from fullrank.models.sequential.encoders.feed_forward import MLP, SwiGLU
 
 
@@ -157,7 +157,7 @@ class TransformerEncoder(Encoder):
         states = self(x, replace(batch, captures=replace(batch.captures or Captures(), memory=memory)))
         return states, Cache(tuple(memory[block.attention] for block in self._stack()), batch)
 
-    def step(self, x: Float[Tensor, "B P D"], cache: Cache) -> tuple[Float[Tensor, "B P D"], Cache]:
+    def step(self, x: Float[Tensor, "B P D"], cache: Cache) -> Stepped:
         x, layers = self.drop(self.norm_input(x)), []
         for block, memory in zip(self._stack(), cache.layers, strict=True):
             x, own = block.step(x, memory, cache.batch)
@@ -165,9 +165,9 @@ class TransformerEncoder(Encoder):
         return self.norm_output(x), cache.grown(tuple(layers))
 
     def branch(self, cache: Cache, parents: Int[Tensor, "B P"]) -> Cache:
-        return cache.branched(parents, 2)
+        return cache.branched(parents, 2, 2)
 
-    def flops(self, length: int, answer: int = 0) -> dict[str, int | None]:
+    def flops(self, length: int, answer: int = 0) -> Flops:
         """Those of one block times their number, since all are alike; None for the parts of an uncounted attention."""
         blocks = self._stack()
         found = row_flops(blocks[0], self.dim, length, self.flop_parts)

@@ -56,16 +56,16 @@ class FeatureItems(Items):
 
     def __init__(self, dim: int, catalog: Catalog, spec: Features):
         super().__init__()
-        self.size, self.spec = catalog.size, spec
-        columns = [_coded(catalog, name) for name in spec.categorical]
+        self.spec = spec
+        columns = [coded_column(catalog, name) for name in spec.categorical]
         single = [torch.as_tensor(c.codes) for c in columns if isinstance(c, CategoricalFeature)]
-        codes = torch.stack(single, 1) if single else torch.zeros(self.size, 0, dtype=torch.long)
+        codes = torch.stack(single, 1) if single else torch.zeros(catalog.size, 0, dtype=torch.long)
         self.register_buffer("codes", codes)
         self.lists = [i for i, c in enumerate(columns) if isinstance(c, CategoryLists)]
         self.single = [i for i in range(len(columns)) if i not in self.lists]
         for i in self.lists:
             self.register_buffer(f"codes_{i}", torch.as_tensor(columns[i].codes))
-        self.register_buffer("popularity", torch.as_tensor(catalog.popularity, dtype=torch.float32))
+        self.count_items(catalog)
         whole, self.beside = dim, spec.combine == "beside"
         if self.beside:
             if dim < 2:
@@ -134,7 +134,7 @@ class FeatureItems(Items):
             key = f"tables.{i}.weight"
             table, learned = own[key].clone(), given[key]
             places, sources = _same_values(name, old, new)
-            if learned.shape != (_coded(old, name).cardinality, table.shape[1]):
+            if learned.shape != (coded_column(old, name).cardinality, table.shape[1]):
                 raise other_items(f"{key} than the column {name!r} has values")
             table[places] = learned[sources]
             found[key] = table
@@ -146,14 +146,14 @@ class FeatureItems(Items):
         return found
 
 
-def _coded(catalog: Catalog, name: str) -> CategoricalFeature | CategoryLists:
+def coded_column(catalog: Catalog, name: str) -> CategoricalFeature | CategoryLists:
     """A column as codes: one of each item, or several."""
     return catalog.categories(name) if catalog.holds_lists(name) else catalog.categorical(name)
 
 
 def _same_values(name: str, old: Catalog, new: Catalog) -> tuple[list[int], list[int]]:
     """Codes in `new` and in `old` of the values that a column has in both, with missing (0) first."""
-    a, b = _coded(old, name).values, _coded(new, name).values
+    a, b = coded_column(old, name).values, coded_column(new, name).values
     if len(a) and len(b) and a.dtype.is_integer() != b.dtype.is_integer():
         raise UserError(
             f"the items' column {name!r} was {a.dtype} in the run and is now {b.dtype}; give it the same type",

@@ -83,9 +83,9 @@ class SemanticItems(Items):
 
     def __init__(self, dim: int, catalog: Catalog, codes: Int[Tensor, "V K"], sizes: tuple[int, ...], spec: Semantic):
         super().__init__()
-        self.size, self.sizes, self.parts = catalog.size, sizes, spec.parts
+        self.sizes, self.parts = sizes, spec.parts
         self.register_buffer("codes", codes)
-        self.register_buffer("popularity", torch.as_tensor(catalog.popularity, dtype=torch.float32))
+        self.count_items(catalog)
         self.register_buffer("offsets", torch.tensor([0, *sizes]).cumsum(0)[:-1], persistent=False)
         self.table = small(sum(sizes), dim // len(sizes) if spec.parts == "concat" else dim)
 

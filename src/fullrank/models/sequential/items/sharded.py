@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 import torch.distributed as dist
 from jaxtyping import Float, Int
 from torch import Tensor, nn
@@ -25,12 +24,12 @@ from fullrank.ops.sharded_rows import RowShard, sharded_rows
 class ShardedItemTable(Items):
     def __init__(self, dim: int, catalog: Catalog, shard: RowShard):
         super().__init__()
-        self.size, self.shard = catalog.size, shard
+        self.shard = shard
         normal_rows(shard.size, dim, shard.low, shard.high, 1.0)  # torch's own start of a table, drawn over (`Table`)
         drawn = normal_rows(shard.size, dim, shard.low, shard.high, STD)
         self.embedding = nn.Embedding.from_pretrained(drawn, freeze=False)
         setattr(self.embedding.weight, MARK, True)
-        self.register_buffer("popularity", torch.as_tensor(catalog.popularity, dtype=torch.float32))
+        self.count_items(catalog)
 
     def flops(self, count: int) -> int:
         return 0

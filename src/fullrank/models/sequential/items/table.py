@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Literal
 
-import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
@@ -30,9 +29,8 @@ class Table(ItemsSpec):
 class ItemTable(Items):
     def __init__(self, dim: int, catalog: Catalog):
         super().__init__()
-        self.size = catalog.size
         self.embedding = nn.Embedding(catalog.size, dim)
-        self.register_buffer("popularity", torch.as_tensor(catalog.popularity, dtype=torch.float32))
+        self.count_items(catalog)
         start_small(self)
 
     def flops(self, count: int) -> int:

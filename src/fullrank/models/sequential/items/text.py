@@ -195,12 +195,13 @@ class Text(ItemsSpec):
         if self._has_tokens(catalog):
             return catalog
         texts = self._texts(catalog)
-        if self.tokeniser is None or self.tokeniser == OWN:
+        own = self.tokeniser is None or self.tokeniser == OWN
+        if own:
             tokeniser = TextTokeniser(train_tokeniser(self._lines(texts), self.vocabulary))
-            tokens = {field: tokeniser.tokens(text, field.tokens) for field, text in texts.items()}
         else:
             tokeniser = TextTokeniser.open(self.tokeniser)
-            tokens = {field: tokeniser.tokens(text, field.tokens) for field, text in texts.items()}
+        tokens = {field: tokeniser.tokens(text, field.tokens) for field, text in texts.items()}
+        if not own:
             _require_known(tokeniser, texts, tokens, f"the tokeniser {self.tokeniser!r} knows")
         return _with_tokens(catalog, tokeniser, tokens)
 
@@ -252,8 +253,7 @@ class Text(ItemsSpec):
                 code="tokens-damaged",
             )
         tokens = [packed(catalog.frame, size, field.kept) for field in self.fields]
-        popularity = torch.as_tensor(catalog.popularity, dtype=torch.float32)
-        return TextItems(dim, size, tokens, popularity, self)
+        return TextItems(dim, catalog, size, tokens, self)
 
     def _has_tokens(self, catalog: Catalog) -> bool:
         """Whether these are the items of a run with such items."""
@@ -312,10 +312,10 @@ class TextItems(Items):
 
     computed = True
 
-    def __init__(self, dim: int, tokens: int, fields: list[Packed], popularity: Float[Tensor, "V"], spec: Text):
+    def __init__(self, dim: int, catalog: Catalog, tokens: int, fields: list[Packed], spec: Text):
         super().__init__()
-        self.size, self.dim, self.mean = len(popularity), dim, spec.pooling == "mean"
-        self.register_buffer("popularity", popularity)
+        self.dim, self.mean = dim, spec.pooling == "mean"
+        self.count_items(catalog)
         for i, field in enumerate(fields):
             self.register_buffer(f"flat_{i}", field.flat, persistent=False)
             self.register_buffer(f"offsets_{i}", field.offsets, persistent=False)

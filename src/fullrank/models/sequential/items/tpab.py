@@ -95,14 +95,14 @@ class TPABItems(Items):
 
     def __init__(self, dim: int, catalog: Catalog, spec: TPAB):
         super().__init__()
-        self.size, self.reads_apart = catalog.size, spec.answers == "forecast"
+        self.reads_apart = spec.answers == "forecast"
         counts, starts = _stages(catalog, spec.stages)
         growth = GROWTH if spec.growth is None else spec.growth
         forecast = counts[:, -1] + growth * (counts[:, -1] - counts[:, -2])
         found = bucket_of(np.column_stack([counts, forecast]), int(counts.max()), spec.buckets)
         self.register_buffer("stage_buckets", torch.as_tensor(found, dtype=torch.int16))
         self.register_buffer("stage_starts", torch.as_tensor(starts))
-        self.register_buffer("popularity", torch.as_tensor(catalog.popularity, dtype=torch.float32))
+        self.count_items(catalog)
         self.embedding = nn.Embedding(catalog.size, dim)
         self.popular = small(spec.buckets, dim)
         start_small(self)

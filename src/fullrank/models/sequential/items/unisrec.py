@@ -119,8 +119,8 @@ class UniSRecItems(Items):
         self, dim: int, catalog: Catalog, x: Float[Tensor, "V W"], other: Float[Tensor, "V W"] | None, spec: UniSRec
     ):
         super().__init__()
-        self.size, self.dim, width = catalog.size, dim, x.shape[1]
-        self.register_buffer("popularity", torch.as_tensor(catalog.popularity, dtype=torch.float32))
+        self.dim, width = dim, x.shape[1]
+        self.count_items(catalog)
         self.register_buffer("x", _scaled(x), persistent=False)
         self.register_buffer("other", None if other is None else _scaled(other), persistent=False)
         self.maps = small(spec.experts, width, dim)

@@ -134,12 +134,10 @@ def _weights(spec: Negatives) -> tuple[float, float, float]:
 
 
 def _places(spec: Negatives, q: Queries, batch: Batch) -> Int[Tensor, "R"]:
-    device = q.targets.device
-    rows = torch.arange(len(batch.items), device=device) if batch.rows is None else batch.rows
     # a number of the group's name, so that two groups of queries in one row draw different negatives
     group = sum(ord(letter) * 31**i for i, letter in enumerate(q.name)) % 1_000_003
     if spec.share == "batch":
-        return torch.full((1,), group, device=device)
+        return torch.full((1,), group, device=q.targets.device)
     # a row has fewer than 65,536 positions, and a group's number is below 1,000,003: no two places are one number
-    place = rows if spec.share == "row" else rows[q.rows] * 65_536 + q.positions
+    place = batch.row_ids if spec.share == "row" else batch.row_ids[q.rows] * 65_536 + q.positions
     return place * 1_000_003 + group

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from fullrank.core.errors import UserError
 from fullrank.core.spec import Spec
 from fullrank.data.batch import Batch
-from fullrank.models.contracts import ReasoningStates, States, last
+from fullrank.models.contracts import Flops, ReasoningStates, States, last
 from fullrank.models.initial import small
 from fullrank.models.sequential.encoders import Cache, Encoder
 from fullrank.models.sequential.reasoning.budget import AS_TRAINED, Budget
@@ -121,7 +121,7 @@ class Reasoner(nn.Module, ABC):
             reasoning = self.advance(reasoning)
         return replace(history, outputs=self._outputs(reasoning.states), reasoning=reasoning.states)
 
-    def flops(self, length: int, answer: int = 0) -> dict[str, int | None]:
+    def flops(self, length: int, answer: int = 0) -> Flops:
         """As `Encoder.flops`: they are not counted."""
         return {"encoder": None}
 
@@ -152,7 +152,13 @@ class Reasoner(nn.Module, ABC):
 
 
 class StepwiseReasoner(Reasoner):
-    """A subclass says where the streams start, and their gate."""
+    """Streams of latent tokens after a history. A subclass says where they start, and their gate.
+
+    Step t of stream p puts one token after the row's last event, the stream's state before it plus the vector of step
+    t, and its state is what the encoder makes of that token; with `residual` plus the state before it. The token sees
+    the history, the stream's own earlier tokens and itself; the history sees none of them (`Encoder.start` and `step`,
+    which keep keys and values).
+    """
 
     def __init__(self, encoder: nn.Module, dim: int, *, steps: int, streams: int, residual: bool = False):
         super().__init__(encoder, steps=steps, streams=streams)

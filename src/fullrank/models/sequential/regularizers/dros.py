@@ -22,7 +22,7 @@ from torch import Tensor
 from fullrank.core.bounds import PositiveFactor, Temperature
 from fullrank.core.errors import UserError
 from fullrank.models.contracts import Queries, Record, Step
-from fullrank.models.sequential.regularizers import Penalty, PenaltySpec
+from fullrank.models.sequential.regularizers import PenaltySpec, SpecPenalty
 from fullrank.models.sequential.requirements import Requirement
 
 
@@ -49,17 +49,13 @@ NEGATIVES = Requirement(
 )
 
 
-class DROSPenalty(Penalty):
+class DROSPenalty(SpecPenalty[DROS]):
     reads_every_item = False
     requires = (NEGATIVES,)
 
-    def __init__(self, spec: DROS):
-        super().__init__()
-        self.weight, self.temperature, self.power = spec.weight, spec.temperature, spec.power
-
     def forward(self, step: Step) -> Float[Tensor, ""]:
         parts = [part for q in step.queries for part in self._parts(q, step.records[q.name])]
-        return self.weight * torch.stack(parts).sum()
+        return self.spec.weight * torch.stack(parts).sum()
 
     def _parts(self, q: Queries, record: Record) -> tuple[Tensor, Tensor]:
         positive, negative, ids = record.positive, record.negative, record.negative_ids
@@ -74,5 +70,5 @@ class DROSPenalty(Penalty):
         """The soft maximum of the errors; 0 of none."""
         if not len(error):
             return error.sum()
-        share = self.power * log_q
-        return self.temperature * (torch.logsumexp(share + error / self.temperature, 0) - torch.logsumexp(share, 0))
+        share, temperature = self.spec.power * log_q, self.spec.temperature
+        return temperature * (torch.logsumexp(share + error / temperature, 0) - torch.logsumexp(share, 0))

@@ -23,7 +23,7 @@ from fullrank.core.bounds import MOST_FACTOR, MOST_LIST, PositiveFactor, Tempera
 from fullrank.core.random import uniform_draws
 from fullrank.models.contracts import Step
 from fullrank.models.sequential.items import unit
-from fullrank.models.sequential.regularizers import REASONER, Penalty, PenaltySpec, flat_states
+from fullrank.models.sequential.regularizers import REASONER, PenaltySpec, SpecPenalty, flat_states
 from fullrank.ops.pairwise_kl import pairwise_kl
 
 PLACE = 7_340_033
@@ -53,13 +53,10 @@ class KLDiversity(PenaltySpec):
         return KLDiversityPenalty(self)
 
 
-class KLDiversityPenalty(Penalty):
+class KLDiversityPenalty(SpecPenalty[KLDiversity]):
     requires = (REASONER,)
 
-    def __init__(self, spec: KLDiversity):
-        super().__init__()
-        self.spec = spec
-        self._cosine = False
+    _cosine = False
 
     def attach(self, model: Any) -> None:
         self._cosine = model.cosine

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fullrank.core.bounds import Factor, PositiveFactor
 from fullrank.models.contracts import Step
-from fullrank.models.sequential.regularizers import ITEM_VECTORS, Penalty, PenaltySpec, user_vectors
+from fullrank.models.sequential.regularizers import ITEM_VECTORS, PenaltySpec, SpecPenalty, user_vectors
 
 
 class LogDet(PenaltySpec):
@@ -36,17 +36,14 @@ class LogDet(PenaltySpec):
         return LogDetPenalty(self)
 
 
-class LogDetPenalty(Penalty):
+class LogDetPenalty(SpecPenalty[LogDet]):
     requires = (ITEM_VECTORS,)
 
-    def __init__(self, spec: LogDet):
-        super().__init__()
-        self.weight, self.user_weight, self.ridge = spec.weight, spec.user_weight, spec.ridge
-
     def forward(self, step: Step) -> Float[Tensor, ""]:
-        value = self.weight * divergence(step.queries[0].table.all(), self.ridge)
-        if self.user_weight:
-            value = value + self.user_weight * divergence(user_vectors(step), self.ridge)
+        spec = self.spec
+        value = spec.weight * divergence(step.queries[0].table.all(), spec.ridge)
+        if spec.user_weight:
+            value = value + spec.user_weight * divergence(user_vectors(step), spec.ridge)
         return value
 
 

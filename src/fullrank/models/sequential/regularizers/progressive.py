@@ -25,7 +25,7 @@ from torch import Tensor
 from fullrank.core.bounds import MOST_COUNT, Factor, PositiveFactor, Temperature
 from fullrank.core.constraints import only_with, some_of
 from fullrank.models.contracts import Queries, States, Step
-from fullrank.models.sequential.regularizers import REASONER, Needs, Penalty, PenaltySpec, states_by_view
+from fullrank.models.sequential.regularizers import REASONER, Needs, PenaltySpec, SpecPenalty, states_by_view
 from fullrank.models.sequential.requirements import Requirement
 from fullrank.ops.in_batch_contrast import in_batch_contrast
 
@@ -59,12 +59,12 @@ NOISE = Requirement(
 )
 
 
-class ProgressivePenalty(Penalty):
+class ProgressivePenalty(SpecPenalty[Progressive]):
     reads_every_item = False
 
     def __init__(self, spec: Progressive):
-        super().__init__()
-        self.spec, self.after_steps = spec, spec.after_steps
+        super().__init__(spec)
+        self.after_steps = spec.after_steps
         self.requires = (REASONER, NOISE) if spec.contrast_weight else (REASONER,)
         self.needs = Needs(second_view=True, loss_of="first_view") if spec.contrast_weight else Needs()
 
@@ -91,7 +91,7 @@ class ProgressivePenalty(Penalty):
         if not self.spec.contrast_weight or step.batch.views < 2:
             return torch.zeros((), device=step.batch.items.device)
         clean, noisy = states_by_view(step.reasoning, step.batch)
-        users = None if step.batch.users is None else step.batch.users[: clean.shape[1]]
+        users = step.batch.first_view().users
         temperature = self.spec.temperature or step.queries[0].temperature
         value = in_batch_contrast(noisy, clean, users, temperature=temperature, both=False)
         return self.spec.contrast_weight * value

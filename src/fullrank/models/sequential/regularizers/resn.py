@@ -20,7 +20,7 @@ from torch import Tensor
 
 from fullrank.core.bounds import PositiveFactor
 from fullrank.models.contracts import Step
-from fullrank.models.sequential.regularizers import ITEM_VECTORS, Penalty, PenaltySpec, user_vectors
+from fullrank.models.sequential.regularizers import ITEM_VECTORS, PenaltySpec, SpecPenalty, user_vectors
 
 EPS = 1e-8
 
@@ -36,16 +36,12 @@ class ReSN(PenaltySpec):
         return ReSNPenalty(self)
 
 
-class ReSNPenalty(Penalty):
+class ReSNPenalty(SpecPenalty[ReSN]):
     requires = (ITEM_VECTORS,)
-
-    def __init__(self, spec: ReSN):
-        super().__init__()
-        self.weight = spec.weight
 
     def forward(self, step: Step) -> Float[Tensor, ""]:
         q = step.queries[0]
-        return self.weight * quotient(user_vectors(step) / q.temperature, q.table.all())
+        return self.spec.weight * quotient(user_vectors(step) / q.temperature, q.table.all())
 
 
 def quotient(u: Float[Tensor, "B D"], v: Float[Tensor, "V D"]) -> Float[Tensor, ""]:

@@ -47,7 +47,7 @@ from fullrank.data.batch import ColumnSums
 from fullrank.models.contracts import Step
 from fullrank.models.sequential.attention import Attention
 from fullrank.models.sequential.items.semantic import CodeLevel
-from fullrank.models.sequential.regularizers import Needs, Penalty, PenaltySpec
+from fullrank.models.sequential.regularizers import Needs, PenaltySpec, SpecPenalty
 from fullrank.ops.power_iteration import PowerIteration
 
 
@@ -124,12 +124,11 @@ def _lacking(model: Any, what: str, remedy: str) -> UserError:
     )
 
 
-class SprintPenalty(Penalty):
+class SprintPenalty(SpecPenalty[Sprint]):
     """Buffers: a right vector for each matrix (each head of a value projection)."""
 
     def __init__(self, spec: Sprint):
-        super().__init__()
-        self.spec = spec
+        super().__init__(spec)
         reads, dropped = bool(spec.attention), spec.dropped_weights
         self.needs = Needs(columns=reads and not dropped, columns_after_dropout=reads and dropped)
         self.sigmas = nn.ModuleDict()

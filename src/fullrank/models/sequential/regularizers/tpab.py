@@ -14,13 +14,11 @@ from dataclasses import replace
 from typing import Literal
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
 from fullrank.core.bounds import PositiveFactor
-from fullrank.models.contracts import Queries, States, Step
+from fullrank.models.contracts import Queries, States
 from fullrank.models.sequential.items import ItemIndex
-from fullrank.models.sequential.regularizers import Penalty, PenaltySpec
+from fullrank.models.sequential.regularizers import PenaltySpec, QueryPenalty
 from fullrank.models.sequential.requirements import Requirement
 
 
@@ -35,7 +33,7 @@ class TPABBootstrap(PenaltySpec):
         return TPABBootstrapPenalty(self)
 
 
-class TPABBootstrapPenalty(Penalty):
+class TPABBootstrapPenalty(QueryPenalty[TPABBootstrap]):
     requires = (
         Requirement(
             lambda model: model.items.needs_times,
@@ -45,20 +43,12 @@ class TPABBootstrapPenalty(Penalty):
         ),
     )
 
-    def __init__(self, spec: TPABBootstrap):
-        super().__init__()
-        self.weight = spec.weight
-
     def extra_queries(self, queries: tuple[Queries, ...], states: States) -> tuple[Queries, ...]:
         return tuple(
-            replace(q, name=f"{q.name}_bootstrapped", table=exchanged(q), weight=self.weight * q.weight,
+            replace(q, name=f"{q.name}_bootstrapped", table=exchanged(q), weight=self.spec.weight * q.weight,
                     counted_as=q.name)
             for q in queries
         )  # fmt: skip
-
-    def forward(self, step: Step) -> Float[Tensor, ""]:
-        """Nothing more: the term is in the model's loss of the queries above."""
-        return torch.zeros((), device=step.batch.items.device)
 
 
 def exchanged(q: Queries) -> ItemIndex:

@@ -7,6 +7,7 @@ which histories make the rows of an epoch, what the model may see of them, and w
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import replace
 
 import numpy as np
 from jaxtyping import Float
@@ -20,6 +21,8 @@ from fullrank.models.sequential.requirements import Requirement
 
 Segments = tuple[np.ndarray, np.ndarray, np.ndarray]
 """Row ids, and the first and one-past-last event of each row within its user's training history."""
+Inputs = tuple[Float[Tensor, "B T D"], Batch]
+"""The vectors that an encoder reads, and the batch that they are of."""
 
 
 GOES_ON = "the task {part!r} goes on with a history token by token, and "
@@ -89,7 +92,7 @@ class Task(nn.Module, ABC):
     group alone is answered with."""
     requires: tuple[Requirement, ...] = REQUIRES
     code_by_code = False
-    """Whether a code is predicted from those before it, so that answers are generated (`codes.py` of the models)."""
+    """Whether a code is predicted from those before it, so that answers are generated (`generate.GeneratedScorer`)."""
 
     @abstractmethod
     def segments(self, lengths: np.ndarray, draw: np.random.Generator) -> Segments:
@@ -100,20 +103,32 @@ class Task(nn.Module, ABC):
         """Queries by group, without running a model."""
 
     @abstractmethod
-    def training_inputs(self, items: Items, batch: Batch) -> tuple[Float[Tensor, "B T D"], Batch]:
-        """What the encoder reads of a batch of rows in training: vectors, and the batch that they are of."""
+    def training_inputs(self, items: Items, batch: Batch) -> Inputs:
+        """What the encoder reads of a batch of rows in training."""
 
     @abstractmethod
     def queries(self, states: States, inputs: Batch, batch: Batch, table: ItemVectors) -> tuple[Queries, ...]:
         """What the loss compares with the catalogue, in named groups; the vectors are not normalised yet."""
 
     @abstractmethod
-    def inference_inputs(self, items: Items, batch: Batch) -> tuple[Float[Tensor, "B T D"], Batch]:
+    def inference_inputs(self, items: Items, batch: Batch) -> Inputs:
         """What the encoder reads of whole histories at inference."""
 
     @abstractmethod
     def readout(self, states: States, inputs: Batch) -> Float[Tensor, "B D"] | Float[Tensor, "B K D"]:
         """One vector per history, to be searched for in the catalogue; or one for each level of the items' codes."""
+
+
+class HistoryTask(Task):
+    """A task whose rows are read without their last event, a target alone, and whose histories are read whole."""
+
+    def training_inputs(self, items: Items, batch: Batch) -> Inputs:
+        times = None if batch.times is None else batch.times[:, :-1]
+        inputs = replace(batch, items=batch.items[:, :-1], lengths=batch.lengths - 1, times=times)
+        return items.read(inputs.items), inputs
+
+    def inference_inputs(self, items: Items, batch: Batch) -> Inputs:
+        return items.read(batch.items), batch
 
 
 class TaskSpec(Spec):

@@ -22,7 +22,7 @@ from fullrank.data.batch import Batch
 from fullrank.models.contracts import ItemVectors, Queries, States, last
 from fullrank.models.initial import small
 from fullrank.models.sequential.items import Items
-from fullrank.models.sequential.objectives.tasks import Segments, Task, TaskSpec
+from fullrank.models.sequential.objectives.tasks import Inputs, Segments, Task, TaskSpec
 
 
 class Cloze(TaskSpec):
@@ -53,9 +53,8 @@ class ClozeTask(Task):
     def covered(self, batch: Batch) -> Bool[Tensor, "B T"]:
         """Which positions a training view hides."""
         t = batch.items.shape[1]
-        rows = torch.arange(len(batch.items), device=batch.items.device) if batch.rows is None else batch.rows
-        draw = uniform_draws(batch.seed, batch.step, rows, t + 1)
-        end = torch.arange(t, device=rows.device) == batch.lengths[:, None] - 1
+        draw = uniform_draws(batch.seed, batch.step, batch.row_ids, t + 1)
+        end = torch.arange(t, device=draw.device) == batch.lengths[:, None] - 1
         hidden = batch.valid & (draw[:, 1:] < self.share)
         alone = (draw[:, :1] < self.last_share) | ~hidden.any(1, keepdim=True)
         return torch.where(alone, end, hidden)
@@ -63,12 +62,10 @@ class ClozeTask(Task):
     def counts(self, batch: Batch) -> dict[str, int]:
         return {"cloze": int(self.covered(batch).sum())}
 
-    def training_inputs(self, items: Items, batch: Batch) -> tuple[Float[Tensor, "B T D"], Batch]:
+    def training_inputs(self, items: Items, batch: Batch) -> Inputs:
         return self.covered_inputs(items, batch, self.covered(batch))
 
-    def covered_inputs(
-        self, items: Items, batch: Batch, hidden: Bool[Tensor, "B T"]
-    ) -> tuple[Float[Tensor, "B T D"], Batch]:
+    def covered_inputs(self, items: Items, batch: Batch, hidden: Bool[Tensor, "B T"]) -> Inputs:
         """What the encoder reads of rows with these positions covered."""
         times = None if batch.times is None else known_times(batch.times, hidden)
         inputs = replace(batch, hidden=hidden, times=times)
@@ -81,7 +78,7 @@ class ClozeTask(Task):
         times = None if batch.times is None else batch.times[rows, positions]
         return (Queries("cloze", states.tokens[rows, positions], targets, table, rows, positions, times=times),)
 
-    def inference_inputs(self, items: Items, batch: Batch) -> tuple[Float[Tensor, "B T D"], Batch]:
+    def inference_inputs(self, items: Items, batch: Batch) -> Inputs:
         # the history's oldest event makes way for the covered place where the row is full
         full = batch.lengths[:, None] == self.max_length
         lengths = batch.lengths.clamp_max(self.max_length - 1) + 1

@@ -42,7 +42,7 @@ from fullrank.models.initial import small
 from fullrank.models.sequential.encoders import Cache, Encoder
 from fullrank.models.sequential.items import ItemIndex, Items, unit
 from fullrank.models.sequential.items.semantic import CodeLevel, SemanticItems, code_items, levels_of
-from fullrank.models.sequential.objectives.tasks import Segments, Task, TaskSpec
+from fullrank.models.sequential.objectives.tasks import Inputs, Segments, Task, TaskSpec
 from fullrank.models.sequential.objectives.tasks.last_item import LastItem, LastItemTask
 from fullrank.models.sequential.objectives.tasks.next_item import NextItem, NextItemTask
 
@@ -97,13 +97,13 @@ class GenerateTask(Task):
         known = int((batch.lengths - 1).clamp_min(0).sum()) if self.all_items else len(batch.lengths)
         return {f"code_{k}": known for k in range(1, self.levels + 1)}
 
-    def training_inputs(self, items: Items, batch: Batch) -> tuple[Float[Tensor, "B T D"], Batch]:
+    def training_inputs(self, items: Items, batch: Batch) -> Inputs:
         x, inputs = self.inference_inputs(items, batch)
         # nothing follows the last code of a row: it is a target alone
         answer = self.levels - 1
         return x[:, :-1], replace(inputs, items=inputs.items[:, :-1], lengths=inputs.lengths - 1, answer=answer)
 
-    def inference_inputs(self, items: Items, batch: Batch) -> tuple[Float[Tensor, "B T D"], Batch]:
+    def inference_inputs(self, items: Items, batch: Batch) -> Inputs:
         repeated = batch.items.repeat_interleave(self.levels, 1)
         # codes that are generated happen at no time, so nothing here has one
         inputs = replace(batch, items=repeated, lengths=batch.lengths * self.levels, times=None)

@@ -27,7 +27,7 @@ from fullrank.core.bounds import PositiveFactor, Share
 from fullrank.data.batch import Batch
 from fullrank.models.contracts import ItemVectors, Queries, States, last
 from fullrank.models.sequential.items import Items, unit
-from fullrank.models.sequential.objectives.tasks import Segments, Task, TaskSpec
+from fullrank.models.sequential.objectives.tasks import HistoryTask, Segments, TaskSpec
 from fullrank.models.sequential.objectives.tasks.next_item import NextItem, NextItemTask
 
 
@@ -46,7 +46,7 @@ class MojitoNextItem(TaskSpec):
         return MojitoTask(dim, max_length, self)
 
 
-class MojitoTask(Task):
+class MojitoTask(HistoryTask):
     """Rows of `NextItem`, with two groups of queries."""
 
     causal = True
@@ -64,16 +64,10 @@ class MojitoTask(Task):
         short = self.rows.counts(batch)
         return short | {"long_term": short["ahead_1"]}
 
-    def training_inputs(self, items: Items, batch: Batch) -> tuple[Float[Tensor, "B T D"], Batch]:
-        return self.rows.training_inputs(items, batch)
-
     def queries(self, states: States, inputs: Batch, batch: Batch, table: ItemVectors) -> tuple[Queries, ...]:
         (short,) = self.rows.queries(states, inputs, batch, table)
         vectors = self.long_term(states)[short.rows, short.positions]
         return short, replace(short, name="long_term", vectors=vectors, weight=self.weight)
-
-    def inference_inputs(self, items: Items, batch: Batch) -> tuple[Float[Tensor, "B T D"], Batch]:
-        return self.rows.inference_inputs(items, batch)
 
     def readout(self, states: States, inputs: Batch) -> Float[Tensor, "B D"]:
         return last(states.tokens + self.weight * self.long_term(states), inputs)
