@@ -16,6 +16,7 @@ has alignment 0.01, the paper 0.1. Their last step, other last codes for items t
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -96,13 +97,15 @@ class Letter(AutoencoderSpec, AlignedCodesSpec):
         return CollaborativeAlignment(self.alignment, matrix, collaborative.known)
 
 
+@dataclass(frozen=True, eq=False)
 class CollaborativeAlignment(Term):
     """weight . cross-entropy of z_q,i . c_j over the batch at j = i; items without a vector c are left out."""
 
     name = "alignment"
 
-    def __init__(self, weight: float, vectors: Float[Tensor, "n d"], known: Bool[Tensor, "n"]):
-        self.weight, self.vectors, self.known = weight, vectors, known
+    weight: float
+    vectors: Float[Tensor, "n d"]
+    known: Bool[Tensor, "n"]
 
     def __call__(self, step: LearningStep) -> Float[Tensor, ""]:
         here = self.known[step.rows]

@@ -169,18 +169,19 @@ class AttendedGroup(nn.Module):
         `padded` computes the reference, which a graph can hold.
         """
         bags = [batch.bags[one.bag] for one in self.members]
-        pairs = list(zip(self.members, tables, strict=True))
+
+        def vectors(ids: Iterable[Tensor]) -> Tensor:
+            each = zip(self.members, tables, ids, strict=True)
+            return torch.cat([table.rows(one.name, at) for one, table, at in each], -1)
+
         target = torch.cat([fields[one.target] for one in self.members], 1)
         if padded:
             inside, ids = zip(*(inside_of(bag) for bag in bags), strict=True)
-            events = torch.cat([table.rows(one.name, at) for (one, table), at in zip(pairs, ids, strict=True)], -1)
-            out = self.pooling.padded(target, events, inside[0])
+            out = self.pooling.padded(target, vectors(ids), inside[0])
         else:
-            packed = [flattened(bag)[0] for bag in bags]
-            events = torch.cat([table.rows(one.name, at) for (one, table), at in zip(pairs, packed, strict=True)], -1)
             counts = bags[0].lengths.clamp_min(1)
             rows = torch.repeat_interleave(torch.arange(len(counts), device=counts.device), counts)
-            out = self.pooling(target, events, rows)
+            out = self.pooling(target, vectors(flattened(bag)[0] for bag in bags), rows)
         found: Found = []
         for one, part in zip(self.members, out.split(self.widths, 1), strict=True):
             found.append(([one.place], part[:, None]))

@@ -38,9 +38,7 @@ class ItemToItem(BaselineSpec):
 class ItemToItemModel(ItemLinks):
     """Links by cosine."""
 
-    def __init__(self, num_items: int, spec: ItemToItem):
-        super().__init__(num_items, history=spec.history, decay=spec.decay, neighbours=spec.neighbours)
-        self.spec = spec
+    spec: ItemToItem
 
     def fit(self, store: Store) -> None:
         user, items, _ = store.trained()

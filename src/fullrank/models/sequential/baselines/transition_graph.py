@@ -67,9 +67,7 @@ class TransitionGraph(BaselineSpec):
 class TransitionGraphModel(ItemLinks):
     """Links by transitions and features."""
 
-    def __init__(self, num_items: int, spec: TransitionGraph):
-        super().__init__(num_items, history=spec.history, decay=spec.decay, neighbours=spec.neighbours)
-        self.spec = spec
+    spec: TransitionGraph
 
     def fit(self, store: Store) -> None:
         spec = self.spec

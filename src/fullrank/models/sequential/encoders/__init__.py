@@ -41,7 +41,7 @@ class Cache:
         return replace(self, layers=tuple(tuple(x[rows] for x in kept) for kept in self.layers),
                        batch=self.batch.select(rows))  # fmt: skip
 
-    def branched(self, parents: Int[Tensor, "B P"], shared: int = 0, axis: int = 1) -> Cache:
+    def branched(self, parents: Int[Tensor, "B P"], shared: int, axis: int) -> Cache:
         """With other streams: stream p of a row goes on from ``parents[row, p]``. The first tensors of each layer, as
         many as are shared, are the row's; the others have one part for each stream along the axis."""
 
@@ -93,6 +93,9 @@ class Encoder(nn.Module, ABC):
     """`step` gives a token the state that `forward` gives it as the next position of its row (where it is part of the
     answer, `Batch.answer`), so that a task may go on with a history token by token. An encoder that adds position
     vectors to its input does not."""
+    branching: tuple[int, int] | None = None
+    """How its cache branches: the first tensors of a layer that all streams of a row share, and the axis along which
+    the others have a part for each stream; None where it cannot."""
     decodes: bool = False
     """It reads a history from both sides and answers behind it with a decoder, so that a row has one answer."""
     uncounted: str = ""
@@ -119,13 +122,15 @@ class Encoder(nn.Module, ABC):
     def branch(self, cache: Cache, parents: Int[Tensor, "B P"]) -> Cache:
         """The cache after a step with other streams: stream p of a row goes on from its stream ``parents[row, p]``.
 
-        An encoder that `continues` overrides it.
+        Raises `UserError` for an encoder that cannot (`branching`).
         """
-        raise UserError(
-            f"{type(self).__name__} has no streams that branch, so nothing can be generated with it: use "
-            "transformer, gru, seq2seq, caser, hgn or fmlp",
-            code="encoder-does-not-continue",
-        )
+        if self.branching is None:
+            raise UserError(
+                f"{type(self).__name__} has no streams that branch, so nothing can be generated with it: use "
+                "transformer, gru, seq2seq, caser, hgn or fmlp",
+                code="encoder-does-not-continue",
+            )
+        return cache.branched(parents, *self.branching)
 
     def flops(self, length: int, answer: int = 0) -> Flops:
         """FLOPs of one row of that many positions, of which the last are its answer (`Batch.answer`), forward, by part;

@@ -17,7 +17,7 @@ from __future__ import annotations
 from typing import Literal, cast
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from fullrank.core.bounds import DropoutRate, Parts, Width
@@ -111,6 +111,7 @@ class FMLPBlock(nn.Module):
 class FMLPEncoder(Encoder):
     """Learned positions, a norm, and blocks."""
 
+    branching = 1, 1
     uncounted = "its filters run by Fourier transforms, and what is counted are matrix products"
 
     def __init__(self, dim: int, max_length: int, spec: FMLP):
@@ -148,9 +149,6 @@ class FMLPEncoder(Encoder):
             layers.append((history, own))
             x = block.after(x, block.filter.step(history, own, cache.batch))
         return x, cache.grown(tuple(layers))
-
-    def branch(self, cache: Cache, parents: Int[Tensor, "B P"]) -> Cache:
-        return cache.branched(parents, 1)
 
     def _stack(self) -> list[FMLPBlock]:
         return cast(list[FMLPBlock], list(self.blocks))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from fullrank.core.bounds import DropoutRate, Parts, Width
@@ -32,7 +32,7 @@ class GRU(EncoderSpec):
 
 
 class GRUEncoder(Encoder):
-    causal, continues = True, True
+    causal, continues, branching = True, True, (0, 1)
     flop_parts = {"gru": "recurrence", "back": "projections"}
 
     def __init__(self, dim: int, spec: GRU):
@@ -66,9 +66,6 @@ class GRUEncoder(Encoder):
         y, state = self.gru(self.drop(x).flatten(0, 1)[:, None], state)
         kept = state.transpose(0, 1).unflatten(0, (rows, streams))
         return self.back(y[:, 0]).unflatten(0, (rows, streams)), cache.grown(((kept,),))
-
-    def branch(self, cache: Cache, parents: Int[Tensor, "B P"]) -> Cache:
-        return cache.branched(parents)
 
     def flops(self, length: int, answer: int = 0) -> Flops:
         # one position times their number, which is the same: torch counts a recurrence step by step, slowly

@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import Annotated, Literal, cast
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from pydantic import model_validator
 from torch import Tensor, nn
 
@@ -110,6 +110,7 @@ class Seq2SeqEncoder(Encoder):
     """Reads a history whole, and goes on behind it."""
 
     causal, continues, decodes = False, True, True
+    branching = SHARED, 2
     flop_parts = {"source": "encoder", "": "decoder"}
 
     def __init__(self, dim: int, max_length: int, spec: Seq2Seq):
@@ -148,9 +149,6 @@ class Seq2SeqEncoder(Encoder):
             x, memory = block.go_on(x, memory, first, cache.batch.valid)
             layers.append(memory)
         return self.norm_output(x), cache.grown(tuple(layers))
-
-    def branch(self, cache: Cache, parents: Int[Tensor, "B P"]) -> Cache:
-        return cache.branched(parents, SHARED, 2)
 
     def _decoded(
         self, answer: Float[Tensor, "B S D"], history: Float[Tensor, "B T D"], batch: Batch, captures: Captures | None

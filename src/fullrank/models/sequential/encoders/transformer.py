@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Annotated, Literal, cast
 
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from fullrank.core.bounds import DropoutRate, Parts, PositiveShare, Width
@@ -126,6 +126,7 @@ class TransformerEncoder(Encoder):
 
     flop_parts = {"attention.*": "projections", "attention": "mixing", "feed_forward": "feed_forward"}
     """Of a block."""
+    branching = 2, 2
 
     def __init__(self, dim: int, max_length: int, spec: Transformer):
         super().__init__()
@@ -163,9 +164,6 @@ class TransformerEncoder(Encoder):
             x, own = block.step(x, memory, cache.batch)
             layers.append((*memory[:2], *own))
         return self.norm_output(x), cache.grown(tuple(layers))
-
-    def branch(self, cache: Cache, parents: Int[Tensor, "B P"]) -> Cache:
-        return cache.branched(parents, 2, 2)
 
     def flops(self, length: int, answer: int = 0) -> Flops:
         """Those of one block times their number, since all are alike; None for the parts of an uncounted attention."""

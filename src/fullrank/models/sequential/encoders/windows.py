@@ -11,7 +11,7 @@ from abc import abstractmethod
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from fullrank.data.batch import Batch
@@ -22,7 +22,7 @@ from fullrank.models.sequential.encoders import Cache, Encoder, Stepped
 class WindowEncoder(Encoder):
     """One state for each window of a history."""
 
-    causal, continues = True, True
+    causal, continues, branching = True, True, (0, 1)
 
     def __init__(self, dim: int, window: int):
         super().__init__()
@@ -51,9 +51,6 @@ class WindowEncoder(Encoder):
         there = F.pad(known.expand(-1, streams, -1), (0, 1), value=True)
         y = self.read(whole.flatten(0, 1), there.flatten(0, 1))
         return y.unflatten(0, (rows, streams))[:, :, 0], cache.grown(((whole[:, :, 1:], there[:, :, 1:]),))
-
-    def branch(self, cache: Cache, parents: Int[Tensor, "B P"]) -> Cache:
-        return cache.branched(parents)
 
     def _padded(self, x: Float[Tensor, "B T D"]) -> tuple[Float[Tensor, "B n D"], Bool[Tensor, "B n"]]:
         """The vectors behind the zeros that the first windows begin with."""

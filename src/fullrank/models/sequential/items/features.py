@@ -12,7 +12,7 @@ searched by its id alone; a bias, which the softmax would cancel, is left out.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Literal
 
 import numpy as np
@@ -88,27 +88,32 @@ class FeatureItems(Items):
     def embed(self, ids: Int[Tensor, "*n"]) -> Float[Tensor, "*n D"]:
         if self.beside and self.embedding is not None:
             return self.drop(torch.cat([self.embedding(ids), self._attended(ids)], -1))
-        own = self.codes[ids]
-        parts = [self.tables[i](own[..., place]) for place, i in enumerate(self.single)]
-        for i in self.lists:
-            several = getattr(self, f"codes_{i}")[ids]
-            # padding (-1) reads some row, and counts nothing
-            parts.append((self.tables[i](several.clamp_min(0)) * (several >= 0)[..., None]).sum(-2))
+        parts = self._of_values(ids)
+        parts += [(vectors * known[..., None]).sum(-2) for vectors, known in self._of_lists(ids)]
         if self.embedding is not None:
             parts.append(self.embedding(ids))
         if self.linear is not None:
             parts.append(self.linear(self.numbers[ids]))
         return self.drop(torch.stack(parts).sum(0))
 
-    def _attended(self, ids: Int[Tensor, "*n"]) -> Float[Tensor, "*n e"]:
-        """The mean of the values' vectors, each weighed by what it is."""
+    def _of_values(self, ids: Int[Tensor, "*n"]) -> list[Tensor]:
+        """The vector of each column of single values."""
         own = self.codes[ids]
-        vectors = [self.tables[i](own[..., place])[..., None, :] for place, i in enumerate(self.single)]
-        there = [torch.ones_like(own, dtype=torch.bool)]
+        return [self.tables[i](own[..., place]) for place, i in enumerate(self.single)]
+
+    def _of_lists(self, ids: Int[Tensor, "*n"]) -> Iterator[tuple[Tensor, Tensor]]:
+        """The vectors of each column of lists, and which are of values: padding (-1) reads some row."""
         for i in self.lists:
             several = getattr(self, f"codes_{i}")[ids]
-            vectors.append(self.tables[i](several.clamp_min(0)))
-            there.append(several >= 0)
+            yield self.tables[i](several.clamp_min(0)), several >= 0
+
+    def _attended(self, ids: Int[Tensor, "*n"]) -> Float[Tensor, "*n e"]:
+        """The mean of the values' vectors, each weighed by what it is."""
+        vectors = [one[..., None, :] for one in self._of_values(ids)]
+        there = [torch.ones_like(self.codes[ids], dtype=torch.bool)]
+        for several, known in self._of_lists(ids):
+            vectors.append(several)
+            there.append(known)
         if self.linear is not None:
             vectors.append(self.linear(self.numbers[ids])[..., None, :])
             there.append(torch.ones_like(ids, dtype=torch.bool)[..., None])

@@ -140,11 +140,13 @@ def code_items(items: Items | None, task: str) -> SemanticItems:
     return items
 
 
+@dataclass(frozen=True, eq=False)
 class CodeLevel:
     """One level of semantic ids as what queries search (`batch.Catalogue`): its codes are the items."""
 
-    def __init__(self, items: SemanticItems, number: int, vectors: Float[Tensor, "C D"]):
-        self.items, self.number, self.vectors = items, number, vectors
+    items: SemanticItems
+    number: int
+    vectors: Float[Tensor, "C D"]
 
     @property
     def size(self) -> int:

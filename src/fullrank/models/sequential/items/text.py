@@ -195,13 +195,13 @@ class Text(ItemsSpec):
         if self._has_tokens(catalog):
             return catalog
         texts = self._texts(catalog)
-        own = self.tokeniser is None or self.tokeniser == OWN
-        if own:
+        path = None if self.tokeniser == OWN else self.tokeniser
+        if path is None:
             tokeniser = TextTokeniser(train_tokeniser(self._lines(texts), self.vocabulary))
         else:
-            tokeniser = TextTokeniser.open(self.tokeniser)
+            tokeniser = TextTokeniser.open(path)
         tokens = {field: tokeniser.tokens(text, field.tokens) for field, text in texts.items()}
-        if not own:
+        if path is not None:
             _require_known(tokeniser, texts, tokens, f"the tokeniser {self.tokeniser!r} knows")
         return _with_tokens(catalog, tokeniser, tokens)
 

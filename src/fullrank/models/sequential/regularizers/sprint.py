@@ -117,13 +117,6 @@ class Sprint(PenaltySpec):
         return SprintPenalty(self)
 
 
-def _lacking(model: Any, what: str, remedy: str) -> UserError:
-    return UserError(
-        f"sprint: {type(model.encoder).__name__} has no {what}: {remedy}, or choose another encoder",
-        code="nothing-to-regularise",
-    )
-
-
 class SprintPenalty(SpecPenalty[Sprint]):
     """Buffers: a right vector for each matrix (each head of a value projection)."""
 
@@ -146,14 +139,18 @@ class SprintPenalty(SpecPenalty[Sprint]):
         for module in mixers:
             self._check_columns(module)
         norm = getattr(model.encoder, "norm_output", None)
-        if self.spec.attention and not mixers:
-            raise _lacking(model, "attention to read", "set attention=0")
-        if self.spec.feed_forward and not feeds:
-            raise _lacking(model, "feed-forward to read", "set feed_forward=0 (and embedding apart)")
-        if self.spec.projections != "attention" and len(mixers) != len(feeds):
-            raise _lacking(model, "feed-forward beside each attention", "set projections=attention")
-        if self.spec.final_gain and getattr(norm, "weight", None) is None:
-            raise _lacking(model, "final norm with a gain", "leave final_gain out")
+        apart, no_gain = self.spec.projections != "attention", getattr(norm, "weight", None) is None
+        for missing, part, remedy in (
+            (self.spec.attention and not mixers, "attention to read", "set attention=0"),
+            (self.spec.feed_forward and not feeds, "feed-forward to read", "set feed_forward=0 (and embedding apart)"),
+            (apart and len(mixers) != len(feeds), "feed-forward beside each attention", "set projections=attention"),
+            (self.spec.final_gain and no_gain, "final norm with a gain", "leave final_gain out"),
+        ):
+            if missing:
+                raise UserError(
+                    f"sprint: {type(model.encoder).__name__} has no {part}: {remedy}, or choose another encoder",
+                    code="nothing-to-regularise",
+                )
         self._final = (norm,) if self.spec.final_gain else ()
         self._blocks = mixers, feeds
         names = [("mixer", mixers)] if self.spec.value_norms != "none" else []
