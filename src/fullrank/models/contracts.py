@@ -103,6 +103,10 @@ class Queries:
         return replace(self, **shorter)
 
 
+QueryGroups = tuple[Queries, ...]
+"""The named groups of queries of a step."""
+
+
 @dataclass(frozen=True)
 class Record:
     """The losses of some queries, and the scores that they are made of."""
@@ -123,7 +127,7 @@ class Step:
     """The model that takes it."""
     batch: Batch
     states: States
-    queries: tuple[Queries, ...]
+    queries: QueryGroups
     records: Mapping[str, Record] = field(default_factory=dict)
     captures: Captures | None = None
     """What the modules kept of this step, where a penalty needs it."""

@@ -82,17 +82,17 @@ class Opq(CodesSpec):
         there = importlib.util.find_spec("faiss") is not None
         if self.engine == "faiss":
             package("faiss", "codes", "engine=faiss", ", or set engine=torch")
-        if self.engine == "faiss" and not power:
-            raise UserError(
-                f"faiss learns codebooks of 2, 4, 8, ... codes, not of {self.size}; set engine=torch",
-                code="size-not-power-of-two",
-            )
-        if self.engine == "faiss" and vectors < width:
-            raise UserError(
-                f"faiss cannot learn a rotation of {width:,} dimensions from {vectors:,} vectors; set engine=torch, or "
-                f"pca={vectors - 1} or fewer",
-                code="too-few-vectors-for-faiss",
-            )
+            if not power:
+                raise UserError(
+                    f"faiss learns codebooks of 2, 4, 8, ... codes, not of {self.size}; set engine=torch",
+                    code="size-not-power-of-two",
+                )
+            if vectors < width:
+                raise UserError(
+                    f"faiss cannot learn a rotation of {width:,} dimensions from {vectors:,} vectors; set "
+                    f"engine=torch, or pca={vectors - 1} or fewer",
+                    code="too-few-vectors-for-faiss",
+                )
         return "faiss" if self.engine != "torch" and there and power and vectors >= width else "torch"
 
 

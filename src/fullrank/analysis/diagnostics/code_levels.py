@@ -31,9 +31,9 @@ from fullrank.analysis.report.levels import level_panel, level_table, level_valu
 from fullrank.analysis.report.results import RunResult
 from fullrank.inference.trie_beam import trie_of
 from fullrank.models.contracts import Model, Scorer
+from fullrank.models.sequential.codes import GeneratedScorer
 from fullrank.models.sequential.items.semantic import CodeScorer, SemanticItems
 from fullrank.models.sequential.model import RecommenderModel
-from fullrank.models.sequential.objectives.tasks.generate import GeneratedScorer
 from fullrank.semantic_ids.trie import Trie
 
 NO_TARGETS = "the training split has no targets"

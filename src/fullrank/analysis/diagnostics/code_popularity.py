@@ -34,9 +34,9 @@ from fullrank.analysis.diagnostics.spectrum import popularity_likeness, score_sp
 from fullrank.analysis.report import Figure, Missing
 from fullrank.analysis.report.levels import level_panel, level_table, level_values
 from fullrank.analysis.report.results import RunResult
+from fullrank.models.sequential.codes import GeneratedScorer
 from fullrank.models.sequential.items import ItemIndex, unit
 from fullrank.models.sequential.items.semantic import levels_of
-from fullrank.models.sequential.objectives.tasks.generate import GeneratedScorer
 from fullrank.ops.effective_rank import collapse_share, entropy_rank, stable_rank
 
 HEAD = 0.2

@@ -24,6 +24,8 @@ from fullrank.data.impressions.fields import FieldInfo
 from fullrank.models.contracts import Flops
 from fullrank.ops.flop_count import by_part, forward_flops
 
+Fields = Sequence[FieldInfo]
+"""The fields of a store, in the order of its schema."""
 EVERY = frozenset({"*"})
 """Captures every layer's output."""
 
@@ -122,10 +124,10 @@ class RankerSpec(Spec):
         return ()
 
     @abstractmethod
-    def build(self, fields: Sequence[FieldInfo], dim: int) -> Ranker: ...
+    def build(self, fields: Fields, dim: int) -> Ranker: ...
 
 
-def require_fields_to_cross(fields: Sequence[FieldInfo], kind: str) -> None:
+def require_fields_to_cross(fields: Fields, kind: str) -> None:
     """Raise `UserError` where there is nothing to interact with."""
     if len(fields) < 2:
         raise UserError(

@@ -9,7 +9,6 @@ by sqrt(width of a head) and `norm` puts a LayerNorm behind the residual; all ar
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Annotated, Literal
 
 import torch
@@ -22,8 +21,8 @@ from fullrank.core.bounds import DropoutRate, Parts, Width
 from fullrank.core.checks import divided
 from fullrank.core.constraints import only_with
 from fullrank.core.spec import later
-from fullrank.data.impressions.fields import FieldInfo
 from fullrank.models.ranking import (
+    Fields,
     FieldTokens,
     Ranker,
     RankerOutput,
@@ -68,7 +67,7 @@ class AutoInt(RankerSpec):
     def reads(self) -> frozenset[str]:
         return frozenset({"tokens", "linear"} if self.wide else {"tokens"})
 
-    def build(self, fields: Sequence[FieldInfo], dim: int) -> AutoIntRanker:
+    def build(self, fields: Fields, dim: int) -> AutoIntRanker:
         require_fields_to_cross(fields, "autoint")
         return AutoIntRanker(len(fields), dim, self)
 

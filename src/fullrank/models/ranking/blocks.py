@@ -28,7 +28,6 @@ paper's Table 4 has none: there a sequence is one field vector like any other (`
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Annotated, Literal
 
 import torch
@@ -43,8 +42,7 @@ from fullrank.core.constraints import only_with
 from fullrank.core.errors import UserError
 from fullrank.core.registry import Room
 from fullrank.core.spec import Spec, later
-from fullrank.data.impressions.fields import FieldInfo
-from fullrank.models.ranking import FieldTokens, LayerOutputs, Ranker, RankerOutput, RankerSpec
+from fullrank.models.ranking import Fields, FieldTokens, LayerOutputs, Ranker, RankerOutput, RankerSpec
 from fullrank.models.ranking.feed_forwards import FeedForwardSpec
 from fullrank.models.ranking.mixings import MixingSpec
 from fullrank.models.ranking.perceptron import xavier
@@ -143,7 +141,7 @@ class Blocks(RankerSpec):
     def reads_events(self) -> int:
         return self.event_tokens
 
-    def build(self, fields: Sequence[FieldInfo], dim: int) -> BlocksRanker:
+    def build(self, fields: Fields, dim: int) -> BlocksRanker:
         sequences = sum(field.kind == "sequence" for field in fields)
         if self.event_tokens and not sequences:
             raise UserError(

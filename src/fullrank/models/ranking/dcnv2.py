@@ -12,7 +12,6 @@ once to the mixture.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Annotated, Literal
 
 import torch
@@ -22,8 +21,7 @@ from torch import Tensor, nn
 
 from fullrank.core.bounds import Parts, Width
 from fullrank.core.constraints import only_with
-from fullrank.data.impressions.fields import FieldInfo
-from fullrank.models.ranking import FieldTokens, Ranker, RankerOutput, RankerSpec
+from fullrank.models.ranking import Fields, FieldTokens, Ranker, RankerOutput, RankerSpec
 from fullrank.models.ranking.perceptron import Deep, xavier
 from fullrank.ops.cross import cross
 
@@ -43,7 +41,7 @@ class DCNv2(RankerSpec):
     deep: Deep = Deep()
     """The perceptron; without hidden layers there are crosses alone."""
 
-    def build(self, fields: Sequence[FieldInfo], dim: int) -> DCNv2Ranker:
+    def build(self, fields: Fields, dim: int) -> DCNv2Ranker:
         return DCNv2Ranker(len(fields) * dim, self)
 
 

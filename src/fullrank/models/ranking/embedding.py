@@ -30,9 +30,8 @@ from fullrank.core.constraints import once, only_with
 from fullrank.core.errors import UserError, no_such
 from fullrank.core.spec import Spec
 from fullrank.data.batch import Impressions
-from fullrank.data.impressions.fields import FieldInfo
 from fullrank.models.contracts import Flops
-from fullrank.models.ranking import FieldTokens
+from fullrank.models.ranking import Fields, FieldTokens
 from fullrank.models.ranking.fused import Found, FusedTable, in_order, inside_of
 from fullrank.models.ranking.sequences import SequenceSpec
 from fullrank.models.ranking.sequences.pooled import Pooled
@@ -78,7 +77,7 @@ class Embedding(Spec):
 
     def build(
         self,
-        fields: Sequence[FieldInfo],
+        fields: Fields,
         reads: frozenset[str],
         contexts: Sequence[Sequence[str]] = (),
         sequences: SequenceSpec | None = None,
@@ -93,7 +92,7 @@ class FieldEmbedding(nn.Module):
 
     def __init__(
         self,
-        fields: Sequence[FieldInfo],
+        fields: Fields,
         reads: frozenset[str],
         spec: Embedding,
         contexts: Sequence[Sequence[str]],
@@ -258,7 +257,7 @@ class Numbers(nn.Module):
         return torch.where(missing[..., None], self.missing, x[..., None] * self.weight)
 
 
-def _widths(fields: Sequence[FieldInfo], spec: Embedding) -> dict[str, int]:
+def _widths(fields: Fields, spec: Embedding) -> dict[str, int]:
     """Width of each field that has ids; one that shares a table has its owner's."""
     own = {field.name: spec.dim for field in fields if field.kind != "numeric" and field.shares is None}
     for name, width in spec.dims:
@@ -268,7 +267,7 @@ def _widths(fields: Sequence[FieldInfo], spec: Embedding) -> dict[str, int]:
     return {f.name: own[f.shares or f.name] for f in fields if f.kind != "numeric"}
 
 
-def _check_contexts(fields: Sequence[FieldInfo], contexts: Sequence[Sequence[str]]) -> None:
+def _check_contexts(fields: Fields, contexts: Sequence[Sequence[str]]) -> None:
     """Raise `UserError` unless every group names fields that have ids and no table of another, each once."""
     own = [field.name for field in fields if field.kind != "numeric" and field.shares is None]
     for names in contexts:

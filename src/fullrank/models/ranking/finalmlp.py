@@ -26,8 +26,7 @@ from fullrank.core.bounds import Names, Parts, Widths
 from fullrank.core.checks import divided
 from fullrank.core.constraints import only_with
 from fullrank.core.errors import UserError
-from fullrank.data.impressions.fields import FieldInfo
-from fullrank.models.ranking import FieldTokens, Ranker, RankerOutput, RankerSpec
+from fullrank.models.ranking import Fields, FieldTokens, Ranker, RankerOutput, RankerSpec
 from fullrank.models.ranking.perceptron import Deep, xavier
 
 STD = 0.01
@@ -65,7 +64,7 @@ class FinalMLP(RankerSpec):
     def contexts(self) -> tuple[tuple[str, ...], ...]:
         return (self.first_context, self.second_context) if self.gates else ()
 
-    def build(self, fields: Sequence[FieldInfo], dim: int) -> FinalMLPRanker:
+    def build(self, fields: Fields, dim: int) -> FinalMLPRanker:
         return FinalMLPRanker(len(fields) * dim, dim, self)
 
 

@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from fullrank.data.batch import Bag, Impressions
-from fullrank.data.impressions.fields import FieldInfo
+from fullrank.models.ranking import Fields
 from fullrank.ops.distinct import distinct
 
 Found = list[tuple[list[int], Tensor]]
@@ -29,7 +29,7 @@ class FusedTable(nn.Module):
 
     def __init__(
         self,
-        fields: Sequence[FieldInfo],
+        fields: Fields,
         names: Collection[str],
         width: int,
         mode: Literal["mean", "sum"],
@@ -157,7 +157,7 @@ def _runs(places: Sequence[int], alone: Collection[str]) -> list[list[int]]:
     return runs
 
 
-def _starts(fields: Sequence[FieldInfo], names: Collection[str]) -> tuple[dict[str, int], int]:
+def _starts(fields: Fields, names: Collection[str]) -> tuple[dict[str, int], int]:
     """Where each field of `names` begins, and the number of rows."""
     starts: dict[str, int] = {}
     rows = 0

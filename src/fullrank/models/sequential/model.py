@@ -19,6 +19,7 @@ from fullrank.data.batch import Batch
 from fullrank.data.events.catalog import Catalog
 from fullrank.models.contracts import DenseScorer, Model, Queries, Scorer, Step
 from fullrank.models.initial import start_by_width
+from fullrank.models.sequential.codes import GeneratedScorer
 from fullrank.models.sequential.encoders import Encoder, EncoderSpec
 from fullrank.models.sequential.encoders.transformer import Transformer
 from fullrank.models.sequential.items import ItemIndex, ItemsSpec, unit
@@ -28,7 +29,7 @@ from fullrank.models.sequential.items.table import Table
 from fullrank.models.sequential.objectives.losses import LossSpec
 from fullrank.models.sequential.objectives.losses.cross_entropy import CrossEntropy
 from fullrank.models.sequential.objectives.tasks import TaskSpec
-from fullrank.models.sequential.objectives.tasks.generate import GeneratedScorer, GenerateTask
+from fullrank.models.sequential.objectives.tasks.generate import GenerateTask
 from fullrank.models.sequential.objectives.tasks.next_item import NextItem
 from fullrank.models.sequential.objectives.weightings import WeightingSpec
 from fullrank.models.sequential.reasoning import Reasoner, ReasonerSpec

@@ -88,7 +88,7 @@ BETWEEN = "; "
 
 def text_columns(catalog: Catalog) -> tuple[str, ...]:
     """Columns of text and of lists of text, in the table's order: what is written where no columns are named."""
-    return tuple(name for name in catalog.columns if _is_text(catalog.frame[name]))
+    return tuple(name for name in catalog.columns if is_text(catalog.frame[name]))
 
 
 def texts(
@@ -117,7 +117,8 @@ def texts(
     return found
 
 
-def _is_text(column: pl.Series) -> bool:
+def is_text(column: pl.Series) -> bool:
+    """Whether a column holds text, or lists of it."""
     dtype = column.dtype
     inner = dtype.inner if isinstance(dtype, (pl.List, pl.Array)) else dtype
     return inner == pl.String or isinstance(inner, (pl.Categorical, pl.Enum))

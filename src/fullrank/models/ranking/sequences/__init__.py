@@ -23,7 +23,7 @@ from fullrank.core.bounds import MOST_ENTRIES, Length
 from fullrank.core.constraints import once, only_with
 from fullrank.core.errors import no_such
 from fullrank.core.spec import Spec
-from fullrank.data.impressions.fields import FieldInfo
+from fullrank.models.ranking import Fields
 
 Groups = Annotated[
     tuple[Annotated[tuple[str, ...], Field(min_length=1)], ...],
@@ -65,7 +65,7 @@ class SequenceSpec(Spec):
     """Parallel sequences of which one has fewer events in a row: an error; or aligned at the newest event, where the
     first of the group says how many there are, and what the others lack is missing."""
 
-    def groups(self, fields: Sequence[FieldInfo]) -> Groups:
+    def groups(self, fields: Fields) -> Groups:
         """The sequences that it makes vectors of. Raises `UserError` where the fields do not suit the settings."""
         return ()
 
@@ -74,7 +74,7 @@ class SequenceSpec(Spec):
         raise NotImplementedError
 
 
-def require_targets(setting: str, names: Sequence[str], fields: Sequence[FieldInfo]) -> None:
+def require_targets(setting: str, names: Sequence[str], fields: Fields) -> None:
     """Raise `UserError` for a name that is no sequence with a target."""
     allowed = with_target(fields)
     for name in names:
@@ -83,6 +83,6 @@ def require_targets(setting: str, names: Sequence[str], fields: Sequence[FieldIn
             raise no_such(what, name, allowed, code="unknown-field")
 
 
-def with_target(fields: Sequence[FieldInfo]) -> list[str]:
+def with_target(fields: Fields) -> list[str]:
     """The sequences that share the table of a categorical field, in the order of the schema."""
     return [field.name for field in fields if field.kind == "sequence" and field.shares is not None]

@@ -23,8 +23,8 @@ from torch import Tensor, nn
 
 from fullrank.core.errors import UserError
 from fullrank.data.batch import Bag, Impressions
-from fullrank.data.impressions.fields import FieldInfo
 from fullrank.data.impressions.vocabulary import FIRST, MISSING
+from fullrank.models.ranking import Fields
 from fullrank.models.ranking.fused import Found, flattened, inside_of
 from fullrank.models.ranking.sequences import SequenceSpec, TargetPooling, require_targets
 
@@ -43,7 +43,7 @@ class Member:
     """That of the target in `Impressions.categorical`."""
 
 
-def members(names: Iterable[str], fields: Sequence[FieldInfo]) -> list[Member]:
+def members(names: Iterable[str], fields: Fields) -> list[Member]:
     """Where these sequences and their targets stand; each has a target."""
     all_names = [field.name for field in fields]
     several = [field.name for field in fields if field.kind in ("bag", "sequence")]
@@ -107,7 +107,7 @@ class SequenceReader:
     Before anything is looked up, so that penalties and updates are of these events alone. Twice is as once.
     """
 
-    def __init__(self, fields: Sequence[FieldInfo], spec: SequenceSpec, together: Sequence[Sequence[Member]]):
+    def __init__(self, fields: Fields, spec: SequenceSpec, together: Sequence[Sequence[Member]]):
         require_targets("search", [name for group in spec.search for name in group], fields)
         self.searched: list[list[Member]] = [members(group, fields) for group in spec.search]
         self.together = [list(group) for group in together]

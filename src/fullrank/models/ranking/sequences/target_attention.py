@@ -15,7 +15,6 @@ events alone, where FuxiCTR counts the padding.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Literal
 
 import torch
@@ -24,7 +23,7 @@ from pydantic import model_validator
 from torch import Tensor, nn
 
 from fullrank.core.errors import UserError, no_effect
-from fullrank.data.impressions.fields import FieldInfo
+from fullrank.models.ranking import Fields
 from fullrank.models.ranking.perceptron import Deep, xavier
 from fullrank.models.ranking.sequences import (
     Groups,
@@ -54,7 +53,7 @@ class TargetAttention(SequenceSpec):
             raise no_effect(f"together={[list(alone)]}", "on a sequence alone", "leave it out, or name two or more")
         return self
 
-    def groups(self, fields: Sequence[FieldInfo]) -> Groups:
+    def groups(self, fields: Fields) -> Groups:
         names = with_target(fields)
         if not names:
             raise UserError(

@@ -41,6 +41,7 @@ from fullrank.models.sequential.items.tokeniser import (
     words,
 )
 from fullrank.ops.packed_bags import packed_bags
+from fullrank.semantic_ids.vectors.text import is_text, text_columns
 
 log = logger(__name__)
 
@@ -132,14 +133,12 @@ def _plain(field: TextField, catalog: Catalog) -> pl.Series:
         return column.cast(pl.String)
     if isinstance(column.dtype, pl.Array):
         column = column.arr.to_list()
-    listed = isinstance(column.dtype, pl.List)
-    inner = column.dtype.inner if isinstance(column.dtype, pl.List) else column.dtype
-    if not (inner == pl.String or isinstance(inner, (pl.Categorical, pl.Enum))):
+    if not is_text(column):
         raise UserError(
             f"the column {field.column!r} is {column.dtype}, not text or lists of text{_texts(catalog)}",
             code="column-not-text",
         )
-    if not listed:
+    if not isinstance(column.dtype, pl.List):
         if field.first:
             raise UserError(
                 f"the column {field.column!r} holds no lists: leave out first=true", code="column-not-lists"
@@ -151,13 +150,7 @@ def _plain(field: TextField, catalog: Catalog) -> pl.Series:
 
 def _texts(catalog: Catalog) -> str:
     """The columns that do hold text, for an error."""
-    found = []
-    for name in catalog.columns:
-        dtype = catalog.frame[name].dtype
-        inner = dtype.inner if isinstance(dtype, (pl.List, pl.Array)) else dtype
-        if inner == pl.String and not name.endswith("_tokens"):
-            found.append(name)
-    return f" (columns of text: {', '.join(found) or 'none'})"
+    return f" (columns of text: {', '.join(text_columns(catalog)) or 'none'})"
 
 
 AT_ONCE = 1 << 16
@@ -213,11 +206,9 @@ class Text(ItemsSpec):
         all, and those that the run has too start from its vectors. Where the run's items are no such text the
         columns are those of a fresh model.
         """
-        if self._has_tokens(catalog) or not self._has_tokens(earlier):
+        if self._has_tokens(catalog) or not self._has_tokens(earlier) or self.tokeniser == OWN:
             return self.add_columns(catalog)
         tokeniser = TextTokeniser.of(earlier)
-        if self.tokeniser == OWN:
-            return self.add_columns(catalog)
         if self.tokeniser is not None and TextTokeniser.open(self.tokeniser).model != tokeniser.model:
             return self.add_columns(catalog)
         if self.tokeniser is None and tokeniser.size > self.vocabulary:

@@ -20,7 +20,7 @@ from fullrank.core.errors import UserError
 from fullrank.core.spec import Spec
 from fullrank.data.batch import Batch, Captures
 from fullrank.data.events.catalog import Catalog
-from fullrank.models.contracts import Queries, ReasoningStates, States, Step, last
+from fullrank.models.contracts import Queries, QueryGroups, ReasoningStates, States, Step, last
 from fullrank.models.sequential.requirements import Requirement
 
 ContrastTemperature = Annotated[float, Field(ge=0.03, le=MOST_FACTOR)]
@@ -112,7 +112,7 @@ class Penalty(nn.Module, ABC):
         named cannot be read or belongs to another model.
         """
 
-    def extra_queries(self, queries: tuple[Queries, ...], states: States) -> tuple[Queries, ...]:
+    def extra_queries(self, queries: QueryGroups, states: States) -> QueryGroups:
         """Further groups of queries for the model's loss, made of the task's; vectors are not normalised yet."""
         return ()
 

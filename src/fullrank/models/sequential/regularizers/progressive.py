@@ -24,7 +24,7 @@ from torch import Tensor
 
 from fullrank.core.bounds import MOST_COUNT, Factor, PositiveFactor, Temperature
 from fullrank.core.constraints import only_with, some_of
-from fullrank.models.contracts import Queries, States, Step
+from fullrank.models.contracts import QueryGroups, States, Step
 from fullrank.models.sequential.regularizers import REASONER, Needs, PenaltySpec, SpecPenalty, states_by_view
 from fullrank.models.sequential.requirements import Requirement
 from fullrank.ops.in_batch_contrast import in_batch_contrast
@@ -72,7 +72,7 @@ class ProgressivePenalty(SpecPenalty[Progressive]):
         if self.spec.contrast_weight:
             model.reasoner.input_noise = self.spec.noise
 
-    def extra_queries(self, queries: tuple[Queries, ...], states: States) -> tuple[Queries, ...]:
+    def extra_queries(self, queries: QueryGroups, states: States) -> QueryGroups:
         reasoning, spec = states.reasoning, self.spec
         if not spec.step_weight or reasoning is None:
             return ()

@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Literal
 
 from fullrank.core.bounds import Factor
-from fullrank.models.contracts import Queries, States
+from fullrank.models.contracts import QueryGroups, States
 from fullrank.models.sequential.regularizers import REASONER, PenaltySpec, QueryPenalty
 from fullrank.models.sequential.requirements import Requirement
 
@@ -42,7 +42,7 @@ STREAMS = Requirement(
 class StreamLossPenalty(QueryPenalty[StreamLoss]):
     requires = (REASONER, STREAMS)
 
-    def extra_queries(self, queries: tuple[Queries, ...], states: States) -> tuple[Queries, ...]:
+    def extra_queries(self, queries: QueryGroups, states: States) -> QueryGroups:
         if not self.spec.weight or states.reasoning is None:
             return ()
         streams = states.reasoning.steps.mean(1).unbind(1)

@@ -16,7 +16,7 @@ from typing import Literal
 import torch
 
 from fullrank.core.bounds import PositiveFactor
-from fullrank.models.contracts import Queries, States
+from fullrank.models.contracts import Queries, QueryGroups, States
 from fullrank.models.sequential.items import ItemIndex
 from fullrank.models.sequential.regularizers import PenaltySpec, QueryPenalty
 from fullrank.models.sequential.requirements import Requirement
@@ -43,7 +43,7 @@ class TPABBootstrapPenalty(QueryPenalty[TPABBootstrap]):
         ),
     )
 
-    def extra_queries(self, queries: tuple[Queries, ...], states: States) -> tuple[Queries, ...]:
+    def extra_queries(self, queries: QueryGroups, states: States) -> QueryGroups:
         return tuple(
             replace(q, name=f"{q.name}_bootstrapped", table=exchanged(q), weight=self.spec.weight * q.weight,
                     counted_as=q.name)

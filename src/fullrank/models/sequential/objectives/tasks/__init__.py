@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from fullrank.core.spec import Spec
 from fullrank.data.batch import Batch
-from fullrank.models.contracts import ItemVectors, Queries, States
+from fullrank.models.contracts import ItemVectors, QueryGroups, States
 from fullrank.models.sequential.items import Items
 from fullrank.models.sequential.requirements import Requirement
 
@@ -92,7 +92,7 @@ class Task(nn.Module, ABC):
     group alone is answered with."""
     requires: tuple[Requirement, ...] = REQUIRES
     code_by_code = False
-    """Whether a code is predicted from those before it, so that answers are generated (`generate.GeneratedScorer`)."""
+    """Whether a code is predicted from those before it, so that answers are generated (`codes.py` of the models)."""
 
     @abstractmethod
     def segments(self, lengths: np.ndarray, draw: np.random.Generator) -> Segments:
@@ -107,7 +107,7 @@ class Task(nn.Module, ABC):
         """What the encoder reads of a batch of rows in training."""
 
     @abstractmethod
-    def queries(self, states: States, inputs: Batch, batch: Batch, table: ItemVectors) -> tuple[Queries, ...]:
+    def queries(self, states: States, inputs: Batch, batch: Batch, table: ItemVectors) -> QueryGroups:
         """What the loss compares with the catalogue, in named groups; the vectors are not normalised yet."""
 
     @abstractmethod

@@ -19,7 +19,7 @@ from torch import Tensor
 from fullrank.core.bounds import Share
 from fullrank.core.random import uniform_draws
 from fullrank.data.batch import Batch
-from fullrank.models.contracts import ItemVectors, Queries, States, last
+from fullrank.models.contracts import ItemVectors, Queries, QueryGroups, States, last
 from fullrank.models.initial import small
 from fullrank.models.sequential.items import Items
 from fullrank.models.sequential.objectives.tasks import Inputs, Segments, Task, TaskSpec
@@ -71,7 +71,7 @@ class ClozeTask(Task):
         inputs = replace(batch, hidden=hidden, times=times)
         return self._view(items, inputs), inputs
 
-    def queries(self, states: States, inputs: Batch, batch: Batch, table: ItemVectors) -> tuple[Queries, ...]:
+    def queries(self, states: States, inputs: Batch, batch: Batch, table: ItemVectors) -> QueryGroups:
         assert inputs.hidden is not None
         rows, positions = inputs.hidden.nonzero(as_tuple=True)
         targets = batch.items[rows, positions]

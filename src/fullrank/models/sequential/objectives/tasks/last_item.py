@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fullrank.core.bounds import Length
 from fullrank.data.batch import Batch
-from fullrank.models.contracts import ItemVectors, Queries, States, last
+from fullrank.models.contracts import ItemVectors, Queries, QueryGroups, States, last
 from fullrank.models.sequential.items import Items
 from fullrank.models.sequential.objectives.tasks import HistoryTask, Segments, TaskSpec
 
@@ -52,7 +52,7 @@ class LastItemTask(HistoryTask):
     def counts(self, batch: Batch) -> dict[str, int]:
         return {"last": len(batch.lengths)}
 
-    def queries(self, states: States, inputs: Batch, batch: Batch, table: ItemVectors) -> tuple[Queries, ...]:
+    def queries(self, states: States, inputs: Batch, batch: Batch, table: ItemVectors) -> QueryGroups:
         end = batch.lengths[:, None] - 1
         targets = batch.items.gather(1, end)[:, 0]
         times = None if batch.times is None else batch.times.gather(1, end)[:, 0]

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from fullrank.core.bounds import PositiveFactor, Share
 from fullrank.data.batch import Batch
-from fullrank.models.contracts import ItemVectors, Queries, States, last
+from fullrank.models.contracts import ItemVectors, QueryGroups, States, last
 from fullrank.models.sequential.items import Items, unit
 from fullrank.models.sequential.objectives.tasks import HistoryTask, Segments, TaskSpec
 from fullrank.models.sequential.objectives.tasks.next_item import NextItem, NextItemTask
@@ -64,7 +64,7 @@ class MojitoTask(HistoryTask):
         short = self.rows.counts(batch)
         return short | {"long_term": short["ahead_1"]}
 
-    def queries(self, states: States, inputs: Batch, batch: Batch, table: ItemVectors) -> tuple[Queries, ...]:
+    def queries(self, states: States, inputs: Batch, batch: Batch, table: ItemVectors) -> QueryGroups:
         (short,) = self.rows.queries(states, inputs, batch, table)
         vectors = self.long_term(states)[short.rows, short.positions]
         return short, replace(short, name="long_term", vectors=vectors, weight=self.weight)

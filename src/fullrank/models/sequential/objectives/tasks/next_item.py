@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from fullrank.core.bounds import Parts
 from fullrank.data.batch import Batch
-from fullrank.models.contracts import ItemVectors, Queries, States, last
+from fullrank.models.contracts import ItemVectors, Queries, QueryGroups, States, last
 from fullrank.models.initial import start_small
 from fullrank.models.sequential.items import Items
 from fullrank.models.sequential.objectives.tasks import HistoryTask, Segments, TaskSpec
@@ -48,7 +48,7 @@ class NextItemTask(HistoryTask):
     def counts(self, batch: Batch) -> dict[str, int]:
         return {f"ahead_{h}": int((batch.lengths - h).clamp_min(0).sum()) for h in range(1, self.horizons + 1)}
 
-    def queries(self, states: States, inputs: Batch, batch: Batch, table: ItemVectors) -> tuple[Queries, ...]:
+    def queries(self, states: States, inputs: Batch, batch: Batch, table: ItemVectors) -> QueryGroups:
         found = []
         for h in range(1, self.horizons + 1):
             known = batch.valid[:, h:]
