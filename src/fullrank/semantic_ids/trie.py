@@ -70,9 +70,8 @@ class Trie:
     @property
     def nbytes(self) -> int:
         """Bytes of all of it."""
-        return sum(
-            x.nbytes for x in (self.items, self.place, *(y for level in self.levels for y in vars(level).values()))
-        )
+        of_levels = [x for level in self.levels for x in vars(level).values()]
+        return sum(x.nbytes for x in (self.items, self.place, *of_levels))
 
     def to(self, device: torch.device) -> Trie:
         """The same on a device."""

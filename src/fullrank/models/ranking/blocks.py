@@ -33,18 +33,16 @@ from typing import Annotated, Literal
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
-from pydantic import Field
 from torch import Tensor, nn
 
-from fullrank.core.bounds import MOST_PARTS, DropoutRate, Parts, Width
+from fullrank.core.bounds import MOST_PARTS, DropoutRate, Parts, Several, Width
 from fullrank.core.checks import divided
 from fullrank.core.constraints import only_with
 from fullrank.core.errors import UserError
-from fullrank.core.registry import Room
 from fullrank.core.spec import Spec, later
 from fullrank.models.ranking import Fields, FieldTokens, LayerOutputs, Ranker, RankerOutput, RankerSpec
-from fullrank.models.ranking.feed_forwards import FeedForwardSpec
-from fullrank.models.ranking.mixings import MixingSpec
+from fullrank.models.ranking.feed_forwards import AnyFeedForward
+from fullrank.models.ranking.mixings import AnyMixing
 from fullrank.models.ranking.perceptron import xavier
 from fullrank.ops.dropout import Dropout, dropout
 
@@ -114,7 +112,7 @@ Heads = Literal["mlp", "flatten", "mean", "mean_all"]
 class Blocks(RankerSpec):
     """What RankMixer and RankElastor have in common; each declares its own defaults."""
 
-    tokens: int = Field(16, ge=2, le=MOST_PARTS)
+    tokens: Several = 16
     """T, tokens."""
     width: Width | None = None
     """D, width of a token; null is (fields x embedding.dim) / tokens, rounded up to what the mixing can divide."""
@@ -124,9 +122,9 @@ class Blocks(RankerSpec):
     """Blocks, each a mixing and a feed-forward."""
     tokeniser: Tokeniser = Tokeniser()
     """Fields -> tokens."""
-    mixing: Annotated[MixingSpec, Room("rankers.mixings")]
+    mixing: AnyMixing
     """Across tokens."""
-    feed_forward: Annotated[FeedForwardSpec, Room("rankers.feed_forwards")]
+    feed_forward: AnyFeedForward
     """Within each token."""
     head: Heads
     """Tokens -> logit."""

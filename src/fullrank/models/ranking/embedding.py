@@ -32,7 +32,7 @@ from fullrank.core.spec import Spec
 from fullrank.data.batch import Impressions
 from fullrank.models.contracts import Flops
 from fullrank.models.ranking import Fields, FieldTokens
-from fullrank.models.ranking.fused import Found, FusedTable, in_order, inside_of
+from fullrank.models.ranking.fused import Found, FusedTable, in_order, inside_of, places_of
 from fullrank.models.ranking.sequences import SequenceSpec
 from fullrank.models.ranking.sequences.pooled import Pooled
 from fullrank.models.ranking.sequences.reader import AttendedGroup, SequenceReader, in_parallel, members
@@ -165,7 +165,7 @@ class FieldEmbedding(nn.Module):
         """
         found: Flops = {}
         if self.projections:
-            places = [*self.projections, *(str(p) for p in self._event_places() for _ in range(self.events))]
+            places = [*self.projections, *map(str, places_of(self.fields, "sequence") * self.events)]
             found["projections"] = 2 * sum(self.projections[p].numel() for p in places if p in self.projections)
         if len(self.attended):
             weights = [p.numel() for part in self.attended for p in part.parameters() if p.ndim == 2]
@@ -194,8 +194,7 @@ class FieldEmbedding(nn.Module):
         if len(self.attended):
             parts += self._attended(batch, parts)
         if self.numeric is not None:
-            places = [p for p, field in enumerate(self.fields) if field.kind == "numeric"]
-            parts.append((places, self.numeric(batch.numeric, batch.missing)))
+            parts.append((places_of(self.fields, "numeric"), self.numeric(batch.numeric, batch.missing)))
         return in_order(parts, dict(self.projections.items()))
 
     def _context(self, group: int, batch: Impressions) -> Float[Tensor, "B C E"]:
@@ -216,9 +215,9 @@ class FieldEmbedding(nn.Module):
 
     def _newest(self, batch: Impressions) -> Float[Tensor, "B n E"]:
         """The vectors of each sequence's last events, the newest first; zeros where a history has fewer."""
-        several = [p for p, field in enumerate(self.fields) if field.kind in ("bag", "sequence")]
+        several = places_of(self.fields, "bag", "sequence")
         back, found = torch.arange(self.events, device=batch.categorical.device), []
-        for place in self._event_places():
+        for place in places_of(self.fields, "sequence"):
             bag = batch.bags[several.index(place)]
             at = bag.lengths[:, None] - 1 - back
             ids = nn.functional.pad(inside_of(bag)[1], (0, 1))  # a bag may have no column
@@ -228,10 +227,6 @@ class FieldEmbedding(nn.Module):
             vectors = vectors if matrix is None else vectors @ matrix
             found.append(torch.where((at >= 0)[..., None], vectors, 0.0))
         return torch.cat(found, 1)
-
-    def _event_places(self) -> list[int]:
-        """Places of the sequences in the schema."""
-        return [place for place, field in enumerate(self.fields) if field.kind == "sequence"]
 
     def _table(self, name: str) -> Any:
         """The `FusedTable` that holds a field, or what a graph that is exported has in its place."""

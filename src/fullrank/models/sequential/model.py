@@ -144,7 +144,8 @@ class RecommenderModel(nn.Module, Model):
         """One step's states, queries and records."""
         items = self.items.for_one_step()
         x, inputs = self.task.training_inputs(items, batch)
-        rows, views = len(x), self._views(batch)
+        twice = any(p.needs.second_view and batch.step >= p.after_steps for p in self._penalties)
+        rows, views = len(x), 2 if twice else 1
         if views > 1:
             x, inputs, batch = x.repeat(views, 1, 1), inputs.repeated(views), batch.repeated(views)
         captures = self._needs.captures()
@@ -156,9 +157,6 @@ class RecommenderModel(nn.Module, Model):
         queries = tuple(self._scaled(q) for q in (*own, *more))
         records = {q.name: self.loss(q, batch) for q in queries}
         return Step(self, batch, states, queries, records, captures, inputs, self._first_view_only)
-
-    def _views(self, batch: Batch) -> int:
-        return 2 if any(p.needs.second_view and batch.step >= p.after_steps for p in self._penalties) else 1
 
     def index_items(self) -> ItemIndex:
         """What answers search, made whole: every item vector (or what codes are scored with), once for many answers.

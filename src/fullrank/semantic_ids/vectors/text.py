@@ -24,7 +24,6 @@ from fullrank.core.random import uniform_at
 from fullrank.core.spec import later
 from fullrank.data.events.catalog import Catalog
 from fullrank.semantic_ids.vectors import Vectors, VectorsSpec, sentences
-from fullrank.semantic_ids.vectors.sentences import cached_vectors, texts_fingerprint
 
 
 class TextVectors(VectorsSpec):
@@ -59,13 +58,13 @@ class TextVectors(VectorsSpec):
         options: dict[str, Any] = {
             "model": sentences.model_identity(self.model), "unit": self.unit, "max_tokens": self.max_tokens,
         }  # fmt: skip
-        found = cached_vectors(cache, given, options, self._load, tell("text vectors"))
+        found = sentences.cached_vectors(cache, given, options, self._load, tell("text vectors"))
         known = torch.tensor([text is not None for text in written])
         matrix = torch.zeros(len(written), found.shape[1])
         matrix[known] = torch.from_numpy(found)
         facts = {
             "kind": "text", "model": self.model, "columns": list(columns), "width": found.shape[1],
-            "distinct_texts": len(set(given)), "fingerprint": texts_fingerprint(given, options),
+            "distinct_texts": len(set(given)), "fingerprint": sentences.texts_fingerprint(given, options),
         }  # fmt: skip
         return Vectors(matrix, known, facts)
 

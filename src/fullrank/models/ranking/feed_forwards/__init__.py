@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from typing import Annotated
 
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from fullrank.core.errors import UserError
+from fullrank.core.registry import Room
 from fullrank.core.spec import Spec
 
 TokensAndTerms = tuple[Float[Tensor, "B T D"], Mapping[str, Tensor]]
@@ -39,3 +41,7 @@ class FeedForwardSpec(Spec):
 
     @abstractmethod
     def build(self, tokens: int, width: int) -> FeedForward: ...
+
+
+AnyFeedForward = Annotated[FeedForwardSpec, Room("rankers.feed_forwards")]
+"""A setting that takes any per-token network."""

@@ -16,10 +16,9 @@ from typing import Literal
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
-from pydantic import Field
 from torch import Tensor, nn
 
-from fullrank.core.bounds import MOST_PARTS, DropoutRate, Factor
+from fullrank.core.bounds import DropoutRate, Expansion, Factor, Several
 from fullrank.core.spec import later
 from fullrank.models.ranking.feed_forwards import FeedForward, FeedForwardSpec, TokensAndTerms
 from fullrank.models.ranking.feed_forwards.gelu import perceptron
@@ -30,9 +29,9 @@ class Experts(FeedForwardSpec):
     """RankMixer's sparse-MoE per-token FFN."""
 
     kind: Literal["experts"] = "experts"
-    experts: int = Field(4, ge=2, le=MOST_PARTS)
+    experts: Several = 4
     """Experts of each token."""
-    expansion: float = Field(1.0, gt=0, le=MOST_PARTS)
+    expansion: Expansion = 1.0
     """Hidden width of an expert as a multiple of the token's."""
     sparsity: Factor = 1e-3
     """Weight of the mean gate in the loss; 0 adds nothing."""

@@ -14,10 +14,9 @@ from typing import Annotated, Literal
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
-from pydantic import Field
 from torch import Tensor, nn
 
-from fullrank.core.bounds import MOST_PARTS, DropoutRate, Widths
+from fullrank.core.bounds import DropoutRate, Expansion, Widths
 from fullrank.core.constraints import only_with
 from fullrank.core.spec import later
 from fullrank.models.ranking.feed_forwards import FeedForward, FeedForwardSpec, TokensAndTerms
@@ -29,7 +28,7 @@ class Gelu(FeedForwardSpec):
     """RankMixer's per-token FFN."""
 
     kind: Literal["gelu"] = "gelu"
-    expansion: Annotated[float | None, only_with("hidden", ())] = Field(None, gt=0, le=MOST_PARTS)
+    expansion: Annotated[Expansion | None, only_with("hidden", ())] = None
     """Hidden width as a multiple of the token's; null is 1."""
     hidden: Widths = ()
     """Hidden widths written out, in place of `expansion`."""

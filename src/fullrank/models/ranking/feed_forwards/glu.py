@@ -21,10 +21,9 @@ from typing import Literal
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
-from pydantic import Field
 from torch import Tensor, nn
 
-from fullrank.core.bounds import MOST_PARTS, DropoutRate, Widths
+from fullrank.core.bounds import DropoutRate, Expansion, Widths
 from fullrank.core.errors import UserError
 from fullrank.core.spec import later
 from fullrank.models.ranking.feed_forwards import FeedForward, FeedForwardSpec, TokensAndTerms
@@ -36,7 +35,7 @@ class Glu(FeedForwardSpec):
     """RankElastor's per-token FFN."""
 
     kind: Literal["glu"] = "glu"
-    expansion: float = Field(3.0, gt=0, le=MOST_PARTS)
+    expansion: Expansion = 3.0
     """r: hidden width of a unit as a multiple of the width that it reads."""
     norm: bool = True
     """RMSNorm of the input of all maps of a unit."""

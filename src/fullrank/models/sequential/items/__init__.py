@@ -162,6 +162,18 @@ class ItemsSpec(Spec):
         return catalog
 
 
+class ComputedItems(Items):
+    """Items whose vectors cost more than a look-up; where all are made, some at a time."""
+
+    computed = True
+    at_once: int
+    """Items that are made together: bounds the memory of what comes between."""
+
+    def all(self) -> Float[Tensor, "V D"]:
+        every = torch.arange(self.size, device=self.popularity.device)
+        return torch.cat([self.embed(some) for some in every.split(self.at_once)])
+
+
 class ItemsView(Items):
     """Other items as a step reads them; a subclass says what becomes of their vectors."""
 

@@ -175,11 +175,9 @@ def levels_of(index: ItemIndex) -> tuple[CodeLevel, ...]:
 
 def score_by_codes(vectors: Float[Tensor, "B K D"], index: ItemIndex) -> CodeScorer:
     """The items' mean log-probability of their codes, where vector k asks for the code of level k."""
-    items = index.items
-    assert isinstance(items, SemanticItems)
     levels, rows = index_codes(index)
     logits = [vectors[:, k] @ level.vectors.T for k, level in enumerate(levels)]
-    return CodeScorer(log_probabilities(logits), items.sizes, rows)
+    return CodeScorer(log_probabilities(logits), tuple(level.size for level in levels), rows)
 
 
 def index_codes(index: ItemIndex) -> tuple[tuple[CodeLevel, ...], Int[Tensor, "V K"]]:

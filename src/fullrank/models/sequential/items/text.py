@@ -31,7 +31,7 @@ from fullrank.core.log import logger
 from fullrank.core.spec import Spec
 from fullrank.data.events.catalog import Catalog, kept_column
 from fullrank.models.initial import start_small
-from fullrank.models.sequential.items import Items, ItemsSpec, other_items
+from fullrank.models.sequential.items import ComputedItems, ItemsSpec, other_items
 from fullrank.models.sequential.items.tokeniser import (
     MOST_TOKENS,
     TOKENISER,
@@ -153,8 +153,6 @@ def _texts(catalog: Catalog) -> str:
     return f" (columns of text: {', '.join(text_columns(catalog)) or 'none'})"
 
 
-AT_ONCE = 1 << 16
-"""Items that are embedded together where all are: bounds the memory of what comes between."""
 LINES = 1_000_000
 """Most texts of a field that a tokeniser is trained on; of more, evenly spaced ones."""
 
@@ -298,10 +296,10 @@ def _with_tokens(catalog: Catalog, tokeniser: TextTokeniser, tokens: Mapping[Tex
     return Catalog(catalog.frame.with_columns(**columns))
 
 
-class TextItems(Items):
+class TextItems(ComputedItems):
     """Sums of token vectors by field, joined by a linear map."""
 
-    computed = True
+    at_once = 1 << 16
 
     def __init__(self, dim: int, catalog: Catalog, tokens: int, fields: list[Packed], spec: Text):
         super().__init__()
@@ -325,10 +323,6 @@ class TextItems(Items):
             assert isinstance(table, nn.Embedding)
             parts.append(packed_bags(table.weight, flat, offsets, rows, mean=self.mean))
         return self.adapter(torch.cat(parts, 1)).view(*ids.shape, self.dim)
-
-    def all(self) -> Float[Tensor, "V D"]:
-        every = torch.arange(self.size, device=self.popularity.device)
-        return torch.cat([self.embed(some) for some in every.split(AT_ONCE)])
 
     def transferred(self, given: Mapping[str, Tensor], old: Catalog, new: Catalog) -> dict[str, Tensor]:
         """What an earlier run learned of tokens, by their text: the new tokeniser may number them otherwise.

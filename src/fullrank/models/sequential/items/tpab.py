@@ -27,7 +27,7 @@ from jaxtyping import Float, Int
 from pydantic import Field
 from torch import Tensor, nn
 
-from fullrank.core.bounds import MOST_PARTS
+from fullrank.core.bounds import Several
 from fullrank.core.constraints import only_with
 from fullrank.core.errors import UserError
 from fullrank.data.events.catalog import Catalog
@@ -44,9 +44,9 @@ class TPAB(ItemsSpec):
     """Item vectors with a part for popularity at the time of an event (needs times in training)."""
 
     kind: Literal["tpab"] = "tpab"
-    buckets: int = Field(20, ge=2, le=1024)
+    buckets: Several = 20
     """Vectors of popularity, K of the paper."""
-    stages: int = Field(8, ge=2, le=MOST_PARTS)
+    stages: Several = 8
     """Equally long stretches that the time of the training events is cut into."""
     answers: Literal["forecast", "intrinsic"] = "forecast"
     """What is searched at inference: items as popular as is forecast, or their intrinsic vectors alone."""

@@ -12,7 +12,7 @@ The mean is over the rows of this process's micro-batch: nothing is gathered, so
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from jaxtyping import Float
@@ -56,17 +56,12 @@ class KLDiversity(PenaltySpec):
 class KLDiversityPenalty(SpecPenalty[KLDiversity]):
     requires = (REASONER,)
 
-    _cosine = False
-
-    def attach(self, model: Any) -> None:
-        self._cosine = model.cosine
-
     def forward(self, step: Step) -> Float[Tensor, ""]:
         spec, q = self.spec, step.queries[0]
         states = flat_states(step.reasoning, start=spec.start).float()
         if step.first_view_only:
             states = states[: len(states) // step.batch.views]
-        if self._cosine:
+        if step.model.cosine:
             states = unit(states)
         table = q.table.all() if spec.items is None else q.table.embed(self._drawn(step, q.table.size))
         value = pairwise_kl(

@@ -19,10 +19,9 @@ from typing import Annotated, Any, Literal
 
 import torch
 from jaxtyping import Float
-from pydantic import Field
 from torch import Tensor
 
-from fullrank.core.bounds import MOST_COUNT, Factor, PositiveFactor, Temperature
+from fullrank.core.bounds import CountFromZero, Factor, PositiveFactor, Temperature
 from fullrank.core.constraints import only_with, some_of
 from fullrank.models.contracts import QueryGroups, States, Step
 from fullrank.models.sequential.regularizers import REASONER, Needs, PenaltySpec, SpecPenalty, states_by_view
@@ -45,7 +44,7 @@ class Progressive(PenaltySpec):
     # before it followed the scoring, runs wrote its default of then, 1
     temperature: Annotated[Temperature | None, only_with("contrast_weight", unread=(1.0,))] = None
     """Divides the contrast's inner products; null is the temperature of the model's scoring."""
-    after_steps: Annotated[int, only_with("contrast_weight")] = Field(0, ge=0, le=MOST_COUNT)
+    after_steps: Annotated[CountFromZero, only_with("contrast_weight")] = 0
     """Optimizer steps without contrast at the beginning."""
 
     def build(self) -> ProgressivePenalty:

@@ -36,10 +36,10 @@ from typing import Annotated, Any, Literal
 
 import torch
 from jaxtyping import Float
-from pydantic import Field, model_validator
+from pydantic import model_validator
 from torch import Tensor, nn
 
-from fullrank.core.bounds import MOST_COUNT, Factor, Temperature
+from fullrank.core.bounds import CountFromZero, Factor, Temperature
 from fullrank.core.constraints import needs, only_with, some_of
 from fullrank.core.errors import UserError, no_effect
 from fullrank.core.spec import later
@@ -96,7 +96,7 @@ class Sprint(PenaltySpec):
     """Multiply n_h by the smoothed largest row sum, where rows do not sum to one (HSTU): |A|^2 <= |A|_1 |A|_inf."""
     dropped_weights: Annotated[bool, only_with("attention")] = False
     """Column sums of the weights after dropout, as in the authors' code."""
-    warmup: int = Field(15, ge=0, le=MOST_COUNT)
+    warmup: CountFromZero = 15
     """Steps of the power method before the first training step."""
 
     @model_validator(mode="after")

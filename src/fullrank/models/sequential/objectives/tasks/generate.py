@@ -29,7 +29,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from fullrank.core.bounds import MOST_COUNT, Length
+from fullrank.core.bounds import CountFromZero, Length
 from fullrank.core.constraints import only_with
 from fullrank.core.spec import later
 from fullrank.data.batch import Batch
@@ -52,7 +52,7 @@ class Generate(TaskSpec):
     """Items of a row that are predicted: all but the first, in one pass of a causal encoder, or the last."""
     per_user: Annotated[Length | None, only_with("targets", "last")] = later(None)
     """Of `targets=last`: prefixes per user and epoch, drawn without replacement; null takes all of them."""
-    user_tokens: int = later(0, ge=0, le=MOST_COUNT)
+    user_tokens: CountFromZero = later(0)
     """Rows of the table of users, which are told apart by a hash of their ids (TIGER: 2,000); 0 reads no users."""
     window: Annotated[Literal["last", "random"], only_with("targets", "all")] = "last"
     """Of `targets=all`: which stretch of a history longer than max_length an epoch reads."""
