@@ -16,7 +16,7 @@ has alignment 0.01, the paper 0.1. Their last step, other last codes for items t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
@@ -115,14 +115,17 @@ class CollaborativeAlignment(Term):
         return self.weight * F.cross_entropy(logits, torch.arange(len(logits)))
 
 
+@dataclass(eq=False)
 class CodeDiversity(Term):
     """weight . mean over levels of the cross-entropy of e . e_j / temperature over j but the own, at a partner."""
 
     name = "diversity"
 
-    def __init__(self, weight: float, clusters: int, temperature: float, generator: torch.Generator):
-        self.weight, self.clusters, self.temperature, self.generator = weight, clusters, temperature, generator
-        self.cluster: list[Int64[Tensor, "C"]] = []
+    weight: float
+    clusters: int
+    temperature: float
+    generator: torch.Generator
+    cluster: list[Int64[Tensor, "C"]] = field(default_factory=list)
 
     def begin(self, books: Float[Tensor, "K C d"]) -> None:
         self.cluster = [balanced_clusters(book, min(self.clusters, len(book)), self.generator) for book in books]

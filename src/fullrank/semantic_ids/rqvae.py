@@ -191,7 +191,9 @@ class RqVae(AutoencoderSpec):
     kind: Literal["rqvae"] = "rqvae"
 
     def fit(self, x: Float[Tensor, "n D"], seed: int, tick: Progress) -> Autoencoder:
-        return learn(self, x, sample_places(len(x), max(self.points, self.size), _generator(seed)), seed, tick)
+        return learn(
+            self, x, sample_places(len(x), max(self.points, self.size), torch.Generator().manual_seed(seed)), seed, tick
+        )
 
     def total(self, error: Float[Tensor, ""], levels: Float[Tensor, "K"], dim: int) -> Float[Tensor, ""]:
         return dim * error + self.width * levels.sum()  # squared norms, as TIGER writes them
@@ -234,7 +236,7 @@ def learn(
 ) -> Autoencoder:
     """The network and codebooks learned from these rows of x. Raises `UserError` where they cannot be."""
     require_vectors(x, spec.size, spec.kind_of())
-    generator, dim = _generator(seed), x.shape[1]
+    generator, dim = torch.Generator().manual_seed(seed), x.shape[1]
     _require_room(spec, dim)
     widths = (dim, *spec.hidden, spec.width)
     encoder, decoder = initial_layers(widths, generator), initial_layers(widths[::-1], generator)
@@ -290,10 +292,6 @@ def learn(
 def _latent(seen: Float[Tensor, "n D"], encoder: Layers) -> Tensor:
     with torch.no_grad():
         return run_layers(seen, encoder)
-
-
-def _generator(seed: int) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def _require_finite(spec: AutoencoderSpec, epoch: int, learned: Sequence[Tensor], facts: Mapping[str, float]) -> None:

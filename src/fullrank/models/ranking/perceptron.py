@@ -15,6 +15,8 @@ from fullrank.core.spec import Spec, later
 from fullrank.ops.dropout import Dropout
 from fullrank.ops.norm_relu_dropout import norm_relu_dropout
 
+Activation = Literal["relu", "prelu", "dice"]
+
 
 class Deep(Spec):
     """Hidden layers: Linear, batch norm if asked for, activation, dropout."""
@@ -25,7 +27,7 @@ class Deep(Spec):
     """Share of hidden units dropped in training."""
     batch_norm: Annotated[bool, only_with("hidden")] = False
     """Normalise each hidden unit over the batch, before its activation."""
-    activation: Annotated[Literal["relu", "prelu", "dice"], only_with("hidden")] = later("relu")
+    activation: Annotated[Activation, only_with("hidden")] = later("relu")
     """ReLU; PReLU, one learned slope for negative inputs of each unit; or Dice, PReLU whose step lies at the batch's
     mean."""
 
@@ -85,7 +87,7 @@ class Dice(nn.Module):
         return p * x + (1 - p) * self.alpha * x
 
 
-def activation(name: Literal["relu", "prelu", "dice"], width: int) -> nn.Module:
+def activation(name: Activation, width: int) -> nn.Module:
     """The activation of a hidden layer of so many units."""
     if name == "relu":
         return nn.ReLU(inplace=True)

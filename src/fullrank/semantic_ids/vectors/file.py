@@ -56,8 +56,10 @@ class FileVectors(VectorsSpec):
         matrix, known = np.zeros((catalog.size, numbers.shape[1]), np.float32), np.zeros(catalog.size, bool)
         matrix[place[here]], known[place[here]] = numbers[here], True
         tell("vectors")(int(here.sum()), catalog.size)
+        path = Path(self.path)
+        fingerprint = sha256_file(path) if path.is_file() else "folder"
         facts = {
-            "kind": "file", "file": Path(self.path).name, "width": numbers.shape[1], "fingerprint": _mark(self.path),
+            "kind": "file", "file": path.name, "width": numbers.shape[1], "fingerprint": fingerprint,
             "rows_of_other_items": int((place < 0).sum()),
         }  # fmt: skip
         return Vectors(torch.from_numpy(matrix), torch.from_numpy(known), facts)
@@ -91,7 +93,3 @@ def _rows(column: pl.Series, name: str) -> np.ndarray:
     numbers = lists.drop_nulls().explode().fill_null(float("nan")).to_numpy()
     matrix[lists.is_not_null().to_numpy()] = numbers.reshape(-1, sizes[0])
     return matrix
-
-
-def _mark(path: str) -> str:
-    return sha256_file(Path(path)) if Path(path).is_file() else "folder"

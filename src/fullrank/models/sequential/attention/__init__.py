@@ -209,9 +209,10 @@ class Attention(nn.Module, ABC):
         q = self.project(x, x.new_zeros(x.shape[:2], dtype=torch.long))[0]
         seen = valid | ((torch.arange(valid.shape[1], device=valid.device) == 0) & ~valid.any(1, keepdim=True))
         allowed = seen[:, None, None].expand(-1, -1, x.shape[1], -1)
+        places = Places.nowhere(x, memory[0])
         if captures is None or captures.columns is None:
-            return self.attend(q, *memory, allowed, Places.nowhere(x, memory[0]))
-        weights = self._mix(q, memory[0], allowed, Places.nowhere(x, memory[0]))
+            return self.attend(q, *memory, allowed, places)
+        weights = self._mix(q, memory[0], allowed, places)
         kept = F.dropout(weights, self.weight_dropout, self.training)
         noted = (kept if captures.after_dropout else weights).float().abs() * valid[:, None, None]
         captures.columns.append(ColumnSums(self, noted.sum(2), valid, queries=x.shape[1]))

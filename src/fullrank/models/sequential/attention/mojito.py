@@ -54,8 +54,8 @@ class Mojito(AttentionSpec):
         return Softmax(heads=self.heads, causal=False, dropout=self.dropout)
 
     def build(self, dim: int, max_length: int) -> MojitoAttention:
-        width = self.width or self.head_width(dim)
-        self.head_width(dim)
+        by_head = self.head_width(dim)
+        width = self.width or by_head
         if self.rope:
             even_width(self.kind, width)
         return MojitoAttention(dim, max_length, width, self)

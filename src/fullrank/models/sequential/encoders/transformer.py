@@ -177,16 +177,14 @@ class TransformerEncoder(Encoder):
         return cast(list[Block], list(self.blocks))
 
     def _entered(self, x: Tensor, batch: Batch) -> Tensor:
-        positions = batch.positions(from_end=self.from_end)
+        x, positions = x * self.scale, batch.positions(from_end=self.from_end)
         if self.position is not None:
             if positions.shape[1] > self.max_length:
                 raise UserError(
                     f"a history of {positions.shape[1]} events exceeds max_length={self.max_length}",
                     code="history-too-long",
                 )
-            x = x * self.scale + self.position(positions.clamp_max(self.max_length - 1))
-        else:
-            x = x * self.scale
+            x = x + self.position(positions.clamp_max(self.max_length - 1))
         if self.calendar is not None:
             x = x + self.calendar(require_times(batch.times, "context=none"))
         return self.drop(self.norm_input(x))

@@ -162,6 +162,14 @@ class ItemsSpec(Spec):
         return catalog
 
 
+class LookedUpItems(Items):
+    """Items whose vectors are made of rows of tables, without products."""
+
+    def flops(self, count: int) -> int:
+        """FLOPs of so many vectors."""
+        return 0
+
+
 class ComputedItems(Items):
     """Items whose vectors cost more than a look-up; where all are made, some at a time."""
 

@@ -24,7 +24,7 @@ from fullrank.core.checks import divided
 from fullrank.core.errors import UserError
 from fullrank.data.events.catalog import Catalog, kept_column
 from fullrank.models.initial import small
-from fullrank.models.sequential.items import ItemIndex, Items, ItemsSpec, unit
+from fullrank.models.sequential.items import ItemIndex, Items, ItemsSpec, LookedUpItems, unit
 from fullrank.models.sequential.items.perturb import Noise, perturb
 from fullrank.ops.code_scores import code_scores
 from fullrank.semantic_ids.reader import CODES, SIZES, Codes
@@ -75,7 +75,7 @@ class Semantic(ItemsSpec):
         return SemanticItems(dim, catalog, codes, sizes, self)
 
 
-class SemanticItems(Items):
+class SemanticItems(LookedUpItems):
     """Vectors put together from a table with a row for each code of each level."""
 
     codes: Tensor
@@ -88,9 +88,6 @@ class SemanticItems(Items):
         self.count_items(catalog)
         self.register_buffer("offsets", torch.tensor([0, *sizes]).cumsum(0)[:-1], persistent=False)
         self.table = small(sum(sizes), dim // len(sizes) if spec.parts == "concat" else dim)
-
-    def flops(self, count: int) -> int:
-        return 0
 
     def embed(self, ids: Int[Tensor, "*n"]) -> Float[Tensor, "*n D"]:
         return self._joined(self.codes[ids] + self.offsets)

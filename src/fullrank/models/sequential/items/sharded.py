@@ -16,12 +16,12 @@ from fullrank.core.errors import UserError
 from fullrank.data.events.catalog import Catalog
 from fullrank.models.contracts import DenseScorer
 from fullrank.models.initial import MARK, STD, normal_rows
-from fullrank.models.sequential.items import Items
+from fullrank.models.sequential.items import LookedUpItems
 from fullrank.ops.distinct import distinct_and_places
 from fullrank.ops.sharded_rows import RowShard, sharded_rows
 
 
-class ShardedItemTable(Items):
+class ShardedItemTable(LookedUpItems):
     def __init__(self, dim: int, catalog: Catalog, shard: RowShard):
         super().__init__()
         self.shard = shard
@@ -30,9 +30,6 @@ class ShardedItemTable(Items):
         self.embedding = nn.Embedding.from_pretrained(drawn, freeze=False)
         setattr(self.embedding.weight, MARK, True)
         self.count_items(catalog)
-
-    def flops(self, count: int) -> int:
-        return 0
 
     def embed(self, ids: Int[Tensor, "*n"]) -> Float[Tensor, "*n D"]:
         wanted, place = distinct_and_places(ids, self.size)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from fullrank.data.events.catalog import Catalog
 from fullrank.models.initial import start_small
-from fullrank.models.sequential.items import Items, ItemsSpec
+from fullrank.models.sequential.items import ItemsSpec, LookedUpItems
 from fullrank.models.sequential.items.sharded import ShardedItemTable
 from fullrank.ops.sharded_rows import RowShard
 
@@ -26,15 +26,12 @@ class Table(ItemsSpec):
         return ShardedItemTable(dim, catalog, shard)
 
 
-class ItemTable(Items):
+class ItemTable(LookedUpItems):
     def __init__(self, dim: int, catalog: Catalog):
         super().__init__()
         self.embedding = nn.Embedding(catalog.size, dim)
         self.count_items(catalog)
         start_small(self)
-
-    def flops(self, count: int) -> int:
-        return 0
 
     def embed(self, ids: Int[Tensor, "*n"]) -> Float[Tensor, "*n D"]:
         return self.embedding(ids)

@@ -65,7 +65,9 @@ class CL4SRec(PenaltySpec):
 class CL4SRecPenalty(SpecPenalty[CL4SRec]):
     """It runs the encoder once more, on both views together, inside the model's own forward pass."""
 
-    masked: Tensor | None
+    def __init__(self, spec: CL4SRec):
+        super().__init__(spec)
+        self.masked: Tensor | None = None
 
     def attach(self, model: Any) -> None:
         self.masked = small(model.dim) if self.spec.mask else None

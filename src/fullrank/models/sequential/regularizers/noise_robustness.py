@@ -67,7 +67,9 @@ class NoiseRobustness(PenaltySpec):
 class NoiseRobustnessPenalty(SpecPenalty[NoiseRobustness]):
     """It runs the encoder once more, inside the model's own forward pass."""
 
-    pad: nn.Parameter | None
+    def __init__(self, spec: NoiseRobustness):
+        super().__init__(spec)
+        self.pad: nn.Parameter | None = None
 
     def attach(self, model: Any) -> None:
         self.pad = small(model.items.part_width()) if self.spec.pad == "learned" else None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
@@ -26,6 +27,12 @@ Inputs = tuple[Float[Tensor, "B T D"], Batch]
 
 
 GOES_ON = "the task {part!r} goes on with a history token by token, and "
+
+
+def _goes_on(model: Any) -> bool:
+    return not model.task.code_by_code or model.encoder.continues
+
+
 REQUIRES = (
     Requirement(
         lambda model: model.task.causal is None or not model.encoder.decodes,
@@ -50,19 +57,19 @@ REQUIRES = (
         code="task-ignores-reasoner",
     ),
     Requirement(
-        lambda model: not model.task.code_by_code or model.encoder.continues or model.encoder.causal,
+        lambda model: _goes_on(model) or model.encoder.causal,
         GOES_ON + "an encoder that sees both sides does not: set {spec.encoder.mask}=true, or "
         "model.encoder.kind=seq2seq",
         code="encoder-does-not-continue",
     ),
     Requirement(
-        lambda model: not model.task.code_by_code or model.encoder.continues or not model.encoder.reads_times,
+        lambda model: _goes_on(model) or not model.encoder.reads_times,
         GOES_ON + "the encoder reads times, which codes that are generated do not have: set "
         "model.encoder.attention.rel_bias=positions, or choose another attention",
         code="encoder-does-not-continue",
     ),
     Requirement(
-        lambda model: not model.task.code_by_code or model.encoder.continues,
+        _goes_on,
         GOES_ON + "positions that are added to the input end with it: set {spec.encoder.without_positions}, without "
         "scale_input",
         code="encoder-does-not-continue",
