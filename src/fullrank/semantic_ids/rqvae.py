@@ -191,9 +191,8 @@ class RqVae(AutoencoderSpec):
     kind: Literal["rqvae"] = "rqvae"
 
     def fit(self, x: Float[Tensor, "n D"], seed: int, tick: Progress) -> Autoencoder:
-        return learn(
-            self, x, sample_places(len(x), max(self.points, self.size), torch.Generator().manual_seed(seed)), seed, tick
-        )
+        rows = sample_places(len(x), max(self.points, self.size), torch.Generator().manual_seed(seed))
+        return learn(self, x, rows, seed, tick)
 
     def total(self, error: Float[Tensor, ""], levels: Float[Tensor, "K"], dim: int) -> Float[Tensor, ""]:
         return dim * error + self.width * levels.sum()  # squared norms, as TIGER writes them

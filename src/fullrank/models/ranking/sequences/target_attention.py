@@ -61,8 +61,8 @@ class TargetAttention(SequenceSpec):
                 "store has none: prepare one with {kind: sequence, name: history, shares: item}, or use pooled",
                 code="no-sequences",
             )
-        require_targets("together", [name for group in self.together for name in group], fields)
-        grouped = {name for group in self.together for name in group}
+        grouped = [name for group in self.together for name in group]
+        require_targets("together", grouped, fields)
         return (*self.together, *((name,) for name in names if name not in grouped))
 
     def build(self, width: int) -> ActivationUnit:
