@@ -11,8 +11,7 @@ from coded import catalog, drawn, matrix, settings, silent
 from fullrank.semantic_ids import rqvae
 from fullrank.semantic_ids.collisions import colliding
 from fullrank.semantic_ids.measure import variance
-from fullrank.semantic_ids.moving_codebooks import MovingAverage, Quantised, quantise, revive_dead, straight_through
-from fullrank.semantic_ids.rqvae import RqVae
+from fullrank.semantic_ids.rqvae import MovingAverage, Quantised, RqVae, quantise, revive_dead, straight_through
 from refusals import refused
 
 SMALL = {"levels": 3, "size": 8, "hidden": (16,), "width": 4, "epochs": 4, "batch": 40, "lr": 0.01}

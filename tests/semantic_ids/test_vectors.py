@@ -11,11 +11,10 @@ from safetensors.torch import save_file
 from coded import Sentences, catalog, matrix
 from fullrank.core.progress import quiet
 from fullrank.data.events.catalog import Catalog
-from fullrank.semantic_ids.vectors import cache, sentences
+from fullrank.semantic_ids.vectors import sentences
 from fullrank.semantic_ids.vectors.file import FileVectors
 from fullrank.semantic_ids.vectors.reduce import Reduction, fit_reduction
-from fullrank.semantic_ids.vectors.text import TextVectors
-from fullrank.semantic_ids.vectors.wording import texts
+from fullrank.semantic_ids.vectors.text import TextVectors, texts
 from refusals import refused
 
 
@@ -68,7 +67,7 @@ def test_new_items_cost_their_own_texts_alone(model: Sentences, tmp_path: Path) 
 
 
 def test_a_run_that_is_cut_off_goes_on(model: Sentences, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache, "PART", (8, 8))
+    monkeypatch.setattr(sentences, "PART", (8, 8))
     spec, given = TextVectors(columns=("price",)), catalog(50)
     model.fail_after = 24
     with pytest.raises(KeyboardInterrupt):
@@ -83,7 +82,7 @@ def test_a_run_that_is_cut_off_goes_on(model: Sentences, tmp_path: Path, monkeyp
 def test_a_damaged_part_is_made_again(
     harm: str, model: Sentences, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cache, "PART", (8, 8))
+    monkeypatch.setattr(sentences, "PART", (8, 8))
     spec, given = TextVectors(columns=("price",)), catalog(40)
     whole = spec.read(given, tmp_path, quiet)
     file = sorted(tmp_path.rglob("*.safetensors"))[2]
@@ -121,7 +120,7 @@ def test_a_model_that_gives_nonsense_is_refused(tmp_path: Path) -> None:
         (np.zeros((1, 3)), "not-a-sentence-encoder"),
     ):
         with refused(code):
-            cache.cached_vectors(tmp_path, ["a", "b"], {}, lambda a=answer: lambda given: a, quiet(""))  # type: ignore[misc]
+            sentences.cached_vectors(tmp_path, ["a", "b"], {}, lambda a=answer: lambda given: a, quiet(""))  # type: ignore[misc]
 
 
 def test_vectors_of_a_file(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 Every number of a Spec has both bounds (`fullrank.testing.settings.check_bounds` looks), and a list of numbers a largest
 length: what a file says reaches memory, loops and optimisers as a number that they can take, or it is refused with a
 sentence. Bounds are for each number alone; what a model needs in all is counted before it is built (`core/memory.py`).
+Types of what many settings are (`Width`, `DropoutRate`, ...) have their bounds in them: ``dropout: DropoutRate = 0.1``.
 """
 
 from __future__ import annotations
@@ -41,6 +42,22 @@ MOST_ENTRIES = 1000
 """Numbers in a list of settings, and settings in a mapping."""
 
 SeedNumber = Annotated[int, Field(ge=0, le=MOST_SEED)]
+Parts = Annotated[int, Field(ge=1, le=MOST_PARTS)]
 Width = Annotated[int, Field(ge=1, le=MOST_WIDTH)]
+Several = Annotated[int, Field(ge=2, le=MOST_PARTS)]
+Expansion = Annotated[float, Field(gt=0, le=MOST_PARTS)]
+"""Width of a hidden layer as a multiple of another."""
+Widths = Annotated[tuple[Width, ...], Field(max_length=MOST_PARTS)]
+Names = Annotated[tuple[str, ...], Field(max_length=MOST_ENTRIES)]
+Length = Annotated[int, Field(ge=1, le=MOST_LENGTH)]
+ListLength = Annotated[int, Field(ge=1, le=MOST_LIST)]
+Count = Annotated[int, Field(ge=1, le=MOST_COUNT)]
+CountFromZero = Annotated[int, Field(ge=0, le=MOST_COUNT)]
 Share = Annotated[float, Field(ge=0, le=1)]
+PositiveShare = Annotated[float, Field(gt=0, le=1)]
+DropoutRate = Annotated[float, Field(ge=0, lt=1)]
+Factor = Annotated[float, Field(ge=0, le=MOST_FACTOR)]
+"""Weight of a term that 0 leaves out."""
+PositiveFactor = Annotated[float, Field(gt=0, le=MOST_FACTOR)]
+Temperature = Annotated[float, Field(ge=LEAST_TEMPERATURE, le=MOST_FACTOR)]
 Seconds = Annotated[int, Field(ge=-MOST_TIME, le=MOST_TIME)]

@@ -92,6 +92,11 @@ class Batch:
         return Batch(whole, torch.empty(rows, dtype=torch.long, device="meta"), times=whole)
 
     @property
+    def row_ids(self) -> Int[Tensor, "B"]:
+        """`rows`, or the places in the batch where nobody named them."""
+        return torch.arange(len(self.items), device=self.items.device) if self.rows is None else self.rows
+
+    @property
     def valid(self) -> Bool[Tensor, "B T"]:
         return torch.arange(self.items.shape[1], device=self.items.device) < self.lengths[:, None]
 

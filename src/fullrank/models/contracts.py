@@ -17,6 +17,9 @@ from torch import Tensor
 from fullrank.core.errors import UserError
 from fullrank.data.batch import Batch, Captures
 
+Flops = dict[str, int | None]
+"""FLOPs of one forward pass by component, in the order of computing; None for one that does not say."""
+
 
 @dataclass(frozen=True)
 class ReasoningStates:
@@ -95,12 +98,13 @@ class Queries:
 
     def first(self, rows: int) -> Queries:
         """Those of the first rows; queries stand in order of their rows."""
-        n = int((self.rows < rows).sum())
-        items, times = (None if of is None else of[:n] for of in (self.items, self.times))
-        return replace(
-            self, vectors=self.vectors[:n], targets=self.targets[:n], rows=self.rows[:n],
-            positions=self.positions[:n], items=items, times=times,
-        )  # fmt: skip
+        count = int((self.rows < rows).sum())
+        shorter: dict[str, Any] = {name: of[:count] for name, of in vars(self).items() if isinstance(of, Tensor)}
+        return replace(self, **shorter)
+
+
+QueryGroups = tuple[Queries, ...]
+"""The named groups of queries of a step."""
 
 
 @dataclass(frozen=True)
@@ -119,10 +123,11 @@ class Record:
 class Step:
     """Everything that one training step computed; weightings and penalties read it."""
 
-    model: torch.nn.Module
+    model: Any
+    """The model that takes it."""
     batch: Batch
     states: States
-    queries: tuple[Queries, ...]
+    queries: QueryGroups
     records: Mapping[str, Record] = field(default_factory=dict)
     captures: Captures | None = None
     """What the modules kept of this step, where a penalty needs it."""

@@ -17,14 +17,20 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import Protocol, runtime_checkable
+from typing import Annotated, Protocol, runtime_checkable
 
 from jaxtyping import Float, Int64
+from pydantic import Field
 from torch import Tensor
 
 from fullrank.core.progress import Progress
 from fullrank.core.spec import Spec
 from fullrank.semantic_ids.vectors import Vectors
+
+Levels = Annotated[int, Field(ge=1, le=256)]
+"""K, codes of an item."""
+BookSize = Annotated[int, Field(ge=1, le=65536)]
+"""Codes of a level: what fits into 16 bits."""
 
 
 @runtime_checkable

@@ -72,12 +72,13 @@ def _encode_locked(items: Catalog | Store | str | Path, place: Path, spec: Encod
             beside.matrix[beside.known], _summed(quantiser, codes[beside.known]), spec.seed
         )
     measure.check_limits(report, spec.limits)
+    lacking = int((~found.known).sum())
     facts = {
         "spec": spec.dump(), "sizes": list(sizes), "item_ids": ids_hash(catalog.ids), "data": origin,
         "counts": {
-            "items": catalog.size, "learned_from": int(learned.sum()), "without_vector": int((~found.known).sum()),
+            "items": catalog.size, "learned_from": int(learned.sum()), "without_vector": lacking,
         },
-        "vectors": found.facts, "report": report, "notes": notes(found.facts, int((~found.known).sum()), catalog.size),
+        "vectors": found.facts, "report": report, "notes": notes(found.facts, lacking, catalog.size),
     }  # fmt: skip
     if beside is not None:
         facts["collaborative"] = beside.facts

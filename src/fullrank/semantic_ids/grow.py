@@ -125,11 +125,10 @@ def _codes(
     first = quantiser.encode(x)
     first[: len(fixed)] = fixed[:, : first.shape[1]]
 
-    def last(rows: Tensor) -> Tensor:
-        return quantiser.last(x[rows], first[rows])
-
     sizes = old.sizes if old.policy == "extra_digit" else quantiser.sizes
-    final, _ = resolve_collisions(old.policy, first, sizes, popularity, last, fixed)
+    final, _ = resolve_collisions(
+        old.policy, first, sizes, popularity, lambda rows: quantiser.last(x[rows], first[rows]), fixed
+    )
     return first, final
 
 

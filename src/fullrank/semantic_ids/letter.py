@@ -16,18 +16,18 @@ has alignment 0.01, the paper 0.1. Their last step, other last codes for items t
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int64
-from pydantic import Field
 from torch import Tensor
 
-from fullrank.core.bounds import LEAST_TEMPERATURE, MOST_FACTOR
+from fullrank.core.bounds import Factor, Temperature
 from fullrank.core.errors import UserError
 from fullrank.core.progress import Progress
-from fullrank.semantic_ids import AlignedCodesSpec
+from fullrank.semantic_ids import AlignedCodesSpec, BookSize, Levels
 from fullrank.semantic_ids.autoencoder import Autoencoder
 from fullrank.semantic_ids.kmeans import kmeans, sample_places
 from fullrank.semantic_ids.rqvae import AutoencoderSpec, LearningStep, Term, learn
@@ -41,17 +41,17 @@ class Letter(AutoencoderSpec, AlignedCodesSpec):
     """Residual-quantised autoencoder with collaborative alignment and diverse codes."""
 
     kind: Literal["letter"] = "letter"
-    levels: int = Field(4, ge=1, le=256)
+    levels: Levels = 4
     """K, codes of an item."""
-    weight_decay: float = Field(1e-4, ge=0, le=MOST_FACTOR)
+    weight_decay: Factor = 1e-4
     """Decay of weights, biases and codewords."""
-    alignment: float = Field(0.1, ge=0, le=MOST_FACTOR)
+    alignment: Factor = 0.1
     """Weight of the alignment with collaborative vectors; 0 needs none."""
-    diversity: float = Field(1e-4, ge=0, le=MOST_FACTOR)
+    diversity: Factor = 1e-4
     """Weight of the diversity of codes."""
-    clusters: int = Field(10, ge=1, le=65536)
+    clusters: BookSize = 10
     """Clusters of a level's codewords."""
-    temperature: float = Field(1.0, ge=LEAST_TEMPERATURE, le=MOST_FACTOR)
+    temperature: Temperature = 1.0
     """Divides the products of codewords in the diversity loss."""
 
     def fit(
@@ -97,13 +97,15 @@ class Letter(AutoencoderSpec, AlignedCodesSpec):
         return CollaborativeAlignment(self.alignment, matrix, collaborative.known)
 
 
+@dataclass(frozen=True, eq=False)
 class CollaborativeAlignment(Term):
     """weight . cross-entropy of z_q,i . c_j over the batch at j = i; items without a vector c are left out."""
 
     name = "alignment"
 
-    def __init__(self, weight: float, vectors: Float[Tensor, "n d"], known: Bool[Tensor, "n"]):
-        self.weight, self.vectors, self.known = weight, vectors, known
+    weight: float
+    vectors: Float[Tensor, "n d"]
+    known: Bool[Tensor, "n"]
 
     def __call__(self, step: LearningStep) -> Float[Tensor, ""]:
         here = self.known[step.rows]
@@ -113,14 +115,17 @@ class CollaborativeAlignment(Term):
         return self.weight * F.cross_entropy(logits, torch.arange(len(logits)))
 
 
+@dataclass(eq=False)
 class CodeDiversity(Term):
     """weight . mean over levels of the cross-entropy of e . e_j / temperature over j but the own, at a partner."""
 
     name = "diversity"
 
-    def __init__(self, weight: float, clusters: int, temperature: float, generator: torch.Generator):
-        self.weight, self.clusters, self.temperature, self.generator = weight, clusters, temperature, generator
-        self.cluster: list[Int64[Tensor, "C"]] = []
+    weight: float
+    clusters: int
+    temperature: float
+    generator: torch.Generator
+    cluster: list[Int64[Tensor, "C"]] = field(default_factory=list)
 
     def begin(self, books: Float[Tensor, "K C d"]) -> None:
         self.cluster = [balanced_clusters(book, min(self.clusters, len(book)), self.generator) for book in books]

@@ -12,9 +12,9 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int64
-from pydantic import Field
 from torch import Tensor
 
+from fullrank.core.bounds import Share
 from fullrank.core.errors import UserError
 from fullrank.core.spec import Spec
 from fullrank.semantic_ids.collisions import group_by_codes
@@ -27,13 +27,13 @@ ROWS = 256
 class Limits(Spec):
     """Where a run stops instead of writing codes. 0 (collisions: 1) allows everything."""
 
-    use: float = Field(0.5, ge=0, le=1)
+    use: Share = 0.5
     """Least share of a level's codes that some item has."""
-    perplexity: float = Field(0.1, ge=0, le=1)
+    perplexity: Share = 0.1
     """Least perplexity of a level, as a share of its size: a level may use every code and give most items a few."""
-    collisions: float = Field(0.2, ge=0, le=1)
+    collisions: Share = 0.2
     """Largest share of items that have the codes of an item with another vector, after the policy."""
-    neighbours: float = Field(0.1, ge=0, le=1)
+    neighbours: Share = 0.1
     """Least share of an item's nearest items by text that are nearest by codes too."""
 
 
@@ -107,7 +107,8 @@ def neighbour_recall(
 
 def check_limits(report: dict[str, Any], limits: Limits) -> None:
     """Raises `UserError` with advice where a figure is beyond its limit."""
-    worst = min((level for level in report["levels"] if level["learned"]), key=lambda level: level["use"])
+    learned = [level for level in report["levels"] if level["learned"]]
+    worst = min(learned, key=lambda level: level["use"])
     if worst["use"] < limits.use:
         raise UserError(
             f"level {worst['level']} uses {worst['use']:.1%} of its {worst['size']:,} codes (perplexity "
@@ -115,9 +116,7 @@ def check_limits(report: dict[str, Any], limits: Limits) -> None:
             "learner.size or whiten=true, or allow it with limits.use=0",
             code="codebook-collapsed",
         )
-    least = min(
-        (level for level in report["levels"] if level["learned"]), key=lambda one: one["perplexity"] / one["size"]
-    )
+    least = min(learned, key=lambda level: level["perplexity"] / level["size"])
     if least["perplexity"] < limits.perplexity * least["size"]:
         raise UserError(
             f"level {least['level']} has the perplexity {least['perplexity']:.1f} of {least['size']:,} codes, the "

@@ -23,11 +23,11 @@ from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor
 
-from fullrank.core.bounds import MOST_COUNT, MOST_ROUNDS
+from fullrank.core.bounds import MOST_ROUNDS, Count
 from fullrank.core.checks import divided
 from fullrank.core.errors import UserError, package
 from fullrank.core.progress import Progress
-from fullrank.semantic_ids import CodesSpec
+from fullrank.semantic_ids import BookSize, CodesSpec, Levels
 from fullrank.semantic_ids.kmeans import assign, kmeans, lloyd, require_vectors, sample_rows
 from fullrank.semantic_ids.quantisers import Product
 
@@ -40,15 +40,15 @@ class Opq(CodesSpec):
     """Optimised product quantisation."""
 
     kind: Literal["opq"] = "opq"
-    levels: int = Field(16, ge=1, le=256)
+    levels: Levels = 16
     """K, codes of an item; the width of the vectors must divide by it."""
-    size: int = Field(256, ge=1, le=65536)
+    size: BookSize = 256
     """Codes of a level; not more than there are vectors to learn from."""
     rounds: int = Field(20, ge=0, le=MOST_ROUNDS)
     """Improvements of the rotation; 0 keeps the principal components."""
     iterations: int = Field(25, ge=1, le=MOST_ROUNDS)
     """Rounds of k-means for the last codebooks."""
-    points: int = Field(65536, ge=1, le=MOST_COUNT)
+    points: Count = 65536
     """Vectors to learn from; more are sampled."""
     engine: Literal["auto", "faiss", "torch"] = "auto"
     """Who learns; auto: faiss where it is installed, the size is a power of two, and there are at least as many vectors
@@ -82,17 +82,17 @@ class Opq(CodesSpec):
         there = importlib.util.find_spec("faiss") is not None
         if self.engine == "faiss":
             package("faiss", "codes", "engine=faiss", ", or set engine=torch")
-        if self.engine == "faiss" and not power:
-            raise UserError(
-                f"faiss learns codebooks of 2, 4, 8, ... codes, not of {self.size}; set engine=torch",
-                code="size-not-power-of-two",
-            )
-        if self.engine == "faiss" and vectors < width:
-            raise UserError(
-                f"faiss cannot learn a rotation of {width:,} dimensions from {vectors:,} vectors; set engine=torch, or "
-                f"pca={vectors - 1} or fewer",
-                code="too-few-vectors-for-faiss",
-            )
+            if not power:
+                raise UserError(
+                    f"faiss learns codebooks of 2, 4, 8, ... codes, not of {self.size}; set engine=torch",
+                    code="size-not-power-of-two",
+                )
+            if vectors < width:
+                raise UserError(
+                    f"faiss cannot learn a rotation of {width:,} dimensions from {vectors:,} vectors; set "
+                    f"engine=torch, or pca={vectors - 1} or fewer",
+                    code="too-few-vectors-for-faiss",
+                )
         return "faiss" if self.engine != "torch" and there and power and vectors >= width else "torch"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ CODES, SIZES = "codes", "code_sizes"
 """Columns of an item table that holds codes."""
 
 
+@dataclass(eq=False, repr=False)
 class Codes:
     """Semantic ids of V items, K codes each. Open them with `Codes.open`; `encode` makes them.
 
@@ -39,9 +41,6 @@ class Codes:
     item_ids: pl.Series
     """External ids, row by row."""
     codes: Int64[Tensor, "V K"]
-
-    def __init__(self, path: Path, manifest: dict[str, Any], spec: Encode, item_ids: pl.Series, codes: Tensor):
-        self.path, self.manifest, self.spec, self.item_ids, self.codes = path, manifest, spec, item_ids, codes
 
     @classmethod
     def open(cls, path: str | Path, *, verify: bool | None = None) -> Codes:

@@ -15,9 +15,9 @@ from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor
 
-from fullrank.core.bounds import MOST_COUNT, MOST_ROUNDS
+from fullrank.core.bounds import MOST_ROUNDS, Count
 from fullrank.core.progress import Progress
-from fullrank.semantic_ids import CodesSpec
+from fullrank.semantic_ids import BookSize, CodesSpec, Levels
 from fullrank.semantic_ids.kmeans import kmeans, require_vectors, sample_rows
 from fullrank.semantic_ids.quantisers import Residual, nearest_codeword
 
@@ -26,13 +26,13 @@ class RqKmeans(CodesSpec):
     """Residual k-means."""
 
     kind: Literal["rq_kmeans"] = "rq_kmeans"
-    levels: int = Field(4, ge=1, le=256)
+    levels: Levels = 4
     """K, codes of an item."""
-    size: int = Field(256, ge=1, le=65536)
+    size: BookSize = 256
     """Codes of a level; not more than there are vectors to learn from."""
     iterations: int = Field(25, ge=1, le=MOST_ROUNDS)
     """Rounds of k-means for each level."""
-    points: int = Field(65536, ge=1, le=MOST_COUNT)
+    points: Count = 65536
     """Vectors to learn from; more are sampled."""
 
     def fit(self, x: Float[Tensor, "n D"], seed: int, tick: Progress) -> Residual:

@@ -24,15 +24,15 @@ from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int64
+from jaxtyping import Bool, Float, Int64
 from pydantic import Field
 from torch import Tensor
 
-from fullrank.core.bounds import MOST_COUNT, MOST_EPOCHS, MOST_FACTOR, MOST_PARTS, MOST_WIDTH, Width
+from fullrank.core.bounds import MOST_EPOCHS, Count, Factor, PositiveShare, Share, Width, Widths
 from fullrank.core.errors import UserError
 from fullrank.core.memory import require_memory
 from fullrank.core.progress import Progress
-from fullrank.semantic_ids import CodesSpec
+from fullrank.semantic_ids import BookSize, CodesSpec, Levels
 from fullrank.semantic_ids.autoencoder import (
     Autoencoder,
     Layers,
@@ -41,45 +41,140 @@ from fullrank.semantic_ids.autoencoder import (
     run_layers,
     scaled_vectors,
 )
-from fullrank.semantic_ids.kmeans import require_vectors, sample_places
-from fullrank.semantic_ids.moving_codebooks import (
-    MovingAverage,
-    quantise,
-    revive_dead,
-    settle,
-    start,
-    straight_through,
-)
+from fullrank.semantic_ids.kmeans import kmeans, require_vectors, revive, sample_places
+from fullrank.semantic_ids.quantisers import nearest_codeword
+
+START_ROUNDS = 25
+"""Rounds of k-means behind the first codebooks, and of looking for dead codes at the end."""
+LEAST_COUNT = 1e-6
+"""Moving count of a codeword's vectors below which it stays where it is (`update=ema`)."""
+
+
+@dataclass(frozen=True)
+class Quantised:
+    """Latent vectors and what each level leaves and chooses."""
+
+    codes: Int64[Tensor, "B K"]
+    rests: Float[Tensor, "B K d"]
+    """r_k, with the encoder's gradient."""
+    words: Float[Tensor, "B K d"]
+    """e_k, with the codebooks' gradient."""
+
+    def losses(self, commitment: float, *, codebook: bool = True) -> Float[Tensor, "K"]:
+        """Mean square of an element of r_k - e_k by level, for the codewords and for the encoder."""
+        moved = (self.rests.detach() - self.words).pow(2).mean((0, 2)) if codebook else 0.0
+        kept: Tensor = (self.rests - self.words.detach()).pow(2).mean((0, 2))
+        return moved + commitment * kept
+
+
+def quantise(z: Float[Tensor, "B d"], books: Float[Tensor, "K C d"]) -> Quantised:
+    """Nearest codewords, level by level; a level takes off the detached codeword."""
+    rest, codes, rests, words = z, [], [], []
+    for book in books:
+        codes.append(nearest_codeword(rest.detach(), book.detach()))
+        rests.append(rest)
+        words.append(F.embedding(codes[-1], book))
+        rest = rest - words[-1].detach()
+    return Quantised(torch.stack(codes, 1), torch.stack(rests, 1), torch.stack(words, 1))
+
+
+def straight_through(z: Float[Tensor, "B d"], found: Quantised) -> Float[Tensor, "B d"]:
+    """z_q with the gradient of z."""
+    return z + (found.words.sum(1) - z).detach()
+
+
+class MovingAverage:
+    """Codewords as moving averages of the vectors that chose them (`update=ema`)."""
+
+    def __init__(self, books: Float[Tensor, "K C d"], decay: float):
+        self.decay, self.sums, self.counts = decay, books.clone(), torch.ones(books.shape[:2])
+
+    def update(self, found: Quantised, books: Float[Tensor, "K C d"]) -> None:
+        """N <- decay N + (1 - decay) n, m <- decay m + (1 - decay) sum of the vectors, e <- m / N. In place."""
+        rests = found.rests.detach()
+        for level, book in enumerate(books):
+            code = found.codes[:, level]
+            total = torch.zeros_like(book).index_add_(0, code, rests[:, level])
+            self.counts[level].lerp_(torch.bincount(code, minlength=len(book)).float(), 1 - self.decay)
+            self.sums[level].lerp_(total, 1 - self.decay)
+        enough = self.counts > LEAST_COUNT
+        mean = self.sums / self.counts.clamp_min(LEAST_COUNT)[..., None]
+        books.copy_(torch.where(enough[..., None], mean, books))
+
+    def restart(self, moved: Bool[Tensor, "K C"], books: Float[Tensor, "K C d"]) -> None:
+        """Codewords that were moved begin anew."""
+        self.sums[moved], self.counts[moved] = books[moved], 1.0
+
+
+def start(z: Float[Tensor, "n d"], levels: int, size: int, generator: torch.Generator) -> Float[Tensor, "K C d"]:
+    """First codebooks: k-means of the latent vectors of a batch, and of what each level leaves of them."""
+    books = []
+    for _ in range(levels):
+        books.append(kmeans(z[None], size, START_ROUNDS, generator)[0])
+        z = z - books[-1][nearest_codeword(z, books[-1])]
+    return torch.stack(books)
+
+
+def revive_dead(
+    z: Float[Tensor, "n d"], books: Float[Tensor, "K C d"], dead: Bool[Tensor, "K C"]
+) -> Bool[Tensor, "K C"]:
+    """Move dead codewords, in place, onto what a level is left with of vectors that it describes worst; which moved."""
+    moved = torch.zeros_like(dead)
+    for level, book in enumerate(books):
+        empty = dead[level].nonzero().squeeze(1)
+        if len(empty):
+            error = (z - book[nearest_codeword(z, book)]).pow(2).sum(1)
+            moved[level, empty[: revive(z, error, book, empty)]] = True
+        z = z - book[nearest_codeword(z, book)]
+    return moved
+
+
+def settle(z: Float[Tensor, "n d"], books: Float[Tensor, "K C d"]) -> int:
+    """Move codewords that are still dead when the learning ends, until none is or it does not help; how many moves.
+
+    A codeword that comes to a vector can take the last vector of another one, which is dead then.
+    """
+    moves = 0
+    for book in books:
+        for _ in range(START_ROUNDS):
+            code = nearest_codeword(z, book)
+            empty = (torch.bincount(code, minlength=len(book)) == 0).nonzero().squeeze(1)
+            moved = revive(z, (z - book[code]).pow(2).sum(1), book, empty) if len(empty) else 0
+            moves += moved
+            if not moved:
+                break
+        z = z - book[nearest_codeword(z, book)]
+    return moves
 
 
 class AutoencoderSpec(CodesSpec):
     """Settings of learners with an encoder, residual codebooks and a decoder."""
 
-    levels: int = Field(3, ge=1, le=256)
+    levels: Levels = 3
     """K, codes of an item."""
-    size: int = Field(256, ge=1, le=65536)
+    size: BookSize = 256
     """Codes of a level; not more than there are vectors to learn from."""
-    hidden: tuple[Width, ...] = Field((512, 256, 128), max_length=MOST_PARTS)
+    hidden: Widths = (512, 256, 128)
     """Widths of the encoder's hidden layers; the decoder has them the other way round."""
-    width: int = Field(32, ge=1, le=MOST_WIDTH)
+    width: Width = 32
     """Width of the codewords."""
-    commitment: float = Field(0.25, ge=0, le=MOST_FACTOR)
+    commitment: Factor = 0.25
     """Weight of the loss that keeps the encoder near its codewords."""
     update: Literal["gradient", "ema"] = "gradient"
     """How codewords move: by the gradient of their loss, or to the moving average of their vectors."""
-    decay: float = Field(0.99, ge=0, le=1)
+    decay: Share = 0.99
     """Share of the past in that moving average."""
     revive: bool = True
     """Move codes that no vector of an epoch chose to vectors that are described badly."""
     epochs: int = Field(100, ge=1, le=MOST_EPOCHS)
     """Passes over the vectors."""
-    batch: int = Field(1024, ge=1, le=MOST_COUNT)
+    batch: Count = 1024
     """Vectors of a step."""
-    lr: float = Field(1e-3, gt=0, le=1)
+    lr: PositiveShare = 1e-3
     """Step size of AdamW."""
-    weight_decay: float = Field(0.0, ge=0, le=MOST_FACTOR)
+    weight_decay: Factor = 0.0
     """Decay of weights, biases and codewords."""
-    points: int = Field(65536, ge=1, le=MOST_COUNT)
+    points: Count = 65536
     """Vectors to learn from; more are sampled."""
 
     @abstractmethod
@@ -96,7 +191,8 @@ class RqVae(AutoencoderSpec):
     kind: Literal["rqvae"] = "rqvae"
 
     def fit(self, x: Float[Tensor, "n D"], seed: int, tick: Progress) -> Autoencoder:
-        return learn(self, x, sample_places(len(x), max(self.points, self.size), _generator(seed)), seed, tick)
+        rows = sample_places(len(x), max(self.points, self.size), torch.Generator().manual_seed(seed))
+        return learn(self, x, rows, seed, tick)
 
     def total(self, error: Float[Tensor, ""], levels: Float[Tensor, "K"], dim: int) -> Float[Tensor, ""]:
         return dim * error + self.width * levels.sum()  # squared norms, as TIGER writes them
@@ -139,7 +235,7 @@ def learn(
 ) -> Autoencoder:
     """The network and codebooks learned from these rows of x. Raises `UserError` where they cannot be."""
     require_vectors(x, spec.size, spec.kind_of())
-    generator, dim = _generator(seed), x.shape[1]
+    generator, dim = torch.Generator().manual_seed(seed), x.shape[1]
     _require_room(spec, dim)
     widths = (dim, *spec.hidden, spec.width)
     encoder, decoder = initial_layers(widths, generator), initial_layers(widths[::-1], generator)
@@ -195,10 +291,6 @@ def learn(
 def _latent(seen: Float[Tensor, "n D"], encoder: Layers) -> Tensor:
     with torch.no_grad():
         return run_layers(seen, encoder)
-
-
-def _generator(seed: int) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def _require_finite(spec: AutoencoderSpec, epoch: int, learned: Sequence[Tensor], facts: Mapping[str, float]) -> None:

@@ -6,21 +6,21 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from fullrank.core.bounds import MOST_SEED, MOST_WIDTH
+from fullrank.core.bounds import MOST_WIDTH, SeedNumber
 from fullrank.core.registry import Room
 from fullrank.core.spec import Spec, later
 from fullrank.semantic_ids import CodesSpec
 from fullrank.semantic_ids.collisions import Policy
 from fullrank.semantic_ids.measure import Limits
 from fullrank.semantic_ids.opq import Opq
-from fullrank.semantic_ids.vectors import VectorsSpec
+from fullrank.semantic_ids.vectors import VectorSource
 from fullrank.semantic_ids.vectors.text import TextVectors
 
 
 class Encode(Spec):
     """How items become semantic ids."""
 
-    vectors: Annotated[VectorsSpec, Room("items.vectors")] = TextVectors()
+    vectors: VectorSource = TextVectors()
     """What is known of an item, as a vector: `text`, a `file` of your own, or both (`joined`)."""
     pca: int | None = Field(None, ge=1, le=MOST_WIDTH)
     """Dimensions kept, by principal components; None keeps all."""
@@ -34,7 +34,7 @@ class Encode(Spec):
     """Learn codebooks from items with training events, or from all. All items get codes."""
     limits: Limits = Limits()
     """Where to stop instead of writing codes."""
-    seed: int = Field(0, ge=0, le=MOST_SEED)
+    seed: SeedNumber = 0
     """Of draws: first codewords, samples."""
-    collaborative: Annotated[VectorsSpec, Room("items.vectors")] | None = later(None)
+    collaborative: VectorSource | None = later(None)
     """Vectors of a trained recommender's items: `letter` learns from them, and the report compares neighbours."""

@@ -70,13 +70,14 @@ class Trie:
     @property
     def nbytes(self) -> int:
         """Bytes of all of it."""
-        return sum(x.nbytes for x in (self.items, self.place, *(y for level in self.levels for y in _tensors(level))))
+        of_levels = [x for level in self.levels for x in vars(level).values()]
+        return sum(x.nbytes for x in (self.items, self.place, *of_levels))
 
     def to(self, device: torch.device) -> Trie:
         """The same on a device."""
         moved = copy.copy(self)
         moved.items, moved.place = self.items.to(device), self.place.to(device)
-        moved.levels = [TrieLevel(*(x.to(device) for x in _tensors(level))) for level in self.levels]
+        moved.levels = [TrieLevel(*(x.to(device) for x in vars(level).values())) for level in self.levels]
         return moved
 
     def nodes_of(self, places: Int[Tensor, "p"], level: int) -> Int[Tensor, "p"]:
@@ -86,10 +87,6 @@ class Trie:
     def kept_before(self, kept: Bool[Tensor, "V"]) -> Int[Tensor, "V1"]:
         """How many of the items before each place, and of all, are kept: below node j x[below[j + 1]] - x[below[j]]."""
         return torch.nn.functional.pad(kept[self.items.long()].cumsum(0, dtype=torch.int32), (1, 0))
-
-
-def _tensors(level: TrieLevel) -> tuple[Tensor, ...]:
-    return level.codes, level.parents, level.children, level.below
 
 
 def _changed(column: Int[Tensor, "T"]) -> Bool[Tensor, "T"]:

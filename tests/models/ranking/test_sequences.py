@@ -11,8 +11,7 @@ from fullrank.metrics.ctr import auc
 from fullrank.models.ranking import EVERY
 from fullrank.models.ranking.embedding import EVENTS
 from fullrank.models.ranking.model import RankingModel, RankingModule
-from fullrank.models.ranking.sequences.parallel import in_parallel
-from fullrank.models.ranking.sequences.search import matching, matching_reference
+from fullrank.models.ranking.sequences.reader import in_parallel, matching, matching_reference
 from fullrank.ops.flop_count import counted
 from refusals import refused
 from sequences import FIELDS, PLANTED, SEARCH, TOGETHER, impressions, planted

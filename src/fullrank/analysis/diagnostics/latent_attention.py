@@ -29,7 +29,7 @@ from fullrank.data.batch import Batch
 from fullrank.inference.batches import batches
 from fullrank.models.sequential.attention.softmax import SoftmaxAttention
 from fullrank.models.sequential.reading import attention_of, blocks_of
-from fullrank.models.sequential.reasoning.stepwise import StepwiseReasoner
+from fullrank.models.sequential.reasoning import StepwiseReasoner
 
 USERS = 512
 """Most users looked at: the first of the sample."""

@@ -21,12 +21,13 @@ from torch import Tensor, nn
 from fullrank.core.errors import UserError
 from fullrank.core.spec import Spec
 from fullrank.data.impressions.fields import FieldInfo
+from fullrank.models.contracts import Flops
 from fullrank.ops.flop_count import by_part, forward_flops
 
+Fields = Sequence[FieldInfo]
+"""The fields of a store, in the order of its schema."""
 EVERY = frozenset({"*"})
 """Captures every layer's output."""
-Flops = dict[str, int | None]
-"""FLOPs of one impression's forward pass by component, in the order of computing; None for one that does not say."""
 
 
 class LayerOutputs(dict[str, Tensor]):
@@ -123,10 +124,10 @@ class RankerSpec(Spec):
         return ()
 
     @abstractmethod
-    def build(self, fields: Sequence[FieldInfo], dim: int) -> Ranker: ...
+    def build(self, fields: Fields, dim: int) -> Ranker: ...
 
 
-def require_fields_to_cross(fields: Sequence[FieldInfo], kind: str) -> None:
+def require_fields_to_cross(fields: Fields, kind: str) -> None:
     """Raise `UserError` where there is nothing to interact with."""
     if len(fields) < 2:
         raise UserError(

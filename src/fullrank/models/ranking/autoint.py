@@ -9,21 +9,20 @@ by sqrt(width of a head) and `norm` puts a LayerNorm behind the residual; all ar
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Annotated, Literal
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
-from pydantic import Field, model_validator
+from pydantic import model_validator
 from torch import Tensor, nn
 
-from fullrank.core.bounds import MOST_PARTS, MOST_WIDTH
+from fullrank.core.bounds import DropoutRate, Parts, Width
 from fullrank.core.checks import divided
 from fullrank.core.constraints import only_with
 from fullrank.core.spec import later
-from fullrank.data.impressions.fields import FieldInfo
 from fullrank.models.ranking import (
+    Fields,
     FieldTokens,
     Ranker,
     RankerOutput,
@@ -38,11 +37,11 @@ class AutoInt(RankerSpec):
     """Self-attention over the fields."""
 
     kind: Literal["autoint"] = "autoint"
-    layers: int = Field(3, ge=1, le=MOST_PARTS)
+    layers: Parts = 3
     """Attention layers."""
-    width: int = Field(64, ge=1, le=MOST_WIDTH)
+    width: Width = 64
     """Width of a field after each layer, over all heads."""
-    heads: int = Field(2, ge=1, le=MOST_PARTS)
+    heads: Parts = 2
     """Heads; the width must divide by them."""
     residual: bool = True
     """Add a linear map of the layer's input."""
@@ -52,7 +51,7 @@ class AutoInt(RankerSpec):
     """LayerNorm behind the residual, before the ReLU."""
     scale: bool = False
     """Divide scores by the square root of a head's width."""
-    dropout: float = Field(0.0, ge=0, lt=1)
+    dropout: DropoutRate = 0.0
     """Share of attention weights dropped in training."""
     wide: bool = False
     """Add the linear part."""
@@ -68,7 +67,7 @@ class AutoInt(RankerSpec):
     def reads(self) -> frozenset[str]:
         return frozenset({"tokens", "linear"} if self.wide else {"tokens"})
 
-    def build(self, fields: Sequence[FieldInfo], dim: int) -> AutoIntRanker:
+    def build(self, fields: Fields, dim: int) -> AutoIntRanker:
         require_fields_to_cross(fields, "autoint")
         return AutoIntRanker(len(fields), dim, self)
 

@@ -28,25 +28,21 @@ paper's Table 4 has none: there a sequence is one field vector like any other (`
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Annotated, Literal
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
-from pydantic import Field
 from torch import Tensor, nn
 
-from fullrank.core.bounds import MOST_PARTS, MOST_WIDTH
+from fullrank.core.bounds import MOST_PARTS, DropoutRate, Parts, Several, Width
 from fullrank.core.checks import divided
 from fullrank.core.constraints import only_with
 from fullrank.core.errors import UserError
-from fullrank.core.registry import Room
 from fullrank.core.spec import Spec, later
-from fullrank.data.impressions.fields import FieldInfo
-from fullrank.models.ranking import FieldTokens, LayerOutputs, Ranker, RankerOutput, RankerSpec
-from fullrank.models.ranking.feed_forwards import FeedForwardSpec
-from fullrank.models.ranking.mixings import MixingSpec
+from fullrank.models.ranking import Fields, FieldTokens, LayerOutputs, Ranker, RankerOutput, RankerSpec
+from fullrank.models.ranking.feed_forwards import AnyFeedForward
+from fullrank.models.ranking.mixings import AnyMixing
 from fullrank.models.ranking.perceptron import xavier
 from fullrank.ops.dropout import Dropout, dropout
 
@@ -59,9 +55,9 @@ class Tokeniser(Spec):
 
     mode: Literal["none", "matrix", "vector"] = "matrix"
     """Plain reshape, one perceptron for every chunk, or one for everything."""
-    hidden: Annotated[int | None, only_with("mode", "matrix", "vector")] = Field(None, ge=1, le=MOST_WIDTH)
+    hidden: Annotated[Width | None, only_with("mode", "matrix", "vector")] = None
     """Hidden width of the perceptron; null takes 500 (matrix) or 800 (vector)."""
-    dropout: Annotated[float | None, only_with("mode", "matrix", "vector")] = Field(None, ge=0, lt=1)
+    dropout: Annotated[DropoutRate | None, only_with("mode", "matrix", "vector")] = None
     """Share of hidden units dropped in training; null is 0.1."""
     norm: bool = True
     """RMSNorm of the flattened fields, before anything else."""
@@ -116,23 +112,23 @@ Heads = Literal["mlp", "flatten", "mean", "mean_all"]
 class Blocks(RankerSpec):
     """What RankMixer and RankElastor have in common; each declares its own defaults."""
 
-    tokens: int = Field(16, ge=2, le=MOST_PARTS)
+    tokens: Several = 16
     """T, tokens."""
-    width: int | None = Field(None, ge=1, le=MOST_WIDTH)
+    width: Width | None = None
     """D, width of a token; null is (fields x embedding.dim) / tokens, rounded up to what the mixing can divide."""
     event_tokens: int = later(0, ge=0, le=MOST_PARTS)
     """Newest events of each sequence that are tokens of their own, behind the T of the fields."""
-    blocks: int = Field(2, ge=1, le=MOST_PARTS)
+    blocks: Parts = 2
     """Blocks, each a mixing and a feed-forward."""
     tokeniser: Tokeniser = Tokeniser()
     """Fields -> tokens."""
-    mixing: Annotated[MixingSpec, Room("rankers.mixings")]
+    mixing: AnyMixing
     """Across tokens."""
-    feed_forward: Annotated[FeedForwardSpec, Room("rankers.feed_forwards")]
+    feed_forward: AnyFeedForward
     """Within each token."""
     head: Heads
     """Tokens -> logit."""
-    head_dropout: Annotated[float, only_with("head", "mlp")] = later(0.0, ge=0, lt=1)
+    head_dropout: Annotated[DropoutRate, only_with("head", "mlp")] = later(0.0)
     """Share of the hidden units of the head dropped in training; of `mlp`, the only one that has any."""
     head_batch_norm: Annotated[bool, only_with("head", "mlp")] = later(False)
     """Normalise each hidden unit of the head `mlp` over the batch, before its ReLU."""
@@ -143,7 +139,7 @@ class Blocks(RankerSpec):
     def reads_events(self) -> int:
         return self.event_tokens
 
-    def build(self, fields: Sequence[FieldInfo], dim: int) -> BlocksRanker:
+    def build(self, fields: Fields, dim: int) -> BlocksRanker:
         sequences = sum(field.kind == "sequence" for field in fields)
         if self.event_tokens and not sequences:
             raise UserError(

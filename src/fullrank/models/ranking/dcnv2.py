@@ -12,19 +12,16 @@ once to the mixture.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Annotated, Literal
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
-from pydantic import Field
 from torch import Tensor, nn
 
-from fullrank.core.bounds import MOST_PARTS, MOST_WIDTH
+from fullrank.core.bounds import Parts, Width
 from fullrank.core.constraints import only_with
-from fullrank.data.impressions.fields import FieldInfo
-from fullrank.models.ranking import FieldTokens, Ranker, RankerOutput, RankerSpec
+from fullrank.models.ranking import Fields, FieldTokens, Ranker, RankerOutput, RankerSpec
 from fullrank.models.ranking.perceptron import Deep, xavier
 from fullrank.ops.cross import cross
 
@@ -33,18 +30,18 @@ class DCNv2(RankerSpec):
     """Deep and cross network, second version."""
 
     kind: Literal["dcnv2"] = "dcnv2"
-    crosses: int = Field(3, ge=1, le=MOST_PARTS)
+    crosses: Parts = 3
     """Cross layers: interactions of up to `crosses` + 1 fields."""
-    rank: int | None = Field(None, ge=1, le=MOST_WIDTH)
+    rank: Width | None = None
     """Rank of each expert's matrix; null takes one full matrix."""
-    experts: Annotated[int | None, only_with("rank")] = Field(None, ge=1, le=MOST_PARTS)
+    experts: Annotated[Parts | None, only_with("rank")] = None
     """Low-rank experts per layer (needs `rank`, which takes 4 where this is null)."""
     structure: Annotated[Literal["parallel", "stacked"], only_with("deep.hidden")] = "parallel"
     """The perceptron reads the field vectors, beside the crosses, or what the crosses made of them."""
     deep: Deep = Deep()
     """The perceptron; without hidden layers there are crosses alone."""
 
-    def build(self, fields: Sequence[FieldInfo], dim: int) -> DCNv2Ranker:
+    def build(self, fields: Fields, dim: int) -> DCNv2Ranker:
         return DCNv2Ranker(len(fields) * dim, self)
 
 

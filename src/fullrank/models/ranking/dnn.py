@@ -5,15 +5,13 @@ logit = w . MLP([v_1; ...; v_F]) + b
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Literal
 
 from pydantic import model_validator
 from torch import nn
 
 from fullrank.core.errors import UserError
-from fullrank.data.impressions.fields import FieldInfo
-from fullrank.models.ranking import FieldTokens, Ranker, RankerOutput, RankerSpec
+from fullrank.models.ranking import Fields, FieldTokens, Ranker, RankerOutput, RankerSpec
 from fullrank.models.ranking.perceptron import Deep, xavier
 
 
@@ -30,7 +28,7 @@ class DNN(RankerSpec):
             raise UserError("deep.hidden is empty: a DNN needs a hidden layer (lr has none)", code="no-hidden-layers")
         return self
 
-    def build(self, fields: Sequence[FieldInfo], dim: int) -> DNNRanker:
+    def build(self, fields: Fields, dim: int) -> DNNRanker:
         return DNNRanker(len(fields) * dim, self)
 
 

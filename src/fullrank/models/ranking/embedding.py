@@ -25,19 +25,17 @@ from jaxtyping import Float
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from fullrank.core.bounds import MOST_ENTRIES, MOST_FACTOR, MOST_WIDTH, Width
+from fullrank.core.bounds import MOST_ENTRIES, Factor, Width
 from fullrank.core.constraints import once, only_with
 from fullrank.core.errors import UserError, no_such
 from fullrank.core.spec import Spec
 from fullrank.data.batch import Impressions
-from fullrank.data.impressions.fields import FieldInfo
-from fullrank.models.ranking import FieldTokens, Flops
-from fullrank.models.ranking.fused import Found, FusedTable, in_order, inside_of
+from fullrank.models.contracts import Flops
+from fullrank.models.ranking import Fields, FieldTokens
+from fullrank.models.ranking.fused import Found, FusedTable, in_order, inside_of, places_of
 from fullrank.models.ranking.sequences import SequenceSpec
-from fullrank.models.ranking.sequences.attended import AttendedGroup
-from fullrank.models.ranking.sequences.parallel import in_parallel, members
 from fullrank.models.ranking.sequences.pooled import Pooled
-from fullrank.models.ranking.sequences.search import SequenceReader
+from fullrank.models.ranking.sequences.reader import AttendedGroup, SequenceReader, in_parallel, members
 
 Update = Literal["adamw", "lazy_adam", "rowwise_adagrad"]
 EVENTS = 50
@@ -47,7 +45,7 @@ EVENTS = 50
 class Embedding(Spec):
     """A vector for every value of every field."""
 
-    dim: int = Field(16, ge=1, le=MOST_WIDTH)
+    dim: Width = 16
     """Width of a field's vector."""
     dims: Annotated[tuple[tuple[str, Width], ...], once("field", lambda dims: [name for name, _ in dims])] = Field(
         (), max_length=MOST_ENTRIES
@@ -57,7 +55,7 @@ class Embedding(Spec):
     """Standard deviation of starting values."""
     bags: Literal["mean", "sum"] = "mean"
     """How the values of a bag or a sequence become one vector."""
-    l2: float = Field(0.0, ge=0, le=MOST_FACTOR)
+    l2: Factor = 0.0
     """Weight of the squared norm of the vectors (halved) in the loss."""
     l2_on: Annotated[Literal["rows", "table"] | None, only_with("l2")] = None
     """Whose norm: the rows in the batch (null too), or the whole tables, which needs update=adamw."""
@@ -79,7 +77,7 @@ class Embedding(Spec):
 
     def build(
         self,
-        fields: Sequence[FieldInfo],
+        fields: Fields,
         reads: frozenset[str],
         contexts: Sequence[Sequence[str]] = (),
         sequences: SequenceSpec | None = None,
@@ -94,7 +92,7 @@ class FieldEmbedding(nn.Module):
 
     def __init__(
         self,
-        fields: Sequence[FieldInfo],
+        fields: Fields,
         reads: frozenset[str],
         spec: Embedding,
         contexts: Sequence[Sequence[str]],
@@ -167,7 +165,7 @@ class FieldEmbedding(nn.Module):
         """
         found: Flops = {}
         if self.projections:
-            places = [*self.projections, *(str(p) for p in self._event_places() for _ in range(self.events))]
+            places = [*self.projections, *map(str, places_of(self.fields, "sequence") * self.events)]
             found["projections"] = 2 * sum(self.projections[p].numel() for p in places if p in self.projections)
         if len(self.attended):
             weights = [p.numel() for part in self.attended for p in part.parameters() if p.ndim == 2]
@@ -196,8 +194,7 @@ class FieldEmbedding(nn.Module):
         if len(self.attended):
             parts += self._attended(batch, parts)
         if self.numeric is not None:
-            places = [p for p, field in enumerate(self.fields) if field.kind == "numeric"]
-            parts.append((places, self.numeric(batch.numeric, batch.missing)))
+            parts.append((places_of(self.fields, "numeric"), self.numeric(batch.numeric, batch.missing)))
         return in_order(parts, dict(self.projections.items()))
 
     def _context(self, group: int, batch: Impressions) -> Float[Tensor, "B C E"]:
@@ -218,9 +215,9 @@ class FieldEmbedding(nn.Module):
 
     def _newest(self, batch: Impressions) -> Float[Tensor, "B n E"]:
         """The vectors of each sequence's last events, the newest first; zeros where a history has fewer."""
-        several = [p for p, field in enumerate(self.fields) if field.kind in ("bag", "sequence")]
+        several = places_of(self.fields, "bag", "sequence")
         back, found = torch.arange(self.events, device=batch.categorical.device), []
-        for place in self._event_places():
+        for place in places_of(self.fields, "sequence"):
             bag = batch.bags[several.index(place)]
             at = bag.lengths[:, None] - 1 - back
             ids = nn.functional.pad(inside_of(bag)[1], (0, 1))  # a bag may have no column
@@ -230,10 +227,6 @@ class FieldEmbedding(nn.Module):
             vectors = vectors if matrix is None else vectors @ matrix
             found.append(torch.where((at >= 0)[..., None], vectors, 0.0))
         return torch.cat(found, 1)
-
-    def _event_places(self) -> list[int]:
-        """Places of the sequences in the schema."""
-        return [place for place, field in enumerate(self.fields) if field.kind == "sequence"]
 
     def _table(self, name: str) -> Any:
         """The `FusedTable` that holds a field, or what a graph that is exported has in its place."""
@@ -259,7 +252,7 @@ class Numbers(nn.Module):
         return torch.where(missing[..., None], self.missing, x[..., None] * self.weight)
 
 
-def _widths(fields: Sequence[FieldInfo], spec: Embedding) -> dict[str, int]:
+def _widths(fields: Fields, spec: Embedding) -> dict[str, int]:
     """Width of each field that has ids; one that shares a table has its owner's."""
     own = {field.name: spec.dim for field in fields if field.kind != "numeric" and field.shares is None}
     for name, width in spec.dims:
@@ -269,7 +262,7 @@ def _widths(fields: Sequence[FieldInfo], spec: Embedding) -> dict[str, int]:
     return {f.name: own[f.shares or f.name] for f in fields if f.kind != "numeric"}
 
 
-def _check_contexts(fields: Sequence[FieldInfo], contexts: Sequence[Sequence[str]]) -> None:
+def _check_contexts(fields: Fields, contexts: Sequence[Sequence[str]]) -> None:
     """Raise `UserError` unless every group names fields that have ids and no table of another, each once."""
     own = [field.name for field in fields if field.kind != "numeric" and field.shares is None]
     for names in contexts:

@@ -19,15 +19,14 @@ from typing import Annotated, Literal
 
 import torch
 from jaxtyping import Float
-from pydantic import Field, model_validator
+from pydantic import model_validator
 from torch import Tensor, nn
 
-from fullrank.core.bounds import MOST_ENTRIES, MOST_PARTS, Width
+from fullrank.core.bounds import Names, Parts, Widths
 from fullrank.core.checks import divided
 from fullrank.core.constraints import only_with
 from fullrank.core.errors import UserError
-from fullrank.data.impressions.fields import FieldInfo
-from fullrank.models.ranking import FieldTokens, Ranker, RankerOutput, RankerSpec
+from fullrank.models.ranking import Fields, FieldTokens, Ranker, RankerOutput, RankerSpec
 from fullrank.models.ranking.perceptron import Deep, xavier
 
 STD = 0.01
@@ -42,37 +41,31 @@ class FinalMLP(RankerSpec):
     """The first perceptron."""
     second: Deep = Deep()
     """The second perceptron."""
-    heads: int = Field(10, ge=1, le=MOST_PARTS)
+    heads: Parts = 10
     """Parts that both outputs are cut into for the fusion; both last widths must divide by them."""
     gates: bool = True
     """Feature selection: each perceptron reads the fields through a gate of its own."""
-    gate_hidden: Annotated[tuple[Width, ...], only_with("gates")] = Field((64,), max_length=MOST_PARTS)
+    gate_hidden: Annotated[Widths, only_with("gates")] = (64,)
     """Hidden widths of the networks that compute the gates."""
-    first_context: Annotated[tuple[str, ...], only_with("gates")] = Field((), max_length=MOST_ENTRIES)
+    first_context: Annotated[Names, only_with("gates")] = ()
     """Fields that the first gate is computed from, by tables of their own; none: one learned vector."""
-    second_context: Annotated[tuple[str, ...], only_with("gates")] = Field((), max_length=MOST_ENTRIES)
+    second_context: Annotated[Names, only_with("gates")] = ()
     """Fields that the second gate is computed from."""
 
     @model_validator(mode="after")
     def _fits(self) -> FinalMLP:
-        _check_fusion(self)
+        for name, part in (("first", self.first), ("second", self.second)):
+            if not part.hidden:
+                raise UserError(f"{name}.hidden is empty: a perceptron needs a hidden layer", code="no-hidden-layers")
+            divided(part.hidden[-1], self.heads, f"{name}.hidden: its last width", "heads")
         return self
 
     @property
     def contexts(self) -> tuple[tuple[str, ...], ...]:
         return (self.first_context, self.second_context) if self.gates else ()
 
-    def build(self, fields: Sequence[FieldInfo], dim: int) -> FinalMLPRanker:
-        _check_fusion(self)
+    def build(self, fields: Fields, dim: int) -> FinalMLPRanker:
         return FinalMLPRanker(len(fields) * dim, dim, self)
-
-
-def _check_fusion(spec: FinalMLP) -> None:
-    for name in ("first", "second"):
-        hidden = getattr(spec, name).hidden
-        if not hidden:
-            raise UserError(f"{name}.hidden is empty: a perceptron needs a hidden layer", code="no-hidden-layers")
-        divided(hidden[-1], spec.heads, f"{name}.hidden: its last width", "heads")
 
 
 class FinalMLPRanker(Ranker):

@@ -5,14 +5,12 @@ logit = b + sum_f w_f + sum_{f<g} <v_f, v_g>,  the pairs as 1/2 (|sum_f v_f|^2 -
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Literal
 
 from jaxtyping import Float
 from torch import Tensor
 
-from fullrank.data.impressions.fields import FieldInfo
-from fullrank.models.ranking import FieldTokens, Ranker, RankerOutput, RankerSpec, require_fields_to_cross
+from fullrank.models.ranking import Fields, FieldTokens, Ranker, RankerOutput, RankerSpec, require_fields_to_cross
 
 
 class FM(RankerSpec):
@@ -24,7 +22,7 @@ class FM(RankerSpec):
     def reads(self) -> frozenset[str]:
         return frozenset({"tokens", "linear"})
 
-    def build(self, fields: Sequence[FieldInfo], dim: int) -> FMRanker:
+    def build(self, fields: Fields, dim: int) -> FMRanker:
         require_fields_to_cross(fields, "fm")
         return FMRanker()
 

@@ -14,11 +14,16 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from fullrank.data.batch import Bag, Impressions
-from fullrank.data.impressions.fields import FieldInfo
+from fullrank.models.ranking import Fields
 from fullrank.ops.distinct import distinct
 
 Found = list[tuple[list[int], Tensor]]
 """Vectors [B, n, E] with the places of their n fields in the schema."""
+
+
+def places_of(fields: Fields, *kinds: str) -> list[int]:
+    """The places of the fields of these kinds."""
+    return [place for place, field in enumerate(fields) if field.kind in kinds]
 
 
 class FusedTable(nn.Module):
@@ -29,7 +34,7 @@ class FusedTable(nn.Module):
 
     def __init__(
         self,
-        fields: Sequence[FieldInfo],
+        fields: Fields,
         names: Collection[str],
         width: int,
         mode: Literal["mean", "sum"],
@@ -44,7 +49,7 @@ class FusedTable(nn.Module):
         held = [column for column, name in enumerate(categorical) if name in self.starts]
         self.columns = None if len(held) == len(categorical) else held
         self.places = [p for p, f in enumerate(fields) if f.kind == "categorical" and f.name in self.starts]
-        several = [p for p, f in enumerate(fields) if f.kind in ("bag", "sequence")]
+        several = places_of(fields, "bag", "sequence")
         held_bags = [(number, place) for number, place in enumerate(several) if fields[place].name in self.starts]
         self.bags = [(number, place, self.starts[fields[place].name]) for number, place in held_bags]
         self.pooled = [one for one in self.bags if fields[one[1]].name not in apart]
@@ -96,7 +101,7 @@ class FusedTable(nn.Module):
         found: Found = []
         names = [field.name for field in self.fields if field.kind == "categorical"]
         several_kinds, pooled = ("bag", "sequence"), [place for _, place, _ in self.pooled]
-        several = [p for p, f in enumerate(self.fields) if f.kind in several_kinds]
+        several = places_of(self.fields, *several_kinds)
         for place, field in enumerate(self.fields):
             if field.name not in self.starts or (field.kind in several_kinds and place not in pooled):
                 continue
@@ -157,7 +162,7 @@ def _runs(places: Sequence[int], alone: Collection[str]) -> list[list[int]]:
     return runs
 
 
-def _starts(fields: Sequence[FieldInfo], names: Collection[str]) -> tuple[dict[str, int], int]:
+def _starts(fields: Fields, names: Collection[str]) -> tuple[dict[str, int], int]:
     """Where each field of `names` begins, and the number of rows."""
     starts: dict[str, int] = {}
     rows = 0

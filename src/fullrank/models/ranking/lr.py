@@ -7,11 +7,9 @@ Source: McMahan et al., KDD 2013, as the linear baseline of click prediction. It
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Literal
 
-from fullrank.data.impressions.fields import FieldInfo
-from fullrank.models.ranking import FieldTokens, Ranker, RankerOutput, RankerSpec
+from fullrank.models.ranking import Fields, FieldTokens, Ranker, RankerOutput, RankerSpec
 
 
 class LR(RankerSpec):
@@ -23,7 +21,7 @@ class LR(RankerSpec):
     def reads(self) -> frozenset[str]:
         return frozenset({"linear"})
 
-    def build(self, fields: Sequence[FieldInfo], dim: int) -> LRRanker:
+    def build(self, fields: Fields, dim: int) -> LRRanker:
         return LRRanker()
 
 

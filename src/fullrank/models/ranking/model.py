@@ -5,7 +5,7 @@ p = sigmoid(logit),  loss = binary cross-entropy + l2 / 2 |rows|^2 + what the ra
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -20,8 +20,8 @@ from fullrank.core.errors import UserError, no_effect
 from fullrank.core.registry import Room
 from fullrank.core.spec import Spec, later
 from fullrank.data.batch import Impressions
-from fullrank.data.impressions.fields import FieldInfo
-from fullrank.models.ranking import Flops, Ranker, RankerOutput, RankerSpec
+from fullrank.models.contracts import Flops
+from fullrank.models.ranking import Fields, Ranker, RankerOutput, RankerSpec
 from fullrank.models.ranking.calibration import CalibrationCurve
 from fullrank.models.ranking.dcnv2 import DCNv2
 from fullrank.models.ranking.embedding import Embedding
@@ -49,7 +49,7 @@ class RankingModel(Spec):
                 raise no_effect(idle[0], f"on {self.ranker.kind_of()}, which has one weight per value")
         return self
 
-    def build(self, fields: Sequence[FieldInfo]) -> RankingModule:
+    def build(self, fields: Fields) -> RankingModule:
         return RankingModule(fields, self)
 
 
@@ -88,7 +88,7 @@ class Size:
 class RankingModule(nn.Module):
     """`forward` gives the named terms whose sum is minimised, `output` the logits."""
 
-    def __init__(self, fields: Sequence[FieldInfo], spec: RankingModel):
+    def __init__(self, fields: Fields, spec: RankingModel):
         super().__init__()
         if not fields:
             raise UserError(

@@ -7,26 +7,27 @@ from typing import Annotated, Literal
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
-from pydantic import Field
 from torch import Tensor, nn
 
-from fullrank.core.bounds import MOST_PARTS, Width
+from fullrank.core.bounds import DropoutRate, Widths
 from fullrank.core.constraints import only_with
 from fullrank.core.spec import Spec, later
 from fullrank.ops.dropout import Dropout
 from fullrank.ops.norm_relu_dropout import norm_relu_dropout
 
+Activation = Literal["relu", "prelu", "dice"]
+
 
 class Deep(Spec):
     """Hidden layers: Linear, batch norm if asked for, activation, dropout."""
 
-    hidden: tuple[Width, ...] = Field((400, 400, 400), max_length=MOST_PARTS)
+    hidden: Widths = (400, 400, 400)
     """Widths of the hidden layers; empty leaves the perceptron out."""
-    dropout: Annotated[float, only_with("hidden")] = Field(0.0, ge=0, lt=1)
+    dropout: Annotated[DropoutRate, only_with("hidden")] = 0.0
     """Share of hidden units dropped in training."""
     batch_norm: Annotated[bool, only_with("hidden")] = False
     """Normalise each hidden unit over the batch, before its activation."""
-    activation: Annotated[Literal["relu", "prelu", "dice"], only_with("hidden")] = later("relu")
+    activation: Annotated[Activation, only_with("hidden")] = later("relu")
     """ReLU; PReLU, one learned slope for negative inputs of each unit; or Dice, PReLU whose step lies at the batch's
     mean."""
 
@@ -86,7 +87,7 @@ class Dice(nn.Module):
         return p * x + (1 - p) * self.alpha * x
 
 
-def activation(name: Literal["relu", "prelu", "dice"], width: int) -> nn.Module:
+def activation(name: Activation, width: int) -> nn.Module:
     """The activation of a hidden layer of so many units."""
     if name == "relu":
         return nn.ReLU(inplace=True)

@@ -16,16 +16,13 @@ default, which is what the paper says of the hidden width, and what a CPU can tr
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import Field
-
-from fullrank.core.bounds import MOST_WIDTH
-from fullrank.core.registry import Room
+from fullrank.core.bounds import Width
 from fullrank.models.ranking.blocks import Blocks, Heads, Tokeniser
-from fullrank.models.ranking.feed_forwards import FeedForwardSpec
+from fullrank.models.ranking.feed_forwards import AnyFeedForward
 from fullrank.models.ranking.feed_forwards.glu import AUTHORS_BLOCK
-from fullrank.models.ranking.mixings import MixingSpec
+from fullrank.models.ranking.mixings import AnyMixing
 from fullrank.models.ranking.mixings.full import Full
 
 
@@ -33,13 +30,13 @@ class RankElastor(Blocks):
     """Full mixing and GLU networks per token."""
 
     kind: Literal["rankelastor"] = "rankelastor"
-    width: int | None = Field(24, ge=1, le=MOST_WIDTH)
+    width: Width | None = 24
     """D, width of a token; null is (fields x embedding.dim) / tokens, rounded up to what the mixing can divide."""
     tokeniser: Tokeniser = Tokeniser(hidden_norm=True)
     """Fields -> tokens."""
-    mixing: Annotated[MixingSpec, Room("rankers.mixings")] = Full()
+    mixing: AnyMixing = Full()
     """Across tokens."""
-    feed_forward: Annotated[FeedForwardSpec, Room("rankers.feed_forwards")] = AUTHORS_BLOCK
+    feed_forward: AnyFeedForward = AUTHORS_BLOCK
     """Within each token."""
     head: Heads = "mlp"
     """Tokens -> logit; a comparison of rankers must share it."""

@@ -11,13 +11,12 @@ hidden width of the FFN is the token's own, as in RankElastor's experiments (`fe
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
-from fullrank.core.registry import Room
 from fullrank.models.ranking.blocks import Blocks, Heads
-from fullrank.models.ranking.feed_forwards import FeedForwardSpec
+from fullrank.models.ranking.feed_forwards import AnyFeedForward
 from fullrank.models.ranking.feed_forwards.gelu import Gelu
-from fullrank.models.ranking.mixings import MixingSpec
+from fullrank.models.ranking.mixings import AnyMixing
 from fullrank.models.ranking.mixings.block_transpose import BlockTranspose
 
 
@@ -25,9 +24,9 @@ class RankMixer(Blocks):
     """Block transpose and GELU networks per token."""
 
     kind: Literal["rankmixer"] = "rankmixer"
-    mixing: Annotated[MixingSpec, Room("rankers.mixings")] = BlockTranspose()
+    mixing: AnyMixing = BlockTranspose()
     """Across tokens."""
-    feed_forward: Annotated[FeedForwardSpec, Room("rankers.feed_forwards")] = Gelu()
+    feed_forward: AnyFeedForward = Gelu()
     """Within each token."""
     head: Heads = "mean"
     """Tokens -> logit; a comparison of rankers must share it."""

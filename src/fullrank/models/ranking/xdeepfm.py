@@ -8,7 +8,6 @@ Differs: the CIN's layers are linear and none is split in halves, as in FuxiCTR 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Literal
 
 import torch
@@ -17,8 +16,8 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from fullrank.core.bounds import MOST_PARTS, Width
-from fullrank.data.impressions.fields import FieldInfo
 from fullrank.models.ranking import (
+    Fields,
     FieldTokens,
     Ranker,
     RankerOutput,
@@ -41,7 +40,7 @@ class XDeepFM(RankerSpec):
     def reads(self) -> frozenset[str]:
         return frozenset({"tokens", "linear"})
 
-    def build(self, fields: Sequence[FieldInfo], dim: int) -> XDeepFMRanker:
+    def build(self, fields: Fields, dim: int) -> XDeepFMRanker:
         require_fields_to_cross(fields, "xdeepfm")
         return XDeepFMRanker(len(fields), dim, self)
 

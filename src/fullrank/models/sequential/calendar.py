@@ -16,7 +16,7 @@ from jaxtyping import Float, Int
 from pydantic import Field
 from torch import Tensor, nn
 
-from fullrank.core.bounds import MOST_PARTS, MOST_WIDTH
+from fullrank.core.bounds import Parts, Width
 from fullrank.core.spec import Spec
 from fullrank.models.initial import start_small
 
@@ -29,9 +29,9 @@ DAY, HOUR = 86_400, 3_600
 class CalendarCodes(Spec):
     """Fourier codes of calendar fields."""
 
-    width: int = Field(16, ge=1, le=MOST_WIDTH)
+    width: Width = 16
     """Codes of each field."""
-    harmonics: int = Field(3, ge=1, le=MOST_PARTS)
+    harmonics: Parts = 3
     """Sines and cosines of a code."""
     decades: float = Field(8.0, ge=0, le=30)
     """The longest of a field's first periods is 10 to this power; they start evenly spread between 1 and that."""

@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 from pydantic import Field
 from torch import Tensor, nn
 
-from fullrank.core.bounds import LEAST_TEMPERATURE, MOST_FACTOR, MOST_LENGTH, MOST_PARTS, MOST_WIDTH
+from fullrank.core.bounds import MOST_LENGTH, MOST_PARTS, Temperature, Width
 from fullrank.core.constraints import once
 from fullrank.core.registry import Room
 from fullrank.core.spec import Spec, later
@@ -44,7 +44,7 @@ class Scoring(Spec):
 
     similarity: Literal["dot", "cosine"] = "dot"
     """Inner product, or that of vectors of length one."""
-    temperature: float = Field(1.0, ge=LEAST_TEMPERATURE, le=MOST_FACTOR)
+    temperature: Temperature = 1.0
     """Divides the similarity in training and inference."""
 
 
@@ -52,7 +52,7 @@ class Recommender(Spec):
     """A recommender trained by gradient descent."""
 
     kind: Literal["recommender"] = "recommender"
-    dim: int = Field(64, ge=1, le=MOST_WIDTH)
+    dim: Width = 64
     """Width of item vectors and states."""
     max_length: int = Field(50, ge=2, le=MOST_LENGTH)
     """Longest history read, in events; older ones are dropped."""
@@ -144,7 +144,8 @@ class RecommenderModel(nn.Module, Model):
         """One step's states, queries and records."""
         items = self.items.for_one_step()
         x, inputs = self.task.training_inputs(items, batch)
-        rows, views = len(x), self._views(batch)
+        twice = any(p.needs.second_view and batch.step >= p.after_steps for p in self._penalties)
+        rows, views = len(x), 2 if twice else 1
         if views > 1:
             x, inputs, batch = x.repeat(views, 1, 1), inputs.repeated(views), batch.repeated(views)
         captures = self._needs.captures()
@@ -156,9 +157,6 @@ class RecommenderModel(nn.Module, Model):
         queries = tuple(self._scaled(q) for q in (*own, *more))
         records = {q.name: self.loss(q, batch) for q in queries}
         return Step(self, batch, states, queries, records, captures, inputs, self._first_view_only)
-
-    def _views(self, batch: Batch) -> int:
-        return 2 if any(p.needs.second_view and batch.step >= p.after_steps for p in self._penalties) else 1
 
     def index_items(self) -> ItemIndex:
         """What answers search, made whole: every item vector (or what codes are scored with), once for many answers.

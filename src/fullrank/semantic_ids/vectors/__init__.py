@@ -10,12 +10,13 @@ from __future__ import annotations
 from abc import abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from fullrank.core.progress import Tell
+from fullrank.core.registry import Room
 from fullrank.core.spec import Spec
 from fullrank.data.events.catalog import Catalog
 
@@ -40,3 +41,7 @@ class VectorsSpec(Spec):
     @abstractmethod
     def read(self, catalog: Catalog, cache: Path, tell: Tell) -> Vectors:
         """The vectors of the catalogue's items; what takes long to make is kept in the folder `cache`."""
+
+
+VectorSource = Annotated[VectorsSpec, Room("items.vectors")]
+"""A setting that takes any source of item vectors."""

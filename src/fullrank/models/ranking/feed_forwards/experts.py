@@ -10,19 +10,17 @@ training and one for sparse inference; and all experts are computed, so a zero g
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
 from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
-from pydantic import Field
 from torch import Tensor, nn
 
-from fullrank.core.bounds import MOST_FACTOR, MOST_PARTS
+from fullrank.core.bounds import DropoutRate, Expansion, Factor, Several
 from fullrank.core.spec import later
-from fullrank.models.ranking.feed_forwards import FeedForward, FeedForwardSpec
+from fullrank.models.ranking.feed_forwards import FeedForward, FeedForwardSpec, TokensAndTerms
 from fullrank.models.ranking.feed_forwards.gelu import perceptron
 from fullrank.ops.per_token import How, affine, biases, per_token, stack_of
 
@@ -31,13 +29,13 @@ class Experts(FeedForwardSpec):
     """RankMixer's sparse-MoE per-token FFN."""
 
     kind: Literal["experts"] = "experts"
-    experts: int = Field(4, ge=2, le=MOST_PARTS)
+    experts: Several = 4
     """Experts of each token."""
-    expansion: float = Field(1.0, gt=0, le=MOST_PARTS)
+    expansion: Expansion = 1.0
     """Hidden width of an expert as a multiple of the token's."""
-    sparsity: float = Field(1e-3, ge=0, le=MOST_FACTOR)
+    sparsity: Factor = 1e-3
     """Weight of the mean gate in the loss; 0 adds nothing."""
-    dropout: float = later(0.0, ge=0, lt=1)
+    dropout: DropoutRate = later(0.0)
     """Share of each expert's hidden units dropped in training."""
 
     def build(self, tokens: int, width: int) -> ExpertsFeedForward:
@@ -57,7 +55,7 @@ class ExpertsFeedForward(FeedForward):
         self.norm = nn.LayerNorm(width)
         self.dropout = spec.dropout
 
-    def forward(self, x: Float[Tensor, "B T D"]) -> tuple[Float[Tensor, "B T D"], Mapping[str, Tensor]]:
+    def forward(self, x: Float[Tensor, "B T D"]) -> TokensAndTerms:
         gates = F.relu(per_token(affine, x, [self.router, self.router_bias], self.how))
         network = partial(perceptron, p=self.dropout if self.training else 0.0)
         out = x

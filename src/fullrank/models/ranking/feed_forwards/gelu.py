@@ -8,20 +8,18 @@ takes two hidden layers of 200 or 400 (`hidden: [200, 200]`) and adds the skip w
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
 from typing import Annotated, Literal
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
-from pydantic import Field
 from torch import Tensor, nn
 
-from fullrank.core.bounds import MOST_PARTS, Width
+from fullrank.core.bounds import DropoutRate, Expansion, Widths
 from fullrank.core.constraints import only_with
 from fullrank.core.spec import later
-from fullrank.models.ranking.feed_forwards import FeedForward, FeedForwardSpec
+from fullrank.models.ranking.feed_forwards import FeedForward, FeedForwardSpec, TokensAndTerms
 from fullrank.ops.dropout import dropout
 from fullrank.ops.per_token import How, affine, biases, per_token, stack_of
 
@@ -30,13 +28,13 @@ class Gelu(FeedForwardSpec):
     """RankMixer's per-token FFN."""
 
     kind: Literal["gelu"] = "gelu"
-    expansion: Annotated[float | None, only_with("hidden", ())] = Field(None, gt=0, le=MOST_PARTS)
+    expansion: Annotated[Expansion | None, only_with("hidden", ())] = None
     """Hidden width as a multiple of the token's; null is 1."""
-    hidden: tuple[Width, ...] = Field((), max_length=MOST_PARTS)
+    hidden: Widths = ()
     """Hidden widths written out, in place of `expansion`."""
     norm: bool = True
     """LayerNorm of the sum with the input; without it the input is added alone."""
-    dropout: float = later(0.0, ge=0, lt=1)
+    dropout: DropoutRate = later(0.0)
     """Share of hidden units dropped in training (the code)."""
 
     def build(self, tokens: int, width: int) -> GeluFeedForward:
@@ -55,7 +53,7 @@ class GeluFeedForward(FeedForward):
         self.norm = nn.LayerNorm(width) if spec.norm else None
         self.dropout = spec.dropout
 
-    def forward(self, x: Float[Tensor, "B T D"]) -> tuple[Float[Tensor, "B T D"], Mapping[str, Tensor]]:
+    def forward(self, x: Float[Tensor, "B T D"]) -> TokensAndTerms:
         network = partial(perceptron, p=self.dropout if self.training else 0.0)
         out = x + per_token(network, x, [*self.weights, *self.biases], self.how)
         return out if self.norm is None else self.norm(out), {}

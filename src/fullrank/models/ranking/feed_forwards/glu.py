@@ -16,19 +16,17 @@ well), the gain of a norm is shared by the tokens, and W3 is there with `expansi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
-from pydantic import Field
 from torch import Tensor, nn
 
-from fullrank.core.bounds import MOST_PARTS, Width
+from fullrank.core.bounds import DropoutRate, Expansion, Widths
 from fullrank.core.errors import UserError
 from fullrank.core.spec import later
-from fullrank.models.ranking.feed_forwards import FeedForward, FeedForwardSpec
+from fullrank.models.ranking.feed_forwards import FeedForward, FeedForwardSpec, TokensAndTerms
 from fullrank.ops.dropout import dropout
 from fullrank.ops.per_token import How, affine, biases, per_token, stack_of
 
@@ -37,7 +35,7 @@ class Glu(FeedForwardSpec):
     """RankElastor's per-token FFN."""
 
     kind: Literal["glu"] = "glu"
-    expansion: float = Field(3.0, gt=0, le=MOST_PARTS)
+    expansion: Expansion = 3.0
     """r: hidden width of a unit as a multiple of the width that it reads."""
     norm: bool = True
     """RMSNorm of the input of all maps of a unit."""
@@ -47,11 +45,11 @@ class Glu(FeedForwardSpec):
     """A linear map of the token beside GELU, inside the gate (the code)."""
     outer_skip: bool = False
     """The input itself added to the output, beside W_r (the code)."""
-    hidden: tuple[Width, ...] = later((), max_length=MOST_PARTS)
+    hidden: Widths = later(())
     """Units one behind the other (the code): the width that each leaves; empty is one unit of the token's width."""
     closing: bool = later(False)
     """A linear map to the token's width behind the last unit (the code)."""
-    dropout: float = later(0.0, ge=0, lt=1)
+    dropout: DropoutRate = later(0.0)
     """Share of each unit's outputs dropped in training (the code)."""
 
     def build(self, tokens: int, width: int) -> GluFeedForward:
@@ -115,7 +113,7 @@ class GluFeedForward(GatedUnit, FeedForward):
     def units(self) -> tuple[GatedUnit, ...]:
         return (self, *self.further)
 
-    def forward(self, x: Float[Tensor, "B T D"]) -> tuple[Float[Tensor, "B T D"], Mapping[str, Tensor]]:
+    def forward(self, x: Float[Tensor, "B T D"]) -> TokensAndTerms:
         out = x
         for one in self.units:
             out = one.unit(out)

@@ -7,18 +7,23 @@ counted as the ranker's `mixing_0`, `mixing_1`, ...; nothing has to be written.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import Annotated
 
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from fullrank.core.registry import Room
 from fullrank.core.spec import Spec
+
+Mixed = tuple[Float[Tensor, "B T D"], Float[Tensor, "B T D"]]
+"""Tokens before the last norm, and behind it."""
 
 
 class Mixing(nn.Module, ABC):
     """Tokens -> mixed tokens."""
 
     @abstractmethod
-    def forward(self, x: Float[Tensor, "B T D"]) -> tuple[Float[Tensor, "B T D"], Float[Tensor, "B T D"]]:
+    def forward(self, x: Float[Tensor, "B T D"]) -> Mixed:
         """The mixed tokens before the last norm, which diagnostics read (as RankElastor's code does), and behind it,
         which goes on."""
 
@@ -36,3 +41,7 @@ class MixingSpec(Spec):
 
     @abstractmethod
     def build(self, tokens: int, width: int) -> Mixing: ...
+
+
+AnyMixing = Annotated[MixingSpec, Room("rankers.mixings")]
+"""A setting that takes any token mixing."""

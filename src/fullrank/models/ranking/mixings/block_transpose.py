@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from fullrank.core.checks import divided
-from fullrank.models.ranking.mixings import Mixing, MixingSpec
+from fullrank.models.ranking.mixings import Mixed, Mixing, MixingSpec
 
 
 class BlockTranspose(MixingSpec):
@@ -39,7 +39,7 @@ class BlockTransposeMixing(Mixing):
         super().__init__()
         self.norm = nn.LayerNorm(width)
 
-    def forward(self, x: Float[Tensor, "B T D"]) -> tuple[Float[Tensor, "B T D"], Float[Tensor, "B T D"]]:
+    def forward(self, x: Float[Tensor, "B T D"]) -> Mixed:
         mixed = x + transposed(x)
         return mixed, self.norm(mixed)
 

@@ -17,12 +17,11 @@ from typing import Literal
 
 import torch
 from jaxtyping import Float
-from pydantic import Field
 from torch import Tensor, nn
 
-from fullrank.core.bounds import MOST_PARTS
+from fullrank.core.bounds import Parts
 from fullrank.core.checks import divided
-from fullrank.models.ranking.mixings import Mixing, MixingSpec
+from fullrank.models.ranking.mixings import Mixed, Mixing, MixingSpec
 from fullrank.models.ranking.perceptron import xavier
 
 
@@ -32,7 +31,7 @@ class Full(MixingSpec):
     kind: Literal["full"] = "full"
     norm: Literal["pre", "post"] = "pre"
     """Where the norm stands: before W with a plain skip (the code), or behind the sum (the paper)."""
-    factor: int = Field(1, ge=1, le=MOST_PARTS)
+    factor: Parts = 1
     """Width k of the identity that W is a Kronecker product with; 1 is a full matrix."""
 
     def build(self, tokens: int, width: int) -> FullMixing:
@@ -49,7 +48,7 @@ class FullMixing(Mixing):
         self.linear = xavier(nn.Linear(whole // spec.factor, whole // spec.factor, bias=pre and spec.factor == 1))
         self.after: nn.Module = nn.RMSNorm(width) if pre else nn.LayerNorm(width)
 
-    def forward(self, x: Float[Tensor, "B T D"]) -> tuple[Float[Tensor, "B T D"], Float[Tensor, "B T D"]]:
+    def forward(self, x: Float[Tensor, "B T D"]) -> Mixed:
         flat = x.flatten(1)
         if self.before is not None:
             flat = self.before(flat)

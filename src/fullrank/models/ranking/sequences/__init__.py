@@ -19,14 +19,16 @@ from jaxtyping import Bool, Float, Int
 from pydantic import Field
 from torch import Tensor, nn
 
-from fullrank.core.bounds import MOST_ENTRIES, MOST_LENGTH
+from fullrank.core.bounds import MOST_ENTRIES, Length
 from fullrank.core.constraints import once, only_with
 from fullrank.core.errors import no_such
 from fullrank.core.spec import Spec
-from fullrank.data.impressions.fields import FieldInfo
+from fullrank.models.ranking import Fields
 
 Groups = Annotated[
-    tuple[Annotated[tuple[str, ...], Field(min_length=1)], ...], once("sequence", of=itertools.chain.from_iterable)
+    tuple[Annotated[tuple[str, ...], Field(min_length=1)], ...],
+    Field(max_length=MOST_ENTRIES),
+    once("sequence", of=itertools.chain.from_iterable),
 ]
 """Names of sequences, each once, those that run in parallel together."""
 
@@ -53,17 +55,17 @@ class SequenceSpec(Spec):
     learns: ClassVar[bool] = True
     """Whether it makes vectors itself, so that a ranker without vectors has no use for it."""
 
-    search: Groups = Field((), max_length=MOST_ENTRIES)
+    search: Groups = ()
     """Hard search: in each group of parallel sequences, such as [[history_categories, history]], keep the events whose
     value in the first is the target's."""
-    most: Annotated[int | None, only_with("search")] = Field(None, ge=1, le=MOST_LENGTH)
+    most: Annotated[Length | None, only_with("search")] = None
     """Events kept of those that the search finds, the newest; null keeps all."""
 
     uneven: Literal["error", "newest"] = "error"
     """Parallel sequences of which one has fewer events in a row: an error; or aligned at the newest event, where the
     first of the group says how many there are, and what the others lack is missing."""
 
-    def groups(self, fields: Sequence[FieldInfo]) -> Groups:
+    def groups(self, fields: Fields) -> Groups:
         """The sequences that it makes vectors of. Raises `UserError` where the fields do not suit the settings."""
         return ()
 
@@ -72,7 +74,7 @@ class SequenceSpec(Spec):
         raise NotImplementedError
 
 
-def require_targets(setting: str, names: Sequence[str], fields: Sequence[FieldInfo]) -> None:
+def require_targets(setting: str, names: Sequence[str], fields: Fields) -> None:
     """Raise `UserError` for a name that is no sequence with a target."""
     allowed = with_target(fields)
     for name in names:
@@ -81,6 +83,6 @@ def require_targets(setting: str, names: Sequence[str], fields: Sequence[FieldIn
             raise no_such(what, name, allowed, code="unknown-field")
 
 
-def with_target(fields: Sequence[FieldInfo]) -> list[str]:
+def with_target(fields: Fields) -> list[str]:
     """The sequences that share the table of a categorical field, in the order of the schema."""
     return [field.name for field in fields if field.kind == "sequence" and field.shares is not None]

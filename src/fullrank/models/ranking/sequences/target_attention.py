@@ -15,17 +15,15 @@ events alone, where FuxiCTR counts the padding.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
-from pydantic import Field, model_validator
+from pydantic import model_validator
 from torch import Tensor, nn
 
-from fullrank.core.bounds import MOST_ENTRIES
 from fullrank.core.errors import UserError, no_effect
-from fullrank.data.impressions.fields import FieldInfo
+from fullrank.models.ranking import Fields
 from fullrank.models.ranking.perceptron import Deep, xavier
 from fullrank.models.ranking.sequences import (
     Groups,
@@ -44,7 +42,7 @@ class TargetAttention(SequenceSpec):
     """Hidden layers of the activation unit."""
     softmax: bool = False
     """Normalise the weights of a history to one."""
-    together: Groups = Field((), max_length=MOST_ENTRIES)
+    together: Groups = ()
     """Groups of parallel sequences, such as [[history, history_categories]], that share their weights; each other
     sequence has an activation unit of its own."""
 
@@ -55,7 +53,7 @@ class TargetAttention(SequenceSpec):
             raise no_effect(f"together={[list(alone)]}", "on a sequence alone", "leave it out, or name two or more")
         return self
 
-    def groups(self, fields: Sequence[FieldInfo]) -> Groups:
+    def groups(self, fields: Fields) -> Groups:
         names = with_target(fields)
         if not names:
             raise UserError(
@@ -63,8 +61,8 @@ class TargetAttention(SequenceSpec):
                 "store has none: prepare one with {kind: sequence, name: history, shares: item}, or use pooled",
                 code="no-sequences",
             )
-        require_targets("together", [name for group in self.together for name in group], fields)
-        grouped = {name for group in self.together for name in group}
+        grouped = [name for group in self.together for name in group]
+        require_targets("together", grouped, fields)
         return (*self.together, *((name,) for name in names if name not in grouped))
 
     def build(self, width: int) -> ActivationUnit:

@@ -16,20 +16,26 @@ from abc import ABC, abstractmethod
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
-from pydantic import Field
 from torch import Tensor, nn
 
-from fullrank.core.bounds import MOST_PARTS
+from fullrank.core.bounds import Parts
 from fullrank.core.checks import divided
 from fullrank.core.errors import UserError
 from fullrank.core.spec import Spec
 from fullrank.data.batch import Batch, Captures, ColumnSums
+from fullrank.models.contracts import Flops
 from fullrank.models.initial import start_small
 from fullrank.models.sequential.attention.positions import Places
 from fullrank.ops.flop_count import forward_flops
 
 Memory = tuple[Tensor, Tensor]
 """Keys and values by head: of a history [B, H, T, e], of latent tokens in P streams [B, H, P, S, e]."""
+Mask = Bool[Tensor, "#B 1 #T S"]
+"""True where a query may look."""
+Heads = tuple[Tensor, Tensor, Tensor]
+"""Queries, keys and values by head, [B, H, T, e] each."""
+WithColumns = tuple[Float[Tensor, "B T D"], ColumnSums]
+"""The output, and how much every key received."""
 Projection = tuple[Float[Tensor, "H e D"], Float[Tensor, "D De"]]
 """Value projection by head, and the output projection."""
 
@@ -38,7 +44,7 @@ class AttentionSpec(Spec):
     """Settings that every attention has."""
 
     kind: str
-    heads: int = Field(2, ge=1, le=MOST_PARTS)
+    heads: Parts = 2
     """Heads; the width must divide by them."""
     causal: bool = True
     """A position sees itself and what came before it."""
@@ -106,14 +112,17 @@ class Attention(nn.Module, ABC):
             self.qkv, self.output = nn.Linear(dim, 3 * dim, bias=bias), nn.Linear(dim, dim, bias=bias)
             start_small(self)
 
+    @property
+    def drop_rate(self) -> float:
+        """Share of the weights that is dropped now."""
+        return self.weight_dropout if self.training else 0.0
+
     @abstractmethod
-    def mix(
-        self, q: Float[Tensor, "B H T e"], k: Float[Tensor, "B H S e"], allowed: Bool[Tensor, "#B 1 #T S"]
-    ) -> Float[Tensor, "B H T S"]:
+    def mix(self, q: Float[Tensor, "B H T e"], k: Float[Tensor, "B H S e"], allowed: Mask) -> Float[Tensor, "B H T S"]:
         """The weights with which each query mixes the values, after any norm; zero where `allowed` is false."""
 
-    def project(self, x: Float[Tensor, "B T D"], positions: Int[Tensor, "B T"]) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values by head, [B, H, T, e] each; keys and values are what a cache holds."""
+    def project(self, x: Float[Tensor, "B T D"], positions: Int[Tensor, "B T"]) -> Heads:
+        """Queries, keys and values of tokens; keys and values are what a cache holds."""
         q, k, v = self.qkv(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
         return q, k, v
 
@@ -122,18 +131,17 @@ class Attention(nn.Module, ABC):
         q: Tensor,
         k: Tensor,
         v: Tensor,
-        allowed: Bool[Tensor, "#B 1 #T S"] | None,
+        allowed: Mask | None,
         places: Places | None = None,
     ) -> Float[Tensor, "B T D"]:
         """The output from projected tokens. Without a mask the attention is causal over equal lengths."""
-        if allowed is None:
-            allowed = torch.ones(1, 1, q.shape[2], k.shape[2], dtype=torch.bool, device=q.device).tril()
+        allowed = causal_mask(q, k) if allowed is None else allowed
         weights = F.dropout(self._mix(q, k, allowed, places), self.weight_dropout, self.training)
         return self.close(weights @ v, q)
 
     def attend_with_columns(
         self, q: Tensor, k: Tensor, v: Tensor, batch: Batch, places: Places | None, *, after_dropout: bool
-    ) -> tuple[Float[Tensor, "B T D"], ColumnSums]:
+    ) -> WithColumns:
         """The output, and how much every key received."""
         weights = self._mix(q, k, mask(batch, causal=self.causal), places)
         kept = F.dropout(weights, self.weight_dropout, self.training)
@@ -201,9 +209,10 @@ class Attention(nn.Module, ABC):
         q = self.project(x, x.new_zeros(x.shape[:2], dtype=torch.long))[0]
         seen = valid | ((torch.arange(valid.shape[1], device=valid.device) == 0) & ~valid.any(1, keepdim=True))
         allowed = seen[:, None, None].expand(-1, -1, x.shape[1], -1)
+        places = Places.nowhere(x, memory[0])
         if captures is None or captures.columns is None:
-            return self.attend(q, *memory, allowed, Places.nowhere(x, memory[0]))
-        weights = self._mix(q, memory[0], allowed, Places.nowhere(x, memory[0]))
+            return self.attend(q, *memory, allowed, places)
+        weights = self._mix(q, memory[0], allowed, places)
         kept = F.dropout(weights, self.weight_dropout, self.training)
         noted = (kept if captures.after_dropout else weights).float().abs() * valid[:, None, None]
         captures.columns.append(ColumnSums(self, noted.sum(2), valid, queries=x.shape[1]))
@@ -228,7 +237,7 @@ class Attention(nn.Module, ABC):
         """The value projection of each head and the output projection, as views of the parameters."""
         return self.qkv.weight.chunk(3)[2].unflatten(0, (self.heads, -1)), self.output.weight
 
-    def flops(self, length: int) -> dict[str, int | None]:
+    def flops(self, length: int) -> Flops:
         """FLOPs of one row of that many positions, forward: of submodules (projections) and between them (mixing)."""
         found = None
         if not self.uncounted:
@@ -244,14 +253,18 @@ class Attention(nn.Module, ABC):
         return self.mix(q, k, allowed, *told)
 
 
+def causal_mask(q: Float[Tensor, "B H T e"], k: Float[Tensor, "B H S f"]) -> Mask:
+    """The mask of queries that see what came before them and themselves."""
+    return torch.ones(1, 1, q.shape[2], k.shape[2], dtype=torch.bool, device=q.device).tril()
+
+
 def mask(batch: Batch, *, causal: bool) -> Bool[Tensor, "B 1 T T"]:
     """True where a query may look. A padded query sees the first key, so that no row is empty."""
     t = batch.items.shape[1]
     keys = batch.valid[:, None, None, :].expand(-1, 1, t, t)
     if causal:
         keys = keys & torch.ones(t, t, dtype=torch.bool, device=keys.device).tril()
-    first = torch.zeros(t, dtype=torch.bool, device=keys.device)
-    first[:1] = True
+    first = torch.arange(t, device=keys.device) == 0
     return keys | (first & ~batch.valid[:, None, :, None])
 
 

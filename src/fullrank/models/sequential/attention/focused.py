@@ -35,21 +35,23 @@ from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float, Int
-from pydantic import Field
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from fullrank.core.bounds import MOST_FACTOR, MOST_WIDTH
+from fullrank.core.bounds import DropoutRate, PositiveFactor, Width
 from fullrank.data.batch import Batch, ColumnSums
 from fullrank.models.initial import start_small
 from fullrank.models.sequential.attention import (
     Attention,
     AttentionSpec,
+    Heads,
+    Mask,
     Memory,
     Projection,
+    WithColumns,
     latent_mask,
     mask,
-)  # fmt: skip
+)
 from fullrank.models.sequential.attention.positions import Places, even_width, rotate
 from fullrank.ops.focused_attention import (
     EPS,
@@ -75,15 +77,15 @@ class Focused(AttentionSpec):
     norm: Norm = "none"
     """Nothing, RMSNorm of each head's output, rows of the weights over their absolute sum or root mean square, softmax
     of the rows, or their positive part over its sum."""
-    lambda_1: float = Field(1.0, gt=0, le=MOST_FACTOR)
+    lambda_1: PositiveFactor = 1.0
     """Factor of the first map; under `softmax` both factors together say how far weights of a row can differ."""
-    lambda_2: float = Field(1.0, gt=0, le=MOST_FACTOR)
+    lambda_2: PositiveFactor = 1.0
     """Factor of the second, which is subtracted."""
-    qk_width: int | None = Field(None, ge=1, le=MOST_WIDTH)
+    qk_width: Width | None = None
     """Width of each of the two queries and keys per head; default the model's width over the heads."""
     rope: bool = False
     """Turn queries and keys by their position (RoPE, base 10,000)."""
-    dropout: float = Field(0.0, ge=0, lt=1)
+    dropout: DropoutRate = 0.0
     """Dropout on the difference, behind its norm."""
 
     def build(self, dim: int, max_length: int) -> FocusedAttention:
@@ -112,11 +114,11 @@ class FocusedAttention(Attention):
         self.norm = nn.RMSNorm(dim // spec.heads, eps=EPS) if spec.norm == "head_rms" else None
         start_small(self)
 
-    def mix(self, q: Tensor, k: Tensor, allowed: Bool[Tensor, "#B 1 #T S"]) -> Float[Tensor, "B H T S"]:
+    def mix(self, q: Tensor, k: Tensor, allowed: Mask) -> Float[Tensor, "B H T S"]:
         """A behind its row norm, or l1 A1 - l2 A2, signed, where the norm is the head's or none."""
         return focused_weights(q, k, self.factors, allowed, self.rows)
 
-    def project(self, x: Float[Tensor, "B T D"], positions: Int[Tensor, "B T"]) -> tuple[Tensor, Tensor, Tensor]:
+    def project(self, x: Float[Tensor, "B T D"], positions: Int[Tensor, "B T"]) -> Heads:
         q, k, v = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in self.qkv(x).split(self.sizes, -1))
         if self.rope:
             # a head's two queries turn as two heads would: each over its own width
@@ -129,17 +131,17 @@ class FocusedAttention(Attention):
         q: Tensor,
         k: Tensor,
         v: Tensor,
-        allowed: Bool[Tensor, "#B 1 #T S"] | None,
+        allowed: Mask | None,
         places: Places | None = None,
     ) -> Float[Tensor, "B T D"]:
-        y = focused_attention(q, k, v, self.factors, allowed, norm=self.rows, dropout=self._dropped())
+        y = focused_attention(q, k, v, self.factors, allowed, norm=self.rows, dropout=self.drop_rate)
         return self.close(y, q)
 
     def attend_with_columns(
         self, q: Tensor, k: Tensor, v: Tensor, batch: Batch, places: Places | None, *, after_dropout: bool
-    ) -> tuple[Float[Tensor, "B T D"], ColumnSums]:
+    ) -> WithColumns:
         y, (columns, rows) = focused_attention_noting(
-            q, k, v, self.factors, batch.valid, causal=self.causal, norm=self.rows, dropout=self._dropped()
+            q, k, v, self.factors, batch.valid, causal=self.causal, norm=self.rows, dropout=self.drop_rate
         )
         return self.close(y, q), ColumnSums(self, columns, batch.valid, None if self.rows_sum_to_one else rows)
 
@@ -152,7 +154,7 @@ class FocusedAttention(Attention):
             for at in (slice(0, w), slice(w, 2 * w))
         )
         weights = subtracted(first, second, self.factors, allowed, self.rows)
-        kept = F.dropout(weights, self._dropped()).to(q.dtype)
+        kept = F.dropout(weights, self.drop_rate).to(q.dtype)
         return self.close(stream_mix(kept, prefix[1], own[1]), q)
 
     def close(self, mixed: Float[Tensor, "B H T f"], q: Tensor) -> Float[Tensor, "B T D"]:
@@ -178,6 +180,3 @@ class FocusedAttention(Attention):
     def matrices(self) -> Projection:
         """With head_rms the norm stands between the two."""
         return self.qkv.weight[-self.sizes[2] :].unflatten(0, (self.heads, -1)), self.output.weight
-
-    def _dropped(self) -> float:
-        return self.weight_dropout if self.training else 0.0

@@ -19,10 +19,9 @@ from typing import Annotated, Literal
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
-from pydantic import Field
 from torch import Tensor, nn
 
-from fullrank.core.bounds import MOST_PARTS, MOST_WIDTH
+from fullrank.core.bounds import DropoutRate, Parts, Width
 from fullrank.core.checks import divided
 from fullrank.core.constraints import needs, only_with
 from fullrank.data.batch import Batch, ColumnSums
@@ -30,11 +29,14 @@ from fullrank.models.initial import STD, start_otherwise, start_small
 from fullrank.models.sequential.attention import (
     Attention,
     AttentionSpec,
+    Heads,
+    Mask,
     Memory,
     Projection,
+    WithColumns,
     latent_mask,
     require_times,
-)  # fmt: skip
+)
 from fullrank.models.sequential.attention.positions import Places, even_width, rotate
 from fullrank.ops.shared_prefix import stream_mix, stream_scores
 from fullrank.ops.silu_attention import Bias, silu_attention, silu_weights
@@ -49,11 +51,11 @@ class HSTU(AttentionSpec):
     """SiLU attention with gate and relative biases."""
 
     kind: Literal["hstu"] = "hstu"
-    heads: int = Field(2, ge=1, le=MOST_PARTS)
+    heads: Parts = 2
     """Heads."""
-    qk_width: int | None = Field(None, ge=1, le=MOST_WIDTH)
+    qk_width: Width | None = None
     """Width of queries and keys per head; default the model's width over the heads, which must divide it."""
-    value_width: int | None = Field(None, ge=1, le=MOST_WIDTH)
+    value_width: Width | None = None
     """Width of values (and of the gate) per head; default as for `qk_width`."""
     gate: bool = True
     """Normalise the mixed values and multiply them by a gate made of the query's own token."""
@@ -65,9 +67,9 @@ class HSTU(AttentionSpec):
     """Turn queries and keys by their position, after the SiLU (RoPE, base 10,000); for rel_bias=none."""
     bias: bool = True
     """Bias on the output projection."""
-    dropout: float = Field(0.0, ge=0, lt=1)
+    dropout: DropoutRate = 0.0
     """Dropout on what the output projection reads."""
-    weight_dropout: float = Field(0.0, ge=0, lt=1)
+    weight_dropout: DropoutRate = 0.0
     """Dropout on the attention weights."""
 
     def across(self) -> AttentionSpec:
@@ -104,25 +106,20 @@ class HSTUAttention(Attention):
             self.norm = nn.RMSNorm(spec.heads * value, eps=1e-6)
         elif spec.gate:
             self.norm = nn.LayerNorm(spec.heads * value, eps=1e-6, elementwise_affine=False)
-        self.by_distance: nn.Parameter | None = None
-        self.by_time: nn.Parameter | None = None
-        if spec.rel_bias != "none":
-            self.by_distance = nn.Parameter(torch.randn(max_length if spec.causal else 2 * max_length - 1) * STD)
-        if spec.rel_bias == "times":
-            self.by_time = nn.Parameter(torch.randn(BUCKETS) * STD)
+        distances = max_length if spec.causal else 2 * max_length - 1
+        self.by_distance = nn.Parameter(torch.randn(distances) * STD) if spec.rel_bias != "none" else None
+        self.by_time = nn.Parameter(torch.randn(BUCKETS) * STD) if spec.rel_bias == "times" else None
         # set in an exported graph alone, whose runtime rounds logarithms otherwise
         self.register_buffer("bucket_edges", None, persistent=False)
         self.drop, self.weight_dropout = nn.Dropout(spec.dropout), spec.weight_dropout
 
-    def mix(
-        self, q: Tensor, k: Tensor, allowed: Bool[Tensor, "#B 1 #T S"], places: Places | None = None
-    ) -> Float[Tensor, "B H T S"]:
+    def mix(self, q: Tensor, k: Tensor, allowed: Mask, places: Places | None = None) -> Float[Tensor, "B H T S"]:
         """May be below zero, down to -0.28 / n, and rows do not sum to one."""
         q, bias = q[..., : k.shape[-1]], self._bias(places or Places.ending(q, k))
         added = None if bias is None else bias(slice(0, q.shape[2]), k.shape[2])
         return silu_weights(q, k, self._divisor(q), allowed, added)
 
-    def project(self, x: Float[Tensor, "B T D"], positions: Int[Tensor, "B T"]) -> tuple[Tensor, Tensor, Tensor]:
+    def project(self, x: Float[Tensor, "B T D"], positions: Int[Tensor, "B T"]) -> Heads:
         parts = F.silu(self.uvqk(x)).split(self.sizes, -1)
         u, v, q, k = (part.unflatten(-1, (self.heads, part.shape[-1] // self.heads)).transpose(1, 2) for part in parts)
         if self.rope:
@@ -134,7 +131,7 @@ class HSTUAttention(Attention):
         q: Tensor,
         k: Tensor,
         v: Tensor,
-        allowed: Bool[Tensor, "#B 1 #T S"] | None,
+        allowed: Mask | None,
         places: Places | None = None,
     ) -> Float[Tensor, "B T D"]:
         """Without `places` the tokens are those of whole rows, at positions 0, 1, ... and without times."""
@@ -142,7 +139,7 @@ class HSTUAttention(Attention):
 
     def attend_with_columns(
         self, q: Tensor, k: Tensor, v: Tensor, batch: Batch, places: Places | None, *, after_dropout: bool
-    ) -> tuple[Float[Tensor, "B T D"], ColumnSums]:
+    ) -> WithColumns:
         y, columns, rows = self._attend(q, k, v, self.visible(batch), places or Places.of(batch), batch.valid)
         assert columns is not None
         return y, ColumnSums(self, columns, batch.valid, rows)
@@ -179,9 +176,10 @@ class HSTUAttention(Attention):
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """The output, and the sums of |A| by key and by query over the queries that are counted."""
         asking = q[..., : k.shape[-1]]
-        drop = self.weight_dropout if self.training else 0.0
         divisor, bias = self._divisor(q), self._bias(places)
-        mixed, columns, rows = silu_attention(asking, k, v, divisor, allowed, bias=bias, counted=counted, dropout=drop)
+        mixed, columns, rows = silu_attention(
+            asking, k, v, divisor, allowed, bias=bias, counted=counted, dropout=self.drop_rate
+        )
         return self.close(mixed, q), columns, rows
 
     def _divisor(self, q: Tensor) -> Float[Tensor, "1 1 1 1"]:

@@ -20,13 +20,12 @@ from __future__ import annotations
 from typing import Literal
 
 import torch
-from jaxtyping import Bool, Float, Int
-from pydantic import Field
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from fullrank.core.bounds import MOST_WIDTH
+from fullrank.core.bounds import DropoutRate, Width
 from fullrank.models.initial import start_otherwise, start_small
-from fullrank.models.sequential.attention import Attention, AttentionSpec, Projection, require_times
+from fullrank.models.sequential.attention import Attention, AttentionSpec, Heads, Mask, Projection, require_times
 from fullrank.models.sequential.attention.positions import Places, even_width, rotate
 from fullrank.models.sequential.attention.softmax import Softmax
 from fullrank.models.sequential.calendar import CalendarCodes
@@ -39,7 +38,7 @@ class Mojito(AttentionSpec):
     """Mixture of item attention and calendar attention (needs times)."""
 
     kind: Literal["mojito"] = "mojito"
-    width: int | None = Field(None, ge=1, le=MOST_WIDTH)
+    width: Width | None = None
     """Width of queries and keys of both maps; default the model's width over the heads."""
     rope: bool = False
     """Turn queries and keys of the item map by their position (RoPE, base 10,000)."""
@@ -47,7 +46,7 @@ class Mojito(AttentionSpec):
     """Draw the scores of both maps from Gaussians in training."""
     calendar: CalendarCodes = CalendarCodes()
     """How a moment is coded."""
-    dropout: float = Field(0.0, ge=0, lt=1)
+    dropout: DropoutRate = 0.0
     """Dropout on the attention weights."""
 
     def across(self) -> AttentionSpec:
@@ -55,8 +54,8 @@ class Mojito(AttentionSpec):
         return Softmax(heads=self.heads, causal=False, dropout=self.dropout)
 
     def build(self, dim: int, max_length: int) -> MojitoAttention:
-        width = self.width or self.head_width(dim)
-        self.head_width(dim)
+        by_head = self.head_width(dim)
+        width = self.width or by_head
         if self.rope:
             even_width(self.kind, width)
         return MojitoAttention(dim, max_length, width, self)
@@ -80,16 +79,14 @@ class MojitoAttention(Attention):
             start_otherwise(small)
         self.sigma = nn.Parameter(torch.full((2,), SIGMA)) if spec.noise else None
 
-    def mix(
-        self, q: Tensor, k: Tensor, allowed: Bool[Tensor, "#B 1 #T S"], places: Places | None = None
-    ) -> Float[Tensor, "B H T S"]:
+    def mix(self, q: Tensor, k: Tensor, allowed: Mask, places: Places | None = None) -> Float[Tensor, "B H T S"]:
         maps = torch.stack([(q @ k.mT)[:, 0].float(), self._of_moments(places, q.shape[2]).float()], -1)
         if self.sigma is not None and self.training:
             maps = maps + self.sigma.square() * torch.randn_like(maps)
         scores = self.mixed(self.opened(maps).relu()).movedim(-1, 1).float() / q.shape[-1] ** 0.5
         return scores.masked_fill(~allowed, float("-inf")).softmax(-1).to(q.dtype)
 
-    def project(self, x: Float[Tensor, "B T D"], positions: Int[Tensor, "B T"]) -> tuple[Tensor, Tensor, Tensor]:
+    def project(self, x: Float[Tensor, "B T D"], positions: Int[Tensor, "B T"]) -> Heads:
         """[B, 1, T, e] queries and keys of the item map, [B, H, T, f] values."""
         q, k, v = self.qkv(x).split(self.sizes, -1)
         q, k, v = q[:, None], k[:, None], v.unflatten(-1, (self.heads, -1)).transpose(1, 2)

@@ -14,14 +14,14 @@ from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from pydantic import Field
 from torch import Tensor, nn
 
-from fullrank.core.bounds import MOST_WIDTH
+from fullrank.core.bounds import DropoutRate, Width
 from fullrank.data.batch import Batch
 from fullrank.models.initial import small, start_small
-from fullrank.models.sequential.attention import Attention, AttentionSpec, Memory, latent_mask
+from fullrank.models.sequential.attention import Attention, AttentionSpec, Mask, Memory, causal_mask, latent_mask
 from fullrank.models.sequential.attention.positions import Places
 from fullrank.ops.fused_attention import fused_attention
 from fullrank.ops.shared_prefix import stream_mix, stream_scores
@@ -36,11 +36,11 @@ class Relative(AttentionSpec):
     kind: Literal["relative"] = "relative"
     buckets: int = Field(32, ge=0, le=FURTHEST, multiple_of=4)
     """Classes of distances, of both sides together where the attention is not causal: a multiple of 4; 0 is no bias."""
-    width: int | None = Field(None, ge=1, le=MOST_WIDTH)
+    width: Width | None = None
     """Width of queries, keys and values per head; default the model's width over the heads, which must divide it."""
     bias: bool = False
     """Biases on the four projections."""
-    dropout: float = Field(0.0, ge=0, lt=1)
+    dropout: DropoutRate = 0.0
     """Dropout on the attention weights."""
 
     def across(self) -> AttentionSpec:
@@ -66,9 +66,7 @@ class RelativeAttention(Attention):
         self.weight_dropout, self.buckets, self.positional = spec.dropout, spec.buckets, spec.buckets > 0
         self.by_bucket = small(spec.buckets, spec.heads) if spec.buckets else None
 
-    def mix(
-        self, q: Tensor, k: Tensor, allowed: Bool[Tensor, "#B 1 #T S"], places: Places | None = None
-    ) -> Float[Tensor, "B H T S"]:
+    def mix(self, q: Tensor, k: Tensor, allowed: Mask, places: Places | None = None) -> Float[Tensor, "B H T S"]:
         scores = (q @ k.mT).float() / q.shape[-1] ** 0.5 + self._bias(places or Places.ending(q, k))
         return scores.masked_fill(~allowed, float("-inf")).softmax(-1).to(q.dtype)
 
@@ -77,15 +75,13 @@ class RelativeAttention(Attention):
         q: Tensor,
         k: Tensor,
         v: Tensor,
-        allowed: Bool[Tensor, "#B 1 #T S"] | None,
+        allowed: Mask | None,
         places: Places | None = None,
     ) -> Float[Tensor, "B T D"]:
         """Without `places` the tokens are those of whole rows, at positions 0, 1, ..."""
-        if allowed is None:
-            allowed = torch.ones(1, 1, q.shape[2], k.shape[2], dtype=torch.bool, device=q.device).tril()
+        allowed = causal_mask(q, k) if allowed is None else allowed
         added = self._bias(places or Places.ending(q, k)).to(q.dtype).masked_fill(~allowed, float("-inf"))
-        drop = self.weight_dropout if self.training else 0.0
-        return self.close(fused_attention(q, k, v, added, drop), q)
+        return self.close(fused_attention(q, k, v, added, self.drop_rate), q)
 
     def attend_latent(
         self, q: Float[Tensor, "B H P e"], prefix: Memory, own: Memory, batch: Batch

@@ -9,12 +9,12 @@ from __future__ import annotations
 from typing import Literal
 
 import torch.nn.functional as F
-from jaxtyping import Bool, Float, Int
-from pydantic import Field
+from jaxtyping import Float, Int
 from torch import Tensor
 
+from fullrank.core.bounds import DropoutRate
 from fullrank.data.batch import Batch, ColumnSums
-from fullrank.models.sequential.attention import Attention, AttentionSpec, Memory, latent_mask
+from fullrank.models.sequential.attention import Attention, AttentionSpec, Heads, Mask, Memory, WithColumns, latent_mask
 from fullrank.models.sequential.attention.positions import Places, even_width, rotate
 from fullrank.ops.column_attention import column_attention
 from fullrank.ops.fused_attention import fused_attention
@@ -29,7 +29,7 @@ class Softmax(AttentionSpec):
     """Turn queries and keys by their position (RoPE, base 10,000)."""
     bias: bool = False
     """Biases on the four projections."""
-    dropout: float = Field(0.0, ge=0, lt=1)
+    dropout: DropoutRate = 0.0
     """Dropout on the attention weights."""
 
     def build(self, dim: int, max_length: int) -> SoftmaxAttention:
@@ -47,11 +47,11 @@ class SoftmaxAttention(Attention):
         super().__init__(dim, max_length, spec, bias=spec.bias)
         self.rope, self.weight_dropout = spec.rope, spec.dropout
 
-    def mix(self, q: Tensor, k: Tensor, allowed: Bool[Tensor, "#B 1 #T S"]) -> Float[Tensor, "B H T S"]:
+    def mix(self, q: Tensor, k: Tensor, allowed: Mask) -> Float[Tensor, "B H T S"]:
         scores = (q @ k.mT).float() / q.shape[-1] ** 0.5
         return scores.masked_fill(~allowed, float("-inf")).softmax(-1).to(q.dtype)
 
-    def project(self, x: Float[Tensor, "B T D"], positions: Int[Tensor, "B T"]) -> tuple[Tensor, Tensor, Tensor]:
+    def project(self, x: Float[Tensor, "B T D"], positions: Int[Tensor, "B T"]) -> Heads:
         q, k, v = super().project(x, positions)
         if self.rope:
             q, k = rotate(q, positions), rotate(k, positions)
@@ -62,17 +62,16 @@ class SoftmaxAttention(Attention):
         q: Tensor,
         k: Tensor,
         v: Tensor,
-        allowed: Bool[Tensor, "#B 1 #T S"] | None,
+        allowed: Mask | None,
         places: Places | None = None,
     ) -> Float[Tensor, "B T D"]:
-        drop = self.weight_dropout if self.training else 0.0
-        return self.close(fused_attention(q, k, v, allowed, drop), q)
+        return self.close(fused_attention(q, k, v, allowed, self.drop_rate), q)
 
     def attend_with_columns(
         self, q: Tensor, k: Tensor, v: Tensor, batch: Batch, places: Places | None, *, after_dropout: bool
-    ) -> tuple[Float[Tensor, "B T D"], ColumnSums]:
+    ) -> WithColumns:
         y, sums, _ = column_attention(
-            q, k, v, batch.valid, causal=self.causal, dropout=self.weight_dropout if self.training else 0.0,
+            q, k, v, batch.valid, causal=self.causal, dropout=self.drop_rate,
             dropped_columns=after_dropout,
         )  # fmt: skip
         return self.close(y, q), ColumnSums(self, sums, batch.valid)

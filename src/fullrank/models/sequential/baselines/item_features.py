@@ -16,7 +16,7 @@ from scipy import sparse
 
 from fullrank.core.errors import no_such
 from fullrank.data.events.catalog import Catalog
-from fullrank.semantic_ids.vectors.wording import text_columns
+from fullrank.semantic_ids.vectors.text import text_columns
 
 WORD = r"[\p{L}\p{N}]+"
 _COMMON_SHARE, _COMMON = 20, 1000

@@ -7,6 +7,7 @@ with a_0 the last event. Items that no link leads to come after all others, by p
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -39,6 +40,8 @@ class Sparse:
 class ItemLinks(Baseline):
     """What scores by links; `fit` of a baseline fills them with `keep`."""
 
+    spec: Any
+    """Settings with `history`, `decay` and `neighbours`."""
     ids: Tensor
     """[V, n] the best links of each item; 0 in empty places."""
     likeness: Tensor
@@ -46,11 +49,11 @@ class ItemLinks(Baseline):
     counts: Tensor
     """[V] training events of each item."""
 
-    def __init__(self, num_items: int, *, history: int, decay: float, neighbours: int):
+    def __init__(self, num_items: int, spec: Any):
         super().__init__()
-        self.num_items, self.max_length, self.decay = num_items, history, decay
-        self.register_buffer("ids", torch.zeros(num_items, neighbours, dtype=torch.long))
-        self.register_buffer("likeness", torch.zeros(num_items, neighbours))
+        self.spec, self.num_items, self.max_length = spec, num_items, spec.history
+        self.register_buffer("ids", torch.zeros(num_items, spec.neighbours, dtype=torch.long))
+        self.register_buffer("likeness", torch.zeros(num_items, spec.neighbours))
         self.register_buffer("counts", torch.zeros(num_items))
 
     def keep(
@@ -73,7 +76,7 @@ class ItemLinks(Baseline):
 
     def answer(self, batch: Batch) -> Sparse:
         age = batch.lengths[:, None] - 1 - torch.arange(batch.items.shape[1], device=batch.items.device)
-        weight = torch.where(batch.valid, self.decay ** age.clamp_min(0).float(), 0.0)
+        weight = torch.where(batch.valid, self.spec.decay ** age.clamp_min(0).float(), 0.0)
         values = self.likeness[batch.items] * weight[..., None]
         # Rises with the count, is below every link, and single precision tells counts of millions apart.
         rest = -1 / (1 + self.counts)

@@ -10,9 +10,8 @@ from __future__ import annotations
 from typing import Literal
 
 import numpy as np
-from pydantic import Field
 
-from fullrank.core.bounds import MOST_LENGTH, MOST_LIST
+from fullrank.core.bounds import Length, ListLength, PositiveShare
 from fullrank.data.events.catalog import Catalog
 from fullrank.data.events.store import Store
 from fullrank.models.sequential.baselines import BaselineSpec
@@ -23,13 +22,13 @@ class ItemToItem(BaselineSpec):
     """Ranks by co-occurrence with the history."""
 
     kind: Literal["item_to_item"] = "item_to_item"
-    window: int = Field(10, ge=1, le=MOST_LENGTH)
+    window: Length = 10
     """Events behind an event that count as together with it."""
-    neighbours: int = Field(100, ge=1, le=MOST_LIST)
+    neighbours: ListLength = 100
     """Most alike items kept per item."""
-    history: int = Field(10, ge=1, le=MOST_LENGTH)
+    history: Length = 10
     """Last events of a history that are read."""
-    decay: float = Field(0.8, gt=0, le=1)
+    decay: PositiveShare = 0.8
     """Weight of an event relative to the one after it."""
 
     def build(self, catalog: Catalog) -> ItemToItemModel:
@@ -39,9 +38,7 @@ class ItemToItem(BaselineSpec):
 class ItemToItemModel(ItemLinks):
     """Links by cosine."""
 
-    def __init__(self, num_items: int, spec: ItemToItem):
-        super().__init__(num_items, history=spec.history, decay=spec.decay, neighbours=spec.neighbours)
-        self.spec = spec
+    spec: ItemToItem
 
     def fit(self, store: Store) -> None:
         user, items, _ = store.trained()

@@ -47,13 +47,7 @@ class PopularityModel(Baseline):
 
     def _recent(self, store: Store, days: float) -> Int[np.ndarray, "V"]:
         """Training events in (newest - days, newest]."""
-        _, items, times = store.trained()
-        if times is None:
-            raise UserError(
-                "popularity of the last days needs event times; this store was prepared without a time column: leave "
-                "days out, or prepare it with one",
-                code="missing-times",
-            )
+        items, times = _timed(store, "popularity of the last days", "leave days out")
         recent = times.max() - times < days * 86_400
         return np.bincount(items[recent], minlength=self.num_items)
 
@@ -80,11 +74,7 @@ class RecencyModel(Baseline):
         self.register_buffer("mass", torch.zeros(num_items))
 
     def fit(self, store: Store) -> None:
-        _, items, times = store.trained()
-        if times is None:
-            raise UserError(
-                "recency needs event times; this store was prepared without a time column", code="missing-times"
-            )
+        items, times = _timed(store, "recency", "take popularity")
         weight = 0.5 ** ((times.max() - times) / self.half_life)
         mass = np.bincount(items, weights=weight, minlength=self.num_items)
         self.mass = torch.as_tensor(mass, dtype=torch.float32)
@@ -92,3 +82,15 @@ class RecencyModel(Baseline):
     def answer(self, batch: Batch) -> DenseScorer:
         one = torch.ones(len(batch.items), 1, device=self.mass.device)
         return DenseScorer(one, self.mass[:, None])
+
+
+def _timed(store: Store, what: str, remedy: str) -> tuple[Int[np.ndarray, "n"], Int[np.ndarray, "n"]]:
+    """Items and times of the training events. Raises `UserError` for a store without times."""
+    _, items, times = store.trained()
+    if times is None:
+        raise UserError(
+            f"{what} needs event times, and this store was prepared without a time column: {remedy}, or prepare it "
+            "with one",
+            code="missing-times",
+        )
+    return items, times

@@ -20,10 +20,16 @@ from typing import Annotated, Literal
 
 import numpy as np
 from jaxtyping import Float
-from pydantic import Field
 from scipy import sparse
 
-from fullrank.core.bounds import MOST_ENTRIES, MOST_FACTOR, MOST_LENGTH, MOST_LIST
+from fullrank.core.bounds import (
+    Factor,
+    Length,
+    ListLength,
+    Names,
+    PositiveShare,
+    Share,
+)
 from fullrank.core.constraints import only_with
 from fullrank.data.events.catalog import Catalog
 from fullrank.data.events.store import Store
@@ -36,22 +42,22 @@ class TransitionGraph(BaselineSpec):
     """Ranks by transitions from the last events and by similarity of features to them."""
 
     kind: Literal["transition_graph"] = "transition_graph"
-    history: int = Field(2, ge=1, le=MOST_LENGTH)
+    history: Length = 2
     """Last events of a history that are read."""
-    decay: float = Field(0.6, gt=0, le=1)
+    decay: PositiveShare = 0.6
     """Weight of an event relative to the one after it."""
-    window: int = Field(5, ge=1, le=MOST_LENGTH)
+    window: Length = 5
     """Events behind an event that count as its successors; 1 is the next one alone."""
-    window_decay: float = Field(0.5, gt=0, le=1)
+    window_decay: PositiveShare = 0.5
     """Weight of a successor relative to the one before it."""
-    backward: float = Field(0.15, ge=0, le=1)
+    backward: Share = 0.15
     """Weight of a transition the other way round."""
-    similarity: float = Field(1.0, ge=0, le=MOST_FACTOR)
+    similarity: Factor = 1.0
     """Weight of the similarity of features relative to the most frequent transition; without effect where no column
     of the item table is text."""
-    columns: Annotated[tuple[str, ...], only_with("similarity")] = Field((), max_length=MOST_ENTRIES)
+    columns: Annotated[Names, only_with("similarity")] = ()
     """Columns of the item table with the features; empty: every column of text or of lists of text."""
-    neighbours: int = Field(100, ge=1, le=MOST_LIST)
+    neighbours: ListLength = 100
     """Best links kept per item."""
 
     def build(self, catalog: Catalog) -> TransitionGraphModel:
@@ -61,9 +67,7 @@ class TransitionGraph(BaselineSpec):
 class TransitionGraphModel(ItemLinks):
     """Links by transitions and features."""
 
-    def __init__(self, num_items: int, spec: TransitionGraph):
-        super().__init__(num_items, history=spec.history, decay=spec.decay, neighbours=spec.neighbours)
-        self.spec = spec
+    spec: TransitionGraph
 
     def fit(self, store: Store) -> None:
         spec = self.spec

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from fullrank.core.errors import UserError
 from fullrank.core.spec import Spec
 from fullrank.data.batch import Batch
-from fullrank.models.contracts import States
+from fullrank.models.contracts import Flops, States
 from fullrank.ops.flop_count import by_part, forward_flops
 
 
@@ -41,16 +41,20 @@ class Cache:
         return replace(self, layers=tuple(tuple(x[rows] for x in kept) for kept in self.layers),
                        batch=self.batch.select(rows))  # fmt: skip
 
-    def branched(self, parents: Int[Tensor, "B P"], shared: int) -> Cache:
+    def branched(self, parents: Int[Tensor, "B P"], shared: int, axis: int) -> Cache:
         """With other streams: stream p of a row goes on from ``parents[row, p]``. The first tensors of each layer, as
-        many as are shared, are the row's; those of streams are [B, H, Q, S, e]."""
+        many as are shared, are the row's; the others have one part for each stream along the axis."""
 
-        def taken(own: Float[Tensor, "B H Q S e"]) -> Float[Tensor, "B H P S e"]:
-            at = parents[:, None, :, None, None].expand(-1, own.shape[1], -1, *own.shape[3:])
-            return own.gather(2, at)
+        def taken(own: Tensor) -> Tensor:
+            at = parents.view(len(parents), *[1] * (axis - 1), parents.shape[1], *[1] * (own.ndim - axis - 1))
+            return own.gather(axis, at.expand(*own.shape[:axis], -1, *own.shape[axis + 1 :]))
 
         layers = tuple((*one[:shared], *(taken(own) for own in one[shared:])) for one in self.layers)
         return replace(self, layers=layers)
+
+
+Stepped = tuple[Float[Tensor, "B P D"], Cache]
+"""The states of one more token in each stream, and what is remembered with it."""
 
 
 class EncoderSpec(Spec):
@@ -89,6 +93,9 @@ class Encoder(nn.Module, ABC):
     """`step` gives a token the state that `forward` gives it as the next position of its row (where it is part of the
     answer, `Batch.answer`), so that a task may go on with a history token by token. An encoder that adds position
     vectors to its input does not."""
+    branching: tuple[int, int] | None = None
+    """How its cache branches: the first tensors of a layer that all streams of a row share, and the axis along which
+    the others have a part for each stream; None where it cannot."""
     decodes: bool = False
     """It reads a history from both sides and answers behind it with a decoder, so that a row has one answer."""
     uncounted: str = ""
@@ -105,7 +112,7 @@ class Encoder(nn.Module, ABC):
         """Read the history and remember it."""
 
     @abstractmethod
-    def step(self, x: Float[Tensor, "B P D"], cache: Cache) -> tuple[Float[Tensor, "B P D"], Cache]:
+    def step(self, x: Float[Tensor, "B P D"], cache: Cache) -> Stepped:
         """One more token in each of P isolated streams after every row's last valid event.
 
         A token sees the history (all of it, also in a causal encoder), its stream's earlier tokens and itself. The
@@ -115,15 +122,17 @@ class Encoder(nn.Module, ABC):
     def branch(self, cache: Cache, parents: Int[Tensor, "B P"]) -> Cache:
         """The cache after a step with other streams: stream p of a row goes on from its stream ``parents[row, p]``.
 
-        An encoder that `continues` overrides it.
+        Raises `UserError` for an encoder that cannot (`branching`).
         """
-        raise UserError(
-            f"{type(self).__name__} has no streams that branch, so nothing can be generated with it: use "
-            "transformer, gru, seq2seq, caser, hgn or fmlp",
-            code="encoder-does-not-continue",
-        )
+        if self.branching is None:
+            raise UserError(
+                f"{type(self).__name__} has no streams that branch, so nothing can be generated with it: use "
+                "transformer, gru, seq2seq, caser, hgn or fmlp",
+                code="encoder-does-not-continue",
+            )
+        return cache.branched(parents, *self.branching)
 
-    def flops(self, length: int, answer: int = 0) -> dict[str, int | None]:
+    def flops(self, length: int, answer: int = 0) -> Flops:
         """FLOPs of one row of that many positions, of which the last are its answer (`Batch.answer`), forward, by part;
         None for all where they cannot be counted."""
         if self.uncounted or not self.dim:
@@ -131,9 +140,7 @@ class Encoder(nn.Module, ABC):
         return row_flops(self, self.dim, length, self.flop_parts, answer)
 
 
-def row_flops(
-    module: nn.Module, dim: int, length: int, parts: Mapping[str, str], answer: int = 0
-) -> dict[str, int | None]:
+def row_flops(module: nn.Module, dim: int, length: int, parts: Mapping[str, str], answer: int = 0) -> Flops:
     """FLOPs of a module (an encoder, or a block of one) on one row, counted on shapes; None where that fails."""
     batch = replace(Batch.shapes(1, length), answer=answer)
     found = forward_flops(module, torch.empty(1, length, dim, device="meta"), batch)

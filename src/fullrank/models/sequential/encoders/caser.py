@@ -17,10 +17,9 @@ from typing import Literal
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float
-from pydantic import Field
 from torch import Tensor, nn
 
-from fullrank.core.bounds import MOST_PARTS
+from fullrank.core.bounds import DropoutRate, Parts
 from fullrank.models.sequential.encoders import EncoderSpec
 from fullrank.models.sequential.encoders.windows import WindowEncoder
 
@@ -31,17 +30,17 @@ class Caser(EncoderSpec):
     """Horizontal and vertical convolutions over the last events."""
 
     kind: Literal["caser"] = "caser"
-    window: int = Field(5, ge=1, le=MOST_PARTS)
+    window: Parts = 5
     """L: events that are read. There is a convolution of each height up to it."""
-    horizontal: int = Field(16, ge=1, le=MOST_PARTS)
+    horizontal: Parts = 16
     """n: horizontal filters of each height."""
-    vertical: int = Field(4, ge=1, le=MOST_PARTS)
+    vertical: Parts = 4
     """n~: vertical filters."""
     convolution_activation: Activation = "relu"
     """phi_c, behind the horizontal filters."""
     activation: Activation = "relu"
     """phi_a, behind the fully connected layer."""
-    dropout: float = Field(0.5, ge=0, lt=1)
+    dropout: DropoutRate = 0.5
     """Dropout on what the filters found."""
 
     def build(self, dim: int, max_length: int) -> CaserEncoder:

@@ -21,7 +21,7 @@ from fullrank.core.errors import UserError
 from fullrank.data.batch import Batch
 from fullrank.models.contracts import States
 from fullrank.models.initial import start_small
-from fullrank.models.sequential.encoders import Cache, Encoder, EncoderSpec
+from fullrank.models.sequential.encoders import Cache, Encoder, EncoderSpec, Stepped
 from fullrank.models.sequential.encoders.transformer import Block, Transformer
 
 
@@ -70,7 +70,7 @@ class FDSAEncoder(Encoder):
         features, second = self.features.start(x[..., self.cut :], batch)
         return self._joined(x, ids, features), Cache((*first.layers, *second.layers), batch)
 
-    def step(self, x: Float[Tensor, "B P D"], cache: Cache) -> tuple[Float[Tensor, "B P D"], Cache]:
+    def step(self, x: Float[Tensor, "B P D"], cache: Cache) -> Stepped:
         first, second = self._apart(cache)
         ids, first = self.ids.step(x[..., : self.cut], first)
         features, second = self.features.step(x[..., self.cut :], second)

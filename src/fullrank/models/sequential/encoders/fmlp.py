@@ -14,20 +14,18 @@ history). Places before a row's first event are zeros in every block, where the 
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Literal, cast
 
 import torch
-from jaxtyping import Float, Int
-from pydantic import Field
+from jaxtyping import Float
 from torch import Tensor, nn
 
-from fullrank.core.bounds import MOST_PARTS, MOST_WIDTH
+from fullrank.core.bounds import DropoutRate, Parts, Width
 from fullrank.core.errors import UserError
 from fullrank.data.batch import Batch
 from fullrank.models.contracts import States
 from fullrank.models.initial import small, start_small
-from fullrank.models.sequential.encoders import Cache, Encoder, EncoderSpec
+from fullrank.models.sequential.encoders import Cache, Encoder, EncoderSpec, Stepped
 from fullrank.models.sequential.encoders.feed_forward import MLP
 
 EPS = 1e-12
@@ -38,15 +36,15 @@ class FMLP(EncoderSpec):
     """Blocks of a learnable filter and a feed-forward."""
 
     kind: Literal["fmlp"] = "fmlp"
-    layers: int = Field(2, ge=1, le=MOST_PARTS)
+    layers: Parts = 2
     """Blocks."""
     causal: bool = True
     """Whether a position sees only what came before it; false is the published filter, circular over a whole row."""
-    inner: int | None = Field(None, ge=1, le=MOST_WIDTH)
+    inner: Width | None = None
     """Inner width of the feed-forward; default four times the width."""
     positions: Literal["learned", "none"] = "learned"
     """Learned position vectors, counted back from the last event, added to the input."""
-    dropout: float = Field(0.5, ge=0, lt=1)
+    dropout: DropoutRate = 0.5
     """Dropout on the input and on the output of each filter and feed-forward."""
 
     def build(self, dim: int, max_length: int) -> FMLPEncoder:
@@ -113,6 +111,7 @@ class FMLPBlock(nn.Module):
 class FMLPEncoder(Encoder):
     """Learned positions, a norm, and blocks."""
 
+    branching = 1, 1
     uncounted = "its filters run by Fourier transforms, and what is counted are matrix products"
 
     def __init__(self, dim: int, max_length: int, spec: FMLP):
@@ -142,7 +141,7 @@ class FMLPEncoder(Encoder):
         states = self(x, batch)
         return states, Cache(tuple((layer,) for layer in states.layers[:-1]), batch)
 
-    def step(self, x: Float[Tensor, "B P D"], cache: Cache) -> tuple[Float[Tensor, "B P D"], Cache]:
+    def step(self, x: Float[Tensor, "B P D"], cache: Cache) -> Stepped:
         # the cached inputs of a block are [B, T, D] of the history, then [B, P, S, D] of the streams
         x, layers = self._entered(x), []
         for block, (history, *before) in zip(self._stack(), cache.layers, strict=True):
@@ -150,10 +149,6 @@ class FMLPEncoder(Encoder):
             layers.append((history, own))
             x = block.after(x, block.filter.step(history, own, cache.batch))
         return x, cache.grown(tuple(layers))
-
-    def branch(self, cache: Cache, parents: Int[Tensor, "B P"]) -> Cache:
-        rows = torch.arange(len(parents), device=parents.device)[:, None]
-        return replace(cache, layers=tuple((history, own[rows, parents]) for history, own in cache.layers))
 
     def _stack(self) -> list[FMLPBlock]:
         return cast(list[FMLPBlock], list(self.blocks))

@@ -5,28 +5,26 @@ Differs: trained on whole histories of users instead of session-parallel mini-ba
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Literal
 
-from jaxtyping import Float, Int
-from pydantic import Field
+from jaxtyping import Float
 from torch import Tensor, nn
 
-from fullrank.core.bounds import MOST_PARTS, MOST_WIDTH
+from fullrank.core.bounds import DropoutRate, Parts, Width
 from fullrank.data.batch import Batch
-from fullrank.models.contracts import States
-from fullrank.models.sequential.encoders import Cache, Encoder, EncoderSpec
+from fullrank.models.contracts import Flops, States
+from fullrank.models.sequential.encoders import Cache, Encoder, EncoderSpec, Stepped
 
 
 class GRU(EncoderSpec):
     """Gated recurrent units over the history."""
 
     kind: Literal["gru"] = "gru"
-    layers: int = Field(1, ge=1, le=MOST_PARTS)
+    layers: Parts = 1
     """Stacked recurrent layers."""
-    hidden: int | None = Field(None, ge=1, le=MOST_WIDTH)
+    hidden: Width | None = None
     """Width of the recurrent state; default the model's width. Where it differs, a linear map leads back."""
-    dropout: float = Field(0.1, ge=0, lt=1)
+    dropout: DropoutRate = 0.1
     """Dropout on the input and between layers."""
 
     def build(self, dim: int, max_length: int) -> GRUEncoder:
@@ -34,7 +32,7 @@ class GRU(EncoderSpec):
 
 
 class GRUEncoder(Encoder):
-    causal, continues = True, True
+    causal, continues, branching = True, True, (0, 1)
     flop_parts = {"gru": "recurrence", "back": "projections"}
 
     def __init__(self, dim: int, spec: GRU):
@@ -60,7 +58,7 @@ class GRUEncoder(Encoder):
         tokens = self.back(full)
         return States(tokens, (x, tokens), (self.gru,)), Cache(((state.movedim(1, 0)[:, None],),), batch)
 
-    def step(self, x: Float[Tensor, "B P D"], cache: Cache) -> tuple[Float[Tensor, "B P D"], Cache]:
+    def step(self, x: Float[Tensor, "B P D"], cache: Cache) -> Stepped:
         # the cached state is [B, 1, layers, hidden] of the history, then [B, P, layers, hidden] of the streams
         rows, streams, _ = x.shape
         (state,) = cache.layers[0]
@@ -69,11 +67,6 @@ class GRUEncoder(Encoder):
         kept = state.transpose(0, 1).unflatten(0, (rows, streams))
         return self.back(y[:, 0]).unflatten(0, (rows, streams)), cache.grown(((kept,),))
 
-    def branch(self, cache: Cache, parents: Int[Tensor, "B P"]) -> Cache:
-        (state,) = cache.layers[0]
-        at = parents[:, :, None, None].expand(-1, -1, *state.shape[2:])
-        return replace(cache, layers=((state.gather(1, at),),))
-
-    def flops(self, length: int, answer: int = 0) -> dict[str, int | None]:
+    def flops(self, length: int, answer: int = 0) -> Flops:
         # one position times their number, which is the same: torch counts a recurrence step by step, slowly
         return {part: None if one is None else length * one for part, one in super().flops(1).items()}

@@ -21,10 +21,9 @@ from typing import Literal
 
 import torch
 from jaxtyping import Bool, Float
-from pydantic import Field
 from torch import Tensor, nn
 
-from fullrank.core.bounds import MOST_PARTS
+from fullrank.core.bounds import DropoutRate, Parts
 from fullrank.models.initial import small, start_small
 from fullrank.models.sequential.encoders import EncoderSpec
 from fullrank.models.sequential.encoders.windows import WindowEncoder
@@ -34,13 +33,13 @@ class HGN(EncoderSpec):
     """Gates on features and events of the last few events."""
 
     kind: Literal["hgn"] = "hgn"
-    window: int = Field(5, ge=1, le=MOST_PARTS)
+    window: Parts = 5
     """L: events that are read."""
     products: bool = True
     """Add the sum of the events' own vectors, which scores an item by its products with them."""
     projection: bool = True
     """Map the state linearly before items are scored with it."""
-    dropout: float = Field(0.0, ge=0, lt=1)
+    dropout: DropoutRate = 0.0
     """Dropout on the vectors that are read (none in the paper)."""
 
     def build(self, dim: int, max_length: int) -> HGNEncoder:

@@ -17,11 +17,11 @@ from dataclasses import replace
 from typing import Annotated, Literal, cast
 
 import torch
-from jaxtyping import Bool, Float, Int
-from pydantic import Field, model_validator
+from jaxtyping import Bool, Float
+from pydantic import model_validator
 from torch import Tensor, nn
 
-from fullrank.core.bounds import MOST_PARTS, MOST_WIDTH
+from fullrank.core.bounds import DropoutRate, Parts, Width
 from fullrank.core.constraints import only_with
 from fullrank.core.errors import UserError, no_effect
 from fullrank.core.registry import Room
@@ -30,7 +30,7 @@ from fullrank.models.contracts import States
 from fullrank.models.initial import small
 from fullrank.models.sequential.attention import AttentionSpec, Memory
 from fullrank.models.sequential.attention.relative import Relative
-from fullrank.models.sequential.encoders import Cache, Encoder, EncoderSpec
+from fullrank.models.sequential.encoders import Cache, Encoder, EncoderSpec, Stepped
 from fullrank.models.sequential.encoders.transformer import Block, Transformer, TransformerEncoder, make_norm
 
 SHARED = 4
@@ -41,9 +41,9 @@ class Seq2Seq(EncoderSpec):
     """Encoder and decoder with attention between them; for tasks that generate."""
 
     kind: Literal["seq2seq"] = "seq2seq"
-    layers: int = Field(2, ge=1, le=MOST_PARTS)
+    layers: Parts = 2
     """Blocks of the encoder."""
-    decoder_layers: int | None = Field(None, ge=1, le=MOST_PARTS)
+    decoder_layers: Parts | None = None
     """Blocks of the decoder; default as many."""
     attention: Annotated[AttentionSpec, Room("attention")] = Relative()
     """Token mixer of every block: of the encoder from both sides, of the decoder causal, and between them."""
@@ -51,11 +51,11 @@ class Seq2Seq(EncoderSpec):
     """RMSNorm or LayerNorm, before each sublayer and at the end of both."""
     feed_forward: Literal["mlp", "swiglu"] = "mlp"
     """Feed-forward of every block."""
-    inner: int | None = Field(None, ge=1, le=MOST_WIDTH)
+    inner: Width | None = None
     """Inner width of the feed-forward; default four times the width."""
     activation: Annotated[Literal["relu", "gelu", "silu"] | None, only_with("feed_forward", "mlp")] = None
     """Activation of the MLP; default relu."""
-    dropout: float = Field(0.1, ge=0, lt=1)
+    dropout: DropoutRate = 0.1
     """Dropout on both inputs, on each sublayer's output and inside the feed-forward."""
 
     @model_validator(mode="after")
@@ -110,6 +110,7 @@ class Seq2SeqEncoder(Encoder):
     """Reads a history whole, and goes on behind it."""
 
     causal, continues, decodes = False, True, True
+    branching = SHARED, 2
     flop_parts = {"source": "encoder", "": "decoder"}
 
     def __init__(self, dim: int, max_length: int, spec: Seq2Seq):
@@ -142,15 +143,12 @@ class Seq2SeqEncoder(Encoder):
         layers = tuple((*memory[block.attention], *memory[block.cross]) for block in self._blocks())
         return states, Cache(layers, batch)
 
-    def step(self, x: Float[Tensor, "B P D"], cache: Cache) -> tuple[Float[Tensor, "B P D"], Cache]:
+    def step(self, x: Float[Tensor, "B P D"], cache: Cache) -> Stepped:
         x, layers, first = self.drop(x), [], _answers(len(x), 1, cache.batch)
         for block, memory in zip(self._blocks(), cache.layers, strict=True):
             x, memory = block.go_on(x, memory, first, cache.batch.valid)
             layers.append(memory)
         return self.norm_output(x), cache.grown(tuple(layers))
-
-    def branch(self, cache: Cache, parents: Int[Tensor, "B P"]) -> Cache:
-        return cache.branched(parents, SHARED)
 
     def _decoded(
         self, answer: Float[Tensor, "B S D"], history: Float[Tensor, "B T D"], batch: Batch, captures: Captures | None

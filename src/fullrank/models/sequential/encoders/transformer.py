@@ -10,22 +10,21 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Annotated, Literal, cast
 
-from jaxtyping import Float, Int
-from pydantic import Field
+from jaxtyping import Float
 from torch import Tensor, nn
 
-from fullrank.core.bounds import MOST_PARTS, MOST_WIDTH
+from fullrank.core.bounds import DropoutRate, Parts, PositiveShare, Width
 from fullrank.core.constraints import only_with
 from fullrank.core.errors import UserError
 from fullrank.core.registry import Room
 from fullrank.core.spec import later
 from fullrank.data.batch import Batch, Captures
-from fullrank.models.contracts import States
+from fullrank.models.contracts import Flops, States
 from fullrank.models.initial import start_small
 from fullrank.models.sequential.attention import Attention, AttentionSpec, Memory, require_times
 from fullrank.models.sequential.attention.softmax import Softmax
 from fullrank.models.sequential.calendar import CalendarCodes
-from fullrank.models.sequential.encoders import Cache, Encoder, EncoderSpec, row_flops
+from fullrank.models.sequential.encoders import Cache, Encoder, EncoderSpec, Stepped, row_flops
 from fullrank.models.sequential.encoders.feed_forward import MLP, SwiGLU
 
 
@@ -33,7 +32,7 @@ class Transformer(EncoderSpec):
     """Blocks of attention and feed-forward, each behind a residual."""
 
     kind: Literal["transformer"] = "transformer"
-    layers: int = Field(2, ge=1, le=MOST_PARTS)
+    layers: Parts = 2
     """Blocks."""
     attention: Annotated[AttentionSpec, Room("attention")] = Softmax()
     """Token mixer of every block."""
@@ -41,7 +40,7 @@ class Transformer(EncoderSpec):
     """RMSNorm or LayerNorm."""
     norm_at: Literal["pre", "post"] = "pre"
     """Before each sublayer, or after each residual sum."""
-    norm_eps: float = Field(1e-6, gt=0, le=1)
+    norm_eps: PositiveShare = 1e-6
     """Added to the variance."""
     norm_affine: bool = True
     """The norms have gains (and LayerNorm biases) that are learned."""
@@ -51,7 +50,7 @@ class Transformer(EncoderSpec):
     """Normalise after the last block; default yes (pre-norm only: a post-norm block ends with one)."""
     feed_forward: Literal["mlp", "swiglu", "none"] = "swiglu"
     """Feed-forward of every block."""
-    inner: Annotated[int | None, only_with("feed_forward", "mlp", "swiglu")] = Field(None, ge=1, le=MOST_WIDTH)
+    inner: Annotated[Width | None, only_with("feed_forward", "mlp", "swiglu")] = None
     """Inner width of the feed-forward; default four times the width."""
     activation: Annotated[Literal["relu", "gelu", "silu"] | None, only_with("feed_forward", "mlp")] = None
     """Activation of the MLP; default relu."""
@@ -65,9 +64,9 @@ class Transformer(EncoderSpec):
     """Multiply the embedded history by the square root of the width."""
     context: Literal["none", "calendar"] = later("none")
     """Added to each event: nothing, or a vector of its moment in the calendar (MOJITO; needs times)."""
-    dropout: float = Field(0.1, ge=0, lt=1)
+    dropout: DropoutRate = 0.1
     """Dropout on each sublayer's output and inside the feed-forward."""
-    input_dropout: float | None = Field(None, ge=0, lt=1)
+    input_dropout: DropoutRate | None = None
     """Dropout on the embedded history; null is `dropout`."""
 
     def build(self, dim: int, max_length: int) -> TransformerEncoder:
@@ -127,6 +126,7 @@ class TransformerEncoder(Encoder):
 
     flop_parts = {"attention.*": "projections", "attention": "mixing", "feed_forward": "feed_forward"}
     """Of a block."""
+    branching = 2, 2
 
     def __init__(self, dim: int, max_length: int, spec: Transformer):
         super().__init__()
@@ -158,17 +158,14 @@ class TransformerEncoder(Encoder):
         states = self(x, replace(batch, captures=replace(batch.captures or Captures(), memory=memory)))
         return states, Cache(tuple(memory[block.attention] for block in self._stack()), batch)
 
-    def step(self, x: Float[Tensor, "B P D"], cache: Cache) -> tuple[Float[Tensor, "B P D"], Cache]:
+    def step(self, x: Float[Tensor, "B P D"], cache: Cache) -> Stepped:
         x, layers = self.drop(self.norm_input(x)), []
         for block, memory in zip(self._stack(), cache.layers, strict=True):
             x, own = block.step(x, memory, cache.batch)
             layers.append((*memory[:2], *own))
         return self.norm_output(x), cache.grown(tuple(layers))
 
-    def branch(self, cache: Cache, parents: Int[Tensor, "B P"]) -> Cache:
-        return cache.branched(parents, 2)
-
-    def flops(self, length: int, answer: int = 0) -> dict[str, int | None]:
+    def flops(self, length: int, answer: int = 0) -> Flops:
         """Those of one block times their number, since all are alike; None for the parts of an uncounted attention."""
         blocks = self._stack()
         found = row_flops(blocks[0], self.dim, length, self.flop_parts)
@@ -180,16 +177,14 @@ class TransformerEncoder(Encoder):
         return cast(list[Block], list(self.blocks))
 
     def _entered(self, x: Tensor, batch: Batch) -> Tensor:
-        positions = batch.positions(from_end=self.from_end)
+        x, positions = x * self.scale, batch.positions(from_end=self.from_end)
         if self.position is not None:
             if positions.shape[1] > self.max_length:
                 raise UserError(
                     f"a history of {positions.shape[1]} events exceeds max_length={self.max_length}",
                     code="history-too-long",
                 )
-            x = x * self.scale + self.position(positions.clamp_max(self.max_length - 1))
-        else:
-            x = x * self.scale
+            x = x + self.position(positions.clamp_max(self.max_length - 1))
         if self.calendar is not None:
             x = x + self.calendar(require_times(batch.times, "context=none"))
         return self.drop(self.norm_input(x))

@@ -8,22 +8,21 @@ Every window of a row is read in one pass. What such an encoder remembers of a h
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from fullrank.data.batch import Batch
 from fullrank.models.contracts import States
-from fullrank.models.sequential.encoders import Cache, Encoder
+from fullrank.models.sequential.encoders import Cache, Encoder, Stepped
 
 
 class WindowEncoder(Encoder):
     """One state for each window of a history."""
 
-    causal, continues = True, True
+    causal, continues, branching = True, True, (0, 1)
 
     def __init__(self, dim: int, window: int):
         super().__init__()
@@ -44,7 +43,7 @@ class WindowEncoder(Encoder):
         kept = padded.gather(1, at[..., None].expand(-1, -1, x.shape[2]))
         return self(x, batch), Cache(((kept[:, None], known.gather(1, at)[:, None]),), batch)
 
-    def step(self, x: Float[Tensor, "B P D"], cache: Cache) -> tuple[Float[Tensor, "B P D"], Cache]:
+    def step(self, x: Float[Tensor, "B P D"], cache: Cache) -> Stepped:
         # the cache is [B, 1, window - 1, D] of the history, then [B, P, window - 1, D] of the streams
         rows, streams, _ = x.shape
         kept, known = cache.layers[0]
@@ -52,11 +51,6 @@ class WindowEncoder(Encoder):
         there = F.pad(known.expand(-1, streams, -1), (0, 1), value=True)
         y = self.read(whole.flatten(0, 1), there.flatten(0, 1))
         return y.unflatten(0, (rows, streams))[:, :, 0], cache.grown(((whole[:, :, 1:], there[:, :, 1:]),))
-
-    def branch(self, cache: Cache, parents: Int[Tensor, "B P"]) -> Cache:
-        rows = torch.arange(len(parents), device=parents.device)[:, None]
-        kept, known = cache.layers[0]
-        return replace(cache, layers=((kept[rows, parents], known[rows, parents]),))
 
     def _padded(self, x: Float[Tensor, "B T D"]) -> tuple[Float[Tensor, "B n D"], Bool[Tensor, "B n"]]:
         """The vectors behind the zeros that the first windows begin with."""

@@ -58,6 +58,11 @@ class Items(nn.Module, ABC):
     def all(self) -> Float[Tensor, "V D"]:
         """The vectors of all items, in the order of their ids."""
 
+    def count_items(self, catalog: Catalog) -> None:
+        """Take the number of items and how often each was trained on from their catalogue."""
+        self.size = catalog.size
+        self.register_buffer("popularity", torch.as_tensor(catalog.popularity, dtype=torch.float32))
+
     def own(self) -> Float[Tensor, "v D"]:
         """The vectors of the items that this process holds: of all, unless several processes hold them together."""
         return self.all()
@@ -157,7 +162,38 @@ class ItemsSpec(Spec):
         return catalog
 
 
-class CachedItems(Items):
+class LookedUpItems(Items):
+    """Items whose vectors are made of rows of tables, without products."""
+
+    def flops(self, count: int) -> int:
+        """FLOPs of so many vectors."""
+        return 0
+
+
+class ComputedItems(Items):
+    """Items whose vectors cost more than a look-up; where all are made, some at a time."""
+
+    computed = True
+    at_once: int
+    """Items that are made together: bounds the memory of what comes between."""
+
+    def all(self) -> Float[Tensor, "V D"]:
+        every = torch.arange(self.size, device=self.popularity.device)
+        return torch.cat([self.embed(some) for some in every.split(self.at_once)])
+
+
+class ItemsView(Items):
+    """Other items as a step reads them; a subclass says what becomes of their vectors."""
+
+    def __init__(self, items: Items):
+        super().__init__()
+        self.items, self.size, self.popularity = items, items.size, items.popularity
+
+    def all(self) -> Float[Tensor, "V D"]:
+        return self.items.all()
+
+
+class CachedItems(ItemsView):
     """Items as one training step reads them: a vector is computed once, however often the step asks for it.
 
     For items whose vectors cost something (text). Histories and targets are asked for first, then negatives: only what
@@ -166,8 +202,7 @@ class CachedItems(Items):
     """
 
     def __init__(self, items: Items):
-        super().__init__()
-        self.items, self.size, self.popularity = items, items.size, items.popularity
+        super().__init__(items)
         self._ids: Int[Tensor, "m"] | None = None
         self._rows: Int[Tensor, "m"] | None = None
         self._vectors: Float[Tensor, "m D"] | None = None
@@ -176,9 +211,6 @@ class CachedItems(Items):
         wanted, place = distinct_and_places(ids, self.size)
         rows, vectors = self._held(wanted)
         return vectors[rows[place]]
-
-    def all(self) -> Float[Tensor, "V D"]:
-        return self.items.all()
 
     def _held(self, wanted: Int[Tensor, "w"]) -> tuple[Int[Tensor, "w"], Float[Tensor, "m D"]]:
         """The rows of these distinct, rising ids among the vectors so far; what lacks is computed."""

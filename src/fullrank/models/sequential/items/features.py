@@ -12,15 +12,15 @@ searched by its id alone; a bias, which the softmax would cancel, is left out.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Literal
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
-from pydantic import Field
 from torch import Tensor, nn
 
+from fullrank.core.bounds import DropoutRate
 from fullrank.core.constraints import only_with, some_of
 from fullrank.core.errors import UserError
 from fullrank.core.spec import later
@@ -40,7 +40,7 @@ class Features(ItemsSpec):
     """Columns of the item table that are numbers."""
     ids: bool = True
     """Add a vector of the item's own."""
-    dropout: float = Field(0.0, ge=0, lt=1)
+    dropout: DropoutRate = 0.0
     """Dropout on the whole vector."""
     combine: Annotated[Literal["sum", "beside"], only_with("ids")] = later("sum")
     """Add everything up, or id and features side by side, half of the width each, for the encoder `fdsa`."""
@@ -56,16 +56,16 @@ class FeatureItems(Items):
 
     def __init__(self, dim: int, catalog: Catalog, spec: Features):
         super().__init__()
-        self.size, self.spec = catalog.size, spec
-        columns = [_coded(catalog, name) for name in spec.categorical]
+        self.spec = spec
+        columns = [coded_column(catalog, name) for name in spec.categorical]
         single = [torch.as_tensor(c.codes) for c in columns if isinstance(c, CategoricalFeature)]
-        codes = torch.stack(single, 1) if single else torch.zeros(self.size, 0, dtype=torch.long)
+        codes = torch.stack(single, 1) if single else torch.zeros(catalog.size, 0, dtype=torch.long)
         self.register_buffer("codes", codes)
         self.lists = [i for i, c in enumerate(columns) if isinstance(c, CategoryLists)]
         self.single = [i for i in range(len(columns)) if i not in self.lists]
         for i in self.lists:
             self.register_buffer(f"codes_{i}", torch.as_tensor(columns[i].codes))
-        self.register_buffer("popularity", torch.as_tensor(catalog.popularity, dtype=torch.float32))
+        self.count_items(catalog)
         whole, self.beside = dim, spec.combine == "beside"
         if self.beside:
             if dim < 2:
@@ -88,27 +88,32 @@ class FeatureItems(Items):
     def embed(self, ids: Int[Tensor, "*n"]) -> Float[Tensor, "*n D"]:
         if self.beside and self.embedding is not None:
             return self.drop(torch.cat([self.embedding(ids), self._attended(ids)], -1))
-        own = self.codes[ids]
-        parts = [self.tables[i](own[..., place]) for place, i in enumerate(self.single)]
-        for i in self.lists:
-            several = getattr(self, f"codes_{i}")[ids]
-            # padding (-1) reads some row, and counts nothing
-            parts.append((self.tables[i](several.clamp_min(0)) * (several >= 0)[..., None]).sum(-2))
+        parts = self._of_values(ids)
+        parts += [(vectors * known[..., None]).sum(-2) for vectors, known in self._of_lists(ids)]
         if self.embedding is not None:
             parts.append(self.embedding(ids))
         if self.linear is not None:
             parts.append(self.linear(self.numbers[ids]))
         return self.drop(torch.stack(parts).sum(0))
 
-    def _attended(self, ids: Int[Tensor, "*n"]) -> Float[Tensor, "*n e"]:
-        """The mean of the values' vectors, each weighed by what it is."""
+    def _of_values(self, ids: Int[Tensor, "*n"]) -> list[Tensor]:
+        """The vector of each column of single values."""
         own = self.codes[ids]
-        vectors = [self.tables[i](own[..., place])[..., None, :] for place, i in enumerate(self.single)]
-        there = [torch.ones_like(own, dtype=torch.bool)]
+        return [self.tables[i](own[..., place]) for place, i in enumerate(self.single)]
+
+    def _of_lists(self, ids: Int[Tensor, "*n"]) -> Iterator[tuple[Tensor, Tensor]]:
+        """The vectors of each column of lists, and which are of values: padding (-1) reads some row."""
         for i in self.lists:
             several = getattr(self, f"codes_{i}")[ids]
-            vectors.append(self.tables[i](several.clamp_min(0)))
-            there.append(several >= 0)
+            yield self.tables[i](several.clamp_min(0)), several >= 0
+
+    def _attended(self, ids: Int[Tensor, "*n"]) -> Float[Tensor, "*n e"]:
+        """The mean of the values' vectors, each weighed by what it is."""
+        vectors = [one[..., None, :] for one in self._of_values(ids)]
+        there = [torch.ones_like(self.codes[ids], dtype=torch.bool)]
+        for several, known in self._of_lists(ids):
+            vectors.append(several)
+            there.append(known)
         if self.linear is not None:
             vectors.append(self.linear(self.numbers[ids])[..., None, :])
             there.append(torch.ones_like(ids, dtype=torch.bool)[..., None])
@@ -134,7 +139,7 @@ class FeatureItems(Items):
             key = f"tables.{i}.weight"
             table, learned = own[key].clone(), given[key]
             places, sources = _same_values(name, old, new)
-            if learned.shape != (_coded(old, name).cardinality, table.shape[1]):
+            if learned.shape != (coded_column(old, name).cardinality, table.shape[1]):
                 raise other_items(f"{key} than the column {name!r} has values")
             table[places] = learned[sources]
             found[key] = table
@@ -146,14 +151,14 @@ class FeatureItems(Items):
         return found
 
 
-def _coded(catalog: Catalog, name: str) -> CategoricalFeature | CategoryLists:
+def coded_column(catalog: Catalog, name: str) -> CategoricalFeature | CategoryLists:
     """A column as codes: one of each item, or several."""
     return catalog.categories(name) if catalog.holds_lists(name) else catalog.categorical(name)
 
 
 def _same_values(name: str, old: Catalog, new: Catalog) -> tuple[list[int], list[int]]:
     """Codes in `new` and in `old` of the values that a column has in both, with missing (0) first."""
-    a, b = _coded(old, name).values, _coded(new, name).values
+    a, b = coded_column(old, name).values, coded_column(new, name).values
     if len(a) and len(b) and a.dtype.is_integer() != b.dtype.is_integer():
         raise UserError(
             f"the items' column {name!r} was {a.dtype} in the run and is now {b.dtype}; give it the same type",

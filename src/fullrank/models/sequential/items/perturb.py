@@ -37,8 +37,7 @@ class Noise:
     @staticmethod
     def on(batch: Batch, mask: float, substitute: float, pad: Float[Tensor, "e"] | None = None) -> Noise:
         """Noise at the place of a batch."""
-        rows = torch.arange(len(batch.items), device=batch.items.device) if batch.rows is None else batch.rows
-        return Noise(mask, substitute, rows, batch.seed + APART, batch.step, pad)
+        return Noise(mask, substitute, batch.row_ids, batch.seed + APART, batch.step, pad)
 
     def masked(self, vectors: Float[Tensor, "*n e"], kept: Bool[Tensor, "*n"]) -> Float[Tensor, "*n e"]:
         """The vectors that are kept, and the padding vector in place of the others."""

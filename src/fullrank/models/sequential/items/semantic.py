@@ -24,7 +24,7 @@ from fullrank.core.checks import divided
 from fullrank.core.errors import UserError
 from fullrank.data.events.catalog import Catalog, kept_column
 from fullrank.models.initial import small
-from fullrank.models.sequential.items import ItemIndex, Items, ItemsSpec, unit
+from fullrank.models.sequential.items import ItemIndex, Items, ItemsSpec, LookedUpItems, unit
 from fullrank.models.sequential.items.perturb import Noise, perturb
 from fullrank.ops.code_scores import code_scores
 from fullrank.semantic_ids.reader import CODES, SIZES, Codes
@@ -75,7 +75,7 @@ class Semantic(ItemsSpec):
         return SemanticItems(dim, catalog, codes, sizes, self)
 
 
-class SemanticItems(Items):
+class SemanticItems(LookedUpItems):
     """Vectors put together from a table with a row for each code of each level."""
 
     codes: Tensor
@@ -83,14 +83,11 @@ class SemanticItems(Items):
 
     def __init__(self, dim: int, catalog: Catalog, codes: Int[Tensor, "V K"], sizes: tuple[int, ...], spec: Semantic):
         super().__init__()
-        self.size, self.sizes, self.parts = catalog.size, sizes, spec.parts
+        self.sizes, self.parts = sizes, spec.parts
         self.register_buffer("codes", codes)
-        self.register_buffer("popularity", torch.as_tensor(catalog.popularity, dtype=torch.float32))
+        self.count_items(catalog)
         self.register_buffer("offsets", torch.tensor([0, *sizes]).cumsum(0)[:-1], persistent=False)
         self.table = small(sum(sizes), dim // len(sizes) if spec.parts == "concat" else dim)
-
-    def flops(self, count: int) -> int:
-        return 0
 
     def embed(self, ids: Int[Tensor, "*n"]) -> Float[Tensor, "*n D"]:
         return self._joined(self.codes[ids] + self.offsets)
@@ -140,11 +137,13 @@ def code_items(items: Items | None, task: str) -> SemanticItems:
     return items
 
 
+@dataclass(frozen=True, eq=False)
 class CodeLevel:
     """One level of semantic ids as what queries search (`batch.Catalogue`): its codes are the items."""
 
-    def __init__(self, items: SemanticItems, number: int, vectors: Float[Tensor, "C D"]):
-        self.items, self.number, self.vectors = items, number, vectors
+    items: SemanticItems
+    number: int
+    vectors: Float[Tensor, "C D"]
 
     @property
     def size(self) -> int:
@@ -173,11 +172,9 @@ def levels_of(index: ItemIndex) -> tuple[CodeLevel, ...]:
 
 def score_by_codes(vectors: Float[Tensor, "B K D"], index: ItemIndex) -> CodeScorer:
     """The items' mean log-probability of their codes, where vector k asks for the code of level k."""
-    items = index.items
-    assert isinstance(items, SemanticItems)
     levels, rows = index_codes(index)
     logits = [vectors[:, k] @ level.vectors.T for k, level in enumerate(levels)]
-    return CodeScorer(log_probabilities(logits), items.sizes, rows)
+    return CodeScorer(log_probabilities(logits), tuple(level.size for level in levels), rows)
 
 
 def index_codes(index: ItemIndex) -> tuple[tuple[CodeLevel, ...], Int[Tensor, "V K"]]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 import torch.distributed as dist
 from jaxtyping import Float, Int
 from torch import Tensor, nn
@@ -17,23 +16,20 @@ from fullrank.core.errors import UserError
 from fullrank.data.events.catalog import Catalog
 from fullrank.models.contracts import DenseScorer
 from fullrank.models.initial import MARK, STD, normal_rows
-from fullrank.models.sequential.items import Items
+from fullrank.models.sequential.items import LookedUpItems
 from fullrank.ops.distinct import distinct_and_places
 from fullrank.ops.sharded_rows import RowShard, sharded_rows
 
 
-class ShardedItemTable(Items):
+class ShardedItemTable(LookedUpItems):
     def __init__(self, dim: int, catalog: Catalog, shard: RowShard):
         super().__init__()
-        self.size, self.shard = catalog.size, shard
+        self.shard = shard
         normal_rows(shard.size, dim, shard.low, shard.high, 1.0)  # torch's own start of a table, drawn over (`Table`)
         drawn = normal_rows(shard.size, dim, shard.low, shard.high, STD)
         self.embedding = nn.Embedding.from_pretrained(drawn, freeze=False)
         setattr(self.embedding.weight, MARK, True)
-        self.register_buffer("popularity", torch.as_tensor(catalog.popularity, dtype=torch.float32))
-
-    def flops(self, count: int) -> int:
-        return 0
+        self.count_items(catalog)
 
     def embed(self, ids: Int[Tensor, "*n"]) -> Float[Tensor, "*n D"]:
         wanted, place = distinct_and_places(ids, self.size)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Literal
 
-import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from fullrank.data.events.catalog import Catalog
 from fullrank.models.initial import start_small
-from fullrank.models.sequential.items import Items, ItemsSpec
+from fullrank.models.sequential.items import ItemsSpec, LookedUpItems
 from fullrank.models.sequential.items.sharded import ShardedItemTable
 from fullrank.ops.sharded_rows import RowShard
 
@@ -27,16 +26,12 @@ class Table(ItemsSpec):
         return ShardedItemTable(dim, catalog, shard)
 
 
-class ItemTable(Items):
+class ItemTable(LookedUpItems):
     def __init__(self, dim: int, catalog: Catalog):
         super().__init__()
-        self.size = catalog.size
         self.embedding = nn.Embedding(catalog.size, dim)
-        self.register_buffer("popularity", torch.as_tensor(catalog.popularity, dtype=torch.float32))
+        self.count_items(catalog)
         start_small(self)
-
-    def flops(self, count: int) -> int:
-        return 0
 
     def embed(self, ids: Int[Tensor, "*n"]) -> Float[Tensor, "*n D"]:
         return self.embedding(ids)

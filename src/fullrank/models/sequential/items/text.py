@@ -24,14 +24,14 @@ from jaxtyping import Float, Int
 from pydantic import BeforeValidator, Field
 from torch import Tensor, nn
 
-from fullrank.core.bounds import MOST_LENGTH
+from fullrank.core.bounds import Length
 from fullrank.core.constraints import once, only_with
 from fullrank.core.errors import UserError, no_effect, no_such
 from fullrank.core.log import logger
 from fullrank.core.spec import Spec
 from fullrank.data.events.catalog import Catalog, kept_column
 from fullrank.models.initial import start_small
-from fullrank.models.sequential.items import Items, ItemsSpec, other_items
+from fullrank.models.sequential.items import ComputedItems, ItemsSpec, other_items
 from fullrank.models.sequential.items.tokeniser import (
     MOST_TOKENS,
     TOKENISER,
@@ -41,6 +41,7 @@ from fullrank.models.sequential.items.tokeniser import (
     words,
 )
 from fullrank.ops.packed_bags import packed_bags
+from fullrank.semantic_ids.vectors.text import is_text, text_columns
 
 log = logger(__name__)
 
@@ -50,7 +51,7 @@ class TextField(Spec):
 
     column: str
     """Column of the item table: text, or lists of text, which are read one after the other."""
-    tokens: int = Field(40, ge=1, le=MOST_LENGTH)
+    tokens: Length = 40
     """Most tokens read; what comes later in the text is left out."""
     first: bool = False
     """Read the first element of each list alone (a list of attributes that begins with the brand)."""
@@ -132,14 +133,12 @@ def _plain(field: TextField, catalog: Catalog) -> pl.Series:
         return column.cast(pl.String)
     if isinstance(column.dtype, pl.Array):
         column = column.arr.to_list()
-    listed = isinstance(column.dtype, pl.List)
-    inner = column.dtype.inner if isinstance(column.dtype, pl.List) else column.dtype
-    if not (inner == pl.String or isinstance(inner, (pl.Categorical, pl.Enum))):
+    if not is_text(column):
         raise UserError(
             f"the column {field.column!r} is {column.dtype}, not text or lists of text{_texts(catalog)}",
             code="column-not-text",
         )
-    if not listed:
+    if not isinstance(column.dtype, pl.List):
         if field.first:
             raise UserError(
                 f"the column {field.column!r} holds no lists: leave out first=true", code="column-not-lists"
@@ -151,17 +150,9 @@ def _plain(field: TextField, catalog: Catalog) -> pl.Series:
 
 def _texts(catalog: Catalog) -> str:
     """The columns that do hold text, for an error."""
-    found = []
-    for name in catalog.columns:
-        dtype = catalog.frame[name].dtype
-        inner = dtype.inner if isinstance(dtype, (pl.List, pl.Array)) else dtype
-        if inner == pl.String and not name.endswith("_tokens"):
-            found.append(name)
-    return f" (columns of text: {', '.join(found) or 'none'})"
+    return f" (columns of text: {', '.join(text_columns(catalog)) or 'none'})"
 
 
-AT_ONCE = 1 << 16
-"""Items that are embedded together where all are: bounds the memory of what comes between."""
 LINES = 1_000_000
 """Most texts of a field that a tokeniser is trained on; of more, evenly spaced ones."""
 
@@ -195,12 +186,13 @@ class Text(ItemsSpec):
         if self._has_tokens(catalog):
             return catalog
         texts = self._texts(catalog)
-        if self.tokeniser is None or self.tokeniser == OWN:
+        path = None if self.tokeniser == OWN else self.tokeniser
+        if path is None:
             tokeniser = TextTokeniser(train_tokeniser(self._lines(texts), self.vocabulary))
-            tokens = {field: tokeniser.tokens(text, field.tokens) for field, text in texts.items()}
         else:
-            tokeniser = TextTokeniser.open(self.tokeniser)
-            tokens = {field: tokeniser.tokens(text, field.tokens) for field, text in texts.items()}
+            tokeniser = TextTokeniser.open(path)
+        tokens = {field: tokeniser.tokens(text, field.tokens) for field, text in texts.items()}
+        if path is not None:
             _require_known(tokeniser, texts, tokens, f"the tokeniser {self.tokeniser!r} knows")
         return _with_tokens(catalog, tokeniser, tokens)
 
@@ -212,11 +204,9 @@ class Text(ItemsSpec):
         all, and those that the run has too start from its vectors. Where the run's items are no such text the
         columns are those of a fresh model.
         """
-        if self._has_tokens(catalog) or not self._has_tokens(earlier):
+        if self._has_tokens(catalog) or not self._has_tokens(earlier) or self.tokeniser == OWN:
             return self.add_columns(catalog)
         tokeniser = TextTokeniser.of(earlier)
-        if self.tokeniser == OWN:
-            return self.add_columns(catalog)
         if self.tokeniser is not None and TextTokeniser.open(self.tokeniser).model != tokeniser.model:
             return self.add_columns(catalog)
         if self.tokeniser is None and tokeniser.size > self.vocabulary:
@@ -252,8 +242,7 @@ class Text(ItemsSpec):
                 code="tokens-damaged",
             )
         tokens = [packed(catalog.frame, size, field.kept) for field in self.fields]
-        popularity = torch.as_tensor(catalog.popularity, dtype=torch.float32)
-        return TextItems(dim, size, tokens, popularity, self)
+        return TextItems(dim, catalog, size, tokens, self)
 
     def _has_tokens(self, catalog: Catalog) -> bool:
         """Whether these are the items of a run with such items."""
@@ -307,15 +296,15 @@ def _with_tokens(catalog: Catalog, tokeniser: TextTokeniser, tokens: Mapping[Tex
     return Catalog(catalog.frame.with_columns(**columns))
 
 
-class TextItems(Items):
+class TextItems(ComputedItems):
     """Sums of token vectors by field, joined by a linear map."""
 
-    computed = True
+    at_once = 1 << 16
 
-    def __init__(self, dim: int, tokens: int, fields: list[Packed], popularity: Float[Tensor, "V"], spec: Text):
+    def __init__(self, dim: int, catalog: Catalog, tokens: int, fields: list[Packed], spec: Text):
         super().__init__()
-        self.size, self.dim, self.mean = len(popularity), dim, spec.pooling == "mean"
-        self.register_buffer("popularity", popularity)
+        self.dim, self.mean = dim, spec.pooling == "mean"
+        self.count_items(catalog)
         for i, field in enumerate(fields):
             self.register_buffer(f"flat_{i}", field.flat, persistent=False)
             self.register_buffer(f"offsets_{i}", field.offsets, persistent=False)
@@ -334,10 +323,6 @@ class TextItems(Items):
             assert isinstance(table, nn.Embedding)
             parts.append(packed_bags(table.weight, flat, offsets, rows, mean=self.mean))
         return self.adapter(torch.cat(parts, 1)).view(*ids.shape, self.dim)
-
-    def all(self) -> Float[Tensor, "V D"]:
-        every = torch.arange(self.size, device=self.popularity.device)
-        return torch.cat([self.embed(some) for some in every.split(AT_ONCE)])
 
     def transferred(self, given: Mapping[str, Tensor], old: Catalog, new: Catalog) -> dict[str, Tensor]:
         """What an earlier run learned of tokens, by their text: the new tokeniser may number them otherwise.

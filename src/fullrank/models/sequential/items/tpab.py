@@ -27,7 +27,7 @@ from jaxtyping import Float, Int
 from pydantic import Field
 from torch import Tensor, nn
 
-from fullrank.core.bounds import MOST_PARTS
+from fullrank.core.bounds import Several
 from fullrank.core.constraints import only_with
 from fullrank.core.errors import UserError
 from fullrank.data.events.catalog import Catalog
@@ -44,9 +44,9 @@ class TPAB(ItemsSpec):
     """Item vectors with a part for popularity at the time of an event (needs times in training)."""
 
     kind: Literal["tpab"] = "tpab"
-    buckets: int = Field(20, ge=2, le=1024)
+    buckets: Several = 20
     """Vectors of popularity, K of the paper."""
-    stages: int = Field(8, ge=2, le=MOST_PARTS)
+    stages: Several = 8
     """Equally long stretches that the time of the training events is cut into."""
     answers: Literal["forecast", "intrinsic"] = "forecast"
     """What is searched at inference: items as popular as is forecast, or their intrinsic vectors alone."""
@@ -95,14 +95,14 @@ class TPABItems(Items):
 
     def __init__(self, dim: int, catalog: Catalog, spec: TPAB):
         super().__init__()
-        self.size, self.reads_apart = catalog.size, spec.answers == "forecast"
+        self.reads_apart = spec.answers == "forecast"
         counts, starts = _stages(catalog, spec.stages)
         growth = GROWTH if spec.growth is None else spec.growth
         forecast = counts[:, -1] + growth * (counts[:, -1] - counts[:, -2])
         found = bucket_of(np.column_stack([counts, forecast]), int(counts.max()), spec.buckets)
         self.register_buffer("stage_buckets", torch.as_tensor(found, dtype=torch.int16))
         self.register_buffer("stage_starts", torch.as_tensor(starts))
-        self.register_buffer("popularity", torch.as_tensor(catalog.popularity, dtype=torch.float32))
+        self.count_items(catalog)
         self.embedding = nn.Embedding(catalog.size, dim)
         self.popular = small(spec.buckets, dim)
         start_small(self)

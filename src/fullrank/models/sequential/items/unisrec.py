@@ -21,32 +21,28 @@ trained.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import polars as pl
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
-from pydantic import Field
 from torch import Tensor, nn
 
-from fullrank.core.bounds import MOST_PARTS
+from fullrank.core.bounds import DropoutRate, Parts
 from fullrank.core.errors import UserError
 from fullrank.core.log import logger
 from fullrank.core.progress import Progress
-from fullrank.core.registry import Room
 from fullrank.data.events.catalog import Catalog, kept_column
 from fullrank.models.initial import small, start_small
-from fullrank.models.sequential.items import Items, ItemsSpec, other_items, unit
-from fullrank.semantic_ids.vectors import CACHE, VectorsSpec
+from fullrank.models.sequential.items import ComputedItems, ItemsSpec, other_items, unit
+from fullrank.semantic_ids.vectors import CACHE, VectorSource
 from fullrank.semantic_ids.vectors.text import TextVectors
 
 log = logger(__name__)
 VECTORS, AUGMENTED = "item_vectors", "item_vectors_augmented"
 """Columns of a run's item table: arrays of float32, zeros where nothing is known of an item."""
-AT_ONCE = 1 << 14
-"""Items that are made together where all are: bounds the memory of the experts' vectors."""
 LEAST_NOISE = 0.01
 """Of the gate, as in the authors' code."""
 
@@ -56,17 +52,17 @@ class UniSRec(ItemsSpec):
 
     kind: Literal["unisrec"] = "unisrec"
     reads_new_items: ClassVar[bool] = True
-    vectors: Annotated[VectorsSpec, Room("items.vectors")] = TextVectors()
+    vectors: VectorSource = TextVectors()
     """Where an item's x comes from."""
-    augmented: Annotated[VectorsSpec, Room("items.vectors")] | None = None
+    augmented: VectorSource | None = None
     """A second x of each item for `sequence_contrast` with words dropped, such as {kind: text, word_drop: 0.2}."""
     transductive: bool = False
     """Add a vector of the item's own, for a catalogue that stays."""
-    experts: int = Field(8, ge=1, le=MOST_PARTS)
+    experts: Parts = 8
     """Experts."""
     noise: bool = True
     """Noise on the gate in training."""
-    dropout: float = Field(0.2, ge=0, lt=1)
+    dropout: DropoutRate = 0.2
     """Dropout on x."""
 
     def add_columns(self, catalog: Catalog) -> Catalog:
@@ -109,10 +105,10 @@ class UniSRec(ItemsSpec):
         return found
 
 
-class UniSRecItems(Items):
+class UniSRecItems(ComputedItems):
     """Whitening experts and their gate."""
 
-    computed = True
+    at_once = 1 << 14
     x: Tensor
     other: Tensor | None
 
@@ -120,8 +116,8 @@ class UniSRecItems(Items):
         self, dim: int, catalog: Catalog, x: Float[Tensor, "V W"], other: Float[Tensor, "V W"] | None, spec: UniSRec
     ):
         super().__init__()
-        self.size, self.dim, width = catalog.size, dim, x.shape[1]
-        self.register_buffer("popularity", torch.as_tensor(catalog.popularity, dtype=torch.float32))
+        self.dim, width = dim, x.shape[1]
+        self.count_items(catalog)
         self.register_buffer("x", _scaled(x), persistent=False)
         self.register_buffer("other", None if other is None else _scaled(other), persistent=False)
         self.maps = small(spec.experts, width, dim)
@@ -134,7 +130,7 @@ class UniSRecItems(Items):
 
     def flops(self, count: int) -> int:
         """Of so many vectors: the experts' maps and their means', the gate, the gated sum."""
-        parts = -(-count // AT_ONCE) if count == self.size else 1
+        parts = -(-count // self.at_once) if count == self.size else 1
         experts, width, dim = self.maps.shape
         return 2 * experts * (count * (width * dim + width + dim) + parts * width * dim)
 
@@ -148,10 +144,6 @@ class UniSRecItems(Items):
         rows = ids.reshape(-1)
         x = torch.where(changed.reshape(-1, 1), self.other[rows], self.x[rows])
         return self._made(x, rows).view(*ids.shape, self.dim)
-
-    def all(self) -> Float[Tensor, "V D"]:
-        every = torch.arange(self.size, device=self.popularity.device)
-        return torch.cat([self.embed(some) for some in every.split(AT_ONCE)])
 
     def transferred(self, given: Mapping[str, Tensor], old: Catalog, new: Catalog) -> dict[str, Tensor]:
         """The experts and the gate as they are, for any catalogue whose vectors are as wide.

@@ -10,10 +10,9 @@ from typing import Annotated, Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
-from pydantic import Field
 from torch import Tensor
 
-from fullrank.core.bounds import MOST_FACTOR, MOST_LIST
+from fullrank.core.bounds import Factor, ListLength
 from fullrank.core.constraints import some_of
 from fullrank.core.random import uniform_draws
 from fullrank.core.spec import Spec
@@ -28,13 +27,13 @@ from fullrank.ops.picked_dots import picked_dots, shared_dots
 class Negatives(Spec):
     """How negatives are drawn: with replacement from a mixture."""
 
-    count: int = Field(128, ge=1, le=MOST_LIST)
+    count: ListLength = 128
     """Negatives per query."""
-    uniform: Annotated[float, some_of("popularity", "in_batch")] = Field(1.0, ge=0, le=MOST_FACTOR)
+    uniform: Annotated[Factor, some_of("popularity", "in_batch")] = 1.0
     """Weight of the uniform source in the mixture."""
-    popularity: float = Field(0.0, ge=0, le=MOST_FACTOR)
+    popularity: Factor = 0.0
     """Weight of the training distribution."""
-    in_batch: float = Field(0.0, ge=0, le=MOST_FACTOR)
+    in_batch: Factor = 0.0
     """Weight of the targets of the batch."""
     share: Literal["query", "row", "batch"] = "row"
     """One draw for each query, for each row, or for the batch."""
@@ -135,12 +134,10 @@ def _weights(spec: Negatives) -> tuple[float, float, float]:
 
 
 def _places(spec: Negatives, q: Queries, batch: Batch) -> Int[Tensor, "R"]:
-    device = q.targets.device
-    rows = torch.arange(len(batch.items), device=device) if batch.rows is None else batch.rows
     # a number of the group's name, so that two groups of queries in one row draw different negatives
     group = sum(ord(letter) * 31**i for i, letter in enumerate(q.name)) % 1_000_003
     if spec.share == "batch":
-        return torch.full((1,), group, device=device)
+        return torch.full((1,), group, device=q.targets.device)
     # a row has fewer than 65,536 positions, and a group's number is below 1,000,003: no two places are one number
-    place = rows if spec.share == "row" else rows[q.rows] * 65_536 + q.positions
+    place = batch.row_ids if spec.share == "row" else batch.row_ids[q.rows] * 65_536 + q.positions
     return place * 1_000_003 + group

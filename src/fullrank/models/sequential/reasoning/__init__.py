@@ -8,7 +8,7 @@ Steps and streams are an argument: under a `Budget` a trained reasoner answers w
 changes. `begin`, `advance` and `answered` take one step at a time, so that a caller may stop for some rows (early exit,
 `select`) and go on with others.
 
-A step is a token behind the last event (`stepwise.py`: ReaRec, PLR), or it refines the states of all events
+A step is a token behind the last event (`StepwiseReasoner`: ReaRec, PLR), or it refines the states of all events
 (`lares.py`), of which `ReasoningStates` shows the last one's.
 """
 
@@ -19,13 +19,15 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
+import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from fullrank.core.errors import UserError
 from fullrank.core.spec import Spec
 from fullrank.data.batch import Batch
-from fullrank.models.contracts import ReasoningStates, States
+from fullrank.models.contracts import Flops, ReasoningStates, States, last
+from fullrank.models.initial import small
 from fullrank.models.sequential.encoders import Cache, Encoder
 from fullrank.models.sequential.reasoning.budget import AS_TRAINED, Budget
 
@@ -119,7 +121,7 @@ class Reasoner(nn.Module, ABC):
             reasoning = self.advance(reasoning)
         return replace(history, outputs=self._outputs(reasoning.states), reasoning=reasoning.states)
 
-    def flops(self, length: int, answer: int = 0) -> dict[str, int | None]:
+    def flops(self, length: int, answer: int = 0) -> Flops:
         """As `Encoder.flops`: they are not counted."""
         return {"encoder": None}
 
@@ -147,3 +149,52 @@ class Reasoner(nn.Module, ABC):
             make[f"step_{s}"] = partial(self.answer, replace(states, steps=states.steps[:, :s]))
         trained = partial(self.trained, states) if steps else make["step_0"]
         return Outputs({**make, "trained": trained, "answer": make[f"step_{steps}"]})
+
+
+class StepwiseReasoner(Reasoner):
+    """Streams of latent tokens after a history. A subclass says where they start, and their gate.
+
+    Step t of stream p puts one token after the row's last event, the stream's state before it plus the vector of step
+    t, and its state is what the encoder makes of that token; with `residual` plus the state before it. The token sees
+    the history, the stream's own earlier tokens and itself; the history sees none of them (`Encoder.start` and `step`,
+    which keep keys and values).
+    """
+
+    def __init__(self, encoder: nn.Module, dim: int, *, steps: int, streams: int, residual: bool = False):
+        super().__init__(encoder, steps=steps, streams=streams)
+        self.residual = residual
+        self.step_vectors = small(steps, dim)
+        self.input_noise = 0.0
+        """Standard deviation of what a second view's tokens get in training; set by the penalty that reads it."""
+
+    @abstractmethod
+    def openings(self, start: Float[Tensor, "B D"]) -> Float[Tensor, "B P D"]:
+        """The state of each stream before its first step."""
+
+    @abstractmethod
+    def weigh(self, start: Float[Tensor, "B D"], streams: int) -> Float[Tensor, "B P"]:
+        """The gate of the first `streams` streams."""
+
+    def opened(self, x: Float[Tensor, "B T D"], batch: Batch, streams: int) -> tuple[States, ReasoningCache]:
+        history, cache = self.encoder.start(x, batch)
+        start = last(history.tokens, batch)
+        steps = start.new_zeros(start.shape[0], 0, streams, start.shape[1])
+        return history, ReasoningCache(ReasoningStates(start, steps, self.weigh(start, streams)), cache)
+
+    def advance(self, reasoning: ReasoningCache) -> ReasoningCache:
+        states, taken = reasoning.states, reasoning.taken
+        before = states.steps[:, -1] if taken else self.openings(states.start)[:, : states.gate.shape[1]]
+        token = before + self.step_vectors[min(taken, self.steps - 1)]
+        if self.training and self.input_noise and reasoning.cache.batch.views > 1:
+            token = token + self._noise(token, reasoning.cache.batch.views)
+        state, cache = self.encoder.step(token, reasoning.cache)
+        if self.residual:
+            state = state + before
+        grown = torch.cat([states.steps, state[:, None]], 1)
+        return ReasoningCache(replace(states, steps=grown), cache, taken + 1)
+
+    def _noise(self, token: Float[Tensor, "B P D"], views: int) -> Float[Tensor, "B P D"]:
+        """Of all views but the first."""
+        noise = self.input_noise * torch.randn_like(token)
+        noise[: len(token) // views] = 0.0
+        return noise

@@ -23,10 +23,9 @@ from typing import Annotated, Literal
 
 import torch
 from jaxtyping import Float
-from pydantic import Field
 from torch import Tensor, nn
 
-from fullrank.core.bounds import MOST_FACTOR, MOST_PARTS
+from fullrank.core.bounds import Factor, Parts
 from fullrank.core.constraints import only_with
 from fullrank.core.errors import UserError
 from fullrank.core.random import uniform_draws
@@ -55,7 +54,7 @@ class LARES(ReasonerSpec):
     """A core block that is applied again and again to all events."""
 
     kind: Literal["lares"] = "lares"
-    steps: int = Field(4, ge=1, le=MOST_PARTS)
+    steps: Parts = 4
     """Steps to answer, and the mean that depths in training are drawn around."""
     core: Annotated[EncoderSpec, Room("encoders")] = CORE
     """The core block C: any encoder that gives every event a state; learned positions in it are added in every step."""
@@ -63,7 +62,7 @@ class LARES(ReasonerSpec):
     """f: the mean of T and H, a linear map of both side by side, or s T + (1 - s) H with a learned scalar s."""
     depth: Literal["poisson_lognormal", "uniform", "fixed"] = "poisson_lognormal"
     """Steps of a training batch: 1 + Poisson of a log-normal rate, uniform from 1 to twice `steps`, or `steps`."""
-    start_std: float = Field(3.0, ge=0, le=MOST_FACTOR)
+    start_std: Factor = 3.0
     """omega sigma: standard deviation of T_0 in training; 0 begins at zeros."""
     start_at_inference: Annotated[Literal["zero", "drawn"], only_with("start_std")] = "zero"
     """T_0 of an answer: zeros, or a fixed draw for each place of a history."""

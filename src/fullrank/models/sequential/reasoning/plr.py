@@ -18,29 +18,27 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 from jaxtyping import Float
-from pydantic import Field
 from torch import Tensor, nn
 
-from fullrank.core.bounds import MOST_FACTOR, MOST_PARTS
+from fullrank.core.bounds import Parts, PositiveFactor
 from fullrank.core.constraints import not_with
 from fullrank.core.spec import later
 from fullrank.models.contracts import ReasoningStates
 from fullrank.models.initial import STD, small, start_small
-from fullrank.models.sequential.reasoning import ReasonerSpec
-from fullrank.models.sequential.reasoning.stepwise import StepwiseReasoner
+from fullrank.models.sequential.reasoning import ReasonerSpec, StepwiseReasoner
 
 
 class PLR(ReasonerSpec):
     """Parallel streams of steps."""
 
     kind: Literal["plr"] = "plr"
-    steps: int = Field(2, ge=1, le=MOST_PARTS)
+    steps: Parts = 2
     """Steps of each stream."""
-    streams: int = Field(2, ge=1, le=MOST_PARTS)
+    streams: Parts = 2
     """Streams."""
     gate: Annotated[Literal["learned", "uniform"] | None, not_with("streams", 1)] = None
     """Weights of the streams, made of h_0 or all the same; default learned, and without a choice for one stream."""
-    trigger_std: float = later(STD, gt=0, le=MOST_FACTOR)
+    trigger_std: PositiveFactor = later(STD)
     """Standard deviation with which the triggers tau_m start; the paper names none. The numbers of a state behind a
     norm are of size 1: 0.02 opens two streams 3 % of a state's length apart, 1 further than a state is long. Under
     `model.initial=width` it is multiplied by sqrt(512 / dim), as every start is."""

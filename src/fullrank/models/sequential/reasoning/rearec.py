@@ -14,20 +14,18 @@ from typing import Literal
 
 import torch
 from jaxtyping import Float
-from pydantic import Field
 from torch import Tensor, nn
 
-from fullrank.core.bounds import MOST_PARTS
+from fullrank.core.bounds import Parts
 from fullrank.models.contracts import ReasoningStates
-from fullrank.models.sequential.reasoning import ReasonerSpec
-from fullrank.models.sequential.reasoning.stepwise import StepwiseReasoner
+from fullrank.models.sequential.reasoning import ReasonerSpec, StepwiseReasoner
 
 
 class ReaRec(ReasonerSpec):
     """One stream of steps."""
 
     kind: Literal["rearec"] = "rearec"
-    steps: int = Field(2, ge=1, le=MOST_PARTS)
+    steps: Parts = 2
     """Steps behind the history."""
     answer: Literal["mean", "last"] = "mean"
     """Of the encoder's state and all steps (ERL), or the last step alone (PRL)."""

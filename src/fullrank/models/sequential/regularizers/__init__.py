@@ -8,17 +8,23 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Generic, Literal, TypeVar
 
-from jaxtyping import Float
+import torch
+from jaxtyping import Bool, Float
+from pydantic import Field
 from torch import Tensor, nn
 
+from fullrank.core.bounds import MOST_FACTOR
 from fullrank.core.errors import UserError
 from fullrank.core.spec import Spec
-from fullrank.data.batch import Captures
+from fullrank.data.batch import Batch, Captures
 from fullrank.data.events.catalog import Catalog
-from fullrank.models.contracts import Model, Queries, States, Step
+from fullrank.models.contracts import Queries, QueryGroups, ReasoningStates, States, Step, last
 from fullrank.models.sequential.requirements import Requirement
+
+ContrastTemperature = Annotated[float, Field(ge=0.03, le=MOST_FACTOR)]
+"""Divides cosines of a contrast among a batch, whose exponentials stay finite in float32."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +112,7 @@ class Penalty(nn.Module, ABC):
         named cannot be read or belongs to another model.
         """
 
-    def extra_queries(self, queries: tuple[Queries, ...], states: States) -> tuple[Queries, ...]:
+    def extra_queries(self, queries: QueryGroups, states: States) -> QueryGroups:
         """Further groups of queries for the model's loss, made of the task's; vectors are not normalised yet."""
         return ()
 
@@ -122,13 +128,64 @@ class PenaltySpec(Spec):
     def build(self) -> Penalty: ...
 
 
+S = TypeVar("S", bound=PenaltySpec)
+
+
+class SpecPenalty(Penalty, Generic[S]):
+    """A penalty that reads its settings from its spec."""
+
+    def __init__(self, spec: S):
+        super().__init__()
+        self.spec = spec
+
+
+class QueryPenalty(SpecPenalty[S]):
+    """A penalty whose term is the model's loss of its `extra_queries`."""
+
+    def forward(self, step: Step) -> Float[Tensor, ""]:
+        """Nothing more: the term is in the model's loss of these queries."""
+        return torch.zeros((), device=step.batch.items.device)
+
+
 def user_vectors(step: Step) -> Float[Tensor, "B D"]:
     """The vectors of each row's queries (first group), summed, over the longest history that the model reads.
 
     SPRINT's authors divide by the batch's padded length; with the model's, a batch's own padding has no say.
     """
-    assert isinstance(step.model, Model)
     q = step.queries[0]
     vectors = q.vectors.float()  # a sum of many in bf16 would drop the small ones
     summed = vectors.new_zeros(len(step.batch.items), vectors.shape[1]).index_add(0, q.rows, vectors)
     return summed / step.model.max_length
+
+
+def trained_states(states: States, inputs: Batch) -> Float[Tensor, "B D"]:
+    """The state that each row is trained by: a reasoner's, or that of the last event."""
+    return states.outputs.get("trained", last(states.tokens, inputs))
+
+
+def last_queries(q: Queries) -> Bool[Tensor, "M"]:
+    """The last query of each row."""
+    ends = torch.ones_like(q.rows, dtype=torch.bool)
+    ends[:-1] = q.rows[1:] != q.rows[:-1]  # queries stand in order of their rows, a row's in order of time
+    return ends
+
+
+REASONER = Requirement(
+    lambda model: model.reasoner is not None,
+    "the penalty {part} reads the steps of a reasoner, and this model has none: set model.reasoner=plr (or rearec, "
+    "lares), or drop the penalty",
+    code="no-reasoner",
+)
+
+
+def flat_states(found: ReasoningStates, *, start: bool) -> Float[Tensor, "B n D"]:
+    """All states of each row: n = S P, and h_0 before them on request."""
+    steps = found.steps.flatten(1, 2)
+    return torch.cat([found.start[:, None], steps], 1) if start else steps
+
+
+def states_by_view(found: ReasoningStates, batch: Batch) -> tuple[Float[Tensor, "n B D"], Float[Tensor, "n B D"]]:
+    """The states of the first and of the second view, by step and stream."""
+    first, second = flat_states(found, start=False).float().chunk(2)
+    assert batch.views == 2 and len(first) == len(second)
+    return first.transpose(0, 1), second.transpose(0, 1)

@@ -24,18 +24,17 @@ from typing import Annotated, Any, Literal
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
-from pydantic import Field
 from torch import Tensor
 
-from fullrank.core.bounds import MOST_FACTOR
+from fullrank.core.bounds import DropoutRate, PositiveFactor, Share
 from fullrank.core.constraints import some_of
 from fullrank.core.random import uniform_draws
 from fullrank.data.batch import Batch
 from fullrank.models.contracts import Step
 from fullrank.models.initial import small
-from fullrank.models.sequential.items import Items, unit
+from fullrank.models.sequential.items import Items, ItemsView, unit
 from fullrank.models.sequential.items.semantic import SemanticItems
-from fullrank.models.sequential.regularizers import Penalty, PenaltySpec
+from fullrank.models.sequential.regularizers import ContrastTemperature, PenaltySpec, SpecPenalty
 
 APART = 0xC14_5EC0
 """Added to the seed: sets these draws apart from those of negatives, covered places and noise."""
@@ -46,15 +45,15 @@ class CL4SRec(PenaltySpec):
     """Contrast of cropped, masked and reordered histories."""
 
     kind: Literal["cl4srec"] = "cl4srec"
-    weight: float = Field(0.1, gt=0, le=MOST_FACTOR)
+    weight: PositiveFactor = 0.1
     """lambda: factor of the term."""
-    crop: Annotated[float, some_of("mask", "reorder", code="share-out-of-range")] = Field(0.6, ge=0, lt=1)
+    crop: Annotated[DropoutRate, some_of("mask", "reorder", code="share-out-of-range")] = 0.6
     """eta: share of the events that a crop keeps; 0 leaves the operator out."""
-    mask: float = Field(0.3, ge=0, le=1)
+    mask: Share = 0.3
     """gamma: share of the events that are masked; 0 leaves the operator out."""
-    reorder: float = Field(0.6, ge=0, le=1)
+    reorder: Share = 0.6
     """beta: share of the events that are shuffled; 0 leaves the operator out."""
-    temperature: float = Field(1.0, ge=0.03, le=MOST_FACTOR)
+    temperature: ContrastTemperature = 1.0
     """Divides the scores."""
     normalise: bool = False
     """Contrast cosines in place of inner products."""
@@ -63,25 +62,21 @@ class CL4SRec(PenaltySpec):
         return CL4SRecPenalty(self)
 
 
-class CL4SRecPenalty(Penalty):
+class CL4SRecPenalty(SpecPenalty[CL4SRec]):
     """It runs the encoder once more, on both views together, inside the model's own forward pass."""
 
-    masked: Tensor | None
-
     def __init__(self, spec: CL4SRec):
-        super().__init__()
-        self.spec, self.masked = spec, None
+        super().__init__(spec)
+        self.masked: Tensor | None = None
 
     def attach(self, model: Any) -> None:
-        if self.spec.mask:
-            self.masked = small(model.dim)
+        self.masked = small(model.dim) if self.spec.mask else None
 
     def forward(self, step: Step) -> Float[Tensor, ""]:
-        model: Any = step.model
         histories = known(step.batch.first_view())
         views = augmented(histories, self.spec)
-        x, inputs = model.task.inference_inputs(Masked(model.items, self.masked), views)
-        z = model.task.readout(model.encoder(x, inputs), inputs).flatten(1).float()
+        x, inputs = step.model.task.inference_inputs(Masked(step.model.items, self.masked), views)
+        z = step.model.task.readout(step.model.encoder(x, inputs), inputs).flatten(1).float()
         value = contrast(unit(z) if self.spec.normalise else z, histories.users, self.spec.temperature)
         return self.spec.weight * value
 
@@ -97,11 +92,10 @@ def known(batch: Batch) -> Batch:
 def augmented(batch: Batch, spec: CL4SRec) -> Batch:
     """The first views of all rows, then the second ones. A masked event is item -1."""
     width, device = batch.items.shape[1], batch.items.device
-    rows = torch.arange(len(batch.items), device=device) if batch.rows is None else batch.rows
     choice = torch.tensor([i for i, name in enumerate(OPERATORS) if getattr(spec, name)], device=device)
     # of each view: which operator, where it begins, and a number for each place; views take turns, so that a row's own
     # draws do not depend on how long the others are
-    draws = uniform_draws(batch.seed + APART, batch.step, rows, 2 * (width + 2)).unflatten(1, (width + 2, 2))
+    draws = uniform_draws(batch.seed + APART, batch.step, batch.row_ids, 2 * (width + 2)).unflatten(1, (width + 2, 2))
     draws = draws.movedim(2, 0).flatten(0, 1)
     both = replace(batch.repeated(2), views=1)
     operator = choice[(draws[:, 0] * len(choice)).long()]
@@ -139,12 +133,11 @@ def contrast(z: Float[Tensor, "n D"], users: Int[Tensor, "B"] | None, temperatur
     return F.cross_entropy((z @ z.T / temperature).masked_fill(left_out, float("-inf")), partner)
 
 
-class Masked(Items):
+class Masked(ItemsView):
     """Items of which number -1 is a masked one."""
 
     def __init__(self, items: Items, masked: Float[Tensor, "e"] | None):
-        super().__init__()
-        self.items, self.size, self.popularity = items, items.size, items.popularity
+        super().__init__(items)
         self.masked = masked
 
     def embed(self, ids: Int[Tensor, "B T"]) -> Float[Tensor, "B T D"]:
@@ -153,9 +146,6 @@ class Masked(Items):
     def code_vectors(self, ids: Int[Tensor, "B T"]) -> Float[Tensor, "B T K D"]:
         assert isinstance(self.items, SemanticItems)
         return self._covered(self.items.code_vectors(ids.clamp_min(0)), (ids < 0)[..., None])
-
-    def all(self) -> Float[Tensor, "V D"]:
-        return self.items.all()
 
     def _covered(self, vectors: Tensor, hidden: Tensor) -> Tensor:
         return vectors if self.masked is None else torch.where(hidden[..., None], self.masked, vectors)

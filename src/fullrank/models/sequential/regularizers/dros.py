@@ -19,10 +19,10 @@ from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor
 
-from fullrank.core.bounds import LEAST_TEMPERATURE, MOST_FACTOR
+from fullrank.core.bounds import PositiveFactor, Temperature
 from fullrank.core.errors import UserError
 from fullrank.models.contracts import Queries, Record, Step
-from fullrank.models.sequential.regularizers import Penalty, PenaltySpec
+from fullrank.models.sequential.regularizers import PenaltySpec, SpecPenalty
 from fullrank.models.sequential.requirements import Requirement
 
 
@@ -30,9 +30,9 @@ class DROS(PenaltySpec):
     """Distributionally robust penalty on the scores of targets and sampled negatives."""
 
     kind: Literal["dros"] = "dros"
-    weight: float = Field(0.1, gt=0, le=MOST_FACTOR)
+    weight: PositiveFactor = 0.1
     """Factor of the term (alpha of the paper)."""
-    temperature: float = Field(0.5, ge=LEAST_TEMPERATURE, le=MOST_FACTOR)
+    temperature: Temperature = 0.5
     """beta_0 of the paper: towards 0 the worst error alone counts, large values give the mean error."""
     power: float = Field(0.05, ge=0, le=100)
     """Exponent on the items' training shares; 0 weighs all items alike."""
@@ -49,17 +49,13 @@ NEGATIVES = Requirement(
 )
 
 
-class DROSPenalty(Penalty):
+class DROSPenalty(SpecPenalty[DROS]):
     reads_every_item = False
     requires = (NEGATIVES,)
 
-    def __init__(self, spec: DROS):
-        super().__init__()
-        self.weight, self.temperature, self.power = spec.weight, spec.temperature, spec.power
-
     def forward(self, step: Step) -> Float[Tensor, ""]:
         parts = [part for q in step.queries for part in self._parts(q, step.records[q.name])]
-        return self.weight * torch.stack(parts).sum()
+        return self.spec.weight * torch.stack(parts).sum()
 
     def _parts(self, q: Queries, record: Record) -> tuple[Tensor, Tensor]:
         positive, negative, ids = record.positive, record.negative, record.negative_ids
@@ -74,5 +70,5 @@ class DROSPenalty(Penalty):
         """The soft maximum of the errors; 0 of none."""
         if not len(error):
             return error.sum()
-        share = self.power * log_q
-        return self.temperature * (torch.logsumexp(share + error / self.temperature, 0) - torch.logsumexp(share, 0))
+        share, temperature = self.spec.power * log_q, self.spec.temperature
+        return temperature * (torch.logsumexp(share + error / temperature, 0) - torch.logsumexp(share, 0))

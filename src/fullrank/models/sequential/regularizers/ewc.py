@@ -16,10 +16,9 @@ from typing import Literal
 
 import torch
 from jaxtyping import Float
-from pydantic import Field
 from torch import Tensor, nn
 
-from fullrank.core.bounds import MOST_FACTOR
+from fullrank.core.bounds import PositiveFactor
 from fullrank.core.errors import UserError
 from fullrank.core.tensor_files import read_tensors
 from fullrank.data.manifest import damaged_file
@@ -34,7 +33,7 @@ class EWC(PenaltySpec):
     """Elastic weight consolidation."""
 
     kind: Literal["ewc"] = "ewc"
-    weight: float = Field(100.0, gt=0, le=MOST_FACTOR)
+    weight: PositiveFactor = 100.0
     """Factor of the sum."""
     fisher: str | None = None
     """A file that `fullrank fisher` wrote; null weighs all parameters alike (L2-SP)."""

@@ -12,19 +12,18 @@ The mean is over the rows of this process's micro-batch: nothing is gathered, so
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor
 
-from fullrank.core.bounds import LEAST_TEMPERATURE, MOST_FACTOR, MOST_LIST
+from fullrank.core.bounds import MOST_FACTOR, MOST_LIST, PositiveFactor, Temperature
 from fullrank.core.random import uniform_draws
 from fullrank.models.contracts import Step
 from fullrank.models.sequential.items import unit
-from fullrank.models.sequential.regularizers import Penalty, PenaltySpec
-from fullrank.models.sequential.regularizers._reasoning import REASONER, flat_states
+from fullrank.models.sequential.regularizers import REASONER, PenaltySpec, SpecPenalty, flat_states
 from fullrank.ops.pairwise_kl import pairwise_kl
 
 PLACE = 7_340_033
@@ -35,7 +34,7 @@ class KLDiversity(PenaltySpec):
     """Divergence between the predictions of a reasoner's states."""
 
     kind: Literal["kl_diversity"] = "kl_diversity"
-    weight: float = Field(0.1, gt=0, le=MOST_FACTOR)
+    weight: PositiveFactor = 0.1
     """Factor of the term (lambda)."""
     sign: Literal[-1, 1] = -1
     """-1 drives states apart, +1 together (PLR's Eq. 11 taken literally)."""
@@ -47,40 +46,32 @@ class KLDiversity(PenaltySpec):
     """Largest mean divergence of a row that counts, in nats."""
     items: int | None = Field(1024, ge=2, le=MOST_LIST)
     """Items that predictions are compared on, drawn uniformly without replacement; null compares on all of them."""
-    temperature: float | None = Field(None, ge=LEAST_TEMPERATURE, le=MOST_FACTOR)
+    temperature: Temperature | None = None
     """Divides the scores; null is the temperature of the model's scoring."""
 
     def build(self) -> KLDiversityPenalty:
         return KLDiversityPenalty(self)
 
 
-class KLDiversityPenalty(Penalty):
+class KLDiversityPenalty(SpecPenalty[KLDiversity]):
     requires = (REASONER,)
-
-    def __init__(self, spec: KLDiversity):
-        super().__init__()
-        self.spec = spec
-        self._cosine = False
-
-    def attach(self, model: Any) -> None:
-        self._cosine = model.cosine
 
     def forward(self, step: Step) -> Float[Tensor, ""]:
         spec, q = self.spec, step.queries[0]
         states = flat_states(step.reasoning, start=spec.start).float()
         if step.first_view_only:
             states = states[: len(states) // step.batch.views]
-        if self._cosine:
+        if step.model.cosine:
             states = unit(states)
-        table = q.table.all() if spec.items is None else q.table.embed(self._drawn(step, q.table.size))
+        table = q.table.all() if spec.items is None else q.table.embed(_drawn(step, q.table.size, spec.items))
         value = pairwise_kl(
             states / (spec.temperature or q.temperature), table.float(),
             maximum=spec.maximum, attached=spec.reference == "attached",
         )  # fmt: skip
         return spec.sign * spec.weight * value
 
-    def _drawn(self, step: Step, size: int) -> Tensor:
-        """Item ids, a function of seed and step alone."""
-        assert self.spec.items is not None
-        place = torch.full((1,), PLACE, device=step.batch.items.device)
-        return uniform_draws(step.batch.seed, step.batch.step, place, size)[0].topk(min(self.spec.items, size)).indices
+
+def _drawn(step: Step, size: int, count: int) -> Tensor:
+    """Item ids, a function of seed and step alone."""
+    place = torch.full((1,), PLACE, device=step.batch.items.device)
+    return uniform_draws(step.batch.seed, step.batch.step, place, size)[0].topk(min(count, size)).indices

@@ -14,40 +14,36 @@ from typing import Literal
 
 import torch
 from jaxtyping import Float
-from pydantic import Field
 from torch import Tensor
 
-from fullrank.core.bounds import MOST_FACTOR
+from fullrank.core.bounds import Factor, PositiveFactor
 from fullrank.models.contracts import Step
-from fullrank.models.sequential.regularizers import ITEM_VECTORS, Penalty, PenaltySpec, user_vectors
+from fullrank.models.sequential.regularizers import ITEM_VECTORS, PenaltySpec, SpecPenalty, user_vectors
 
 
 class LogDet(PenaltySpec):
     """Log-determinant penalty on the item vectors, and on the users'."""
 
     kind: Literal["logdet"] = "logdet"
-    weight: float = Field(1e-3, gt=0, le=MOST_FACTOR)
+    weight: PositiveFactor = 1e-3
     """Factor of the items' term."""
-    user_weight: float = Field(0.0, ge=0, le=MOST_FACTOR)
+    user_weight: Factor = 0.0
     """Factor of the users' term; 0 leaves it out."""
-    ridge: float = Field(1e-6, gt=0, le=MOST_FACTOR)
+    ridge: PositiveFactor = 1e-6
     """Added to the diagonal."""
 
     def build(self) -> LogDetPenalty:
         return LogDetPenalty(self)
 
 
-class LogDetPenalty(Penalty):
+class LogDetPenalty(SpecPenalty[LogDet]):
     requires = (ITEM_VECTORS,)
 
-    def __init__(self, spec: LogDet):
-        super().__init__()
-        self.weight, self.user_weight, self.ridge = spec.weight, spec.user_weight, spec.ridge
-
     def forward(self, step: Step) -> Float[Tensor, ""]:
-        value = self.weight * divergence(step.queries[0].table.all(), self.ridge)
-        if self.user_weight:
-            value = value + self.user_weight * divergence(user_vectors(step), self.ridge)
+        spec = self.spec
+        value = spec.weight * divergence(step.queries[0].table.all(), spec.ridge)
+        if spec.user_weight:
+            value = value + spec.user_weight * divergence(user_vectors(step), spec.ridge)
         return value
 
 

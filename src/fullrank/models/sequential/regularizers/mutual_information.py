@@ -14,17 +14,15 @@ With one row the term is 0.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Literal
 
-import torch
 from jaxtyping import Float
-from pydantic import Field
 from torch import Tensor
 
-from fullrank.core.bounds import MOST_FACTOR
+from fullrank.core.bounds import PositiveFactor
 from fullrank.models.contracts import Step, last
 from fullrank.models.sequential.items import unit
-from fullrank.models.sequential.regularizers import Penalty, PenaltySpec
+from fullrank.models.sequential.regularizers import ContrastTemperature, PenaltySpec, SpecPenalty, last_queries
 from fullrank.ops.in_batch_contrast import in_batch_contrast
 
 
@@ -32,9 +30,9 @@ class MutualInformation(PenaltySpec):
     """In-batch contrast of histories and their targets."""
 
     kind: Literal["mutual_information"] = "mutual_information"
-    weight: float = Field(0.01, gt=0, le=MOST_FACTOR)
+    weight: PositiveFactor = 0.01
     """Factor of the term (beta)."""
-    temperature: float = Field(0.03, ge=0.03, le=MOST_FACTOR)
+    temperature: ContrastTemperature = 0.03
     """Divides the cosines."""
     direction: Literal["target_to_sequence", "sequence_to_target", "both"] = "target_to_sequence"
     """Who looks for whom: the negatives are other sequences, other targets, or each in turn (the sum of the two)."""
@@ -45,21 +43,15 @@ class MutualInformation(PenaltySpec):
         return MutualInformationPenalty(self)
 
 
-class MutualInformationPenalty(Penalty):
+class MutualInformationPenalty(SpecPenalty[MutualInformation]):
     reads_every_item = False
-
-    def __init__(self, spec: MutualInformation):
-        super().__init__()
-        self.spec = spec
 
     def forward(self, step: Step) -> Float[Tensor, ""]:
         spec, q = self.spec, step.queries[0]
-        ends = torch.ones_like(q.rows, dtype=torch.bool)
-        ends[:-1] = q.rows[1:] != q.rows[:-1]  # queries stand in order of their rows, a row's in order of time
+        ends = last_queries(q)
         rows, targets = q.rows[ends], q.sought[ends]
         sequences = unit(self._sources(step)[rows].float())[None]
-        model: Any = step.model
-        vectors = q.table.embed(targets) if q.items is None else model.items.embed(targets)
+        vectors = q.table.embed(targets) if q.items is None else step.model.items.embed(targets)
         items = unit(vectors.float())[None]
         pair = (sequences, items) if spec.direction == "sequence_to_target" else (items, sequences)
         both = spec.direction == "both"

@@ -19,20 +19,19 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 from jaxtyping import Float, Int
-from pydantic import Field, model_validator
+from pydantic import model_validator
 from torch import Tensor, nn
 
-from fullrank.core.bounds import MOST_FACTOR
+from fullrank.core.bounds import Factor, PositiveFactor, Share
 from fullrank.core.constraints import only_with
 from fullrank.core.errors import UserError
 from fullrank.core.spec import later
-from fullrank.data.batch import Batch
-from fullrank.models.contracts import States, Step, last
+from fullrank.models.contracts import Step
 from fullrank.models.initial import small
-from fullrank.models.sequential.items import Items
+from fullrank.models.sequential.items import Items, ItemsView
 from fullrank.models.sequential.items.perturb import Noise
 from fullrank.models.sequential.items.semantic import SemanticItems
-from fullrank.models.sequential.regularizers import Penalty, PenaltySpec
+from fullrank.models.sequential.regularizers import PenaltySpec, SpecPenalty, trained_states
 from fullrank.ops.in_batch_triplet import in_batch_triplet
 
 
@@ -40,13 +39,13 @@ class NoiseRobustness(PenaltySpec):
     """Triplet loss between clean and noisy histories."""
 
     kind: Literal["noise_robustness"] = "noise_robustness"
-    weight: float = Field(1.0, gt=0, le=MOST_FACTOR)
+    weight: PositiveFactor = 1.0
     """Factor of the term (alpha)."""
-    margin: float = Field(0.2, ge=0, le=MOST_FACTOR)
+    margin: Factor = 0.2
     """By how much the noisy history must be nearer than another's, in cosine distance."""
-    mask: float = Field(0.1, ge=0, le=1)
+    mask: Share = 0.1
     """Chance that a digit (of items without codes: an item) is masked."""
-    substitute: float = Field(0.1, ge=0, le=1)
+    substitute: Share = 0.1
     """Chance that it is replaced by another."""
     pad: Annotated[Literal["zero", "learned"], only_with("mask")] = later("zero")
     """What stands for a masked digit: zeros, or one learned vector."""
@@ -65,34 +64,32 @@ class NoiseRobustness(PenaltySpec):
         return NoiseRobustnessPenalty(self)
 
 
-class NoiseRobustnessPenalty(Penalty):
+class NoiseRobustnessPenalty(SpecPenalty[NoiseRobustness]):
     """It runs the encoder once more, inside the model's own forward pass."""
 
     def __init__(self, spec: NoiseRobustness):
-        super().__init__()
-        self.spec = spec
+        super().__init__(spec)
         self.pad: nn.Parameter | None = None
 
     def attach(self, model: Any) -> None:
-        if self.spec.pad == "learned":
-            self.pad = small(model.items.part_width())
+        self.pad = small(model.items.part_width()) if self.spec.pad == "learned" else None
 
     def forward(self, step: Step) -> Float[Tensor, ""]:
-        model: Any = step.model
+        assert step.inputs is not None
         batch = step.batch.first_view()
         noise = Noise.on(batch, self.spec.mask, self.spec.substitute, self.pad)
-        x, inputs = model.task.training_inputs(Noisy(model.items, noise), batch)
-        clean = _state(step.states, _inputs(step))[: len(batch.items)]
-        return self.spec.weight * in_batch_triplet(clean, _state(model.encoder(x, inputs), inputs), self.spec.margin)
+        x, inputs = step.model.task.training_inputs(Noisy(step.model.items, noise), batch)
+        clean = trained_states(step.states, step.inputs)[: len(batch.items)]
+        noisy = trained_states(step.model.encoder(x, inputs), inputs)
+        return self.spec.weight * in_batch_triplet(clean, noisy, self.spec.margin)
 
 
-class Noisy(Items):
+class Noisy(ItemsView):
     """Items whose vectors of a batch of histories have noise in them."""
 
     def __init__(self, items: Items, noise: Noise):
-        super().__init__()
-        self.items, self.noise = items, noise
-        self.size, self.popularity = items.size, items.popularity
+        super().__init__(items)
+        self.noise = noise
 
     def embed(self, ids: Int[Tensor, "B T"]) -> Float[Tensor, "B T D"]:
         return self.items.perturbed(ids, self.noise)
@@ -100,15 +97,3 @@ class Noisy(Items):
     def code_vectors(self, ids: Int[Tensor, "B T"]) -> Float[Tensor, "B T K D"]:
         assert isinstance(self.items, SemanticItems)
         return self.items.perturbed_codes(ids, self.noise)
-
-    def all(self) -> Float[Tensor, "V D"]:
-        return self.items.all()
-
-
-def _state(states: States, inputs: Batch) -> Float[Tensor, "B D"]:
-    return states.outputs.get("trained", last(states.tokens, inputs))
-
-
-def _inputs(step: Step) -> Batch:
-    assert step.inputs is not None
-    return step.inputs

@@ -19,14 +19,12 @@ from typing import Annotated, Any, Literal
 
 import torch
 from jaxtyping import Float
-from pydantic import Field
 from torch import Tensor
 
-from fullrank.core.bounds import LEAST_TEMPERATURE, MOST_COUNT, MOST_FACTOR
+from fullrank.core.bounds import CountFromZero, Factor, PositiveFactor, Temperature
 from fullrank.core.constraints import only_with, some_of
-from fullrank.models.contracts import Queries, States, Step
-from fullrank.models.sequential.regularizers import Needs, Penalty, PenaltySpec
-from fullrank.models.sequential.regularizers._reasoning import REASONER, states_by_view
+from fullrank.models.contracts import QueryGroups, States, Step
+from fullrank.models.sequential.regularizers import REASONER, Needs, PenaltySpec, SpecPenalty, states_by_view
 from fullrank.models.sequential.requirements import Requirement
 from fullrank.ops.in_batch_contrast import in_batch_contrast
 
@@ -35,20 +33,18 @@ class Progressive(PenaltySpec):
     """Losses of single steps, and contrast against noise."""
 
     kind: Literal["progressive"] = "progressive"
-    step_weight: Annotated[float, some_of("contrast_weight")] = Field(1.0, ge=0, le=MOST_FACTOR)
+    step_weight: Annotated[Factor, some_of("contrast_weight")] = 1.0
     """Factor of the mean of the steps' losses."""
-    sharpening: Annotated[float, only_with("step_weight")] = Field(5.0, gt=0, le=MOST_FACTOR)
+    sharpening: Annotated[PositiveFactor, only_with("step_weight")] = 5.0
     """alpha: how many times flatter each earlier step's distribution is."""
-    contrast_weight: float = Field(1.0, ge=0, le=MOST_FACTOR)
+    contrast_weight: Factor = 1.0
     """Factor of the contrast."""
-    noise: Annotated[float, only_with("contrast_weight")] = Field(0.01, gt=0, le=MOST_FACTOR)
+    noise: Annotated[PositiveFactor, only_with("contrast_weight")] = 0.01
     """gamma: standard deviation of the noise."""
     # before it followed the scoring, runs wrote its default of then, 1
-    temperature: Annotated[float | None, only_with("contrast_weight", unread=(1.0,))] = Field(
-        None, ge=LEAST_TEMPERATURE, le=MOST_FACTOR
-    )
+    temperature: Annotated[Temperature | None, only_with("contrast_weight", unread=(1.0,))] = None
     """Divides the contrast's inner products; null is the temperature of the model's scoring."""
-    after_steps: Annotated[int, only_with("contrast_weight")] = Field(0, ge=0, le=MOST_COUNT)
+    after_steps: Annotated[CountFromZero, only_with("contrast_weight")] = 0
     """Optimizer steps without contrast at the beginning."""
 
     def build(self) -> ProgressivePenalty:
@@ -62,12 +58,12 @@ NOISE = Requirement(
 )
 
 
-class ProgressivePenalty(Penalty):
+class ProgressivePenalty(SpecPenalty[Progressive]):
     reads_every_item = False
 
     def __init__(self, spec: Progressive):
-        super().__init__()
-        self.spec, self.after_steps = spec, spec.after_steps
+        super().__init__(spec)
+        self.after_steps = spec.after_steps
         self.requires = (REASONER, NOISE) if spec.contrast_weight else (REASONER,)
         self.needs = Needs(second_view=True, loss_of="first_view") if spec.contrast_weight else Needs()
 
@@ -75,7 +71,7 @@ class ProgressivePenalty(Penalty):
         if self.spec.contrast_weight:
             model.reasoner.input_noise = self.spec.noise
 
-    def extra_queries(self, queries: tuple[Queries, ...], states: States) -> tuple[Queries, ...]:
+    def extra_queries(self, queries: QueryGroups, states: States) -> QueryGroups:
         reasoning, spec = states.reasoning, self.spec
         if not spec.step_weight or reasoning is None:
             return ()
@@ -94,7 +90,7 @@ class ProgressivePenalty(Penalty):
         if not self.spec.contrast_weight or step.batch.views < 2:
             return torch.zeros((), device=step.batch.items.device)
         clean, noisy = states_by_view(step.reasoning, step.batch)
-        users = None if step.batch.users is None else step.batch.users[: clean.shape[1]]
+        users = step.batch.first_view().users
         temperature = self.spec.temperature or step.queries[0].temperature
         value = in_batch_contrast(noisy, clean, users, temperature=temperature, both=False)
         return self.spec.contrast_weight * value

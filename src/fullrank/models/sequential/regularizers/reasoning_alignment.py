@@ -20,17 +20,15 @@ from typing import Annotated, Literal
 
 import torch
 from jaxtyping import Float, Int
-from pydantic import Field
 from torch import Tensor
 
-from fullrank.core.bounds import MOST_FACTOR
+from fullrank.core.bounds import Factor
 from fullrank.core.constraints import some_of
 from fullrank.core.random import uniform_draws
 from fullrank.data.batch import Batch
 from fullrank.models.contracts import Step
 from fullrank.models.sequential.items import unit
-from fullrank.models.sequential.regularizers import Needs, Penalty, PenaltySpec
-from fullrank.models.sequential.regularizers._reasoning import REASONER
+from fullrank.models.sequential.regularizers import REASONER, ContrastTemperature, Needs, PenaltySpec, SpecPenalty
 from fullrank.ops.in_batch_contrast import in_batch_contrast
 
 PLACE = 13_631_489
@@ -41,24 +39,23 @@ class ReasoningAlignment(PenaltySpec):
     """Contrast of trajectories with the same target, and of the steps of each."""
 
     kind: Literal["reasoning_alignment"] = "reasoning_alignment"
-    trajectory_weight: Annotated[float, some_of("step_weight")] = Field(0.1, ge=0, le=MOST_FACTOR)
+    trajectory_weight: Annotated[Factor, some_of("step_weight")] = 0.1
     """Factor of the contrast of trajectories (alpha); 0 leaves it out."""
-    step_weight: float = Field(0.1, ge=0, le=MOST_FACTOR)
+    step_weight: Factor = 0.1
     """Factor of the contrast of steps (gamma); 0 leaves it out."""
-    temperature: float = Field(0.07, ge=0.03, le=MOST_FACTOR)
+    temperature: ContrastTemperature = 0.07
     """Divides the cosines."""
 
     def build(self) -> ReasoningAlignmentPenalty:
         return ReasoningAlignmentPenalty(self)
 
 
-class ReasoningAlignmentPenalty(Penalty):
+class ReasoningAlignmentPenalty(SpecPenalty[ReasoningAlignment]):
     reads_every_item = False
     requires = (REASONER,)
 
     def __init__(self, spec: ReasoningAlignment):
-        super().__init__()
-        self.spec = spec
+        super().__init__(spec)
         self.needs = Needs(second_view=True, loss_of="first_view") if spec.trajectory_weight else Needs()
 
     def forward(self, step: Step) -> Float[Tensor, ""]:
@@ -92,8 +89,7 @@ def same_target(targets: Int[Tensor, "B"], batch: Batch) -> Int[Tensor, "B"]:
     low = torch.searchsorted(sorted_targets, sorted_targets)
     size = torch.searchsorted(sorted_targets, sorted_targets, right=True) - low
     at = torch.arange(len(order), device=targets.device) - low
-    ids = torch.arange(len(targets), device=targets.device) if batch.rows is None else batch.rows[: len(targets)]
-    shift = 1 + (_draws(batch, ids)[order] * (size - 1)).long()
+    shift = 1 + (_draws(batch, batch.row_ids[: len(targets)])[order] * (size - 1)).long()
     mate = torch.where(size > 1, (at + shift) % size, at)
     found = torch.empty_like(order)
     found[order] = order[low + mate]

@@ -14,14 +14,19 @@ from __future__ import annotations
 from typing import Literal
 
 from jaxtyping import Float
-from pydantic import Field
 from torch import Tensor
 
-from fullrank.core.bounds import MOST_FACTOR
+from fullrank.core.bounds import PositiveFactor
 from fullrank.models.contracts import Step
 from fullrank.models.sequential.items import unit
-from fullrank.models.sequential.regularizers import Needs, Penalty, PenaltySpec
-from fullrank.models.sequential.regularizers._reasoning import REASONER, states_by_view
+from fullrank.models.sequential.regularizers import (
+    REASONER,
+    ContrastTemperature,
+    Needs,
+    PenaltySpec,
+    SpecPenalty,
+    states_by_view,
+)
 from fullrank.ops.in_batch_contrast import in_batch_contrast
 
 
@@ -29,9 +34,9 @@ class ReasoningContrast(PenaltySpec):
     """Two dropout views of a reasoner's states."""
 
     kind: Literal["reasoning_contrast"] = "reasoning_contrast"
-    weight: float = Field(1.0, gt=0, le=MOST_FACTOR)
+    weight: PositiveFactor = 1.0
     """Factor of the term."""
-    temperature: float = Field(1.0, ge=0.03, le=MOST_FACTOR)
+    temperature: ContrastTemperature = 1.0
     """Divides the cosines."""
     loss_views: Literal["both", "first"] = "both"
     """Which views the task's loss and `kl_diversity` read."""
@@ -40,16 +45,15 @@ class ReasoningContrast(PenaltySpec):
         return ReasoningContrastPenalty(self)
 
 
-class ReasoningContrastPenalty(Penalty):
+class ReasoningContrastPenalty(SpecPenalty[ReasoningContrast]):
     reads_every_item = False
     requires = (REASONER,)
 
     def __init__(self, spec: ReasoningContrast):
-        super().__init__()
-        self.weight, self.temperature = spec.weight, spec.temperature
+        super().__init__(spec)
         self.needs = Needs(second_view=True, loss_of="both_views" if spec.loss_views == "both" else "first_view")
 
     def forward(self, step: Step) -> Float[Tensor, ""]:
         first, second = (unit(x) for x in states_by_view(step.reasoning, step.batch))
-        users = None if step.batch.users is None else step.batch.users[: first.shape[1]]
-        return self.weight * in_batch_contrast(first, second, users, temperature=self.temperature, both=True)
+        users, temperature = step.batch.first_view().users, self.spec.temperature
+        return self.spec.weight * in_batch_contrast(first, second, users, temperature=temperature, both=True)

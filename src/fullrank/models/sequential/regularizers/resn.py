@@ -16,12 +16,11 @@ from typing import Literal
 
 import torch
 from jaxtyping import Float
-from pydantic import Field
 from torch import Tensor
 
-from fullrank.core.bounds import MOST_FACTOR
+from fullrank.core.bounds import PositiveFactor
 from fullrank.models.contracts import Step
-from fullrank.models.sequential.regularizers import ITEM_VECTORS, Penalty, PenaltySpec, user_vectors
+from fullrank.models.sequential.regularizers import ITEM_VECTORS, PenaltySpec, SpecPenalty, user_vectors
 
 EPS = 1e-8
 
@@ -30,23 +29,19 @@ class ReSN(PenaltySpec):
     """Spectral-norm penalty on the score matrix."""
 
     kind: Literal["resn"] = "resn"
-    weight: float = Field(1e-4, gt=0, le=MOST_FACTOR)
+    weight: PositiveFactor = 1e-4
     """Factor of the term."""
 
     def build(self) -> ReSNPenalty:
         return ReSNPenalty(self)
 
 
-class ReSNPenalty(Penalty):
+class ReSNPenalty(SpecPenalty[ReSN]):
     requires = (ITEM_VECTORS,)
-
-    def __init__(self, spec: ReSN):
-        super().__init__()
-        self.weight = spec.weight
 
     def forward(self, step: Step) -> Float[Tensor, ""]:
         q = step.queries[0]
-        return self.weight * quotient(user_vectors(step) / q.temperature, q.table.all())
+        return self.spec.weight * quotient(user_vectors(step) / q.temperature, q.table.all())
 
 
 def quotient(u: Float[Tensor, "B D"], v: Float[Tensor, "V D"]) -> Float[Tensor, ""]:

@@ -28,10 +28,10 @@ from typing import Annotated, Any, Literal
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
-from pydantic import Field, model_validator
+from pydantic import model_validator
 from torch import Tensor, nn
 
-from fullrank.core.bounds import MOST_FACTOR
+from fullrank.core.bounds import Factor
 from fullrank.core.constraints import some_of
 from fullrank.core.errors import UserError
 from fullrank.core.random import uniform_draws
@@ -39,7 +39,8 @@ from fullrank.data.batch import Batch
 from fullrank.data.events.catalog import Catalog
 from fullrank.models.contracts import Step, last
 from fullrank.models.initial import small, start_small
-from fullrank.models.sequential.regularizers import Penalty, PenaltySpec
+from fullrank.models.sequential.items.features import coded_column
+from fullrank.models.sequential.regularizers import PenaltySpec, SpecPenalty
 from fullrank.models.sequential.requirements import Requirement
 
 APART = 0x53EC
@@ -52,11 +53,11 @@ class S3Rec(PenaltySpec):
     kind: Literal["s3rec"] = "s3rec"
     attributes: tuple[str, ...] = ("attributes",)
     """Columns of the item table whose values are predicted: single values or lists."""
-    associated: Annotated[float, some_of("masked", "segment")] = Field(0.2, ge=0, le=MOST_FACTOR)
+    associated: Annotated[Factor, some_of("masked", "segment")] = 0.2
     """Factor of AAP; 0 leaves it out."""
-    masked: float = Field(1.0, ge=0, le=MOST_FACTOR)
+    masked: Factor = 1.0
     """Factor of MAP; 0 leaves it out."""
-    segment: float = Field(0.5, ge=0, le=MOST_FACTOR)
+    segment: Factor = 0.5
     """Factor of SP; 0 leaves it out."""
 
     @model_validator(mode="after")
@@ -73,7 +74,7 @@ class S3Rec(PenaltySpec):
         return S3RecPenalty(self)
 
 
-class S3RecPenalty(Penalty):
+class S3RecPenalty(SpecPenalty[S3Rec]):
     """For segments it runs the encoder once more, on both halves together, inside the model's own forward pass."""
 
     codes: Tensor
@@ -86,16 +87,14 @@ class S3RecPenalty(Penalty):
         ),
     )
 
-    def __init__(self, spec: S3Rec):
-        super().__init__()
-        self.spec, self.count = spec, 0
+    count = 0
 
     def read_items(self, catalog: Catalog) -> None:
         if not (self.spec.associated or self.spec.masked):
             return
         found = []
         for name in self.spec.attributes:
-            column = catalog.categories(name) if catalog.holds_lists(name) else catalog.categorical(name)
+            column = coded_column(catalog, name)
             codes = torch.as_tensor(column.codes).view(catalog.size, -1)
             # of a column 0 and -1 are no value; the others of all columns are counted on
             found.append(torch.where(codes > 0, codes - 1 + self.count, -1))
@@ -138,12 +137,11 @@ class S3RecPenalty(Penalty):
         return (F.softplus(scores).sum(1) - had).sum()
 
     def _segments(self, step: Step, side: nn.Module) -> Float[Tensor, ""]:
-        model: Any = step.model
         batch = step.batch.first_view()
         within = segments(batch)
         both = replace(batch.repeated(2), views=1)
-        x, inputs = model.task.covered_inputs(model.items, both, torch.cat([within, ~within & batch.valid]))
-        context, segment = last(model.encoder(x, inputs).tokens, inputs).float().chunk(2)
+        x, inputs = step.model.task.covered_inputs(step.model.items, both, torch.cat([within, ~within & batch.valid]))
+        context, segment = last(step.model.encoder(x, inputs).tokens, inputs).float().chunk(2)
         context = side(context).float()
         nearer = (context * (segment - segment.roll(1, 0))).sum(1)
         # alone a row is its own other, and there is nothing to tell apart
@@ -153,8 +151,7 @@ class S3RecPenalty(Penalty):
 def segments(batch: Batch) -> Bool[Tensor, "B T"]:
     """The events of each row's segment; a row of one event is its own."""
     at = torch.arange(batch.items.shape[1], device=batch.items.device)
-    rows = torch.arange(len(batch.items), device=at.device) if batch.rows is None else batch.rows
-    long, where = uniform_draws(batch.seed + APART, batch.step, rows, 2).unbind(1)
+    long, where = uniform_draws(batch.seed + APART, batch.step, batch.row_ids, 2).unbind(1)
     length = 1 + (long * (batch.lengths // 2).clamp_min(1)).long()
     start = (where * (batch.lengths - length + 1)).long()
     return (at >= start[:, None]) & (at < (start + length)[:, None]) & batch.valid

@@ -17,15 +17,21 @@ from typing import Any, Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
-from pydantic import Field
 from torch import Tensor
 
-from fullrank.core.bounds import MOST_FACTOR
+from fullrank.core.bounds import PositiveFactor, PositiveShare, Share
 from fullrank.core.random import uniform_draws
 from fullrank.data.batch import Batch
-from fullrank.models.contracts import States, Step, last
-from fullrank.models.sequential.items import Items, unit
-from fullrank.models.sequential.regularizers import Penalty, PenaltySpec
+from fullrank.models.contracts import States, Step
+from fullrank.models.sequential.items import ItemsView, unit
+from fullrank.models.sequential.items.unisrec import UniSRecItems
+from fullrank.models.sequential.regularizers import (
+    ContrastTemperature,
+    PenaltySpec,
+    SpecPenalty,
+    last_queries,
+    trained_states,
+)
 from fullrank.models.sequential.requirements import Requirement
 from fullrank.ops.in_batch_contrast import in_batch_contrast
 
@@ -37,25 +43,24 @@ class SequenceContrast(PenaltySpec):
     """In-batch contrast of histories and their augmented copies."""
 
     kind: Literal["sequence_contrast"] = "sequence_contrast"
-    weight: float = Field(1e-3, gt=0, le=MOST_FACTOR)
+    weight: PositiveFactor = 1e-3
     """Factor of the term (lambda)."""
-    drop: float = Field(0.2, gt=0, le=1)
+    drop: PositiveShare = 0.2
     """Chance that an item is dropped, or read without some of its words."""
-    words: float = Field(0.0, ge=0, le=1)
+    words: Share = 0.0
     """Share of the steps that drop words in place of items; UniSRec has 0.1."""
-    temperature: float = Field(0.07, ge=0.03, le=MOST_FACTOR)
+    temperature: ContrastTemperature = 0.07
     """Divides the cosines."""
 
     def build(self) -> SequenceContrastPenalty:
         return SequenceContrastPenalty(self)
 
 
-class SequenceContrastPenalty(Penalty):
+class SequenceContrastPenalty(SpecPenalty[SequenceContrast]):
     """It runs the encoder once more, inside the model's own forward pass."""
 
     def __init__(self, spec: SequenceContrast):
-        super().__init__()
-        self.spec = spec
+        super().__init__(spec)
         self.requires = (
             Requirement(
                 lambda model: model.task.tokens_per_event == 1 and not model.task.tokens_before,
@@ -72,13 +77,14 @@ class SequenceContrastPenalty(Penalty):
         )
 
     def forward(self, step: Step) -> Float[Tensor, ""]:
-        spec, model = self.spec, step.model
-        assert isinstance(model, torch.nn.Module) and step.inputs is not None
+        spec = self.spec
+        assert step.inputs is not None
         batch = step.batch.first_view()
-        rows = len(batch.items)
-        ended, targets = _targets(step, rows)
-        original = _state(step.states, step.inputs)[:rows][ended]
-        copy = _state(*self._copied(model, batch))[ended]
+        rows, q = len(batch.items), step.queries[0]
+        ends = last_queries(q) & (q.rows < rows)
+        ended, targets = q.rows[ends], q.sought[ends]
+        original = trained_states(step.states, step.inputs)[:rows][ended]
+        copy = trained_states(*self._copied(step.model, batch))[ended]
         pair = unit(original.float())[None], unit(copy.float())[None]
         return spec.weight * in_batch_contrast(*pair, targets, temperature=spec.temperature, both=False)
 
@@ -100,8 +106,7 @@ class SequenceContrastPenalty(Penalty):
 
 def changed_places(batch: Batch, width: int, chance: float) -> Bool[Tensor, "B T"]:
     """Which events of a batch are dropped or changed: a function of seed, step, row and place."""
-    rows = torch.arange(len(batch.items), device=batch.items.device) if batch.rows is None else batch.rows
-    return uniform_draws(batch.seed + APART, batch.step, rows, width) < chance
+    return uniform_draws(batch.seed + APART, batch.step, batch.row_ids, width) < chance
 
 
 def dropped(
@@ -120,31 +125,14 @@ def dropped(
     return closer, replace(inputs, lengths=lengths, captures=None, **moved)
 
 
-class _Augmented(Items):
+class _Augmented(ItemsView):
     """Items of which some places of the histories read the second x."""
 
-    def __init__(self, items: Any, batch: Batch, chance: float):
-        super().__init__()
-        self.items, self.batch, self.chance = items, batch, chance
-        self.size, self.popularity = items.size, items.popularity
+    items: UniSRecItems
+
+    def __init__(self, items: UniSRecItems, batch: Batch, chance: float):
+        super().__init__(items)
+        self.batch, self.chance = batch, chance
 
     def embed(self, ids: Int[Tensor, "B T"]) -> Float[Tensor, "B T D"]:
-        found: Tensor = self.items.embed_augmented(ids, changed_places(self.batch, ids.shape[1], self.chance))
-        return found
-
-    def all(self) -> Float[Tensor, "V D"]:
-        found: Tensor = self.items.all()
-        return found
-
-
-def _targets(step: Step, rows: int) -> tuple[Int[Tensor, "n"], Int[Tensor, "n"]]:
-    """Rows of the first view that have a query, and the target of the last of each."""
-    q = step.queries[0]
-    ends = torch.ones_like(q.rows, dtype=torch.bool)
-    ends[:-1] = q.rows[1:] != q.rows[:-1]  # queries stand in order of their rows, a row's in order of time
-    ends &= q.rows < rows
-    return q.rows[ends], q.sought[ends]
-
-
-def _state(states: States, inputs: Batch) -> Float[Tensor, "B D"]:
-    return states.outputs.get("trained", last(states.tokens, inputs))
+        return self.items.embed_augmented(ids, changed_places(self.batch, ids.shape[1], self.chance))

@@ -36,10 +36,10 @@ from typing import Annotated, Any, Literal
 
 import torch
 from jaxtyping import Float
-from pydantic import Field, model_validator
+from pydantic import model_validator
 from torch import Tensor, nn
 
-from fullrank.core.bounds import LEAST_TEMPERATURE, MOST_COUNT, MOST_FACTOR
+from fullrank.core.bounds import CountFromZero, Factor, Temperature
 from fullrank.core.constraints import needs, only_with, some_of
 from fullrank.core.errors import UserError, no_effect
 from fullrank.core.spec import later
@@ -47,7 +47,7 @@ from fullrank.data.batch import ColumnSums
 from fullrank.models.contracts import Step
 from fullrank.models.sequential.attention import Attention
 from fullrank.models.sequential.items.semantic import CodeLevel
-from fullrank.models.sequential.regularizers import Needs, Penalty, PenaltySpec
+from fullrank.models.sequential.regularizers import Needs, PenaltySpec, SpecPenalty
 from fullrank.ops.power_iteration import PowerIteration
 
 
@@ -55,22 +55,20 @@ class Sprint(PenaltySpec):
     """Spectral penalties on attention, feed-forward and item table."""
 
     kind: Literal["sprint"] = "sprint"
-    attention: Annotated[float, some_of("feed_forward", "embedding")] = Field(5.0, ge=0, le=MOST_FACTOR)
+    attention: Annotated[Factor, some_of("feed_forward", "embedding")] = 5.0
     """Factor of the attention term; the paper searches 2.5, 5, 7.5, 10 (ML-20M: .05 to .5)."""
-    feed_forward: float = Field(1e-3, ge=0, le=MOST_FACTOR)
+    feed_forward: Factor = 1e-3
     """Factor of the feed-forward term; the paper searches 0.1, 0.01, 0.001, 0.0001."""
-    embedding: float | None = Field(None, ge=0, le=MOST_FACTOR)
+    embedding: Factor | None = None
     """Factor of the embedding term; null is that of the feed-forward."""
-    temperature: Annotated[float, only_with("attention")] = Field(1.0, ge=LEAST_TEMPERATURE, le=MOST_FACTOR)
+    temperature: Annotated[Temperature, only_with("attention")] = 1.0
     """t: the larger, the nearer is n_h to the largest column sum."""
     outer: Literal["log1p", "log", "hinge"] = "log1p"
     """Function of every factor: log1p for blocks with a residual (A.57, the authors' code), log as Eq. 4.5 prints it
     (without a lower bound), or hinge, max(0, log(factor / bound)) (ours)."""
-    bound: Annotated[float, only_with("outer", "hinge")] = later(1.0, ge=LEAST_TEMPERATURE, le=MOST_FACTOR)
+    bound: Annotated[Temperature, only_with("outer", "hinge")] = later(1.0)
     """Of `outer=hinge`: a layer's factor is not penalised below it."""
-    table_bound: Annotated[float | None, only_with("outer", "hinge")] = later(
-        None, ge=LEAST_TEMPERATURE, le=MOST_FACTOR
-    )
+    table_bound: Annotated[Temperature | None, only_with("outer", "hinge")] = later(None)
     """Of `outer=hinge`: the same for sigma(E), which is of another size; null is `bound`."""
     layer_reduction: Literal["mean", "sum"] = "mean"
     """Over layers: the authors' code has the mean, Eq. 4.5 the sum."""
@@ -98,7 +96,7 @@ class Sprint(PenaltySpec):
     """Multiply n_h by the smoothed largest row sum, where rows do not sum to one (HSTU): |A|^2 <= |A|_1 |A|_inf."""
     dropped_weights: Annotated[bool, only_with("attention")] = False
     """Column sums of the weights after dropout, as in the authors' code."""
-    warmup: int = Field(15, ge=0, le=MOST_COUNT)
+    warmup: CountFromZero = 15
     """Steps of the power method before the first training step."""
 
     @model_validator(mode="after")
@@ -119,19 +117,11 @@ class Sprint(PenaltySpec):
         return SprintPenalty(self)
 
 
-def _lacking(model: Any, what: str, remedy: str) -> UserError:
-    return UserError(
-        f"sprint: {type(model.encoder).__name__} has no {what}: {remedy}, or choose another encoder",
-        code="nothing-to-regularise",
-    )
-
-
-class SprintPenalty(Penalty):
+class SprintPenalty(SpecPenalty[Sprint]):
     """Buffers: a right vector for each matrix (each head of a value projection)."""
 
     def __init__(self, spec: Sprint):
-        super().__init__()
-        self.spec = spec
+        super().__init__(spec)
         reads, dropped = bool(spec.attention), spec.dropped_weights
         self.needs = Needs(columns=reads and not dropped, columns_after_dropout=reads and dropped)
         self.sigmas = nn.ModuleDict()
@@ -149,14 +139,18 @@ class SprintPenalty(Penalty):
         for module in mixers:
             self._check_columns(module)
         norm = getattr(model.encoder, "norm_output", None)
-        if self.spec.attention and not mixers:
-            raise _lacking(model, "attention to read", "set attention=0")
-        if self.spec.feed_forward and not feeds:
-            raise _lacking(model, "feed-forward to read", "set feed_forward=0 (and embedding apart)")
-        if self.spec.projections != "attention" and len(mixers) != len(feeds):
-            raise _lacking(model, "feed-forward beside each attention", "set projections=attention")
-        if self.spec.final_gain and getattr(norm, "weight", None) is None:
-            raise _lacking(model, "final norm with a gain", "leave final_gain out")
+        apart, no_gain = self.spec.projections != "attention", getattr(norm, "weight", None) is None
+        for missing, part, remedy in (
+            (self.spec.attention and not mixers, "attention to read", "set attention=0"),
+            (self.spec.feed_forward and not feeds, "feed-forward to read", "set feed_forward=0 (and embedding apart)"),
+            (apart and len(mixers) != len(feeds), "feed-forward beside each attention", "set projections=attention"),
+            (self.spec.final_gain and no_gain, "final norm with a gain", "leave final_gain out"),
+        ):
+            if missing:
+                raise UserError(
+                    f"sprint: {type(model.encoder).__name__} has no {part}: {remedy}, or choose another encoder",
+                    code="nothing-to-regularise",
+                )
         self._final = (norm,) if self.spec.final_gain else ()
         self._blocks = mixers, feeds
         names = [("mixer", mixers)] if self.spec.value_norms != "none" else []

@@ -14,15 +14,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Literal
 
-import torch
-from jaxtyping import Float
-from pydantic import Field
-from torch import Tensor
-
-from fullrank.core.bounds import MOST_FACTOR
-from fullrank.models.contracts import Queries, States, Step
-from fullrank.models.sequential.regularizers import Penalty, PenaltySpec
-from fullrank.models.sequential.regularizers._reasoning import REASONER
+from fullrank.core.bounds import Factor
+from fullrank.models.contracts import QueryGroups, States
+from fullrank.models.sequential.regularizers import REASONER, PenaltySpec, QueryPenalty
 from fullrank.models.sequential.requirements import Requirement
 
 
@@ -30,7 +24,7 @@ class StreamLoss(PenaltySpec):
     """The loss of each stream alone."""
 
     kind: Literal["stream_loss"] = "stream_loss"
-    weight: float = Field(1.0, ge=0, le=MOST_FACTOR)
+    weight: Factor = 1.0
     """Factor of the mean of the streams' losses; 0 leaves the term out."""
 
     def build(self) -> StreamLossPenalty:
@@ -45,23 +39,15 @@ STREAMS = Requirement(
 )
 
 
-class StreamLossPenalty(Penalty):
+class StreamLossPenalty(QueryPenalty[StreamLoss]):
     requires = (REASONER, STREAMS)
 
-    def __init__(self, spec: StreamLoss):
-        super().__init__()
-        self.weight = spec.weight
-
-    def extra_queries(self, queries: tuple[Queries, ...], states: States) -> tuple[Queries, ...]:
-        if not self.weight or states.reasoning is None:
+    def extra_queries(self, queries: QueryGroups, states: States) -> QueryGroups:
+        if not self.spec.weight or states.reasoning is None:
             return ()
         streams = states.reasoning.steps.mean(1).unbind(1)
         return tuple(
-            replace(q, name=f"{q.name}_stream_{m}", vectors=z[q.rows], weight=self.weight / len(streams),
+            replace(q, name=f"{q.name}_stream_{m}", vectors=z[q.rows], weight=self.spec.weight / len(streams),
                     counted_as=q.name)
             for m, z in enumerate(streams) for q in queries
         )  # fmt: skip
-
-    def forward(self, step: Step) -> Float[Tensor, ""]:
-        """Nothing more: the term is in the model's loss of the queries above."""
-        return torch.zeros((), device=step.batch.items.device)

@@ -14,14 +14,11 @@ from dataclasses import replace
 from typing import Literal
 
 import torch
-from jaxtyping import Float
-from pydantic import Field
-from torch import Tensor
 
-from fullrank.core.bounds import MOST_FACTOR
-from fullrank.models.contracts import Queries, States, Step
+from fullrank.core.bounds import PositiveFactor
+from fullrank.models.contracts import Queries, QueryGroups, States
 from fullrank.models.sequential.items import ItemIndex
-from fullrank.models.sequential.regularizers import Penalty, PenaltySpec
+from fullrank.models.sequential.regularizers import PenaltySpec, QueryPenalty
 from fullrank.models.sequential.requirements import Requirement
 
 
@@ -29,14 +26,14 @@ class TPABBootstrap(PenaltySpec):
     """The loss under exchanged popularity, for items of the kind tpab."""
 
     kind: Literal["tpab"] = "tpab"
-    weight: float = Field(1.0, gt=0, le=MOST_FACTOR)
+    weight: PositiveFactor = 1.0
     """Factor of the term (lambda)."""
 
     def build(self) -> TPABBootstrapPenalty:
         return TPABBootstrapPenalty(self)
 
 
-class TPABBootstrapPenalty(Penalty):
+class TPABBootstrapPenalty(QueryPenalty[TPABBootstrap]):
     requires = (
         Requirement(
             lambda model: model.items.needs_times,
@@ -46,20 +43,12 @@ class TPABBootstrapPenalty(Penalty):
         ),
     )
 
-    def __init__(self, spec: TPABBootstrap):
-        super().__init__()
-        self.weight = spec.weight
-
-    def extra_queries(self, queries: tuple[Queries, ...], states: States) -> tuple[Queries, ...]:
+    def extra_queries(self, queries: QueryGroups, states: States) -> QueryGroups:
         return tuple(
-            replace(q, name=f"{q.name}_bootstrapped", table=exchanged(q), weight=self.weight * q.weight,
+            replace(q, name=f"{q.name}_bootstrapped", table=exchanged(q), weight=self.spec.weight * q.weight,
                     counted_as=q.name)
             for q in queries
         )  # fmt: skip
-
-    def forward(self, step: Step) -> Float[Tensor, ""]:
-        """Nothing more: the term is in the model's loss of the queries above."""
-        return torch.zeros((), device=step.batch.items.device)
 
 
 def exchanged(q: Queries) -> ItemIndex:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
-
-from fullrank.core.bounds import MOST_COUNT
+from fullrank.core.bounds import Count, DropoutRate
 from fullrank.data.batch import Batch
 from fullrank.models.contracts import Queries, Record
 from fullrank.models.sequential.items import ItemIndex
@@ -19,9 +17,9 @@ class CrossEntropy(LossSpec):
     """Exact softmax."""
 
     kind: Literal["cross_entropy"] = "cross_entropy"
-    label_smoothing: float = Field(0.0, ge=0, lt=1)
+    label_smoothing: DropoutRate = 0.0
     """Share of the target's mass spread evenly over the catalogue."""
-    chunk_elements: int = Field(CHUNK_ELEMENTS, ge=1, le=MOST_COUNT)
+    chunk_elements: Count = CHUNK_ELEMENTS
     """Scores alive at once (4 bytes each); at least 16 queries are taken together."""
 
     def build(self) -> CrossEntropyLoss:

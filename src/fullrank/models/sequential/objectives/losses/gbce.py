@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Literal
 
 import torch.nn.functional as F
-from pydantic import Field
 
+from fullrank.core.bounds import Share
 from fullrank.data.batch import Batch
 from fullrank.models.contracts import Queries, Record
 from fullrank.models.sequential.objectives.losses import Loss, LossSpec, positive_scores
@@ -23,7 +23,7 @@ class GBCE(LossSpec):
     kind: Literal["gbce"] = "gbce"
     negatives: Negatives = Negatives(count=256, share="row")
     """How negatives are drawn."""
-    calibration: float = Field(0.75, ge=0, le=1)
+    calibration: Share = 0.75
     """t of the paper."""
 
     def build(self) -> GBCELoss:

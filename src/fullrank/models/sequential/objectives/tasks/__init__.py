@@ -7,6 +7,8 @@ which histories make the rows of an epoch, what the model may see of them, and w
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
@@ -14,15 +16,23 @@ from torch import Tensor, nn
 
 from fullrank.core.spec import Spec
 from fullrank.data.batch import Batch
-from fullrank.models.contracts import ItemVectors, Queries, States
+from fullrank.models.contracts import ItemVectors, QueryGroups, States
 from fullrank.models.sequential.items import Items
 from fullrank.models.sequential.requirements import Requirement
 
 Segments = tuple[np.ndarray, np.ndarray, np.ndarray]
 """Row ids, and the first and one-past-last event of each row within its user's training history."""
+Inputs = tuple[Float[Tensor, "B T D"], Batch]
+"""The vectors that an encoder reads, and the batch that they are of."""
 
 
 GOES_ON = "the task {part!r} goes on with a history token by token, and "
+
+
+def _goes_on(model: Any) -> bool:
+    return not model.task.code_by_code or model.encoder.continues
+
+
 REQUIRES = (
     Requirement(
         lambda model: model.task.causal is None or not model.encoder.decodes,
@@ -47,19 +57,19 @@ REQUIRES = (
         code="task-ignores-reasoner",
     ),
     Requirement(
-        lambda model: not model.task.code_by_code or model.encoder.continues or model.encoder.causal,
+        lambda model: _goes_on(model) or model.encoder.causal,
         GOES_ON + "an encoder that sees both sides does not: set {spec.encoder.mask}=true, or "
         "model.encoder.kind=seq2seq",
         code="encoder-does-not-continue",
     ),
     Requirement(
-        lambda model: not model.task.code_by_code or model.encoder.continues or not model.encoder.reads_times,
+        lambda model: _goes_on(model) or not model.encoder.reads_times,
         GOES_ON + "the encoder reads times, which codes that are generated do not have: set "
         "model.encoder.attention.rel_bias=positions, or choose another attention",
         code="encoder-does-not-continue",
     ),
     Requirement(
-        lambda model: not model.task.code_by_code or model.encoder.continues,
+        _goes_on,
         GOES_ON + "positions that are added to the input end with it: set {spec.encoder.without_positions}, without "
         "scale_input",
         code="encoder-does-not-continue",
@@ -100,20 +110,32 @@ class Task(nn.Module, ABC):
         """Queries by group, without running a model."""
 
     @abstractmethod
-    def training_inputs(self, items: Items, batch: Batch) -> tuple[Float[Tensor, "B T D"], Batch]:
-        """What the encoder reads of a batch of rows in training: vectors, and the batch that they are of."""
+    def training_inputs(self, items: Items, batch: Batch) -> Inputs:
+        """What the encoder reads of a batch of rows in training."""
 
     @abstractmethod
-    def queries(self, states: States, inputs: Batch, batch: Batch, table: ItemVectors) -> tuple[Queries, ...]:
+    def queries(self, states: States, inputs: Batch, batch: Batch, table: ItemVectors) -> QueryGroups:
         """What the loss compares with the catalogue, in named groups; the vectors are not normalised yet."""
 
     @abstractmethod
-    def inference_inputs(self, items: Items, batch: Batch) -> tuple[Float[Tensor, "B T D"], Batch]:
+    def inference_inputs(self, items: Items, batch: Batch) -> Inputs:
         """What the encoder reads of whole histories at inference."""
 
     @abstractmethod
     def readout(self, states: States, inputs: Batch) -> Float[Tensor, "B D"] | Float[Tensor, "B K D"]:
         """One vector per history, to be searched for in the catalogue; or one for each level of the items' codes."""
+
+
+class HistoryTask(Task):
+    """A task whose rows are read without their last event, a target alone, and whose histories are read whole."""
+
+    def training_inputs(self, items: Items, batch: Batch) -> Inputs:
+        times = None if batch.times is None else batch.times[:, :-1]
+        inputs = replace(batch, items=batch.items[:, :-1], lengths=batch.lengths - 1, times=times)
+        return items.read(inputs.items), inputs
+
+    def inference_inputs(self, items: Items, batch: Batch) -> Inputs:
+        return items.read(batch.items), batch
 
 
 class TaskSpec(Spec):

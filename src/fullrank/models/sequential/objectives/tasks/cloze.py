@@ -16,12 +16,13 @@ from jaxtyping import Bool, Float, Int
 from pydantic import Field
 from torch import Tensor
 
+from fullrank.core.bounds import Share
 from fullrank.core.random import uniform_draws
 from fullrank.data.batch import Batch
-from fullrank.models.contracts import ItemVectors, Queries, States, last
+from fullrank.models.contracts import ItemVectors, Queries, QueryGroups, States, last
 from fullrank.models.initial import small
 from fullrank.models.sequential.items import Items
-from fullrank.models.sequential.objectives.tasks import Segments, Task, TaskSpec
+from fullrank.models.sequential.objectives.tasks import Inputs, Segments, Task, TaskSpec
 
 
 class Cloze(TaskSpec):
@@ -30,7 +31,7 @@ class Cloze(TaskSpec):
     kind: Literal["cloze"] = "cloze"
     share: float = Field(0.2, gt=0, lt=1)
     """Chance that a position is covered; a row without any covers its last."""
-    last: float = Field(0.1, ge=0, le=1)
+    last: Share = 0.1
     """Share of rows that cover their last position alone, as inference does."""
 
     def build(self, dim: int, max_length: int, items: Items | None = None) -> ClozeTask:
@@ -52,9 +53,8 @@ class ClozeTask(Task):
     def covered(self, batch: Batch) -> Bool[Tensor, "B T"]:
         """Which positions a training view hides."""
         t = batch.items.shape[1]
-        rows = torch.arange(len(batch.items), device=batch.items.device) if batch.rows is None else batch.rows
-        draw = uniform_draws(batch.seed, batch.step, rows, t + 1)
-        end = torch.arange(t, device=rows.device) == batch.lengths[:, None] - 1
+        draw = uniform_draws(batch.seed, batch.step, batch.row_ids, t + 1)
+        end = torch.arange(t, device=draw.device) == batch.lengths[:, None] - 1
         hidden = batch.valid & (draw[:, 1:] < self.share)
         alone = (draw[:, :1] < self.last_share) | ~hidden.any(1, keepdim=True)
         return torch.where(alone, end, hidden)
@@ -62,25 +62,23 @@ class ClozeTask(Task):
     def counts(self, batch: Batch) -> dict[str, int]:
         return {"cloze": int(self.covered(batch).sum())}
 
-    def training_inputs(self, items: Items, batch: Batch) -> tuple[Float[Tensor, "B T D"], Batch]:
+    def training_inputs(self, items: Items, batch: Batch) -> Inputs:
         return self.covered_inputs(items, batch, self.covered(batch))
 
-    def covered_inputs(
-        self, items: Items, batch: Batch, hidden: Bool[Tensor, "B T"]
-    ) -> tuple[Float[Tensor, "B T D"], Batch]:
+    def covered_inputs(self, items: Items, batch: Batch, hidden: Bool[Tensor, "B T"]) -> Inputs:
         """What the encoder reads of rows with these positions covered."""
         times = None if batch.times is None else known_times(batch.times, hidden)
         inputs = replace(batch, hidden=hidden, times=times)
         return self._view(items, inputs), inputs
 
-    def queries(self, states: States, inputs: Batch, batch: Batch, table: ItemVectors) -> tuple[Queries, ...]:
+    def queries(self, states: States, inputs: Batch, batch: Batch, table: ItemVectors) -> QueryGroups:
         assert inputs.hidden is not None
         rows, positions = inputs.hidden.nonzero(as_tuple=True)
         targets = batch.items[rows, positions]
         times = None if batch.times is None else batch.times[rows, positions]
         return (Queries("cloze", states.tokens[rows, positions], targets, table, rows, positions, times=times),)
 
-    def inference_inputs(self, items: Items, batch: Batch) -> tuple[Float[Tensor, "B T D"], Batch]:
+    def inference_inputs(self, items: Items, batch: Batch) -> Inputs:
         # the history's oldest event makes way for the covered place where the row is full
         full = batch.lengths[:, None] == self.max_length
         lengths = batch.lengths.clamp_max(self.max_length - 1) + 1

@@ -29,15 +29,15 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from fullrank.core.bounds import MOST_COUNT, MOST_LENGTH
+from fullrank.core.bounds import CountFromZero, Length
 from fullrank.core.constraints import only_with
 from fullrank.core.spec import later
 from fullrank.data.batch import Batch
-from fullrank.models.contracts import ItemVectors, Queries, States, last
+from fullrank.models.contracts import ItemVectors, Queries, QueryGroups, States, last
 from fullrank.models.initial import small
 from fullrank.models.sequential.items import ItemIndex, Items
 from fullrank.models.sequential.items.semantic import SemanticItems, code_items, levels_of
-from fullrank.models.sequential.objectives.tasks import Segments, Task, TaskSpec
+from fullrank.models.sequential.objectives.tasks import Inputs, Segments, Task, TaskSpec
 from fullrank.models.sequential.objectives.tasks.last_item import LastItem, LastItemTask
 from fullrank.models.sequential.objectives.tasks.next_item import NextItem, NextItemTask
 
@@ -50,9 +50,9 @@ class Generate(TaskSpec):
     """Of the levels' losses."""
     targets: Literal["all", "last"] = later("all")
     """Items of a row that are predicted: all but the first, in one pass of a causal encoder, or the last."""
-    per_user: Annotated[int | None, only_with("targets", "last")] = later(None, ge=1, le=MOST_LENGTH)
+    per_user: Annotated[Length | None, only_with("targets", "last")] = later(None)
     """Of `targets=last`: prefixes per user and epoch, drawn without replacement; null takes all of them."""
-    user_tokens: int = later(0, ge=0, le=MOST_COUNT)
+    user_tokens: CountFromZero = later(0)
     """Rows of the table of users, which are told apart by a hash of their ids (TIGER: 2,000); 0 reads no users."""
     window: Annotated[Literal["last", "random"], only_with("targets", "all")] = "last"
     """Of `targets=all`: which stretch of a history longer than max_length an epoch reads."""
@@ -92,13 +92,13 @@ class GenerateTask(Task):
         known = int((batch.lengths - 1).clamp_min(0).sum()) if self.all_items else len(batch.lengths)
         return {f"code_{k}": known for k in range(1, self.levels + 1)}
 
-    def training_inputs(self, items: Items, batch: Batch) -> tuple[Float[Tensor, "B T D"], Batch]:
+    def training_inputs(self, items: Items, batch: Batch) -> Inputs:
         x, inputs = self.inference_inputs(items, batch)
         # nothing follows the last code of a row: it is a target alone
         answer = self.levels - 1
         return x[:, :-1], replace(inputs, items=inputs.items[:, :-1], lengths=inputs.lengths - 1, answer=answer)
 
-    def inference_inputs(self, items: Items, batch: Batch) -> tuple[Float[Tensor, "B T D"], Batch]:
+    def inference_inputs(self, items: Items, batch: Batch) -> Inputs:
         repeated = batch.items.repeat_interleave(self.levels, 1)
         # codes that are generated happen at no time, so nothing here has one
         inputs = replace(batch, items=repeated, lengths=batch.lengths * self.levels, times=None)
@@ -118,7 +118,7 @@ class GenerateTask(Task):
         """What the encoder reads of codes of one level."""
         return items.table[codes + items.offsets[level]] + self.level_vectors[level]
 
-    def queries(self, states: States, inputs: Batch, batch: Batch, table: ItemVectors) -> tuple[Queries, ...]:
+    def queries(self, states: States, inputs: Batch, batch: Batch, table: ItemVectors) -> QueryGroups:
         assert isinstance(table, ItemIndex)
         asked = batch.valid[:, 1:]
         if not self.all_items:

@@ -5,34 +5,32 @@ Every prefix of a history can be a row; at most `per_user` of them are drawn per
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Literal
 
 import numpy as np
 import torch
 from jaxtyping import Float
-from pydantic import Field
 from torch import Tensor
 
-from fullrank.core.bounds import MOST_LENGTH
+from fullrank.core.bounds import Length
 from fullrank.data.batch import Batch
-from fullrank.models.contracts import ItemVectors, Queries, States, last
+from fullrank.models.contracts import ItemVectors, Queries, QueryGroups, States, last
 from fullrank.models.sequential.items import Items
-from fullrank.models.sequential.objectives.tasks import Segments, Task, TaskSpec
+from fullrank.models.sequential.objectives.tasks import HistoryTask, Segments, TaskSpec
 
 
 class LastItem(TaskSpec):
     """Prediction of each prefix's next item."""
 
     kind: Literal["last_item"] = "last_item"
-    per_user: int | None = Field(4, ge=1, le=MOST_LENGTH)
+    per_user: Length | None = 4
     """Prefixes per user and epoch, drawn without replacement; null takes all of them."""
 
     def build(self, dim: int, max_length: int, items: Items | None = None) -> LastItemTask:
         return LastItemTask(max_length, self)
 
 
-class LastItemTask(Task):
+class LastItemTask(HistoryTask):
     reads_outputs = True
 
     def __init__(self, max_length: int, spec: LastItem):
@@ -54,21 +52,13 @@ class LastItemTask(Task):
     def counts(self, batch: Batch) -> dict[str, int]:
         return {"last": len(batch.lengths)}
 
-    def training_inputs(self, items: Items, batch: Batch) -> tuple[Float[Tensor, "B T D"], Batch]:
-        times = None if batch.times is None else batch.times[:, :-1]
-        inputs = replace(batch, items=batch.items[:, :-1], lengths=batch.lengths - 1, times=times)
-        return items.read(inputs.items), inputs
-
-    def queries(self, states: States, inputs: Batch, batch: Batch, table: ItemVectors) -> tuple[Queries, ...]:
+    def queries(self, states: States, inputs: Batch, batch: Batch, table: ItemVectors) -> QueryGroups:
         end = batch.lengths[:, None] - 1
         targets = batch.items.gather(1, end)[:, 0]
         times = None if batch.times is None else batch.times.gather(1, end)[:, 0]
         rows = torch.arange(len(targets), device=targets.device)
         vectors = states.outputs.get("trained", last(states.tokens, inputs))
         return (Queries("last", vectors, targets, table, rows, inputs.lengths - 1, times=times),)
-
-    def inference_inputs(self, items: Items, batch: Batch) -> tuple[Float[Tensor, "B T D"], Batch]:
-        return items.read(batch.items), batch
 
     def readout(self, states: States, inputs: Batch) -> Float[Tensor, "B D"]:
         return states.outputs.get("answer", last(states.tokens, inputs))

@@ -21,14 +21,13 @@ from typing import Literal
 import numpy as np
 import torch.nn.functional as F
 from jaxtyping import Float
-from pydantic import Field
 from torch import Tensor
 
-from fullrank.core.bounds import MOST_FACTOR
+from fullrank.core.bounds import PositiveFactor, Share
 from fullrank.data.batch import Batch
-from fullrank.models.contracts import ItemVectors, Queries, States, last
+from fullrank.models.contracts import ItemVectors, QueryGroups, States, last
 from fullrank.models.sequential.items import Items, unit
-from fullrank.models.sequential.objectives.tasks import Segments, Task, TaskSpec
+from fullrank.models.sequential.objectives.tasks import HistoryTask, Segments, TaskSpec
 from fullrank.models.sequential.objectives.tasks.next_item import NextItem, NextItemTask
 
 
@@ -36,9 +35,9 @@ class MojitoNextItem(TaskSpec):
     """Next-item prediction by short-term and long-term parts."""
 
     kind: Literal["mojito"] = "mojito"
-    weight: float = Field(0.1, gt=0, le=MOST_FACTOR)
+    weight: PositiveFactor = 0.1
     """Factor of the long-term part, in the loss and in the scores (lambda)."""
-    blend: float = Field(0.5, ge=0, le=1)
+    blend: Share = 0.5
     """Share of the long-term part that the history has in it (b); 0 is the last item alone."""
     window: Literal["last", "random"] = "last"
     """Which stretch of a history longer than max_length an epoch reads."""
@@ -47,7 +46,7 @@ class MojitoNextItem(TaskSpec):
         return MojitoTask(dim, max_length, self)
 
 
-class MojitoTask(Task):
+class MojitoTask(HistoryTask):
     """Rows of `NextItem`, with two groups of queries."""
 
     causal = True
@@ -65,16 +64,10 @@ class MojitoTask(Task):
         short = self.rows.counts(batch)
         return short | {"long_term": short["ahead_1"]}
 
-    def training_inputs(self, items: Items, batch: Batch) -> tuple[Float[Tensor, "B T D"], Batch]:
-        return self.rows.training_inputs(items, batch)
-
-    def queries(self, states: States, inputs: Batch, batch: Batch, table: ItemVectors) -> tuple[Queries, ...]:
+    def queries(self, states: States, inputs: Batch, batch: Batch, table: ItemVectors) -> QueryGroups:
         (short,) = self.rows.queries(states, inputs, batch, table)
         vectors = self.long_term(states)[short.rows, short.positions]
         return short, replace(short, name="long_term", vectors=vectors, weight=self.weight)
-
-    def inference_inputs(self, items: Items, batch: Batch) -> tuple[Float[Tensor, "B T D"], Batch]:
-        return self.rows.inference_inputs(items, batch)
 
     def readout(self, states: States, inputs: Batch) -> Float[Tensor, "B D"]:
         return last(states.tokens + self.weight * self.long_term(states), inputs)

@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Literal
 
 import numpy as np
 from jaxtyping import Float
-from pydantic import Field
 from torch import Tensor, nn
 
-from fullrank.core.bounds import MOST_PARTS
+from fullrank.core.bounds import Parts
 from fullrank.data.batch import Batch
-from fullrank.models.contracts import ItemVectors, Queries, States, last
+from fullrank.models.contracts import ItemVectors, Queries, QueryGroups, States, last
 from fullrank.models.initial import start_small
 from fullrank.models.sequential.items import Items
-from fullrank.models.sequential.objectives.tasks import Segments, Task, TaskSpec
+from fullrank.models.sequential.objectives.tasks import HistoryTask, Segments, TaskSpec
 
 
 class NextItem(TaskSpec):
     """Next-item prediction at all positions."""
 
     kind: Literal["next_item"] = "next_item"
-    horizons: int = Field(1, ge=1, le=MOST_PARTS)
+    horizons: Parts = 1
     """How many items ahead each position predicts; one head and one named loss for each."""
     window: Literal["last", "random"] = "last"
     """Which stretch of a history longer than max_length an epoch reads."""
@@ -31,7 +29,7 @@ class NextItem(TaskSpec):
         return NextItemTask(dim, max_length, self)
 
 
-class NextItemTask(Task):
+class NextItemTask(HistoryTask):
     causal = True
 
     def __init__(self, dim: int, max_length: int, spec: NextItem):
@@ -50,12 +48,7 @@ class NextItemTask(Task):
     def counts(self, batch: Batch) -> dict[str, int]:
         return {f"ahead_{h}": int((batch.lengths - h).clamp_min(0).sum()) for h in range(1, self.horizons + 1)}
 
-    def training_inputs(self, items: Items, batch: Batch) -> tuple[Float[Tensor, "B T D"], Batch]:
-        times = None if batch.times is None else batch.times[:, :-1]
-        inputs = replace(batch, items=batch.items[:, :-1], lengths=batch.lengths - 1, times=times)
-        return items.read(inputs.items), inputs
-
-    def queries(self, states: States, inputs: Batch, batch: Batch, table: ItemVectors) -> tuple[Queries, ...]:
+    def queries(self, states: States, inputs: Batch, batch: Batch, table: ItemVectors) -> QueryGroups:
         found = []
         for h in range(1, self.horizons + 1):
             known = batch.valid[:, h:]
@@ -67,9 +60,6 @@ class NextItemTask(Task):
             times = None if batch.times is None else batch.times[rows, positions + h]
             found.append(Queries(f"ahead_{h}", vectors, targets, table, rows, positions, times=times))
         return tuple(found)
-
-    def inference_inputs(self, items: Items, batch: Batch) -> tuple[Float[Tensor, "B T D"], Batch]:
-        return items.read(batch.items), batch
 
     def readout(self, states: States, inputs: Batch) -> Float[Tensor, "B D"]:
         return last(states.tokens, inputs)

@@ -22,7 +22,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from fullrank.data.batch import Batch
-from fullrank.models.contracts import ItemVectors, Queries, States, last
+from fullrank.models.contracts import ItemVectors, Queries, QueryGroups, States, last
 from fullrank.models.sequential.items import ItemIndex, Items
 from fullrank.models.sequential.items.semantic import SemanticItems, code_items, levels_of
 from fullrank.models.sequential.objectives.tasks import TaskSpec
@@ -68,7 +68,7 @@ class SemanticTokensTask(NextItemTask):
         known = int((batch.lengths - 1).clamp_min(0).sum())
         return {f"code_{k}": known for k in range(1, self.levels + 1)}
 
-    def queries(self, states: States, inputs: Batch, batch: Batch, table: ItemVectors) -> tuple[Queries, ...]:
+    def queries(self, states: States, inputs: Batch, batch: Batch, table: ItemVectors) -> QueryGroups:
         assert isinstance(table, ItemIndex) and isinstance(table.items, SemanticItems)
         rows, positions = batch.valid[:, 1:].nonzero(as_tuple=True)
         items = batch.items[rows, positions + 1]

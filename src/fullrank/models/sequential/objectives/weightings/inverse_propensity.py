@@ -22,6 +22,7 @@ from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor
 
+from fullrank.core.bounds import DropoutRate
 from fullrank.core.errors import UserError
 from fullrank.models.contracts import Queries, Step
 from fullrank.models.sequential.objectives.weightings import Weighting, WeightingSpec
@@ -69,7 +70,7 @@ class D2LR(WeightingSpec):
     kind: Literal["d2lr"] = "d2lr"
     power: float = Field(0.1, gt=0, le=100)
     """alpha of the paper: exponent on the inverted share."""
-    floor: float = Field(0.0, ge=0, lt=1)
+    floor: DropoutRate = 0.0
     """Shares of the training events below this one count as it."""
 
     def build(self) -> D2LRWeighting:

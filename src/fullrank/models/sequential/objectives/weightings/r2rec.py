@@ -22,7 +22,7 @@ from jaxtyping import Bool, Float
 from pydantic import Field
 from torch import Tensor
 
-from fullrank.core.bounds import LEAST_TEMPERATURE, MOST_FACTOR
+from fullrank.core.bounds import Temperature
 from fullrank.models.contracts import ItemVectors, Queries, Step
 from fullrank.models.sequential.objectives.weightings import Weighting, WeightingSpec
 
@@ -31,7 +31,7 @@ class R2Rec(WeightingSpec):
     """Softmax of a reward for tail targets."""
 
     kind: Literal["r2rec"] = "r2rec"
-    temperature: float = Field(0.5, ge=LEAST_TEMPERATURE, le=MOST_FACTOR)
+    temperature: Temperature = 0.5
     """tau of the paper (SPRINT searches 0.05 to 1): the smaller, the less head targets count."""
     tail: float = Field(0.8, gt=0, lt=1)
     """Share of the catalogue that is tail."""

@@ -1,0 +1,188 @@
+"""Histories as a model reads them: in parallel, searched, and pooled by their targets.
+
+Sequences run in parallel, such as the items and the categories of the same events, where value i is of event i.
+
+Hard search keeps of a long history the events of the target's category (SIM: Pi et al., arXiv:2006.05639). Claim: what
+a user did in the target's category says most of what all of it says, and costs a fraction (Sec. 3.2).
+
+    kept_j = [category_j = category of the target],  of these the newest `most`
+
+Nothing is looked up or attended before. A target whose category is missing or unknown finds nothing, and an event of an
+unknown category is never found. Ids alone are compared and moved, padded as they come, so that a graph can hold it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Int
+from torch import Tensor, nn
+
+from fullrank.core.errors import UserError
+from fullrank.data.batch import Bag, Impressions
+from fullrank.data.impressions.vocabulary import FIRST, MISSING
+from fullrank.models.ranking import Fields
+from fullrank.models.ranking.fused import Found, flattened, inside_of
+from fullrank.models.ranking.sequences import SequenceSpec, TargetPooling, require_targets
+
+
+@dataclass(frozen=True)
+class Member:
+    """A sequence with a target."""
+
+    name: str
+    place: int
+    """Among all fields, and `target` that of the field whose table it shares."""
+    target: int
+    bag: int
+    """Among the bags of `Impressions`."""
+    column: int
+    """That of the target in `Impressions.categorical`."""
+
+
+def members(names: Iterable[str], fields: Fields) -> list[Member]:
+    """Where these sequences and their targets stand; each has a target."""
+    all_names = [field.name for field in fields]
+    several = [field.name for field in fields if field.kind in ("bag", "sequence")]
+    categorical = [field.name for field in fields if field.kind == "categorical"]
+    found = []
+    for name in names:
+        place = all_names.index(name)
+        target = fields[place].shares
+        assert target is not None
+        found.append(
+            Member(name, place, all_names.index(target), several.index(name), categorical.index(target))
+        )  # fmt: skip
+    return found
+
+
+def aligned(bags: Sequence[Bag], names: Sequence[str], uneven: Literal["error", "newest"] = "error") -> list[Bag]:
+    """Parallel bags, equally wide and long (`SequenceSpec.uneven`). Raises `UserError` where it says so.
+
+    A graph that is being exported has sizes without values: there they are of one letter, so they agree.
+    """
+    if len(bags) == 1:
+        return list(bags)
+    if uneven == "newest":
+        return [bags[0], *(_at_the_newest(bag, bags[0]) for bag in bags[1:])]
+    if torch.compiler.is_exporting():
+        return list(bags)
+    for name, bag in zip(names[1:], bags[1:], strict=True):
+        differ = bag.lengths != bags[0].lengths
+        if bool(differ.any()):
+            row = int(differ.nonzero()[0])
+            raise UserError(
+                f"{names[0]!r} has {int(bags[0].lengths[row])} events where {name!r} has {int(bag.lengths[row])} (row "
+                f"{row} of the batch), and the two are read event by event: give them the same max_length, and a value "
+                "for every event (missing ones are left out of a sequence), or set uneven=newest",
+                code="lengths-differ",
+            )
+    wide = min(bag.ids.shape[1] for bag in bags)  # padding alone can be wider
+    return [Bag(bag.ids[:, :wide], bag.lengths) for bag in bags]
+
+
+def _at_the_newest(bag: Bag, first: Bag) -> Bag:
+    """As many events as `first` has, the newest beside the newest; what is not there is missing."""
+    at = torch.arange(first.ids.shape[1], device=bag.ids.device) + (bag.lengths - first.lengths)[:, None]
+    inside = (at >= 0) & (at < bag.lengths[:, None])
+    ids = nn.functional.pad(bag.ids, (0, 1))  # a bag may have no column
+    return Bag(torch.where(inside, ids.gather(1, torch.where(inside, at, 0)), MISSING), first.lengths)
+
+
+def in_parallel(groups: Iterable[Iterable[int]]) -> list[list[int]]:
+    """Groups that have a member in common, as one: what runs in parallel to what, in all."""
+    found: list[set[int]] = []
+    for group in map(set, groups):
+        meets = [one for one in found if one & group]
+        found = [one for one in found if not one & group] + [group.union(*meets)]
+    return [sorted(one) for one in found]
+
+
+class SequenceReader:
+    """What a model reads of a batch: parallel sequences aligned, and the events that the hard search keeps.
+
+    Before anything is looked up, so that penalties and updates are of these events alone. Twice is as once.
+    """
+
+    def __init__(self, fields: Fields, spec: SequenceSpec, together: Sequence[Sequence[Member]]):
+        require_targets("search", [name for group in spec.search for name in group], fields)
+        self.searched: list[list[Member]] = [members(group, fields) for group in spec.search]
+        self.together = [list(group) for group in together]
+        self.most, self.uneven = spec.most, spec.uneven
+
+    def __call__(self, batch: Impressions) -> Impressions:
+        bags = list(batch.bags)
+        for group in (*self.searched, *self.together):
+            found = aligned([bags[one.bag] for one in group], [one.name for one in group], self.uneven)
+            if group in self.searched:
+                found = matching(found, batch.categorical[:, group[0].column], self.most)
+            for one, bag in zip(group, found, strict=True):
+                bags[one.bag] = bag
+        return replace(batch, bags=tuple(bags))
+
+
+def matching(bags: Sequence[Bag], target: Int[Tensor, "B"], most: int | None) -> list[Bag]:
+    """The newest `most` events whose id in the first of some parallel bags is the target's, in every bag."""
+    keys, length = bags[0].ids, bags[0].ids.shape[1]
+    inside = torch.arange(length, device=keys.device) < bags[0].lengths[:, None]
+    kept = inside & (keys == target[:, None]) & (target[:, None] >= FIRST)
+    if most is not None:
+        kept = kept & (kept.flip(1).long().cumsum(1).flip(1) <= most)  # counted from the newest
+    lengths = kept.long().sum(1)
+    place = torch.where(kept, kept.long().cumsum(1) - 1, length)  # what is not kept goes into one that is cut off
+    wide = [bag.ids.new_zeros(target.shape[0], length + 1).scatter(1, place, bag.ids) for bag in bags]
+    return [Bag(ids[:, :length], lengths.to(bags[0].lengths.dtype)) for ids in wide]
+
+
+def matching_reference(bags: Sequence[Bag], target: Int[Tensor, "B"], most: int | None) -> list[list[list[int]]]:
+    """The kept ids of each bag, row after row."""
+    found: list[list[list[int]]] = [[] for _ in bags]
+    for row, wanted in enumerate(target.tolist()):
+        length = int(bags[0].lengths[row])
+        places = [j for j in range(length) if wanted >= FIRST and int(bags[0].ids[row, j]) == wanted]
+        places = places if most is None else places[-most:]
+        for one, bag in zip(found, bags, strict=True):
+            one.append([int(bag.ids[row, j]) for j in places])
+    return found
+
+
+class AttendedGroup(nn.Module):
+    """Sequences of the same events, pooled together by their targets.
+
+    Widths are those of the tables: a projection to the common width is linear and comes behind the sum.
+    """
+
+    def __init__(self, group: Sequence[Member], widths: Sequence[int], pooling: TargetPooling):
+        super().__init__()
+        self.members, self.widths, self.pooling = list(group), list(widths), pooling
+
+    def forward(
+        self, batch: Impressions, fields: Mapping[int, Tensor], tables: Sequence[Any], *, padded: bool = False
+    ) -> Found:
+        """Of a batch that a `SequenceReader` gave.
+
+        `fields` are the vectors of the categorical fields by place, `tables` the `FusedTable` of each member.
+
+        `padded` computes the reference, which a graph can hold.
+        """
+        bags = [batch.bags[one.bag] for one in self.members]
+
+        def vectors(ids: Iterable[Tensor]) -> Tensor:
+            each = zip(self.members, tables, ids, strict=True)
+            return torch.cat([table.rows(one.name, at) for one, table, at in each], -1)
+
+        target = torch.cat([fields[one.target] for one in self.members], 1)
+        if padded:
+            inside, ids = zip(*(inside_of(bag) for bag in bags), strict=True)
+            out = self.pooling.padded(target, vectors(ids), inside[0])
+        else:
+            counts = bags[0].lengths.clamp_min(1)
+            rows = torch.repeat_interleave(torch.arange(len(counts), device=counts.device), counts)
+            out = self.pooling(target, vectors(flattened(bag)[0] for bag in bags), rows)
+        found: Found = []
+        for one, part in zip(self.members, out.split(self.widths, 1), strict=True):
+            found.append(([one.place], part[:, None]))
+        return found
