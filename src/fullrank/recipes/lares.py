@@ -18,7 +18,7 @@ like any other item (`evaluation.seen=keep`), as for PLR.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import Any
 
 from fullrank.evaluation.spec import Evaluation
 from fullrank.experiment import Experiment, Training
@@ -28,23 +28,18 @@ from fullrank.models.sequential.model import Recommender, Scoring
 from fullrank.models.sequential.objectives.tasks.last_item import LastItem
 from fullrank.models.sequential.reasoning.lares import LARES
 from fullrank.models.sequential.regularizers.reasoning_alignment import ReasoningAlignment
-from fullrank.recipes import RecipeSpec
+from fullrank.recipes import recipe
+from fullrank.recipes.bert4rec import bert_blocks
 
 DROPOUT = 0.5
 
 
-class LaresRecipe(RecipeSpec):
-    """LARES: a block that refines all events of a history, again and again (arXiv:2505.16865)."""
-
-    kind: Literal["lares"] = "lares"
-    needs: ClassVar[str] = "events"
-
-    def build(self) -> Experiment:
-        return lares()
-
-
+@recipe(needs="events")
 def lares(dropout: float = DROPOUT) -> Experiment:
-    """Depths drawn around four, both alignments."""
+    """LARES: a block that refines all events of a history, again and again (arXiv:2505.16865).
+
+    Depths are drawn around four; both alignments.
+    """
     return _small("lares", dropout, reasoner=_reasoner(dropout), penalties=(ReasoningAlignment(),))
 
 
@@ -78,10 +73,7 @@ def _reasoner(dropout: float) -> LARES:
 
 
 def _encoder(layers: int, dropout: float) -> Transformer:
-    return Transformer(
-        layers=layers, attention=Softmax(heads=2, bias=True, dropout=dropout), norm="layer", norm_at="post",
-        norm_eps=1e-12, norm_input=True, feed_forward="mlp", activation="gelu", bias=True, inner=256, dropout=dropout,
-    )  # fmt: skip
+    return bert_blocks(Softmax(heads=2, bias=True, dropout=dropout), dropout, layers=layers, inner=256)
 
 
 def _small(name: str, dropout: float, **model: Any) -> Experiment:
