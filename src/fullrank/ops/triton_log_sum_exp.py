@@ -10,7 +10,6 @@ probabilities are not skipped.
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import torch
@@ -85,7 +84,9 @@ def triton_log_sum_exp(x: Float[Tensor, "M D"], w: Float[Tensor, "V D"]) -> Floa
     return out
 
 
-triton_log_sum_exp_errors = partial(log_sum_exp_errors, triton_log_sum_exp, sizes=(67, 141))
+def triton_log_sum_exp_errors(*given: Any) -> dict[str, float]:
+    """`log_sum_exp_errors` of the kernel."""
+    return log_sum_exp_errors(triton_log_sum_exp, *given)
 
 
 class _TritonLogSumExp(torch.autograd.Function):
