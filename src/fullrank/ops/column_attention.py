@@ -74,18 +74,13 @@ def column_attention_reference(
     causal: bool,
 ) -> tuple[Float[Tensor, "B H T f"], Float[Tensor, "B H T"], Float[Tensor, "B H T"]]:
     """The reference: the definition as it reads, without dropout."""
+    at = torch.arange(q.shape[2], device=q.device)
+    # the first key is open to all, so that no query is left without
+    seen = (at <= at[:, None])[None] if causal else (valid | (at == 0))[:, None]
     scores = (q @ k.mT).float() / q.shape[-1] ** 0.5
-    scores = scores.masked_fill(~_allowed(valid, causal, slice(0, q.shape[2]))[:, None], -math.inf)
+    scores = scores.masked_fill(~seen[:, None], -math.inf)
     weights = scores.softmax(-1)
     return weights.to(v.dtype) @ v, (weights * valid[:, None, :, None]).sum(2), scores.logsumexp(-1).detach()
-
-
-def _allowed(valid: Bool[Tensor, "B T"], causal: bool, rows: slice) -> Bool[Tensor, "B t T"]:
-    """Which keys the queries `rows` may see; the first key is open to all, so that no query is left without."""
-    t = valid.shape[1]
-    at = torch.arange(t, device=valid.device)
-    keys = at[None, None, :] <= at[rows, None] if causal else (valid | (at == 0))[:, None, :]
-    return keys.expand(len(valid), len(at[rows]), t)
 
 
 @dataclass(frozen=True)

@@ -180,6 +180,4 @@ def _size(first: Tensor, second: Tensor, a: Tensor, factors: tuple[float, float]
 
 def _open(valid: Bool[Tensor, "B T"]) -> Bool[Tensor, "B 1 1 T"]:
     """The keys of a bidirectional attention; the first is open to all, so that no query is left without."""
-    first = torch.zeros_like(valid[0])
-    first[:1] = True
-    return (valid | first)[:, None, None, :]
+    return (valid | (torch.arange(valid.shape[1], device=valid.device) == 0))[:, None, None]

@@ -23,7 +23,6 @@ from fullrank.models.sequential.encoders import Encoder
 from fullrank.ops.flop_count import counted
 from fullrank.testing.inputs import (
     LENGTHS,
-    Check,
     all_learn,
     built,
     close,
@@ -283,4 +282,4 @@ OF_MODULES = (
     check_causal, check_padding, check_weights, check_apply, check_matrices, check_linear, check_project,
     check_learns, check_columns, check_latent, check_across, check_short_rows,
 )  # fmt: skip
-CHECKS: tuple[Check, ...] = (*of_specs(OF_MODULES, _near), check_flops, check_effects)
+CHECKS = (*of_specs(OF_MODULES, _near), check_flops, check_effects)

@@ -16,7 +16,6 @@ from fullrank.models.contracts import Model
 from fullrank.models.sequential.baselines import Baseline, BaselineSpec
 from fullrank.testing.inputs import (
     ITEMS,
-    Check,
     close,
     histories,
     of_specs,
@@ -106,4 +105,4 @@ def _fits(spec: Spec, device: torch.device) -> Iterator[tuple[Spec, Callable[[St
 
 BASE = BaselineSpec
 OF_MODELS = (check_contract, check_training_alone, check_rows)
-CHECKS: tuple[Check, ...] = (*of_specs(OF_MODELS, _fits), check_state_dict)
+CHECKS = (*of_specs(OF_MODELS, _fits), check_state_dict)

@@ -19,7 +19,6 @@ from fullrank.data.batch import Batch
 from fullrank.models.sequential.encoders import Encoder, EncoderSpec
 from fullrank.testing.attention import DIM, LONGEST, check_causal, check_flops, check_padding, trace
 from fullrank.testing.inputs import (
-    Check,
     all_learn,
     built,
     close,
@@ -180,6 +179,6 @@ def _near(spec: Spec, device: torch.device) -> Iterator[tuple[Spec, Any]]:
 
 
 OF_MODULES = (check_causal, check_padding, check_steps, check_learns, check_states)
-CHECKS: tuple[Check, ...] = (
+CHECKS = (
     *of_specs(OF_MODULES, _near), check_odd_batches, check_combinations, check_bf16, check_flops, check_effects,
 )  # fmt: skip

@@ -29,7 +29,6 @@ from fullrank.models.sequential.reasoning import Reasoner, ReasonerSpec
 from fullrank.models.sequential.reasoning.budget import Budget
 from fullrank.testing.inputs import (
     LENGTHS,
-    Check,
     Device,
     all_learn,
     close,
@@ -260,4 +259,4 @@ def _around_encoders(spec: Spec, device: torch.device) -> Iterator[tuple[Any, An
 
 
 OF_MODULES = (check_cached, check_isolated, check_blind, check_padding, check_budgets, check_learns)
-CHECKS: tuple[Check, ...] = (*of_specs(OF_MODULES, _around_encoders), check_odd_batches, check_effects)
+CHECKS = (*of_specs(OF_MODULES, _around_encoders), check_odd_batches, check_effects)

@@ -28,7 +28,6 @@ from fullrank.models.sequential.reasoning.plr import PLR
 from fullrank.models.sequential.regularizers import PenaltySpec
 from fullrank.semantic_ids.vectors.text import TextVectors
 from fullrank.testing.inputs import (
-    Check,
     Device,
     catalog,
     histories,
@@ -161,4 +160,4 @@ def _in_recommenders(spec: Spec, device: torch.device) -> Iterator[tuple[Any, ..
 
 
 BASE = PenaltySpec
-CHECKS: tuple[Check, ...] = (*of_specs((check_finite,), _in_recommenders), check_weight)
+CHECKS = (*of_specs((check_finite,), _in_recommenders), check_weight)
