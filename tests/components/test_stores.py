@@ -175,7 +175,7 @@ def test_a_document_that_is_seen_late_is_caught() -> None:
     shared = []
     numbers = iter(range(1, 10**6))
     with pytest.raises(AssertionError, match="missed"):
-        asyncio.run(run_shared(lambda name, keep: Late(shared, numbers), stores.check_no_document_is_missed))
+        asyncio.run(run_check(lambda name, keep: Late(shared, numbers), stores.check_no_document_is_missed, 2))
 
 
 def test_the_files_of_a_store_are_private(tmp_path) -> None:
