@@ -46,7 +46,7 @@ def settings() -> dict[str, dict[str, dict[str, Any]]]:
     """room -> kind -> setting -> its default, as plain data (`required` where there is none)."""
     from fullrank.core.registry import ROOMS, discover
 
-    return {room: {spec.kind_of(): _fields(spec) for spec in discover(room)} for room in ROOMS}
+    return {room: {spec.kind_of(): _fields(spec) for spec in discover(room)} for room in ROOMS if room != "recipes"}
 
 
 def recipes() -> list[str]:

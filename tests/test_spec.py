@@ -11,11 +11,12 @@ import pytest
 from pydantic import Field, model_validator
 
 from folders import distribution
+from fullrank.cli.components import needs_of
 from fullrank.core import registry
 from fullrank.core.errors import UserError, did_you_mean, unknown
 from fullrank.core.registry import Room, discover, find, kinds
 from fullrank.core.spec import Spec
-from fullrank.experiment import Experiment
+from fullrank.experiment import Experiment, find_experiment
 from fullrank.models.sequential.encoders.transformer import Transformer
 from fullrank.semantic_ids.spec import Encode
 from refusals import refused
@@ -223,16 +224,16 @@ class Window(Spec):
 '''
 
 
-Install = Callable[[str, str], None]
+Install = Callable[..., None]
 
 
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
-    """Puts a package into a temporary folder of sys.path, whose `Window` is an attention of that name."""
+    """Puts a package into a temporary folder of sys.path, whose `Window` is an attention (or a recipe) of that name."""
 
-    def install(text: str, name: str) -> None:
+    def install(text: str, name: str, group: str = "attention") -> None:
         (tmp_path / "their_parts.py").write_text(text)
-        distribution(tmp_path, "their-parts", {"fullrank.attention": {name: "their_parts:Window"}})
+        distribution(tmp_path, "their-parts", {f"fullrank.{group}": {name: "their_parts:Window"}})
         monkeypatch.syspath_prepend(str(tmp_path))
         monkeypatch.setattr(registry, "_points", inspect.unwrap(registry._points))  # without a cache of the laws
         monkeypatch.delitem(sys.modules, "their_parts", raising=False)
@@ -251,6 +252,20 @@ def test_a_third_party_component_joins_its_room(installed: Install) -> None:
     assert "window" in json.dumps(Whole.model_json_schema())
     with refused("unknown-setting", "attention: window", "'reech'", "'reach'"):
         whole.override("attention={kind: window, reech: 3}")
+
+
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        '@recipe(needs="events", kind="theirs")\ndef Window():\n    return Experiment(seed=3)\n',
+        'class Window(RecipeSpec):\n    kind: Literal["theirs"] = "theirs"\n    needs: ClassVar[str] = "events"\n\n'
+        "    def build(self):\n        return Experiment(seed=3)\n",
+    ],
+)
+def test_a_recipe_of_another_package_is_a_function_or_a_class(installed: Install, recipe: str) -> None:
+    text = "from typing import ClassVar, Literal\nfrom fullrank.experiment import Experiment\n"
+    installed(f"{text}from fullrank.recipes import RecipeSpec, recipe\n{recipe}", "theirs", "recipes")
+    assert find_experiment("theirs").seed == 3 and needs_of("theirs") == "events"
 
 
 def test_an_entry_point_that_is_no_spec_is_refused(installed: Install) -> None:

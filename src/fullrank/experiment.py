@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 from fullrank.core.bounds import MOST_COUNT, MOST_EPOCHS, MOST_FACTOR, MOST_PARTS, MOST_SEED, MOST_VALUE
 from fullrank.core.errors import UserError, in_context, no_such, unknown
 from fullrank.core.readers import read_text
-from fullrank.core.registry import Room, find, kinds
+from fullrank.core.registry import Room, component, kinds
 from fullrank.core.spec import Spec, later
 from fullrank.evaluation.spec import AnyEvaluation, Evaluation, RankingEvaluation
 from fullrank.models.sequential.model import Recommender
@@ -149,9 +149,9 @@ def find_experiment(name: str | Path) -> Experiment:
         return _from_function(str(name))
     if str(name) not in kinds("recipes"):
         raise unknown("recipe", str(name), kinds("recipes"))
-    recipe: Any = find(str(name), "recipes")()
-    made: Experiment = recipe.build()
-    return made
+    recipe = component(str(name), "recipes")
+    experiment: Experiment = recipe().build() if isinstance(recipe, type) else recipe()  # a class: another package's
+    return experiment
 
 
 def _from_function(name: str) -> Experiment:

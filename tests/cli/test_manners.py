@@ -15,7 +15,7 @@ import fullrank.cli
 from fullrank.cli import AT_ONCE, build, grouped_help
 from fullrank.cli.components import needs_of
 from fullrank.cli.output import Output
-from fullrank.core.registry import find, kinds
+from fullrank.core.registry import component, kinds
 from fullrank.experiment import find_experiment
 from fullrank.training.log import TrainingProgress
 from tests.cli.conftest import Ask, Call
@@ -136,7 +136,7 @@ def test_recommenders_and_rankers_are_listed_apart(ask: Ask, call: Call) -> None
 @pytest.mark.parametrize("recipe", kinds("recipes"))
 def test_what_a_recipe_says_that_it_needs_is_what_it_needs(recipe: str) -> None:
     needs, spec = needs_of(recipe), find_experiment(recipe)
-    assert find(recipe, "recipes").needs == needs  # type: ignore[attr-defined]
+    assert component(recipe, "recipes").needs == needs
     assert needs.startswith("impressions" if spec.problem == "ranking" else "events")
     model = spec.model
     attention = getattr(getattr(model, "encoder", None), "attention", None)

@@ -8,7 +8,7 @@ import pytest
 from fullrank.serving.stores import STORES, Document, Event, open_history_store
 from fullrank.serving.stores.memory import MemoryStore
 from fullrank.testing import stores
-from fullrank.testing.stores import CHECKS, SHARED, run_check, run_shared
+from fullrank.testing.stores import CHECKS, SHARED, run_check
 from redis_servers import SERVERS, Server, missing
 
 KINDS = ("memory", "sqlite", *SERVERS)
@@ -37,7 +37,7 @@ def test_stores(make, check) -> None:
 def test_stores_of_two_processes(make, check) -> None:
     if isinstance(make("x", 1), MemoryStore):
         pytest.skip("memory is not shared")
-    asyncio.run(run_shared(make, check))
+    asyncio.run(run_check(make, check, 2))
 
 
 def test_every_kind_of_store_is_checked() -> None:
@@ -175,7 +175,7 @@ def test_a_document_that_is_seen_late_is_caught() -> None:
     shared = []
     numbers = iter(range(1, 10**6))
     with pytest.raises(AssertionError, match="missed"):
-        asyncio.run(run_shared(lambda name, keep: Late(shared, numbers), stores.check_no_document_is_missed))
+        asyncio.run(run_check(lambda name, keep: Late(shared, numbers), stores.check_no_document_is_missed, 2))
 
 
 def test_the_files_of_a_store_are_private(tmp_path) -> None:

@@ -94,15 +94,14 @@ def _list_recipes(output: Output, lines: list[dict[str, Any]]) -> None:
 
 def needs_of(recipe: str) -> str:
     """The data that a recipe names as `needs`; empty where it names none. Of our own recipes nothing is imported."""
-    from fullrank.core.registry import declared, find
+    from fullrank.core.registry import component, declared
 
     module = declared("recipes").get(recipe)
     if module is None:
-        return str(getattr(find(recipe, "recipes"), "needs", ""))
-    for line in _class_of(module, recipe).body:
-        if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name) and line.target.id == "needs":
-            return str(ast.literal_eval(line.value)) if line.value is not None else ""
-    return ""
+        return str(getattr(component(recipe, "recipes"), "needs", ""))
+    (mark,) = _definition(module, recipe).decorator_list
+    assert isinstance(mark, ast.Call)
+    return str(next(ast.literal_eval(word.value) for word in mark.keywords if word.arg == "needs"))
 
 
 def full_room(given: str) -> str:
@@ -118,7 +117,8 @@ def full_room(given: str) -> str:
 
 
 def first_line(room: str, kind: str) -> str:
-    """The first line of the docstring of the file that declares a kind, or of its class: of recipes, or of several.
+    """The first line of the docstring of the file that declares a kind, or of its class or function: of recipes, or of
+    several.
 
     Empty where the source is out of reach.
     """
@@ -133,19 +133,19 @@ def first_line(room: str, kind: str) -> str:
 
 
 def _docstring(module: str, kind: str | None = None) -> str:
-    """Of a module, or of the class in it that has the kind; neither is imported."""
+    """Of a module, or of what declares the kind in it; neither is imported."""
     tree = _tree(module)
     if tree is None:
         return ""
-    text = ast.get_docstring(tree if kind is None else _class_of(module, kind)) or ""
+    text = ast.get_docstring(tree if kind is None else _definition(module, kind)) or ""
     return text.strip().splitlines()[0] if text.strip() else ""
 
 
-def _class_of(module: str, kind: str) -> ast.ClassDef:
-    from fullrank.core.registry import class_names, source
+def _definition(module: str, kind: str) -> ast.ClassDef | ast.FunctionDef:
+    from fullrank.core.registry import defined_names, source
 
-    classes = (node for node in source(module).body if isinstance(node, ast.ClassDef))
-    return next(node for node in classes if node.name == class_names(module)[kind])
+    nodes = (node for node in source(module).body if isinstance(node, ast.ClassDef | ast.FunctionDef))
+    return next(node for node in nodes if node.name == defined_names(module)[kind])
 
 
 def _tree(module: str) -> ast.Module | None:
@@ -304,8 +304,9 @@ def spec_of(kind: str | None, room: str | None) -> type[Spec]:
     from fullrank.core import registry
     from fullrank.core.registry import ROOMS, find, kinds
 
+    experiment: type[Spec] = registry.load("fullrank.experiment").Experiment
     if kind is None:
-        return registry.load("fullrank.experiment").Experiment
+        return experiment
     if kind == "prepare" and room is None:
         from fullrank.data.events.prepare import Prepare
 
@@ -322,5 +323,4 @@ def spec_of(kind: str | None, room: str | None) -> type[Spec]:
         raise unknown("kind", kind, sorted({known for name in rooms for known in kinds(name)}))
     if len(found) > 1:
         raise UserError(f"{kind!r} is a kind of {' and of '.join(found)}: choose by --type", code="ambiguous-kind")
-    answer: Any = find(kind, found[0])
-    return answer
+    return experiment if found == ["recipes"] else find(kind, found[0])

@@ -73,6 +73,12 @@ def kinds(room: str) -> list[str]:
 
 def find(kind: str, *rooms: str) -> type[Spec]:
     """The Spec class of a kind in one of these rooms. Raises with the nearest name where there is none."""
+    spec: type[Spec] = component(kind, *rooms)
+    return spec
+
+
+def component(kind: str, *rooms: str) -> Any:
+    """What declares a kind in one of these rooms: a Spec class, or the function of a recipe."""
     for room in rooms:
         if kind in kinds(room):
             own = declared(room).get(kind)
@@ -84,9 +90,8 @@ def find(kind: str, *rooms: str) -> type[Spec]:
                     code="declared-twice",
                 )
             if own is None:
-                return _checked(points[0].load(), kind)
-            found: type[Spec] = getattr(load(own), class_names(own)[kind])
-            return found
+                return _checked(points[0].load(), kind, room)
+            return getattr(load(own), defined_names(own)[kind])
     allowed = [k for room in rooms for k in kinds(room)]
     name = rooms[0].split(".")[-1]
     one = {"losses": "loss", "items": "kind of items", "regularizers": "penalty"}.get(name, name.removesuffix("s"))
@@ -94,7 +99,7 @@ def find(kind: str, *rooms: str) -> type[Spec]:
 
 
 def discover(room: str) -> Iterator[type[Spec]]:
-    """Every Spec class of a room (what the component checks run on)."""
+    """Every Spec class of a room (what the component checks run on); recipes are functions."""
     for kind in kinds(room):
         yield find(kind, room)
 
@@ -191,26 +196,27 @@ def declared(room: str) -> dict[str, str]:
     place = Path(__file__).parent.parent.joinpath(*PLACES[room].split("."))
     if not place.is_dir():
         module = f"fullrank.{PLACES[room]}"
-        return {kind: module for kind in class_names(module) if kind == room}
+        return {kind: module for kind in defined_names(module) if kind == room}
     others = {p.rpartition(".")[2] for p in PLACES.values() if p.rpartition(".")[0] == PLACES[room]}
     files = [file.stem for file in sorted(place.glob("*.py")) if file.stem not in others]
     modules = [f"fullrank.{PLACES[room]}.{name}" for name in files]
-    return {kind: module for module in modules for kind in class_names(module)}
+    return {kind: module for module in modules for kind in defined_names(module)}
 
 
-_KIND = re.compile(r'^class (\w+)|^    kind: .*? = "(.+?)"', re.MULTILINE)
+_KIND = re.compile(r'^class (\w+)|^    kind: .*? = "(.+?)"|^@recipe\(.*?(?:kind="(\w+)")?\)\ndef (\w+)', re.MULTILINE)
 
 
 @functools.cache
-def class_names(module: str) -> dict[str, str]:
-    """kind -> name of the class that declares it, ``kind: Literal["name"] = "name"``, in one of our modules."""
-    found, name = {}, ""
+def defined_names(module: str) -> dict[str, str]:
+    """kind -> name of what declares it in one of our modules: a class with ``kind: Literal["name"] = "name"``, or a
+    function below ``@recipe``.
+    """
+    names, name = {}, ""
     for line in _KIND.finditer(source_file(module).read_text(encoding="utf-8")):
-        if line[1]:
-            name = line[1]
-        else:
-            found[line[2]] = name
-    return found
+        name = line[1] or line[4] or name
+        if not line[1]:
+            names[line[2] or line[3] or name] = name
+    return names
 
 
 def source_file(module: str) -> Path:
@@ -241,8 +247,9 @@ def _installed(path: tuple[str, ...]) -> Any:
     return importlib.metadata.entry_points()
 
 
-def _checked(found: Any, kind: str) -> type[Spec]:
-    if not (isinstance(found, type) and issubclass(found, Spec) and found.kind_of() == kind):
+def _checked(found: Any, kind: str, room: str) -> Any:
+    is_recipe = room == "recipes" and getattr(found, "kind", None) == kind
+    if not (is_recipe or (isinstance(found, type) and issubclass(found, Spec) and found.kind_of() == kind)):
         raise UserError(
             f"the entry point {kind!r} must name a Spec class whose kind is {kind!r}, not {found!r}",
             code="invalid-entry-point",

@@ -35,12 +35,7 @@ def write_table(frame: pl.DataFrame, path: str | Path) -> None:
     check_suffix(path)
     _refuse_nested(frame, path)
     with whole_file(path) as part, _refusals(path):
-        if path.suffix == ".parquet":
-            frame.write_parquet(part)
-        elif path.suffix == ".csv":
-            frame.write_csv(part)
-        else:
-            frame.write_ndjson(part)
+        _put(frame, path.suffix, part)
 
 
 class TableWriter:
@@ -75,12 +70,8 @@ class TableWriter:
         """More rows, of the same columns."""
         _refuse_nested(frame, self.path)
         with _refusals(self.path):
-            if self._file is None:
-                frame.write_parquet(self._pieces / f"{self.rows:015}")
-            elif self.path.suffix == ".jsonl":
-                frame.write_ndjson(self._file)
-            else:
-                frame.write_csv(self._file, include_header=not self._begun)
+            file = self._file or self._pieces / f"{self.rows:015}"
+            _put(frame, self.path.suffix, file, header=not self._begun)
         self._begun = True
         self.rows += len(frame)
 
@@ -97,6 +88,15 @@ class TableWriter:
                     self._pending.commit()
         finally:
             self._pending.abandon()
+
+
+def _put(frame: pl.DataFrame, suffix: str, file: Path | IO[bytes], *, header: bool = True) -> None:
+    if suffix == ".parquet":
+        frame.write_parquet(file)
+    elif suffix == ".csv":
+        frame.write_csv(file, include_header=header)
+    else:
+        frame.write_ndjson(file)
 
 
 def _refuse_nested(frame: pl.DataFrame, path: Path) -> None:

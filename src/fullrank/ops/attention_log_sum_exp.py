@@ -12,6 +12,8 @@ two exponentials in a cache take less time than three and one through memory (be
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -41,16 +43,18 @@ def attention_log_sum_exp(x: Float[Tensor, "M D"], w: Float[Tensor, "V D"]) -> F
     return out
 
 
-def attention_log_sum_exp_errors(
-    device: torch.device, dtype: torch.dtype, blocks: tuple[int, ...], sizes: tuple[int, int] = (67, 541)
-) -> dict[str, float]:
+def log_sum_exp_errors(
+    function: Callable[[Tensor, Tensor], Tensor], device: torch.device, dtype: torch.dtype, blocks: tuple[int, ...],
+    sizes: tuple[int, int] = (67, 141),
+) -> dict[str, float]:  # fmt: skip
     """How far values and gradients are from the reference, at odd sizes (rows, items) and a width in the block."""
     generator = torch.Generator().manual_seed(sum(sizes))
     width = blocks[0] - 3
     x, w = (torch.randn(n, width, generator=generator).to(device, dtype) / width**0.25 for n in sizes)
-    return errors_of(
-        lambda a, b: (attention_log_sum_exp(a, b),), lambda a, b: ((a @ b.T).logsumexp(-1),), [x, w]
-    )  # fmt: skip
+    return errors_of(lambda a, b: (function(a, b),), lambda a, b: ((a @ b.T).logsumexp(-1),), [x, w])
+
+
+attention_log_sum_exp_errors = partial(log_sum_exp_errors, attention_log_sum_exp, sizes=(67, 541))
 
 
 class _AttentionLogSumExp(torch.autograd.Function):

@@ -20,7 +20,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from fullrank.ops.kernels import chosen, kernel, product_dtype
+from fullrank.ops.kernels import chosen_for_heads, kernel, product_dtype
 
 BLOCK = 128
 """Queries of a row that are attended at once."""
@@ -28,8 +28,6 @@ BLOCK_ELEMENTS = 1_000_000
 """Weights alive at once on a CPU (4 MB in fp32: they stay in its cache)."""
 GPU_ELEMENTS = 64_000_000
 """The same on an accelerator (256 MB), where a launch costs more than memory. Not measured."""
-MOST_WIDTH = {2: 128, 4: 64}
-"""Widest head that the kernel takes, by the bytes of a number: blocks of them have to fit shared memory."""
 LOG2_E = math.log2(math.e)
 
 
@@ -48,11 +46,8 @@ def column_attention(
     Rows are right-padded; what a padded query gets is unspecified. `dropout` is on the weights that make the output;
     the sums are of the weights before it, or with `dropped_columns` after it.
     """
-    dtype = product_dtype(q)
-    if dropout == 0 and dtype.itemsize in MOST_WIDTH:
-        widths = q.shape[3], v.shape[3]
-        if chosen("triton_column_attention", q.device, dtype, *widths, most=MOST_WIDTH[dtype.itemsize]) and q.numel():
-            return kernel("triton_column_attention")(q, k, v, valid, causal, dtype)
+    if dropout == 0 and chosen_for_heads("triton_column_attention", q, v):
+        return kernel("triton_column_attention")(q, k, v, valid, causal, product_dtype(q))
     return blocked_column_attention(q, k, v, valid, causal, dropout, dropped_columns)
 
 
@@ -79,18 +74,13 @@ def column_attention_reference(
     causal: bool,
 ) -> tuple[Float[Tensor, "B H T f"], Float[Tensor, "B H T"], Float[Tensor, "B H T"]]:
     """The reference: the definition as it reads, without dropout."""
+    at = torch.arange(q.shape[2], device=q.device)
+    # the first key is open to all, so that no query is left without
+    seen = (at <= at[:, None])[None] if causal else (valid | (at == 0))[:, None]
     scores = (q @ k.mT).float() / q.shape[-1] ** 0.5
-    scores = scores.masked_fill(~_allowed(valid, causal, slice(0, q.shape[2]))[:, None], -math.inf)
+    scores = scores.masked_fill(~seen[:, None], -math.inf)
     weights = scores.softmax(-1)
     return weights.to(v.dtype) @ v, (weights * valid[:, None, :, None]).sum(2), scores.logsumexp(-1).detach()
-
-
-def _allowed(valid: Bool[Tensor, "B T"], causal: bool, rows: slice) -> Bool[Tensor, "B t T"]:
-    """Which keys the queries `rows` may see; the first key is open to all, so that no query is left without."""
-    t = valid.shape[1]
-    at = torch.arange(t, device=valid.device)
-    keys = at[None, None, :] <= at[rows, None] if causal else (valid | (at == 0))[:, None, :]
-    return keys.expand(len(valid), len(at[rows]), t)
 
 
 @dataclass(frozen=True)

@@ -18,15 +18,13 @@ from torch import Tensor
 
 from fullrank.ops.column_attention import column_attention
 from fullrank.ops.fused_attention import fused_attention
-from fullrank.ops.query_blocks import BLOCK, causal_block, in_blocks, query_rows
+from fullrank.ops.query_blocks import BLOCK, Sums, in_blocks, seen_keys
 
 RowNorm = Literal["l1", "rms", "softmax", "relu_l1"] | None
 """What becomes of a row of l1 A1 - l2 A2: divided by the sum of its absolute values or the root of their mean square,
 softmax, its positive part divided by its sum, or nothing."""
 EPS = 1e-6
 """Added to the divisor (l1) or to the mean square: a row where both maps agree stays zero, and is A1 under relu_l1."""
-Sums = tuple[Float[Tensor, "B H S"], Float[Tensor, "B H T"]]
-"""How much each key received and each query gave."""
 
 
 def focused_attention(
@@ -150,7 +148,7 @@ def _in_full(
 
     def part(low: int, high: int) -> tuple[Tensor, Sums | None]:
         keys = k.shape[2] if allowed is not None else high
-        seen = causal_block(low, high, q.device) if allowed is None else query_rows(allowed, low, high)
+        seen = seen_keys(allowed, low, high, q.device)
         first, second = _maps(q[:, :, low:high], k[:, :, :keys], seen)
         a = subtracted(first, second, factors, seen, norm)
         sums = None
@@ -159,11 +157,7 @@ def _in_full(
             sums = F.pad(size.sum(2), (0, k.shape[2] - keys)), size.sum(3)
         return (F.dropout(a, dropout).to(v.dtype) @ v[:, :, :keys]).float(), sums
 
-    parts = in_blocks(part, q.shape[2], block)
-    y, sums = torch.cat([y for y, _ in parts], 2), [s for _, s in parts if s is not None]
-    if not sums:
-        return y, None
-    return y, (torch.stack([columns for columns, _ in sums]).sum(0), torch.cat([rows for _, rows in sums], 2))
+    return in_blocks(part, q.shape[2], block)
 
 
 def _maps(q: Tensor, k: Tensor, allowed: Tensor) -> tuple[Tensor, Tensor]:
@@ -186,6 +180,4 @@ def _size(first: Tensor, second: Tensor, a: Tensor, factors: tuple[float, float]
 
 def _open(valid: Bool[Tensor, "B T"]) -> Bool[Tensor, "B 1 1 T"]:
     """The keys of a bidirectional attention; the first is open to all, so that no query is left without."""
-    first = torch.zeros_like(valid[0])
-    first[:1] = True
-    return (valid | first)[:, None, None, :]
+    return (valid | (torch.arange(valid.shape[1], device=valid.device) == 0))[:, None, None]

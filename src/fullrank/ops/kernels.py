@@ -29,6 +29,8 @@ TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 3e-2, torch.float16: 5e-3}
 """Largest distance from the reference, as a share of the reference's largest entry."""
 LEAST_BLOCK = 16
 """Rows or columns of the smallest matrix product that a GPU's tensor cores take."""
+MOST_HEAD = {2: 128, 4: 64}
+"""Widest head that a kernel of attention takes, by the bytes of a number: blocks of them have to fit shared memory."""
 AMPERE = (8, 0)
 """The oldest compute capability whose tensor cores multiply bf16."""
 
@@ -40,6 +42,13 @@ def chosen(name: str, device: torch.device, dtype: torch.dtype, *widths: int, mo
     if torch.compiler.is_exporting() or os.environ.get("FULLRANK_TRITON") == "0" or not _possible(device):
         return False
     return trusted(name, device, dtype, tuple(block_of(width) for width in widths))
+
+
+def chosen_for_heads(name: str, q: Tensor, v: Tensor) -> bool:
+    """Whether a kernel of attention is there for heads of these queries and values."""
+    dtype = product_dtype(q)
+    most = MOST_HEAD.get(dtype.itemsize, 0)
+    return chosen(name, q.device, dtype, q.shape[3], v.shape[3], most=most) and q.numel() > 0
 
 
 @cache

@@ -3,35 +3,50 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from jaxtyping import Bool
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+Sums = tuple[Tensor, Tensor]
+"""How much each key received and each query gave."""
 BLOCK = 128
 """Queries at a time: histories up to this length take one pass, and nothing is computed twice."""
 
 
-def in_blocks(part: Callable[[int, int], Any], queries: int, block: int = BLOCK) -> list[Any]:
-    """What `part(low, high)` makes of queries low .. high - 1, for each block in order.
+def in_blocks(
+    part: Callable[[int, int], tuple[Tensor, Sums | None]], queries: int, block: int
+) -> tuple[Tensor, Sums | None]:
+    """What `part(low, high)` makes of queries low .. high - 1, of all blocks together: outputs, and sums if wanted.
 
     Of one block everything is kept; of several, no matrix of queries x keys outlives its block.
     """
     if torch.compiler.is_exporting():  # the number of queries is a symbol then, which cannot be cut
-        return [part(0, queries)]
+        return part(0, queries)
     edges = range(0, queries, block)
     again = len(edges) > 1 and torch.is_grad_enabled()
-    found = []
+    outputs: list[Tensor] = []
+    sums: list[Sums] = []
     for low in edges:
         at = low, min(low + block, queries)
-        found.append(checkpoint(part, *at, use_reentrant=False) if again else part(*at))
-    return found
+        y, noted = checkpoint(part, *at, use_reentrant=False) if again else part(*at)
+        outputs.append(y)
+        if noted is not None:
+            sums.append(noted)
+    whole = torch.cat(outputs, 2)
+    if not sums:
+        return whole, None
+    columns, rows = zip(*sums, strict=True)
+    return whole, (torch.stack(columns).sum(0), torch.cat(rows, 2))
 
 
-def causal_block(low: int, high: int, device: torch.device) -> Bool[Tensor, "1 1 m n"]:
-    """Which of the keys 0 .. high - 1 the queries low .. high - 1 may see: those up to their own."""
+def seen_keys(
+    allowed: Bool[Tensor, "#B 1 #T S"] | None, low: int, high: int, device: torch.device
+) -> Bool[Tensor, "#B 1 #m n"]:
+    """Which keys the queries low .. high - 1 may see: without `allowed`, of 0 .. high - 1 those up to their own."""
+    if allowed is not None:
+        return query_rows(allowed, low, high)
     return torch.ones(high - low, high, dtype=torch.bool, device=device).tril(low)[None, None]
 
 

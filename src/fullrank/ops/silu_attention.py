@@ -17,14 +17,11 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from fullrank.ops.kernels import chosen, kernel, product_dtype
-from fullrank.ops.query_blocks import BLOCK, causal_block, in_blocks, query_rows
+from fullrank.ops.kernels import chosen_for_heads, kernel, product_dtype
+from fullrank.ops.query_blocks import BLOCK, Sums, in_blocks, query_rows, seen_keys
 
 Bias = Callable[[slice, int], Tensor]
 """(queries, n) -> what is added to the scores of these queries against the first n keys, broadcast to [B, H, m, n]."""
-
-MOST_WIDTH = {2: 128, 4: 64}
-"""Widest head that the kernel takes, by the bytes of a number: blocks of them have to fit shared memory."""
 
 
 def silu_attention(
@@ -44,17 +41,13 @@ def silu_attention(
     Without `allowed`, query i sees the keys up to i. `dropout` falls on the weights that mix the values; the sums are
     those of the weights as they were.
     """
-    dtype = product_dtype(q)
     plain = allowed is None and bias is None and counted is None and dropout == 0
-    if plain and dtype.itemsize in MOST_WIDTH:
-        widths = q.shape[3], v.shape[3]
-        there = chosen("triton_silu_attention", q.device, dtype, *widths, most=MOST_WIDTH[dtype.itemsize])
-        if there and q.shape == k.shape and q.numel():
-            return kernel("triton_silu_attention")(q, k, v, divisor, dtype), None, None
+    if plain and chosen_for_heads("triton_silu_attention", q, v) and q.shape == k.shape:
+        return kernel("triton_silu_attention")(q, k, v, divisor, product_dtype(q)), None, None
 
-    def part(low: int, high: int) -> tuple[Tensor, tuple[Tensor, Tensor] | None]:
+    def part(low: int, high: int) -> tuple[Tensor, Sums | None]:
         keys = k.shape[2] if allowed is not None else high
-        seen = causal_block(low, high, q.device) if allowed is None else query_rows(allowed, low, high)
+        seen = seen_keys(allowed, low, high, q.device)
         added = None if bias is None else bias(slice(low, high), keys)
         weights = silu_weights(q[:, :, low:high], k[:, :, :keys], query_rows(divisor, low, high), seen, added)
         sums = None
@@ -64,11 +57,9 @@ def silu_attention(
             sums = columns, taken.sum(3, dtype=torch.float32)
         return F.dropout(weights, dropout) @ v[:, :, :keys], sums
 
-    parts = in_blocks(part, q.shape[2], block)
-    mixed, sums = torch.cat([y for y, _ in parts], 2), [s for _, s in parts if s is not None]
-    if not sums:
-        return mixed, None, None
-    return mixed, torch.stack([columns for columns, _ in sums]).sum(0), torch.cat([rows for _, rows in sums], 2)
+    mixed, sums = in_blocks(part, q.shape[2], block)
+    columns, rows = sums or (None, None)
+    return mixed, columns, rows
 
 
 def silu_attention_reference(

@@ -6,15 +6,31 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
+import torch
 import triton
 import triton.language as tl
+from torch import Tensor
+
+from fullrank.ops.kernels import block_of, triton_dtype
 
 BLOCK = 64
 """Queries of a program of attention, and keys that it meets at a time; half as many in fp32, of which more
 would not fit shared memory. Not measured."""
 LOG2_E = tl.constexpr(math.log2(math.e))
 """Scores times this are in bits: GPUs have an instruction for exp2, none for exp."""
+
+
+def launch(q: Tensor, v: Tensor, **fixed: Any) -> tuple[tuple[int, int], tuple[int, int, int], dict[str, Any]]:
+    """The grid (heads of users, blocks of a row), T, e and f, and what is fixed when such a kernel is compiled."""
+    (b, h, t, e), f = q.shape, v.shape[3]
+    block = BLOCK // 2 if q.dtype == torch.float32 else BLOCK
+    fixed |= {
+        "BLOCK_T": block, "BLOCK_E": block_of(e), "BLOCK_F": block_of(f), "DTYPE": triton_dtype(q.dtype),
+        "num_warps": 4 if max(e, f) <= 32 else 8,
+    }  # fmt: skip
+    return (b * h, triton.cdiv(t, block)), (t, e, f), fixed
 
 
 @triton.jit

@@ -18,8 +18,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from fullrank.ops.kernels import block_of, errors_of, triton_dtype
-from fullrank.ops.triton_blocks import BLOCK, LOG2_E, put_rows, rows_of
+from fullrank.ops.kernels import errors_of
+from fullrank.ops.triton_blocks import LOG2_E, launch, put_rows, rows_of
 
 BITS = LOG2_E.value
 
@@ -198,7 +198,8 @@ class _TritonColumnAttention(torch.autograd.Function):
         marks = valid.to(torch.int8).contiguous()
         out, lse = torch.empty_like(v), torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
         columns = torch.empty_like(lse)
-        grid, (t, e, f, heads, scale), fixed = _launch(q, v, causal)
+        grid, (t, e, f), fixed = launch(q, v, CAUSAL=causal)
+        heads, scale = q.shape[1], BITS / e**0.5
         narrow = {name: value for name, value in fixed.items() if name != "BLOCK_F"}
         with torch.cuda.device_of(q):
             _forward[grid](q, k, v, marks, out, lse, t, e, f, heads, scale, **fixed)
@@ -216,21 +217,9 @@ class _TritonColumnAttention(torch.autograd.Function):
         d_out, pulls = d_out.to(v.dtype).contiguous(), d_columns.float().contiguous()
         mean = (d_out.float() * out.float()).sum(-1)
         dq, dk, dv = (torch.empty_like(x) for x in (q, k, v))
-        grid, sizes, fixed = _launch(q, v, ctx.causal)
+        grid, (t, e, f), fixed = launch(q, v, CAUSAL=ctx.causal)
+        sizes = t, e, f, q.shape[1], BITS / e**0.5
         given = (q, k, v, marks, lse, d_out, pulls, mean)
         _backward_queries[grid](*given, dq, *sizes, **fixed)
         _backward_keys[grid](*given, dk, dv, *sizes, **fixed)
         return dq, dk, dv, None, None
-
-
-def _launch(
-    q: Tensor, v: Tensor, causal: bool
-) -> tuple[tuple[int, int], tuple[int, int, int, int, float], dict[str, Any]]:
-    """The grid (heads of users, blocks of a row); T, e, f, heads and scale; what is fixed when a kernel is compiled."""
-    (b, h, t, e), f = q.shape, v.shape[3]
-    block = BLOCK // 2 if q.dtype == torch.float32 else BLOCK
-    fixed = {
-        "CAUSAL": causal, "BLOCK_T": block, "BLOCK_E": block_of(e), "BLOCK_F": block_of(f),
-        "DTYPE": triton_dtype(q.dtype), "num_warps": 4 if max(e, f) <= 32 else 8,
-    }  # fmt: skip
-    return (b * h, triton.cdiv(t, block)), (t, e, f, h, BITS / e**0.5), fixed

@@ -19,7 +19,8 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from fullrank.ops.kernels import block_of, errors_of, product_dtype, triton_dtype
+from fullrank.ops.attention_log_sum_exp import log_sum_exp_errors
+from fullrank.ops.kernels import block_of, product_dtype, triton_dtype
 from fullrank.ops.triton_blocks import LOG2_E, put_rows, rows_of
 
 BITS = LOG2_E.value
@@ -83,18 +84,9 @@ def triton_log_sum_exp(x: Float[Tensor, "M D"], w: Float[Tensor, "V D"]) -> Floa
     return out
 
 
-def triton_log_sum_exp_errors(
-    device: torch.device, dtype: torch.dtype, blocks: tuple[int, ...], sizes: tuple[int, int] = (67, 141)
-) -> dict[str, float]:
-    """How far values and gradients are from the reference, at odd sizes (rows, items) and a width in the block."""
-    from fullrank.ops.log_sum_exp import log_sum_exp_reference
-
-    generator = torch.Generator().manual_seed(sum(sizes))
-    width = blocks[0] - 3
-    x, w = (torch.randn(n, width, generator=generator).to(device, dtype) / width**0.25 for n in sizes)
-    return errors_of(
-        lambda a, b: (triton_log_sum_exp(a, b),), lambda a, b: (log_sum_exp_reference(a, b),), [x, w]
-    )  # fmt: skip
+def triton_log_sum_exp_errors(*given: Any) -> dict[str, float]:
+    """`log_sum_exp_errors` of the kernel."""
+    return log_sum_exp_errors(triton_log_sum_exp, *given)
 
 
 class _TritonLogSumExp(torch.autograd.Function):

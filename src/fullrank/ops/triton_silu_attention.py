@@ -18,8 +18,8 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from fullrank.ops.kernels import block_of, errors_of, triton_dtype
-from fullrank.ops.triton_blocks import BLOCK, LOG2_E, put_rows, rows_of
+from fullrank.ops.kernels import errors_of
+from fullrank.ops.triton_blocks import LOG2_E, launch, put_rows, rows_of
 
 
 @triton.jit
@@ -132,9 +132,9 @@ class _TritonSiluAttention(torch.autograd.Function):
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         q, k, v = (x.contiguous() for x in (q, k, v))
         out = torch.empty(v.shape, dtype=torch.float32, device=v.device)
-        grid, given = _launch(q, v)
+        grid, sizes, fixed = launch(q, v)
         with torch.cuda.device_of(q):
-            _forward[grid](q, k, v, out, *given[:3], **given[3])
+            _forward[grid](q, k, v, out, *sizes, **fixed)
         ctx.save_for_backward(q, k, v)
         return out
 
@@ -144,18 +144,7 @@ class _TritonSiluAttention(torch.autograd.Function):
         q, k, v = ctx.saved_tensors
         d_out = d_out.to(v.dtype).contiguous()
         dq, dk, dv = (torch.empty_like(x) for x in (q, k, v))
-        grid, given = _launch(q, v)
-        _backward_queries[grid](q, k, v, d_out, dq, *given[:3], **given[3])
-        _backward_keys[grid](q, k, v, d_out, dk, dv, *given[:3], **given[3])
+        grid, sizes, fixed = launch(q, v)
+        _backward_queries[grid](q, k, v, d_out, dq, *sizes, **fixed)
+        _backward_keys[grid](q, k, v, d_out, dk, dv, *sizes, **fixed)
         return dq, dk, dv
-
-
-def _launch(q: Tensor, v: Tensor) -> tuple[tuple[int, int], tuple[int, int, int, dict[str, Any]]]:
-    """The grid (heads of users, blocks of a row), then T, e, f and what is fixed when a kernel is compiled."""
-    (b, h, t, e), f = q.shape, v.shape[3]
-    block = BLOCK // 2 if q.dtype == torch.float32 else BLOCK
-    fixed = {
-        "BLOCK_T": block, "BLOCK_E": block_of(e), "BLOCK_F": block_of(f), "DTYPE": triton_dtype(q.dtype),
-        "num_warps": 4 if max(e, f) <= 32 else 8,
-    }  # fmt: skip
-    return (b * h, triton.cdiv(t, block)), (t, e, f, fixed)

@@ -9,50 +9,32 @@ Command: ``fullrank train popularity --data data/beauty --out runs/popularity`` 
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
-
 from fullrank.experiment import Experiment
 from fullrank.models.sequential.baselines.item_to_item import ItemToItem
 from fullrank.models.sequential.baselines.popularity import Popularity, Recency
 from fullrank.models.sequential.baselines.transition_graph import TransitionGraph
-from fullrank.recipes import RecipeSpec
+from fullrank.recipes import recipe
 
 
-class PopularityRecipe(RecipeSpec):
+@recipe(needs="events")
+def popularity() -> Experiment:
     """Popularity: the items with the most training events, for everybody; no training."""
-
-    kind: Literal["popularity"] = "popularity"
-    needs: ClassVar[str] = "events"
-
-    def build(self) -> Experiment:
-        return Experiment(recipe="popularity", model=Popularity())
+    return Experiment(recipe="popularity", model=Popularity())
 
 
-class RecencyRecipe(RecipeSpec):
+@recipe(needs="events, times")
+def recency() -> Experiment:
     """Recent popularity: training events that lose half their weight every 30 days; no training, needs times."""
-
-    kind: Literal["recency"] = "recency"
-    needs: ClassVar[str] = "events, times"
-
-    def build(self) -> Experiment:
-        return Experiment(recipe="recency", model=Recency())
+    return Experiment(recipe="recency", model=Recency())
 
 
-class ItemToItemRecipe(RecipeSpec):
+@recipe(needs="events")
+def item_to_item() -> Experiment:
     """Item-to-item: co-occurrence with the last events of a history (Sarwar et al. 2001); no training."""
-
-    kind: Literal["item_to_item"] = "item_to_item"
-    needs: ClassVar[str] = "events"
-
-    def build(self) -> Experiment:
-        return Experiment(recipe="item_to_item", model=ItemToItem())
+    return Experiment(recipe="item_to_item", model=ItemToItem())
 
 
-class TransitionGraphRecipe(RecipeSpec):
+@recipe(needs="events; better with titles or attributes")
+def transition_graph() -> Experiment:
     """Transition graph: successors of the last two items, and items like them (after arXiv:2605.07125); no training."""
-
-    kind: Literal["transition_graph"] = "transition_graph"
-    needs: ClassVar[str] = "events; better with titles or attributes"
-
-    def build(self) -> Experiment:
-        return Experiment(recipe="transition_graph", model=TransitionGraph())
+    return Experiment(recipe="transition_graph", model=TransitionGraph())

@@ -13,27 +13,21 @@ number of events in whole histories, not of windows.
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
-
 from fullrank.experiment import Experiment, Training
 from fullrank.models.sequential.encoders.caser import Caser
 from fullrank.models.sequential.model import Recommender, Scoring
 from fullrank.models.sequential.objectives.losses.bce import BCE
 from fullrank.models.sequential.objectives.negatives import Negatives
-from fullrank.recipes import RecipeSpec
+from fullrank.recipes import recipe
 
 
-class CaserRecipe(RecipeSpec):
+@recipe(needs="events")
+def caser() -> Experiment:
     """Caser: convolutions over the last events (Tang & Wang 2018, arXiv:1809.07426)."""
-
-    kind: Literal["caser"] = "caser"
-    needs: ClassVar[str] = "events"
-
-    def build(self) -> Experiment:
-        encoder = Caser(activation="tanh", dropout=0.5)
-        model = Recommender(dim=128, encoder=encoder, scoring=Scoring(similarity="cosine", temperature=0.06))
-        training = Training(max_epochs=40, lr=2.7e-3, batch_size=1024, patience=5)
-        return Experiment(recipe="caser", model=model, training=training)
+    encoder = Caser(activation="tanh", dropout=0.5)
+    model = Recommender(dim=128, encoder=encoder, scoring=Scoring(similarity="cosine", temperature=0.06))
+    training = Training(max_epochs=40, lr=2.7e-3, batch_size=1024, patience=5)
+    return Experiment(recipe="caser", model=model, training=training)
 
 
 def published() -> Experiment:

@@ -11,28 +11,22 @@ Differs: what `regularizers/cl4srec.py` says; AdamW for Adam.
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
-
 from fullrank.experiment import Experiment, Training
 from fullrank.models.sequential.attention.softmax import Softmax
 from fullrank.models.sequential.encoders.transformer import Transformer
 from fullrank.models.sequential.model import Recommender
 from fullrank.models.sequential.objectives.losses.bce import BCE
 from fullrank.models.sequential.regularizers.cl4srec import CL4SRec
-from fullrank.recipes import RecipeSpec
-from fullrank.recipes.sasrec import SASRecRecipe
+from fullrank.recipes import recipe
+from fullrank.recipes.sasrec import sasrec
 
 
-class CL4SRecRecipe(RecipeSpec):
+@recipe(needs="events")
+def cl4srec() -> Experiment:
     """CL4SRec: SASRec with a contrast of augmented histories (Xie et al. 2022, arXiv:2010.14395)."""
-
-    kind: Literal["cl4srec"] = "cl4srec"
-    needs: ClassVar[str] = "events"
-
-    def build(self) -> Experiment:
-        base = SASRecRecipe().build()
-        model = base.model.model_copy(update={"penalties": (CL4SRec(normalise=True, temperature=0.1),)})
-        return base.model_copy(update={"recipe": "cl4srec", "model": model})
+    base = sasrec()
+    model = base.model.model_copy(update={"penalties": (CL4SRec(normalise=True, temperature=0.1),)})
+    return base.model_copy(update={"recipe": "cl4srec", "model": model})
 
 
 def published() -> Experiment:

@@ -14,8 +14,6 @@ are not read. `models/ranking/sequences/target_attention.py` says how the attent
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
-
 from pydantic import JsonValue
 
 from fullrank.experiment import Experiment
@@ -24,18 +22,14 @@ from fullrank.models.ranking.embedding import Embedding
 from fullrank.models.ranking.model import RankingModel
 from fullrank.models.ranking.perceptron import Deep
 from fullrank.models.ranking.sequences.target_attention import TargetAttention
-from fullrank.recipes import RecipeSpec
+from fullrank.recipes import recipe
 from fullrank.recipes.rankelastor import SMALL
 
 
-class DINRecipe(RecipeSpec):
+@recipe(needs="impressions, sequences")
+def din() -> Experiment:
     """DIN: target attention over behaviour sequences before a perceptron of 3 x 400 (KDD 2018, arXiv:1706.06978)."""
-
-    kind: Literal["din"] = "din"
-    needs: ClassVar[str] = "impressions, sequences"
-
-    def build(self) -> Experiment:
-        return _experiment("din", Embedding(l2=1e-5), TargetAttention(), Deep())
+    return _experiment("din", Embedding(l2=1e-5), TargetAttention(), Deep())
 
 
 def kuaivideo() -> Experiment:

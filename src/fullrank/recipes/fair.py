@@ -32,8 +32,6 @@ Cost: 13 minutes of one core of a busy machine on s3rec-beauty. Numbers: `result
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
-
 from fullrank.core.spec import Spec
 from fullrank.experiment import Experiment, Training
 from fullrank.models.sequential.attention.focused import Focused, Norm
@@ -44,7 +42,7 @@ from fullrank.models.sequential.model import Recommender, Scoring
 from fullrank.models.sequential.objectives.tasks.semantic_tokens import SemanticTokens
 from fullrank.models.sequential.regularizers.mutual_information import MutualInformation
 from fullrank.models.sequential.regularizers.noise_robustness import NoiseRobustness
-from fullrank.recipes import RecipeSpec
+from fullrank.recipes import recipe
 from fullrank.recipes.rpg import EVALUATION, TRAINING
 
 SCORING = Scoring(similarity="cosine", temperature=0.03)
@@ -54,14 +52,10 @@ INFORMATION = MutualInformation(weight=0.01)
 """beta under the mean of the levels: .16 on the sum of 16, where the paper has .01."""
 
 
-class FAIRRecipe(RecipeSpec):
+@recipe(needs="events, codes")
+def fair() -> Experiment:
     """FAIR: focused attention over long semantic ids, noise robustness, mutual information (arXiv:2512.11254)."""
-
-    kind: Literal["fair"] = "fair"
-    needs: ClassVar[str] = "events, codes"
-
-    def build(self) -> Experiment:
-        return _small("fair")
+    return _small("fair")
 
 
 def plain() -> Experiment:

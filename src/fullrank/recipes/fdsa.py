@@ -12,31 +12,25 @@ among the features.
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
-
 from fullrank.experiment import Experiment, Training
 from fullrank.models.sequential.attention.softmax import Softmax
 from fullrank.models.sequential.encoders.fdsa import FDSA
 from fullrank.models.sequential.encoders.transformer import Transformer
 from fullrank.models.sequential.items.features import Features
 from fullrank.models.sequential.model import Recommender, Scoring
-from fullrank.recipes import RecipeSpec
+from fullrank.recipes import recipe
 
 
-class FDSARecipe(RecipeSpec):
+@recipe(needs="events, attributes")
+def fdsa() -> Experiment:
     """FDSA: self-attention on ids and on features apart (Zhang et al. 2019)."""
-
-    kind: Literal["fdsa"] = "fdsa"
-    needs: ClassVar[str] = "events, attributes"
-
-    def build(self) -> Experiment:
-        stream = Transformer(
-            layers=2, attention=Softmax(heads=2, bias=True), norm="layer", feed_forward="mlp", activation="gelu",
-            bias=True, dropout=0.4, input_dropout=0.5, scale_input=True, positions_from="end",
-        )  # fmt: skip
-        model = Recommender(
-            dim=128, items=Features(categorical=("attributes",), combine="beside"),
-            encoder=FDSA(ids=stream, features=stream), scoring=Scoring(similarity="cosine", temperature=0.06),
-        )  # fmt: skip
-        training = Training(max_epochs=30, lr=1e-3, batch_size=1024, warmup=0.02, patience=5)
-        return Experiment(recipe="fdsa", model=model, training=training)
+    stream = Transformer(
+        layers=2, attention=Softmax(heads=2, bias=True), norm="layer", feed_forward="mlp", activation="gelu",
+        bias=True, dropout=0.4, input_dropout=0.5, scale_input=True, positions_from="end",
+    )  # fmt: skip
+    model = Recommender(
+        dim=128, items=Features(categorical=("attributes",), combine="beside"),
+        encoder=FDSA(ids=stream, features=stream), scoring=Scoring(similarity="cosine", temperature=0.06),
+    )  # fmt: skip
+    training = Training(max_epochs=30, lr=1e-3, batch_size=1024, warmup=0.02, patience=5)
+    return Experiment(recipe="fdsa", model=model, training=training)

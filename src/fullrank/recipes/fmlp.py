@@ -12,27 +12,21 @@ batches of events of rows of like length.
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
-
 from fullrank.experiment import Experiment, Training
 from fullrank.models.sequential.encoders.fmlp import FMLP
 from fullrank.models.sequential.model import Recommender, Scoring
 from fullrank.models.sequential.objectives.losses.bce import BCE
 from fullrank.models.sequential.objectives.negatives import Negatives
 from fullrank.models.sequential.objectives.tasks.last_item import LastItem
-from fullrank.recipes import RecipeSpec
+from fullrank.recipes import recipe
 
 
-class FMLPRecipe(RecipeSpec):
+@recipe(needs="events")
+def fmlp() -> Experiment:
     """FMLP-Rec: learnable filters in the frequency domain (Zhou et al. 2022, arXiv:2202.13556)."""
-
-    kind: Literal["fmlp"] = "fmlp"
-    needs: ClassVar[str] = "events"
-
-    def build(self) -> Experiment:
-        model = Recommender(dim=128, encoder=FMLP(), scoring=Scoring(similarity="cosine", temperature=0.06))
-        training = Training(max_epochs=40, lr=1e-3, batch_size=1024, warmup=0.02, patience=5)
-        return Experiment(recipe="fmlp", model=model, training=training)
+    model = Recommender(dim=128, encoder=FMLP(), scoring=Scoring(similarity="cosine", temperature=0.06))
+    training = Training(max_epochs=40, lr=1e-3, batch_size=1024, warmup=0.02, patience=5)
+    return Experiment(recipe="fmlp", model=model, training=training)
 
 
 def published() -> Experiment:

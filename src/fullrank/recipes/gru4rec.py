@@ -9,21 +9,15 @@ about 20 s on one core. Numbers:
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
-
 from fullrank.experiment import Experiment, Training
 from fullrank.models.sequential.encoders.gru import GRU
 from fullrank.models.sequential.model import Recommender, Scoring
-from fullrank.recipes import RecipeSpec
+from fullrank.recipes import recipe
 
 
-class GRU4RecRecipe(RecipeSpec):
+@recipe(needs="events")
+def gru4rec() -> Experiment:
     """GRU4Rec: recurrent next-item prediction (Hidasi et al. 2016, arXiv:1511.06939)."""
-
-    kind: Literal["gru4rec"] = "gru4rec"
-    needs: ClassVar[str] = "events"
-
-    def build(self) -> Experiment:
-        model = Recommender(dim=128, encoder=GRU(dropout=0.5), scoring=Scoring(similarity="cosine", temperature=0.06))
-        training = Training(max_epochs=40, lr=1e-3, batch_size=1024, patience=5)
-        return Experiment(recipe="gru4rec", model=model, training=training)
+    model = Recommender(dim=128, encoder=GRU(dropout=0.5), scoring=Scoring(similarity="cosine", temperature=0.06))
+    training = Training(max_epochs=40, lr=1e-3, batch_size=1024, patience=5)
+    return Experiment(recipe="gru4rec", model=model, training=training)

@@ -12,27 +12,21 @@ pairwise loss in `published`, AdamW for Adam; a batch is a number of events in w
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
-
 from fullrank.experiment import Experiment, Training
 from fullrank.models.sequential.encoders.hgn import HGN
 from fullrank.models.sequential.model import Recommender, Scoring
 from fullrank.models.sequential.objectives.losses.bce import BCE
 from fullrank.models.sequential.objectives.negatives import Negatives
-from fullrank.recipes import RecipeSpec
+from fullrank.recipes import recipe
 
 
-class HGNRecipe(RecipeSpec):
+@recipe(needs="events")
+def hgn() -> Experiment:
     """HGN: gates on features and events of the last few (Ma, Kang & Liu 2019, arXiv:1906.09217)."""
-
-    kind: Literal["hgn"] = "hgn"
-    needs: ClassVar[str] = "events"
-
-    def build(self) -> Experiment:
-        encoder = HGN(dropout=0.5)
-        model = Recommender(dim=128, encoder=encoder, scoring=Scoring(similarity="cosine", temperature=0.06))
-        training = Training(max_epochs=40, lr=2.7e-3, batch_size=1024, patience=5)
-        return Experiment(recipe="hgn", model=model, training=training)
+    encoder = HGN(dropout=0.5)
+    model = Recommender(dim=128, encoder=encoder, scoring=Scoring(similarity="cosine", temperature=0.06))
+    training = Training(max_epochs=40, lr=2.7e-3, batch_size=1024, patience=5)
+    return Experiment(recipe="hgn", model=model, training=training)
 
 
 def published() -> Experiment:

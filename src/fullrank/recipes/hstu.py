@@ -23,44 +23,34 @@ Numbers: `hstu` in `docs/results/sequence.md` (not searched, best in its last ep
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
-
 from fullrank.experiment import Experiment, Training
 from fullrank.models.sequential.attention.hstu import HSTU
 from fullrank.models.sequential.encoders.transformer import Transformer
 from fullrank.models.sequential.model import Recommender, Scoring
 from fullrank.models.sequential.objectives.losses.sampled_softmax import SampledSoftmax
 from fullrank.models.sequential.objectives.negatives import Negatives
-from fullrank.recipes import RecipeSpec
-from fullrank.recipes.sasrec import SASRecPlusRecipe
+from fullrank.recipes import recipe
+from fullrank.recipes.sasrec import sasrec_plus
 
 
-class HSTURecipe(RecipeSpec):
+@recipe(needs="events, times")
+def hstu() -> Experiment:
     """HSTU as published, at CPU size: gated SiLU attention, biases by position and time (arXiv:2402.17152)."""
-
-    kind: Literal["hstu"] = "hstu"
-    needs: ClassVar[str] = "events, times"
-
-    def build(self) -> Experiment:
-        encoder = Transformer(
-            layers=2, attention=HSTU(heads=2, dropout=0.2), norm="layer", norm_affine=False, norm_output=False,
-            feed_forward="none", positions="learned", positions_from="start", scale_input=True, dropout=0.0,
-            input_dropout=0.2,
-        )  # fmt: skip
-        model = Recommender(
-            dim=64, encoder=encoder, loss=SampledSoftmax(negatives=Negatives(count=128, share="row"), log_q="none"),
-            scoring=Scoring(similarity="cosine", temperature=0.05),
-        )  # fmt: skip
-        training = Training(max_epochs=100, lr=1e-3, batch_size=4096, betas=(0.9, 0.98), evaluate_every=5, patience=5)
-        return Experiment(recipe="hstu", model=model, training=training)
+    encoder = Transformer(
+        layers=2, attention=HSTU(heads=2, dropout=0.2), norm="layer", norm_affine=False, norm_output=False,
+        feed_forward="none", positions="learned", positions_from="start", scale_input=True, dropout=0.0,
+        input_dropout=0.2,
+    )  # fmt: skip
+    model = Recommender(
+        dim=64, encoder=encoder, loss=SampledSoftmax(negatives=Negatives(count=128, share="row"), log_q="none"),
+        scoring=Scoring(similarity="cosine", temperature=0.05),
+    )  # fmt: skip
+    training = Training(max_epochs=100, lr=1e-3, batch_size=4096, betas=(0.9, 0.98), evaluate_every=5, patience=5)
+    return Experiment(recipe="hstu", model=model, training=training)
 
 
-class HSTUPlusRecipe(RecipeSpec):
+@recipe(needs="events")
+def hstu_plus() -> Experiment:
     """HSTU++: the generalised HSTU that SPRINT scales (SPRINT, Sec. 5.1 and B.2)."""
-
-    kind: Literal["hstu_plus"] = "hstu_plus"
-    needs: ClassVar[str] = "events"
-
-    def build(self) -> Experiment:
-        attention = "{kind: hstu, heads: 2, gate: false, rel_bias: none, rope: true, bias: false, weight_dropout: 0.2}"
-        return SASRecPlusRecipe().build().override("recipe=hstu_plus", f"model.encoder.attention={attention}")
+    attention = "{kind: hstu, heads: 2, gate: false, rel_bias: none, rope: true, bias: false, weight_dropout: 0.2}"
+    return sasrec_plus().override("recipe=hstu_plus", f"model.encoder.attention={attention}")

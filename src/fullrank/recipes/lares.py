@@ -18,33 +18,28 @@ like any other item (`evaluation.seen=keep`), as for PLR.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import Any
 
-from fullrank.evaluation.spec import Evaluation
-from fullrank.experiment import Experiment, Training
+from fullrank.experiment import Experiment
 from fullrank.models.sequential.attention.softmax import Softmax
 from fullrank.models.sequential.encoders.transformer import Transformer
-from fullrank.models.sequential.model import Recommender, Scoring
+from fullrank.models.sequential.model import Scoring
 from fullrank.models.sequential.objectives.tasks.last_item import LastItem
 from fullrank.models.sequential.reasoning.lares import LARES
 from fullrank.models.sequential.regularizers.reasoning_alignment import ReasoningAlignment
-from fullrank.recipes import RecipeSpec
+from fullrank.recipes import recipe
+from fullrank.recipes.bert4rec import bert_blocks
+from fullrank.recipes.plr import PAPER, reasoning_experiment
 
 DROPOUT = 0.5
 
 
-class LaresRecipe(RecipeSpec):
-    """LARES: a block that refines all events of a history, again and again (arXiv:2505.16865)."""
-
-    kind: Literal["lares"] = "lares"
-    needs: ClassVar[str] = "events"
-
-    def build(self) -> Experiment:
-        return lares()
-
-
+@recipe(needs="events")
 def lares(dropout: float = DROPOUT) -> Experiment:
-    """Depths drawn around four, both alignments."""
+    """LARES: a block that refines all events of a history, again and again (arXiv:2505.16865).
+
+    Depths are drawn around four; both alignments.
+    """
     return _small("lares", dropout, reasoner=_reasoner(dropout), penalties=(ReasoningAlignment(),))
 
 
@@ -68,8 +63,7 @@ def paper() -> Experiment:
     """All prefixes, in batches of 2,048."""
     made = _small("lares_paper", DROPOUT, reasoner=_reasoner(DROPOUT), penalties=(ReasoningAlignment(),),
                   task=LastItem(per_user=None))  # fmt: skip
-    training = Training(max_epochs=200, lr=1e-3, batch_by="rows", batch_size=2048, patience=10)
-    return made.model_copy(update={"training": training})
+    return made.model_copy(update={"training": PAPER})
 
 
 def _reasoner(dropout: float) -> LARES:
@@ -78,18 +72,9 @@ def _reasoner(dropout: float) -> LARES:
 
 
 def _encoder(layers: int, dropout: float) -> Transformer:
-    return Transformer(
-        layers=layers, attention=Softmax(heads=2, bias=True, dropout=dropout), norm="layer", norm_at="post",
-        norm_eps=1e-12, norm_input=True, feed_forward="mlp", activation="gelu", bias=True, inner=256, dropout=dropout,
-    )  # fmt: skip
+    return bert_blocks(Softmax(heads=2, bias=True, dropout=dropout), dropout, layers=layers, inner=256)
 
 
 def _small(name: str, dropout: float, **model: Any) -> Experiment:
-    shared: dict[str, Any] = {
-        "dim": 64, "max_length": 50, "encoder": _encoder(1, dropout), "task": LastItem(per_user=4),
-        "scoring": Scoring(similarity="cosine", temperature=0.07),
-    }  # fmt: skip
-    training = Training(max_epochs=25, lr=1e-3, batch_size=4096, patience=5)
-    return Experiment(
-        recipe=name, model=Recommender(**shared | model), training=training, evaluation=Evaluation(seen="keep")
-    )
+    parts = {"encoder": _encoder(1, dropout), "scoring": Scoring(similarity="cosine", temperature=0.07)}
+    return reasoning_experiment(name, **parts | model)

@@ -36,7 +36,7 @@ Category levels of Amazon are two: the most specific one and the whole path.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import Any
 
 from fullrank.evaluation.spec import Evaluation
 from fullrank.experiment import Experiment, Training
@@ -52,7 +52,8 @@ from fullrank.models.sequential.reasoning.rearec import ReaRec
 from fullrank.models.sequential.regularizers.kl_diversity import KLDiversity
 from fullrank.models.sequential.regularizers.progressive import Progressive
 from fullrank.models.sequential.regularizers.reasoning_contrast import ReasoningContrast
-from fullrank.recipes import RecipeSpec
+from fullrank.recipes import recipe
+from fullrank.recipes.bert4rec import bert_blocks
 
 UNISREC = Scoring(similarity="cosine", temperature=0.07)
 """Those of UniSRec."""
@@ -61,71 +62,79 @@ AMAZON = ("category", "categories", "brand")
 SCORING = Scoring(temperature=0.2)
 COSINE = Scoring(similarity="cosine", temperature=0.06)
 """Those of the recipe `sasrec`."""
+PAPER = Training(max_epochs=200, lr=1e-3, batch_by="rows", batch_size=2048, patience=10)
+"""At the papers' sizes, of LARES too."""
 DROPOUT = 0.3
 """Of hidden states and of attention weights alike (p_rep = p_attn in the paper, searched from .1 to .6): the recipes'
 `dropout` sets both, and a search does by the axis ``model.encoder.dropout, model.encoder.attention.dropout``. The best
 of Figure 2 lie in .2 to .5."""
 
+_PLR: dict[str, Any] = {"reasoner": PLR(), "penalties": (ReasoningContrast(), KLDiversity())}
+_ERL: dict[str, Any] = {
+    "reasoner": ReaRec(answer="mean"), "penalties": (KLDiversity(weight=0.05, start=True),),
+}  # fmt: skip
+_PRL: dict[str, Any] = {"reasoner": ReaRec(answer="last"), "penalties": (Progressive(after_steps=250),)}
+_APART = "model.reasoner.trigger_std=1.0", "model.reasoner.residual=true"
+"""Settings that keep the streams of PLR apart."""
 
-class PlrRecipe(RecipeSpec):
+
+@recipe(needs="events", kind="plr")
+def apart() -> Experiment:
     """PLR: latent reasoning steps behind the history, in parallel streams weighed by a gate."""
-
-    kind: Literal["plr"] = "plr"
-    needs: ClassVar[str] = "events"
-
-    def build(self) -> Experiment:
-        return cosine().override("recipe=plr", "model.reasoner.trigger_std=1.0", "model.reasoner.residual=true")
+    return cosine().override("recipe=plr", *_APART)
 
 
 def base(dropout: float = DROPOUT) -> Experiment:
     """The encoder alone: what the others reason around."""
-    return _small("base", dropout)
+    return reasoning_experiment("base", dropout)
 
 
 def erl() -> Experiment:
     """ReaRec with the mean of all steps, driven apart."""
-    return _small("erl", reasoner=ReaRec(answer="mean"), penalties=(KLDiversity(weight=0.05, start=True),))
+    return reasoning_experiment("erl", **_ERL)
 
 
 def prl() -> Experiment:
     """ReaRec with the last step; the noise begins after about two epochs of amazon-beauty."""
-    return _small("prl", reasoner=ReaRec(answer="last"), penalties=(Progressive(after_steps=250),))
+    return reasoning_experiment("prl", **_PRL)
 
 
 def plr(dropout: float = DROPOUT) -> Experiment:
     """Two streams of two steps from triggers of .02, inner products; the parts below are left out of this one."""
-    return _small("plr", dropout, **_plr())
+    return reasoning_experiment("plr", dropout, **_PLR)
 
 
 def cosine(dropout: float = DROPOUT) -> Experiment:
     """The function `plr` at cosine scores."""
-    return _small("cosine", dropout, scoring=COSINE, **_plr())
+    return reasoning_experiment("cosine", dropout, scoring=COSINE, **_PLR)
 
 
 def cosine_base(dropout: float = DROPOUT) -> Experiment:
     """What `cosine` reasons around."""
-    return _small("cosine_base", dropout, scoring=COSINE)
+    return reasoning_experiment("cosine_base", dropout, scoring=COSINE)
 
 
 def no_gate() -> Experiment:
     """PLR whose streams weigh the same."""
-    return _small("no_gate", **_plr() | {"reasoner": PLR(gate="uniform")})
+    return reasoning_experiment("no_gate", **_PLR | {"reasoner": PLR(gate="uniform")})
 
 
 def no_contrast() -> Experiment:
     """PLR that reads every row once."""
-    return _small("no_contrast", reasoner=PLR(), penalties=(KLDiversity(),))
+    return reasoning_experiment("no_contrast", reasoner=PLR(), penalties=(KLDiversity(),))
 
 
 def no_kl() -> Experiment:
     """PLR whose states are not driven apart."""
-    return _small("no_kl", reasoner=PLR(), penalties=(ReasoningContrast(),))
+    return reasoning_experiment("no_kl", reasoner=PLR(), penalties=(ReasoningContrast(),))
 
 
 def bidirectional() -> Experiment:
     """PLR behind a history that is read from both sides (the paper's BERT4Rec backbone)."""
     attention = Softmax(causal=False, bias=True, dropout=DROPOUT)
-    return _small("bidirectional", encoder=_encoder(128).model_copy(update={"attention": attention}), **_plr())
+    return reasoning_experiment(
+        "bidirectional", encoder=_encoder(128).model_copy(update={"attention": attention}), **_PLR
+    )
 
 
 def hstu() -> Experiment:
@@ -134,35 +143,32 @@ def hstu() -> Experiment:
         layers=2, attention=HSTU(rel_bias="positions", dropout=DROPOUT), norm="layer", feed_forward="none",
         dropout=0.0, input_dropout=DROPOUT,
     )  # fmt: skip
-    return _small("hstu", encoder=encoder, **_plr())
+    return reasoning_experiment("hstu", encoder=encoder, **_PLR)
 
 
 def unisrec() -> Experiment:
     """PLR around UniSRec, its streams kept apart as in the recipe."""
-    found = _small("unisrec", items=UniSRec(), scoring=UNISREC, **_plr())
-    return found.override("model.reasoner.trigger_std=1.0", "model.reasoner.residual=true")
+    return reasoning_experiment("unisrec", items=UniSRec(), scoring=UNISREC, **_PLR).override(*_APART)
 
 
 def unisrec_erl() -> Experiment:
     """ReaRec-ERL around UniSRec."""
-    penalties = (KLDiversity(weight=0.05, start=True),)
-    return _small("unisrec_erl", items=UniSRec(), scoring=UNISREC, reasoner=ReaRec(answer="mean"), penalties=penalties)
+    return reasoning_experiment("unisrec_erl", items=UniSRec(), scoring=UNISREC, **_ERL)
 
 
 def unisrec_prl() -> Experiment:
     """ReaRec-PRL around UniSRec."""
-    penalties = (Progressive(after_steps=250),)
-    return _small("unisrec_prl", items=UniSRec(), scoring=UNISREC, reasoner=ReaRec(answer="last"), penalties=penalties)
+    return reasoning_experiment("unisrec_prl", items=UniSRec(), scoring=UNISREC, **_PRL)
 
 
 def unisrec_base() -> Experiment:
     """UniSRec alone, of the same size."""
-    return _small("unisrec_base", items=UniSRec(), scoring=UNISREC)
+    return reasoning_experiment("unisrec_base", items=UniSRec(), scoring=UNISREC)
 
 
 def features(categorical: tuple[str, ...] = AMAZON, reasoning: bool = True) -> Experiment:
     """PLR, or the base, on items from these columns and their id."""
-    return _small("features", items=Features(categorical=categorical), **(_plr() if reasoning else {}))
+    return reasoning_experiment("features", items=Features(categorical=categorical), **(_PLR if reasoning else {}))
 
 
 def cds(reasoning: bool = True) -> Experiment:
@@ -180,20 +186,13 @@ def games(reasoning: bool = True) -> Experiment:
     return _paper("games", reasoning)
 
 
-def _plr() -> dict[str, Any]:
-    return {"reasoner": PLR(), "penalties": (ReasoningContrast(), KLDiversity())}
-
-
 def _encoder(inner: int, dropout: float = DROPOUT) -> Transformer:
     """ReaRec's backbone."""
-    return Transformer(
-        layers=2, attention=Softmax(heads=2, bias=True, dropout=dropout), norm="layer", norm_at="post",
-        norm_eps=1e-12, norm_input=True, feed_forward="mlp", activation="gelu", bias=True, inner=inner,
-        dropout=dropout,
-    )  # fmt: skip
+    return bert_blocks(Softmax(heads=2, bias=True, dropout=dropout), dropout, inner=inner)
 
 
-def _small(name: str, dropout: float = DROPOUT, **model: Any) -> Experiment:
+def reasoning_experiment(name: str, dropout: float = DROPOUT, **model: Any) -> Experiment:
+    """A small recommender under the protocol of PLR, with what `model` names in its place."""
     shared: dict[str, Any] = {"dim": 64, "max_length": 50, "task": LastItem(per_user=4), "scoring": SCORING}
     whole = Recommender(**shared | {"encoder": _encoder(128, dropout)} | model)
     training = Training(max_epochs=25, lr=1e-3, batch_size=4096, patience=5)
@@ -201,9 +200,8 @@ def _small(name: str, dropout: float = DROPOUT, **model: Any) -> Experiment:
 
 
 def _paper(name: str, reasoning: bool) -> Experiment:
-    made = _small(
+    made = reasoning_experiment(
         name, dim=256, encoder=_encoder(300), task=LastItem(per_user=None), items=Features(categorical=AMAZON),
-        **(_plr() if reasoning else {}),
+        **(_PLR if reasoning else {}),
     )  # fmt: skip
-    training = Training(max_epochs=200, lr=1e-3, batch_by="rows", batch_size=2048, patience=10)
-    return made.model_copy(update={"training": training})
+    return made.model_copy(update={"training": PAPER})

@@ -24,8 +24,6 @@ RankMixer is three times as wide. So the pair and the ladders have T = 8 and sha
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
-
 from pydantic import JsonValue
 
 from fullrank.experiment import Experiment, Training
@@ -41,7 +39,7 @@ from fullrank.models.ranking.mixings.full import Full
 from fullrank.models.ranking.model import RankingModel
 from fullrank.models.ranking.rankelastor import RankElastor
 from fullrank.models.ranking.rankmixer import RankMixer
-from fullrank.recipes import RecipeSpec
+from fullrank.recipes import recipe
 
 SMALL = Training(
     max_epochs=20, batch_by="rows", batch_size=4096, lr=1e-3, clip_norm=10.0, schedule="plateau", patience=2
@@ -59,14 +57,10 @@ HEAD: Heads = "flatten"
 as the full mixings of two blocks, and more on RankMixer's side, whose tokens are wider: a table would compare heads."""
 
 
-class RankElastorRecipe(RecipeSpec):
+@recipe(needs="impressions")
+def rankelastor() -> Experiment:
     """RankElastor: learned mixing of tokens and gated networks per token (KDD 2026, arXiv:2605.23191)."""
-
-    kind: Literal["rankelastor"] = "rankelastor"
-    needs: ClassVar[str] = "impressions"
-
-    def build(self) -> Experiment:
-        return _experiment("rankelastor", RankElastor(tokeniser=NORMED, head=HEAD))
+    return ranking_experiment("rankelastor", RankElastor(tokeniser=NORMED, head=HEAD))
 
 
 def equation_4() -> Experiment:
@@ -77,7 +71,7 @@ def equation_4() -> Experiment:
     to 2026-11-22 has the norm too (`feed_forward=glu`), the head `mlp`, and no hidden norm in the tokeniser.
     """
     ranker = RankElastor(tokeniser=NORMED, head=HEAD, feed_forward=Glu(norm=False))
-    return _experiment("rankelastor-equation_4", ranker)
+    return ranking_experiment("rankelastor-equation_4", ranker)
 
 
 def deep() -> Experiment:
@@ -91,31 +85,31 @@ def deep() -> Experiment:
 
 def ml1m() -> Experiment:
     """MovieLens-1M, clicks are ratings of at least 4, split by time."""
-    return _experiment("rankelastor-ml1m", RankElastor(tokeniser=NORMED, head=HEAD))
+    return ranking_experiment("rankelastor-ml1m", RankElastor(tokeniser=NORMED, head=HEAD))
 
 
 def frappe() -> Experiment:
     """Frappe at the best of eight trials (results/rankelastor/search_frappe.yaml): use of apps in ten contexts."""
     ranker = RankElastor(tokens=10, width=30, tokeniser=TOKENS, head="mlp")
-    return _experiment("rankelastor-frappe", ranker, FRAPPE, **FRAPPE_TRAINING)
+    return ranking_experiment("rankelastor-frappe", ranker, FRAPPE, **FRAPPE_TRAINING)
 
 
 def frappe_rankmixer() -> Experiment:
     """RankMixer at the best of its eight trials there, which are the same settings."""
     ranker = RankMixer(tokens=10, width=30, tokeniser=TOKENS, head="mlp")
-    return _experiment("frappe_rankmixer", ranker, FRAPPE, **FRAPPE_TRAINING)
+    return ranking_experiment("frappe_rankmixer", ranker, FRAPPE, **FRAPPE_TRAINING)
 
 
 def criteo_x1() -> Experiment:
     """Criteo: 39 fields of width 20, 15 tokens of width 26, L2 1e-5 on the tables."""
     embedding = Embedding(dim=20, l2=1e-5, l2_on="table")
-    return _experiment("rankelastor-criteo_x1", RankElastor(tokens=15, width=26), embedding, max_epochs=100)
+    return ranking_experiment("rankelastor-criteo_x1", RankElastor(tokens=15, width=26), embedding, max_epochs=100)
 
 
 def avazu_x4() -> Experiment:
     """Avazu: 24 fields of width 16, 16 tokens of width 24, batches of 10,000."""
     settings = {"max_epochs": 100, "batch_size": 10_000}
-    made = _experiment("rankelastor-avazu_x4", RankElastor(tokens=16, width=24), Embedding(), **settings)
+    made = ranking_experiment("rankelastor-avazu_x4", RankElastor(tokens=16, width=24), Embedding(), **settings)
     return made.override("evaluation.selection=auc-logloss")
 
 
@@ -152,20 +146,23 @@ def matched_rankmixer() -> Experiment:
 def ladder_rankelastor() -> Experiment:
     """What the ladders change: 8 tokens of width 16, 2 blocks; 79 thousand dense parameters on ml-1m."""
     ranker = RankElastor(tokens=8, width=16, head="flatten", tokeniser=TOKENS, feed_forward=Glu())
-    return _experiment("ladder_rankelastor", ranker)
+    return ranking_experiment("ladder_rankelastor", ranker)
 
 
 def ladder_rankmixer() -> Experiment:
     """Its counterpart: RankMixer of three times that width."""
     ranker = RankMixer(tokens=8, width=48, head="flatten", tokeniser=TOKENS)
-    return _experiment("ladder_rankmixer", ranker)
+    return ranking_experiment("ladder_rankmixer", ranker)
 
 
 def _ablation(name: str, mixing: MixingSpec, feed_forward: FeedForwardSpec) -> Experiment:
     ranker = RankElastor(tokens=16, width=32, mixing=mixing, feed_forward=feed_forward, tokeniser=TOKENS)
-    return _experiment(name, ranker)
+    return ranking_experiment(name, ranker)
 
 
-def _experiment(name: str, ranker: RankerSpec, embedding: Embedding | None = None, **training: JsonValue) -> Experiment:
+def ranking_experiment(
+    name: str, ranker: RankerSpec, embedding: Embedding | None = None, **training: JsonValue
+) -> Experiment:
+    """A ranker under the training that the small recipes share, but for what `training` says."""
     model = RankingModel(embedding=embedding or Embedding(l2=1e-5), ranker=ranker)
     return Experiment(recipe=name, model=model, training=SMALL.model_copy(update=training))

@@ -18,8 +18,6 @@ its split may be others than those of a store (`data/sources/frappe.py`).
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
-
 from fullrank.experiment import Experiment
 from fullrank.models.ranking import RankerSpec
 from fullrank.models.ranking.autoint import AutoInt
@@ -29,95 +27,62 @@ from fullrank.models.ranking.embedding import Embedding
 from fullrank.models.ranking.finalmlp import FinalMLP
 from fullrank.models.ranking.fm import FM
 from fullrank.models.ranking.lr import LR
-from fullrank.models.ranking.model import RankingModel
 from fullrank.models.ranking.perceptron import Deep
 from fullrank.models.ranking.rankmixer import RankMixer
 from fullrank.models.ranking.xdeepfm import XDeepFM
-from fullrank.recipes import RecipeSpec
-from fullrank.recipes.rankelastor import HEAD, NORMED, SMALL
+from fullrank.recipes import recipe
+from fullrank.recipes.rankelastor import HEAD, NORMED, ranking_experiment
 
 
-class LRRecipe(RecipeSpec):
+@recipe(needs="impressions")
+def lr() -> Experiment:
     """Logistic regression on the fields, the floor of every table of rankers (McMahan et al., KDD 2013)."""
-
-    kind: Literal["lr"] = "lr"
-    needs: ClassVar[str] = "impressions"
-
-    def build(self) -> Experiment:
-        return _experiment("lr", LR())
+    return ranking_experiment("lr", LR())
 
 
-class FMRecipe(RecipeSpec):
+@recipe(needs="impressions")
+def fm() -> Experiment:
     """Factorization machine: inner products of all pairs of fields (Rendle, ICDM 2010)."""
-
-    kind: Literal["fm"] = "fm"
-    needs: ClassVar[str] = "impressions"
-
-    def build(self) -> Experiment:
-        return _experiment("fm", FM())
+    return ranking_experiment("fm", FM())
 
 
-class DNNRecipe(RecipeSpec):
+@recipe(needs="impressions")
+def dnn() -> Experiment:
     """DNN: a perceptron of 3 x 400 on all field vectors (Covington et al., RecSys 2016, as BARS configures it)."""
-
-    kind: Literal["dnn"] = "dnn"
-    needs: ClassVar[str] = "impressions"
-
-    def build(self) -> Experiment:
-        return _experiment("dnn", DNN())
+    return ranking_experiment("dnn", DNN())
 
 
-class DCNv2Recipe(RecipeSpec):
+@recipe(needs="impressions")
+def dcnv2() -> Experiment:
     """DCN V2: three cross layers beside a perceptron of 3 x 400 (Wang et al., WWW 2021, arXiv:2008.13535)."""
-
-    kind: Literal["dcnv2"] = "dcnv2"
-    needs: ClassVar[str] = "impressions"
-
-    def build(self) -> Experiment:
-        return _experiment("dcnv2", DCNv2())
+    return ranking_experiment("dcnv2", DCNv2())
 
 
-class XDeepFMRecipe(RecipeSpec):
+@recipe(needs="impressions")
+def xdeepfm() -> Experiment:
     """xDeepFM: two CIN layers of 16 maps, a perceptron of 3 x 400, and the linear part (KDD 2018, arXiv:1803.05170)."""
-
-    kind: Literal["xdeepfm"] = "xdeepfm"
-    needs: ClassVar[str] = "impressions"
-
-    def build(self) -> Experiment:
-        return _experiment("xdeepfm", XDeepFM())
+    return ranking_experiment("xdeepfm", XDeepFM())
 
 
-class AutoIntRecipe(RecipeSpec):
+@recipe(needs="impressions")
+def autoint() -> Experiment:
     """AutoInt+: three layers of attention over the fields beside a perceptron of 3 x 400 (arXiv:1810.11921)."""
-
-    kind: Literal["autoint"] = "autoint"
-    needs: ClassVar[str] = "impressions"
-
-    def build(self) -> Experiment:
-        return _experiment("autoint", AutoInt(deep=Deep()))
+    return ranking_experiment("autoint", AutoInt(deep=Deep()))
 
 
-class FinalMLPRecipe(RecipeSpec):
+@recipe(needs="impressions")
+def finalmlp() -> Experiment:
     """FinalMLP: two perceptrons of 3 x 400 on gated fields and their bilinear fusion (AAAI 2023, arXiv:2304.00902)."""
-
-    kind: Literal["finalmlp"] = "finalmlp"
-    needs: ClassVar[str] = "impressions"
-
-    def build(self) -> Experiment:
-        return _experiment("finalmlp", FinalMLP())
+    return ranking_experiment("finalmlp", FinalMLP())
 
 
-class RankMixerRecipe(RecipeSpec):
+@recipe(needs="impressions")
+def rankmixer() -> Experiment:
     """RankMixer: block transpose and GELU networks per token, 16 tokens of width 32 (arXiv:2507.15551).
 
     Tokeniser and head are RankElastor's: the two differ in mixing, FFN and width alone. The paper's head is `mean`.
     """
-
-    kind: Literal["rankmixer"] = "rankmixer"
-    needs: ClassVar[str] = "impressions"
-
-    def build(self) -> Experiment:
-        return _experiment("rankmixer", RankMixer(width=32, tokeniser=NORMED, head=HEAD))
+    return ranking_experiment("rankmixer", RankMixer(width=32, tokeniser=NORMED, head=HEAD))
 
 
 def dnn_frappe() -> Experiment:
@@ -155,9 +120,4 @@ def finalmlp_frappe() -> Experiment:
 
 
 def _bars(name: str, ranker: RankerSpec, *, l2: float) -> Experiment:
-    model = RankingModel(embedding=Embedding(dim=10, l2=l2, l2_on="table"), ranker=ranker)
-    return Experiment(recipe=f"{name}-frappe", model=model, training=SMALL.model_copy(update={"max_epochs": 100}))
-
-
-def _experiment(name: str, ranker: RankerSpec) -> Experiment:
-    return Experiment(recipe=name, model=RankingModel(embedding=Embedding(l2=1e-5), ranker=ranker), training=SMALL)
+    return ranking_experiment(f"{name}-frappe", ranker, Embedding(dim=10, l2=l2, l2_on="table"), max_epochs=100)

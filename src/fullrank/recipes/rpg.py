@@ -22,8 +22,6 @@ Cost: 11 minutes of one core of a busy machine on s3rec-beauty. Numbers: `result
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
-
 from fullrank.evaluation.spec import Evaluation
 from fullrank.experiment import Experiment, Training
 from fullrank.models.sequential.attention.softmax import Softmax
@@ -31,22 +29,18 @@ from fullrank.models.sequential.encoders.transformer import Transformer
 from fullrank.models.sequential.items.semantic import Semantic
 from fullrank.models.sequential.model import Recommender, Scoring
 from fullrank.models.sequential.objectives.tasks.semantic_tokens import SemanticTokens
-from fullrank.recipes import RecipeSpec
+from fullrank.recipes import recipe
 
 TRAINING = Training(max_epochs=20, lr=3e-3, batch_size=2048, warmup=0.1, schedule="cosine", clip_norm=1.0, patience=10)
 """At CPU size; the learning rate was chosen on validation."""
 EVALUATION = Evaluation(selection="ndcg@20")
 
 
-class RPGRecipe(RecipeSpec):
+@recipe(needs="events, codes")
+def rpg() -> Experiment:
     """RPG: all codes of the next item at once, long semantic ids (Hou et al., KDD 2025, arXiv:2506.05781)."""
-
-    kind: Literal["rpg"] = "rpg"
-    needs: ClassVar[str] = "events, codes"
-
-    def build(self) -> Experiment:
-        small = model(128, 256, temperature=0.03, input_dropout=0.1, scale_input=True)
-        return Experiment(recipe="rpg", model=small, training=TRAINING, evaluation=EVALUATION)
+    small = model(128, 256, temperature=0.03, input_dropout=0.1, scale_input=True)
+    return Experiment(recipe="rpg", model=small, training=TRAINING, evaluation=EVALUATION)
 
 
 def paper() -> Experiment:

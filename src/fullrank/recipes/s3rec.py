@@ -18,8 +18,6 @@ by what comes after it. Both runs, and the second alone: `examples/s3rec.py`; nu
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
-
 from fullrank.experiment import Experiment, Training
 from fullrank.models.sequential.attention.softmax import Softmax
 from fullrank.models.sequential.encoders.transformer import Transformer
@@ -29,32 +27,25 @@ from fullrank.models.sequential.objectives.losses.bce import BCE
 from fullrank.models.sequential.objectives.losses.cross_entropy import CrossEntropy
 from fullrank.models.sequential.objectives.tasks.cloze import Cloze
 from fullrank.models.sequential.regularizers.s3rec import S3Rec
-from fullrank.recipes import RecipeSpec
+from fullrank.recipes import recipe
+from fullrank.recipes.bert4rec import bert_blocks
 
 SCORING = Scoring(similarity="cosine", temperature=0.06)
 """Those of the recipe `sasrec`."""
 
 
-class S3RecPretrainRecipe(RecipeSpec):
+@recipe(needs="events, attributes")
+def s3rec_pretrain() -> Experiment:
     """S3-Rec, first run: masked items, attributes and segments (Zhou et al. 2020, arXiv:2008.07873)."""
-
-    kind: Literal["s3rec_pretrain"] = "s3rec_pretrain"
-    needs: ClassVar[str] = "events, attributes"
-
-    def build(self) -> Experiment:
-        training = Training(max_epochs=30, lr=1e-3, batch_size=2048)
-        return Experiment(recipe="s3rec_pretrain", model=_first(128, CrossEntropy(), SCORING), training=training)
+    training = Training(max_epochs=30, lr=1e-3, batch_size=2048)
+    return Experiment(recipe="s3rec_pretrain", model=_first(128, CrossEntropy(), SCORING), training=training)
 
 
-class S3RecRecipe(RecipeSpec):
+@recipe(needs="events, a run of s3rec_pretrain")
+def s3rec() -> Experiment:
     """S3-Rec, second run: next items, from the first run's weights (Zhou et al. 2020, arXiv:2008.07873)."""
-
-    kind: Literal["s3rec"] = "s3rec"
-    needs: ClassVar[str] = "events, a run of s3rec_pretrain"
-
-    def build(self) -> Experiment:
-        training = Training(max_epochs=30, lr=1e-3, batch_size=1024, warmup=0.02, patience=5)
-        return Experiment(recipe="s3rec", model=_second(128, CrossEntropy(), SCORING), training=training)
+    training = Training(max_epochs=30, lr=1e-3, batch_size=1024, warmup=0.02, patience=5)
+    return Experiment(recipe="s3rec", model=_second(128, CrossEntropy(), SCORING), training=training)
 
 
 def published_pretrain() -> Experiment:
@@ -71,11 +62,7 @@ def published() -> Experiment:
 
 def _encoder(causal: bool) -> Transformer:
     """BERT's blocks."""
-    return Transformer(
-        layers=2, attention=Softmax(heads=2, causal=causal, bias=True, dropout=0.5), norm="layer", norm_at="post",
-        norm_eps=1e-12, norm_input=True, feed_forward="mlp", activation="gelu", bias=True, dropout=0.5,
-        positions_from="end",
-    )  # fmt: skip
+    return bert_blocks(Softmax(heads=2, causal=causal, bias=True, dropout=0.5), 0.5, positions_from="end")
 
 
 def _first(dim: int, loss: LossSpec, scoring: Scoring) -> Recommender:

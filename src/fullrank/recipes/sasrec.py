@@ -20,8 +20,6 @@ Numbers: `results/sequence/` (amazon-beauty and ml-1m, with the machine and the 
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
-
 from fullrank.experiment import Experiment, Training
 from fullrank.models.sequential.attention.softmax import Softmax
 from fullrank.models.sequential.encoders.transformer import Transformer
@@ -29,58 +27,46 @@ from fullrank.models.sequential.model import Recommender, Scoring
 from fullrank.models.sequential.objectives.losses.bce import BCE
 from fullrank.models.sequential.objectives.losses.cross_entropy import CrossEntropy
 from fullrank.models.sequential.objectives.negatives import Negatives
-from fullrank.recipes import RecipeSpec
+from fullrank.recipes import recipe
 
 
-class SASRecRecipe(RecipeSpec):
+@recipe(needs="events")
+def sasrec() -> Experiment:
     """SASRec as we recommend it: self-attention, exact softmax over the catalogue, cosine scores."""
-
-    kind: Literal["sasrec"] = "sasrec"
-    needs: ClassVar[str] = "events"
-
-    def build(self) -> Experiment:
-        encoder = Transformer(
-            layers=2, attention=Softmax(heads=2, bias=True), norm="layer", feed_forward="mlp", activation="gelu",
-            bias=True, dropout=0.4, input_dropout=0.5, scale_input=True, positions_from="end",
-        )  # fmt: skip
-        model = Recommender(
-            dim=128, encoder=encoder, loss=CrossEntropy(), scoring=Scoring(similarity="cosine", temperature=0.06)
-        )
-        training = Training(max_epochs=30, lr=1e-3, batch_size=1024, warmup=0.02, patience=5)
-        return Experiment(recipe="sasrec", model=model, training=training)
+    encoder = Transformer(
+        layers=2, attention=Softmax(heads=2, bias=True), norm="layer", feed_forward="mlp", activation="gelu",
+        bias=True, dropout=0.4, input_dropout=0.5, scale_input=True, positions_from="end",
+    )  # fmt: skip
+    model = Recommender(
+        dim=128, encoder=encoder, loss=CrossEntropy(), scoring=Scoring(similarity="cosine", temperature=0.06)
+    )
+    training = Training(max_epochs=30, lr=1e-3, batch_size=1024, warmup=0.02, patience=5)
+    return Experiment(recipe="sasrec", model=model, training=training)
 
 
-class SASRec2018Recipe(RecipeSpec):
+@recipe(needs="events")
+def sasrec_2018() -> Experiment:
     """SASRec as published: binary cross-entropy with one negative (Kang & McAuley 2018, arXiv:1808.09781)."""
-
-    kind: Literal["sasrec_2018"] = "sasrec_2018"
-    needs: ClassVar[str] = "events"
-
-    def build(self) -> Experiment:
-        encoder = Transformer(
-            layers=2, attention=Softmax(heads=1, bias=True), norm="layer", norm_eps=1e-8, feed_forward="mlp",
-            inner=64, activation="relu", bias=True, scale_input=True, dropout=0.5, positions_from="end",
-        )  # fmt: skip
-        model = Recommender(dim=64, encoder=encoder, loss=BCE())
-        training = Training(max_epochs=200, lr=1e-3, batch_size=2048, betas=(0.9, 0.98), evaluate_every=5, patience=5)
-        return Experiment(recipe="sasrec_2018", model=model, training=training)
+    encoder = Transformer(
+        layers=2, attention=Softmax(heads=1, bias=True), norm="layer", norm_eps=1e-8, feed_forward="mlp",
+        inner=64, activation="relu", bias=True, scale_input=True, dropout=0.5, positions_from="end",
+    )  # fmt: skip
+    model = Recommender(dim=64, encoder=encoder, loss=BCE())
+    training = Training(max_epochs=200, lr=1e-3, batch_size=2048, betas=(0.9, 0.98), evaluate_every=5, patience=5)
+    return Experiment(recipe="sasrec_2018", model=model, training=training)
 
 
-class SASRecPlusRecipe(RecipeSpec):
+@recipe(needs="events")
+def sasrec_plus() -> Experiment:
     """SASRec++: the Llama-style SASRec that SPRINT scales (SPRINT, Sec. 5.1 and B.2)."""
-
-    kind: Literal["sasrec_plus"] = "sasrec_plus"
-    needs: ClassVar[str] = "events"
-
-    def build(self) -> Experiment:
-        encoder = Transformer(
-            layers=2, attention=Softmax(heads=2, rope=True, dropout=0.2), norm="rms", feed_forward="swiglu",
-            positions="none", dropout=0.0,
-        )  # fmt: skip
-        negatives = Negatives(count=16, share="row", exclude="history")
-        model = Recommender(dim=64, encoder=encoder, loss=BCE(negatives=negatives))
-        training = Training(
-            max_epochs=100, lr=1e-3, weight_decay=0.1, batch_size=4096, schedule="linear", warmup=0.05, clip_norm=1.0,
-            evaluate_every=5, patience=5,
-        )  # fmt: skip
-        return Experiment(recipe="sasrec_plus", model=model, training=training)
+    encoder = Transformer(
+        layers=2, attention=Softmax(heads=2, rope=True, dropout=0.2), norm="rms", feed_forward="swiglu",
+        positions="none", dropout=0.0,
+    )  # fmt: skip
+    negatives = Negatives(count=16, share="row", exclude="history")
+    model = Recommender(dim=64, encoder=encoder, loss=BCE(negatives=negatives))
+    training = Training(
+        max_epochs=100, lr=1e-3, weight_decay=0.1, batch_size=4096, schedule="linear", warmup=0.05, clip_norm=1.0,
+        evaluate_every=5, patience=5,
+    )  # fmt: skip
+    return Experiment(recipe="sasrec_plus", model=model, training=training)

@@ -24,7 +24,7 @@ any other item (`evaluation.seen=keep`), as in the paper.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import Any
 
 from fullrank.experiment import Experiment
 from fullrank.models.sequential.items.tpab import TPAB
@@ -36,9 +36,9 @@ from fullrank.models.sequential.regularizers.logdet import LogDet
 from fullrank.models.sequential.regularizers.resn import ReSN
 from fullrank.models.sequential.regularizers.sprint import Sprint
 from fullrank.models.sequential.regularizers.tpab import TPABBootstrap
-from fullrank.recipes import RecipeSpec
-from fullrank.recipes.hstu import HSTUPlusRecipe
-from fullrank.recipes.sasrec import SASRecPlusRecipe
+from fullrank.recipes import recipe
+from fullrank.recipes.hstu import hstu_plus
+from fullrank.recipes.sasrec import sasrec_plus
 
 LADDER = {
     "xxs": (1, 64), "xs": (2, 128), "small": (4, 256), "base": (6, 512), "large": (8, 768), "xl": (10, 1024),
@@ -50,43 +50,17 @@ LADDER = {
 RESIDUAL = Sprint(attention=5.0, feed_forward=0.65, embedding=0.16)
 
 
-class SprintRecipe(RecipeSpec):
-    """SPRINT: SASRec++ of 4 layers with bounds on attention columns and spectral norms (KDD 2026)."""
-
-    kind: Literal["sprint"] = "sprint"
-    needs: ClassVar[str] = "events"
-
-    def build(self) -> Experiment:
-        return sprint()
-
-
-class MojitoRecipe(RecipeSpec):
-    """MOJITO: SASRec++ of 4 layers whose attention mixes items with calendar time (SIGIR 2023; needs times)."""
-
-    kind: Literal["mojito"] = "mojito"
-    needs: ClassVar[str] = "events, times"
-
-    def build(self) -> Experiment:
-        return mojito()
-
-
-class TPABRecipe(RecipeSpec):
-    """TPAB: SASRec++ of 4 layers with vectors for popularity at the time of an event (KDD 2025; needs times)."""
-
-    kind: Literal["tpab"] = "tpab"
-    needs: ClassVar[str] = "events, times"
-
-    def build(self) -> Experiment:
-        return tpab()
-
-
 def plain() -> Experiment:
     """SASRec++ without any penalty: what the others change in one place."""
     return _small("plain")
 
 
+@recipe(needs="events")
 def sprint() -> Experiment:
-    """SPRINT in the residual form; its weights are the best of four on amazon-beauty's validation split."""
+    """SPRINT: SASRec++ of 4 layers with bounds on attention columns and spectral norms (KDD 2026).
+
+    In the residual form; its weights are the best of four on amazon-beauty's validation split.
+    """
     return _small("sprint", penalties=(RESIDUAL,))
 
 
@@ -121,28 +95,34 @@ def d2lr() -> Experiment:
     return _small("d2lr", weighting=D2LR())
 
 
+@recipe(needs="events, times")
 def mojito() -> Experiment:
-    """Maps mixed of items and moments in every layer, and a long-term part beside the state.
+    """MOJITO: SASRec++ of 4 layers whose attention mixes items with calendar time (SIGIR 2023; needs times).
 
-    Moments in the input too, as in the paper's tokens, are ``--set model.encoder.context=calendar``.
+    Maps mixed of items and moments in every layer, and a long-term part beside the state. Moments in the input too, as
+    in the paper's tokens, are ``--set model.encoder.context=calendar``.
     """
     attention = "{kind: mojito, heads: 2, rope: true, dropout: 0.2}"
     return _small("mojito", task=MojitoNextItem()).override(f"model.encoder.attention={attention}")
 
 
+@recipe(needs="events, times")
 def tpab() -> Experiment:
-    """Intrinsic and popularity vectors, with bootstrapping; answers with the popularity that is forecast."""
+    """TPAB: SASRec++ of 4 layers with vectors for popularity at the time of an event (KDD 2025; needs times).
+
+    Intrinsic and popularity vectors, with bootstrapping; answers with the popularity that is forecast.
+    """
     return _small("tpab", items=TPAB(), penalties=(TPABBootstrap(),))
 
 
 def hstu_plain() -> Experiment:
     """The generalised HSTU of the paper's tables at CPU size, without any penalty."""
-    return _small("hstu_plain", HSTUPlusRecipe())
+    return _small("hstu_plain", hstu_plus())
 
 
 def hstu_sprint() -> Experiment:
     """The same with SPRINT. At t = 1 the column sums of |A| hardly count: see above."""
-    return _small("hstu_sprint", HSTUPlusRecipe(), penalties=(RESIDUAL,))
+    return _small("hstu_sprint", hstu_plus(), penalties=(RESIDUAL,))
 
 
 def beauty() -> Experiment:
@@ -197,9 +177,9 @@ def _rung(size: str) -> Experiment:
     )
 
 
-def _small(name: str, base: RecipeSpec | None = None, **model: Any) -> Experiment:
+def _small(name: str, base: Experiment | None = None, **model: Any) -> Experiment:
     settings = "training.max_epochs=50", "training.patience=null"
-    return _sized(base or SASRecPlusRecipe(), name, 4, 64, 2, *settings, **model)
+    return _sized(base or sasrec_plus(), name, 4, 64, 2, *settings, **model)
 
 
 def _paper(name: str, *, layers: int, dim: int, heads: int, negatives: int, max_length: int) -> Experiment:
@@ -207,12 +187,12 @@ def _paper(name: str, *, layers: int, dim: int, heads: int, negatives: int, max_
         f"model.max_length={max_length}", f"model.loss.negatives.count={negatives}", "training.max_epochs=200",
         "training.batch_by=rows", "training.batch_size=512", "training.patience=10",
     )  # fmt: skip
-    return _sized(SASRecPlusRecipe(), name, layers, dim, heads, *settings, penalties=(Sprint(),))
+    return _sized(sasrec_plus(), name, layers, dim, heads, *settings, penalties=(Sprint(),))
 
 
-def _sized(base: RecipeSpec, name: str, layers: int, dim: int, heads: int, *settings: str, **model: Any) -> Experiment:
+def _sized(base: Experiment, name: str, layers: int, dim: int, heads: int, *settings: str, **model: Any) -> Experiment:
     """A recipe at a size and under the paper's protocol, with what `model` names put in its place."""
-    made = base.build().override(
+    made = base.override(
         f"recipe={name}", f"model.dim={dim}", f"model.encoder.layers={layers}",
         f"model.encoder.attention.heads={heads}", "evaluation.selection=ndcg@5", "evaluation.seen=keep", *settings,
     )  # fmt: skip

@@ -21,19 +21,19 @@ Cost on s3rec-beauty: 3 to 15 minutes of one core of a busy machine. Numbers: `r
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 from fullrank.evaluation.spec import Evaluation
 from fullrank.experiment import Experiment, Training
 from fullrank.models.sequential.attention.softmax import Softmax
-from fullrank.models.sequential.encoders.transformer import Transformer
 from fullrank.models.sequential.items.text import Text, TextField
 from fullrank.models.sequential.model import Recommender
 from fullrank.models.sequential.objectives.losses import LossSpec
 from fullrank.models.sequential.objectives.losses.cross_entropy import CrossEntropy
 from fullrank.models.sequential.objectives.losses.sampled_softmax import SampledSoftmax
 from fullrank.models.sequential.objectives.negatives import Negatives
-from fullrank.recipes import RecipeSpec
+from fullrank.recipes import recipe
+from fullrank.recipes.bert4rec import bert_blocks
 
 ITEMS = Text(
     fields=(
@@ -52,14 +52,10 @@ EVALUATION = Evaluation(ks=(5, 10), selection="ndcg@5", sampled=10_000)
 """In full, and among 10,000 sampled items as in the paper's laws of scale, with the gap between the two."""
 
 
-class SRTRecipe(RecipeSpec):
+@recipe(needs="events, titles")
+def srt() -> Experiment:
     """SRT: items as text, sampled softmax by popularity (Zivic, Vazquez and Sánchez, SIGIR 2024)."""
-
-    kind: Literal["srt"] = "srt"
-    needs: ClassVar[str] = "events, titles"
-
-    def build(self) -> Experiment:
-        return _small("srt", sampled(1024, "batch"))
+    return _small("srt", sampled(1024, "batch"))
 
 
 def srt_10() -> Experiment:
@@ -134,10 +130,7 @@ def sampled(count: int, share: Literal["query", "row", "batch"] = "query") -> Sa
 
 def model(layers: int, heads: int, dim: int, loss: LossSpec, dropout: float = 0.5) -> Recommender:
     """BERT's blocks, causal, with the model's width inside, around items of text. Attention's dropout stays at 0.5."""
-    encoder = Transformer(
-        layers=layers, attention=Softmax(heads=heads, bias=True, dropout=0.5), norm="layer", norm_at="post",
-        norm_eps=1e-12, norm_input=True, feed_forward="mlp", activation="gelu", inner=dim, bias=True, dropout=dropout,
-    )  # fmt: skip
+    encoder = bert_blocks(Softmax(heads=heads, bias=True, dropout=0.5), dropout, layers=layers, inner=dim)
     return Recommender(dim=dim, max_length=50, items=ITEMS, encoder=encoder, loss=loss)
 
 

@@ -24,8 +24,6 @@ where TIGER ranks it (``fullrank evaluate RUN --set seen=keep``).
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
-
 from fullrank.evaluation.spec import Evaluation
 from fullrank.experiment import Experiment, Training
 from fullrank.inference.search import Decoding
@@ -42,7 +40,7 @@ from fullrank.models.sequential.regularizers import PenaltySpec
 from fullrank.models.sequential.regularizers.mutual_information import MutualInformation
 from fullrank.models.sequential.regularizers.noise_robustness import NoiseRobustness
 from fullrank.models.sequential.regularizers.sprint import Sprint
-from fullrank.recipes import RecipeSpec
+from fullrank.recipes import recipe
 
 EVALUATION = Evaluation(decoding=Decoding(kind="beam", beams=50))
 TRAINING = Training(
@@ -50,14 +48,10 @@ TRAINING = Training(
 )
 
 
-class TIGERRecipe(RecipeSpec):
+@recipe(needs="events, codes")
+def tiger() -> Experiment:
     """TIGER's generative retrieval on a decoder alone, semantic ids code by code (arXiv:2305.05065)."""
-
-    kind: Literal["tiger"] = "tiger"
-    needs: ClassVar[str] = "events, codes"
-
-    def build(self) -> Experiment:
-        return _decoder("tiger")
+    return _decoder("tiger")
 
 
 def sprint() -> Experiment:

@@ -25,7 +25,7 @@ everything is. Every prefix is a row with them; here `unisrec` asks at every pos
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import Any
 
 from fullrank.experiment import Experiment, Training
 from fullrank.models.sequential.attention.softmax import Softmax
@@ -35,25 +35,20 @@ from fullrank.models.sequential.model import Recommender, Scoring
 from fullrank.models.sequential.objectives.losses.in_batch import InBatch
 from fullrank.models.sequential.objectives.tasks.last_item import LastItem
 from fullrank.models.sequential.regularizers.sequence_contrast import SequenceContrast
-from fullrank.recipes import RecipeSpec
+from fullrank.recipes import recipe
+from fullrank.recipes.bert4rec import bert_blocks
 from fullrank.semantic_ids.vectors.text import TextVectors
 
 SCORING = Scoring(similarity="cosine", temperature=0.07)
 DROPOUT = 0.3
 
 
-class UniSRecRecipe(RecipeSpec):
-    """UniSRec: items made of text vectors by whitening experts, for catalogues without common ids (KDD 2022)."""
-
-    kind: Literal["unisrec"] = "unisrec"
-    needs: ClassVar[str] = "events, titles"
-
-    def build(self) -> Experiment:
-        return inductive()
-
-
+@recipe(needs="events, titles", kind="unisrec")
 def inductive() -> Experiment:
-    """Items of their text alone."""
+    """UniSRec: items made of text vectors by whitening experts, for catalogues without common ids (KDD 2022).
+
+    Items of their text alone.
+    """
     return _small("unisrec", UniSRec())
 
 
@@ -78,10 +73,7 @@ def paper() -> Experiment:
 
 
 def _encoder(dropout: float) -> Transformer:
-    return Transformer(
-        layers=2, attention=Softmax(heads=2, bias=True, dropout=dropout), norm="layer", norm_at="post",
-        norm_eps=1e-12, norm_input=True, feed_forward="mlp", activation="gelu", bias=True, inner=256, dropout=dropout,
-    )  # fmt: skip
+    return bert_blocks(Softmax(heads=2, bias=True, dropout=dropout), dropout, inner=256)
 
 
 def _small(name: str, items: UniSRec, **model: Any) -> Experiment:

@@ -22,23 +22,17 @@ that the three differ in their items alone; `vqrec` has the paper's temperature.
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
-
 from fullrank.experiment import Experiment
 from fullrank.models.sequential.items.semantic import Semantic
 from fullrank.models.sequential.model import Recommender, Scoring
-from fullrank.recipes import RecipeSpec
-from fullrank.recipes.sasrec import SASRecRecipe
+from fullrank.recipes import recipe
+from fullrank.recipes.sasrec import sasrec
 
 
-class VQRecRecipe(RecipeSpec):
+@recipe(needs="events, codes")
+def vqrec() -> Experiment:
     """VQ-Rec: item vectors as the mean of the vectors of 32 codes of their text (WWW 2023, arXiv:2210.12316)."""
-
-    kind: Literal["vqrec"] = "vqrec"
-    needs: ClassVar[str] = "events, codes"
-
-    def build(self) -> Experiment:
-        return _around("vqrec", Semantic(parts="mean"), Scoring(similarity="cosine", temperature=0.07))
+    return _around("vqrec", Semantic(parts="mean"), Scoring(similarity="cosine", temperature=0.07))
 
 
 def recjpq() -> Experiment:
@@ -47,7 +41,7 @@ def recjpq() -> Experiment:
 
 
 def _around(name: str, items: Semantic, scoring: Scoring | None = None) -> Experiment:
-    base = SASRecRecipe().build()
+    base = sasrec()
     assert isinstance(base.model, Recommender)
     model = base.model.model_copy(update={"items": items, "scoring": scoring or base.model.scoring})
     return base.model_copy(update={"recipe": name, "model": model})

@@ -24,7 +24,7 @@ import torch
 from fullrank.core.errors import UserError, unknown
 from fullrank.core.registry import find, kinds
 from fullrank.core.spec import Spec
-from fullrank.testing.inputs import Check, example
+from fullrank.testing.inputs import Check, Device, example
 
 ROOMS = {
     "attention": "attention", "encoders": "encoders", "reasoning": "reasoning", "items": "items",
@@ -37,7 +37,7 @@ DIAGNOSTICS = "diagnostics"
 """The one room whose components are no Specs: they have no settings."""
 
 
-def check_component(spec: type[Any] | Spec, *, room: str | None = None, device: torch.device | str = "cpu") -> None:
+def check_component(spec: type[Any] | Spec, *, room: str | None = None, device: Device = "cpu") -> None:
     """Run every check of a component's room. AssertionError with the name of the check and what was seen.
 
     A class is checked from its defaults; where these do not suffice to build it, give an instance. A class that is no
@@ -100,7 +100,7 @@ def _is_spec(component: Any) -> bool:
 
 
 def _on_device(check: Check, spec: Any) -> Callable[..., None]:
-    def run(device: torch.device | str = "cpu") -> None:
+    def run(device: Device = "cpu") -> None:
         with _repeatable():
             check(spec, torch.device(device))
 

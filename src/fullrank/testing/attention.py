@@ -6,28 +6,30 @@ settings reach.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import replace
-from functools import cache, wraps
+from functools import cache
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from fullrank.core.errors import UserError
 from fullrank.core.spec import Spec
-from fullrank.data.batch import Captures, ColumnSums
+from fullrank.data.batch import Batch, Captures, ColumnSums
 from fullrank.models.sequential.attention import Attention, AttentionSpec, Memory, mask
 from fullrank.models.sequential.attention.positions import Places
+from fullrank.models.sequential.encoders import Encoder
 from fullrank.ops.flop_count import counted
 from fullrank.testing.inputs import (
     LENGTHS,
-    Check,
+    all_learn,
     built,
     close,
     histories,
     module_device,
     naming,
+    of_specs,
     padded,
     reachable,
     sequences,
@@ -42,34 +44,41 @@ COUNTED = (1, 9, 150)
 """Lengths at which operations are counted; the last is more than one block of queries."""
 
 
-def check_causal(attention: Attention) -> None:
+def outputs_of(module: Attention | Encoder, x: Tensor, batch: Batch) -> Tensor:
+    """What an attention gives, or the states of an encoder's tokens."""
+    given: Any = module(x, batch)
+    return given.tokens if isinstance(module, Encoder) else given
+
+
+def check_causal(module: Attention | Encoder) -> None:
     """What comes after a position leaves its output as it is."""
-    if not attention.causal:
+    if not module.causal:
         return
-    x, batch = sequences(DIM, module_device(attention))
-    whole, times = attention(x, batch), times_of(batch)
+    x, batch = sequences(DIM, module_device(module))
+    whole, times = outputs_of(module, x, batch), times_of(batch)
     for t in range(1, x.shape[1]):
         changed = x.clone()
         changed[:, t:] += torch.arange(DIM, device=x.device)  # a norm would not see a constant
         seen = batch.valid & (torch.arange(x.shape[1], device=x.device) < t)
-        assert close(attention(changed, batch)[seen], whole[seen]), f"position {t} is seen before it happens"
+        assert close(outputs_of(module, changed, batch)[seen], whole[seen]), f"position {t} is seen before it happens"
         later = replace(batch, times=times + 10**6 * (torch.arange(x.shape[1], device=x.device) > t))
-        assert close(attention(x, later)[seen], whole[seen]), f"a time behind position {t} is seen too early"
+        assert close(outputs_of(module, x, later)[seen], whole[seen]), f"a time behind position {t} is seen too early"
 
 
-def check_padding(attention: Attention) -> None:
+def check_padding(module: Attention | Encoder) -> None:
     """What stands behind a row's end, and how much of it, leaves its valid outputs as they are."""
-    x, batch = sequences(DIM, module_device(attention))
-    whole = attention(x, batch)
+    x, batch = sequences(DIM, module_device(module))
+    whole = outputs_of(module, x, batch)
     assert whole.shape == x.shape
     other = torch.where(batch.valid[..., None], x, 7.0)
     elsewhere = replace(batch, times=torch.where(batch.valid, times_of(batch), 77))
-    assert close(attention(other, elsewhere)[batch.valid], whole[batch.valid]), "padding is seen"
-    longer, wide = sequences(DIM, module_device(attention), extra=4)
-    assert close(attention(longer, wide)[wide.valid], whole[batch.valid]), "extra padding is seen"
+    assert close(outputs_of(module, other, elsewhere)[batch.valid], whole[batch.valid]), "padding is seen"
+    longer, wide = sequences(DIM, module_device(module), extra=4)
+    assert close(outputs_of(module, longer, wide)[wide.valid], whole[batch.valid]), "extra padding is seen"
     for row, length in enumerate(LENGTHS):
         one = padded([batch.items[row, :length].tolist()]).to(x.device)
-        assert close(attention(x[row : row + 1, :length], one)[0], whole[row, :length]), f"row {row} differs when alone"
+        alone = outputs_of(module, x[row : row + 1, :length], one)[0]
+        assert close(alone, whole[row, :length]), f"row {row} differs when alone"
 
 
 def check_weights(attention: Attention) -> None:
@@ -140,9 +149,7 @@ def check_learns(attention: Attention) -> None:
     x, batch = sequences(DIM, module_device(attention))
     attention.train()
     attention(x, batch)[batch.valid].pow(2).sum().backward()
-    for label, parameter in attention.named_parameters():
-        assert parameter.grad is not None and parameter.grad.isfinite().all(), label
-        assert parameter.grad.any(), f"{label} does not learn"
+    all_learn(attention.named_parameters())
     attention.eval()
 
 
@@ -222,12 +229,14 @@ def check_short_rows(attention: Attention) -> None:
 
 
 def check_flops(spec: Spec, device: torch.device) -> None:
-    """An attention costs as much on shapes as on numbers, or it says why it is uncounted."""
+    """An attention or an encoder costs as much on shapes as on numbers, or it says why it is uncounted."""
     for length in COUNTED:
         batch, x = padded(histories([length] * 3)).to(device), torch.randn(3, length, DIM).to(device)
-        for other, attention in built(reachable(spec, 1, numbers=length < 100), DIM, max(COUNTED), device=device):
+        for other, module in built(reachable(spec, 1, numbers=length < 100), DIM, max(COUNTED), device=device):
             with naming(other), torch.no_grad():
-                counts_as_said(attention, (x, batch), length)
+                counts_as_said(module, (x, batch), length)
+                if isinstance(module, Encoder) and module.decodes and length > 1:
+                    counts_as_said(module, (x, replace(batch, answer=2)), length, 2)
 
 
 def counts_as_said(module: Any, inputs: tuple[Any, ...], *length: int) -> None:
@@ -247,38 +256,30 @@ def trace(spec: Spec, device: torch.device) -> tuple[Any, ...] | None:
     """What can be seen of a spec: the shapes of its parameters, an output, an output in training."""
     try:
         torch.manual_seed(0)
-        attention = shaken(spec.build(DIM, LONGEST)).to(device)  # type: ignore[attr-defined]
+        module = shaken(spec.build(DIM, LONGEST)).to(device)  # type: ignore[attr-defined]
     except UserError:
         return None
     x, batch = sequences(DIM, device)
-    out = [attention.eval()(x, batch)[batch.valid]]
+    if isinstance(module, Encoder) and module.continues and not module.causal:
+        batch = replace(batch, answer=1)  # what stands in the answer's places is the decoder's
+    out = [outputs_of(module.eval(), x, batch)[batch.valid]]
     torch.manual_seed(0)
-    out.append(attention.train()(x, batch)[batch.valid])
-    shapes = [(label, tuple(p.shape)) for label, p in attention.named_parameters()]
+    out.append(outputs_of(module.train(), x, batch)[batch.valid])
+    shapes = [(label, tuple(p.shape)) for label, p in module.named_parameters()]
     return shapes, *(tuple(o.flatten().tolist()) for o in out)
 
 
 def check_effects(spec: Spec, device: torch.device) -> None:
     """Of the values that a setting accepts, near the defaults, one at least makes a difference."""
-    for here in reachable(spec, 1, numbers=False):
-        if trace(here, device) is not None:
-            settings_have_effect(here, lambda one: trace(one, device))
+    settings_have_effect(spec, lambda other: trace(other, device))
 
 
-def _of_modules(check: Callable[[Attention], None]) -> Check:
-    """A check of a module as one of a Spec: of every module that its settings reach."""
-
-    @wraps(check)
-    def of_spec(spec: Spec, device: torch.device) -> None:
-        for other, attention in built(reachable(spec), DIM, LONGEST, device=device):
-            with naming(other):
-                check(attention)
-
-    return of_spec
+def _near(spec: Spec, device: torch.device) -> Iterator[tuple[Spec, Any]]:
+    return built(reachable(spec), DIM, LONGEST, device=device)
 
 
 OF_MODULES = (
     check_causal, check_padding, check_weights, check_apply, check_matrices, check_linear, check_project,
     check_learns, check_columns, check_latent, check_across, check_short_rows,
 )  # fmt: skip
-CHECKS: tuple[Check, ...] = (*map(_of_modules, OF_MODULES), check_flops, check_effects)
+CHECKS = (*of_specs(OF_MODULES, _near), check_flops, check_effects)

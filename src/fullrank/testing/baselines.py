@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial, wraps
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,10 +16,9 @@ from fullrank.models.contracts import Model
 from fullrank.models.sequential.baselines import Baseline, BaselineSpec
 from fullrank.testing.inputs import (
     ITEMS,
-    Check,
     close,
     histories,
-    naming,
+    of_specs,
     padded,
     reachable,
     store,
@@ -99,18 +98,11 @@ def _fitted_on(spec: Spec, device: torch.device, on: Store) -> Any:
     return fitted(spec, on).to(device)
 
 
-def _of_models(check: Callable[[Any], None]) -> Check:
-    """A check of fitted models as one of a Spec: of every setting that is near its own."""
-
-    @wraps(check)
-    def of_spec(spec: Spec, device: torch.device) -> None:
-        for other in reachable(spec, 1):
-            with naming(other):
-                check(partial(_fitted_on, other, device))
-
-    return of_spec
+def _fits(spec: Spec, device: torch.device) -> Iterator[tuple[Spec, Callable[[Store], Any]]]:
+    for other in reachable(spec, 1):
+        yield other, partial(_fitted_on, other, device)
 
 
 BASE = BaselineSpec
 OF_MODELS = (check_contract, check_training_alone, check_rows)
-CHECKS: tuple[Check, ...] = (*map(_of_models, OF_MODELS), check_state_dict)
+CHECKS = (*of_specs(OF_MODELS, _fits), check_state_dict)

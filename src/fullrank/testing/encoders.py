@@ -6,23 +6,20 @@ settings reach, with every attention where the encoder holds one.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import replace
-from functools import cache, wraps
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from fullrank.core.errors import UserError
 from fullrank.core.registry import find, kinds
 from fullrank.core.spec import Spec
 from fullrank.data.batch import Batch
 from fullrank.models.sequential.encoders import Encoder, EncoderSpec
-from fullrank.testing.attention import counts_as_said
+from fullrank.testing.attention import DIM, LONGEST, check_causal, check_flops, check_padding, trace
 from fullrank.testing.inputs import (
-    LENGTHS,
-    Check,
+    all_learn,
     built,
     close,
     close_in_bf16,
@@ -30,18 +27,15 @@ from fullrank.testing.inputs import (
     histories,
     module_device,
     naming,
+    of_specs,
     padded,
     reachable,
     sequences,
     settings_have_effect,
-    shaken,
     times_of,
 )  # fmt: skip
 
 BASE = EncoderSpec
-DIM, LONGEST = 12, 16
-COUNTED = (1, 9, 150)
-"""Lengths at which operations are counted; the last is more than one block of queries."""
 
 
 def shallow(spec: Spec) -> Spec:
@@ -59,36 +53,6 @@ def near(spec: Spec) -> list[Spec]:
         ends = spec.override("positions_from=end") if "positions_from" in type(spec).model_fields else spec
         found += [one.model_copy(update={"attention": a}) for one in (spec, ends) for a in attentions]
     return found
-
-
-def check_causal(encoder: Encoder) -> None:
-    """What comes after a position leaves its state as it is."""
-    if not encoder.causal:
-        return
-    x, batch = sequences(DIM, module_device(encoder))
-    whole, times = encoder(x, batch).tokens, times_of(batch)
-    for t in range(1, x.shape[1]):
-        changed = x.clone()
-        changed[:, t:] += torch.arange(DIM, device=x.device)  # a norm would not see a constant
-        seen = batch.valid & (torch.arange(x.shape[1], device=x.device) < t)
-        assert close(encoder(changed, batch).tokens[seen], whole[seen]), f"position {t} is seen before it happens"
-        later = replace(batch, times=times + 10**6 * (torch.arange(x.shape[1], device=x.device) > t))
-        assert close(encoder(x, later).tokens[seen], whole[seen]), f"a time behind position {t} is seen too early"
-
-
-def check_padding(encoder: Encoder) -> None:
-    """What stands behind a row's end, and how much of it, leaves its valid states as they are."""
-    x, batch = sequences(DIM, module_device(encoder))
-    whole = encoder(x, batch).tokens
-    other = torch.where(batch.valid[..., None], x, 7.0)
-    elsewhere = replace(batch, times=torch.where(batch.valid, times_of(batch), 77))
-    assert close(encoder(other, elsewhere).tokens[batch.valid], whole[batch.valid]), "padding is seen"
-    longer, wide = sequences(DIM, module_device(encoder), extra=4)
-    assert close(encoder(longer, wide).tokens[wide.valid], whole[batch.valid]), "extra padding is seen"
-    for row, length in enumerate(LENGTHS):
-        one = padded([batch.items[row, :length].tolist()]).to(x.device)
-        alone = encoder(x[row : row + 1, :length], one).tokens[0]
-        assert close(alone, whole[row, :length]), f"row {row} differs when alone"
 
 
 class Grown(Batch):
@@ -167,9 +131,7 @@ def check_learns(encoder: Encoder) -> None:
     torch.manual_seed(0)
     states = encoder(x, batch)
     states.tokens[batch.valid].pow(3).sum().backward()
-    for label, parameter in [*encoder.named_parameters(), ("x", x)]:
-        assert parameter.grad is not None and parameter.grad.isfinite().all(), label
-        assert parameter.grad.any(), f"{label} does not learn"
+    all_learn([*encoder.named_parameters(), ("x", x)])
     encoder.eval()
 
 
@@ -207,55 +169,16 @@ def check_bf16(spec: Spec, device: torch.device) -> None:
             close_in_bf16(lambda: encoder(x, batch).tokens[batch.valid], [x, *encoder.parameters()])  # noqa: B023
 
 
-def check_flops(spec: Spec, device: torch.device) -> None:
-    """An encoder costs as much on shapes as on numbers, or it says why it is uncounted."""
-    for length in COUNTED:
-        batch, x = padded(histories([length] * 3)).to(device), torch.randn(3, length, DIM).to(device)
-        for other, encoder in built(reachable(spec, 1, numbers=length < 100), DIM, max(COUNTED), device=device):
-            with naming(other), torch.no_grad():
-                counts_as_said(encoder, (x, batch), length)
-                if encoder.decodes and length > 1:
-                    counts_as_said(encoder, (x, replace(batch, answer=2)), length, 2)
-
-
-@cache
-def trace(spec: Spec, device: torch.device) -> tuple[Any, ...] | None:
-    """What can be seen of a spec: the shapes of its parameters, an output, an output in training."""
-    try:
-        torch.manual_seed(0)
-        encoder = shaken(spec.build(DIM, LONGEST)).to(device)  # type: ignore[attr-defined]
-    except UserError:
-        return None
-    x, batch = sequences(DIM, device)
-    if encoder.continues and not encoder.causal:  # what stands in the answer's places is the decoder's
-        batch = replace(batch, answer=1)
-    out = [encoder.eval()(x, batch).tokens[batch.valid]]
-    torch.manual_seed(0)
-    out.append(encoder.train()(x, batch).tokens[batch.valid])
-    shapes = [(label, tuple(p.shape)) for label, p in encoder.named_parameters()]
-    return shapes, *(tuple(o.flatten().tolist()) for o in out)
-
-
 def check_effects(spec: Spec, device: torch.device) -> None:
     """Of the values that a setting accepts, near the defaults, one at least makes a difference."""
-    for here in reachable(shallow(spec), 1, numbers=False):
-        if trace(here, device) is not None:
-            settings_have_effect(here, lambda one: trace(one, device), most=2)
+    settings_have_effect(shallow(spec), lambda other: trace(other, device), most=2)
 
 
-def _of_modules(check: Callable[[Encoder], None]) -> Check:
-    """A check of a module as one of a Spec: of every module that its settings reach."""
-
-    @wraps(check)
-    def of_spec(spec: Spec, device: torch.device) -> None:
-        for other, encoder in built(near(spec), DIM, LONGEST, device=device):
-            with naming(other):
-                check(encoder)
-
-    return of_spec
+def _near(spec: Spec, device: torch.device) -> Iterator[tuple[Spec, Any]]:
+    return built(near(spec), DIM, LONGEST, device=device)
 
 
 OF_MODULES = (check_causal, check_padding, check_steps, check_learns, check_states)
-CHECKS: tuple[Check, ...] = (
-    *map(_of_modules, OF_MODULES), check_odd_batches, check_combinations, check_bf16, check_flops, check_effects,
+CHECKS = (
+    *of_specs(OF_MODULES, _near), check_odd_batches, check_combinations, check_bf16, check_flops, check_effects,
 )  # fmt: skip

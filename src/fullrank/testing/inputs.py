@@ -7,7 +7,7 @@ import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import lru_cache, wraps
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -25,6 +25,10 @@ from fullrank.models.contracts import Queries
 
 Check = Callable[[Spec, torch.device], None]
 """Raises AssertionError with what it saw where something is not true of a spec, or of what it builds on a device."""
+Device = torch.device | str
+"""A device, or its name."""
+Cases = Callable[[Spec, torch.device], Iterable[tuple[Any, ...]]]
+"""Gives the specs near one (or what names a case), each with what a check of modules takes of it."""
 M = TypeVar("M", bound=nn.Module)
 
 ITEMS = 23
@@ -77,7 +81,32 @@ def reachable(spec: Spec, changes: int = 2, *, numbers: bool = True) -> list[Spe
     return list(found)
 
 
-def built(specs: Iterable[Spec], *arguments: Any, device: torch.device | str = "cpu") -> Iterator[tuple[Spec, Any]]:
+def with_parts(spec: Spec, *, numbers: bool = True, part_numbers: bool = True) -> list[Spec]:
+    """The spec, settings one change away, and two changes away in the parts inside (a mixing, a perceptron)."""
+    found = dict.fromkeys(reachable(spec, 1, numbers=numbers))
+    for key in type(spec).model_fields:
+        if isinstance(part := getattr(spec, key), Spec):
+            others = reachable(part, 2, numbers=part_numbers)
+            found |= dict.fromkeys(spec.model_copy(update={key: other}) for other in others)
+    return list(found)
+
+
+def of_specs(checks: Iterable[Callable[..., None]], cases: Cases) -> tuple[Check, ...]:
+    """Checks of what a Spec builds as checks of the Spec: each is run on every one of its cases."""
+
+    def of_spec(check: Callable[..., None]) -> Check:
+        @wraps(check)
+        def run(spec: Spec, device: torch.device) -> None:
+            for case, *arguments in cases(spec, device):
+                with naming(case):
+                    check(*arguments)
+
+        return run
+
+    return tuple(map(of_spec, checks))
+
+
+def built(specs: Iterable[Spec], *arguments: Any, device: Device = "cpu") -> Iterator[tuple[Spec, Any]]:
     """What these specs build, shaken, in evaluation mode; those whose settings do not suit the sizes are left out."""
     count = 0
     for spec in specs:
@@ -92,24 +121,32 @@ def built(specs: Iterable[Spec], *arguments: Any, device: torch.device | str = "
 
 
 @contextmanager
-def naming(spec: Spec, where: str = "") -> Iterator[None]:
+def naming(case: object) -> Iterator[None]:
     """Say of which settings a failed check speaks."""
     try:
         yield
     except AssertionError as error:
-        raise AssertionError(f"{spec!r}{' ' * bool(where)}{where}: {error}") from error
+        raise AssertionError(f"{case!r}: {error}") from error
 
 
 def settings_have_effect(spec: Spec, trace: Callable[[Spec], Any], most: int | None = None) -> None:
-    """Of the values that a setting accepts here (at most so many), one at least makes a difference.
+    """Of the values that a setting accepts (at most so many), near the spec's own, one at least makes a difference.
 
     `trace` gives what can be seen of a spec, None where it cannot be built.
     """
-    here = trace(spec)
-    for key in type(spec).model_fields:
-        others = [v for v in variations(spec) if getattr(v, key) != getattr(spec, key)]
-        same = [t == here for t in map(trace, others[:most]) if t is not None]
-        assert not same or not all(same), f"{key} has no effect in {spec!r}: refuse it"
+    for near in reachable(spec, 1, numbers=False):
+        here = trace(near)
+        for key in type(spec).model_fields if here is not None else ():
+            others = [v for v in variations(near) if getattr(v, key) != getattr(near, key)]
+            same = [t == here for t in map(trace, others[:most]) if t is not None]
+            assert not same or not all(same), f"{key} has no effect in {near!r}: refuse it"
+
+
+def all_learn(leaves: Iterable[tuple[str, Tensor]]) -> None:
+    """Each of these has a gradient, finite and not zero everywhere."""
+    for label, leaf in leaves:
+        assert leaf.grad is not None and leaf.grad.isfinite().all(), label
+        assert leaf.grad.any(), f"{label} does not learn"
 
 
 def shaken(module: M, scale: float = 0.3, seed: int = 1) -> M:
@@ -175,7 +212,7 @@ def padded(rows: Sequence[Sequence[int]], *, extra: int = 0, fill: int = 0, ids:
     return Batch(items, lengths, rows=rows_ids, times=times, seed=3, step=step)
 
 
-def sequences(dim: int, device: torch.device | str = "cpu", extra: int = 0) -> tuple[Tensor, Batch]:
+def sequences(dim: int, device: Device = "cpu", extra: int = 0) -> tuple[Tensor, Batch]:
     """Vectors of five histories of different lengths, and the batch that they are of."""
     batch = padded(histories(LENGTHS), extra=extra)
     x = torch.randn(len(LENGTHS), 40, dim, generator=torch.Generator().manual_seed(5))
@@ -250,17 +287,9 @@ class Flat:
         return (self.counts / self.counts.sum()).log()[ids]
 
 
-def questions(
-    batch: Batch,
-    *,
-    items: int = ITEMS,
-    dim: int = 6,
-    seed: int = 0,
-    temperature: float = 1.0,
-    device: torch.device | str = "cpu",
-) -> Queries:
+def questions(batch: Batch, *, items: int = ITEMS, dim: int = 6, device: Device = "cpu") -> Queries:
     """On a device, a query for every event but each row's first, against random vectors with power-law counts."""
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(0)
     rows, positions = batch.valid[:, 1:].nonzero(as_tuple=True)
     table = torch.randn(items, dim, generator=generator).to(device).requires_grad_()
     places = torch.randn(1000, 64, dim, generator=generator)  # a query's vector is a function of its place alone
@@ -268,9 +297,7 @@ def questions(
     vectors = places[batch.rows[rows] % 1000, positions].to(device).requires_grad_()
     counts = 100 / torch.arange(1, items + 1, device=device)
     batch, rows, positions = batch.to(device), rows.to(device), positions.to(device)
-    return Queries(
-        "ahead_1", vectors, batch.items[rows, positions + 1], Flat(table, counts), rows, positions, temperature
-    )
+    return Queries("ahead_1", vectors, batch.items[rows, positions + 1], Flat(table, counts), rows, positions)
 
 
 def _vectors(size: int) -> dict[str, pl.Series]:

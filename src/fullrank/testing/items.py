@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import wraps
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -12,12 +11,12 @@ from fullrank.core.spec import Spec
 from fullrank.models.sequential.items import ItemIndex, ItemsSpec, unit
 from fullrank.testing.inputs import (
     ITEMS,
-    Check,
+    all_learn,
     built,
     catalog,
     close,
     module_device,
-    naming,
+    of_specs,
     reachable,
 )
 
@@ -59,8 +58,7 @@ def check_gradients(items: Any) -> None:
     term = asked(ItemIndex(items, normalise=False), module_device(items))
     assert (term is not None) == items.needs_times, "what scores have beside the vectors is not announced"
     (items.all().pow(3).sum() + (0 if term is None else term.pow(3).sum())).backward()
-    for label, parameter in items.named_parameters():
-        assert parameter.grad is not None and parameter.grad.isfinite().all() and parameter.grad.any(), label
+    all_learn(items.named_parameters())
     items.eval()
 
 
@@ -80,7 +78,7 @@ def check_index(items: Any) -> None:
         term = asked(index, table.device)
         found = (table * torch.randn(table.shape, device=table.device)).sum()
         (found if term is None else found + term.pow(3).sum()).backward()
-        assert all(p.grad is not None and p.grad.any() for p in items.parameters()), "a parameter gets no gradient"
+        all_learn(items.named_parameters())
         items.eval()
 
 
@@ -127,28 +125,18 @@ def check_one_step(items: Any) -> None:
     assert close(view.all(), items.all())
 
 
-def _of_modules(check: Callable[[Any], None]) -> Check:
-    """A check of a module as one of a Spec: of every module that its settings reach."""
-
-    @wraps(check)
-    def of_spec(spec: Spec, device: torch.device) -> None:
-        for other, items in built(reachable(spec, 2), DIM, catalog(), device=device):
-            with naming(other):
-                check(items)
-
-    return of_spec
+def _reached(spec: Spec, device: torch.device) -> Iterator[tuple[Spec, Any]]:
+    return built(reachable(spec), DIM, catalog(), device=device)
 
 
-def _state(spec: Spec, device: torch.device) -> None:
-    for other, items in built(reachable(spec, 2), DIM, catalog(), device=device):
-        with naming(other):
-            assert isinstance(other, ItemsSpec)
-            check_state(items, other.build(DIM, catalog()).to(device))
+def _twice(spec: Spec, device: torch.device) -> Iterator[tuple[Spec, Any, Any]]:
+    for other, items in _reached(spec, device):
+        assert isinstance(other, ItemsSpec)
+        yield other, items, other.build(DIM, catalog()).to(device)
 
 
-_state.__name__ = "check_state"
 BASE = ItemsSpec
 OF_MODULES = (
     check_vectors, check_gradients, check_index, check_shares, check_read, check_exchange, check_one_step,
 )  # fmt: skip
-CHECKS: tuple[Check, ...] = (*map(_of_modules, OF_MODULES), _state)
+CHECKS = (*of_specs(OF_MODULES, _reached), *of_specs((check_state,), _twice))

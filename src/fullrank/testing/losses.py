@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import replace
-from functools import wraps
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,11 +17,11 @@ from fullrank.models.contracts import Queries
 from fullrank.models.sequential.objectives.losses import Loss, LossSpec
 from fullrank.models.sequential.objectives.negatives import Negatives
 from fullrank.testing.inputs import (
-    Check,
+    Device,
     Flat,
     close,
     histories,
-    naming,
+    of_specs,
     padded,
     questions,
     reachable,
@@ -52,7 +52,7 @@ def near(base: Spec, *, few: bool = False) -> list[Spec]:
     return found
 
 
-def few_queries(device: torch.device | str = "cpu") -> tuple[Queries, Batch]:
+def few_queries(device: Device = "cpu") -> tuple[Queries, Batch]:
     """Queries of some histories, and their batch."""
     batch = padded(histories(LENGTHS), extra=2)
     return questions(batch, device=device), batch.to(device)
@@ -64,7 +64,7 @@ def couples(spec: Spec, loss: Any) -> bool:
     return loss.couples or (negatives is not None and negatives.in_batch > 0)
 
 
-def check_record(spec: Spec, loss: Any, device: torch.device | str = "cpu") -> None:
+def check_record(spec: Spec, loss: Any, device: Device = "cpu") -> None:
     q, batch = few_queries(device)
     record = loss(q, batch)
     assert record.losses.shape == q.targets.shape and record.losses.dtype == torch.float32
@@ -82,7 +82,7 @@ def check_record(spec: Spec, loss: Any, device: torch.device | str = "cpu") -> N
         assert torch.equal(slopes != 0, counted), "`kept` names the negatives that count"
 
 
-def check_gradient(spec: Spec, loss: Any, device: torch.device | str = "cpu") -> None:
+def check_gradient(spec: Spec, loss: Any, device: Device = "cpu") -> None:
     """Against central differences, with an upstream gradient of its own for each query."""
     q, batch = few_queries(device)
     weights = torch.linspace(0.5, 2, len(q.targets), device=device)
@@ -103,14 +103,14 @@ def check_gradient(spec: Spec, loss: Any, device: torch.device | str = "cpu") ->
         assert abs(float((gradient * way).sum()) - slope) < 0.01 * abs(slope) + 0.02
 
 
-def check_temperature(spec: Spec, loss: Any, device: torch.device | str = "cpu") -> None:
+def check_temperature(spec: Spec, loss: Any, device: Device = "cpu") -> None:
     q, batch = few_queries(device)
     sharp = loss(replace(q, temperature=0.25), batch).losses
     assert close(sharp, loss(replace(q, vectors=q.vectors / 0.25), batch).losses)
     assert not close(sharp, loss(q, batch).losses)
 
 
-def check_place(spec: Spec, loss: Any, device: torch.device | str = "cpu") -> None:
+def check_place(spec: Spec, loss: Any, device: Device = "cpu") -> None:
     """A query's loss does not depend on which rows share its batch, nor on their order or padding."""
     if couples(spec, loss):
         return
@@ -125,7 +125,7 @@ def check_place(spec: Spec, loss: Any, device: torch.device | str = "cpu") -> No
         )
 
 
-def check_step(spec: Spec, loss: Any, device: torch.device | str = "cpu") -> None:
+def check_step(spec: Spec, loss: Any, device: Device = "cpu") -> None:
     """The same place draws the same negatives, another step or seed draws others."""
     q, batch = few_queries(device)
     torch.manual_seed(1)
@@ -137,7 +137,7 @@ def check_step(spec: Spec, loss: Any, device: torch.device | str = "cpu") -> Non
             assert not torch.equal(loss(q, other).negative_ids, first.negative_ids)
 
 
-def check_empty(spec: Spec, loss: Any, device: torch.device | str = "cpu") -> None:
+def check_empty(spec: Spec, loss: Any, device: Device = "cpu") -> None:
     """No queries (a horizon that no row reaches) give no losses, and gradients that are zero."""
     q, batch = few_queries(device)
     none = torch.zeros(0, dtype=torch.long, device=device)
@@ -149,7 +149,7 @@ def check_empty(spec: Spec, loss: Any, device: torch.device | str = "cpu") -> No
     assert not gradient.any()
 
 
-def check_autocast(spec: Spec, loss: Any, device: torch.device | str = "cpu") -> None:
+def check_autocast(spec: Spec, loss: Any, device: Device = "cpu") -> None:
     """On small whole numbers, of which bf16 holds every product: nothing but gradients is rounded to bf16.
 
     A loss is that of fp32 then, to the roundings of fp32. Gradients are products of weights that bf16 rounds: what is
@@ -198,7 +198,7 @@ def _built(spec: Spec, **settings: Any) -> Loss:
     return other.build()
 
 
-def check_memory(spec: Spec, loss: Any, device: torch.device | str = "cpu") -> None:
+def check_memory(spec: Spec, loss: Any, device: Device = "cpu") -> None:
     """The scores of all queries against all items never exist at once, forward or backward."""
     if hasattr(spec, "chunk_elements"):
         loss = _built(spec, chunk_elements=20_000)
@@ -213,20 +213,12 @@ def check_memory(spec: Spec, loss: Any, device: torch.device | str = "cpu") -> N
     assert seen.elements < len(q.targets) * 1000 / 4
 
 
-def _of_losses(check: Callable[..., None], *, few: bool = False) -> Check:
-    """A check of a loss as one of a Spec: of every setting one change away, and every way to draw negatives."""
-
-    @wraps(check)
-    def of_spec(spec: Spec, device: torch.device) -> None:
-        for other in near(spec, few=few):
-            with naming(other):
-                assert isinstance(other, LossSpec)
-                check(other, other.build(), device)
-
-    return of_spec
+def _losses(spec: Spec, device: torch.device, *, few: bool = False) -> Iterator[tuple[Any, ...]]:
+    for other in near(spec, few=few):
+        yield other, other, _built(other), device
 
 
 BASE = LossSpec
 OF_LOSSES = (check_record, check_temperature, check_place, check_step, check_empty, check_autocast)
 COSTLY = (check_gradient, check_memory)
-CHECKS: tuple[Check, ...] = (*map(_of_losses, OF_LOSSES), *(_of_losses(check, few=True) for check in COSTLY))
+CHECKS = (*of_specs(OF_LOSSES, _losses), *of_specs(COSTLY, partial(_losses, few=True)))

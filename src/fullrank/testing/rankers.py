@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import replace
-from functools import wraps
 from typing import Any
 
 import torch
@@ -13,7 +12,7 @@ from fullrank.core.spec import Spec
 from fullrank.data.impressions.fields import FieldInfo
 from fullrank.models.ranking import EVERY, FieldTokens, RankerSpec
 from fullrank.ops.flop_count import counted
-from fullrank.testing.inputs import Check, built, close, close_in_bf16, naming, reachable
+from fullrank.testing.inputs import Device, all_learn, built, close, close_in_bf16, of_specs, with_parts
 
 DIM = 4
 FIELDS = (
@@ -43,12 +42,7 @@ def small(spec: Spec) -> Spec:
 def near(spec: Spec, *, numbers: bool = True) -> list[Spec]:
     """Settings one change away, parts inside included (a mixing, a tokeniser, a perceptron)."""
     base = small(spec)
-    found = {other: None for other in reachable(base, 1, numbers=numbers)}
-    for key in type(base).model_fields:
-        part = getattr(base, key)
-        others = reachable(part, 2, numbers=numbers) if isinstance(part, Spec) else []
-        found |= {base.model_copy(update={key: other}): None for other in others}
-    return [*found, *extra(base)]
+    return [*with_parts(base, numbers=numbers, part_numbers=numbers), *extra(base)]
 
 
 def extra(base: Spec) -> list[Spec]:
@@ -72,7 +66,7 @@ def extra(base: Spec) -> list[Spec]:
     return found + [base.override("mixing=full", f"mixing.{one}") for one in ("norm=post", "factor=2")]
 
 
-def tokens(spec: RankerSpec, rows: int = 9, seed: int = 3, device: torch.device | str = "cpu") -> FieldTokens:
+def tokens(spec: RankerSpec, rows: int = 9, seed: int = 3, device: Device = "cpu") -> FieldTokens:
     """Random vectors of `FIELDS`, and the linear part and the newest events where the ranker reads them."""
     draw = torch.Generator().manual_seed(seed)
     x = torch.randn(rows, len(FIELDS), DIM, generator=draw)
@@ -91,7 +85,7 @@ def row(x: FieldTokens, at: int) -> FieldTokens:
     return replace(x, contexts=tuple(part[at : at + 1] for part in x.contexts), **parts)
 
 
-def check_rows_alone(spec: RankerSpec, ranker: Any, device: torch.device | str = "cpu") -> None:
+def check_rows_alone(spec: RankerSpec, ranker: Any, device: Device = "cpu") -> None:
     """A row's logit is its own, whoever stands beside it; its captures too."""
     x = tokens(spec, device=device)
     whole = ranker(replace(x, wanted=EVERY))
@@ -101,7 +95,7 @@ def check_rows_alone(spec: RankerSpec, ranker: Any, device: torch.device | str =
     assert all(close(alone.captures[key], value[4:5]) for key, value in whole.captures.items())
 
 
-def check_captures(spec: RankerSpec, ranker: Any, device: torch.device | str = "cpu") -> None:
+def check_captures(spec: RankerSpec, ranker: Any, device: Device = "cpu") -> None:
     """Only what is wanted is kept, in order of depth, and asking changes nothing."""
     x = tokens(spec, device=device)
     plain_output, whole = ranker(x), ranker(replace(x, wanted=EVERY))
@@ -112,7 +106,7 @@ def check_captures(spec: RankerSpec, ranker: Any, device: torch.device | str = "
         assert value.ndim == 3 and list(ranker(replace(x, wanted=frozenset({key}))).captures) == [key]
 
 
-def check_cost(spec: RankerSpec, ranker: Any, device: torch.device | str = "cpu") -> None:
+def check_cost(spec: RankerSpec, ranker: Any, device: Device = "cpu") -> None:
     """An impression costs as much on shapes as on numbers."""
     x = tokens(spec, device=device)
     said = ranker.flops(len(FIELDS), DIM)
@@ -120,7 +114,7 @@ def check_cost(spec: RankerSpec, ranker: Any, device: torch.device | str = "cpu"
     assert counted(lambda: ranker(x)) == 9 * sum(said.values()), said
 
 
-def check_everything_learns(spec: RankerSpec, ranker: Any, device: torch.device | str = "cpu") -> None:
+def check_everything_learns(spec: RankerSpec, ranker: Any, device: Device = "cpu") -> None:
     """Every parameter and every input gets a gradient."""
     x = tokens(spec, rows=40, device=device)
     parts = {key: value for key, value in vars(x).items() if isinstance(value, torch.Tensor)}
@@ -130,30 +124,21 @@ def check_everything_learns(spec: RankerSpec, ranker: Any, device: torch.device 
     out = ranker.train()(x)
     (out.logits.pow(3).sum() + sum(out.aux.values())).backward()
     read = {key: part for key, part in parts.items() if key in (*spec.reads, "events")}
-    for label, parameter in [*ranker.named_parameters(), *read.items(), *contexts.items()]:
-        assert parameter.grad is not None and parameter.grad.isfinite().all(), label
-        assert parameter.grad.any(), f"{label} does not learn"
+    all_learn([*ranker.named_parameters(), *read.items(), *contexts.items()])
     ranker.eval().zero_grad()
 
 
-def check_bf16(spec: RankerSpec, ranker: Any, device: torch.device | str = "cpu") -> None:
+def check_bf16(spec: RankerSpec, ranker: Any, device: Device = "cpu") -> None:
     x = tokens(spec, rows=40, device=device)
     parts = [part.requires_grad_() for part in (x.tokens, x.linear, x.events) if part is not None]
     close_in_bf16(lambda: ranker(x).logits, [*parts, *ranker.parameters()])
 
 
-def _of_rankers(check: Callable[..., None]) -> Check:
-    """A check of a ranker as one of a Spec: of settings one change away, parts inside included."""
-
-    @wraps(check)
-    def of_spec(spec: Spec, device: torch.device) -> None:
-        for other, ranker in built(near(spec), FIELDS, DIM, device=device):
-            with naming(other):
-                check(other, ranker, device)
-
-    return of_spec
+def _rankers(spec: Spec, device: torch.device) -> Iterator[tuple[Any, ...]]:
+    for other, ranker in built(near(spec), FIELDS, DIM, device=device):
+        yield other, other, ranker, device
 
 
 BASE = RankerSpec
 OF_RANKERS = (check_rows_alone, check_captures, check_cost, check_everything_learns, check_bf16)
-CHECKS: tuple[Check, ...] = tuple(map(_of_rankers, OF_RANKERS))
+CHECKS = of_specs(OF_RANKERS, _rankers)

@@ -6,9 +6,9 @@ settings reach, around encoders of several makes.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import replace
-from functools import cache, wraps
+from functools import cache
 from typing import Any
 
 import torch
@@ -29,11 +29,12 @@ from fullrank.models.sequential.reasoning import Reasoner, ReasonerSpec
 from fullrank.models.sequential.reasoning.budget import Budget
 from fullrank.testing.inputs import (
     LENGTHS,
-    Check,
+    Device,
+    all_learn,
     close,
     histories,
     module_device,
-    naming,
+    of_specs,
     padded,
     reachable,
     sequences,
@@ -57,7 +58,7 @@ ODD = ("causal", "bidirectional", "hstu", "gru")
 """Encoders that odd batches are given to."""
 
 
-def made(spec: Spec, encoder: str = "causal", of: type | None = None, device: torch.device | str = "cpu") -> Any:
+def made(spec: Spec, encoder: str = "causal", of: type | None = None, device: Device = "cpu") -> Any:
     """The reasoner around one of the encoders, shaken, in evaluation mode."""
     inner = ENCODERS[encoder].build(DIM, LONGEST)
     reasoner = spec.build(inner, DIM, LONGEST) if of is None else of(inner, DIM, spec)  # type: ignore[attr-defined]
@@ -216,8 +217,7 @@ def check_learns(reasoner: Any) -> None:
     reasoner.train()
     torch.manual_seed(0)
     reasoner(x, batch).outputs["trained"].pow(3).sum().backward()
-    for label, parameter in reasoner.named_parameters():
-        assert parameter.grad is not None and parameter.grad.isfinite().all() and parameter.grad.any(), label
+    all_learn(reasoner.named_parameters())
     reasoner.eval()
 
 
@@ -249,22 +249,14 @@ def trace(spec: Spec, device: torch.device) -> tuple[Any, ...]:
 
 def check_effects(spec: Spec, device: torch.device) -> None:
     """Of the values that a setting accepts, near the defaults, one at least makes a difference."""
-    for here in reachable(spec, 1, numbers=False):
-        settings_have_effect(here, lambda one: trace(one, device))
+    settings_have_effect(spec, lambda other: trace(other, device))
 
 
-def _of_modules(check: Callable[[Reasoner], None]) -> Check:
-    """A check of a module as one of a Spec: of every module that its settings reach, around every encoder."""
-
-    @wraps(check)
-    def of_spec(spec: Spec, device: torch.device) -> None:
-        for encoder in ENCODERS:
-            for other in near(spec):
-                with naming(other, f"around {encoder}"):
-                    check(made(other, encoder, device=device))
-
-    return of_spec
+def _around_encoders(spec: Spec, device: torch.device) -> Iterator[tuple[Any, Any]]:
+    for encoder in ENCODERS:
+        for other in near(spec):
+            yield (other, encoder), made(other, encoder, device=device)
 
 
 OF_MODULES = (check_cached, check_isolated, check_blind, check_padding, check_budgets, check_learns)
-CHECKS: tuple[Check, ...] = (*map(_of_modules, OF_MODULES), check_odd_batches, check_effects)
+CHECKS = (*of_specs(OF_MODULES, _around_encoders), check_odd_batches, check_effects)

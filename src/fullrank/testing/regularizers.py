@@ -5,7 +5,7 @@ What a penalty adds to the loss is what it returns and the losses of the queries
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -28,11 +28,11 @@ from fullrank.models.sequential.reasoning.plr import PLR
 from fullrank.models.sequential.regularizers import PenaltySpec
 from fullrank.semantic_ids.vectors.text import TextVectors
 from fullrank.testing.inputs import (
-    Check,
+    Device,
     catalog,
     histories,
     module_device,
-    naming,
+    of_specs,
     padded,
     reachable,
     shaken,
@@ -62,7 +62,7 @@ MODELS: dict[str, dict[str, Spec]] = {
 """The parts of a model that a kind cannot do without."""
 
 
-def small_recommender(kind: str = "", *penalties: Any, device: torch.device | str = "cpu") -> RecommenderModel:
+def small_recommender(kind: str = "", *penalties: Any, device: Device = "cpu") -> RecommenderModel:
     """A small recommender with these penalties, and with what the kind cannot do without."""
     parts = MODELS.get(kind, {})
     if any(getattr(p, "exact_bound", False) for p in penalties):
@@ -87,7 +87,7 @@ def added(penalty: Any, step: Step) -> Tensor:
     return term
 
 
-def check_finite(whole: RecommenderModel, penalty: Any, *, hinged: bool = False) -> None:
+def check_finite(whole: RecommenderModel, penalty: Any, hinged: bool = False) -> None:
     """A scalar, with gradients that are finite and not all zero, in fp32 and under bf16 autocast."""
     device = module_device(whole)
     for cast in (False, True):
@@ -152,13 +152,12 @@ def check_weight(spec: Spec, device: torch.device) -> None:
     torch.testing.assert_close(added(heavier.build(), step), 3 * added(spec.build(), step))
 
 
-def _finite(spec: Spec, device: torch.device) -> None:
+def _in_recommenders(spec: Spec, device: torch.device) -> Iterator[tuple[Any, ...]]:
+    kind = spec.kind_of()
     for other in reachable(spec, 1):
-        with naming(other):
-            whole = small_recommender(spec.kind_of(), other, device=device)
-            check_finite(whole, whole.penalties[spec.kind_of()], hinged=spec.kind_of() in HINGED)
+        whole = small_recommender(kind, other, device=device)
+        yield other, whole, whole.penalties[kind], kind in HINGED
 
 
-_finite.__name__ = "check_finite"
 BASE = PenaltySpec
-CHECKS: tuple[Check, ...] = (_finite, check_weight)
+CHECKS = (*of_specs((check_finite,), _in_recommenders), check_weight)

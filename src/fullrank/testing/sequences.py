@@ -5,8 +5,7 @@ What makes no vectors itself (`pooled`) has none of these to fail; its table is 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import wraps
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -14,24 +13,14 @@ from torch import Tensor
 
 from fullrank.core.spec import Spec
 from fullrank.models.ranking.sequences import SequenceSpec
-from fullrank.testing.inputs import Check, built, close, close_in_bf16, naming, reachable
+from fullrank.testing.inputs import Device, all_learn, built, close, close_in_bf16, of_specs, with_parts
 
 WIDTH = 4
 LENGTHS = (2, 1, 5, 3, 1, 4)
 """Events of each row; one without any has the missing value, so none is 0."""
 
 
-def near(spec: Spec) -> list[Spec]:
-    """Settings one change away, parts inside included."""
-    found = {other: None for other in reachable(spec, 1)}
-    for key in type(spec).model_fields:
-        part = getattr(spec, key)
-        others = reachable(part, 2, numbers=False) if isinstance(part, Spec) else []
-        found |= {spec.model_copy(update={key: other}): None for other in others}
-    return list(found)
-
-
-def events(device: torch.device | str = "cpu", extra: int = 0) -> tuple[Tensor, Tensor, Tensor]:
+def events(device: Device = "cpu", extra: int = 0) -> tuple[Tensor, Tensor, Tensor]:
     """Targets [B, W], events [B, L, W] with noise in the padding, and which of them are inside."""
     draw = torch.Generator().manual_seed(4)
     target = torch.randn(len(LENGTHS), WIDTH, generator=draw)
@@ -47,7 +36,7 @@ def packed(pooling: Any, target: Tensor, wide: Tensor, inside: Tensor) -> Tensor
     return out
 
 
-def check_padded_reference(spec: SequenceSpec, pooling: Any, device: torch.device | str = "cpu") -> None:
+def check_padded_reference(spec: SequenceSpec, pooling: Any, device: Device = "cpu") -> None:
     """Packed events give what padded ones give, in value and gradient; what stands in the padding changes nothing."""
     found = []
     for run in (packed, lambda pooling, *given: pooling.padded(*given)):
@@ -65,7 +54,7 @@ def check_padded_reference(spec: SequenceSpec, pooling: Any, device: torch.devic
     pooling.zero_grad()
 
 
-def check_rows_alone(spec: SequenceSpec, pooling: Any, device: torch.device | str = "cpu") -> None:
+def check_rows_alone(spec: SequenceSpec, pooling: Any, device: Device = "cpu") -> None:
     """A row's vector is its own, whoever stands beside it."""
     target, wide, inside = events(device)
     whole = packed(pooling, target, wide, inside)
@@ -74,7 +63,7 @@ def check_rows_alone(spec: SequenceSpec, pooling: Any, device: torch.device | st
         assert close(packed(pooling, target[one], wide[one], inside[one]), whole[one]), "a row hears of the others"
 
 
-def check_target(spec: SequenceSpec, pooling: Any, device: torch.device | str = "cpu") -> None:
+def check_target(spec: SequenceSpec, pooling: Any, device: Device = "cpu") -> None:
     """Another target of the same history has another vector: pooling would be cheaper else."""
     target, wide, inside = events(device)
     several = torch.tensor(LENGTHS) > 1
@@ -82,35 +71,26 @@ def check_target(spec: SequenceSpec, pooling: Any, device: torch.device | str = 
     assert not (one - other).abs().amax(1).lt(1e-6).any(), "the target does not matter"
 
 
-def check_everything_learns(spec: SequenceSpec, pooling: Any, device: torch.device | str = "cpu") -> None:
+def check_everything_learns(spec: SequenceSpec, pooling: Any, device: Device = "cpu") -> None:
     """Every parameter gets a gradient in training."""
     pooling.train().zero_grad()
     target, wide, inside = events(device)
     packed(pooling, target, wide, inside).pow(3).sum().backward()
-    for label, parameter in pooling.named_parameters():
-        assert parameter.grad is not None and parameter.grad.isfinite().all(), label
-        assert parameter.grad.any(), f"{label} does not learn"
+    all_learn(pooling.named_parameters())
     pooling.eval().zero_grad()
 
 
-def check_bf16(spec: SequenceSpec, pooling: Any, device: torch.device | str = "cpu") -> None:
+def check_bf16(spec: SequenceSpec, pooling: Any, device: Device = "cpu") -> None:
     target, wide, inside = (x.requires_grad_(x.is_floating_point()) for x in events(device))
     close_in_bf16(lambda: packed(pooling, target, wide, inside), [target, wide, *pooling.parameters()])
 
 
-def _of_sequences(check: Callable[..., None]) -> Check:
-    """A check of a pooling as one of a Spec: of settings one change away, parts inside included."""
-
-    @wraps(check)
-    def of_spec(spec: Spec, device: torch.device) -> None:
-        if isinstance(spec, SequenceSpec) and spec.learns:
-            for other, pooling in built(near(spec), WIDTH, device=device):
-                with naming(other):
-                    check(other, pooling, device)
-
-    return of_spec
+def _poolings(spec: Spec, device: torch.device) -> Iterator[tuple[Any, ...]]:
+    if isinstance(spec, SequenceSpec) and spec.learns:
+        for other, pooling in built(with_parts(spec, part_numbers=False), WIDTH, device=device):
+            yield other, other, pooling, device
 
 
 BASE = SequenceSpec
 OF_SEQUENCES = (check_padded_reference, check_rows_alone, check_target, check_everything_learns, check_bf16)
-CHECKS: tuple[Check, ...] = tuple(map(_of_sequences, OF_SEQUENCES))
+CHECKS = of_specs(OF_SEQUENCES, _poolings)

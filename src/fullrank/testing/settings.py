@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from fullrank.core.errors import UserError
 from fullrank.core.readers import read_json_text
 from fullrank.core.spec import Spec
-from fullrank.testing.inputs import Check, variations
+from fullrank.testing.inputs import variations
 
 
 def check_round_trip(spec: Spec, device: torch.device | None = None) -> None:
@@ -120,4 +120,4 @@ def _unbounded(schema: Any, known: Mapping[str, Any]) -> Iterator[str]:
         yield from _unbounded(one, known)
 
 
-CHECKS: tuple[Check, ...] = (check_round_trip, check_refusal, check_frozen, check_schema, check_bounds, check_described)
+CHECKS = (check_round_trip, check_refusal, check_frozen, check_schema, check_bounds, check_described)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from typing import Any
 
 from fullrank.core.errors import UserError
@@ -25,29 +26,17 @@ async def check_store(make: Make, *, shared: bool = True) -> None:
     for check in CHECKS:
         await run_check(make, check)
     for of_two in SHARED if shared else ():
-        await run_shared(make, of_two)
+        await run_check(make, of_two, 2)
 
 
-async def run_check(make: Make, check: Callable[[HistoryStore], Awaitable[None]]) -> None:
-    """One check on an empty store."""
-    store = make(check.__name__, KEPT)
-    await store.open()
-    try:
-        await check(store)
-    finally:
-        await store.close()
-
-
-async def run_shared(make: Make, check: Callable[[HistoryStore, HistoryStore], Awaitable[None]]) -> None:
-    """One check on two stores at one empty place."""
-    one, other = (make(check.__name__, KEPT) for _ in range(2))
-    await one.open()
-    await other.open()
-    try:
-        await check(one, other)
-    finally:
-        await one.close()
-        await other.close()
+async def run_check(make: Make, check: Callable[..., Awaitable[None]], count: int = 1) -> None:
+    """One check on so many stores at one empty place."""
+    stores = [make(check.__name__, KEPT) for _ in range(count)]
+    async with AsyncExitStack() as stack:
+        for store in stores:
+            await store.open()
+            stack.push_async_callback(store.close)
+        await check(*stores)
 
 
 async def check_once(store: HistoryStore) -> None:
@@ -280,11 +269,11 @@ async def check_no_document_is_missed(one: HistoryStore, other: HistoryStore) ->
     _equal("the last body", [document.body for document in seen.values() if document.key == "again"], [{"n": 59}] * 2)
 
 
-CHECKS: tuple[Callable[[HistoryStore], Awaitable[None]], ...] = (
+CHECKS = (
     check_once, check_order, check_values, check_kept, check_features, check_forgotten, check_documents, check_sample,
     check_together, check_refused, check_cancelled, check_closed,
 )  # fmt: skip
-SHARED: tuple[Callable[[HistoryStore, HistoryStore], Awaitable[None]], ...] = (
+SHARED = (
     check_seen_by_the_other, check_no_document_is_missed,
 )  # fmt: skip
 

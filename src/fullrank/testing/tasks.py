@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import replace
-from functools import wraps
 from typing import Any
 
 import numpy as np
@@ -26,13 +25,13 @@ from fullrank.models.sequential.objectives.tasks import TaskSpec
 from fullrank.models.sequential.objectives.tasks.cloze import ClozeTask
 from fullrank.testing.inputs import (
     ITEMS,
-    Check,
+    Device,
     Flat,
     built,
     catalog,
     close,
     histories,
-    naming,
+    of_specs,
     padded,
     reachable,
     shaken,
@@ -52,7 +51,7 @@ def items_for(generates: bool) -> Any:
 class Whole(nn.Module):
     """A task with items and an encoder that sees as much as the task allows: items, their order and their times."""
 
-    def __init__(self, task: Any, device: torch.device | str = "cpu"):
+    def __init__(self, task: Any, device: Device = "cpu"):
         super().__init__()
         self.task = task
         self.items = items_for(task.generates)
@@ -85,7 +84,7 @@ def rows(task: Any, *, seed: int = 0, lengths: tuple[int, ...] = (2, 3, 25, 7, 1
     return padded(cut, extra=1, step=seed)
 
 
-def check_leak(task: Any, device: torch.device | str = "cpu") -> None:
+def check_leak(task: Any, device: Device = "cpu") -> None:
     """An item that a query may not see does not change its vector: those behind its position, or those covered.
 
     Neither does its time; but a query may know when the event happened that it asks about, unless that is the last.
@@ -112,7 +111,7 @@ def check_leak(task: Any, device: torch.device | str = "cpu") -> None:
             assert close(a.vectors[earlier], b.vectors[earlier]), f"{a.name} sees position {t} before it happens"
 
 
-def check_sight(task: Any, device: torch.device | str = "cpu") -> None:
+def check_sight(task: Any, device: Device = "cpu") -> None:
     """What a query may see does change its vector (so that `check_leak` is no blind instrument), times too."""
     whole = Whole(task, device)
     batch = rows(task).to(device)
@@ -133,7 +132,7 @@ def check_sight(task: Any, device: torch.device | str = "cpu") -> None:
     assert any(seeing), "no query sees times"
 
 
-def check_counts(task: Any, device: torch.device | str = "cpu") -> None:
+def check_counts(task: Any, device: Device = "cpu") -> None:
     whole = Whole(task, device)
     for seed, lengths in ((0, (2, 2)), (1, (2, 3, 25, 7)), (2, (10, 11, 12))):
         batch = rows(task, seed=seed, lengths=lengths).to(device)
@@ -143,7 +142,7 @@ def check_counts(task: Any, device: torch.device | str = "cpu") -> None:
         assert sum(len(q.targets) for q in found) > 0
 
 
-def check_targets(task: Any, device: torch.device | str = "cpu") -> None:
+def check_targets(task: Any, device: Device = "cpu") -> None:
     """A target is an event of its query's row: behind the position, or the covered one there."""
     whole = Whole(task, device)
     batch = rows(task).to(device)
@@ -159,7 +158,7 @@ def check_targets(task: Any, device: torch.device | str = "cpu") -> None:
         assert (q.rows.diff() >= 0).all(), "queries are in order of their rows"
 
 
-def check_segments(task: Any, device: torch.device | str = "cpu") -> None:
+def check_segments(task: Any, device: Device = "cpu") -> None:
     lengths = np.array([0, 1, 2, 3, 10, 11, 12, 40, 0, 2])
     for seed in range(5):
         users, starts, ends = task.segments(lengths, np.random.default_rng(seed))
@@ -177,7 +176,7 @@ def check_segments(task: Any, device: torch.device | str = "cpu") -> None:
     assert all(len(part) == 0 for part in empty)
 
 
-def check_inference(task: Any, device: torch.device | str = "cpu") -> None:
+def check_inference(task: Any, device: Device = "cpu") -> None:
     """The answer to a history is the vector with which training asked for the event behind it."""
     whole = Whole(task, device)
     for length in (1, 2, 6, LONGEST):
@@ -195,7 +194,7 @@ def check_inference(task: Any, device: torch.device | str = "cpu") -> None:
         assert close(asked, answered), f"a history of {length} is answered otherwise than trained"
 
 
-def check_company(task: Any, device: torch.device | str = "cpu") -> None:
+def check_company(task: Any, device: Device = "cpu") -> None:
     """Neither padding nor company changes the vector that inference reads out."""
     whole = Whole(task, device)
     rows = histories([1, 4, LONGEST, LONGEST - 1])
@@ -204,21 +203,13 @@ def check_company(task: Any, device: torch.device | str = "cpu") -> None:
         assert close(whole.answer(padded([row]))[0], together[i]), f"row {i} depends on its company"
 
 
-def _of_modules(check: Callable[..., None]) -> Check:
-    """A check of a task as one of a Spec: of every task that its settings reach."""
-
-    @wraps(check)
-    def of_spec(spec: Spec, device: torch.device) -> None:
-        items = items_for(spec.kind_of() in GENERATE)
-        for other, task in built(reachable(spec, 2), DIM, LONGEST, items, device=device):
-            with naming(other):
-                check(task, device)
-
-    return of_spec
+def _reached(spec: Spec, device: torch.device) -> Iterator[tuple[Any, ...]]:
+    for other, task in built(reachable(spec), DIM, LONGEST, items_for(spec.kind_of() in GENERATE), device=device):
+        yield other, task, device
 
 
 BASE = TaskSpec
 OF_MODULES = (
     check_leak, check_sight, check_counts, check_targets, check_segments, check_inference, check_company,
 )  # fmt: skip
-CHECKS: tuple[Check, ...] = tuple(map(_of_modules, OF_MODULES))
+CHECKS = of_specs(OF_MODULES, _reached)

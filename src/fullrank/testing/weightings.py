@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import replace
-from functools import wraps
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,17 +15,17 @@ from fullrank.models.contracts import Queries, Record, States, Step
 from fullrank.models.sequential.objectives.weightings import WeightingSpec
 from fullrank.testing.inputs import (
     ITEMS,
-    Check,
+    Device,
     close,
     histories,
-    naming,
+    of_specs,
     padded,
     questions,
     reachable,
 )
 
 
-def weigh(weighting: Any, targets: Tensor, device: torch.device | str = "cpu") -> tuple[Tensor, Queries]:
+def weigh(weighting: Any, targets: Tensor, device: Device = "cpu") -> tuple[Tensor, Queries]:
     """The weights of queries for these targets, and the queries."""
     targets = targets.to(device)
     batch = padded(histories([4, 5]))
@@ -44,7 +44,7 @@ def weigh(weighting: Any, targets: Tensor, device: torch.device | str = "cpu") -
     return weighting(q, step), q
 
 
-def check_sound(weighting: Any, device: torch.device | str = "cpu") -> None:
+def check_sound(weighting: Any, device: Device = "cpu") -> None:
     """A factor for each query: finite, never negative, without a gradient, and nothing for no queries."""
     weights, _ = weigh(weighting, torch.arange(ITEMS), device)
     assert weights.shape == (ITEMS,) and weights.dtype == torch.float32
@@ -52,7 +52,7 @@ def check_sound(weighting: Any, device: torch.device | str = "cpu") -> None:
     assert weigh(weighting, torch.zeros(0, dtype=torch.long), device)[0].shape == (0,)
 
 
-def check_mean(weighting: Any, device: torch.device | str = "cpu") -> None:
+def check_mean(weighting: Any, device: Device = "cpu") -> None:
     """One under the training distribution; for a weighting that couples queries, over those at hand."""
     for targets in (torch.arange(ITEMS), torch.tensor([7, 7, 0])):
         weights, q = weigh(weighting, targets, device)
@@ -63,29 +63,24 @@ def check_mean(weighting: Any, device: torch.device | str = "cpu") -> None:
             assert abs(float((weights * q.table.log_q(targets.to(device)).exp()).sum()) - 1) < 1e-4
 
 
-def check_coupling(weighting: Any, device: torch.device | str = "cpu") -> None:
+def check_coupling(weighting: Any, device: Device = "cpu") -> None:
     """Shards and micro-batches weigh a query as the whole batch does, and `couples` says so, or says otherwise."""
     whole, _ = weigh(weighting, torch.arange(ITEMS), device)
     part, _ = weigh(weighting, torch.tensor([7, 7, 0]), device)
     assert close(part, whole[[7, 7, 0]]) != weighting.couples
 
 
-def _of_weightings(check: Callable[..., None]) -> Check:
-    """A check of a weighting as one of a Spec: of every setting that is near its own."""
-
-    @wraps(check)
-    def of_spec(spec: Spec, device: torch.device) -> None:
-        for other in reachable(spec, 2):
-            assert isinstance(other, WeightingSpec)
-            weighting = other.build()
-            if check is check_coupling and weighting.couples and other != spec:
-                continue  # extreme settings may make all weights alike
-            with naming(other):
-                check(weighting, device)
-
-    return of_spec
+def _weightings(spec: Spec, device: torch.device, *, extreme: bool = True) -> Iterator[tuple[Any, ...]]:
+    """Without `extreme`, one that couples is at the spec's own settings: others may make all weights alike."""
+    for other in reachable(spec):
+        assert isinstance(other, WeightingSpec)
+        weighting = other.build()
+        if extreme or not weighting.couples or other == spec:
+            yield other, weighting, device
 
 
 BASE = WeightingSpec
-OF_WEIGHTINGS = (check_sound, check_mean, check_coupling)
-CHECKS: tuple[Check, ...] = tuple(map(_of_weightings, OF_WEIGHTINGS))
+CHECKS = (
+    *of_specs((check_sound, check_mean), _weightings),
+    *of_specs((check_coupling,), partial(_weightings, extreme=False)),
+)
