@@ -15,12 +15,10 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from fullrank import __version__
-from fullrank.core.files import write_json
 from fullrank.core.jagged import Jagged
 from fullrank.core.tables import write_table
 from fullrank.data import manifest as manifests
-from fullrank.data.frames import Chunks
+from fullrank.data.frames import Chunks, name_rows
 from fullrank.data.impressions import encoder_files
 from fullrank.data.impressions.arrays import array_shapes
 from fullrank.data.impressions.encoding import FieldEncoder, read_labels
@@ -70,7 +68,7 @@ def write_impressions(
     finally:
         store.close()
     shutil.rmtree(scratch)
-    _tables(folder, fit, names)
+    write_tables(folder, fit, names)
     write_store_manifest(folder, schema, encoder, fit.counts(), facts)
 
 
@@ -209,7 +207,8 @@ class _Array:
         self.file.close()
 
 
-def _tables(folder: Path, fit: Fit, groups: pl.Series | None) -> None:
+def write_tables(folder: Path, fit: Fit, groups: pl.Series | None) -> None:
+    """The values of fields, and the groups."""
     encoder_files.write_vocabulary(folder, fit.vocabularies())
     if groups is not None:
         write_table(pl.DataFrame({"value": groups}), folder / "groups.parquet")
@@ -221,21 +220,11 @@ def write_store_manifest(
     """The manifest of a folder that holds all else."""
     files, state = manifests.describe_files(folder), encoder_files.encoder_state(encoder)
     tree = {
-        "format": FORMAT,
-        "format_version": FORMAT_VERSION,
-        "library_version": __version__,
         "schema": state["schema"],
         "fields": [asdict(field) for field in encoder.fields],
         "fitted": state["fitted"],
         "counts": counts,
         **facts,
         "fingerprint": impressions_fingerprint(folder, files, schema),
-        "content": manifests.content(files),
-        "files": files,
     }
-    write_json(folder / manifests.NAME, manifests.sealed(tree), indent=1, ensure_ascii=False)
-
-
-def name_rows(name: str, rows: int, start: int, frame: pl.DataFrame) -> str:
-    """A table in errors, with the rows of a frame where it has more."""
-    return name if rows == len(frame) else f"{name}, rows {start:,} to {start + len(frame) - 1:,},"
+    manifests.write_manifest(folder, (FORMAT, FORMAT_VERSION), tree, files)

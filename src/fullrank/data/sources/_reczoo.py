@@ -9,20 +9,23 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import polars as pl
 
 from fullrank.core.errors import UserError
 from fullrank.core.random import uniform_of_rows
+from fullrank.core.spec import Spec
 from fullrank.data.impressions.fields import Schema
-from fullrank.data.sources import RemoteFile
+from fullrank.data.sources import ImpressionTables, RemoteFile
 from fullrank.data.sources._archive import extract
 from fullrank.data.sources._parse import damaged_download, require, scanned
 
 HOST = "https://huggingface.co/datasets/reczoo"
 TRAIN, TEST = "train.csv", "test.csv"
+PARTS = {TRAIN: "train", "valid.csv": "validation", TEST: "test"}
+"""Of the sets that have three files: which rows each holds."""
 HELD_OUT = 0.1
 """Share of train.csv that validates where the test rows do not."""
 SEPARATOR = "^"
@@ -30,6 +33,28 @@ SEPARATOR = "^"
 LOOK = 1_000
 """Rows whose sequences are looked at."""
 Validation = Literal["train", "test"]
+
+
+class SequenceSet(Spec):
+    """A set of train.csv and test.csv with behaviour sequences, and without validation rows."""
+
+    kind: str
+    validation: Validation = "train"
+    """train: a tenth of train.csv, drawn by row; test: the test rows, on which BARS selects too."""
+    base_url: str
+    """Folder of the archive on the server."""
+    archive: ClassVar[str]
+    columns: ClassVar[Schema]
+    note: ClassVar[str]
+
+    def files(self) -> tuple[RemoteFile, ...]:
+        """One zip archive of the two CSV files."""
+        return (remote_file(self.base_url, self.archive),)
+
+    def impressions(self, folder: Path) -> ImpressionTables:
+        """Both files behind each other, unpacked into `folder` where they lie there as an archive."""
+        table = _train_and_test(folder, self.archive, self.kind, self.columns, self.validation)
+        return ImpressionTables(table, self.columns, (self.note,))
 
 
 def remote_file(base_url: str, archive: str, names: Sequence[str] = (TRAIN, TEST)) -> RemoteFile:
@@ -48,7 +73,7 @@ def unpacked(folder: Path, archive: str, names: Sequence[str], command: str) -> 
     return [folder / name for name in names]
 
 
-def train_and_test(folder: Path, archive: str, kind: str, schema: Schema, validation: Validation) -> pl.LazyFrame:
+def _train_and_test(folder: Path, archive: str, kind: str, schema: Schema, validation: Validation) -> pl.LazyFrame:
     """The columns of a schema in train.csv and test.csv, and the column `split`, by which it splits."""
     paths = unpacked(folder, archive, (TRAIN, TEST), f"fullrank download {kind}")
     columns = [name for name in schema.columns if name != "split"]

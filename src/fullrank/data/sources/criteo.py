@@ -21,7 +21,6 @@ from fullrank.data.sources._parse import scanned
 
 BASE = f"{_reczoo.HOST}/Criteo_x1/resolve/main"
 ARCHIVE = "Criteo_x1.zip"
-PARTS = {"train.csv": "train", "valid.csv": "validation", "test.csv": "test"}
 NUMBERS = tuple(f"I{at}" for at in range(1, 14))
 CATEGORIES = tuple(f"C{at}" for at in range(1, 27))
 
@@ -35,15 +34,15 @@ class Criteo(Spec):
 
     def files(self) -> tuple[RemoteFile, ...]:
         """One zip archive of three CSV files."""
-        return (_reczoo.remote_file(self.base_url, ARCHIVE, tuple(PARTS)),)
+        return (_reczoo.remote_file(self.base_url, ARCHIVE, tuple(_reczoo.PARTS)),)
 
     def impressions(self, folder: Path) -> ImpressionTables:
         """The three files behind each other, unpacked into `folder` where they lie there as an archive."""
-        paths = _reczoo.unpacked(folder, ARCHIVE, tuple(PARTS), "fullrank download criteo")
+        paths = _reczoo.unpacked(folder, ARCHIVE, tuple(_reczoo.PARTS), "fullrank download criteo")
         columns = ("label", *NUMBERS, *CATEGORIES)
         frames = [
             scanned(path, columns).select(*columns, split=pl.lit(part))
-            for path, part in zip(paths, PARTS.values(), strict=True)
+            for path, part in zip(paths, _reczoo.PARTS.values(), strict=True)
         ]
         fields: list[AnyField] = [Numeric(name=name, transform="linear") for name in NUMBERS]
         fields += [Categorical(name=name) for name in CATEGORIES]

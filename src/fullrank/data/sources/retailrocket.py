@@ -52,8 +52,7 @@ class RetailRocket(Spec):
             pl.col("event").alias("type"),
         )
         items = rows_with_events(_items(paths), events) if self.properties else None
-        names = {"user": "user_id", "item": "item_id", "time": "timestamp", "type": "type"}
-        return Tables(events, items, None, names, ("RetailRocket: CC BY-NC-SA 4.0",))
+        return Tables(events, items, notes=("RetailRocket: CC BY-NC-SA 4.0",))
 
     def _names(self) -> tuple[str, ...]:
         return (_EVENTS, *_PROPERTIES, _TREE) if self.properties else (_EVENTS,)
