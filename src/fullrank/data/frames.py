@@ -166,10 +166,9 @@ class InputTable:
                 code="repeated-column",
             )
 
-    def infer(self, frame: pl.DataFrame, keep_text: str | Sequence[str]) -> pl.DataFrame:
+    def infer(self, frame: pl.DataFrame, keep_text: str | None = None) -> pl.DataFrame:
         """Columns of an untyped file as integers, floats or booleans where every value is one (not `keep_text`)."""
-        keep = {keep_text} if isinstance(keep_text, str) else set(keep_text)
-        return frame if self.typed else frame.with_columns(_inferred(s) for s in frame if s.name not in keep)
+        return frame if self.typed else frame.with_columns(_inferred(s) for s in frame if s.name != keep_text)
 
     def attempt(self, action: Any) -> Any:
         """What `action` gives; its engine's errors become `UserError`s that name the table."""

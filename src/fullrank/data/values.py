@@ -271,7 +271,8 @@ def seconds(
         if unit != "s":
             raise no_effect(f"time_unit={unit!r}", f"since {what} holds dates")
         refuse(series.is_null(), series, what, "missing times", code="missing-times")
-        return _calendar(series)
+        key = series.to_physical().cast(pl.Int64).to_numpy()
+        return (key * 86_400 if series.dtype == pl.Date else key // _PER_SECOND[series.dtype.time_unit]), key  # type: ignore[attr-defined]
     time, key = _clock(series, what, _PER_SECOND[unit])
     _refuse_other_unit(time, what, unit)
     return time, key
@@ -419,14 +420,6 @@ def _cast(series: pl.Series, dtype: Any, what: str) -> pl.Series:
     cast = series.cast(dtype, strict=False)
     refuse(cast.is_null(), series, what, "numbers that do not fit 64 bits", code="numbers-too-large")
     return cast
-
-
-def _calendar(series: pl.Series) -> tuple[np.ndarray, np.ndarray]:
-    key = series.to_physical().cast(pl.Int64).to_numpy()
-    if series.dtype == pl.Date:
-        return key * 86_400, key
-    assert isinstance(series.dtype, pl.Datetime)
-    return key // _PER_SECOND[series.dtype.time_unit], key
 
 
 def _clock(series: pl.Series, what: str, per_second: int) -> tuple[np.ndarray, np.ndarray]:

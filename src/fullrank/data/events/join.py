@@ -18,7 +18,7 @@ from fullrank.core.checks import check_number, check_type, public
 from fullrank.core.errors import UserError
 from fullrank.core.files import without_dots
 from fullrank.core.locks import folder_lock
-from fullrank.data.events.store import MOST_WEIGHT, Store, require_replaceable_store
+from fullrank.data.events.store import MOST_WEIGHT, Store, moved_up, require_replaceable_store
 from fullrank.data.events.write import save_store
 from fullrank.data.manifest import require_elsewhere
 
@@ -58,13 +58,10 @@ def join_stores(
 
 
 def _write(out: Path, parts: list[Store], weights: list[float], names: list[str]) -> None:
-    first_item = np.cumsum([0, *(one.num_items for one in parts)])
-    first_event = np.cumsum([0, *(one.num_events for one in parts)])
-    items = np.concatenate(
-        [np.asarray(one.items, np.int64) + at for one, at in zip(parts, first_item[:-1], strict=True)]
-    )
-    offsets = np.concatenate([[0], *(one.offsets[1:] + at for one, at in zip(parts, first_event[:-1], strict=True))])
-    bounds = np.concatenate([one.bounds + at for one, at in zip(parts, first_event[:-1], strict=True)])
+    first = np.cumsum([0, *(one.num_items for one in parts[:-1])])
+    items = np.concatenate([np.asarray(one.items, np.int64) + at for one, at in zip(parts, first, strict=True)])
+    sizes = [one.num_events for one in parts]
+    offsets, bounds = moved_up(sizes, [one.offsets for one in parts], [one.bounds for one in parts])
     arrays = {"items": items, "offsets": offsets, "bounds": bounds}
     times = [one.times for one in parts if one.times is not None]
     if len(times) == len(parts):
@@ -72,9 +69,7 @@ def _write(out: Path, parts: list[Store], weights: list[float], names: list[str]
     catalogue = _table([one.catalog.frame for one in parts], "item", names)
     people = _table([one.users for one in parts], "user", names)
     untimed = [name for name, one in zip(names, parts, strict=True) if one.times is None]
-    notes = (
-        [f"{', '.join(untimed)}: without times, so the joined store has none"] if 0 < len(untimed) < len(parts) else []
-    )
+    notes = [f"{', '.join(untimed)}: without times, so the joined store has none"]
     manifest: dict[str, Any] = {
         "spec": {},
         "joined": [
@@ -85,7 +80,7 @@ def _write(out: Path, parts: list[Store], weights: list[float], names: list[str]
         "user_table": None,
         "split": {"kind": parts[0].manifest["split"]["kind"]},
         "type_names": [],
-        "notes": notes,
+        "notes": notes if 0 < len(untimed) < len(parts) else [],
     }
     save_store(out, arrays, catalogue, people, manifest)
 

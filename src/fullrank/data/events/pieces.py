@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -77,9 +77,12 @@ class EventPieces:
     ) -> tuple[tuple[int, int] | None, int]:
         """Every event to the part of its user. Returns the first and the last second, and the number of events."""
         times, spans, events = self.spec.columns.time, [], 0
+        catalogue = IdIndex(item_ids)
 
         def coded(what: str, frame: pl.DataFrame) -> tuple[ByPart, bool, tuple[int, int] | None]:
-            part, users, own = coded_piece(frame, what, self.spec, item_ids, type_names, spill.parts, notes=self.doubts)
+            part, users, own = coded_piece(
+                frame, what, self.spec, catalogue, type_names, spill.parts, notes=self.doubts
+            )
             if times is not None:
                 self.numbers = frame[times].dtype.is_numeric()
             span = None if times is None else (int(own["time"].min()), int(own["time"].max()))
@@ -99,7 +102,7 @@ def coded_piece(
     frame: pl.DataFrame,
     what: str,
     spec: Prepare,
-    item_ids: pl.Series,
+    catalogue: IdIndex,
     type_names: tuple[str, ...],
     count: int,
     *,
@@ -107,12 +110,13 @@ def coded_piece(
 ) -> tuple[Int64[np.ndarray, "n"], pl.Series, dict[str, np.ndarray]]:
     """Some rows of a table: the part of each of `count`, its user's id, and its other columns as arrays.
 
-    Items and types are their places in the sorted ids. Raises `UserError` for what `table.read_events` refuses.
+    Items are their places in the catalogue, types those in the sorted names. Raises `UserError` for what
+    `table.read_events` refuses.
     """
     columns = spec.columns_read
     users = values.ids(frame[columns.user], f"column {columns.user!r} of {what}")
     items = values.ids(frame[columns.item], f"column {columns.item!r} of {what}")
-    own: dict[str, np.ndarray] = {"item": _index(_Held(item_ids)).find(items).astype(np.int32)}
+    own: dict[str, np.ndarray] = {"item": catalogue.find(items).astype(np.int32)}
     if columns.time is not None:
         name = f"column {columns.time!r} of {what}"
         own["time"], own["key"] = values.seconds(frame[columns.time], name, columns.time_unit, notes=notes)
@@ -155,25 +159,6 @@ def _typed(source: InputTable, columns: Columns) -> InputTable:
     typed = InputTable(lazy.with_columns(casts), source.what)
     typed.name = source.name
     return typed
-
-
-class _Held:
-    """A column as a key: the very same one, not one that is equal."""
-
-    def __init__(self, ids: pl.Series):
-        self.ids = ids
-
-    def __hash__(self) -> int:
-        return id(self.ids)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Held) and other.ids is self.ids
-
-
-@lru_cache(maxsize=1)
-def _index(held: _Held) -> IdIndex:
-    """Made once for all pieces."""
-    return IdIndex(held.ids)
 
 
 class _Distinct:

@@ -1,17 +1,22 @@
 """From a table of events to a store (a prepared dataset): read, filter, split, write.
 
 Filters are pure functions, events to events; the manifest gets the counts after each.
+
+How much memory a file of events takes is said before it is taken. A file of 2 MB can hold 200 million rows, since
+compression writes equal rows once. What would take more than is free, or more than `MOST` and a thousand times its
+file, is read in pieces and becomes a store in parts (`stream.py`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from logging import INFO
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
+import polars as pl
 from pydantic import Field
 
 from fullrank.core.checks import public
@@ -19,12 +24,13 @@ from fullrank.core.errors import UserError, no_effect
 from fullrank.core.files import without_dots
 from fullrank.core.locks import folder_lock
 from fullrank.core.log import logger, shown_at
+from fullrank.core.memory import available_bytes, gibibytes
 from fullrank.data.column_names import TimeColumn, keywords_said, with_keywords
 from fullrank.data.events import spark, splits
 from fullrank.data.events.filters import Missing, Prepare, Say, filters, k_core, note_filter
-from fullrank.data.events.needed_memory import parts_to_fit
 from fullrank.data.events.part_work import PartRunner
 from fullrank.data.events.parts import MOST_PARTS
+from fullrank.data.events.spill import SUFFIX
 from fullrank.data.events.store import Store, require_replaceable_store
 from fullrank.data.events.stream import Beside, identity_of, prepare_parts, read_pieces
 from fullrank.data.events.table import Columns, Events, join_table, read_events, require_columns
@@ -37,6 +43,15 @@ log = logger(__name__)
 Engine = Literal["embedded", "spark"]
 """What prepares a store in parts: this process, or Spark."""
 ENGINES: tuple[str, ...] = get_args(Engine)
+ROW_OF_TEXT, ROW = 95, 65
+"""Bytes at the peak for each event of a text file and of others, measured on five million."""
+SAID = 2**30
+"""Bytes from which on the estimate is said."""
+MOST, MOST_RATIO = 2**32, 1000
+SHORTEST = 4
+"""Bytes of the shortest row of a text file."""
+INFLATED = 1032
+"""Times its size that a .gz file can hold."""
 
 __all__ = ["Columns", "Prepare", "Store", "prepare"]
 
@@ -78,7 +93,7 @@ def prepare(
     first line. A table of items is joined on its column `items_id`; without it, and for users, on the column of the
     name that the event table uses, else on `item_id` or `user_id`. `progress` prints one line per step to stderr;
     `notes` (what a source has to say about its data) are kept in the manifest.
-    What takes more memory than there is, is prepared in parts (`needed_memory.py`), which is said.
+    What takes more memory than there is, is prepared in parts, which is said.
     With `parts` the store is written in so many parts (`data/events/parts.py`), and the table is read in pieces, so
     that neither has to fit into memory; a preparation in parts that was killed goes on when it is called again.
     ``engine="spark"`` (extra `spark`) does it on the Spark session that is there, or on one of `master`, such as
@@ -114,7 +129,7 @@ def prepare(
         tables = {"events": events, "items": items, "users": users}
         inputs = {role: input_name(table) for role, table in tables.items() if table is not None}
         beside = Beside(items, items_id, source.typed, tuple(notes), inputs)
-        fitting = parts_to_fit(source, users=users is not None) if parts is None else None
+        fitting = _parts_to_fit(source, users=users is not None) if parts is None else None
         if fitting is not None:
             parts = fitting.parts
         if parts is None:
@@ -178,3 +193,55 @@ def _filter(events: Events, spec: Prepare, say: Say) -> tuple[Events, splits.Rul
         facts = {"per_user": per_user, "per_item": per_item, "rounds": rounds}
         note_filter(steps, say, "k_core", facts, events.counts())
     return events, split.at(events.time) if isinstance(split, splits.GlobalTime) else split, steps
+
+
+@dataclass(frozen=True)
+class Fitting:
+    """In how many parts a table has to be prepared, and the bytes that one of them may take."""
+
+    parts: int
+    room: int
+
+    def require(self, folder: Path) -> None:
+        """Raise `UserError` where a part was spilled into `folder` that takes more: a user lies in one part."""
+        for items in folder.glob(f"*/item{SUFFIX}"):
+            events = items.stat().st_size // 4
+            if events * ROW > self.room:
+                raise UserError(
+                    f"{events:,} events lie in one of {self.parts:,} parts, since the events of a user do: it takes "
+                    f"about {gibibytes(events * ROW)} of memory and may take {gibibytes(self.room)}. Is there an id "
+                    "for all who have none? drop its rows",
+                    code="too-large-for-memory",
+                )
+
+
+def _parts_to_fit(source: InputTable, *, users: bool) -> Fitting | None:
+    """How a table on disk has to be prepared in parts; None where it fits into memory in one.
+
+    Rows are counted where there may be many. With a table of `users`, which no store in parts has, raises `UserError`.
+    """
+    native = source.frame.to_native()
+    if source.path is None or not isinstance(native, pl.LazyFrame):
+        return None
+    row, size = (ROW if source.typed else ROW_OF_TEXT), sum(one[1] for one in identity_of(source.path))
+    text = not (source.sliced or source.path.is_dir())
+    if text and size * (INFLATED if source.path.suffix == ".gz" else 1) // SHORTEST * row < SAID:
+        return None
+    rows = int(source.attempt(lambda: native.select(pl.len()).collect(engine="streaming").item()))
+    needed, free = rows * row, available_bytes()
+    room = max(MOST, MOST_RATIO * size) if free is None else min(free, max(MOST, MOST_RATIO * size))
+    if needed < min(SAID, room):
+        return None
+    said = f"{source.name} has {rows:,} rows; to prepare them in one takes about {gibibytes(needed)} of memory"
+    if needed <= room:
+        log.info(said)
+        return None
+    count = min(max(2, -(-needed // SAID)), MOST_PARTS)
+    said += f", and {gibibytes(room)} are {'free' if room == free else 'the most for a file of that size'}"
+    if users:
+        raise UserError(
+            f"{said}; a store in parts takes less and keeps no table of users: leave out users",
+            code="too-large-for-memory",
+        )
+    log.info(f"{said}: it is read in pieces, to a store in {count:,} parts")
+    return Fitting(count, room)

@@ -218,12 +218,12 @@ def _coded(
     batches: Iterator[pa.RecordBatch], spec: Prepare, count: int, name: str, work: Path, types: tuple[str, ...]
 ) -> Iterator[pa.RecordBatch]:
     """A worker's pieces of the table, coded."""
-    ids = read_parquet(work / ITEM_IDS, "the item ids")["item_id"]
+    catalogue = values.IdIndex(read_parquet(work / ITEM_IDS, "the item ids")["item_id"])
     for batch in batches:
         frame = pl.from_arrow(batch)
         assert isinstance(frame, pl.DataFrame)
         if len(frame):
-            yield from coded_batches(frame, *coded_piece(frame, name, spec, ids, types, count))
+            yield from coded_batches(frame, *coded_piece(frame, name, spec, catalogue, types, count))
 
 
 def coded_batches(

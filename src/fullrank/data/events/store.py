@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal, cast
@@ -278,12 +278,19 @@ def _behind_each_other(found: list[dict[str, Flat | None]], folder: Path) -> dic
             raise manifests.incomplete_manifest(folder, f"has parts with and without {name}")
         if name not in ("offsets", "bounds"):
             joined[name] = cast(Flat, PartedArray(there)) if there else None
-    before = np.cumsum([0, *(len(np.asarray(one["items"])) for one in found)])
-    offsets, bounds = ([np.asarray(one[name]) for one in found] for name in ("offsets", "bounds"))
-    moved = [one[1:] + start for one, start in zip(offsets, before, strict=False)]
-    joined["offsets"] = np.concatenate([np.zeros(1, np.int64), *moved])
-    joined["bounds"] = np.concatenate([one + start for one, start in zip(bounds, before, strict=False)])
+    sizes, offsets, bounds = ([np.asarray(one[name]) for one in found] for name in ("items", "offsets", "bounds"))
+    joined["offsets"], joined["bounds"] = moved_up(list(map(len, sizes)), offsets, bounds)
     return joined
+
+
+def moved_up(
+    events: Sequence[int], offsets: Sequence[np.ndarray], bounds: Sequence[np.ndarray]
+) -> tuple[Int64[np.ndarray, "U1"], Int64[np.ndarray, "U 2"]]:
+    """The offsets and the bounds of several stores, of so many events each, behind each other."""
+    before = np.cumsum([0, *events[:-1]])
+    moved = [places[1:] + start for places, start in zip(offsets, before, strict=True)]
+    whole = np.concatenate([np.zeros(1, np.int64), *moved])
+    return whole, np.concatenate([places + start for places, start in zip(bounds, before, strict=True)])
 
 
 def _read_users(path: Path, rows: int) -> pl.DataFrame:

@@ -52,7 +52,7 @@ def infer(source: InputTable, known: Mapping[str, Any] = MappingProxyType({})) -
             code="no-label-column",
         )
     head = source.frame.head(LOOK)
-    frame = source.infer(source.attempt(lambda: to_polars(head)), ())
+    frame = source.infer(source.attempt(lambda: to_polars(head)))
     time, column = known.get("time", _named(source, TIMES)), _named(source, SPLITS)
     column = column if column is not None and frame[column].dtype == pl.String else None  # `fold` may be a number
     if "split" in known:

@@ -32,7 +32,6 @@ from fullrank.data.impressions.fields import Schema
 from fullrank.data.impressions.fingerprints import TABLES, BlockHashes, part_edges
 from fullrank.data.impressions.fitting import Fit, RowCounts
 from fullrank.data.impressions.splits import Shares, TemporalSplit, TimeParts
-from fullrank.data.impressions.vocabulary import Vocabulary
 from fullrank.data.impressions.write import RowCoder, RowSplit, StoreFiles, split_times, write_store_manifest
 
 SCRATCH, FITTED = "scratch", "fitted.json"
@@ -250,6 +249,4 @@ class PartTasks:
 
     @cached_property
     def _coder(self) -> RowCoder:
-        names = self._groups
-        groups = None if names is None else Vocabulary(names.cast(pl.String))
-        return RowCoder(self.schema, self._encoder, groups, self.typed)
+        return RowCoder(self.schema, self._encoder, self._groups, self.typed)

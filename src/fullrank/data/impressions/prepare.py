@@ -62,7 +62,7 @@ from fullrank.data.impressions.part_work import (
 from fullrank.data.impressions.spark import rows_on_spark
 from fullrank.data.impressions.splits import TemporalSplit
 from fullrank.data.impressions.store import ImpressionStore, is_own
-from fullrank.data.impressions.write import write_impressions, write_tables
+from fullrank.data.impressions.write import Say, write_impressions, write_tables
 from fullrank.data.manifest import is_store, require_outside_stores
 from fullrank.data.values import Unit
 
@@ -137,10 +137,13 @@ def prepare_impressions(
         )  # fmt: skip
         source = InputTable(impressions, "impressions", separator=separator)
         facts = {"input": input_name(impressions), "notes": list(notes)}
-        spec = _completed(source, tree).override(*settings)
+        if not isinstance(tree, Schema):
+            tree = infer(source, tree)
+            log.info(summary(tree))
+        spec = tree.override(*settings)
         for column in spec.columns:
             source.require(column, "correct the schema, or name it with label=, user_col= or time_col=")
-        say: Callable[[str], None] = partial(log.log, shown_at(progress))
+        say: Say = partial(log.log, shown_at(progress))
         if parts is None:
             _prepare_whole(source, place, spec, facts, say)
         else:
@@ -182,18 +185,7 @@ def _schema_tree(
     return known | changes | early, late
 
 
-def _completed(source: InputTable, tree: Schema | dict[str, Any]) -> Schema:
-    """The schema, with what it leaves open inferred, which is logged."""
-    if isinstance(tree, Schema):
-        return tree
-    spec = infer(source, tree)
-    log.info(summary(spec))
-    return spec
-
-
-def _prepare_whole(
-    source: InputTable, place: Path, spec: Schema, facts: dict[str, Any], say: Callable[[str], None]
-) -> None:
+def _prepare_whole(source: InputTable, place: Path, spec: Schema, facts: dict[str, Any], say: Say) -> None:
     with whole_folder(place) as folder:
         scratch = folder / "scratch"  # inside, so that a killed process leaves one folder, which the next one removes
         scratch.mkdir()
@@ -252,7 +244,7 @@ def _prepare_parts(
         raise NotWritten(place, reason_of(error), folder=True) from error
 
 
-def _fit(tasks: PartTasks, asked: Preparation, runner: PartRunner, say: Callable[[str], None]) -> None:
+def _fit(tasks: PartTasks, asked: Preparation, runner: PartRunner, say: Say) -> None:
     """Leave in the folder of work what the parts are written by: vocabularies, groups, statistics, borders."""
     borders = _borders(tasks, asked, runner)
     say(f"fit {tasks.rows.rows:,} rows")

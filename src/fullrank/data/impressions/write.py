@@ -9,6 +9,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +58,7 @@ def write_impressions(
             fit.add(start, frame, part, what)
     fit.check(chunks.name)
     encoder, names = fit.encoder(), fit.groups()
-    coder = RowCoder(schema, encoder, None if names is None else Vocabulary(names.cast(pl.String)), typed)
+    coder = RowCoder(schema, encoder, names, typed)
     say("encode and write")
     store = StoreFiles(folder, encoder, fit.counted)
     try:
@@ -78,8 +79,12 @@ class RowCoder:
 
     schema: Schema
     encoder: FieldEncoder
-    groups: Vocabulary | None
+    groups: pl.Series | None
     typed: bool
+
+    @cached_property
+    def _groups(self) -> Vocabulary | None:
+        return None if self.groups is None else Vocabulary(self.groups.cast(pl.String))
 
     def block(self, start: int, frame: pl.DataFrame, what: str) -> dict[str, Any]:
         """The arrays of some rows by file, in input order; those of a bag as a `Jagged`."""
@@ -90,8 +95,8 @@ class RowCoder:
             "categorical": encoded.categorical,
             "numeric": encoded.numeric,
         }
-        if self.groups is not None and schema.group is not None:
-            block["groups"] = self.groups.ids(canonical(frame[schema.group], schema.group)) - np.int32(2)
+        if self._groups is not None and schema.group is not None:
+            block["groups"] = self._groups.ids(canonical(frame[schema.group], schema.group)) - np.int32(2)
         if schema.time is not None:
             block["times"] = seconds(frame[schema.time], schema.time, schema.time_unit, typed=self.typed)[0]
         return block | {f"bag{at}": bag for at, bag in enumerate(encoded.bags)}

@@ -15,10 +15,12 @@ from pydantic import Field
 
 from fullrank.core.bounds import MOST_SEED
 from fullrank.core.constraints import only_with
+from fullrank.core.errors import command_line
 from fullrank.core.spec import Spec
 from fullrank.data.impressions.fields import Categorical, Schema
 from fullrank.data.impressions.splits import GivenSplit, RandomSplit
 from fullrank.data.sources import ImpressionTables, RemoteFile, _reczoo
+from fullrank.data.sources._archive import unpacked
 from fullrank.data.sources._parse import require, scanned
 
 BASE = f"{_reczoo.HOST}/Avazu_x4/resolve/main"
@@ -54,8 +56,9 @@ class Avazu(Spec):
     def impressions(self, folder: Path) -> ImpressionTables:
         """The fields in the publisher's order, times behind them."""
         if self.split == "given":
-            paths = _reczoo.unpacked(folder, ARCHIVE, tuple(_reczoo.PARTS), "fullrank download avazu --set split=given")
-            parts = zip(paths, _reczoo.PARTS.values(), strict=True)
+            hint = f"run: {command_line('download', 'avazu', '--set', 'split=given', '--out', folder)}"
+            paths = unpacked(folder, tuple(_reczoo.PARTS), ARCHIVE, hint=hint)
+            parts = zip(paths.values(), _reczoo.PARTS.values(), strict=True)
             frame = pl.concat([_fields(path).with_columns(split=pl.lit(part)) for path, part in parts])
         else:
             hint = f"download it from {PAGE} and put it there"

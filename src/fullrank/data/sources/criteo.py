@@ -13,10 +13,12 @@ from typing import Literal
 
 import polars as pl
 
+from fullrank.core.errors import command_line
 from fullrank.core.spec import Spec
 from fullrank.data.impressions.fields import AnyField, Categorical, Numeric, Schema
 from fullrank.data.impressions.splits import GivenSplit
 from fullrank.data.sources import ImpressionTables, RemoteFile, _reczoo
+from fullrank.data.sources._archive import unpacked
 from fullrank.data.sources._parse import scanned
 
 BASE = f"{_reczoo.HOST}/Criteo_x1/resolve/main"
@@ -38,11 +40,12 @@ class Criteo(Spec):
 
     def impressions(self, folder: Path) -> ImpressionTables:
         """The three files behind each other, unpacked into `folder` where they lie there as an archive."""
-        paths = _reczoo.unpacked(folder, ARCHIVE, tuple(_reczoo.PARTS), "fullrank download criteo")
+        hint = f"run: {command_line('download', 'criteo', '--out', folder)}"
+        paths = unpacked(folder, tuple(_reczoo.PARTS), ARCHIVE, hint=hint)
         columns = ("label", *NUMBERS, *CATEGORIES)
         frames = [
             scanned(path, columns).select(*columns, split=pl.lit(part))
-            for path, part in zip(paths, _reczoo.PARTS.values(), strict=True)
+            for path, part in zip(paths.values(), _reczoo.PARTS.values(), strict=True)
         ]
         fields: list[AnyField] = [Numeric(name=name, transform="linear") for name in NUMBERS]
         fields += [Categorical(name=name) for name in CATEGORIES]
