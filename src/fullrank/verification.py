@@ -26,8 +26,8 @@ from fullrank.training.state import RUN_FILES
 State = Literal["ok", "differs", "missing", "unreadable", "not hashed"]
 SOUND = ("ok", "not hashed")
 KINDS = {
-    manifests.FORMATS["retrieval"]: "store", manifests.PARTS: "store",
-    manifests.FORMATS["ranking"]: "store of impressions", manifests.IMPRESSION_PARTS: "store of impressions",
+    **dict.fromkeys(manifests.FORMATS["retrieval"], "store"),
+    **dict.fromkeys(manifests.FORMATS["ranking"], "store of impressions"),
     CODES: "codes",
     "fullrank.export": "export",
 }  # fmt: skip

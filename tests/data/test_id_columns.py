@@ -214,16 +214,16 @@ def test_the_table_of_items_names_its_id_column(tmp_path: Path) -> None:
 
 
 def test_what_does_not_fit_into_memory_is_prepared_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from fullrank.data.events import needed_memory
+    from fullrank.data.events import prepare as preparing
 
     path = write(EVENTS, tmp_path / "e.csv.gz")
     expected = prepare(EVENTS, tmp_path / "two", parts=2).fingerprint
-    monkeypatch.setattr(needed_memory, "SAID", 2000)
+    monkeypatch.setattr(preparing, "SAID", 2000)
     said = []
-    monkeypatch.setattr(needed_memory.log, "info", said.append)
+    monkeypatch.setattr(preparing.log, "info", said.append)
     assert prepare(path, tmp_path / "s").manifest["format"] == "fullrank.store"
     assert f"{N} rows" in said[-1]
-    monkeypatch.setattr(needed_memory, "available_bytes", lambda: 3000)
+    monkeypatch.setattr(preparing, "available_bytes", lambda: 3000)
     store = prepare(path, tmp_path / "s", overwrite=True)
     assert len(store.folders) == 2 and store.fingerprint == expected and "in pieces" in said[-1]
     with refused("too-large-for-memory", "users"):
@@ -233,6 +233,6 @@ def test_what_does_not_fit_into_memory_is_prepared_in_parts(tmp_path: Path, monk
         prepare(path, tmp_path / "again")
     assert prepare(path, tmp_path / "again").fingerprint == expected, "what was read by the broken one is taken up"
     write(EVENTS.with_columns(user_id=pl.lit(1)), path)
-    monkeypatch.setattr(needed_memory, "available_bytes", lambda: 2500)
+    monkeypatch.setattr(preparing, "available_bytes", lambda: 2500)
     with refused("too-large-for-memory", "40 events lie in one"):
         prepare(path, tmp_path / "u")

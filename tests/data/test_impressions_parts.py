@@ -12,7 +12,7 @@ import pytest
 
 import fullrank as fr
 from folders import python
-from fullrank.data.impressions import part_times, part_work
+from fullrank.data.impressions import part_work
 from fullrank.data.impressions.fingerprints import BLOCKS, block_edges, part_edges
 from fullrank.data.impressions.numeric import ExactMoments
 from fullrank.data.impressions.store import ImpressionStore
@@ -166,9 +166,9 @@ def test_borders_are_found_by_counting(whole: bool) -> None:
     draw = np.random.default_rng(0)
     times = draw.integers(-50, 50, 999) if whole else draw.normal(size=999).round(2) * 1e9
     parts = np.array_split(times, 4)
-    spans = [part_times.TimeSpan.of(part) for part in parts]
-    span = spans[0] + spans[1] + part_times.TimeSpan() + spans[2] + spans[3]
-    borders = part_times.find_borders(
+    spans = [part_work.TimeSpan.of(part) for part in parts]
+    span = spans[0] + spans[1] + part_work.TimeSpan() + spans[2] + spans[3]
+    borders = part_work.find_borders(
         999, 4, (0.5, 0.2, 0.3), span,
         lambda moments: np.array([np.count_nonzero(times < one) for one in moments]),
         lambda moments: np.array([[np.count_nonzero(part == one) for part in parts] for one in moments]),

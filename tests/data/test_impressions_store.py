@@ -110,7 +110,7 @@ def test_a_damaged_array_is_refused(folder: Path, name: str) -> None:
 def test_ids_and_offsets_out_of_range_are_refused_when_read(folder: Path) -> None:
     for name, values, says in (
         ("categorical", 10**6, ("file-damaged", "categorical.npy", 10**6)),
-        ("categorical", -1, ("file-damaged", "categorical.npy", "-1 .. -1")),
+        ("categorical", -1, ("file-damaged", "categorical.npy", "the id -1")),
         ("bag0_ids", 99, ("file-damaged", "bag0_ids.npy", 99)),
         ("bag0_offsets", -5, ("file-damaged", "bag0_offsets.npy", "-5 .. -5")),
     ):

@@ -45,6 +45,11 @@ def event_columns(columns: Any, user_col: Any, item_col: Any, time_col: Any) -> 
     return (user or USUAL[0], item or USUAL[1], *times)
 
 
+def keywords_said(named: Mapping[str, tuple[str, Any]]) -> dict[str, tuple[str, Any]]:
+    """Those of some keywords (name -> setting and value) that the caller says."""
+    return {name: pair for name, pair in named.items() if pair[1] is not (... if name == "time_col" else None)}
+
+
 def with_keywords(spec: S, keywords: Mapping[str, tuple[str, Any]], settings: Sequence[str]) -> S:
     """A spec with keywords (name -> dotted setting and value) and then dotted settings (`set=`) in it.
 

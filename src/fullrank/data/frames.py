@@ -71,11 +71,11 @@ class InputTable:
         self.typed = True
         self.sliced = False
         self.frame: nw.LazyFrame[Any] | nw.DataFrame[Any]
-        if isinstance(table, (str, os.PathLike)):
-            path = Path(table)
+        if (path := self.path) is not None:
+            suffix = _suffix(path)
             self.name = f"{what} {str(path)!r}"
-            self.typed = not _suffix(path).startswith((".csv", ".tsv"))
-            self.sliced = path.is_dir() or _suffix(path) in (".parquet", ".pq")
+            self.typed = not suffix.startswith((".csv", ".tsv"))
+            self.sliced = path.is_dir() or suffix in (".parquet", ".pq")
             if not self.typed:
                 header = _header(path)
                 self.separator = check_separator(separator) or _found_separator(path, header)
@@ -124,7 +124,7 @@ class InputTable:
     def read(self, names: Sequence[str]) -> pl.DataFrame:
         """These columns, rows in input order. A column named twice is read once."""
         chosen = self.frame.select(*dict.fromkeys(names))
-        return self.attempt(lambda: _to_polars(chosen))
+        return self.attempt(lambda: to_polars(chosen))
 
     def ids(self, frame: pl.DataFrame, column: str, *, text: bool = False) -> pl.Series:
         """A column of what was read as ids (`values.ids`); with `text`, those of a text file stay text.
@@ -166,10 +166,9 @@ class InputTable:
                 code="repeated-column",
             )
 
-    def infer(self, frame: pl.DataFrame, keep_text: str | Sequence[str]) -> pl.DataFrame:
+    def infer(self, frame: pl.DataFrame, keep_text: str | None = None) -> pl.DataFrame:
         """Columns of an untyped file as integers, floats or booleans where every value is one (not `keep_text`)."""
-        keep = {keep_text} if isinstance(keep_text, str) else set(keep_text)
-        return frame if self.typed else frame.with_columns(_inferred(s) for s in frame if s.name not in keep)
+        return frame if self.typed else frame.with_columns(_inferred(s) for s in frame if s.name != keep_text)
 
     def attempt(self, action: Any) -> Any:
         """What `action` gives; its engine's errors become `UserError`s that name the table."""
@@ -203,13 +202,10 @@ class Chunks:
         self.name = source.name
         self._source = source
         self._columns = list(columns)
-        self._lazy: pl.LazyFrame | None = None
-        self._whole: pl.DataFrame | None = None
+        self._lazy: pl.LazyFrame
         if isinstance(source.frame, nw.DataFrame):
-            self._whole = source.read(self._columns)
-            self.rows = len(self._whole)
-            return
-        if source.sliced:
+            self._lazy = source.read(self._columns).lazy()
+        elif source.sliced:
             native = source.frame.to_native()
             assert isinstance(native, pl.LazyFrame)
             self._lazy = native.select(self._columns)
@@ -226,7 +222,7 @@ class Chunks:
     @property
     def empty(self) -> pl.DataFrame:
         """The columns without rows."""
-        return self._whole.clear() if self._whole is not None else self._read(0, self.rows, self._columns).clear()
+        return self._read(0, self.rows, self._columns).clear()
 
     def each(self, work: Callable[[int, pl.DataFrame], R], columns: Sequence[str]) -> Iterator[R]:
         """`work` of the first row number and the frame of each chunk, in order; several are worked on at once."""
@@ -240,13 +236,9 @@ class Chunks:
         """The chunks of rows `first` .. `stop` - 1 (None: of all that follow) with some of the columns."""
         chosen, stop = list(dict.fromkeys(columns)), self.rows if stop is None else stop
         for start in range(first, stop, CHUNK):
-            if self._whole is not None:
-                yield start, self._whole.select(chosen).slice(start, min(CHUNK, stop - start))
-            else:
-                yield start, self._read(start, stop, chosen)
+            yield start, self._read(start, stop, chosen)
 
     def _read(self, start: int, stop: int, columns: list[str]) -> pl.DataFrame:
-        assert self._lazy is not None
         some = self._lazy.slice(start, min(CHUNK, stop - start)).select(columns)
         frame = self._source.attempt(lambda: some.collect())
         assert isinstance(frame, pl.DataFrame)
@@ -271,6 +263,18 @@ class Chunks:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path)) from None
             raise
         return pl.scan_parquet(path, glob=False)
+
+
+def input_name(table: Any) -> str:
+    """Where a table came from, for a manifest: a file's name (not its folder), or the type of the DataFrame."""
+    if isinstance(table, (str, Path)):
+        return Path(table).name
+    return f"{type(table).__module__.split('.')[0]}.{type(table).__name__}"
+
+
+def name_rows(name: str, rows: int, start: int, frame: pl.DataFrame) -> str:
+    """A table in errors, with the rows of a frame where it has more."""
+    return name if rows == len(frame) else f"{name}, rows {start:,} to {start + len(frame) - 1:,},"
 
 
 def _wrap(table: Any, what: str) -> nw.LazyFrame[Any] | nw.DataFrame[Any]:
@@ -393,7 +397,8 @@ def _is_json(path: Path) -> bool:
     return _suffix(path).startswith((".jsonl", ".ndjson"))
 
 
-def _to_polars(frame: nw.LazyFrame[Any] | nw.DataFrame[Any]) -> pl.DataFrame:
+def to_polars(frame: nw.LazyFrame[Any] | nw.DataFrame[Any]) -> pl.DataFrame:
+    """A table of any engine, read."""
     if isinstance(frame, nw.LazyFrame):
         frame = frame.collect(backend="polars")
     native = frame.to_polars()

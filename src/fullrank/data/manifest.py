@@ -20,16 +20,20 @@ from typing import Any
 
 import numpy as np
 
+from fullrank import __version__
 from fullrank.core.errors import UserError
+from fullrank.core.files import write_json
 from fullrank.core.readers import cannot_open, cannot_read, missing_file, read_bytes, read_json_text, refuse_special
 from fullrank.problem import PROBLEMS, Problem
 
-FORMATS: Mapping[Problem, str] = {"retrieval": "fullrank.store", "ranking": "fullrank.impressions"}
-"""What a manifest calls the stores of each problem."""
 PARTS = "fullrank.parts"
 """What a manifest calls a store of events in parts (`data/events/parts.py`)."""
 IMPRESSION_PARTS = "fullrank.impressions_parts"
 """What a manifest calls a store of impressions in parts."""
+FORMATS: Mapping[Problem, tuple[str, str]] = {
+    "retrieval": ("fullrank.store", PARTS), "ranking": ("fullrank.impressions", IMPRESSION_PARTS)
+}  # fmt: skip
+"""What a manifest calls the stores of each problem, in one and in parts."""
 NAME = "manifest.json"
 SEAL = "seal"
 """The key of a manifest that holds the hash of all its others."""
@@ -94,6 +98,15 @@ def sealed(tree: Mapping[str, Any]) -> dict[str, Any]:
     return own | {SEAL: _seal_of(own)}
 
 
+def write_manifest(
+    folder: Path, form: tuple[str, int], facts: dict[str, Any], files: dict[str, dict[str, Any]]
+) -> None:
+    """The manifest of a folder that holds all else: `form` is the name and the version of its format."""
+    header = {"format": form[0], "format_version": form[1], "library_version": __version__}
+    tree = header | facts | {"content": content(files), "files": files}
+    write_json(folder / NAME, sealed(tree), indent=1, ensure_ascii=False)
+
+
 def check_seal(tree: Mapping[str, Any], path: Path, again: str = AGAIN) -> None:
     """Raise `UserError` where the manifest `path`, as read, has a seal that is not its own. Older ones have none."""
     if SEAL in tree and tree[SEAL] != _seal_of({key: value for key, value in tree.items() if key != SEAL}):
@@ -107,10 +120,8 @@ def _seal_of(own: Mapping[str, Any]) -> str:
 
 def is_store(folder: Path, *problems: Problem) -> bool:
     """Whether a folder says that it is a store (of any version): for one of `problems` where any are named."""
-    wanted = problems or PROBLEMS
-    known = [FORMATS[one] for one in wanted] + [PARTS] * ("retrieval" in wanted)
-    known += [IMPRESSION_PARTS] * ("ranking" in wanted)
-    return format_of(folder) in known
+    named = format_of(folder)
+    return any(named in FORMATS[problem] for problem in problems or PROBLEMS)
 
 
 def is_described(folder: Path) -> bool:

@@ -216,6 +216,24 @@ class TextIndex:
         return np.where(same, place, -1)
 
 
+class IdIndex:
+    """Places of external ids, whole numbers or text, in a column that holds each once."""
+
+    def __init__(self, ids: pl.Series):
+        whole = None if ids.dtype == pl.String else ids.cast(pl.Int64, strict=False)
+        self.numbers = None if whole is None or whole.null_count() else IntIndex(whole)
+        self._text = TextIndex(ids.cast(pl.String)) if self.numbers is None else None
+
+    def find(self, ids: pl.Series) -> Int64[np.ndarray, "n"]:
+        """The place of each id, -1 where it is not there."""
+        if self._text is not None:  # and whole numbers beyond 64 bits with sign
+            return self._text.find(ids.cast(pl.String)).astype(np.int64)
+        assert self.numbers is not None
+        whole = ids.cast(pl.Int64, strict=False)
+        places = self.numbers.find(whole.fill_null(0).to_numpy())
+        return np.where(whole.is_null().to_numpy(), -1, places).astype(np.int64)
+
+
 def finite_numbers(series: pl.Series, what: str, *, least: float | None = None) -> Float64[np.ndarray, "E"]:
     """Finite numbers. Raises `UserError` for missing, text or infinite ones, and for those below `least`."""
     if not (series.dtype.is_numeric() or series.dtype in (pl.Boolean, pl.String)):
@@ -253,7 +271,8 @@ def seconds(
         if unit != "s":
             raise no_effect(f"time_unit={unit!r}", f"since {what} holds dates")
         refuse(series.is_null(), series, what, "missing times", code="missing-times")
-        return _calendar(series)
+        key = series.to_physical().cast(pl.Int64).to_numpy()
+        return (key * 86_400 if series.dtype == pl.Date else key // _PER_SECOND[series.dtype.time_unit]), key  # type: ignore[attr-defined]
     time, key = _clock(series, what, _PER_SECOND[unit])
     _refuse_other_unit(time, what, unit)
     return time, key
@@ -401,14 +420,6 @@ def _cast(series: pl.Series, dtype: Any, what: str) -> pl.Series:
     cast = series.cast(dtype, strict=False)
     refuse(cast.is_null(), series, what, "numbers that do not fit 64 bits", code="numbers-too-large")
     return cast
-
-
-def _calendar(series: pl.Series) -> tuple[np.ndarray, np.ndarray]:
-    key = series.to_physical().cast(pl.Int64).to_numpy()
-    if series.dtype == pl.Date:
-        return key * 86_400, key
-    assert isinstance(series.dtype, pl.Datetime)
-    return key // _PER_SECOND[series.dtype.time_unit], key
 
 
 def _clock(series: pl.Series, what: str, per_second: int) -> tuple[np.ndarray, np.ndarray]:

@@ -69,7 +69,7 @@ def read_ladder(path: str | Path, *, metric: str | None = None, columns: ColumnN
     from fullrank.data.frames import InputTable
 
     source = InputTable(file, "the table of runs")
-    frame = source.infer(source.read(source.columns), keep_text=())
+    frame = source.infer(source.read(source.columns))
     source.require_rows(len(frame))
     series = Counter(found[1] for name in frame.columns if (found := EPOCH.fullmatch(name)))
     if series and named.metric is None:

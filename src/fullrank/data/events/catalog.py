@@ -31,7 +31,6 @@ from fullrank.data.events.item_features import (
     standardised,
 )
 from fullrank.data.frames import InputTable
-from fullrank.data.values import IntIndex, TextIndex
 
 RESERVED = ("item", "item_id", "train_count", "map_version")
 """Columns of items.parquet that are the library's own."""
@@ -119,11 +118,11 @@ class Catalog:
             kinds = set(map(type, external))
             if bool in kinds or (len(kinds) > 1 and any(issubclass(kind, str) for kind in kinds)):
                 raise _mixed(external, kinds)  # a series would make text of the numbers, and numbers of True
-            if isinstance(self._index, IntIndex):
+            if (numbers := self._index.numbers) is not None:
                 with suppress(ValueError, OverflowError):  # lists in lists: the series below refuses them
                     whole = np.asarray(external)  # a request's few ids, without the detour of a series
                     if whole.ndim == 1 and whole.dtype == np.int64:
-                        return self._index.find(whole).astype(np.int64)
+                        return numbers.find(whole).astype(np.int64)
         given = external if isinstance(external, pl.Series) else pl.Series(values=external, strict=False)
         given = values.without_fractions(given) if isinstance(external, pl.Series) else given
         if len(given) == 0:
@@ -137,7 +136,7 @@ class Catalog:
                 f"the items' ids are {own} (such as {self.ids[0]!r}); given: {given.dtype} ({first})",
                 code="wrong-id-type",
             )
-        return self._places(given)
+        return self._index.find(given)
 
     def parse(self, texts: Sequence[str]) -> pl.Series:
         """External ids from text (a command line), in the catalogue's type. Raises `UserError` for what is none."""
@@ -198,16 +197,9 @@ class Catalog:
         if raw.is_empty():
             raise UserError("there are no new items in the table", code="no-new-items")
         ids = source.ids(raw, item, text=self.ids.dtype == pl.String)
-        values.refuse(
-            ids.is_duplicated(), ids, f"column {item!r} of {source.name}", "repeated ids", code="repeated-ids"
-        )
-        values.refuse(
-            pl.Series(self.lookup(ids) >= 0),
-            ids,
-            f"column {item!r} of {source.name}",
-            "ids known already",
-            code="known-ids",
-        )
+        column = f"column {item!r} of {source.name}"
+        values.refuse(ids.is_duplicated(), ids, column, "repeated ids", code="repeated-ids")
+        values.refuse(pl.Series(self.lookup(ids) >= 0), ids, column, "ids known already", code="known-ids")
         raw = source.infer(raw, keep_text=item).drop(item)
         for name in raw.columns:
             if name not in self.columns:
@@ -257,25 +249,15 @@ class Catalog:
             return self.frame["map_version"]
         return pl.repeat(0, self.size, dtype=pl.Int32, eager=True)
 
-    def _places(self, given: pl.Series) -> Int64[np.ndarray, "n"]:
-        if isinstance(self._index, TextIndex):  # strings; and whole numbers beyond 64 bits with sign, as text
-            return self._index.find(given.cast(pl.String)).astype(np.int64)
-        whole = given.cast(pl.Int64, strict=False)
-        found = self._index.find(whole.fill_null(0).to_numpy()).astype(np.int64)
-        return np.where(whole.is_null().to_numpy(), -1, found)
-
     @cached_property
     def _numbers(self) -> np.ndarray | None:
         """The ids as an array where they are whole numbers: plain indexing costs a tenth of an expression."""
         return self.ids.to_numpy() if self.ids.dtype in values.NATIVE else None
 
     @cached_property
-    def _index(self) -> IntIndex | TextIndex:
+    def _index(self) -> values.IdIndex:
         """Made once: a look-up must cost little more than what is looked up, since a request asks for a few items."""
-        if self.ids.dtype == pl.String:
-            return TextIndex(self.ids)
-        whole = self.ids.cast(pl.Int64, strict=False)
-        return TextIndex(self.ids.cast(pl.String)) if whole.null_count() else IntIndex(whole)
+        return values.IdIndex(self.ids)
 
     def column(self, name: str) -> pl.Series:
         """A column of the user's own. Raises `UserError` with the nearest name where there is none."""

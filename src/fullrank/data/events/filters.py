@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -54,9 +54,53 @@ class Prepare(Spec):
         return given
 
     @property
+    def columns_read(self) -> Columns:
+        """`columns`, with that of ratings only where `min_rating` is set."""
+        return self.columns if self.min_rating is not None else self.columns.model_copy(update={"rating": None})
+
+    @property
     def per_user_and_item(self) -> tuple[int, int]:
         """Fewest events of a user, fewest events of an item."""
         return (self.k_core, self.k_core) if isinstance(self.k_core, int) else self.k_core
+
+
+Say = Callable[[str, dict[str, Any]], None]
+"""Whoever is told of a step, and of the counts after it."""
+Filter = tuple[str, dict[str, Any], Callable[[Events], Events]]
+"""Name, facts for the manifest, function."""
+
+
+def filters(spec: Prepare, until: int | None) -> list[Filter]:
+    """The filters that look at an event, or at one user, in order. `until`: the first second that `rolling_time` leaves
+    out.
+
+    It comes before the others: they would move the windows.
+    """
+    chosen: list[Filter] = [("read", {}, lambda events: events)]
+    if isinstance(spec.split, splits.RollingTime) and until is not None:
+        facts = {"days": spec.split.days, "fold": spec.split.fold, "until": until}
+        chosen.append(("rolling_time", facts, lambda events: events.take(np.asarray(events.time) < until)))
+    if (types := spec.event_types) is not None:
+        chosen.append(("event_types", {"types": list(types)}, lambda events: of_types(events, types)))
+    if (least := spec.min_rating) is not None:
+        chosen.append(("min_rating", {"least": least}, lambda events: rated(events, least)))
+    if spec.duplicates != "keep":
+        keep = spec.duplicates
+        chosen.append(("duplicates", {"keep": keep}, lambda events: without_duplicates(events, keep)))
+    return chosen
+
+
+def note_filter(
+    steps: list[dict[str, Any]], say: Say, name: str, facts: dict[str, Any], counts: dict[str, int]
+) -> None:
+    """Add a filter to the steps for the manifest, with what it left. Raises `UserError` where that is nothing."""
+    steps.append({"filter": name, **facts, **counts})
+    say(name, steps[-1])
+    if not counts["events"]:
+        setting = ", ".join(f"{key}={value}" for key, value in facts.items() if key != "rounds")
+        raise UserError(
+            f"{name} ({setting}) leaves none of {steps[-2]['events']:,} events; loosen it", code="no-events-left"
+        )
 
 
 def of_types(events: Events, types: Sequence[str]) -> Events:
@@ -75,13 +119,11 @@ def rated(events: Events, least: float) -> Events:
     return events.take(events.rating >= least)
 
 
-def without_duplicates(events: Events, keep: Duplicates) -> Events:
-    """One event for each pair of user and item: the earliest (`first`) or the latest (`last`); `keep` keeps all.
+def without_duplicates(events: Events, keep: Literal["first", "last"]) -> Events:
+    """One event for each pair of user and item: the earliest (`first`) or the latest (`last`).
 
     Of pairs at equal times the first (or last) in input order is kept.
     """
-    if keep == "keep":
-        return events
     # One number for each pair: users x items fit 63 bits, since both are codes of 31.
     pair = pl.Series(events.user.astype(np.int64) * len(events.item_ids) + events.item)
     mask = pair.is_first_distinct() if keep == "first" else pair.is_last_distinct()

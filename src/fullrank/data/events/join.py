@@ -18,9 +18,8 @@ from fullrank.core.checks import check_number, check_type, public
 from fullrank.core.errors import UserError
 from fullrank.core.files import without_dots
 from fullrank.core.locks import folder_lock
-from fullrank.data.events import splits
-from fullrank.data.events.store import MOST_WEIGHT, Store, require_replaceable_store
-from fullrank.data.events.write import save_store, store_fingerprint
+from fullrank.data.events.store import MOST_WEIGHT, Store, moved_up, require_replaceable_store
+from fullrank.data.events.write import save_store
 from fullrank.data.manifest import require_elsewhere
 
 SEPARATOR = "/"
@@ -59,40 +58,31 @@ def join_stores(
 
 
 def _write(out: Path, parts: list[Store], weights: list[float], names: list[str]) -> None:
-    first_item = np.cumsum([0, *(one.num_items for one in parts)])
-    first_event = np.cumsum([0, *(one.num_events for one in parts)])
-    items = np.concatenate(
-        [np.asarray(one.items, np.int64) + at for one, at in zip(parts, first_item[:-1], strict=True)]
-    )
-    offsets = np.concatenate([[0], *(one.offsets[1:] + at for one, at in zip(parts, first_event[:-1], strict=True))])
-    bounds = np.concatenate([one.bounds + at for one, at in zip(parts, first_event[:-1], strict=True)])
+    first = np.cumsum([0, *(one.num_items for one in parts[:-1])])
+    items = np.concatenate([np.asarray(one.items, np.int64) + at for one, at in zip(parts, first, strict=True)])
+    sizes = [one.num_events for one in parts]
+    offsets, bounds = moved_up(sizes, [one.offsets for one in parts], [one.bounds for one in parts])
     arrays = {"items": items, "offsets": offsets, "bounds": bounds}
     times = [one.times for one in parts if one.times is not None]
     if len(times) == len(parts):
         arrays["times"] = np.concatenate(times)
     catalogue = _table([one.catalog.frame for one in parts], "item", names)
     people = _table([one.users for one in parts], "user", names)
-    split = parts[0].manifest["split"]
     untimed = [name for name, one in zip(names, parts, strict=True) if one.times is None]
-    notes = (
-        [f"{', '.join(untimed)}: without times, so the joined store has none"] if 0 < len(untimed) < len(parts) else []
-    )
-    counts = splits.split_counts(offsets, bounds, items, len(catalogue))
+    notes = [f"{', '.join(untimed)}: without times, so the joined store has none"]
     manifest: dict[str, Any] = {
         "spec": {},
-        "counts": {"users": len(people), "items": len(catalogue), "events": len(items)},
         "joined": [
             {"name": name, "weight": weight, "fingerprint": one.fingerprint, "counts": one.sizes}
             for name, weight, one in zip(names, weights, parts, strict=True)
         ],
         "item_table": None,
         "user_table": None,
-        "split": {"kind": split["kind"], **counts},
-        "fingerprint": store_fingerprint(people["user_id"], catalogue["item_id"], items, offsets, bounds),
+        "split": {"kind": parts[0].manifest["split"]["kind"]},
         "type_names": [],
-        "notes": [*splits.split_notes(counts), *notes],
+        "notes": notes if 0 < len(untimed) < len(parts) else [],
     }
-    save_store(out, arrays, {"items": catalogue, "users": people}, manifest)
+    save_store(out, arrays, catalogue, people, manifest)
 
 
 def _table(frames: list[pl.DataFrame], kind: str, names: list[str]) -> pl.DataFrame:

@@ -21,7 +21,7 @@ from fullrank.core.parquet import read_parquet
 from fullrank.data import manifest as manifests
 from fullrank.data import values
 from fullrank.data.events import parts, splits, write
-from fullrank.data.events.filters import Prepare, of_types, rated, without_duplicates
+from fullrank.data.events.filters import Prepare, filters
 from fullrank.data.events.spill import Spill, load_events, save_events
 from fullrank.data.events.store import Store
 from fullrank.data.events.table import Events, JoinedTable
@@ -31,8 +31,8 @@ ITEM_IDS, SPILL = "item_ids.parquet", "spill"
 NO_USER = 2**62
 BINS = 1 << 20
 """Stretches of time in which events are counted where a share of them is asked for that is rounded to four digits."""
-WAYS = 256
-"""Moments that a search for one asks for at once."""
+WAYS = 1024
+"""Moments that a search asks for at once."""
 T = TypeVar("T")
 
 
@@ -137,26 +137,10 @@ class PartWork:
     def item_ids(self) -> pl.Series:
         return read_parquet(self.work / ITEM_IDS, "the item ids")["item_id"]
 
-    @property
-    def filters(self) -> list[tuple[str, dict[str, Any], Callable[[Events], Events]]]:
-        """The filters that look at a row, or at one user: name, facts for the manifest, function."""
-        spec, until = self.spec, self.until
-        found: list[tuple[str, dict[str, Any], Callable[[Events], Events]]] = [("read", {}, lambda e: e)]
-        if isinstance(spec.split, splits.RollingTime) and until is not None:
-            facts = {"days": spec.split.days, "fold": spec.split.fold, "until": until}
-            found.append(("rolling_time", facts, lambda e: e.take(np.asarray(e.time) < until)))
-        if (types := spec.event_types) is not None:
-            found.append(("event_types", {"types": list(types)}, lambda e: of_types(e, types)))
-        if (least := spec.min_rating) is not None:
-            found.append(("min_rating", {"least": least}, lambda e: rated(e, least)))
-        if spec.duplicates != "keep":
-            found.append(("duplicates", {"keep": spec.duplicates}, lambda e: without_duplicates(e, spec.duplicates)))
-        return found
-
     def filter(self, number: int) -> AllCounted:
         """Filter the events of a part; what is left goes to its folder."""
         events, counted = self._read(number), []
-        for _, _, keep in self.filters:
+        for _, _, keep in filters(self.spec, self.until):
             events = keep(events)
             counted.append(Counted.of(events))
         save_events(self._folder(number), replace(events, rating=None))
@@ -215,6 +199,24 @@ class PartWork:
         return self.work / SPILL / f"{number:05}-filtered"
 
 
+def moments_at(
+    places: Sequence[int], low: int, high: int, before: Callable[[Int64[np.ndarray, "m"]], Int64[np.ndarray, "m"]]
+) -> list[int]:
+    """The moments, of `low` .. `high`, at some places in the order of time: each is the last one that at most so many
+    events precede. `before` counts the events before each of some rising moments.
+    """
+    lows, highs = [low] * len(places), [high] * len(places)
+    while any(a < b for a, b in zip(lows, highs, strict=True)):
+        asked = sorted({a + 1 + (b - a - 1) * way // (WAYS - 1)
+                        for a, b in zip(lows, highs, strict=True) if a < b for way in range(WAYS)})  # fmt: skip
+        counts = before(np.array(asked, np.int64))
+        for at, place in enumerate(places):
+            reached = int(np.searchsorted(counts, place, side="right"))  # of the moments that at most `place` precede
+            lows[at] = max(lows[at], asked[reached - 1]) if reached else lows[at]
+            highs[at] = min(highs[at], asked[reached] - 1) if reached < len(asked) else highs[at]
+    return lows
+
+
 @dataclass(frozen=True)
 class PartTimes:
     """The times of all events that are left, by counting in every part (`splits.EventTimes`)."""
@@ -228,13 +230,8 @@ class PartTimes:
         return int(self._before(np.array([moment]))[0])
 
     def kth(self, place: int) -> int:
-        low, high = self.tasks.state["span"]  # the answer is one of low .. high
-        while low < high:
-            moments = np.unique(np.linspace(low + 1, high, WAYS).astype(np.int64))
-            earlier = self._before(moments) <= place  # at that moment or later
-            low = int(moments[earlier][-1]) if earlier.any() else low
-            high = int(moments[~earlier][0]) - 1 if not earlier.all() else high
-        return int(low)
+        low, high = self.tasks.state["span"]
+        return moments_at([place], low, high, self._before)[0]
 
     def _before(self, moments: Int64[np.ndarray, "m"]) -> Int64[np.ndarray, "m"]:
         return self.runner.total(partial(self.tasks.times_before, moments=moments), self.numbers)

@@ -99,6 +99,11 @@ def is_parts(manifest: Mapping[str, Any]) -> bool:
     return manifest.get("format") in (FORMAT, manifests.IMPRESSION_PARTS)
 
 
+def in_parts(folder: Path) -> bool:
+    """Whether a folder says that it is a store in parts."""
+    return is_parts({"format": manifests.format_of(folder)})
+
+
 def part_folders(folder: Path, manifest: Mapping[str, Any]) -> list[Path]:
     """The folders of the parts, in order. Raises `UserError` where the manifest does not name them as they are."""
     parts = manifest.get("parts")
@@ -110,10 +115,23 @@ def part_folders(folder: Path, manifest: Mapping[str, Any]) -> list[Path]:
     return [folder / name for name in names]
 
 
+def manifests_of(folder: Path, count: int) -> list[dict[str, Any]]:
+    """The manifests of so many parts in a folder, in order."""
+    return [manifests.load_manifest(folder / part_folder(number)) for number in range(count)]
+
+
+def described(found: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The parts with these manifests, in order, as the manifest of all names them."""
+    return [
+        {"folder": part_folder(number), "content": part["content"], "counts": part["counts"]}
+        for number, part in enumerate(found)
+    ]
+
+
 def require_no_parts(folders: Iterable[Path]) -> None:
     """Raise `UserError` where a part is in parts itself, as in a loop of links."""
     for folder in folders:
-        if (folder / manifests.NAME).is_file() and is_parts(manifests.load_manifest(folder)):
+        if in_parts(folder):
             raise manifests.damaged_file(folder, "it is a part of a store and in parts itself")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -11,15 +11,14 @@ import numpy as np
 import polars as pl
 from jaxtyping import Int64
 
-from fullrank.core.errors import UserError
 from fullrank.data import values
 from fullrank.data.events import parts
 from fullrank.data.events.filters import Prepare
 from fullrank.data.events.spill import ByPart, Spill
-from fullrank.data.events.table import missing_rows
-from fullrank.data.frames import Chunks, InputTable
+from fullrank.data.events.table import Columns, left_out_notes, missing_rows
+from fullrank.data.frames import Chunks, InputTable, name_rows
 from fullrank.data.user_keys import user_keys
-from fullrank.data.values import IntIndex, TextIndex
+from fullrank.data.values import IdIndex, TextIndex
 
 T = TypeVar("T")
 
@@ -28,11 +27,9 @@ class EventPieces:
     """A table in pieces: user ids, item ids and arrays."""
 
     def __init__(self, source: InputTable, spec: Prepare, scratch: Path):
-        columns = spec.columns
-        self.source, self.spec = source if source.typed else _typed(source, spec), spec
-        rating = columns.rating if spec.min_rating is not None else None
-        roles = (columns.user, columns.item, columns.time, columns.type, columns.weight, rating)
-        self.columns = [name for name in dict.fromkeys(roles) if name is not None]
+        columns = spec.columns_read
+        self.source, self.spec = source if source.typed else _typed(source, columns), spec
+        self.columns = list(dict.fromkeys(columns.roles.values()))
         self.chunks = Chunks(self.source, self.columns, scratch)
         source.require_rows(self.chunks.rows)
         for name in (columns.user, columns.item):
@@ -50,9 +47,7 @@ class EventPieces:
                 yield found
 
     def _one(self, work: Callable[[str, pl.DataFrame], T], start: int, frame: pl.DataFrame) -> tuple[int, T | None]:
-        what, left_out = self.source.name, 0
-        if self.chunks.rows > len(frame):
-            what += f", rows {start:,} to {start + len(frame) - 1:,},"
+        what, left_out = name_rows(self.source.name, self.chunks.rows, start, frame), 0
         if self.spec.missing == "drop":
             missing = missing_rows(frame, self.spec.columns)
             left_out = int(missing.sum())
@@ -74,23 +69,20 @@ class EventPieces:
             items.add(item)
             if kind is not None:
                 types.add(kind)
-        found = items.sorted("item_id")
-        if not len(found):
-            raise UserError(
-                f"none of the {self.chunks.rows:,} rows of {self.source.name} has a user, an item and a time, so "
-                "missing='drop' leaves none",
-                code="no-events-left",
-            )
-        return found, tuple(types.sorted("type"))
+        self.notes = list(left_out_notes(self.left_out, self.chunks.rows, self.source.name))
+        return items.sorted("item_id"), tuple(types.sorted("type"))
 
     def spill(
         self, item_ids: pl.Series, type_names: tuple[str, ...], spill: Spill
     ) -> tuple[tuple[int, int] | None, int]:
         """Every event to the part of its user. Returns the first and the last second, and the number of events."""
         times, spans, events = self.spec.columns.time, [], 0
+        catalogue = IdIndex(item_ids)
 
         def coded(what: str, frame: pl.DataFrame) -> tuple[ByPart, bool, tuple[int, int] | None]:
-            part, users, own = coded_piece(frame, what, self.spec, item_ids, type_names, spill.parts, notes=self.doubts)
+            part, users, own = coded_piece(
+                frame, what, self.spec, catalogue, type_names, spill.parts, notes=self.doubts
+            )
             if times is not None:
                 self.numbers = frame[times].dtype.is_numeric()
             span = None if times is None else (int(own["time"].min()), int(own["time"].max()))
@@ -110,7 +102,7 @@ def coded_piece(
     frame: pl.DataFrame,
     what: str,
     spec: Prepare,
-    item_ids: pl.Series,
+    catalogue: IdIndex,
     type_names: tuple[str, ...],
     count: int,
     *,
@@ -118,19 +110,20 @@ def coded_piece(
 ) -> tuple[Int64[np.ndarray, "n"], pl.Series, dict[str, np.ndarray]]:
     """Some rows of a table: the part of each of `count`, its user's id, and its other columns as arrays.
 
-    Items and types are their places in the sorted ids. Raises `UserError` for what `table.read_events` refuses.
+    Items are their places in the catalogue, types those in the sorted names. Raises `UserError` for what
+    `table.read_events` refuses.
     """
-    columns = spec.columns
+    columns = spec.columns_read
     users = values.ids(frame[columns.user], f"column {columns.user!r} of {what}")
     items = values.ids(frame[columns.item], f"column {columns.item!r} of {what}")
-    own: dict[str, np.ndarray] = {"item": _places(item_ids, items).astype(np.int32)}
+    own: dict[str, np.ndarray] = {"item": catalogue.find(items).astype(np.int32)}
     if columns.time is not None:
         name = f"column {columns.time!r} of {what}"
         own["time"], own["key"] = values.seconds(frame[columns.time], name, columns.time_unit, notes=notes)
     if columns.weight is not None:
         name = f"column {columns.weight!r} of {what}"
         own["weight"] = values.finite_numbers(frame[columns.weight], name, least=0.0).astype(np.float32)
-    if spec.min_rating is not None and columns.rating is not None:
+    if columns.rating is not None:
         own["rating"] = values.finite_numbers(frame[columns.rating], f"column {columns.rating!r} of {what}")
     if columns.type is not None:
         named = values.names(frame[columns.type], f"column {columns.type!r} of {what}")
@@ -138,11 +131,10 @@ def coded_piece(
     return parts.part_of(parts.user_buckets(user_keys(users)), count), users, own
 
 
-def _typed(source: InputTable, spec: Prepare) -> InputTable:
+def _typed(source: InputTable, columns: Columns) -> InputTable:
     """A text file with the types that all of its rows decide: ids that are whole numbers, times that are numbers."""
-    columns, lazy = spec.columns, source.frame.to_native()
+    lazy, whole = source.frame.to_native(), pl.Int64
     assert isinstance(lazy, pl.LazyFrame)
-    whole = pl.Int64
     names, ask = (columns.user, columns.item), []
     for place, name in enumerate(names):
         plain = pl.col(name).cast(whole, strict=False).cast(pl.String).eq_missing(pl.col(name))
@@ -167,30 +159,6 @@ def _typed(source: InputTable, spec: Prepare) -> InputTable:
     typed = InputTable(lazy.with_columns(casts), source.what)
     typed.name = source.name
     return typed
-
-
-def _places(ids: pl.Series, some: pl.Series) -> np.ndarray:
-    """The place of each id in the sorted ids, which are looked up once for all pieces."""
-    index = _index(_Held(ids))
-    return index.find(some) if isinstance(index, TextIndex) else index.find(some.to_numpy())
-
-
-class _Held:
-    """A column as a key: the very same one, not one that is equal."""
-
-    def __init__(self, ids: pl.Series):
-        self.ids = ids
-
-    def __hash__(self) -> int:
-        return id(self.ids)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Held) and other.ids is self.ids
-
-
-@lru_cache(maxsize=1)
-def _index(held: _Held) -> IntIndex | TextIndex:
-    return TextIndex(held.ids) if held.ids.dtype == pl.String else IntIndex(held.ids)
 
 
 class _Distinct:

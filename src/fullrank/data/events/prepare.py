@@ -1,17 +1,22 @@
 """From a table of events to a store (a prepared dataset): read, filter, split, write.
 
 Filters are pure functions, events to events; the manifest gets the counts after each.
+
+How much memory a file of events takes is said before it is taken. A file of 2 MB can hold 200 million rows, since
+compression writes equal rows once. What would take more than is free, or more than `MOST` and a thousand times its
+file, is read in pieces and becomes a store in parts (`stream.py`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from logging import INFO
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
+import polars as pl
 from pydantic import Field
 
 from fullrank.core.checks import public
@@ -19,16 +24,18 @@ from fullrank.core.errors import UserError, no_effect
 from fullrank.core.files import without_dots
 from fullrank.core.locks import folder_lock
 from fullrank.core.log import logger, shown_at
-from fullrank.data.column_names import TimeColumn, with_keywords
-from fullrank.data.events import spark, splits, stream, write
-from fullrank.data.events.filters import Missing, Prepare, k_core, of_types, rated, without_duplicates
-from fullrank.data.events.needed_memory import parts_to_fit
+from fullrank.core.memory import available_bytes, gibibytes
+from fullrank.data.column_names import TimeColumn, keywords_said, with_keywords
+from fullrank.data.events import spark, splits
+from fullrank.data.events.filters import Missing, Prepare, Say, filters, k_core, note_filter
 from fullrank.data.events.part_work import PartRunner
 from fullrank.data.events.parts import MOST_PARTS
+from fullrank.data.events.spill import SUFFIX
 from fullrank.data.events.store import Store, require_replaceable_store
+from fullrank.data.events.stream import Beside, identity_of, prepare_parts, read_pieces
 from fullrank.data.events.table import Columns, Events, join_table, read_events, require_columns
-from fullrank.data.events.write_parts import Told
-from fullrank.data.frames import InputTable
+from fullrank.data.events.write import write_store
+from fullrank.data.frames import InputTable, input_name
 from fullrank.data.values import Unit
 
 log = logger(__name__)
@@ -36,6 +43,15 @@ log = logger(__name__)
 Engine = Literal["embedded", "spark"]
 """What prepares a store in parts: this process, or Spark."""
 ENGINES: tuple[str, ...] = get_args(Engine)
+ROW_OF_TEXT, ROW = 95, 65
+"""Bytes at the peak for each event of a text file and of others, measured on five million."""
+SAID = 2**30
+"""Bytes from which on the estimate is said."""
+MOST, MOST_RATIO = 2**32, 1000
+SHORTEST = 4
+"""Bytes of the shortest row of a text file."""
+INFLATED = 1032
+"""Times its size that a .gz file can hold."""
 
 __all__ = ["Columns", "Prepare", "Store", "prepare"]
 
@@ -77,7 +93,7 @@ def prepare(
     first line. A table of items is joined on its column `items_id`; without it, and for users, on the column of the
     name that the event table uses, else on `item_id` or `user_id`. `progress` prints one line per step to stderr;
     `notes` (what a source has to say about its data) are kept in the manifest.
-    What takes more memory than there is, is prepared in parts (`needed_memory.py`), which is said.
+    What takes more memory than there is, is prepared in parts, which is said.
     With `parts` the store is written in so many parts (`data/events/parts.py`), and the table is read in pieces, so
     that neither has to fit into memory; a preparation in parts that was killed goes on when it is called again.
     ``engine="spark"`` (extra `spark`) does it on the Spark session that is there, or on one of `master`, such as
@@ -87,6 +103,8 @@ def prepare(
     """
     place = without_dots(Path(out))
     check_engine(parts, engine, master)
+    if items_id is not None and items is None:
+        raise no_effect(f"items_id={items_id!r}", "without a table of items", "give items, or leave it out")
     named = {
         "user_col": ("columns.user", user_col),
         "item_col": ("columns.item", item_col),
@@ -97,26 +115,33 @@ def prepare(
         "type_col": ("columns.type", type_col),
         "missing": ("missing", missing),
     }
-    given = {name: pair for name, pair in named.items() if pair[1] is not (... if name == "time_col" else None)}
-    if items_id is not None and items is None:
-        raise no_effect(f"items_id={items_id!r}", "without a table of items", "give items, or leave it out")
-    spec = with_keywords(spec, given, set)
+    spec = with_keywords(spec, keywords_said(named), set)
     with folder_lock(place, "prepare"):
         require_replaceable_store(place, overwrite=overwrite)
         level = shown_at(progress)
+
+        def say(step: str, facts: dict[str, Any]) -> None:
+            counts = ", ".join(f"{facts[name]:,} {name}" for name in ("events", "users", "items") if name in facts)
+            log.log(level, f"{step}: {counts}" if counts else step)
+
         source = InputTable(events, "events", separator=separator)
-        require_columns(source, spec.columns, with_rating=spec.min_rating is not None)
-        fitting = parts_to_fit(source, users=users is not None) if parts is None else None
+        require_columns(source, spec.columns_read)
+        tables = {"events": events, "items": items, "users": users}
+        inputs = {role: input_name(table) for role, table in tables.items() if table is not None}
+        beside = Beside(items, items_id, source.typed, tuple(notes), inputs)
+        fitting = _parts_to_fit(source, users=users is not None) if parts is None else None
         if fitting is not None:
             parts = fitting.parts
-        if parts is not None:
+        if parts is None:
+            _prepare_whole(source, place, spec, beside, users, say)
+        else:
             if users is not None:
                 raise no_effect("users", "on a store in parts, which keeps no table of users")
             check = fitting.require if fitting is not None else Path.exists
-            told = Told(items, spec.columns.item, items_id, source.typed, tuple(notes), _names(events, items, None))
-            store = _prepare_parts(source, place, spec, level, parts, engine, master, told, check)
-        else:
-            store = _prepare_locked(source, events, place, items, users, spec, level, notes, items_id)
+            read, runner = _reader(source, spec, parts, engine, master)
+            prepare_parts(read, runner, place, spec, parts, beside, identity_of(events), say, check)
+        store = Store.open(place, verify=False)  # the hashes were taken just now
+        say(f"wrote {str(place)!r}", store.manifest["counts"])
     if level < INFO:  # who asked for no steps is told of doubts all the same; the command line prints all notes itself
         for note in store.manifest["notes"]:
             if note not in notes:
@@ -132,108 +157,91 @@ def check_engine(parts: int | None, engine: Engine, master: str | None) -> None:
         raise no_effect("master", "without Spark", "say engine='spark' too")
 
 
-def _prepare_locked(
-    source: InputTable,
-    events: Any,
-    place: Path,
-    items: Any,
-    users: Any,
-    spec: Prepare,
-    level: int,
-    notes: Sequence[str],
-    items_id: str | None,
-) -> Store:
-
-    def say(step: str, facts: dict[str, Any]) -> None:
-        log.log(level, _step(step, facts))
-
-    table = read_events(source, spec.columns, with_rating=spec.min_rating is not None, missing=spec.missing)
-    steps: list[dict[str, Any]] = []
-    table, split = _filter(replace(table, notes=(*notes, *table.notes)), spec, steps, say)
-    table = table.compact()
-    catalogue = join_table(items, "items", spec.columns.item, "item_id", table.item_ids, table.typed, items_id)
+def _prepare_whole(source: InputTable, place: Path, spec: Prepare, beside: Beside, users: Any, say: Say) -> None:
+    table = read_events(source, spec.columns_read, missing=spec.missing)
+    table, split, steps = _filter(table, spec, say)
+    table = replace(table, notes=(*beside.notes, *table.notes)).compact()
+    catalogue = beside.catalogue(spec, table.item_ids)
     people = join_table(users, "users", spec.columns.user, "user_id", table.user_ids, table.typed)
     say("split and write", {})
-    write.write_store(
-        place,
-        table,
-        catalogue,
-        people,
-        spec.dump(),
-        split,
-        {"filters": steps, "inputs": _names(events, items, users)},
-    )
-    store = Store.open(place, verify=False)  # the hashes were taken just now
-    say(f"wrote {str(place)!r}", store.manifest["counts"])
-    return store
+    write_store(place, table, catalogue, people, spec.dump(), split, {"filters": steps, "inputs": beside.inputs})
 
 
-def _prepare_parts(
-    source: InputTable, place: Path, spec: Prepare, level: int, count: int, engine: Engine, master: str | None,
-    told: Told, check: Callable[[Path], Any],
-) -> Store:  # fmt: skip
-    def say(step: str, facts: dict[str, Any]) -> None:
-        log.log(level, _step(step, facts))
-
-    runner: PartRunner | None = None
-    if engine == "spark":
-        spark.require_readable(source)
-        session = spark.session_of(source.table, master)
-        read, runner = partial(spark.read_on_spark, session, source.table, spec, count), spark.OnSpark(session)
-    else:
-        read = partial(stream.read_pieces, source, spec, count)
-    stream.prepare_parts(read, runner, place, spec, count, told, stream.identity_of(source.table), say, check)
-    store = Store.open(place, verify=False)
-    say(f"wrote {str(place)!r}", store.manifest["counts"])
-    return store
+def _reader(
+    source: InputTable, spec: Prepare, count: int, engine: Engine, master: str | None
+) -> tuple[Callable[[Path], dict[str, Any]], PartRunner | None]:
+    """What reads a table into a folder, and what runs tasks on parts (None: this process)."""
+    if engine != "spark":
+        return partial(read_pieces, source, spec, count), None
+    spark.require_readable(source)
+    session = spark.session_of(source.table, master)
+    return partial(spark.read_on_spark, session, source.table, spec, count), spark.OnSpark(session)
 
 
-def _step(step: str, facts: dict[str, Any]) -> str:
-    counts = ", ".join(f"{facts[k]:,} {k}" for k in ("events", "users", "items") if k in facts)
-    return f"{step}: {counts}" if counts else step
-
-
-def _filter(
-    events: Events, spec: Prepare, steps: list[dict[str, Any]], say: Any
-) -> tuple[Events, splits.LeaveOneOut | splits.GlobalTime]:
-    """Apply the filters that are set, in order; append the counts after each to `steps`. The split is that of the fold
-    where the windows roll, found before other filters: they would move the windows."""
-
-    def done(name: str, now: Events, **facts: Any) -> Events:
-        steps.append({"filter": name, **facts, **now.counts()})
-        say(name, steps[-1])
-        if len(now) == 0:
-            setting = ", ".join(f"{key}={value}" for key, value in facts.items() if key != "rounds")
-            raise UserError(
-                f"{name} ({setting}) leaves none of {steps[-2]['events']:,} events; loosen it", code="no-events-left"
-            )
-        return now
-
-    events, split = done("read", events), spec.split
+def _filter(events: Events, spec: Prepare, say: Say) -> tuple[Events, splits.Rule, list[dict[str, Any]]]:
+    """The events that the filters leave, the split in seconds, and the filters with the counts after each."""
+    split, until = spec.split, None
     if isinstance(split, splits.RollingTime):
-        days, fold = split.days, split.fold
         split, until = split.at(events.time)
-        assert events.time is not None
-        events = done("rolling_time", events.take(events.time < until), days=days, fold=fold, until=until)
-    if spec.event_types is not None:
-        events = done("event_types", of_types(events, spec.event_types), types=list(spec.event_types))
-    if spec.min_rating is not None:
-        events = done("min_rating", rated(events, spec.min_rating), least=spec.min_rating)
-    if spec.duplicates != "keep":
-        events = done("duplicates", without_duplicates(events, spec.duplicates), keep=spec.duplicates)
+    steps: list[dict[str, Any]] = []
+    for name, facts, keep in filters(spec, until):
+        events = keep(events)
+        note_filter(steps, say, name, facts, events.counts())
     per_user, per_item = spec.per_user_and_item
     if max(per_user, per_item) > 1:
         events, rounds = k_core(events, per_user, per_item)
-        events = done("k_core", events, per_user=per_user, per_item=per_item, rounds=rounds)
-    return events, split
+        facts = {"per_user": per_user, "per_item": per_item, "rounds": rounds}
+        note_filter(steps, say, "k_core", facts, events.counts())
+    return events, split.at(events.time) if isinstance(split, splits.GlobalTime) else split, steps
 
 
-def _names(*tables: Any) -> dict[str, str]:
-    """Where the tables came from: a file's name (not its folder), or the type of the DataFrame."""
-    result = {}
-    for role, table in zip(("events", "items", "users"), tables, strict=True):
-        if isinstance(table, (str, Path)):
-            result[role] = Path(table).name
-        elif table is not None:
-            result[role] = f"{type(table).__module__.split('.')[0]}.{type(table).__name__}"
-    return result
+@dataclass(frozen=True)
+class Fitting:
+    """In how many parts a table has to be prepared, and the bytes that one of them may take."""
+
+    parts: int
+    room: int
+
+    def require(self, folder: Path) -> None:
+        """Raise `UserError` where a part was spilled into `folder` that takes more: a user lies in one part."""
+        for items in folder.glob(f"*/item{SUFFIX}"):
+            events = items.stat().st_size // 4
+            if events * ROW > self.room:
+                raise UserError(
+                    f"{events:,} events lie in one of {self.parts:,} parts, since the events of a user do: it takes "
+                    f"about {gibibytes(events * ROW)} of memory and may take {gibibytes(self.room)}. Is there an id "
+                    "for all who have none? drop its rows",
+                    code="too-large-for-memory",
+                )
+
+
+def _parts_to_fit(source: InputTable, *, users: bool) -> Fitting | None:
+    """How a table on disk has to be prepared in parts; None where it fits into memory in one.
+
+    Rows are counted where there may be many. With a table of `users`, which no store in parts has, raises `UserError`.
+    """
+    native = source.frame.to_native()
+    if source.path is None or not isinstance(native, pl.LazyFrame):
+        return None
+    row, size = (ROW if source.typed else ROW_OF_TEXT), sum(one[1] for one in identity_of(source.path))
+    text = not (source.sliced or source.path.is_dir())
+    if text and size * (INFLATED if source.path.suffix == ".gz" else 1) // SHORTEST * row < SAID:
+        return None
+    rows = int(source.attempt(lambda: native.select(pl.len()).collect(engine="streaming").item()))
+    needed, free = rows * row, available_bytes()
+    room = max(MOST, MOST_RATIO * size) if free is None else min(free, max(MOST, MOST_RATIO * size))
+    if needed < min(SAID, room):
+        return None
+    said = f"{source.name} has {rows:,} rows; to prepare them in one takes about {gibibytes(needed)} of memory"
+    if needed <= room:
+        log.info(said)
+        return None
+    count = min(max(2, -(-needed // SAID)), MOST_PARTS)
+    said += f", and {gibibytes(room)} are {'free' if room == free else 'the most for a file of that size'}"
+    if users:
+        raise UserError(
+            f"{said}; a store in parts takes less and keeps no table of users: leave out users",
+            code="too-large-for-memory",
+        )
+    log.info(f"{said}: it is read in pieces, to a store in {count:,} parts")
+    return Fitting(count, room)

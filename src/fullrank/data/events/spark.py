@@ -34,7 +34,7 @@ from fullrank.data.events.filters import Prepare
 from fullrank.data.events.part_work import ITEM_IDS, SPILL
 from fullrank.data.events.pieces import coded_piece
 from fullrank.data.events.spill import Spill
-from fullrank.data.events.table import unit_notes
+from fullrank.data.events.table import Columns, left_out_notes, unit_notes
 from fullrank.data.frames import InputTable
 
 if TYPE_CHECKING:
@@ -104,9 +104,9 @@ class OnSpark:
 
 def read_on_spark(session: SparkSession, table: Any, spec: Prepare, count: int, work: Path) -> dict[str, Any]:
     """What `stream.read_pieces` does in one process: ids of items, and every event in the files of its part."""
-    frame, name = ordered_frame(session, table, _columns(spec))
+    frame, name = ordered_frame(session, table, list(dict.fromkeys(spec.columns_read.roles.values())))
     with told_as_user_error():
-        frame, rows, left_out = _without_missing(frame, spec)
+        frame, notes = _without_missing(frame, spec, name)
         head = to_polars(frame.limit(0))
         columns = spec.columns
         users = values.ids(head[columns.user], f"column {columns.user!r} of {name}")
@@ -117,13 +117,10 @@ def read_on_spark(session: SparkSession, table: Any, spec: Prepare, count: int, 
         types = () if columns.type is None else tuple(_distinct(frame, columns.type).cast(pl.String).sort())
         write_table(pl.DataFrame({"item_id": item_ids}), work / ITEM_IDS)
         code = partial(_coded, spec=spec, count=count, name=name, work=work, types=types)
-        own = _dtypes(head, spec)
+        own = _dtypes(head, spec.columns_read)
         found = send_to_parts(frame, code, own, users.dtype, count, work / SPILL)
     dtypes = {"user": "<u4" if text_users else users.to_numpy().dtype.str, **own}
     span = None if columns.time is None else (int(found["first"].min()), int(found["last"].max()))  # type: ignore[arg-type]
-    notes = []
-    if left_out:
-        notes.append(f"{left_out:,} of {rows:,} rows without a user, an item or a time were left out")
     if span is not None and columns.time is not None:
         notes += sorted(unit_notes(*span, columns, head[columns.time].dtype.is_numeric()))
     return {
@@ -146,55 +143,40 @@ def send_to_parts(
     return to_polars(sent.mapInArrow(spill, "events long, first long, last long"))
 
 
-def _columns(spec: Prepare) -> list[str]:
-    """The columns that are read."""
-    columns = spec.columns
-    roles = [columns.user, columns.item, columns.time, columns.type, columns.weight]
-    roles.append(columns.rating if spec.min_rating is not None else None)
-    return list(dict.fromkeys(name for name in roles if name is not None))
-
-
 def ordered_frame(
     session: SparkSession, table: Any, names: Sequence[str], what: str = "events"
 ) -> tuple[DataFrame, str]:
     """Some columns of a table, with the two of the order; and the table's name in errors."""
     from pyspark.sql import functions as F
 
-    place = table if isinstance(table, (str, os.PathLike)) else None
-    if place is None:
-        where = [F.lit(""), F.monotonically_increasing_id()]
-        whole, name = table, what
-    else:
+    if isinstance(table, (str, os.PathLike)):
         with told_as_user_error():
-            whole, name = session.read.parquet(str(place)), f"{what} {str(place)!r}"
+            whole, name = session.read.parquet(str(table)), f"{what} {str(table)!r}"
         where = [F.col("_metadata.file_path"), F.col("_metadata.row_index")]
+    else:  # a number of 33 bits counts the rows of a partition
+        whole, name, number = table, what, F.monotonically_increasing_id()
+        where = [F.lpad(F.shiftright(number, 33).cast("string"), 10, "0"), number.bitwiseAND((1 << 33) - 1)]
     placed = [column.alias(own) for column, own in zip(where, ORDER, strict=True)]
     return whole.select(*(F.col(f"`{one}`") for one in names), *placed), name
 
 
-def _without_missing(frame: DataFrame, spec: Prepare) -> tuple[DataFrame, int, int]:
-    """The rows that `missing` leaves, how many there were, and how many are left out (counted where any may be)."""
+def _without_missing(frame: DataFrame, spec: Prepare, name: str) -> tuple[DataFrame, list[str]]:
+    """The rows that `missing` leaves, and a note of how many it drops."""
     from pyspark.sql import functions as F
 
     if spec.missing != "drop":
-        return frame, 0, 0
+        return frame, []
     bad, kinds = F.lit(False), dict(frame.dtypes)
-    for name in dict.fromkeys((spec.columns.user, spec.columns.item, spec.columns.time)):
-        if name is not None:
-            column = F.col(f"`{name}`")
+    for role in dict.fromkeys((spec.columns.user, spec.columns.item, spec.columns.time)):
+        if role is not None:
+            column = F.col(f"`{role}`")
             bad = bad | column.isNull()
-            if kinds[name] in ("double", "float"):
+            if kinds[role] in ("double", "float"):
                 bad = bad | F.isnan(column)
-            elif kinds[name] == "string":
+            elif kinds[role] == "string":
                 bad = bad | (F.trim(column) == "")
     rows, kept = frame.count(), frame.filter(~bad)
-    left = kept.count()
-    if left == 0:
-        raise UserError(
-            f"none of the {rows:,} rows of events has a user, an item and a time, so missing='drop' leaves none",
-            code="no-events-left",
-        )
-    return kept, rows, rows - left
+    return kept, list(left_out_notes(rows - kept.count(), rows, name))
 
 
 def _distinct(frame: DataFrame, name: str) -> pl.Series:
@@ -222,13 +204,13 @@ def _schema(own: dict[str, str], text_users: bool) -> str:
     return ", ".join(f"{name} {kind}" for name, kind in columns.items())
 
 
-def _dtypes(head: pl.DataFrame, spec: Prepare) -> dict[str, str]:
+def _dtypes(head: pl.DataFrame, columns: Columns) -> dict[str, str]:
     """The dtypes of the coded columns beside users."""
-    columns, found = spec.columns, {"item": "<i4"}
+    found = {"item": "<i4"}
     if columns.time is not None:
         found |= {"time": "<i8", "key": "<f8" if head[columns.time].dtype.is_float() else "<i8"}
     found |= {"weight": "<f4"} if columns.weight is not None else {}
-    found |= {"rating": "<f8"} if spec.min_rating is not None and columns.rating is not None else {}
+    found |= {"rating": "<f8"} if columns.rating is not None else {}
     return found | ({"type": "<i4"} if columns.type is not None else {})
 
 
@@ -236,12 +218,12 @@ def _coded(
     batches: Iterator[pa.RecordBatch], spec: Prepare, count: int, name: str, work: Path, types: tuple[str, ...]
 ) -> Iterator[pa.RecordBatch]:
     """A worker's pieces of the table, coded."""
-    ids = read_parquet(work / ITEM_IDS, "the item ids")["item_id"]
+    catalogue = values.IdIndex(read_parquet(work / ITEM_IDS, "the item ids")["item_id"])
     for batch in batches:
         frame = pl.from_arrow(batch)
         assert isinstance(frame, pl.DataFrame)
         if len(frame):
-            yield from coded_batches(frame, *coded_piece(frame, name, spec, ids, types, count))
+            yield from coded_batches(frame, *coded_piece(frame, name, spec, catalogue, types, count))
 
 
 def coded_batches(

@@ -72,14 +72,8 @@ class GlobalTime(Spec):
             )
         return given
 
-    def bounds(
-        self, offsets: Int64[np.ndarray, "U1"], times: Int64[np.ndarray, "E"] | None
-    ) -> tuple[Int64[np.ndarray, "U 2"], dict[str, Any]]:
-        """Bounds, and facts for the manifest. Raises `UserError` without times or where a part would be empty."""
-        return self.at(times).bounds(offsets, times)
-
     def at(self, times: Int64[np.ndarray, "E"] | EventTimes | None) -> GlobalMoments:
-        """The two moments in seconds. Raises `UserError` as `bounds`."""
+        """The two moments in seconds. Raises `UserError` without times or where a part would be empty."""
         if times is None:
             raise _needs_times(self.kind)
         known = ArrayTimes(times) if isinstance(times, np.ndarray) else times
@@ -187,26 +181,31 @@ def _needs_times(kind: str) -> UserError:
     )
 
 
-def _named(given: Any) -> Any:
-    kinds: dict[str, type[Spec]] = {
-        "leave_one_out": LeaveOneOut, "global_time": GlobalTime, "rolling_time": RollingTime
-    }  # fmt: skip
-    if isinstance(given, str):
-        given = {"kind": given}
-    if isinstance(given, dict):
-        if not isinstance(given.get("kind"), str) or given["kind"] not in kinds:
-            raise unknown("split", str(given.get("kind")), kinds)
-        return kinds[given["kind"]].model_validate(given)
-    return given
+def by_kind(what: str, *specs: type[Spec], text: str = "kind", usual: str | None = None) -> BeforeValidator:
+    """The reader of one of some specs, of a mapping with its `kind` (else the `usual` one), or of a bare `text`."""
+    kinds = {spec.model_fields["kind"].default: spec for spec in specs}
+
+    def read(given: Any) -> Any:
+        if isinstance(given, str):
+            given = {text: given}
+        if not isinstance(given, dict):
+            return given
+        kind = given.get("kind", usual)
+        if not isinstance(kind, str) or kind not in kinds:
+            raise unknown(what, str(kind), kinds)
+        return kinds[kind].model_validate(given)
+
+    return BeforeValidator(read)
 
 
 Split = Annotated[
-    Annotated[LeaveOneOut | GlobalTime | RollingTime, Field(discriminator="kind")], BeforeValidator(_named)
+    Annotated[LeaveOneOut | GlobalTime | RollingTime, Field(discriminator="kind")],
+    by_kind("split", LeaveOneOut, GlobalTime, RollingTime),
 ]
 """A split rule: a spec, a mapping with `kind`, or the bare kind."""
 
 
-Rule = LeaveOneOut | GlobalTime | GlobalMoments
+Rule = LeaveOneOut | GlobalMoments
 """A rule that gives bounds."""
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal, cast
@@ -19,14 +19,14 @@ from fullrank.core.jagged import Jagged
 from fullrank.core.parquet import read_parquet
 from fullrank.core.parted import Flat, PartedArray, stretches
 from fullrank.data import manifest as manifests
-from fullrank.data import values
 from fullrank.data.events import parts
 from fullrank.data.events.catalog import Catalog
 from fullrank.data.events.splits import repeated_share
 from fullrank.data.histories import EvalSet, Histories
 from fullrank.data.user_keys import UserKeys, user_keys
+from fullrank.data.values import IdIndex
 
-FORMAT = manifests.FORMATS["retrieval"]
+FORMAT = manifests.FORMATS["retrieval"][0]
 FORMAT_VERSION = 1
 ARRAYS: Mapping[str, tuple[str, bool]] = {
     "items": ("<i4", True),
@@ -38,6 +38,7 @@ ARRAYS: Mapping[str, tuple[str, bool]] = {
 }
 """Name -> (dtype, whether every store has it); the file is ``NAME.npy``."""
 TABLES = ("items.parquet", "users.parquet")
+COUNTS = ("users", "items", "events")
 MOST_WEIGHT = 1000.0
 """Most that the rows of a part of a joined store may count in an epoch."""
 
@@ -160,11 +161,7 @@ class Store:
 
     def rows_of(self, users: pl.Series) -> Int64[np.ndarray, "n"]:
         """Rows of users by their external ids, of the type of `user_ids`; -1 where the store has none."""
-        if isinstance(self._user_index, values.TextIndex):
-            return self._user_index.find(users.cast(pl.String)).astype(np.int64)
-        whole = users.cast(pl.Int64, strict=False)
-        found = self._user_index.find(whole.fill_null(0).to_numpy()).astype(np.int64)
-        return np.where(whole.is_null().to_numpy(), -1, found)
+        return self._user_index.find(users)
 
     @property
     def events(self) -> Histories:
@@ -231,12 +228,9 @@ class Store:
         )
 
     @cached_property
-    def _user_index(self) -> values.IntIndex | values.TextIndex:
+    def _user_index(self) -> IdIndex:
         """Made once: users are asked for again and again."""
-        whole = self.user_ids.cast(pl.Int64, strict=False) if self.user_ids.dtype != pl.String else None
-        if whole is None or whole.null_count():
-            return values.TextIndex(self.user_ids.cast(pl.String))
-        return values.IntIndex(whole)
+        return IdIndex(self.user_ids)
 
     def _check(self) -> None:
         """Everything that an index into the arrays relies on. Raises `UserError`."""
@@ -284,12 +278,19 @@ def _behind_each_other(found: list[dict[str, Flat | None]], folder: Path) -> dic
             raise manifests.incomplete_manifest(folder, f"has parts with and without {name}")
         if name not in ("offsets", "bounds"):
             joined[name] = cast(Flat, PartedArray(there)) if there else None
-    before = np.cumsum([0, *(len(np.asarray(one["items"])) for one in found)])
-    offsets, bounds = ([np.asarray(one[name]) for one in found] for name in ("offsets", "bounds"))
-    moved = [one[1:] + start for one, start in zip(offsets, before, strict=False)]
-    joined["offsets"] = np.concatenate([np.zeros(1, np.int64), *moved])
-    joined["bounds"] = np.concatenate([one + start for one, start in zip(bounds, before, strict=False)])
+    sizes, offsets, bounds = ([np.asarray(one[name]) for one in found] for name in ("items", "offsets", "bounds"))
+    joined["offsets"], joined["bounds"] = moved_up(list(map(len, sizes)), offsets, bounds)
     return joined
+
+
+def moved_up(
+    events: Sequence[int], offsets: Sequence[np.ndarray], bounds: Sequence[np.ndarray]
+) -> tuple[Int64[np.ndarray, "U1"], Int64[np.ndarray, "U 2"]]:
+    """The offsets and the bounds of several stores, of so many events each, behind each other."""
+    before = np.cumsum([0, *events[:-1]])
+    moved = [places[1:] + start for places, start in zip(offsets, before, strict=True)]
+    whole = np.concatenate([np.zeros(1, np.int64), *moved])
+    return whole, np.concatenate([places + start for places, start in zip(bounds, before, strict=True)])
 
 
 def _read_users(path: Path, rows: int) -> pl.DataFrame:
@@ -318,31 +319,30 @@ def require_replaceable_store(out: Path, *, overwrite: bool) -> None:
 
 def _read_manifest(folder: Path) -> dict[str, Any]:
     """The manifest, its structure checked. Raises `UserError` for a folder that is no store or a newer one."""
-    make = "make one with fullrank prepare"
-    form = manifests.FolderFormat("store", make, FORMAT, FORMAT_VERSION)
-    in_parts = (folder / manifests.NAME).is_file() and parts.is_parts(manifests.load_manifest(folder))
-    if in_parts:
-        form = manifests.FolderFormat("store", make, parts.FORMAT, parts.FORMAT_VERSION)
-    manifest = manifests.read_header(folder, form)
-    counts = manifest.get("counts")
-    if not (isinstance(counts, dict) and all(manifests.is_count(counts.get(k)) for k in ("users", "items", "events"))):
-        raise manifests.incomplete_manifest(folder, "lacks the counts of users, items and events")
-    kinds = {"fingerprint": str, "content": str, "spec": dict, "files": dict, "split": dict, "type_names": list}
+    in_parts = parts.in_parts(folder)
+    form = (parts.FORMAT, parts.FORMAT_VERSION) if in_parts else (FORMAT, FORMAT_VERSION)
+    manifest = manifests.read_header(folder, manifests.FolderFormat("store", "make one with fullrank prepare", *form))
+    kinds = {"fingerprint": str, "content": str, "spec": dict, "files": dict, "split": dict, "type_names": list,
+             "counts": dict}  # fmt: skip
     manifests.require_keys(folder, manifest, kinds)
-    if not isinstance(manifest["split"].get("kind"), str):
-        raise manifests.incomplete_manifest(folder, "lacks the kind of its 'split'")
-    if "joined" in manifest and not _are_parts(manifest["joined"], counts["users"]):
-        raise manifests.incomplete_manifest(folder, "does not say of which stores it was 'joined'")
-    if not all(isinstance(name, str) for name in manifest["type_names"]):
-        raise manifests.incomplete_manifest(folder, "has 'type_names' that are no text")
-    if in_parts:
-        manifests.check_files(folder, manifest["files"], {"items.parquet"}, {"items.parquet"})
-        return manifest
-    manifests.check_files(folder, manifest["files"], {*TABLES, *(f"{name}.npy" for name in ARRAYS)}, set(TABLES))
+    counts = manifest["counts"]
+    faults = {
+        "lacks the counts of users, items and events": not all(map(manifests.is_count, map(counts.get, COUNTS))),
+        "lacks the kind of its 'split'": not isinstance(manifest["split"].get("kind"), str),
+        "does not say of which stores it was 'joined'": "joined" in manifest
+        and not _are_parts(manifest["joined"], counts.get("users")),
+        "has 'type_names' that are no text": not all(isinstance(name, str) for name in manifest["type_names"]),
+    }
+    for fault, there in faults.items():
+        if there:
+            raise manifests.incomplete_manifest(folder, fault)
+    tables = {"items.parquet"} if in_parts else set(TABLES)
+    arrays = set() if in_parts else {f"{name}.npy" for name in ARRAYS}
+    manifests.check_files(folder, manifest["files"], tables | arrays, tables)
     return manifest
 
 
-def _are_parts(given: Any, users: int) -> bool:
+def _are_parts(given: Any, users: Any) -> bool:
     """Whether these are the parts of a joined store: users that add up to its own, and weights above 0."""
     if not isinstance(given, list) or not all(isinstance(part, dict) for part in given):
         return False

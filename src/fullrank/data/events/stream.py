@@ -10,6 +10,7 @@ that are written.
 
 from __future__ import annotations
 
+import glob
 import operator
 import os
 import shutil
@@ -21,6 +22,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import polars as pl
+from jaxtyping import Int64
 
 from fullrank.core.errors import UserError
 from fullrank.core.files import NotWritten, jsonable, reason_of, take_place, write_json
@@ -28,16 +30,16 @@ from fullrank.core.memory import available_bytes
 from fullrank.core.readers import read_json
 from fullrank.core.tables import write_table
 from fullrank.core.threads import in_order, thread_count
-from fullrank.data.events import splits
-from fullrank.data.events.filters import Prepare
-from fullrank.data.events.part_work import ITEM_IDS, SPILL, PartRunner, PartTimes, PartWork
+from fullrank.data import manifest as manifests
+from fullrank.data.events import parts, splits
+from fullrank.data.events.filters import Prepare, Say, filters, note_filter
+from fullrank.data.events.part_work import ITEM_IDS, SPILL, PartRunner, PartTimes, PartWork, Segments
 from fullrank.data.events.pieces import EventPieces
 from fullrank.data.events.spill import Spill, largest_part
-from fullrank.data.events.table import unit_notes
-from fullrank.data.events.write_parts import Told, write_whole
+from fullrank.data.events.table import JoinedTable, join_table, unit_notes
+from fullrank.data.events.write import whole_table
 from fullrank.data.frames import InputTable
 
-Say = Callable[[str, dict[str, Any]], None]
 WORK = ".preparing"
 """Behind the name of the store: the folder of a preparation that is under way."""
 STATE = "state.json"
@@ -47,13 +49,29 @@ events), and bytes of an item in what is counted of a part."""
 T = TypeVar("T")
 
 
+@dataclass(frozen=True)
+class Beside:
+    """What the caller knows beside the events: a table of items, and what goes into the manifest."""
+
+    items: Any
+    items_id: str | None
+    """The column of the id in the table of items, where it is named."""
+    typed: bool
+    notes: tuple[str, ...]
+    inputs: dict[str, str]
+
+    def catalogue(self, spec: Prepare, ids: pl.Series) -> JoinedTable:
+        """The items with these ids, and what is known of them."""
+        return join_table(self.items, "items", spec.columns.item, "item_id", ids, self.typed, self.items_id)
+
+
 def prepare_parts(
     read: Callable[[Path], dict[str, Any]],
     runner: PartRunner | None,
     place: Path,
     spec: Prepare,
     count: int,
-    told: Told,
+    beside: Beside,
     identity: Any,
     say: Say,
     check: Callable[[Path], object],
@@ -75,7 +93,7 @@ def prepare_parts(
         else:
             say("go on with what was read before", {"events": state["events"]})
         check(work / SPILL)
-        make_parts(work, spec, count, told, state, say, runner)
+        make_parts(work, spec, count, beside, state, say, runner)
         shutil.rmtree(work / SPILL)
         (work / STATE).unlink()
         (work / ITEM_IDS).unlink()
@@ -113,15 +131,13 @@ def read_pieces(source: InputTable, spec: Prepare, count: int, work: Path) -> di
     spill = Spill(work / SPILL, count)
     span, events = reading.spill(item_ids, type_names, spill)
     (work / "input.parquet").unlink(missing_ok=True)
-    notes = []
-    if reading.left_out:
-        notes.append(
-            f"{reading.left_out:,} of {reading.chunks.rows:,} rows without a user, an item or a time were left out"
-        )
+    notes = reading.notes
     if span is not None:
         notes += sorted(reading.doubts | unit_notes(*span, spec.columns, reading.numbers))
-    told = {"events": events, "span": span, "types": list(type_names), "notes": notes}
-    return told | {"text_users": reading.text_users, "columns": spill.columns}
+    return {
+        "events": events, "span": span, "types": list(type_names), "notes": notes, "text_users": reading.text_users,
+        "columns": spill.columns,
+    }  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -138,7 +154,7 @@ class Here:
 
 
 def make_parts(
-    work: Path, spec: Prepare, count: int, told: Told, state: dict[str, Any], say: Say, runner: PartRunner | None
+    work: Path, spec: Prepare, count: int, beside: Beside, state: dict[str, Any], say: Say, runner: PartRunner | None
 ) -> None:
     """The parts and the manifest of all from what was read: filters, k-core, split."""
     split: Any = spec.split
@@ -149,17 +165,9 @@ def make_parts(
     tasks = PartWork(work, spec, state, until)
     runner = runner or Here(PEAK * largest_part(work / SPILL) + ITEM * len(tasks.item_ids))
 
-    def done(name: str, facts: dict[str, Any], counts: dict[str, int]) -> None:
-        steps.append({"filter": name, **facts, **counts})
-        say(name, steps[-1])
-        if not counts["events"]:
-            setting = ", ".join(f"{key}={value}" for key, value in facts.items() if key != "rounds")
-            raise UserError(
-                f"{name} ({setting}) leaves none of {steps[-2]['events']:,} events; loosen it", code="no-events-left"
-            )
-
+    done = partial(note_filter, steps, say)
     left = runner.total(tasks.filter, numbers)
-    for (name, facts, _), counted in zip(tasks.filters, left.each, strict=True):
+    for (name, facts, _), counted in zip(filters(spec, until), left.each, strict=True):
         done(name, facts, counted.facts())
     found, rounds = left.each[-1], 0
     per_user, per_item = spec.per_user_and_item
@@ -172,6 +180,54 @@ def make_parts(
         split = split.at(PartTimes(tasks, numbers, runner, found.events) if state["span"] else None)
     say("split and write", {})
     segments = runner.total(partial(tasks.write, there=found.items > 0, split=split), numbers)
-    notes = (*told.notes, *state["notes"])
-    ids = tasks.item_ids.filter(pl.Series(found.items > 0))
-    write_whole(work, count, ids, replace(told, notes=notes), spec.dump(), steps, segments)
+    catalogue = beside.catalogue(spec, tasks.item_ids.filter(pl.Series(found.items > 0)))
+    beside = replace(beside, notes=(*beside.notes, *state["notes"]))
+    _write_whole(work, count, catalogue, beside, spec, steps, segments)
+
+
+def _write_whole(
+    folder: Path, count: int, catalogue: JoinedTable, beside: Beside, spec: Prepare, steps: list[dict[str, Any]],
+    segments: Segments,
+) -> None:  # fmt: skip
+    """Finish a folder that holds `count` parts: the table of their items, and the manifest.
+
+    `segments` are those of all parts.
+    """
+    seen = segments.items
+    own = parts.manifests_of(folder, count)
+    hashes = {int(bucket): digest for part in own for bucket, digest in part["buckets"].items()}
+    user_type = pl.read_parquet_schema(glob.escape(str(folder / parts.part_folder(0) / "users.parquet")))["user_id"]
+    write_table(whole_table(catalogue, "item", {"train_count": seen[0]}), folder / "items.parquet")
+    split = _split([part["split"] for part in own], seen)
+    if split["kind"] == "leave_one_out" and (share := segments.later_share()) is not None:
+        split["train_share_after_test"] = share
+    files = manifests.hash_files(folder, ["items.parquet"])
+    tree = {
+        "spec": spec.dump(),
+        "counts": {
+            "users": sum(part["counts"]["users"] for part in own), "items": len(catalogue.ids),
+            "events": sum(part["counts"]["events"] for part in own),
+        },
+        "filters": steps,
+        "inputs": beside.inputs,
+        "item_table": catalogue.facts,
+        "user_table": None,
+        "split": split,
+        "fingerprint": parts.whole_fingerprint(user_type, catalogue.ids, hashes),
+        "type_names": own[0]["type_names"],
+        "notes": [*splits.split_notes(split), *beside.notes, *catalogue.notes],
+        "parts": parts.described(own),
+    }  # fmt: skip
+    manifests.write_manifest(folder, (parts.FORMAT, parts.FORMAT_VERSION), tree, files)
+
+
+def _split(own: list[dict[str, Any]], seen: Int64[np.ndarray, "3 V"]) -> dict[str, Any]:
+    """The split of all parts: their counts together, and those of items that no part knows alone."""
+    summed = ("train", "validation", "test", "users_train_only", "train_share_after_test")
+    whole = {key: value for key, value in own[0].items() if key not in summed}
+    whole["users_train_only"] = sum(one["users_train_only"] for one in own)
+    for number, name in enumerate(("train", "validation", "test")):
+        whole[name] = {key: sum(one[name][key] for one in own) for key in own[0][name]}
+        if number:
+            whole[name]["events_of_items_not_in_train"] = int(seen[number][seen[0] == 0].sum())
+    return whole

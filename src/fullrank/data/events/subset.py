@@ -26,7 +26,7 @@ from fullrank.core.locks import folder_lock
 from fullrank.core.random import uniform_at
 from fullrank.data.events import splits
 from fullrank.data.events.store import Store, require_replaceable_store
-from fullrank.data.events.write import save_store, store_fingerprint
+from fullrank.data.events.write import save_store
 from fullrank.data.manifest import require_elsewhere
 
 _PARTS = ("train", "validation", "test", "users_train_only", "train_share_after_test")
@@ -145,15 +145,11 @@ def _write(
         array = getattr(source, name)
         if array is not None:
             arrays[name] = np.asarray(array)[remains]
-    counts_by_part = splits.split_counts(offsets, bounds, items, int(alive.sum()))
-    trained = np.bincount(items[splits.event_parts(offsets, bounds) == 0], minlength=int(alive.sum()))
-    catalogue = source.catalog.frame.filter(pl.Series(alive)).with_columns(
-        item=pl.Series(np.arange(len(trained))), train_count=pl.Series(trained.astype(np.int64))
-    )
-    people = source.users.filter(pl.Series(present)).with_columns(user=pl.Series(np.arange(len(ends))))
+    catalogue = source.catalog.frame.filter(pl.Series(alive)).with_columns(item=np.arange(alive.sum()))
+    people = source.users.filter(pl.Series(present)).with_columns(user=np.arange(len(ends)))
     rule = {k: v for k, v in source.manifest["split"].items() if k not in _PARTS}
     before = event_distribution(np.diff(source.offsets), np.bincount(source.items, minlength=source.num_items))
-    after = event_distribution(np.diff(offsets), np.bincount(items, minlength=len(trained)))
+    after = event_distribution(np.diff(offsets), np.bincount(items, minlength=len(catalogue)))
     drift = {
         "before": before,
         "after": after,
@@ -163,16 +159,14 @@ def _write(
     notes = [note for note in source.manifest.get("notes", []) if note not in of_source]
     manifest = {
         "spec": source.manifest["spec"],
-        "counts": {"users": len(ends), "items": len(trained), "events": len(items)},
         "subset": {**facts, "drift": drift},
         "item_table": source.manifest.get("item_table"),
         "user_table": source.manifest.get("user_table"),
-        "split": {**rule, **counts_by_part},
-        "fingerprint": store_fingerprint(people["user_id"], catalogue["item_id"], items, offsets, bounds),
+        "split": rule,
         "type_names": list(source.type_names),
-        "notes": [*splits.split_notes(counts_by_part), *notes],
+        "notes": notes,
     }
-    save_store(out, arrays, {"items": catalogue, "users": people}, manifest)
+    save_store(out, arrays, catalogue, people, manifest)
 
 
 def event_distribution(per_user: Int64[np.ndarray, "U"], per_item: Int64[np.ndarray, "V"]) -> dict[str, float]:

@@ -45,6 +45,12 @@ class Columns(Spec):
     type: str | None = None
     """Column of what was done (view, cart, purchase, ...); stored beside the events."""
 
+    @property
+    def roles(self) -> dict[str, str]:
+        """The columns that there are, by what they hold."""
+        held = ("user", "item", "time", "type", "weight", "rating")
+        return {role: name for role in held if (name := getattr(self, role)) is not None}
+
     @model_validator(mode="after")
     def _apart(self) -> Columns:
         names = [name for name in (self.user, self.item, self.time) if name is not None]
@@ -95,57 +101,37 @@ class Events:
         return replace(self, user=user, item=item, user_ids=user_ids, item_ids=item_ids)
 
 
-def read_events(
-    source: InputTable,
-    columns: Columns,
-    *,
-    with_rating: bool = False,
-    missing: Literal["error", "drop"] = "error",
-) -> Events:
-    """Read, check, code and sort an event table. `missing` is as in `Prepare`.
+def read_events(source: InputTable, columns: Columns, *, missing: Literal["error", "drop"] = "error") -> Events:
+    """Read, check, code and sort an event table that has these columns. `missing` is as in `Prepare`.
 
-    Raises `UserError` for a missing column, missing ids, unreadable times or numbers, and for an empty table.
+    Raises `UserError` for missing ids, unreadable times or numbers, and for an empty table.
     """
-    roles = require_columns(source, columns, with_rating=with_rating)
-    waiting = [name for name in roles.values() if name is not None]
-    frame = source.read(waiting)
+    names = list(columns.roles.values())
+    frame = source.read(names)
     source.require_rows(len(frame))
     if missing == "drop":
-        frame, notes = _without_missing(frame, columns, source.name)
-        return _coded(frame, source, columns, waiting, with_rating, notes)
+        return _coded(*_without_missing(frame, columns, source.name), source, columns)
     try:
-        return _coded(frame, source, columns, waiting, with_rating, ())
+        return _coded(frame, (), source, columns)
     except UserError as error:
         if error.code not in ("missing-ids", "empty-ids", "missing-times", "unreadable-times"):
             raise
-        waiting = [name for name in roles.values() if name is not None]
         with suppress(UserError):  # the advice is given where it is seen to work; columns were let go of, so read anew
-            kept, _ = _without_missing(source.read(waiting), columns, source.name)
-            _coded(kept, source, columns, waiting, with_rating, ())
+            _coded(*_without_missing(source.read(names), columns, source.name), source, columns)
             error = UserError(f"{error}; missing='drop' drops those without a value", code=error.code)
         raise error from None
 
 
-def require_columns(source: InputTable, columns: Columns, *, with_rating: bool) -> dict[str, str | None]:
-    """The columns that are read, by what they are. Raises `UserError` where the table has no such column."""
-    roles = {"user": columns.user, "item": columns.item, "time": columns.time, "type": columns.type}
-    roles |= {"weight": columns.weight, "rating": columns.rating if with_rating else None}
-    for role, name in roles.items():
-        if name is not None:
-            also = ", or say time_col=None where the rows are in order" if role == "time" else ""
-            source.require(name, f"name it with {role}_col={also}")
-    return roles
+def require_columns(source: InputTable, columns: Columns) -> None:
+    """Raise `UserError` where the table has no such column."""
+    for role, name in columns.roles.items():
+        also = ", or say time_col=None where the rows are in order" if role == "time" else ""
+        source.require(name, f"name it with {role}_col={also}")
 
 
-def _coded(
-    frame: pl.DataFrame,
-    source: InputTable,
-    columns: Columns,
-    waiting: list[str],
-    with_rating: bool,
-    notes: tuple[str, ...],
-) -> Events:
-    """The events of the columns `waiting`, which are taken out of the frame one after the other."""
+def _coded(frame: pl.DataFrame, notes: tuple[str, ...], source: InputTable, columns: Columns) -> Events:
+    """The events of a frame, whose columns are taken out of it one after the other."""
+    waiting = list(columns.roles.values())
 
     def column(name: str) -> tuple[pl.Series, str]:
         """The column and its name in errors; the frame lets go of it at its last use, so that memory is reused."""
@@ -164,7 +150,7 @@ def _coded(
     if columns.weight is not None:
         weight = values.finite_numbers(*column(columns.weight), least=0.0)
         events = replace(events, weight=weight.astype(np.float32))
-    if with_rating and columns.rating is not None:
+    if columns.rating is not None:
         events = replace(events, rating=values.finite_numbers(*column(columns.rating)))
     if columns.time is None:
         return events
@@ -201,15 +187,18 @@ def _without_missing(frame: pl.DataFrame, columns: Columns, name: str) -> tuple[
     A null, NaN or empty text is missing; what is there and cannot be read stays, and is refused.
     """
     bad = missing_rows(frame, columns)
-    count = int(bad.sum())
-    if not count:
-        return frame, ()
-    if count == len(frame):
+    notes = left_out_notes(int(bad.sum()), len(frame), name)
+    return frame.filter(~bad) if notes else frame, notes
+
+
+def left_out_notes(left_out: int, rows: int, name: str) -> tuple[str, ...]:
+    """A note of how many rows of a table `missing` drops, if any. Raises `UserError` where none is left."""
+    if left_out == rows:
         raise UserError(
-            f"none of the {count:,} rows of {name} has a user, an item and a time, so missing='drop' leaves none",
+            f"none of the {rows:,} rows of {name} has a user, an item and a time, so missing='drop' leaves none",
             code="no-events-left",
         )
-    return frame.filter(~bad), (f"{count:,} of {len(frame):,} rows without a user, an item or a time were left out",)
+    return (f"{left_out:,} of {rows:,} rows without a user, an item or a time were left out",) if left_out else ()
 
 
 def unit_notes(low: int, high: int, columns: Columns, numbers: bool) -> set[str]:

@@ -11,13 +11,11 @@ import numpy as np
 import polars as pl
 from jaxtyping import Int64
 
-from fullrank import __version__
-from fullrank.core.files import whole_folder, write_array, write_json
+from fullrank.core.files import whole_folder, write_array
 from fullrank.core.order import stable_order
 from fullrank.core.tables import write_table
 from fullrank.data import manifest as manifests
-from fullrank.data.events import parts as parts_of
-from fullrank.data.events import splits
+from fullrank.data.events import parts, splits
 from fullrank.data.events.store import ARRAYS, FORMAT, FORMAT_VERSION
 from fullrank.data.events.table import Events, JoinedTable
 from fullrank.data.values import joined
@@ -42,48 +40,47 @@ def write_store(
         events = events.take(stable_order(events.user))  # they are chronological: users' histories stay so
     offsets = np.concatenate([[0], np.cumsum(np.bincount(events.user, minlength=len(users.ids)))]).astype(np.int64)
     bounds, rule = split.bounds(offsets, events.time)
-    parts = splits.split_counts(offsets, bounds, events.item, len(items.ids))
-    notes = [*splits.split_notes(parts), *events.notes, *items.notes, *users.notes]
-    train = splits.event_parts(offsets, bounds) == 0  # counts of later events would leak what is to be predicted
-    popularity = np.bincount(events.item[train], minlength=len(items.ids))
     if keys is not None:
-        facts = facts | {"buckets": parts_of.bucket_hashes(keys, users.ids, events.item, offsets, bounds)}
+        facts = facts | {"buckets": parts.bucket_hashes(keys, users.ids, events.item, offsets, bounds)}
     manifest = {
         "spec": spec,
-        "counts": {"users": len(users.ids), "items": len(items.ids), "events": len(events)},
         **facts,
         "item_table": items.facts,
         "user_table": users.facts,
-        "split": {"kind": split.kind, **rule, **parts},
-        "fingerprint": store_fingerprint(users.ids, items.ids, events.item, offsets, bounds),
+        "split": {"kind": split.kind, **rule},
         "type_names": list(events.type_names),
-        "notes": notes,
+        "notes": [*events.notes, *items.notes, *users.notes],
     }
-    arrays = {"items": events.item, "offsets": offsets, "bounds": bounds}
-    arrays |= {
-        n: a for n, a in (("times", events.time), ("weights", events.weight), ("types", events.type)) if a is not None
-    }
-    tables = {
-        "items": whole_table(items, "item", {"train_count": popularity.astype(np.int64)}),
-        "users": whole_table(users, "user", {}),
-    }
-    save_store(out, arrays, tables, manifest)
+    arrays = {"items": events.item, "offsets": offsets, "bounds": bounds, "times": events.time,
+              "weights": events.weight, "types": events.type}  # fmt: skip
+    catalogue = whole_table(items, "item", {"train_count": np.zeros(len(items.ids), np.int64)})
+    save_store(out, arrays, catalogue, whole_table(users, "user", {}), manifest)
 
 
 def save_store(
-    out: Path, arrays: Mapping[str, np.ndarray], tables: Mapping[str, pl.DataFrame], manifest: dict[str, Any]
+    out: Path, arrays: Mapping[str, np.ndarray | None], items: pl.DataFrame, users: pl.DataFrame, facts: dict[str, Any]
 ) -> None:
-    """Write the folder: the arrays of `ARRAYS`, the tables `items` and `users`, the manifest with format and hashes."""
-    header = {"format": FORMAT, "format_version": FORMAT_VERSION, "library_version": __version__}
+    """Write the folder: those of the arrays of `ARRAYS` that there are, the tables, the manifest with `facts`.
+
+    Counts of users, items and events, those of the split and the training events of each item are those of the arrays.
+    """
+    stored = {name: np.ascontiguousarray(array, ARRAYS[name][0]) for name, array in arrays.items() if array is not None}
+    events, offsets, bounds = stored["items"], stored["offsets"], stored["bounds"]
+    counts = splits.split_counts(offsets, bounds, events, len(items))
+    train = splits.event_parts(offsets, bounds) == 0  # counts of later events would leak what is to be predicted
+    popularity = np.bincount(events[train], minlength=len(items)).astype(np.int64)
+    manifest = facts | {
+        "counts": {"users": len(users), "items": len(items), "events": len(events)},
+        "split": facts["split"] | counts,
+        "fingerprint": store_fingerprint(users["user_id"], items["item_id"], events, offsets, bounds),
+        "notes": [*splits.split_notes(counts), *facts["notes"]],
+    }
     with whole_folder(out) as folder:
-        for name, array in arrays.items():
-            dtype = np.dtype(ARRAYS[name][0])
-            write_array(folder / f"{name}.npy", np.ascontiguousarray(array, dtype=dtype))
-        for name, table in tables.items():
-            write_table(table, folder / f"{name}.parquet")
-        files = manifests.describe_files(folder)
-        tree = header | manifest | {"content": manifests.content(files), "files": files}
-        write_json(folder / manifests.NAME, manifests.sealed(tree), indent=1, ensure_ascii=False)
+        for name, array in stored.items():
+            write_array(folder / f"{name}.npy", array)
+        write_table(items.with_columns(train_count=popularity), folder / "items.parquet")
+        write_table(users, folder / "users.parquet")
+        manifests.write_manifest(folder, (FORMAT, FORMAT_VERSION), manifest, manifests.describe_files(folder))
 
 
 def store_fingerprint(

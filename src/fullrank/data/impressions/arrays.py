@@ -17,9 +17,8 @@ from jaxtyping import Int64
 from fullrank.core.jagged import Jagged
 from fullrank.core.parted import Flat, PartedArray
 from fullrank.data.impressions.fields import Schema
+from fullrank.data.impressions.splits import PARTS
 from fullrank.data.manifest import damaged_file, incomplete_manifest, map_array
-
-SPLITS = ("train", "validation", "test")
 
 
 def array_shapes(
@@ -84,7 +83,7 @@ class StoreArrays:
         ends = np.cumsum(rows, axis=1)
         stretches = [
             (number, slice(int(ends[number, split] - rows[number, split]), int(ends[number, split])))
-            for split in range(len(SPLITS))
+            for split in range(len(PARTS))
             for number in range(len(parts))
         ]
         files: dict[str, Flat] = {}
@@ -101,7 +100,7 @@ class StoreArrays:
             )
             sizes = np.array([len(bag.ids) for bag in own], np.int64)
             first = np.cumsum(sizes) - sizes
-            bags.append(BagRows(ids, starts, stops, *(np.tile(each, len(SPLITS)) for each in (first, sizes))))
+            bags.append(BagRows(ids, starts, stops, *(np.tile(each, len(PARTS)) for each in (first, sizes))))
         return cls(tuple(part.folders[0] for part in parts), files, tuple(bags))
 
     def folder_of(self, row: int) -> Path:

@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from fullrank.core.bounds import MOST_BINS, MOST_COUNT, MOST_LENGTH, MOST_VALUE
 from fullrank.core.constraints import once, only_with
-from fullrank.core.errors import UserError, in_context, no_such, unknown
+from fullrank.core.errors import UserError, in_context, no_such
 from fullrank.core.readers import read_text
 from fullrank.core.spec import Spec, later, read_tree
+from fullrank.data.events.splits import by_kind
 from fullrank.data.impressions.splits import GivenSplit, ImpressionSplit, RandomSplit, TemporalSplit
 from fullrank.data.values import Unit
 
@@ -99,24 +100,9 @@ class SequenceOf(_Multivalued):
     kind: Literal["sequence"] = "sequence"
 
 
-_FIELDS: dict[str, type[Categorical | Numeric | _Multivalued]] = {
-    "categorical": Categorical, "numeric": Numeric, "bag": BagOf, "sequence": SequenceOf,
-}  # fmt: skip
-
-
-def _field(given: Any) -> Any:
-    if isinstance(given, str):
-        given = {"name": given}
-    if isinstance(given, dict):
-        kind = given.get("kind", "categorical")
-        if not isinstance(kind, str) or kind not in _FIELDS:
-            raise unknown("kind of field", str(kind), _FIELDS)
-        return _FIELDS[kind].model_validate(given)
-    return given
-
-
 AnyField = Annotated[
-    Annotated[Categorical | Numeric | BagOf | SequenceOf, Field(discriminator="kind")], BeforeValidator(_field)
+    Annotated[Categorical | Numeric | BagOf | SequenceOf, Field(discriminator="kind")],
+    by_kind("kind of field", Categorical, Numeric, BagOf, SequenceOf, text="name", usual="categorical"),
 ]
 """A field: a spec, a mapping (`kind` is categorical where it has none), or the bare name of a categorical column."""
 

@@ -78,13 +78,10 @@ class Fit:
         self.schema, self.typed = schema, typed
         self.counted = RowCounts.none(schema)
         self.multivalued = list(schema.several())
-        self._counted = {field.name: Counts() for field in schema.fields if _has_vocabulary(field)}
-        self._extending = {field.name: Counts() for field in self.multivalued if field.extends}
-        self._numbers: dict[str, Any] = {
-            field.name: numeric.statistics_of(field, exact=exact)
-            for field in schema.fields
-            if isinstance(field, Numeric)
-        }
+        self._values = {field.name: Counts() for field in schema.fields if _counts_values(field)}
+        """Of fields with a vocabulary, and of those that extend one."""
+        numbers = {field.name: numeric.statistics_of(field, exact=exact) for field in schema.fields}
+        self._numbers: dict[str, Any] = {name: each for name, each in numbers.items() if each is not None}
         self._groups = Counts()
         self._tables: dict[str, pl.DataFrame] | None = None
 
@@ -92,12 +89,8 @@ class Fit:
         """The statistics of the rows of both, which have to be `exact`."""
         whole = Fit(self.schema, self.typed, exact=True)
         whole.counted = self.counted + other.counted
-        for name in self._counted:
-            whole._counted[name] = self._counted[name] + other._counted[name]
-        for name in self._extending:
-            whole._extending[name] = self._extending[name] + other._extending[name]
-        for name, own in self._numbers.items():
-            whole._numbers[name] = None if own is None else own + other._numbers[name]
+        whole._values = {name: counts + other._values[name] for name, counts in self._values.items()}
+        whole._numbers = {name: numbers + other._numbers[name] for name, numbers in self._numbers.items()}
         whole._groups = self._groups + other._groups
         return whole
 
@@ -119,13 +112,13 @@ class Fit:
                         f"numbers beyond {numeric.MOST_STANDARD:g}, which transform=standard cannot square (log or "
                         "bucket can),", code="numbers-too-large",
                     )  # fmt: skip
-                if (gatherer := self._numbers[field.name]) is not None:
-                    gatherer.add(numbers[train], rows)
+                if field.name in self._numbers:
+                    self._numbers[field.name].add(numbers[train], rows)
             elif isinstance(field, Categorical):
                 found = canonical(frame[field.name], name)
                 counted.missing[field.name] += found.null_count()
-                if field.name in self._counted:
-                    self._counted[field.name].add(found.filter(pl.Series(train)))
+                if field.name in self._values:
+                    self._values[field.name].add(found.filter(pl.Series(train)))
         for at, bag in enumerate(self.multivalued):
             name, column = f"column {bag.name!r} of {what}", frame[bag.name]
             if bag.separator is not None and isinstance(column.dtype, pl.List | pl.Array):
@@ -133,9 +126,8 @@ class Fit:
             found, lengths = bag_values(column, bag, name)
             counted.missing[bag.name] += int((lengths == 0).sum())
             counted.lengths[at] += np.bincount(part, weights=lengths, minlength=len(PARTS)).astype(np.int64)
-            counts = self._extending if bag.extends else self._counted
-            if bag.name in counts:
-                counts[bag.name].add(found.filter(pl.Series(np.repeat(train, lengths))))
+            if bag.name in self._values:
+                self._values[bag.name].add(found.filter(pl.Series(np.repeat(train, lengths))))
         if schema.group is not None:
             name = f"column {schema.group!r} of {what}"
             group = canonical(frame[schema.group], name)
@@ -162,16 +154,14 @@ class Fit:
     def vocabularies(self) -> dict[str, pl.DataFrame]:
         """`value` and `count` in the order of ids, by field."""
         if self._tables is None:
-            least = {field.name: field.min_count for field in self.schema.fields if not isinstance(field, Numeric)}
-            self._tables = {
-                name: counts.table(*self._others(name), least=least[name], numbers=not self.typed)
-                for name, counts in self._counted.items()
-            }
+            self._tables = {}
+            for field in self.schema.fields:
+                if field.name not in self._values or isinstance(field, Numeric) or field.shares is not None:
+                    continue
+                more = [self._values[bag.name] for bag in self.multivalued if bag.extends and bag.shares == field.name]
+                table = self._values[field.name].table(*more, least=field.min_count, numbers=not self.typed)
+                self._tables[field.name] = table
         return self._tables
-
-    def _others(self, owner: str) -> list[Counts]:
-        """The counts of the bags and sequences that extend a vocabulary."""
-        return [self._extending[bag.name] for bag in self.multivalued if bag.extends and bag.shares == owner]
 
     def encoder(self) -> FieldEncoder:
         """The fitted schema."""
@@ -179,7 +169,7 @@ class Fit:
         for field in self.schema.fields:
             if not isinstance(field, Numeric) and field.hash_buckets is not None:
                 lookups[field.name] = Hashed(field.hash_buckets)
-        return FieldEncoder(self.schema, lookups, {n: g.fitted() for n, g in self._numbers.items() if g is not None})
+        return FieldEncoder(self.schema, lookups, {name: numbers.fitted() for name, numbers in self._numbers.items()})
 
     def groups(self) -> pl.Series | None:
         """Every group of the table, sorted, whole numbers or text as they came; None without a group column."""
@@ -194,5 +184,7 @@ class Fit:
         return self.counted.manifest(len(groups) if (groups := self.groups()) is not None else None)
 
 
-def _has_vocabulary(field: AnyField) -> bool:
-    return not isinstance(field, Numeric) and field.shares is None and field.hash_buckets is None
+def _counts_values(field: AnyField) -> bool:
+    if isinstance(field, Numeric) or field.hash_buckets is not None:
+        return False
+    return isinstance(field, Categorical) or field.shares is None or field.extends

@@ -12,12 +12,11 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-import narwhals as nw
 import polars as pl
 
 from fullrank.core.errors import UserError
 from fullrank.core.log import logger
-from fullrank.data.frames import InputTable
+from fullrank.data.frames import InputTable, to_polars
 from fullrank.data.impressions.fields import AnyField, BagOf, Categorical, Numeric, Schema, SequenceOf
 from fullrank.data.impressions.splits import GivenSplit, ImpressionSplit, RandomSplit, TemporalSplit
 
@@ -52,11 +51,8 @@ def infer(source: InputTable, known: Mapping[str, Any] = MappingProxyType({})) -
             "name it with label=",
             code="no-label-column",
         )
-    for name in (known.get(key) for key in ("label", "group", "time")):
-        if isinstance(name, str):
-            source.require(name, "name it with label=, user_col= or time_col=")
     head = source.frame.head(LOOK)
-    frame = source.infer(source.attempt(lambda: _polars(head)), ())
+    frame = source.infer(source.attempt(lambda: to_polars(head)))
     time, column = known.get("time", _named(source, TIMES)), _named(source, SPLITS)
     column = column if column is not None and frame[column].dtype == pl.String else None  # `fold` may be a number
     if "split" in known:
@@ -168,10 +164,3 @@ def _target(history: SequenceOf, frame: pl.DataFrame, categorical: Sequence[str]
 
 def _named(source: InputTable, usual: tuple[str, ...]) -> str | None:
     return next((name for want in usual for name in source.columns if name.lower() == want), None)
-
-
-def _polars(frame: object) -> pl.DataFrame:
-    if isinstance(frame, nw.LazyFrame):
-        frame = frame.collect(backend="polars")
-    assert isinstance(frame, nw.DataFrame)
-    return frame.to_polars()

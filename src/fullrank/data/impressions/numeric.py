@@ -16,7 +16,7 @@ from jaxtyping import Float32, Float64, Int32, Int64, UInt64
 
 from fullrank.core.errors import UserError
 from fullrank.core.random import bits_of_rows
-from fullrank.data.impressions.fields import BUCKETS, Numeric
+from fullrank.data.impressions.fields import BUCKETS, AnyField, Numeric
 from fullrank.data.impressions.vocabulary import FIRST, MISSING
 from fullrank.data.values import refuse, wrong_type
 
@@ -152,8 +152,11 @@ class Quantiles:
         return {"edges": np.unique(np.quantile(self._values, shares, method="inverted_cdf")).tolist()}
 
 
-def statistics_of(field: Numeric, *, exact: bool = False) -> Moments | ExactMoments | Quantiles | None:
-    """What has to be gathered for a field, `exact` the same in any order; None where its transform needs nothing."""
+def statistics_of(field: AnyField, *, exact: bool = False) -> Moments | ExactMoments | Quantiles | None:
+    """What has to be gathered for a field, `exact` the same in any order; None for what is no number, and where its
+    transform needs nothing."""
+    if not isinstance(field, Numeric):
+        return None
     if field.transform == "standard":
         return ExactMoments() if exact else Moments()
     return Quantiles(field.buckets or BUCKETS) if field.transform == "bucket" else None

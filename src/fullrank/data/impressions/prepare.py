@@ -1,11 +1,20 @@
 """From a table of impressions to a store that rankers train on: schema, split, vocabularies, arrays.
 
 Without a schema one is inferred from the names and types of the columns, for a first try; what was decided is said.
+
+Of a store in parts each is a stretch of input rows, read twice, once to fit and once to encode. What has to be known of
+all rows is added up: the counts of values and groups, exact moments of numbers, a sample for quantiles that the row
+numbers pick, and rows before a moment (`PartTasks`). So whoever runs tasks on parts may run them anywhere, and the
+store does not depend on how many parts there are. Memory holds the different values, and one chunk. The work lies in
+``OUT.preparing`` until it is done: a killed preparation goes on behind what was read and fitted, with the parts that
+are written.
 """
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,28 +23,68 @@ from pydantic import Field
 
 from fullrank.core.checks import check_path, check_type, public
 from fullrank.core.errors import UserError
-from fullrank.core.files import require_replaceable, whole_folder, without_dots
+from fullrank.core.files import (
+    NotWritten,
+    reason_of,
+    require_replaceable,
+    take_place,
+    whole_folder,
+    without_dots,
+    write_json,
+)
 from fullrank.core.locks import folder_lock
 from fullrank.core.log import logger, shown_at
 from fullrank.core.overrides import read_setting
-from fullrank.data.column_names import TimeColumn
-from fullrank.data.events import spark
+from fullrank.core.readers import read_json
+from fullrank.data import manifest as manifests
+from fullrank.data.column_names import TimeColumn, keywords_said
+from fullrank.data.events import parts, spark
 from fullrank.data.events.part_work import PartRunner
 from fullrank.data.events.parts import MOST_PARTS
 from fullrank.data.events.prepare import Engine, check_engine
-from fullrank.data.events.stream import Here, identity_of
-from fullrank.data.frames import Chunks, InputTable
-from fullrank.data.impressions import stream
+from fullrank.data.events.stream import STATE, WORK, Here, identity_of, known_state
+from fullrank.data.frames import Chunks, InputTable, input_name
+from fullrank.data.impressions import encoder_files
+from fullrank.data.impressions.encoding import FieldEncoder
 from fullrank.data.impressions.fields import Schema, schema_tree
+from fullrank.data.impressions.fingerprints import TABLES, fingerprint_of_parts
 from fullrank.data.impressions.infer import infer, summary
-from fullrank.data.impressions.part_work import PartRows
+from fullrank.data.impressions.part_work import (
+    FITTED,
+    HASHES,
+    SCRATCH,
+    Borders,
+    CutRows,
+    PartRows,
+    PartTasks,
+    find_borders,
+)
 from fullrank.data.impressions.spark import rows_on_spark
+from fullrank.data.impressions.splits import TemporalSplit
 from fullrank.data.impressions.store import ImpressionStore, is_own
-from fullrank.data.impressions.write import write_impressions
+from fullrank.data.impressions.write import Say, write_impressions, write_tables
 from fullrank.data.manifest import is_store, require_outside_stores
 from fullrank.data.values import Unit
 
 log = logger(__name__)
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """A preparation, as a later process knows it again."""
+
+    schema: Schema
+    typed: bool
+    count: int
+    engine: str
+    identity: Any
+    """What the table is known by (`identity_of`)."""
+    facts: dict[str, Any]
+    """For the manifest: `input` and `notes`."""
+
+    def dump(self) -> dict[str, Any]:
+        found = {"schema": self.schema.dump(), "parts": self.count, "engine": self.engine, "input": self.identity}
+        return found | {"typed": self.typed}
 
 
 @public
@@ -79,8 +128,7 @@ def prepare_impressions(
         "time_col": ("time", time_col),
         "time_unit": ("time_unit", time_unit),
     }
-    given = {name: one for name, one in named.items() if one[1] is not (... if name == "time_col" else None)}
-    tree, settings = _schema_tree(schema, given, set)
+    tree, settings = _schema_tree(schema, keywords_said(named), set)
     with folder_lock(place, "prepare-impressions"):
         require_outside_stores(place)
         require_replaceable(
@@ -88,12 +136,24 @@ def prepare_impressions(
             overwrite=overwrite,
         )  # fmt: skip
         source = InputTable(impressions, "impressions", separator=separator)
-        facts = {"input": _name(impressions), "notes": list(notes)}
-        spec, level = _completed(source, tree).override(*settings), shown_at(progress)
+        facts = {"input": input_name(impressions), "notes": list(notes)}
+        if not isinstance(tree, Schema):
+            tree = infer(source, tree)
+            log.info(summary(tree))
+        spec = tree.override(*settings)
+        for column in spec.columns:
+            source.require(column, "correct the schema, or name it with label=, user_col= or time_col=")
+        say: Say = partial(log.log, shown_at(progress))
         if parts is None:
-            return _prepare_locked(source, place, spec, level, facts)
-        asked = stream.Preparation(spec, source.typed, parts, engine, identity_of(impressions), facts)
-        return _prepare_parts(impressions, source, place, asked, level, master)
+            _prepare_whole(source, place, spec, facts, say)
+        else:
+            asked = Preparation(spec, source.typed, parts, engine, identity_of(impressions), facts)
+            _prepare_parts(*_reader(source, spec, parts, engine, master), place, asked, say)
+        store = ImpressionStore.open(place, verify=False)  # the hashes were taken just now
+        for note in store.encoder.notes:
+            log.info(f"note: {note}")
+        say(f"wrote {str(place)!r}: {len(store):,} rows")
+        return store
 
 
 def _schema_tree(
@@ -125,64 +185,109 @@ def _schema_tree(
     return known | changes | early, late
 
 
-def _completed(source: InputTable, tree: Schema | dict[str, Any]) -> Schema:
-    """The schema, with what it leaves open inferred, which is logged."""
-    if isinstance(tree, Schema):
-        return tree
-    spec = infer(source, tree)
-    log.info(summary(spec))
-    return spec
-
-
-def _prepare_locked(
-    source: InputTable, place: Path, spec: Schema, level: int, facts: dict[str, Any]
-) -> ImpressionStore:
-
-    def say(line: str) -> None:
-        log.log(level, line)
-
-    _require_columns(source, spec)
+def _prepare_whole(source: InputTable, place: Path, spec: Schema, facts: dict[str, Any], say: Say) -> None:
     with whole_folder(place) as folder:
         scratch = folder / "scratch"  # inside, so that a killed process leaves one folder, which the next one removes
         scratch.mkdir()
         chunks = Chunks(source, spec.columns, scratch)
         source.require_rows(chunks.rows)
         write_impressions(folder, scratch, chunks, spec, source.typed, facts, say)
-    return _opened(place, say)
+
+
+def _reader(
+    source: InputTable, schema: Schema, count: int, engine: Engine, master: str | None
+) -> tuple[Callable[..., PartRows], PartRunner]:
+    """What gives the rows of a table part by part, and what runs tasks on parts."""
+    if engine != "spark":
+        return partial(_cut_rows, source, schema, count), Here()
+    spark.require_readable(source)
+    session = spark.session_of(source.table, master)
+    return partial(rows_on_spark, session, source.table, schema, count), spark.OnSpark(session)
+
+
+def _cut_rows(source: InputTable, schema: Schema, count: int, scratch: Path, *, read: bool) -> CutRows:
+    """The rows of a table for one process; what cannot be read from the middle lies in `scratch` once it was `read`."""
+    return CutRows(Chunks(source, schema.columns, scratch, spooled=read), count)
 
 
 def _prepare_parts(
-    table: Any, source: InputTable, place: Path, asked: stream.Preparation, level: int, master: str | None
-) -> ImpressionStore:
+    rows_in: Callable[..., PartRows], runner: PartRunner, place: Path, asked: Preparation, say: Say
+) -> None:
+    """Write a store of so many parts at `place`. The caller holds its lock, and has found that it may be written.
 
-    def say(line: str) -> None:
-        log.log(level, line)
+    `rows_in(scratch, read=)` gives the rows of the table; `read`: they lie in the folder, an earlier process put them.
+    """
+    work = place.with_name(place.name + WORK)
+    try:
+        read = known_state(work, asked.dump()) is not None
+        if not read:
+            shutil.rmtree(work, ignore_errors=True)
+            (work / SCRATCH).mkdir(parents=True)
+        rows = rows_in(work / SCRATCH, read=read)
+        if rows.rows == 0:
+            raise UserError(f"{rows.name} has no rows", code="empty-table")
+        if read:
+            say("go on with what was read before")
+        write_json(work / STATE, asked.dump())
+        tasks = PartTasks(work, rows, asked.schema, asked.typed)
+        if not (work / SCRATCH / FITTED).is_file():
+            _fit(tasks, asked, runner, say)
+        fitted = read_json(work / SCRATCH / FITTED)
+        say(f"encode and write {asked.count:,} parts")
+        borders = None if fitted["borders"] is None else Borders(**_tuples(fitted["borders"]))
+        runner.total(partial(tasks.write, borders=borders), range(asked.count))
+        _write_whole(work, asked, fitted)
+        shutil.rmtree(work / SCRATCH)
+        (work / STATE).unlink()
+        take_place(work, place)
+    except OSError as error:
+        raise NotWritten(place, reason_of(error), folder=True) from error
 
-    _require_columns(source, asked.schema)
-    rows_in: Callable[..., PartRows] = partial(stream.cut_rows, source, asked.schema, asked.count)
-    runner: PartRunner = Here()
-    if asked.engine == "spark":
-        spark.require_readable(source)
-        session = spark.session_of(table, master)
-        rows_in, runner = partial(rows_on_spark, session, table, asked.schema, asked.count), spark.OnSpark(session)
-    stream.prepare_impression_parts(rows_in, runner, place, asked, say)
-    return _opened(place, say)
+
+def _fit(tasks: PartTasks, asked: Preparation, runner: PartRunner, say: Say) -> None:
+    """Leave in the folder of work what the parts are written by: vocabularies, groups, statistics, borders."""
+    borders = _borders(tasks, asked, runner)
+    say(f"fit {tasks.rows.rows:,} rows")
+    fit = runner.total(partial(tasks.fit, borders=borders), range(asked.count))
+    fit.check(tasks.rows.name)
+    write_tables(tasks.work, fit, fit.groups())
+    found = encoder_files.encoder_state(fit.encoder()) | {"counts": fit.counts()}
+    write_json(tasks.work / SCRATCH / FITTED, found | {"borders": None if borders is None else asdict(borders)})
 
 
-def _opened(place: Path, say: Callable[[str], None]) -> ImpressionStore:
-    store = ImpressionStore.open(place, verify=False)  # the hashes were taken just now
-    for note in store.encoder.notes:
-        log.info(f"note: {note}")
-    say(f"wrote {str(place)!r}: {len(store):,} rows")
-    return store
+def _borders(tasks: PartTasks, asked: Preparation, runner: PartRunner) -> Borders | None:
+    split, numbers = asked.schema.split, range(asked.count)
+    if not isinstance(split, TemporalSplit):
+        return None
+    if split.moments is not None:
+        return Borders.at(split.moments, asked.count)
+    return find_borders(
+        tasks.rows.rows,
+        asked.count,
+        split.shares,
+        runner.total(tasks.span, numbers),
+        lambda moments: runner.total(partial(tasks.before, moments=moments), numbers),
+        lambda moments: runner.total(partial(tasks.equal, moments=moments, count=asked.count), numbers),
+    )
 
 
-def _require_columns(source: InputTable, spec: Schema) -> None:
-    for column in spec.columns:
-        source.require(column, "correct the schema, or name it with label=, user_col= or time_col=")
+def _write_whole(folder: Path, asked: Preparation, fitted: dict[str, Any]) -> None:
+    """The manifest of a folder that holds all parts."""
+    schema, own = asked.schema, parts.manifests_of(folder, asked.count)
+    hashes = {int(block): digest for part in own for block, digest in part[HASHES].items()}
+    encoder: FieldEncoder = encoder_files.restore_encoder(folder / manifests.NAME, fitted)
+    files = manifests.hash_files(folder, [name for name in TABLES if (folder / name).is_file()])
+    tree = {
+        "schema": fitted["schema"],
+        "fields": [asdict(field) for field in encoder.fields],
+        "fitted": fitted["fitted"],
+        "counts": fitted["counts"],
+        **asked.facts,
+        "fingerprint": fingerprint_of_parts(folder, files, schema, hashes),
+        "parts": parts.described(own),
+    }
+    manifests.write_manifest(folder, (manifests.IMPRESSION_PARTS, parts.FORMAT_VERSION), tree, files)
 
 
-def _name(table: Any) -> str:
-    if isinstance(table, (str, Path)):
-        return Path(table).name
-    return f"{type(table).__module__.split('.')[0]}.{type(table).__name__}"
+def _tuples(tree: dict[str, Any]) -> dict[str, Any]:
+    return {name: tuple(tuple(one) if isinstance(one, list) else one for one in some) for name, some in tree.items()}

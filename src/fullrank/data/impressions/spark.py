@@ -9,7 +9,6 @@ the order of its partitions.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +19,7 @@ import numpy as np
 import polars as pl
 
 from fullrank.core.errors import UserError
-from fullrank.data.events.spark import told_as_user_error
+from fullrank.data.events.spark import ORDER, ordered_frame, told_as_user_error
 from fullrank.data.frames import Chunks, InputTable
 from fullrank.data.impressions.fields import Schema
 from fullrank.data.impressions.fingerprints import BLOCKS, part_edges
@@ -28,9 +27,9 @@ from fullrank.data.impressions.fingerprints import BLOCKS, part_edges
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_FILE, _ROW, _PART = "_fullrank_file", "_fullrank_row", "_fullrank_part"
-"""Columns that say where an impression stands in the input, and its part."""
-_FOLDER = "rows"
+_FILE, _ROW = ORDER
+_PART = "_fullrank_part"
+"""Column that says the part of an impression."""
 
 
 @dataclass(frozen=True)
@@ -63,29 +62,14 @@ def rows_on_spark(
     session: SparkSession, table: Any, schema: Schema, count: int, scratch: Path, *, read: bool
 ) -> RowFiles:
     """The rows of a table in `scratch`, where Spark puts them unless they were `read` already."""
-    folder = scratch / _FOLDER
-    name = f"impressions {os.fspath(table)!r}" if isinstance(table, (str, os.PathLike)) else "impressions"
+    folder = scratch / "rows"
     with told_as_user_error():
-        frame = _placed(session, table, schema)
+        frame, name = ordered_frame(session, table, schema.columns, "impressions")
         sizes = {row[0]: row[1] for row in frame.groupBy(_FILE).count().collect()}
         rows = sum(sizes.values())
         if rows and not read:
             _write(frame, sizes, rows, count, folder)
     return RowFiles(folder, name, rows, count)
-
-
-def _placed(session: SparkSession, table: Any, schema: Schema) -> DataFrame:
-    """The columns that are read, with the file of each row and its place in it."""
-    from pyspark.sql import functions as F
-
-    if isinstance(table, (str, os.PathLike)):
-        whole = session.read.parquet(str(table))
-        where = [F.col("_metadata.file_path"), F.col("_metadata.row_index")]
-    else:  # a number of 33 bits counts the rows of a partition
-        whole, number = table, F.monotonically_increasing_id()
-        where = [F.lpad(F.shiftright(number, 33).cast("string"), 10, "0"), number.bitwiseAND((1 << 33) - 1)]
-    placed = [column.alias(own) for column, own in zip(where, (_FILE, _ROW), strict=True)]
-    return whole.select(*(F.col(f"`{one}`") for one in schema.columns), *placed)
 
 
 def _write(frame: DataFrame, sizes: dict[str, int], rows: int, count: int, folder: Path) -> None:

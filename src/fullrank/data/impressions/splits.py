@@ -13,13 +13,14 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import polars as pl
 from jaxtyping import Int64
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from fullrank.core.bounds import MOST_SEED, Seconds, Share
 from fullrank.core.constraints import needs
-from fullrank.core.errors import UserError, no_effect, unknown
+from fullrank.core.errors import UserError, no_effect
 from fullrank.core.random import uniform_of_rows
 from fullrank.core.spec import Spec
+from fullrank.data.events.splits import by_kind
 from fullrank.data.values import iso_seconds, refuse, wrong_type
 
 PARTS = ("train", "validation", "test")
@@ -120,19 +121,9 @@ class GivenSplit(Spec):
         return found.to_numpy()
 
 
-def _named(given: Any) -> Any:
-    rules: dict[str, type[Spec]] = {"random": RandomSplit, "temporal": TemporalSplit, "given": GivenSplit}
-    if isinstance(given, str):
-        given = {"kind": given}
-    if isinstance(given, dict):
-        if not isinstance(given.get("kind"), str) or given["kind"] not in rules:
-            raise unknown("split", str(given.get("kind")), rules)
-        return rules[given["kind"]].model_validate(given)
-    return given
-
-
 ImpressionSplit = Annotated[
-    Annotated[RandomSplit | TemporalSplit | GivenSplit, Field(discriminator="kind")], BeforeValidator(_named)
+    Annotated[RandomSplit | TemporalSplit | GivenSplit, Field(discriminator="kind")],
+    by_kind("split", RandomSplit, TemporalSplit, GivenSplit),
 ]
 """A split rule: a spec, a mapping with `kind`, or the bare kind."""
 

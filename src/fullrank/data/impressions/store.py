@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 import polars as pl
+from jaxtyping import Int64, Integer
 
 from fullrank.core.checks import check_path
 from fullrank.core.errors import UserError, brief, in_context, unknown
@@ -31,7 +32,7 @@ from fullrank.data.events import parts
 from fullrank.data.events.store import Store
 from fullrank.data.frames import InputTable
 from fullrank.data.impressions import encoder_files
-from fullrank.data.impressions.arrays import SPLITS, StoreArrays, array_shapes
+from fullrank.data.impressions.arrays import StoreArrays, array_shapes
 from fullrank.data.impressions.encoding import (
     FieldEncoder,
     known_groups,
@@ -42,13 +43,14 @@ from fullrank.data.impressions.encoding import (
 )
 from fullrank.data.impressions.fields import FieldInfo, Numeric, Schema
 from fullrank.data.impressions.fingerprints import TABLES
+from fullrank.data.impressions.splits import PARTS
 from fullrank.data.impressions.vocabulary import Vocabulary
 from fullrank.data.manifest import damaged_file
 
 if TYPE_CHECKING:
     from fullrank.data.batch import Impressions
 
-FORMAT = manifests.FORMATS["ranking"]
+FORMAT = manifests.FORMATS["ranking"][0]
 FORMAT_VERSION = 1
 MAKE = "make one with fullrank prepare-impressions"
 
@@ -74,7 +76,7 @@ class ImpressionStore:
         if parts is None:
             self._stored = found[0]
         else:
-            splits = [[one["counts"]["parts"][split]["rows"] for split in SPLITS] for one in parts.values()]
+            splits = [[one["counts"]["parts"][split]["rows"] for split in PARTS] for one in parts.values()]
             self._stored = StoreArrays.behind_each_other(found, np.array(splits, np.int64))
         self.arrays = self._stored.files
         known = {info.name: info.size for info in encoder.fields}
@@ -159,24 +161,14 @@ class ImpressionStore:
         at = self._rows(rows)
         arrays = self.arrays
         ids = arrays["categorical"][at] if len(self._sizes) else np.zeros((len(at), 0), np.int32)
-        if len(at):
-            least, most = ids.min(axis=0), ids.max(axis=0)
-            wrong = (least < 0) | (most >= self._sizes)
-            if wrong.any():
-                column = int(wrong.argmax())
-                reason = f"it holds ids {least[column]} .. {most[column]} of a field of 0 .. {self._sizes[column] - 1}"
-                row = at[int(((ids < 0) | (ids >= self._sizes)).any(axis=1).argmax())]
-                raise damaged_file(self._stored.folder_of(int(row)) / "categorical.npy", reason)
+        self._check_ids(ids, self._sizes, at, "categorical")
         numbers = arrays["numeric"][at] if "numeric" in arrays else np.zeros((len(at), 0), np.float32)
         bags = [self._stored.bag(number, at) for number in range(len(self.encoder.multivalued))]
         groups = arrays["groups"][at] if "groups" in arrays else None
         found = to_tensors(ids, numbers, bags, labels=arrays["labels"][at], groups=groups, rows=at)
         for number, (field, bag) in enumerate(zip(self.encoder.multivalued, found.bags, strict=True)):
-            table, size = bag.ids.numpy(), self.encoder.lookup(field).size
-            if table.size and not 0 <= int(table.min()) <= int(table.max()) < size:  # padding is 0, which is allowed
-                reason = f"it holds ids {table.min()} .. {table.max()} of a field that has 0 .. {size - 1}"
-                row = at[int(((table < 0) | (table >= size)).any(axis=1).argmax())]
-                raise damaged_file(self._stored.folder_of(int(row)) / f"bag{number}_ids.npy", reason)
+            size = self.encoder.lookup(field).size  # padding is 0, which is allowed
+            self._check_ids(bag.ids.numpy(), np.array(size), at, f"bag{number}_ids")
         return found
 
     def external(self, rows: np.ndarray | slice | range) -> pl.DataFrame:
@@ -232,6 +224,21 @@ class ImpressionStore:
     def __repr__(self) -> str:
         return f"ImpressionStore({str(self.path)!r}: {len(self):,} rows, {len(self.fields)} fields)"
 
+    def _check_ids(
+        self,
+        ids: Integer[np.ndarray, "n m"],
+        sizes: Int64[np.ndarray, "*fields"],
+        rows: Int64[np.ndarray, "n"],
+        name: str,
+    ) -> None:
+        """Raise `UserError` where ids of some rows, of the array of that name, are none of 0 .. size - 1."""
+        wrong = (ids < 0) | (ids >= sizes)
+        if wrong.any():
+            row, column = np.unravel_index(int(wrong.argmax()), ids.shape)
+            size = np.broadcast_to(sizes, ids.shape)[row, column]
+            reason = f"it holds the id {ids[row, column]} of a field of 0 .. {size - 1}"
+            raise damaged_file(self._stored.folder_of(int(rows[row])) / f"{name}.npy", reason)
+
     def _rows(self, rows: np.ndarray | slice | range) -> np.ndarray:
         if isinstance(rows, slice):
             rows = range(len(self))[rows]
@@ -250,7 +257,7 @@ def _read_manifest(folder: Path) -> tuple[dict[str, Any], Schema]:
         raise UserError(
             f"{str(folder)!r} is a store of events; rankers need one of impressions: {MAKE}", code="wrong-folder"
         )
-    in_parts = (folder / manifests.NAME).is_file() and parts.is_parts(manifests.load_manifest(folder))
+    in_parts = parts.in_parts(folder)
     form = (manifests.IMPRESSION_PARTS, parts.FORMAT_VERSION) if in_parts else (FORMAT, FORMAT_VERSION)
     tree = manifests.read_header(folder, manifests.FolderFormat("store of impressions", MAKE, *form))
     kinds = {"fingerprint": str, "content": str, "schema": dict, "files": dict, "fitted": dict, "fields": list,
@@ -276,8 +283,8 @@ def _open_parts(folder: Path, manifest: Mapping[str, Any], verify: bool | None) 
     parts.require_own(folder, manifest, found.values())
     counts, own = manifest["counts"], [one["counts"] for one in found.values()]
     values = [sum(column) for column in zip(*(one["bag_values"] for one in own), strict=True)]
-    sums = {split: sum(one["parts"][split]["rows"] for one in own) for split in SPLITS}
-    if values != counts["bag_values"] or sums != {split: counts["parts"][split]["rows"] for split in SPLITS}:
+    sums = {split: sum(one["parts"][split]["rows"] for one in own) for split in PARTS}
+    if values != counts["bag_values"] or sums != {split: counts["parts"][split]["rows"] for split in PARTS}:
         raise manifests.incomplete_manifest(folder, "has counts that are not those of its parts")
     for one, told in found.items():
         manifests.verify_hashes(one, told, verify=verify)
@@ -305,7 +312,7 @@ def _check_counts(counts: dict[str, Any], bags: int, folder: Path) -> None:
         and isinstance(values, list)
         and len(values) == bags
         and all(manifests.is_count(value) for value in values)
-        and list(splits) == list(SPLITS)
+        and list(splits) == list(PARTS)
         and all(isinstance(part, dict) and manifests.is_count(part.get("rows")) for part in splits.values())
         and sum(part["rows"] for part in splits.values()) == counts["rows"]
     )

@@ -9,18 +9,17 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
 
-from fullrank import __version__
-from fullrank.core.files import write_json
 from fullrank.core.jagged import Jagged
 from fullrank.core.tables import write_table
 from fullrank.data import manifest as manifests
-from fullrank.data.frames import Chunks
+from fullrank.data.frames import Chunks, name_rows
 from fullrank.data.impressions import encoder_files
 from fullrank.data.impressions.arrays import array_shapes
 from fullrank.data.impressions.encoding import FieldEncoder, read_labels
@@ -59,7 +58,7 @@ def write_impressions(
             fit.add(start, frame, part, what)
     fit.check(chunks.name)
     encoder, names = fit.encoder(), fit.groups()
-    coder = RowCoder(schema, encoder, None if names is None else Vocabulary(names.cast(pl.String)), typed)
+    coder = RowCoder(schema, encoder, names, typed)
     say("encode and write")
     store = StoreFiles(folder, encoder, fit.counted)
     try:
@@ -70,7 +69,7 @@ def write_impressions(
     finally:
         store.close()
     shutil.rmtree(scratch)
-    _tables(folder, fit, names)
+    write_tables(folder, fit, names)
     write_store_manifest(folder, schema, encoder, fit.counts(), facts)
 
 
@@ -80,8 +79,12 @@ class RowCoder:
 
     schema: Schema
     encoder: FieldEncoder
-    groups: Vocabulary | None
+    groups: pl.Series | None
     typed: bool
+
+    @cached_property
+    def _groups(self) -> Vocabulary | None:
+        return None if self.groups is None else Vocabulary(self.groups.cast(pl.String))
 
     def block(self, start: int, frame: pl.DataFrame, what: str) -> dict[str, Any]:
         """The arrays of some rows by file, in input order; those of a bag as a `Jagged`."""
@@ -92,8 +95,8 @@ class RowCoder:
             "categorical": encoded.categorical,
             "numeric": encoded.numeric,
         }
-        if self.groups is not None and schema.group is not None:
-            block["groups"] = self.groups.ids(canonical(frame[schema.group], schema.group)) - np.int32(2)
+        if self._groups is not None and schema.group is not None:
+            block["groups"] = self._groups.ids(canonical(frame[schema.group], schema.group)) - np.int32(2)
         if schema.time is not None:
             block["times"] = seconds(frame[schema.time], schema.time, schema.time_unit, typed=self.typed)[0]
         return block | {f"bag{at}": bag for at, bag in enumerate(encoded.bags)}
@@ -209,7 +212,8 @@ class _Array:
         self.file.close()
 
 
-def _tables(folder: Path, fit: Fit, groups: pl.Series | None) -> None:
+def write_tables(folder: Path, fit: Fit, groups: pl.Series | None) -> None:
+    """The values of fields, and the groups."""
     encoder_files.write_vocabulary(folder, fit.vocabularies())
     if groups is not None:
         write_table(pl.DataFrame({"value": groups}), folder / "groups.parquet")
@@ -221,21 +225,11 @@ def write_store_manifest(
     """The manifest of a folder that holds all else."""
     files, state = manifests.describe_files(folder), encoder_files.encoder_state(encoder)
     tree = {
-        "format": FORMAT,
-        "format_version": FORMAT_VERSION,
-        "library_version": __version__,
         "schema": state["schema"],
         "fields": [asdict(field) for field in encoder.fields],
         "fitted": state["fitted"],
         "counts": counts,
         **facts,
         "fingerprint": impressions_fingerprint(folder, files, schema),
-        "content": manifests.content(files),
-        "files": files,
     }
-    write_json(folder / manifests.NAME, manifests.sealed(tree), indent=1, ensure_ascii=False)
-
-
-def name_rows(name: str, rows: int, start: int, frame: pl.DataFrame) -> str:
-    """A table in errors, with the rows of a frame where it has more."""
-    return name if rows == len(frame) else f"{name}, rows {start:,} to {start + len(frame) - 1:,},"
+    manifests.write_manifest(folder, (FORMAT, FORMAT_VERSION), tree, files)

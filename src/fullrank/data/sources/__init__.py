@@ -47,12 +47,16 @@ class Tables:
     """`item_id`, `title` and what else is known (category, genres, brand, price, ...); `item_id` is unique."""
     users: pl.DataFrame | None = None
     """`user_id` and what is known of the user; `user_id` is unique."""
-    columns: Mapping[str, str] = field(
-        default_factory=lambda: {"user": "user_id", "item": "item_id", "time": "timestamp"}
-    )
-    """Role to column name, with the roles of `fullrank.data.events.prepare.Columns`; only roles that exist here."""
+    columns: Mapping[str, str] = field(default_factory=dict)
+    """Role to column name, with the roles of `fullrank.data.events.prepare.Columns`; only roles that exist here.
+    Without any, those whose usual names the events have."""
     notes: tuple[str, ...] = ()
     """Facts worth a line in the manifest: rows left out while parsing, terms of use."""
+
+    def __post_init__(self) -> None:
+        usual = {"user": "user_id", "item": "item_id", "time": "timestamp", "rating": "rating", "type": "type"}
+        there = {role: name for role, name in usual.items() if name in self.events.columns}
+        object.__setattr__(self, "columns", self.columns or there)
 
 
 @dataclass(frozen=True)

@@ -20,12 +20,22 @@ from typing import TypeVar, cast
 
 from fullrank.core.errors import UserError
 from fullrank.core.files import NotWritten, open_whole, reason_of
-from fullrank.data.sources._parse import damaged_download
+from fullrank.data.sources._parse import damaged_download, require
 
 T = TypeVar("T")
 MOST_MEMBERS = 100_000
 MOST_BYTES = 1 << 38
 """Unpacked bytes of an archive up to its last wanted member: 256 GiB, far above what any source here publishes."""
+
+
+def unpacked(folder: Path, names: tuple[str, ...], *archives: str, hint: str) -> dict[str, Path]:
+    """The files `names` of a folder, taken out of the first of these archives where one is missing.
+
+    `hint` says how to get the archive.
+    """
+    if all((folder / name).is_file() for name in names):
+        return {name: folder / name for name in names}
+    return extract(require(folder, *archives, hint=f"nor {', '.join(names)}; {hint}"), names, folder)
 
 
 def extract(archive: Path, wanted: tuple[str, ...], into: Path) -> dict[str, Path]:

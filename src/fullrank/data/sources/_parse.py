@@ -12,6 +12,7 @@ import io
 import json
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -90,17 +91,14 @@ def lines(path: Path) -> Iterator[str]:
 
 def parse_line(line: str) -> Record:
     """One object, from strict JSON or from a Python literal. Raises `ValueError` where it is neither."""
-    try:
-        # JSON objects open with a double quote; Python 2 wrote {'a': ...} or {u'a': ...}.
-        if line[1:2] == "'" or line[1:3] in ("u'", 'u"'):
-            value = ast.literal_eval(line)
-        else:
-            value = json.loads(line)
-    except (ValueError, SyntaxError, RecursionError, MemoryError):
-        value = _other(line)
-    if not isinstance(value, dict):
-        raise ValueError("the line is not an object")
-    return value
+    # JSON objects open with a double quote; Python 2 wrote {'a': ...} or {u'a': ...}.
+    literal = line[1:2] == "'" or line[1:3] in ("u'", 'u"')
+    for read in (ast.literal_eval,) if literal else (json.loads, ast.literal_eval):
+        with suppress(ValueError, SyntaxError, RecursionError, MemoryError):
+            record = read(line)
+            if isinstance(record, dict):
+                return record
+    raise ValueError("the line is no object, neither in JSON nor as a Python literal")
 
 
 def delimited(
@@ -180,13 +178,6 @@ def rows_with_events(items: pl.DataFrame, events: pl.DataFrame, key: str = "item
     return items.unique(key, keep="first", maintain_order=True).join(
         events.select(pl.col(key).unique()), on=key, how="semi", maintain_order="left"
     )
-
-
-def _other(line: str) -> Any:
-    try:
-        return ast.literal_eval(line)
-    except (ValueError, SyntaxError, RecursionError, MemoryError):
-        raise ValueError("the line is neither JSON nor a Python literal") from None
 
 
 def _frame(rows: Sequence[Row], schema: Schema, path: Path) -> pl.DataFrame:

@@ -6,23 +6,25 @@ settings on the test rows. Here a tenth of the training rows is held out, or the
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import polars as pl
 
-from fullrank.core.errors import UserError
+from fullrank.core.errors import UserError, command_line
 from fullrank.core.random import uniform_of_rows
+from fullrank.core.spec import Spec
 from fullrank.data.impressions.fields import Schema
-from fullrank.data.sources import RemoteFile
-from fullrank.data.sources._archive import extract
-from fullrank.data.sources._parse import damaged_download, require, scanned
+from fullrank.data.sources import ImpressionTables, RemoteFile
+from fullrank.data.sources._archive import unpacked
+from fullrank.data.sources._parse import damaged_download, scanned
 
 HOST = "https://huggingface.co/datasets/reczoo"
 TRAIN, TEST = "train.csv", "test.csv"
+PARTS = {TRAIN: "train", "valid.csv": "validation", TEST: "test"}
+"""Of the sets that have three files: which rows each holds."""
 HELD_OUT = 0.1
 """Share of train.csv that validates where the test rows do not."""
 SEPARATOR = "^"
@@ -32,25 +34,37 @@ LOOK = 1_000
 Validation = Literal["train", "test"]
 
 
+class SequenceSet(Spec):
+    """A set of train.csv and test.csv with behaviour sequences, and without validation rows."""
+
+    kind: str
+    validation: Validation = "train"
+    """train: a tenth of train.csv, drawn by row; test: the test rows, on which BARS selects too."""
+    base_url: str
+    """Folder of the archive on the server."""
+    archive: ClassVar[str]
+    columns: ClassVar[Schema]
+    note: ClassVar[str]
+
+    def files(self) -> tuple[RemoteFile, ...]:
+        """One zip archive of the two CSV files."""
+        return (remote_file(self.base_url, self.archive),)
+
+    def impressions(self, folder: Path) -> ImpressionTables:
+        """Both files behind each other, unpacked into `folder` where they lie there as an archive."""
+        table = _train_and_test(folder, self.archive, self.kind, self.columns, self.validation)
+        return ImpressionTables(table, self.columns, (self.note,))
+
+
 def remote_file(base_url: str, archive: str, names: Sequence[str] = (TRAIN, TEST)) -> RemoteFile:
     """The archive below `base_url`; the files `names` that were taken out of it serve as well."""
     return RemoteFile(f"{base_url.rstrip('/')}/{archive}", archive, alternatives=tuple(names))
 
 
-def unpacked(folder: Path, archive: str, names: Sequence[str], command: str) -> list[Path]:
-    """The files `names` of a folder, taken out of the archive first where one is missing.
-
-    `command` is the fullrank command that downloads it, without `--out`, for the error where both are missing.
-    """
-    if not all((folder / name).is_file() for name in names):
-        hint = f"nor {', '.join(names)}; run: {command} --out {shlex.quote(str(folder))}"
-        extract(require(folder, archive, hint=hint), tuple(names), folder)
-    return [folder / name for name in names]
-
-
-def train_and_test(folder: Path, archive: str, kind: str, schema: Schema, validation: Validation) -> pl.LazyFrame:
+def _train_and_test(folder: Path, archive: str, kind: str, schema: Schema, validation: Validation) -> pl.LazyFrame:
     """The columns of a schema in train.csv and test.csv, and the column `split`, by which it splits."""
-    paths = unpacked(folder, archive, (TRAIN, TEST), f"fullrank download {kind}")
+    hint = f"run: {command_line('download', kind, '--out', folder)}"
+    paths = unpacked(folder, (TRAIN, TEST), archive, hint=hint).values()
     columns = [name for name in schema.columns if name != "split"]
     train, test = (scanned(path, columns).select(*columns) for path in paths)
     for path, frame in zip(paths, (train, test), strict=True):

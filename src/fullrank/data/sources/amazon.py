@@ -109,8 +109,7 @@ class Amazon(Spec):
         if self.metadata:
             items, broken = records(files[1], _ITEMS, self._item)
             items, notes = rows_with_events(items, events), notes + unreadable_note(broken, files[1])
-        names = {"user": "user_id", "item": "item_id", "time": "timestamp", "rating": "rating"}
-        return Tables(events, items, None, names, (*notes, f"Amazon {self.year} {self.category}: for research"))
+        return Tables(events, items, notes=(*notes, f"Amazon {self.year} {self.category}: for research"))
 
     def _events_path(self) -> str:
         name, full = self.category, self.subset == "ratings"

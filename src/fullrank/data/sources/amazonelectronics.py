@@ -10,16 +10,12 @@ Differs: rows to validate are held out of train.csv; `validation=test` is BARS's
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
-from fullrank.core.spec import Spec
 from fullrank.data.impressions.fields import Categorical, Schema, SequenceOf
 from fullrank.data.impressions.splits import GivenSplit
-from fullrank.data.sources import ImpressionTables, RemoteFile, _reczoo
+from fullrank.data.sources import _reczoo
 
-BASE = f"{_reczoo.HOST}/AmazonElectronics_x1/resolve/main"
-ARCHIVE = "AmazonElectronics_x1.zip"
 FIELDS = (
     Categorical(name="item_id"),
     Categorical(name="cate_id"),
@@ -28,21 +24,11 @@ FIELDS = (
 )
 
 
-class AmazonElectronics(Spec):
+class AmazonElectronics(_reczoo.SequenceSet):
     """2,993,570 impressions, half of them positive: 2,608,764 to train on, 384,806 to test."""
 
     kind: Literal["amazonelectronics"] = "amazonelectronics"
-    validation: _reczoo.Validation = "train"
-    """train: a tenth of train.csv, drawn by row; test: the test rows, on which BARS selects too."""
-    base_url: str = BASE
-    """Folder of the archive on the server."""
-
-    def files(self) -> tuple[RemoteFile, ...]:
-        """One zip archive of two CSV files."""
-        return (_reczoo.remote_file(self.base_url, ARCHIVE),)
-
-    def impressions(self, folder: Path) -> ImpressionTables:
-        """Both files behind each other, unpacked into `folder` where they lie there as an archive."""
-        schema = Schema(fields=FIELDS, group="user_id", split=GivenSplit())
-        table = _reczoo.train_and_test(folder, ARCHIVE, self.kind, schema, self.validation)
-        return ImpressionTables(table, schema, ("Amazon Electronics x1: as BARS distributes it; for research",))
+    base_url: str = f"{_reczoo.HOST}/AmazonElectronics_x1/resolve/main"
+    archive: ClassVar[str] = "AmazonElectronics_x1.zip"
+    columns: ClassVar[Schema] = Schema(fields=FIELDS, group="user_id", split=GivenSplit())
+    note: ClassVar[str] = "Amazon Electronics x1: as BARS distributes it; for research"

@@ -15,16 +15,17 @@ from pydantic import Field
 
 from fullrank.core.bounds import MOST_SEED
 from fullrank.core.constraints import only_with
+from fullrank.core.errors import command_line
 from fullrank.core.spec import Spec
 from fullrank.data.impressions.fields import Categorical, Schema
 from fullrank.data.impressions.splits import GivenSplit, RandomSplit
 from fullrank.data.sources import ImpressionTables, RemoteFile, _reczoo
+from fullrank.data.sources._archive import unpacked
 from fullrank.data.sources._parse import require, scanned
 
 BASE = f"{_reczoo.HOST}/Avazu_x4/resolve/main"
 PAGE = "https://www.kaggle.com/competitions/avazu-ctr-prediction/data"
 ARCHIVE = "Avazu_x4.zip"
-PARTS = {"train.csv": "train", "valid.csv": "validation", "test.csv": "test"}
 KEPT = (
     "C1", "banner_pos", "site_id", "site_domain", "site_category", "app_id", "app_domain", "app_category", "device_id",
     "device_ip", "device_model", "device_type", "device_conn_type", *(f"C{at}" for at in range(14, 22)),
@@ -46,7 +47,7 @@ class Avazu(Spec):
     def files(self) -> tuple[RemoteFile, ...]:
         """Kaggle's train.csv, by hand, or BARS's archive."""
         if self.split == "given":
-            return (_reczoo.remote_file(self.base_url, ARCHIVE, tuple(PARTS)),)
+            return (_reczoo.remote_file(self.base_url, ARCHIVE, tuple(_reczoo.PARTS)),)
         if self.base_url != BASE:
             return (RemoteFile(f"{self.base_url.rstrip('/')}/train.csv", "train.csv", alternatives=("train.gz",)),)
         why = "Kaggle wants a login: accept the rules there, download train.gz and put it there"
@@ -55,8 +56,9 @@ class Avazu(Spec):
     def impressions(self, folder: Path) -> ImpressionTables:
         """The fields in the publisher's order, times behind them."""
         if self.split == "given":
-            paths = _reczoo.unpacked(folder, ARCHIVE, tuple(PARTS), "fullrank download avazu --set split=given")
-            parts = zip(paths, PARTS.values(), strict=True)
+            hint = f"run: {command_line('download', 'avazu', '--set', 'split=given', '--out', folder)}"
+            paths = unpacked(folder, tuple(_reczoo.PARTS), ARCHIVE, hint=hint)
+            parts = zip(paths.values(), _reczoo.PARTS.values(), strict=True)
             frame = pl.concat([_fields(path).with_columns(split=pl.lit(part)) for path, part in parts])
         else:
             hint = f"download it from {PAGE} and put it there"

@@ -13,15 +13,16 @@ from typing import Literal
 
 import polars as pl
 
+from fullrank.core.errors import command_line
 from fullrank.core.spec import Spec
 from fullrank.data.impressions.fields import AnyField, Categorical, Numeric, Schema
 from fullrank.data.impressions.splits import GivenSplit
 from fullrank.data.sources import ImpressionTables, RemoteFile, _reczoo
+from fullrank.data.sources._archive import unpacked
 from fullrank.data.sources._parse import scanned
 
 BASE = f"{_reczoo.HOST}/Criteo_x1/resolve/main"
 ARCHIVE = "Criteo_x1.zip"
-PARTS = {"train.csv": "train", "valid.csv": "validation", "test.csv": "test"}
 NUMBERS = tuple(f"I{at}" for at in range(1, 14))
 CATEGORIES = tuple(f"C{at}" for at in range(1, 27))
 
@@ -35,15 +36,16 @@ class Criteo(Spec):
 
     def files(self) -> tuple[RemoteFile, ...]:
         """One zip archive of three CSV files."""
-        return (_reczoo.remote_file(self.base_url, ARCHIVE, tuple(PARTS)),)
+        return (_reczoo.remote_file(self.base_url, ARCHIVE, tuple(_reczoo.PARTS)),)
 
     def impressions(self, folder: Path) -> ImpressionTables:
         """The three files behind each other, unpacked into `folder` where they lie there as an archive."""
-        paths = _reczoo.unpacked(folder, ARCHIVE, tuple(PARTS), "fullrank download criteo")
+        hint = f"run: {command_line('download', 'criteo', '--out', folder)}"
+        paths = unpacked(folder, tuple(_reczoo.PARTS), ARCHIVE, hint=hint)
         columns = ("label", *NUMBERS, *CATEGORIES)
         frames = [
             scanned(path, columns).select(*columns, split=pl.lit(part))
-            for path, part in zip(paths, PARTS.values(), strict=True)
+            for path, part in zip(paths.values(), _reczoo.PARTS.values(), strict=True)
         ]
         fields: list[AnyField] = [Numeric(name=name, transform="linear") for name in NUMBERS]
         fields += [Categorical(name=name) for name in CATEGORIES]

@@ -12,16 +12,12 @@ of train.csv; `validation=test` is BARS's own choice.
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
-from fullrank.core.spec import Spec
 from fullrank.data.impressions.fields import Categorical, Schema, SequenceOf
 from fullrank.data.impressions.splits import GivenSplit
-from fullrank.data.sources import ImpressionTables, RemoteFile, _reczoo
+from fullrank.data.sources import _reczoo
 
-BASE = f"{_reczoo.HOST}/KuaiVideo_x1/resolve/main"
-ARCHIVE = "KuaiVideo_x1.zip"
 FIELDS = (
     Categorical(name="user_id", min_count=10),
     Categorical(name="item_id", min_count=10),
@@ -30,21 +26,11 @@ FIELDS = (
 )
 
 
-class KuaiVideo(Spec):
+class KuaiVideo(_reczoo.SequenceSet):
     """13,661,383 impressions: 10,931,092 to train on, 2,730,291 to test."""
 
     kind: Literal["kuaivideo"] = "kuaivideo"
-    validation: _reczoo.Validation = "train"
-    """train: a tenth of train.csv, drawn by row; test: the test rows, on which BARS selects too."""
-    base_url: str = BASE
-    """Folder of the archive on the server."""
-
-    def files(self) -> tuple[RemoteFile, ...]:
-        """One zip archive of two CSV files and the images' vectors, 2.3 GB."""
-        return (_reczoo.remote_file(self.base_url, ARCHIVE),)
-
-    def impressions(self, folder: Path) -> ImpressionTables:
-        """Both files behind each other, unpacked into `folder` where they lie there as an archive."""
-        schema = Schema(label="is_click", fields=FIELDS, group="user_id", split=GivenSplit())
-        table = _reczoo.train_and_test(folder, ARCHIVE, self.kind, schema, self.validation)
-        return ImpressionTables(table, schema, ("KuaiVideo x1: as BARS distributes it; for research",))
+    base_url: str = f"{_reczoo.HOST}/KuaiVideo_x1/resolve/main"
+    archive: ClassVar[str] = "KuaiVideo_x1.zip"
+    columns: ClassVar[Schema] = Schema(label="is_click", fields=FIELDS, group="user_id", split=GivenSplit())
+    note: ClassVar[str] = "KuaiVideo x1: as BARS distributes it; for research"

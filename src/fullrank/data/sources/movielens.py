@@ -56,9 +56,8 @@ class MovieLens(Spec):
         items = rows_with_events(items, events).with_columns(
             year=pl.col("title").str.extract(r"\((\d{4})\)\s*$").cast(pl.Int32)
         )
-        names = {"user": "user_id", "item": "item_id", "time": "timestamp", "rating": "rating"}
         note = f"MovieLens {self.variant}: for research; see the README in {name}"
-        return Tables(events, items, users, names, (note,))
+        return Tables(events, items, users, notes=(note,))
 
     def _old(self, archive: Path) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]:
         paths = extract(archive, ("ratings.dat", "movies.dat", "users.dat"), archive.parent)

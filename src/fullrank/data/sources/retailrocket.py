@@ -14,8 +14,8 @@ import polars as pl
 
 from fullrank.core.spec import Spec
 from fullrank.data.sources import RemoteFile, Tables
-from fullrank.data.sources._archive import extract
-from fullrank.data.sources._parse import delimited, require, rows_with_events
+from fullrank.data.sources._archive import unpacked
+from fullrank.data.sources._parse import delimited, rows_with_events
 
 PAGE = "https://www.kaggle.com/datasets/retailrocket/ecommerce-dataset"
 _EVENTS, _TREE = "events.csv", "category_tree.csv"
@@ -43,7 +43,8 @@ class RetailRocket(Spec):
     def read(self, folder: Path) -> Tables:
         """Events in the file's order with `type`; items with `category` and its parent `department` (numbers as
         text, from the last known property of each item: later than some of its events)."""
-        paths = self._locate(folder)
+        hint = f"log in at {PAGE}, download the archive and put it there"
+        paths = unpacked(folder, self._names(), _ZIP, hint=hint)
         i64, string = pl.Int64, pl.String
         events = delimited(paths[_EVENTS], {"timestamp": i64, "visitorid": i64, "event": string, "itemid": i64}).select(
             pl.col("visitorid").alias("user_id"),
@@ -52,19 +53,10 @@ class RetailRocket(Spec):
             pl.col("event").alias("type"),
         )
         items = rows_with_events(_items(paths), events) if self.properties else None
-        names = {"user": "user_id", "item": "item_id", "time": "timestamp", "type": "type"}
-        return Tables(events, items, None, names, ("RetailRocket: CC BY-NC-SA 4.0",))
+        return Tables(events, items, notes=("RetailRocket: CC BY-NC-SA 4.0",))
 
     def _names(self) -> tuple[str, ...]:
         return (_EVENTS, *_PROPERTIES, _TREE) if self.properties else (_EVENTS,)
-
-    def _locate(self, folder: Path) -> dict[str, Path]:
-        names = self._names()
-        missing = [name for name in names if not (folder / name).is_file()]
-        if missing:
-            hint = f"nor {', '.join(missing)}; log in at {PAGE}, download the archive and put it there"
-            return extract(require(folder, _ZIP, hint=hint), names, folder)
-        return {name: folder / name for name in names}
 
 
 def _items(paths: dict[str, Path]) -> pl.DataFrame:

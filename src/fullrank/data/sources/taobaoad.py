@@ -12,16 +12,12 @@ Differs: rows to validate are held out of train.csv; `validation=test` is BARS's
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
-from fullrank.core.spec import Spec
 from fullrank.data.impressions.fields import Categorical, Numeric, Schema, SequenceOf
 from fullrank.data.impressions.splits import GivenSplit
-from fullrank.data.sources import ImpressionTables, RemoteFile, _reczoo
+from fullrank.data.sources import _reczoo
 
-BASE = f"{_reczoo.HOST}/TaobaoAd_x1/resolve/main"
-ARCHIVE = "TaobaoAd_x1.zip"
 CATEGORIES = (
     "userid", "cms_segid", "cms_group_id", "final_gender_code", "age_level", "pvalue_level", "shopping_level",
     "occupation", "new_user_class_level", "adgroup_id", "cate_id", "campaign_id", "customer", "brand", "pid", "btag",
@@ -38,21 +34,11 @@ FIELDS = (
 )
 
 
-class TaobaoAd(Spec):
+class TaobaoAd(_reczoo.SequenceSet):
     """25,029,426 impressions: 21,929,911 to train on, 3,099,515 to test."""
 
     kind: Literal["taobaoad"] = "taobaoad"
-    validation: _reczoo.Validation = "train"
-    """train: a tenth of train.csv, drawn by row; test: the test rows, on which BARS selects too."""
-    base_url: str = BASE
-    """Folder of the archive on the server."""
-
-    def files(self) -> tuple[RemoteFile, ...]:
-        """One zip archive of two CSV files, 2.4 GB."""
-        return (_reczoo.remote_file(self.base_url, ARCHIVE),)
-
-    def impressions(self, folder: Path) -> ImpressionTables:
-        """Both files behind each other, unpacked into `folder` where they lie there as an archive."""
-        schema = Schema(label="clk", fields=FIELDS, group="userid", split=GivenSplit())
-        table = _reczoo.train_and_test(folder, ARCHIVE, self.kind, schema, self.validation)
-        return ImpressionTables(table, schema, ("Taobao ads x1: as BARS distributes them; for research",))
+    base_url: str = f"{_reczoo.HOST}/TaobaoAd_x1/resolve/main"
+    archive: ClassVar[str] = "TaobaoAd_x1.zip"
+    columns: ClassVar[Schema] = Schema(label="clk", fields=FIELDS, group="userid", split=GivenSplit())
+    note: ClassVar[str] = "Taobao ads x1: as BARS distributes them; for research"

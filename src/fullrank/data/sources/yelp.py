@@ -69,13 +69,11 @@ class Yelp(Spec):
         events, broken = records(paths[_REVIEWS], _EVENTS, _review)
         items, broken_items = records(paths[_ITEMS_FILE], _ITEMS, _business)
         users, broken_users = records(paths[_USERS_FILE], _USERS, _user)
-        notes = unreadable_note(broken, paths[_REVIEWS]) + unreadable_note(broken_items, paths[_ITEMS_FILE])
-        notes += (
-            *unreadable_note(broken_users, paths[_USERS_FILE]),
-            "Yelp Open Dataset: academic use under Yelp's terms",
-        )
-        names = {"user": "user_id", "item": "item_id", "time": "timestamp", "rating": "rating"}
-        return Tables(events, rows_with_events(items, events), rows_with_events(users, events, "user_id"), names, notes)
+        counts = zip((broken, broken_items, broken_users), _WANTED, strict=True)
+        notes = tuple(note for count, name in counts for note in unreadable_note(count, paths[name]))
+        notes += ("Yelp Open Dataset: academic use under Yelp's terms",)
+        items, users = rows_with_events(items, events), rows_with_events(users, events, "user_id")
+        return Tables(events, items, users, notes=notes)
 
 
 def _locate(folder: Path) -> dict[str, Path]:
