@@ -12,6 +12,7 @@ import os
 import shutil
 import sys
 import textwrap
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TextIO
@@ -28,7 +29,7 @@ class Output:
     """The output of one verb."""
 
     def __init__(self, as_json: bool):
-        self.as_json = as_json
+        self.as_json, self._begun = as_json, time.perf_counter()
         self.silent = os.environ.get("RANK", "0") != "0"  # torchrun: the first process speaks for all
 
     def say(self, text: str = "", *, wrap: bool = True) -> None:
@@ -91,6 +92,11 @@ class Output:
         """The verb's result for a program: printed with --json, else not at all."""
         if self.as_json and not self.silent:
             print_json(result)
+
+    @property
+    def spent(self) -> float:
+        """Seconds since the verb began."""
+        return round(time.perf_counter() - self._begun, 3)
 
     def _width(self) -> int | None:
         """Columns of a terminal, or of COLUMNS; None for a pipe or a file, whose lines are left whole for `grep`."""
