@@ -139,9 +139,9 @@ def test_categories_of_users_keep_their_histories() -> None:
 @pytest.mark.parametrize("name", ["__place", "__user", "__seconds", "index", "row_nr", "user", "item"])
 def test_no_name_of_a_column_is_taken(name: str) -> None:
     frame = pl.DataFrame({"user_id": ["b", "a"], "item_id": ["i01", "i02"], "timestamp": [2, 1]})
-    for at, own in enumerate(frame.columns):
-        columns = [name if place == at else column for place, column in enumerate(frame.columns)]
-        found = read_histories(frame.rename({own: name}), KNOWN, columns=EventColumns(tuple(columns)))
+    for own in frame.columns:
+        renamed = frame.rename({own: name})
+        found = read_histories(renamed, KNOWN, columns=EventColumns(tuple(renamed.columns)))
         assert given_to_model(found) == {"a": ["i02"], "b": ["i01"]}
 
 

@@ -4,7 +4,6 @@ import os
 import pickle
 import sys
 import threading
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -78,15 +77,15 @@ def test_a_run_folder_is_waited_for(store: Store, out: Path, monkeypatch: pytest
 
 
 def test_options_name_an_engine_and_none_is_ignored() -> None:
-    named = partial(ManyRuns, Path("out"))
-    assert named(device="cpu").runner() == Local("cpu")
-    assert named(engine="processes", jobs=3, device="cpu").runner() == LocalProcesses(jobs=3, device="cpu")
-    of_ray = named(engine="ray", jobs=3, ray="host:1", job_cpus=2, job_gpus=0.5, placed=Path("/disk"))
-    assert of_ray.runner() == RayEngine("host:1", 3, 2, 0.5, "auto", Path("/disk"))
+    here = Path("out")
+    assert ManyRuns(here, device="cpu").runner() == Local("cpu")
+    assert ManyRuns(here, engine="processes", jobs=3, device="cpu").runner() == LocalProcesses(jobs=3, device="cpu")
+    typed = {"jobs": 3, "ray": "host:1", "job_cpus": 2, "job_gpus": 0.5, "placed": here}
+    assert ManyRuns(here, engine="ray", **typed).runner() == RayEngine("host:1", 3, 2, 0.5, "auto", here)
     with refused("option-without-effect", "--jobs", "local"):
-        named(jobs=2).runner()
+        ManyRuns(here, jobs=2).runner()
     with refused("option-without-effect", "--ray", "processes"):
-        named(engine="processes", jobs=2, ray="auto").runner()
+        ManyRuns(here, engine="processes", jobs=2, ray="auto").runner()
     with refused("setting-out-of-range", "cpus=1.5"):
         RayEngine(cpus=1.5)
 

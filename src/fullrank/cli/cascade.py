@@ -111,5 +111,4 @@ def show(output: Output, found: CascadeResult) -> None:
     output.table(("metric", "before", "after", "difference", f"{100 * level:g} % interval", "p"), rows)
     count = found.facts["candidates"]
     output.say(f"recall of the {count} candidates, which no ranker exceeds: {found.ceiling:.4f}")
-    for note in found.notes:
-        output.say(f"note: {note}")
+    output.notes(found.notes)

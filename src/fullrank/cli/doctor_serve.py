@@ -1,4 +1,4 @@
-"""`fullrank doctor --serve`: what a service needs of this machine, and what it gets."""
+"""Part of `fullrank doctor --serve`: what a service needs of this machine, and what it gets."""
 
 from __future__ import annotations
 

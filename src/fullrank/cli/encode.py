@@ -110,8 +110,7 @@ def _report(output: Output, made: Codes) -> None:
             f"{grown['items']:,} new items: reconstruction error {grown['error']:.4f}, of the items learned from "
             f"{grown['error_before']:.4f} (ratio {grown['ratio']:.2f})"
         )
-    for note in found["notes"]:
-        output.say(f"note: {note}")
+    output.notes(found["notes"])
     output.say(
         f"{made.path}: {counts['items']:,} items, {made.levels} codes each ({made.spec.learner.kind_of()}), learned "
         f"from {counts['learned_from']:,}, in {seconds(output.spent)}"

@@ -13,7 +13,7 @@ import shutil
 import sys
 import textwrap
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TextIO
 
@@ -43,6 +43,11 @@ class Output:
                 textwrap.fill(line, width, break_long_words=False, break_on_hyphens=False) for line in lines
             )
         print(text, file=self._human, flush=True)
+
+    def notes(self, notes: Iterable[str]) -> None:
+        """What a person should know of what was done, a line each."""
+        for note in notes:
+            self.say(f"note: {note}")
 
     def table(self, headers: Sequence[str], rows: Sequence[Sequence[Any]], *, title: str | None = None) -> None:
         """Columns under headers; numbers are right-aligned, a long last column is wrapped at a terminal's width."""

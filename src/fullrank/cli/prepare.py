@@ -218,8 +218,7 @@ def _report(output: Output, store: Store) -> None:
     output.say(f"split {split['kind']}: {parts}")
     if split.get("leak"):
         output.say(f"note: {split['leak']}")
-    for note in found.get("notes", []):
-        output.say(f"note: {in_shell(note, ('--time-unit',))}")
+    output.notes(in_shell(note, ("--time-unit",)) for note in found.get("notes", []))
     train = command_line("train", "sasrec", "--data", store.path, "--out", "runs/sasrec")
     output.say(f"train a model: {train}", wrap=False)
     facts = {key: value for key, value in found.items() if key not in ("files", "spec", "format")}
@@ -318,8 +317,7 @@ def _report_impressions(output: Output, store: ImpressionStore) -> None:
         [(name, part["rows"], part["positive"]) for name, part in found["counts"]["parts"].items()],
     )
     output.say(f"{store.path}: {len(store):,} rows, {len(store.fields)} fields, in {seconds(output.spent)}")
-    for note in found["notes"]:
-        output.say(f"note: {note}")
+    output.notes(found["notes"])
     facts = {key: value for key, value in found.items() if key not in ("files", "format", "fitted")}
     facts["notes"] = [*found["notes"], *store.encoder.notes]  # these were said while it was prepared
     output.finish({"store": store.path, **facts, "seconds": output.spent})

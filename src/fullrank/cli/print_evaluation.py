@@ -50,8 +50,7 @@ def print_pair(
     output.say(f"{rows[0].users if rows else 0:,} {what}, {how}; in {seconds(output.spent)}")
     if any(c.metric.startswith(PAIRED) for c in printed):
         output.say("bqs_like (a stand-in, not BQS): above 0.5, B is better over head, mid and tail")
-    for note in dict.fromkeys(text for one in found for text in one.notes):
-        output.say(f"note: {note}")
+    output.notes(dict.fromkeys(text for one in found for text in one.notes))
     output.finish({
         "runs": list(names),
         "metrics": {c.metric: c.dump() for c in rows},
@@ -68,8 +67,7 @@ def _print_retrieval(output: Output, found: EvaluationResult, whole: bool, selec
     if table.note:
         output.say(table.note)
     output.say(f"{population(found.protocol)}; in {seconds(output.spent)}")
-    for note in found.notes:
-        output.say(f"note: {note}")
+    output.notes(found.notes)
     protocol, main = found.protocol, table.main
     if found.mean_steps is not None:
         output.say(f"{found.mean_steps:.2f} of at most {protocol['reasoning']['steps']} reasoning steps a user")

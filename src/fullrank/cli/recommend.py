@@ -88,8 +88,8 @@ def recommend(
     opened = Run.open(run)
     predictor = api.load(opened, device=to.device)
     catalog = predictor.catalog
-    asked: dict[str, Any] = names.keywords()
-    columns = EventColumns.of(names.keywords()).names
+    asked: Any = names.keywords()
+    columns = EventColumns.of(asked).names
     missing = []
     if users is not None:
         store = event_store_of(opened) if data is None else Store.open(data)
@@ -104,8 +104,7 @@ def recommend(
     with warnings.catch_warnings(record=True) as doubts:
         warnings.simplefilter("always", UserWarning)
         answers = predictor.recommend(**asked, **lists, titles=True, budget=budget)
-    for doubt in doubts:
-        output.say(f"note: {in_shell(str(doubt.message), ('--empty', '--untimed'))}")
+    output.notes(in_shell(str(doubt.message), ("--empty", "--untimed")) for doubt in doubts)
     if missing:
         output.say(
             f"not known to the model and left out: {', '.join(map(str, missing[:5]))}{' ...' if missing[5:] else ''}"

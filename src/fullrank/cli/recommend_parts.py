@@ -67,9 +67,8 @@ def recommend_parts(
             opened, out, histories, data=data, titles=True, budget=budget_of(typed), device=device, overwrite=overwrite,
             progress=tick, **columns.keywords(), **lists, **how,
         )  # fmt: skip
-    for doubt in doubts:
-        if issubclass(doubt.category, UserWarning) and doubt.category is UserWarning:
-            output.say(f"note: {in_shell(str(doubt.message), ('--empty',))}")
+    messages = (str(doubt.message) for doubt in doubts if doubt.category is UserWarning)
+    output.notes(in_shell(message, ("--empty",)) for message in messages)
     resumed = f", {made.resumed:,} of them by an earlier call" if made.resumed else ""
     output.say(
         f"{made.rows:,} recommendations for {made.users:,} users written to {made.folder} in {made.parts:,} parts"

@@ -159,8 +159,7 @@ def advise(
     output.say()
     words = {"parameters": "parameters N", "data": "interactions T", "metric": ladder.metric}
     _readings(output, f"by the {form} law", {words[name]: reading for name, reading in found.by_law.items()})
-    for note in found.notes:
-        output.say(f"note: {note}")
+    output.notes(found.notes)
     output.finish({**found.dump(), "source": str(runs.file)})
 
 

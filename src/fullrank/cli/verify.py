@@ -34,7 +34,6 @@ def verify(
         ("file", "bytes", "state"),
         [(file.name, "" if file.bytes is None else f"{file.bytes:,}", file.state) for file in found.files],
     )
-    for note in found.notes:
-        output.say(f"note: {note}")
+    output.notes(found.notes)
     found.require_ok()
     output.finish(found.dump())
