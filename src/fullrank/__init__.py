@@ -41,7 +41,7 @@ _WHERE = {
     "Predictor": "fullrank.inference.predictor",
     "evaluate": "fullrank.api",
     "evaluate_lists": "fullrank.api",
-    "evaluate_log": "fullrank.api",
+    "evaluate_log": "fullrank.evaluation.logged",
     "oracle_step": "fullrank.api",
     "step_curve": "fullrank.api",
     "calibrate": "fullrank.api",
@@ -105,7 +105,6 @@ if TYPE_CHECKING:
         diagnose,
         evaluate,
         evaluate_lists,
-        evaluate_log,
         explain,
         export,
         item_vectors,
@@ -136,6 +135,7 @@ if TYPE_CHECKING:
     from fullrank.data.impressions.store import ImpressionStore
     from fullrank.evaluation import Evaluation
     from fullrank.evaluation.compare import compare
+    from fullrank.evaluation.logged import evaluate_log
     from fullrank.evaluation.spec import RankingEvaluation
     from fullrank.evaluation.spec import RankingEvaluation as Clicks
     from fullrank.experiment import Experiment, Training

@@ -10,27 +10,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Unpack, get_args, overload
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Unpack, overload
 
-from fullrank.core.checks import (
-    check_choice,
-    check_flag,
-    check_overrides,
-    check_path,
-    check_texts,
-    check_type,
-    check_whole,
-)
+from pydantic import Field
+
+from fullrank.core.checks import check_texts, check_type, public, takes
 from fullrank.core.device import resolve_device
 from fullrank.core.errors import UserError, brief
 from fullrank.core.files import without_dots
 from fullrank.core.progress import Progress
-from fullrank.data.column_names import USUAL, TimeColumn, check_column, event_columns
+from fullrank.data.column_names import COLUMN_DEFAULTS, ColumnKeywords, EventColumns, check_column
 from fullrank.data.events.store import Store
-from fullrank.data.impressions.store import AnyStore, check_store, open_store
+from fullrank.data.impressions.store import AnyStore, ImpressionStore, open_store
 from fullrank.data.manifest import NAME as MANIFEST
 from fullrank.data.manifest import file_hash
-from fullrank.data.values import Unit
 from fullrank.evaluation import (
     EVALUATE,
     Evaluation,
@@ -42,15 +35,19 @@ from fullrank.evaluation import (
 )
 from fullrank.evaluation.later_events import LaterEvents, evaluate_later, later_events
 from fullrank.experiment import Experiment, find_experiment
-from fullrank.inference.engines import MOST_PARTS, EngineName, EngineSettings, ModelSource, engine_of
+from fullrank.inference.engines import ENGINE_DEFAULTS, EngineKeywords, EngineSettings, ModelSource, engine_of
 from fullrank.inference.list_options import (
+    LIST_DEFAULTS,
+    RECOMMEND_DEFAULTS,
+    SCORE_DEFAULTS,
     ColumnFilters,
     ListKeywords,
     ListOptions,
-    takes_list_options,
+    RecommendKeywords,
+    ScoreKeywords,
 )
 from fullrank.inference.predictor import Predictor
-from fullrank.inference.requests import HistoryInput, check_columns
+from fullrank.inference.requests import HistoryInput
 from fullrank.inference.stored_users import Users
 from fullrank.run import Run, event_store_of, store_of, store_path
 from fullrank.run_manifest import ITEMS, SEALED, SPEC, WEIGHTS
@@ -64,19 +61,30 @@ if TYPE_CHECKING:
     from fullrank.analysis.diagnostics.explain import Explanation
     from fullrank.analysis.report.page import Report
     from fullrank.core.progress import Tell
-    from fullrank.evaluation.logged import LoggedEvaluation
     from fullrank.inference.list_parts import ListParts
     from fullrank.inference.predict import PredictionFile
     from fullrank.serving.export.folder import Exported
     from fullrank.training import Callback
 
+Split = Literal["validation", "test"]
 
+
+class EvaluateKeywords(ColumnKeywords, EngineKeywords, total=False):
+    """Columns of later events, and the engine that measures users in parts."""
+
+
+class PartKeywords(ListKeywords, EvaluateKeywords, total=False):
+    """What is asked of lists in parts, the columns of their histories, and the engine that makes them."""
+
+
+@public
 def recipe(name: str | Path | Experiment, *settings: str) -> Experiment:
     """An experiment by recipe name, from a YAML or JSON file, or as given; with dotted settings (`"model.dim=128"`)."""
     check_texts("settings", settings, '"model.dim=128"')
-    return (name if isinstance(name, Experiment) else find_experiment(check_path("name", name))).override(*settings)
+    return (name if isinstance(name, Experiment) else find_experiment(name)).override(*settings)
 
 
+@public
 def load(run: Run | str | Path, *, data: AnyStore | str | Path | None = None, device: str = "auto") -> Predictor:
     """A trained model, opened once for many calls: of a recommender `recommend`, `similar`, `score` and vectors as
     arrays, of a ranking model `predict`.
@@ -101,6 +109,7 @@ def load(run: Run | str | Path, *, data: AnyStore | str | Path | None = None, de
     )  # fmt: skip
 
 
+@public
 def train(
     what: str | Path | Experiment | None = None,
     data: AnyStore | str | Path | None = None,
@@ -137,17 +146,16 @@ def train(
     from fullrank.training.fit import fit as fit
     from fullrank.training.precision import usual_precision
 
-    set, resume = check_overrides(set), check_flag("resume", resume)
     if out is None:
         raise UserError("out= is missing: name the folder of the run", code="missing-argument")
-    folder = check_path("out", out)
+    folder = Path(out)
     source = None if init_from is None else _run(init_from)
     if resume and checkpoints is not None and not (folder / "manifest.json").exists():
         from fullrank.training.mirror import Mirror
 
         Mirror(checkpoints).restore(folder)  # where the experiment and the data are named
     kept = Run.open(folder) if resume and (what is None or data is None) else None
-    same = source if what is None or (isinstance(what, str) and what == "same") else None
+    same = source if what is None or what == Path("same") else None
     if kept is not None and what is None:
         spec = kept.spec.override(*set)
     elif same is not None:
@@ -166,7 +174,7 @@ def train(
             raise UserError("data= is missing: name the prepared store to train on", code="missing-argument")
         data = store_path(kept)
     how: dict[str, Any] = {
-        "resume": resume, "overwrite": check_flag("overwrite", overwrite), "init_from": source,
+        "resume": resume, "overwrite": overwrite, "init_from": source,
         "loggers": tuple(loggers), "callbacks": tuple(callbacks), "device": device, "progress": progress,
         "checkpoints": checkpoints,
     }  # fmt: skip
@@ -185,25 +193,19 @@ def train(
     return fit(spec, _store(data), folder, **how)
 
 
+@public
+@takes(EvaluateKeywords, COLUMN_DEFAULTS | ENGINE_DEFAULTS)
 def evaluate(
     run: Run | str | Path,
-    split: Literal["validation", "test"] = "test",
+    split: Split = "test",
     *,
     data: AnyStore | str | Path | None = None,
     events: Any = None,
     before: Any = None,
-    user_col: str | None = None,
-    item_col: str | None = None,
-    time_col: TimeColumn = ...,
-    time_unit: Unit = "s",
     set: Sequence[str] = (),
-    parts: int | None = None,
-    engine: EngineName = "embedded",
-    master: str | None = None,
-    ray: str | None = None,
-    workers: int | None = None,
     device: str = "auto",
     progress: Progress | None = None,
+    **options: Unpack[EvaluateKeywords],
 ) -> EvaluationResult:
     """Metrics of a run on a split of the store that it was trained on (or of `data`, which must be the same split), or
     on later `events` of the same catalogue.
@@ -219,40 +221,38 @@ def evaluate(
     With an `engine`, `workers` or `parts` the users of a recommender are measured in parts, as `recommend_parts` takes
     these; metrics are those of one process. Workers need the store on a disk that they share.
     """
-    asked = EngineSettings(engine, master, ray, workers).check()
-    in_parts = parts is not None or asked != EngineSettings()
+    engine, columns = EngineSettings.of(options), EventColumns.of(options)
+    in_parts = engine != EngineSettings()
     opened = _run(run)
-    spec = opened.spec.evaluation.override(*check_overrides(set))
-    _check_split(split)
-    check_choice("time_unit", time_unit, get_args(Unit))
-    columns = event_columns(USUAL, user_col, item_col, time_col)
+    spec = opened.spec.evaluation.override(*set)
     if in_parts and (events is not None or opened.spec.problem == "ranking"):
         what = "events=" if events is not None else "a ranking model"
         raise UserError(
             f"{what} is measured in one process: leave out engine, workers and parts", code="setting-without-effect"
         )
     if events is not None:
-        later = _later_events(opened, split, data, events, before, columns, time_unit)
+        later = _later_events(opened, split, data, events, before, columns)
         made = load(opened, device=device)
         return evaluate_later(
             made.model, later, opened.spec.lists.override(*set), device=made.device, progress=progress
         )
-    if before is not None or columns != USUAL or time_unit != "s":
+    if before is not None or columns != EventColumns():
         raise UserError(
             "before, columns and time_unit are about events=: give events, or leave them out",
             code="setting-without-effect",
         )
     if in_parts:
-        return _evaluated_in_parts(opened, split, data, spec, asked, parts, device, progress)
+        return _evaluated_in_parts(opened, split, data, spec, engine, device, progress)
     store = store_of(opened, data)
     made = load(opened, data=store if opened.needs_store else None, device=device)
     return EVALUATE[made.problem](made.model, store, split, spec, device=made.device, progress=progress)
 
 
+@public
 def evaluate_lists(
     lists: Any,
     data: Store | str | Path,
-    split: Literal["validation", "test"] = "test",
+    split: Split = "test",
     *,
     user_col: str | None = None,
     item_col: str | None = None,
@@ -274,44 +274,15 @@ def evaluate_lists(
         raise UserError(
             "lists are evaluated on a store of events, and data holds impressions", code="store-of-other-problem"
         )
-    _check_split(split)
     names = {"user_col": user_col, "item_col": item_col, "rank_col": rank_col, "score_col": score_col}
     given = {name: check_column(name, column) for name, column in names.items()}
-    return _evaluate_lists(lists, store, split, Evaluation().override(*check_overrides(set)), **given)
+    return _evaluate_lists(lists, store, split, Evaluation().override(*set), **given)
 
 
-def evaluate_log(
-    log: str | Path,
-    events: Any,
-    *,
-    within: float | None = 24,
-    metrics: Sequence[str] = ("hit", "ndcg", "mrr"),
-    columns: Sequence[str] = USUAL,
-    user_col: str | None = None,
-    item_col: str | None = None,
-    time_col: TimeColumn = ...,
-    time_unit: Unit = "s",
-    samples: int = 1000,
-    level: float = 0.95,
-    seed: int = 0,
-) -> LoggedEvaluation:
-    """How good the answers were that `fullrank serve --log` logged: metrics by version, and differences of versions.
-
-    `events` are what users did, a file or a DataFrame with the columns of user, item and time that `user_col`,
-    `item_col` and `time_col` name, or all by `columns`; an event counts up to
-    `within` hours after an answer. See `fullrank.evaluation.logged`.
-    """
-    from fullrank.evaluation.logged import evaluate_log as _evaluate_log
-
-    return _evaluate_log(
-        log, events, within=within, metrics=metrics, columns=columns, user_col=user_col, item_col=item_col,
-        time_col=time_col, time_unit=time_unit, samples=samples, level=level, seed=seed,
-    )  # fmt: skip
-
-
+@public
 def oracle_step(
     run: Run | str | Path,
-    split: Literal["validation", "test"] = "test",
+    split: Split = "test",
     *,
     data: Store | str | Path | None = None,
     set: Sequence[str] = (),
@@ -323,15 +294,15 @@ def oracle_step(
     The arguments are those of `evaluate`; one `OracleCeiling` for each accuracy metric.
     """
     opened = _run(run)
-    spec, store = opened.spec.lists.override(*check_overrides(set)), event_store_of(opened, data)
-    _check_split(split)
+    spec, store = opened.spec.lists.override(*set), event_store_of(opened, data)
     made = load(opened, device=device)
     return oracle_ceilings(made.model, store, split, spec, device=made.device, progress=progress)
 
 
+@public
 def step_curve(
     run: Run | str | Path,
-    split: Literal["validation", "test"] = "test",
+    split: Split = "test",
     *,
     data: Store | str | Path | None = None,
     set: Sequence[str] = (),
@@ -345,22 +316,22 @@ def step_curve(
     `set=["reasoning.steps=5"]` goes beyond the steps trained; the other arguments are those of `evaluate`.
     """
     opened = _run(run)
-    spec, store = opened.spec.lists.override(*check_overrides(set)), event_store_of(opened, data)
-    _check_split(split)
+    spec, store = opened.spec.lists.override(*set), event_store_of(opened, data)
     made = load(opened, device=device)
     return accuracy_by_steps(
         made.model, store, split, spec, metrics=metrics, rounds=rounds, device=made.device, progress=progress
     )  # fmt: skip
 
 
+@public
 def diagnose(
     run: Run | str | Path,
-    split: Literal["validation", "test"] = "test",
+    split: Split = "test",
     *,
     data: AnyStore | str | Path | None = None,
-    users: int | None = None,
-    impressions: int | None = None,
-    seed: int = 0,
+    users: Annotated[int, Field(ge=0)] | None = None,
+    impressions: Annotated[int, Field(ge=0)] | None = None,
+    seed: Annotated[int, Field(ge=0)] = 0,
     vectors: Float[np.ndarray, "V D"] | None = None,
     device: str = "auto",
     progress: Progress | None = None,
@@ -374,21 +345,17 @@ def diagnose(
     from fullrank.analysis.diagnose import diagnose_run
 
     opened = _run(run)
-    _check_split(split)
-    for name, given in (("users", users), ("impressions", impressions)):
-        if given is not None:
-            check_whole(name, given, 0)
-    check_whole("seed", seed, 0)
     return diagnose_run(
         opened, store_of(opened, data), split, users=users, impressions=impressions, seed=seed,
         device=resolve_device(device), vectors=vectors, progress=progress,
     )  # fmt: skip
 
 
+@public
 def explain(
     run: Run | str | Path,
     user: Any = None,
-    split: Literal["validation", "test"] = "test",
+    split: Split = "test",
     *,
     data: Store | str | Path | None = None,
     vectors: Float[np.ndarray, "V D"] | None = None,
@@ -402,17 +369,17 @@ def explain(
     from fullrank.analysis.diagnostics.explain import explain as _explain
 
     opened = _run(run)
-    _check_split(split)
     store = event_store_of(opened, data)
     return _explain(load(opened, device=device).model, store, user, split=split, vectors=vectors)
 
 
+@public
 def report(
     runs: Sequence[Run | str | Path] | Run | str | Path,
     out: str | Path,
     *,
     data: AnyStore | str | Path | None = None,
-    split: Literal["validation", "test"] = "test",
+    split: Split = "test",
     users: int | None = None,
     impressions: int | None = None,
     set: Sequence[str] = (),
@@ -432,16 +399,16 @@ def report(
     several = (
         [runs] if isinstance(runs, Run | str | Path) else check_type("runs", runs, (list, tuple), "runs, in a list")
     )
-    _check_split(split)
     made = _report(
         several, data=data, split=split, users=users, impressions=impressions, settings=set, evaluations=evaluations,
         tell=tell, device=resolve_device(device),
     )  # fmt: skip
-    made.save(check_path("out", out))
+    made.save(out)
     return made
 
 
-@takes_list_options
+@public
+@takes(RecommendKeywords, RECOMMEND_DEFAULTS)
 def recommend(
     run: Run | str | Path,
     histories: HistoryInput | None = None,
@@ -449,13 +416,8 @@ def recommend(
     users: Users | None = None,
     data: Store | str | Path | None = None,
     unknown_users: str = "error",
-    columns: Sequence[str] = USUAL,
-    user_col: str | None = None,
-    item_col: str | None = None,
-    time_col: TimeColumn = ...,
-    time_unit: Unit = "s",
     device: str = "auto",
-    **options: Unpack[ListKeywords],
+    **options: Unpack[RecommendKeywords],
 ) -> Any:
     """The k best items for each history, or for each of `users`: a long frame (user, item, score, rank, source). See
     `Predictor.recommend`.
@@ -465,31 +427,22 @@ def recommend(
     """
     opened = _run(run)
     return load(opened, device=device).recommend(
-        histories, users=users, data=_store_of_users(opened, users, data), unknown_users=unknown_users,
-        columns=columns, user_col=user_col, item_col=item_col, time_col=time_col, time_unit=time_unit, **options,
-    )  # fmt: skip
+        histories, users=users, data=_store_of_users(opened, users, data), unknown_users=unknown_users, **options
+    )
 
 
-@takes_list_options
+@public
+@takes(PartKeywords, ENGINE_DEFAULTS | COLUMN_DEFAULTS | LIST_DEFAULTS)
 def recommend_parts(
     run: Run | str | Path,
     out: str | Path,
     histories: Any = None,
     *,
     data: Store | str | Path | None = None,
-    parts: int | None = None,
-    engine: EngineName = "embedded",
-    master: str | None = None,
-    ray: str | None = None,
-    workers: int | None = None,
-    user_col: str | None = None,
-    item_col: str | None = None,
-    time_col: TimeColumn = ...,
-    time_unit: Unit = "s",
     device: str = "auto",
     overwrite: bool = False,
     progress: Progress | None = None,
-    **options: Unpack[ListKeywords],
+    **options: Unpack[PartKeywords],
 ) -> ListParts:
     """The k best items for every user of a store, or of a table of histories, written to the folder `out` in parts.
 
@@ -505,31 +458,27 @@ def recommend_parts(
     """
     from fullrank.inference import history_parts, list_parts
 
-    asked, wanted = EngineSettings(engine, master, ray, workers).check(), ListOptions.of(options)
-    opened, place = _run(run), without_dots(check_path("out", out))
-    if parts is not None:
-        check_whole("parts", parts, 1, MOST_PARTS)
+    engine, columns, wanted = EngineSettings.of(options), EventColumns.of(options), ListOptions.of(options)
+    opened, folder = _run(run), without_dots(out)
     if histories is not None and data is not None:
         raise UserError("give histories, or data=, a store of all users: one of the two", code="histories-or-users")
-    columns = check_columns(event_columns(USUAL, user_col, item_col, time_col))
-    with engine_of(asked, table=histories, device=device) as runner:
+    with engine_of(engine, table=histories, device=device) as runner:
         model = _model_source(opened, device)
-        predictor = _opened_here(model, asked)
-        barred, known = list_parts.barred_items(wanted, columns[1], predictor.catalog)
+        predictor = _opened_here(model, engine)
+        barred = list_parts.barred_items(wanted, columns.names[1], predictor.catalog)
         settings = list_parts.settled(wanted, predictor)
         source: Any
         if histories is None:
-            source, found = history_parts.store_source(_events(opened, data), parts, columns, time_unit)
+            source = history_parts.StoreParts.of(_events(opened, data), engine.parts, columns)
         else:
-            source, found = history_parts.table_source(histories, columns, time_unit)
+            source = history_parts.HistoryTable.of(histories, engine.parts, columns)
         return list_parts.write_list_parts(
-            place, source, model, settings, barred, catalog=predictor.catalog, engine=runner,
-            identity=known | found, parts=parts,
-            files=partial(_run_files, opened), session=getattr(runner, "session", None),
-            overwrite=check_flag("overwrite", overwrite), progress=progress,
+            folder, source, model, settings, barred, catalog=predictor.catalog, engine=runner, overwrite=overwrite,
+            progress=progress,
         )  # fmt: skip
 
 
+@public
 def similar_items(
     run: Run | str | Path,
     items: Any,
@@ -551,6 +500,7 @@ def similar_items(
     )
 
 
+@public
 def item_vectors(run: Run | str | Path, *, device: str = "auto") -> pl.DataFrame:
     """The vector of every item: item_id, vector (an array of D numbers); its inner product with a user's is the score.
 
@@ -559,6 +509,8 @@ def item_vectors(run: Run | str | Path, *, device: str = "auto") -> pl.DataFrame
     return load(run, device=device).item_vector_table()
 
 
+@public
+@takes(ScoreKeywords, SCORE_DEFAULTS)
 def user_vectors(
     run: Run | str | Path,
     histories: HistoryInput | None = None,
@@ -566,12 +518,8 @@ def user_vectors(
     users: Users | None = None,
     data: Store | str | Path | None = None,
     unknown_users: str = "error",
-    untimed: str = "auto",
-    user_col: str | None = None,
-    item_col: str | None = None,
-    time_col: TimeColumn = ...,
-    time_unit: Unit = "s",
     device: str = "auto",
+    **options: Unpack[ScoreKeywords],
 ) -> pl.DataFrame:
     """A vector for each history, or for each of `users`: user, vector; see `item_vectors`.
 
@@ -579,11 +527,11 @@ def user_vectors(
     """
     opened = _run(run)
     return load(opened, device=device).user_vector_table(
-        histories, users=users, data=_store_of_users(opened, users, data), unknown_users=unknown_users, untimed=untimed,
-        user_col=user_col, item_col=item_col, time_col=time_col, time_unit=time_unit,
-    )  # fmt: skip
+        histories, users=users, data=_store_of_users(opened, users, data), unknown_users=unknown_users, **options
+    )
 
 
+@public
 def predict(
     run: Run | str | Path,
     impressions: Any,
@@ -604,6 +552,7 @@ def predict(
     )
 
 
+@public
 def predict_file(
     run: Run | str | Path,
     impressions: Any,
@@ -624,6 +573,7 @@ def predict_file(
     )
 
 
+@public
 def calibrate(
     run: Run | str | Path,
     out: str | Path,
@@ -641,9 +591,7 @@ def calibrate(
     """
     from fullrank.training.calibrate import calibrate as _calibrate
 
-    return _calibrate(
-        _run(run), check_path("out", out), method=method, data=data, device=device, progress=progress
-    )  # fmt: skip
+    return _calibrate(_run(run), Path(out), method=method, data=data, device=device, progress=progress)
 
 
 @overload
@@ -677,6 +625,7 @@ def export(
 ) -> Exported | Run: ...
 
 
+@public
 def export(
     run: Run | str | Path,
     out: str | Path,
@@ -698,18 +647,14 @@ def export(
     """
     from fullrank.serving.export.make import export_run
 
-    return export_run(_run(run), check_path("out", out), to=to, k=k, seen=seen, int8=int8, data=data, logs=logs)
+    return export_run(_run(run), Path(out), to=to, k=k, seen=seen, int8=int8, data=data, logs=logs)
 
 
 def _run(run: Run | str | Path) -> Run:
-    if not isinstance(run, Run | str | Path):
-        raise UserError(f"give a run or the path of its folder, not {brief(run)}", code="not-a-run")
-    return run if isinstance(run, Run) else Run.open(check_path("run", run))
+    return run if isinstance(run, Run) else Run.open(run)
 
 
-def _later_events(
-    run: Run, split: str, data: Any, events: Any, before: Any, columns: Sequence[str], unit: Unit
-) -> LaterEvents:
+def _later_events(run: Run, split: str, data: Any, events: Any, before: Any, columns: EventColumns) -> LaterEvents:
     """The users of a period, with what was known of them. Raises `UserError` for a ranking model, for a split beside
     events, and where there is nothing to take histories from, or two things."""
     if run.spec.problem == "ranking":
@@ -737,7 +682,7 @@ def _later_events(
     if store is not None and store.fingerprint == run.manifest["data"]["split_fingerprint"]:
         trained = store
     earlier = store if before is None else before
-    return later_events(events, run.catalog, earlier, columns=columns, unit=unit, trained=trained)
+    return later_events(events, run.catalog, earlier, columns=columns, trained=trained)
 
 
 def _store_of_users(run: Run, users: Any, data: Store | str | Path | None) -> Store | str | Path | None:
@@ -746,19 +691,16 @@ def _store_of_users(run: Run, users: Any, data: Store | str | Path | None) -> St
 
 
 def _evaluated_in_parts(
-    run: Run, split: str, data: Any, spec: Any, asked: EngineSettings, parts: int | None, device: str,
-    progress: Progress | None,
-) -> EvaluationResult:  # fmt: skip
+    run: Run, split: str, data: Any, spec: Any, settings: EngineSettings, device: str, progress: Progress | None
+) -> EvaluationResult:
     from fullrank.evaluation.parts import evaluate_parts
 
-    if parts is not None:
-        check_whole("parts", parts, 1, MOST_PARTS)
     store = event_store_of(run, data)
-    with engine_of(asked, device=device) as runner:
+    with engine_of(settings, device=device) as runner:
         model = _model_source(run, device)
         return evaluate_parts(
-            model, _opened_here(model, asked).model, store, split, spec, engine=runner, parts=parts,
-            files=partial(_run_files, run), progress=progress,
+            model, _opened_here(model, settings).model, store, split, spec, engine=runner, parts=settings.parts,
+            progress=progress,
         )  # fmt: skip
 
 
@@ -772,15 +714,20 @@ def _events(run: Run, data: Store | str | Path | None) -> Store:
 
 def _model_source(run: Run, device: str) -> ModelSource:
     """A recommender for the workers of an engine, known by the hash of its spec, items and weights."""
-    device = device if isinstance(device, str) else str(resolve_device(device))
     _ = run.spec.lists  # refuses a ranking model
     hashes = "".join(file_hash(run.path / name) for name in (SPEC, ITEMS, WEIGHTS))
-    return ModelSource(str(run.path.absolute()), hashlib.sha256(hashes.encode()).hexdigest(), device, _loaded_on)
+    return ModelSource(
+        str(run.path.absolute()),
+        hashlib.sha256(hashes.encode()).hexdigest(),
+        device,
+        _loaded_on,
+        files=partial(_run_files, run),
+    )
 
 
-def _opened_here(model: ModelSource, asked: EngineSettings) -> Predictor:
+def _opened_here(model: ModelSource, settings: EngineSettings) -> Predictor:
     """The model in the caller's process, which has to have the device only where it works itself."""
-    return (model if asked.engine == "embedded" else replace(model, device="cpu")).open()
+    return (model if settings.engine == "embedded" else replace(model, device="cpu")).open()
 
 
 def _loaded_on(folder: Path, device: str) -> Predictor:
@@ -793,10 +740,5 @@ def _run_files(run: Run) -> dict[str, bytes]:
     return {MANIFEST: (run.path / MANIFEST).read_bytes(), **{name: run.file(name).read_bytes() for name in names}}
 
 
-def _check_split(split: Any) -> None:
-    """Raise `UserError` for what is no name; each function says which names it takes."""
-    check_type("split", split, str, "'validation' or 'test'")
-
-
 def _store(data: AnyStore | str | Path) -> AnyStore:
-    return open_store(check_path("data", data)) if isinstance(data, str | Path) else check_store("data", data)
+    return data if isinstance(data, Store | ImpressionStore) else open_store(data)

@@ -244,7 +244,7 @@ def test_processes_write_the_same_bits(folder: Path, tmp_path: Path) -> None:
 
 
 def test_a_refusal_can_be_sent_on() -> None:
-    with engine_of(EngineSettings().check()) as engine:
+    with engine_of(EngineSettings()) as engine:
         assert list(engine.map(abs, [-3])) == [3]
 
     class Odd(UserError):

@@ -17,6 +17,7 @@ import fullrank as fr
 from fullrank.cli.recommend import TableColumns, _source, _table
 from fullrank.core.errors import UserError
 from fullrank.core.jagged import Jagged
+from fullrank.data.column_names import EventColumns
 from fullrank.data.events.catalog import Catalog
 from fullrank.data.events.prepare import Prepare
 from fullrank.inference.requests import RequestBatch, read_histories
@@ -70,7 +71,7 @@ def stored(source: Any, out: Path, unit: str = "s") -> dict[str, list[str]] | st
 def asked(frame: Any, unit: Any = "s", known: Catalog = KNOWN) -> dict[str, list[str]] | str:
     """The order in which a request gives the events to a model that does not read times, or the code."""
     try:
-        request = read_histories(frame, known, time_unit=unit)
+        request = read_histories(frame, known, columns=EventColumns(unit=unit))
     except UserError as error:
         return error.code
     return given_to_model(request)
@@ -138,9 +139,9 @@ def test_categories_of_users_keep_their_histories() -> None:
 @pytest.mark.parametrize("name", ["__place", "__user", "__seconds", "index", "row_nr", "user", "item"])
 def test_no_name_of_a_column_is_taken(name: str) -> None:
     frame = pl.DataFrame({"user_id": ["b", "a"], "item_id": ["i01", "i02"], "timestamp": [2, 1]})
-    for at, own in enumerate(frame.columns):
-        columns = [name if place == at else column for place, column in enumerate(frame.columns)]
-        found = read_histories(frame.rename({own: name}), KNOWN, columns=columns)
+    for own in frame.columns:
+        renamed = frame.rename({own: name})
+        found = read_histories(renamed, KNOWN, columns=EventColumns(tuple(renamed.columns)))
         assert given_to_model(found) == {"a": ["i02"], "b": ["i01"]}
 
 
@@ -185,7 +186,7 @@ REFUSED: dict[str, tuple[Any, ...]] = {
 def test_what_is_no_request_is_one_sentence(name: str) -> None:
     histories, code, named, *how = REFUSED[name]
     with refused(code, named) as refusal:
-        read_histories(histories, KNOWN, **dict(*how))
+        read_histories(histories, KNOWN, columns=EventColumns.of(dict(*how)))
     assert "\n" not in str(refusal)
 
 

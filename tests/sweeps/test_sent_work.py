@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fullrank.cli.engines import engine_of
+from fullrank.cli.sweep import ManyRuns
 from fullrank.core import locks
 from fullrank.data.events.store import Store
 from fullrank.run import Run
@@ -77,16 +77,15 @@ def test_a_run_folder_is_waited_for(store: Store, out: Path, monkeypatch: pytest
 
 
 def test_options_name_an_engine_and_none_is_ignored() -> None:
-    assert engine_of("local", None, None, None, None, None, "cpu") == Local("cpu")
-    assert engine_of("processes", 3, None, None, None, None, "cpu") == LocalProcesses(jobs=3, device="cpu")
-    placed = Path("/disk")
-    assert engine_of("ray", 3, "host:1", 2, 0.5, placed, "auto") == RayEngine("host:1", 3, 2, 0.5, "auto", placed)
+    here = Path("out")
+    assert ManyRuns(here, device="cpu").runner() == Local("cpu")
+    assert ManyRuns(here, engine="processes", jobs=3, device="cpu").runner() == LocalProcesses(jobs=3, device="cpu")
+    typed = {"jobs": 3, "ray": "host:1", "job_cpus": 2, "job_gpus": 0.5, "placed": here}
+    assert ManyRuns(here, engine="ray", **typed).runner() == RayEngine("host:1", 3, 2, 0.5, "auto", here)
     with refused("option-without-effect", "--jobs", "local"):
-        engine_of("local", 2, None, None, None, None, "auto")
+        ManyRuns(here, jobs=2).runner()
     with refused("option-without-effect", "--ray", "processes"):
-        engine_of("processes", 2, "auto", None, None, None, "auto")
-    with refused("unknown-value", "'rays'", "ray"):
-        engine_of("rays", None, None, None, None, None, "auto")
+        ManyRuns(here, engine="processes", jobs=2, ray="auto").runner()
     with refused("setting-out-of-range", "cpus=1.5"):
         RayEngine(cpus=1.5)
 

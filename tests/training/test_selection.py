@@ -82,7 +82,7 @@ def test_an_evaluation_says_what_it_cannot_hit(store: Store, tmp_path: Path, cap
         whole = fr.evaluate(run, data=store, set=[setting, f"ks=[{store.num_items}]", "metrics=[recall]"])
         assert whole.metrics[f"recall@{store.num_items}"] == pytest.approx(ceiling), "what the note says is so"
     for every in (False, True):
-        print_single(Output(False), {}, hidden, 0.1, whole=every)
+        print_single(Output(False), {}, hidden, whole=every)
         assert note[:60] in " ".join(capfd.readouterr().out.split())
     answer = list(retrieval_answer(collect([run], data=store, sample=20)))
     assert answer[1] == f"{note[0].upper()}{note[1:]}.", "behind the figure that it is about"
@@ -103,7 +103,7 @@ def test_the_best_epoch_is_chosen_by_what_can_be_reached(
     assert run.spec == spec.override(f"{chosen}=keep"), "recorded, and nothing else has changed"
     top: Any = best(run)
     assert top["value"] == pytest.approx(fr.evaluate(run, "validation", data=store, set=[KEEP]).metrics["ndcg@10"])
-    said_of_training(Output(False), run, 1.0)
+    said_of_training(Output(False), run)
     assert "history ranked" in capfd.readouterr().out
     assert fit(spec, store, run.path, resume=True, progress=False).spec == run.spec
     with refused("other-spec", "selection_seen"):

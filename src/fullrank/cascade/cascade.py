@@ -21,14 +21,14 @@ from fullrank.cascade.rerank import (
     encode_fields,
 )
 from fullrank.cascade.stages import RankingStage, RetrievalStage
-from fullrank.core.checks import check_choice, check_overrides, check_type, keywords_checked
+from fullrank.core.checks import check_choice, check_overrides, check_type, keywords_checked, takes
 from fullrank.core.errors import UserError
 from fullrank.core.progress import Progress
-from fullrank.data.column_names import USUAL, TimeColumn, event_columns
+from fullrank.data.column_names import EventColumns
 from fullrank.data.impressions.store import AnyStore
 from fullrank.data.impressions.vocabulary import UNKNOWN, Vocabulary, canonical
-from fullrank.data.values import Unit, none_known
-from fullrank.inference.list_options import ListKeywords, ListOptions, takes_list_options
+from fullrank.data.values import none_known
+from fullrank.inference.list_options import RECOMMEND_DEFAULTS, ListOptions, RecommendKeywords
 from fullrank.inference.predictor import Predictor
 from fullrank.inference.recommend import RANKER, long_frame
 from fullrank.inference.requests import HistoryInput, RequestBatch, read_filters, read_histories
@@ -91,7 +91,7 @@ class Cascade:
     def __repr__(self) -> str:
         return f"Cascade({self.retriever.name!r} -> {self.ranker.name!r}, on {self.device})"
 
-    @takes_list_options
+    @takes(RecommendKeywords, RECOMMEND_DEFAULTS)
     def recommend(
         self,
         histories: HistoryInput | None = None,
@@ -101,13 +101,8 @@ class Cascade:
         context: Any = None,
         blend: float = 0.0,
         bare: str = "error",
-        columns: Sequence[str] = USUAL,
-        user_col: str | None = None,
-        item_col: str | None = None,
-        time_col: TimeColumn = ...,
-        time_unit: Unit = "s",
         progress: Progress | None = None,
-        **options: Unpack[ListKeywords],
+        **options: Unpack[RecommendKeywords],
     ) -> Any:
         """The ranker's k best of each user's `candidates` best items: user, item, score, rank and source ("ranker"), as
         `fr.recommend` gives.
@@ -127,9 +122,8 @@ class Cascade:
                 "give histories, or users= of the retriever's store: one of the two", code="histories-or-users"
             )
         model, catalog = self.predictor.model, self.predictor.catalog
-        columns = event_columns(columns, user_col, item_col, time_col)
         request = self._stored(users) if users is not None else read_histories(
-            histories, catalog, unknown=asked.unknown, untimed=asked.untimed, columns=columns, time_unit=time_unit,
+            histories, catalog, unknown=asked.unknown, untimed=asked.untimed, columns=EventColumns.of(options),
             timed=model.reads_times,
         )  # fmt: skip
         reranker, kept, k = self.ordering(context), read_filters(asked, request, catalog), asked.k

@@ -1,14 +1,14 @@
 """The command line: one file for each verb or family of verbs, a shell around `fullrank.api`.
 
-A verb's module is named in `VERBS` and has `def add(app: typer.Typer) -> None`, which puts one or more commands on the
-app (``app.command("train")(train)``). Its rules:
+A verb's module is named in `VERBS` and has a function of its own name. One with several commands, or with another name,
+has `def add(app: typer.Typer) -> None`, which puts them on the app (``app.command("sweep")(flat(sweep))``). Its rules:
 
 - Import nothing heavy when the module is imported: `--help` and `list` load no torch. Import inside the command, and
   look at arguments, then at folders, files and settings (`told_early`), before what loads torch.
 - Take the shared options of `cli.options` by name: `as_json: AsJson = False` (required of every verb) and
   `settings: Settings = None` for ``--set``. `--debug` is taken care of, before and after the verb.
-- An option that is a setting of a Spec is named, not declared: `app.command(cls=spec_options(SPEC, FLAGS))`; those of
-  lists are not even named: `app.command(cls=list_options())`.
+- An option that is a setting of a Spec is named, not declared: `COMMAND = spec_options(SPEC, FLAGS)`; those of lists
+  are not even named: `COMMAND = list_options()`.
 - A verb does one thing, so that no two of its options exclude each other; an option without effect is told by
   `check_beside`. What was spelt otherwise before stands in `core/renamed.py`.
 - Open `output = Output(as_json)`; talk by `output.say`, `output.table`, `output.progress`; end with
@@ -115,6 +115,7 @@ def build() -> typer.Typer:
     import typer
 
     from fullrank.cli.grouped_help import GroupedCommand, GroupedVerbs
+    from fullrank.cli.option_groups import flat
     from fullrank.cli.options import root
 
     app = typer.Typer(
@@ -122,7 +123,12 @@ def build() -> typer.Typer:
     )
     app.callback()(root)
     for verb in VERBS:
-        importlib.import_module(f"fullrank.cli.{verb}").add(app)
+        module = importlib.import_module(f"fullrank.cli.{verb}")
+        if hasattr(module, "add"):
+            module.add(app)
+        else:
+            cls = getattr(module, "COMMAND", None)
+            app.command(verb.replace("_", "-"), cls=cls)(flat(getattr(module, verb)))
     for inner in (app, *(group.typer_instance for group in app.registered_groups if group.typer_instance)):
         for command in inner.registered_commands:
             if not issubclass(command.cls or typer.core.TyperCommand, GroupedCommand):

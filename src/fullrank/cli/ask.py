@@ -7,25 +7,19 @@ from typing import Annotated, Any
 import typer
 
 from fullrank.cli.list_options import check_lists, list_options
-from fullrank.cli.options import AsJson, History, given
+from fullrank.cli.options import AsJson, History, argument, given, option
 from fullrank.cli.output import Output
 from fullrank.core.errors import UserError
 
-
-def add(app: typer.Typer) -> None:
-    app.command("ask", cls=list_options("ListChoices", without=("filters",)))(ask)
+COMMAND = list_options("ListChoices", without=("filters",))
 
 
 def ask(
     context: typer.Context,
-    url: Annotated[str, typer.Argument(metavar="URL", help="Address of the service (`fullrank serve`).")],
-    user: Annotated[
-        str | None, typer.Option("--user", metavar="ID", help="A user whose events the service has stored.")
-    ] = None,
+    url: Annotated[str, argument("URL", "Address of the service (`fullrank serve`).")],
+    user: Annotated[str | None, option("--user", "ID", "A user whose events the service has stored.")] = None,
     history: History = None,
-    key: Annotated[
-        str | None, typer.Option("--key", metavar="KEY", envvar="FULLRANK_KEY", help="An API key of the service.")
-    ] = None,
+    key: Annotated[str | None, option("--key", "KEY", "An API key of the service.", envvar="FULLRANK_KEY")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Ask a service for recommendations.

@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
-import typer
-
-from fullrank.cli.options import AsJson, Device, MovedStore, RunFolder, chosen
+from fullrank.cli.options import AsJson, Device, MovedStore, RunFolder, Word, choice, option
 from fullrank.cli.output import Output
 from fullrank.core.errors import command_line
 
 
-def add(app: typer.Typer) -> None:
-    app.command("calibrate")(calibrate)
-
-
 def calibrate(
     run: RunFolder,
-    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="The new run; RUN stays as it is.")],
+    out: Annotated[Path, option("--out", "FOLDER", "The new run; RUN stays as it is.")],
     method: Annotated[
-        str, typer.Option("--method", metavar="isotonic|platt", help="Isotonic regression, or Platt's line in logits.")
+        Word, choice("--method", "isotonic|platt", "Isotonic regression, or Platt's line in logits.")
     ] = "isotonic",
     data: MovedStore = None,
     device: Device = "auto",
@@ -35,13 +29,12 @@ def calibrate(
     fullrank calibrate runs/dcnv2 --out runs/dcnv2-calibrated
     fullrank evaluate runs/dcnv2-calibrated --split test
     """
-    how: Any = chosen("--method", method, ("isotonic", "platt"))
     from fullrank import api
     from fullrank.run import Run
 
     output, opened = Output(as_json), Run.open(run)
     with output.progress(f"calibrate {run}") as tick:
-        made = api.calibrate(opened, out, method=how, data=data, device=device, progress=tick)
+        made = api.calibrate(opened, out, method=method, data=data, device=device, progress=tick)
     found = made.calibration
     assert found is not None
     output.say(f"{made.path}: {found.method}, fitted on {found.rows:,} validation impressions")

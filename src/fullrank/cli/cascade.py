@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import time
 import warnings
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from fullrank.cli.options import AsJson, Device, Overwrite, Settings, Split, check_out
+from fullrank.cli.options import AsJson, Device, Overwrite, Settings, Split, argument, check_out, option
 from fullrank.cli.output import Output, seconds
 from fullrank.cli.told_early import check_runs, check_store
 from fullrank.core.errors import UserError
@@ -18,54 +16,58 @@ if TYPE_CHECKING:
     from fullrank.cascade import CascadeResult
 
 
-def add(app: typer.Typer) -> None:
-    app.command("cascade")(cascade)
+@dataclass(frozen=True)
+class Tables:
+    """Where the two models and what they read are."""
+
+    users: Annotated[Path | None, option("--users", "FILE", "Columns of users.  [default: the store's]")] = None
+    items: Annotated[Path | None, option("--items", "FILE", "Columns of items.  [default: the catalogue's]")] = None
+    user: Annotated[str | None, option("--user", "NAME", "The ranker's column of user ids.")] = None
+    item: Annotated[str | None, option("--item", "NAME", "The ranker's column of item ids.")] = None
+    store: Annotated[
+        Path | None,
+        option("--store", "STORE", "The retriever's store, where it was moved.", callback=check_store),
+    ] = None
+    impressions: Annotated[
+        Path | None,
+        option("--impressions", "STORE", "The ranker's store, where it was moved.", callback=check_store),
+    ] = None
+    device: Device = "auto"
+
+
+@dataclass(frozen=True)
+class Order:
+    """How candidates are put in order."""
+
+    candidates: Annotated[int, option("--candidates", "N", "Items of each user that the ranker puts in order.")] = 100
+    blend: Annotated[float, option("--blend", "SHARE", "The retriever's share in the order: 0 none, 1 all.")] = 0.0
+    context: Annotated[
+        list[str] | None,
+        option("--context", "NAME=VALUE", "A field that is the same for all; may be repeated."),
+    ] = None
+    contexts: Annotated[Path | None, option("--context-table", "FILE", "Such fields, with a row for each user.")] = None
+
+    def keywords(self) -> dict[str, Any]:
+        """What was typed, as keywords of the library."""
+        from fullrank.core.overrides import read_setting
+
+        if self.context and self.contexts is not None:
+            raise UserError(
+                "give the context by --context NAME=VALUE or by --context-table FILE, one of the two",
+                code="options-exclude-each",
+            )
+        context = dict(map(read_setting, self.context or [])) if self.contexts is None else self.contexts
+        return {"candidates": self.candidates, "blend": self.blend, "context": context}
 
 
 def cascade(
-    retriever: Annotated[
-        Path, typer.Argument(metavar="RETRIEVER", callback=check_runs, help="A run that recommends items.")
-    ],
-    ranker: Annotated[Path, typer.Argument(metavar="RANKER", callback=check_runs, help="A run of a ranking model.")],
+    retriever: Annotated[Path, argument("RETRIEVER", "A run that recommends items.", callback=check_runs)],
+    ranker: Annotated[Path, argument("RANKER", "A run of a ranking model.", callback=check_runs)],
+    tables: Tables,
+    order: Order,
     split: Split = "test",
-    candidates: Annotated[
-        int, typer.Option("--candidates", metavar="N", help="Items of each user that the ranker puts in order.")
-    ] = 100,
-    blend: Annotated[
-        float, typer.Option("--blend", metavar="SHARE", help="The retriever's share in the order: 0 none, 1 all.")
-    ] = 0.0,
-    users: Annotated[
-        Path | None, typer.Option("--users", metavar="FILE", help="Columns of users.  [default: the store's]")
-    ] = None,
-    items: Annotated[
-        Path | None, typer.Option("--items", metavar="FILE", help="Columns of items.  [default: the catalogue's]")
-    ] = None,
-    context: Annotated[
-        list[str] | None,
-        typer.Option("--context", metavar="NAME=VALUE", help="A field that is the same for all; may be repeated."),
-    ] = None,
-    contexts: Annotated[
-        Path | None, typer.Option("--context-table", metavar="FILE", help="Such fields, with a row for each user.")
-    ] = None,
-    user: Annotated[str | None, typer.Option("--user", metavar="NAME", help="The ranker's column of user ids.")] = None,
-    item: Annotated[str | None, typer.Option("--item", metavar="NAME", help="The ranker's column of item ids.")] = None,
-    store: Annotated[
-        Path | None,
-        typer.Option(
-            "--store", metavar="STORE", callback=check_store, help="The retriever's store, where it was moved."
-        ),
-    ] = None,
-    impressions: Annotated[
-        Path | None,
-        typer.Option(
-            "--impressions", metavar="STORE", callback=check_store, help="The ranker's store, where it was moved."
-        ),
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option("--out", metavar="FOLDER", help="Save cascade.json and both evaluations there.")
-    ] = None,
+    out: Annotated[Path | None, option("--out", "FOLDER", "Save cascade.json and both evaluations there.")] = None,
     overwrite: Overwrite = False,
-    device: Device = "auto",
     settings: Settings = None,
     as_json: AsJson = False,
 ) -> None:
@@ -81,35 +83,22 @@ def cascade(
     fullrank cascade runs/sasrec runs/dcnv2 --context hour=20 --context weekday=6 --candidates 200
     fullrank cascade runs/sasrec runs/dcnv2 --split validation --blend 0.5
     """
-    if context and contexts is not None:
-        raise UserError(
-            "give the context by --context NAME=VALUE or by --context-table FILE, one of the two",
-            code="options-exclude-each",
-        )
+    ordered = order.keywords()
     from fullrank.cascade import Cascade, CascadeResult
-    from fullrank.core.overrides import read_setting
 
     output = Output(as_json)
-    begun = time.perf_counter()
     if out is not None:
         CascadeResult.check_folder(out)
     check_out(out, overwrite, "cascade.json")
-    made = Cascade(
-        retriever, ranker, users=users, items=items, user=user, item=item, store=store, impressions=impressions,
-        device=device,
-    )  # fmt: skip
-    given: Any = contexts if contexts is not None else dict(map(read_setting, context or []))
+    made = Cascade(retriever, ranker, **vars(tables))
     with output.progress(f"cascade {retriever} {ranker}") as tick, warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # the notes say the same
-        found = made.evaluate(
-            split, candidates=candidates, context=given, blend=blend, set=settings or (), progress=tick
-        )  # fmt: skip
+        found = made.evaluate(split, **ordered, set=settings or (), progress=tick)
     if out is not None:
         found.save(out)
     show(output, found)
-    spent = time.perf_counter() - begun
-    output.say(f"{found.facts['users']:,} users of the {split} split; in {seconds(spent)}")
-    output.finish({"retriever": retriever, "ranker": ranker, **found.dump(), "seconds": round(spent, 3)})
+    output.say(f"{found.facts['users']:,} users of the {split} split; in {seconds(output.spent)}")
+    output.finish({"retriever": retriever, "ranker": ranker, **found.dump(), "seconds": output.spent})
 
 
 def show(output: Output, found: CascadeResult) -> None:
@@ -122,5 +111,4 @@ def show(output: Output, found: CascadeResult) -> None:
     output.table(("metric", "before", "after", "difference", f"{100 * level:g} % interval", "p"), rows)
     count = found.facts["candidates"]
     output.say(f"recall of the {count} candidates, which no ranker exceeds: {found.ceiling:.4f}")
-    for note in found.notes:
-        output.say(f"note: {note}")
+    output.notes(found.notes)

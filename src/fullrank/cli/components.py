@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fullrank.cli.options import AsJson, Overwrite, Settings, check_out
+from fullrank.cli.options import AsJson, Overwrite, Settings, argument, check_out, option
 from fullrank.cli.output import Output
 from fullrank.cli.told_early import SPEC, check_recipe, check_settings
 from fullrank.core.errors import UserError, unknown
@@ -34,7 +34,7 @@ def add(app: typer.Typer) -> None:
 def list_(
     room: Annotated[
         str | None,
-        typer.Argument(metavar="TYPE", help="One component type, or the setting that takes it; without it, all types."),
+        argument("TYPE", "One component type, or the setting that takes it; without it, all types."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -162,14 +162,12 @@ def _tree(module: str) -> ast.Module | None:
 def show(
     what: Annotated[
         list[str],
-        typer.Argument(
-            metavar="WHAT", help="A recipe's name, a YAML or JSON file, a run folder, or folders of codes to compare."
-        ),
+        argument("WHAT", "A recipe's name, a YAML or JSON file, a run folder, or folders of codes to compare."),
     ],
     settings: Settings = None,
     data: Annotated[
         Path | None,
-        typer.Option("--data", metavar="STORE", help="Count a ranking model's size on this store's fields."),
+        option("--data", "STORE", "Count a ranking model's size on this store's fields."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -258,15 +256,13 @@ def count(flops: int | None) -> str:
 def schema(
     kind: Annotated[
         str | None,
-        typer.Option(
-            "--kind", metavar="KIND", help="One component (see `fullrank list`), `prepare`, `impressions` or `encode`."
-        ),
+        option("--kind", "KIND", "One component (see `fullrank list`), `prepare`, `impressions` or `encode`."),
     ] = None,
     room: Annotated[
         str | None,
         typer.Option("--type", "--room", metavar="TYPE", help="Where two component types have that name, which one."),
     ] = None,
-    out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Write there, not to stdout.")] = None,
+    out: Annotated[Path | None, option("--out", "FILE", "Write there, not to stdout.")] = None,
     overwrite: Overwrite = False,
     as_json: AsJson = False,
 ) -> None:

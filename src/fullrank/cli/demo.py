@@ -7,9 +7,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from fullrank.cli.options import AsJson
+from fullrank.cli.options import AsJson, option
 from fullrank.cli.output import Output, seconds
 from fullrank.core.errors import UserError, command_line
 from fullrank.core.files import foreign_files, write_json
@@ -39,12 +37,8 @@ MARK = "demo.json"
 """Written first: in a folder with it, what the demo wrote may be replaced."""
 
 
-def add(app: typer.Typer) -> None:
-    app.command("demo")(demo)
-
-
 def demo(
-    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Where everything goes.")] = Path("runs/demo"),
+    out: Annotated[Path, option("--out", "FOLDER", "Where everything goes.")] = Path("runs/demo"),
     as_json: AsJson = False,
 ) -> None:
     """See everything on generated data, in two minutes.
@@ -65,7 +59,6 @@ def demo(
 
 def _show(output: Output, out: Path) -> None:
     _claim(out)
-    begun = time.perf_counter()
     output.say("A marketplace of 3,000 users is generated: each has tastes that drift, and buys what goes together.")
     store = _store(out / "data")
     runs = {name: _train(output, name, changes, store, out / name) for name, changes in MODELS.items()}
@@ -75,11 +68,10 @@ def _show(output: Output, out: Path) -> None:
     output.table(("model", "NDCG@10", "Recall@10", "fair0.8@1", "coverage@10"), cells)
     output.say(_legend(store))
     example = _example(output, store, runs["sasrec_plus"])
-    spent = time.perf_counter() - begun
     _next(output, out, example["history"])
-    output.say(f"\nAll of it took {seconds(spent)} and lies in {out}.")
-    result = {"out": out, "metrics": rows, "example": example, "seconds": round(spent, 3)}
-    write_json(out / MARK, {"metrics": rows, "seconds": round(spent, 3)})
+    output.say(f"\nAll of it took {seconds(output.spent)} and lies in {out}.")
+    result = {"out": out, "metrics": rows, "example": example, "seconds": output.spent}
+    write_json(out / MARK, {"metrics": rows, "seconds": output.spent})
     output.finish(result)
 
 

@@ -2,25 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from fullrank.cli.options import (
-    AsJson,
-    Device,
-    Impressions,
-    MovedStore,
-    Overwrite,
-    RunFolder,
-    Sample,
-    Split,
-    check_out,
-    find_store,
-)
+from fullrank.cli.option_groups import SampleOptions
+from fullrank.cli.options import AsJson, Overwrite, RunFolder, check_out, find_store, option
 from fullrank.cli.output import Output, seconds
 from fullrank.core.errors import UserError, command_line
 from fullrank.problem import Problem
@@ -49,22 +37,14 @@ JACOBIAN = (
 )
 
 
-def add(app: typer.Typer) -> None:
-    app.command("diagnose")(diagnose)
-
-
 def diagnose(
     run: RunFolder,
-    data: MovedStore = None,
-    split: Split = "test",
-    users: Sample = None,
-    impressions: Impressions = None,
-    seed: Annotated[int, typer.Option("--seed", metavar="N", help="Which sample is drawn.", min=0)] = 0,
+    sample: SampleOptions,
+    seed: Annotated[int, option("--seed", "N", "Which sample is drawn.", min=0)] = 0,
     out: Annotated[
-        Path | None, typer.Option("--out", metavar="FILE", help="Write the rows there.  [default: RUN/diagnosis.jsonl]")
+        Path | None, option("--out", "FILE", "Write the rows there.  [default: RUN/diagnosis.jsonl]")
     ] = None,
     overwrite: Overwrite = False,
-    device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
     """Measure where popularity bias or collapse arises.
@@ -90,20 +70,18 @@ def diagnose(
     from fullrank.run import Run
 
     output = Output(as_json)
-    begun = time.perf_counter()
     opened = Run.open(run)
     where = out or opened.path / NAME
     check_out(where, overwrite)
-    store = find_store(opened, data)
+    on = replace(sample, data=find_store(opened, sample.data))
     with output.progress(f"diagnose {run}") as tick:
-        found = api.diagnose(
-            opened, split, data=store, users=users, impressions=impressions, seed=seed, device=device, progress=tick
-        )  # fmt: skip
+        found = api.diagnose(opened, **vars(on), seed=seed, progress=tick)
     found.save(where)
-    spent = time.perf_counter() - begun
     about = found.about()
     what = "users" if opened.spec.problem == "retrieval" else "impressions"
-    output.say(f"{run}: {opened.spec.recipe}, {about[what]:,} {what} of the {split} split, in {seconds(spent)}")
+    output.say(
+        f"{run}: {opened.spec.recipe}, {about[what]:,} {what} of the {sample.split} split, in {seconds(output.spent)}"
+    )
     output.say()
     PRINT[opened.spec.problem](output, found)
     for diagnostic, why in found.left_out().items():
@@ -112,7 +90,7 @@ def diagnose(
     output.say(f"as a page: {command_line('report', run, '--out', 'report.html')}", wrap=False)
     output.finish({
         "run": opened.path, "recipe": opened.spec.recipe, **about, "out": where, "rows": list(found.rows),
-        "left_out": found.left_out(), "seconds": round(spent, 3),
+        "left_out": found.left_out(), "seconds": output.spent,
     })  # fmt: skip
 
 

@@ -17,7 +17,7 @@ import typer
 from fullrank import __version__
 from fullrank.cli import doctor_serve
 from fullrank.cli.errors import EXTRAS
-from fullrank.cli.options import AsJson
+from fullrank.cli.options import AsJson, flag
 from fullrank.cli.output import Output
 from fullrank.core.errors import UserError, install_extra
 from fullrank.core.file_system import NEEDED, check_file_system
@@ -53,14 +53,10 @@ LESS = {
 """What does not hold on a file system without it."""
 
 
-def add(app: typer.Typer) -> None:
-    app.command("doctor")(doctor)
-
-
 def doctor(
     serve: Annotated[
         bool,
-        typer.Option("--serve", help="Check what `fullrank serve` needs too: packages, port, files, cores, store."),
+        flag("--serve", "Check what `fullrank serve` needs too: packages, port, files, cores, store."),
     ] = False,
     run: doctor_serve.ServedRun = None,
     store: doctor_serve.ServedStore = None,

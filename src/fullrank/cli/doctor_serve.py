@@ -1,4 +1,4 @@
-"""`fullrank doctor --serve`: what a service needs of this machine, and what it gets."""
+"""Part of `fullrank doctor --serve`: what a service needs of this machine, and what it gets."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
+from fullrank.cli.options import option
 from fullrank.cli.output import Output
 from fullrank.core.errors import UserError, install_extra
 
@@ -33,18 +32,14 @@ REDIS = ("valkey-server", "redis-server")
 ASKED = 20
 """Requests whose time is told."""
 
-ServedRun = Annotated[
-    Path | None, typer.Option("--run", metavar="RUN", help="With --serve: a run whose time of one answer is measured.")
-]
+ServedRun = Annotated[Path | None, option("--run", "RUN", "With --serve: a run whose time of one answer is measured.")]
 ServedStore = Annotated[
     str | None,
-    typer.Option("--store", metavar="STORE", help="With --serve: the store of histories, a file or redis://HOST:PORT."),
+    option("--store", "STORE", "With --serve: the store of histories, a file or redis://HOST:PORT."),
 ]
 ServedPort = Annotated[
     int | None,
-    typer.Option(
-        "--port", metavar="N", min=0, max=65535, help=f"With --serve: the port to listen on.  [default: {PORT}]"
-    ),
+    option("--port", "N", f"With --serve: the port to listen on.  [default: {PORT}]", min=0, max=65535),
 ]
 
 

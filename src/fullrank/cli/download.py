@@ -6,9 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from fullrank.cli.options import AsJson, Settings
+from fullrank.cli.options import AsJson, Settings, argument, option
 from fullrank.cli.output import Output
 from fullrank.core.errors import UserError, unknown
 
@@ -18,19 +16,11 @@ if TYPE_CHECKING:
 DOWNLOADS = Path("downloads")
 """Where files lie by default: downloads/SOURCE."""
 
-Folder = Annotated[
-    Path | None, typer.Option("--out", metavar="FOLDER", help="Where the files go.  [default: downloads/SOURCE]")
-]
-
-
-def add(app: typer.Typer) -> None:
-    app.command("download")(download)
+Folder = Annotated[Path | None, option("--out", "FOLDER", "Where the files go.  [default: downloads/SOURCE]")]
 
 
 def download(
-    source: Annotated[
-        str, typer.Argument(metavar="SOURCE", help="A public data set; `fullrank list sources` names all.")
-    ],
+    source: Annotated[str, argument("SOURCE", "A public data set; `fullrank list sources` names all.")],
     out: Folder = None,
     settings: Settings = None,
     as_json: AsJson = False,

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fullrank.cli.options import AsJson, Overwrite, Settings, given, shortcuts, spec_options
+from fullrank.cli.options import AsJson, Overwrite, Settings, argument, given, option, shortcuts, spec_options
 from fullrank.cli.output import Output, seconds
 from fullrank.cli.told_early import check_items
 from fullrank.core.errors import UserError
@@ -23,34 +22,26 @@ FLAGS = {
 }  # fmt: skip
 """Setting of `Encode` -> its option; an empty one is the setting's own name."""
 
-
-def add(app: typer.Typer) -> None:
-    app.command("encode", cls=spec_options("fullrank.semantic_ids.spec:Encode", FLAGS))(encode)
+COMMAND = spec_options("fullrank.semantic_ids.spec:Encode", FLAGS)
 
 
 def encode(
     context: typer.Context,
     data: Annotated[
         Path,
-        typer.Argument(
-            metavar="STORE", callback=check_items, help="A store (`fullrank prepare` makes one), or a run: its items."
-        ),
+        argument("STORE", "A store (`fullrank prepare` makes one), or a run: its items.", callback=check_items),
     ],
-    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="The codes to write.")],
-    vectors: Annotated[
-        Path | None, typer.Option("--vectors", metavar="FILE", help="Vectors of your own, a row for each item.")
-    ] = None,
+    out: Annotated[Path, option("--out", "FOLDER", "The codes to write.")],
+    vectors: Annotated[Path | None, option("--vectors", "FILE", "Vectors of your own, a row for each item.")] = None,
     collaborative: Annotated[
         Path | None,
-        typer.Option("--collaborative", metavar="FILE", help="Vectors of a trained recommender (`fullrank vectors`)."),
+        option("--collaborative", "FILE", "Vectors of a trained recommender (`fullrank vectors`)."),
     ] = None,
     grow: Annotated[
         Path | None,
-        typer.Option("--grow", metavar="CODES", help="Codes to keep: only items that are new since get codes."),
+        option("--grow", "CODES", "Codes to keep: only items that are new since get codes."),
     ] = None,
-    cache: Annotated[
-        Path | None, typer.Option("--cache", metavar="FOLDER", help="Text vectors.  [default: .cache/vectors]")
-    ] = None,
+    cache: Annotated[Path | None, option("--cache", "FOLDER", "Text vectors.  [default: .cache/vectors]")] = None,
     overwrite: Overwrite = False,
     settings: Settings = None,
     as_json: AsJson = False,
@@ -80,7 +71,6 @@ def encode(
     from fullrank.semantic_ids.encode import encode as make
     from fullrank.semantic_ids.grow import grow_codes
 
-    begun = time.perf_counter()
     with output.stages() as tell:
         if grow is None:
             made = make(data, out, set=changes, cache=cache or CACHE, overwrite=overwrite, tell=tell)
@@ -91,10 +81,10 @@ def encode(
                     code="option-without-effect",
                 )
             made = grow_codes(grow, data, out, vectors=vectors, cache=cache or CACHE, overwrite=overwrite, tell=tell)
-    _report(output, made, time.perf_counter() - begun)
+    _report(output, made)
 
 
-def _report(output: Output, made: Codes, spent: float) -> None:
+def _report(output: Output, made: Codes) -> None:
     found: dict[str, Any] = made.manifest
     report, counts = found["report"], found["counts"]
     clash, rebuilt, near = report["collisions"], report["reconstruction"], report["neighbours"]
@@ -120,11 +110,10 @@ def _report(output: Output, made: Codes, spent: float) -> None:
             f"{grown['items']:,} new items: reconstruction error {grown['error']:.4f}, of the items learned from "
             f"{grown['error_before']:.4f} (ratio {grown['ratio']:.2f})"
         )
-    for note in found["notes"]:
-        output.say(f"note: {note}")
+    output.notes(found["notes"])
     output.say(
         f"{made.path}: {counts['items']:,} items, {made.levels} codes each ({made.spec.learner.kind_of()}), learned "
-        f"from {counts['learned_from']:,}, in {seconds(spent)}"
+        f"from {counts['learned_from']:,}, in {seconds(output.spent)}"
     )
     facts = {key: value for key, value in found.items() if key not in ("files", "format")}
-    output.finish({"codes": made.path, **facts, "seconds": round(spent, 3)})
+    output.finish({"codes": made.path, **facts, "seconds": output.spent})

@@ -12,13 +12,11 @@ from typing import Annotated
 import typer
 
 from fullrank.cli.evaluate_runs import EVALUATE, Call, EveryMetric, Measuring, OtherRun, check_saved
-from fullrank.cli.option_groups import EngineOptions, LaterColumns, flat
-from fullrank.cli.options import EVALUATION, REASONING, RunFolder, check_beside, given, spec_options
+from fullrank.cli.option_groups import EngineOptions, LaterColumns
+from fullrank.cli.options import EVALUATION, REASONING, RunFolder, check_beside, given, option, spec_options
 from fullrank.core.errors import UserError
 
-
-def add(app: typer.Typer) -> None:
-    app.command("evaluate", cls=spec_options(EVALUATION, REASONING))(flat(evaluate))
+COMMAND = spec_options(EVALUATION, REASONING)
 
 
 def evaluate(
@@ -30,11 +28,11 @@ def evaluate(
     other: OtherRun = None,
     events: Annotated[
         Path | None,
-        typer.Option("--events", metavar="FILE", help="What users did later, measured in place of a split."),
+        option("--events", "FILE", "What users did later, measured in place of a split."),
     ] = None,
     before: Annotated[
         Path | None,
-        typer.Option("--before", metavar="FILE", help="With --events: histories from these events, not from a store."),
+        option("--before", "FILE", "With --events: histories from these events, not from a store."),
     ] = None,
     every: EveryMetric = False,
 ) -> None:

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
-
-import typer
 
 from fullrank.cli.evaluate_runs import (
     Call,
@@ -20,8 +17,8 @@ from fullrank.cli.evaluate_runs import (
     with_metrics,
     with_paired,
 )
-from fullrank.cli.option_groups import ItemCol, UserCol, column_names, flat
-from fullrank.cli.options import find_store
+from fullrank.cli.option_groups import ItemCol, UserCol, column_names
+from fullrank.cli.options import argument, find_store, option
 from fullrank.cli.print_evaluation import print_pair, print_single
 from fullrank.cli.told_early import check_runs
 from fullrank.core.errors import UserError
@@ -36,25 +33,17 @@ OF_ANSWERS = ("reasoning", "decoding", "popularity_discount")
 """Settings of how a model makes its lists."""
 
 
-def add(app: typer.Typer) -> None:
-    app.command("evaluate-lists")(flat(evaluate_lists))
-
-
 def evaluate_lists(
-    lists: Annotated[Path, typer.Argument(metavar="FILE", help="Recommendations: user, item and rank or score.")],
+    lists: Annotated[Path, argument("FILE", "Recommendations: user, item and rank or score.")],
     how: Measuring,
     run: Annotated[
         Path | None,
-        typer.Argument(metavar="RUN", callback=check_runs, help="A run: print the paired difference FILE - RUN."),
+        argument("RUN", "A run: print the paired difference FILE - RUN.", callback=check_runs),
     ] = None,
     user_col: UserCol = None,
     item_col: ItemCol = None,
-    rank_col: Annotated[
-        str | None, typer.Option("--rank-col", metavar="NAME", help="Rank column of FILE.  [default: rank]")
-    ] = None,
-    score_col: Annotated[
-        str | None, typer.Option("--score-col", metavar="NAME", help="Score column, where FILE has no ranks.")
-    ] = None,
+    rank_col: Annotated[str | None, option("--rank-col", "NAME", "Rank column of FILE.  [default: rank]")] = None,
+    score_col: Annotated[str | None, option("--score-col", "NAME", "Score column, where FILE has no ranks.")] = None,
     every: EveryMetric = False,
 ) -> None:
     """Measure lists made elsewhere, also beside a run.
@@ -73,7 +62,6 @@ def evaluate_lists(
         )
     from fullrank import api
 
-    begun = time.perf_counter()
     columns = column_names(user_col=user_col, item_col=item_col, rank_col=rank_col, score_col=score_col)
     call = replace(Call.of(how, {}, run), whole=every)
     runs = call.runs
@@ -90,12 +78,12 @@ def evaluate_lists(
     if how.out is not None:
         theirs.save(how.out / "b" if runs else how.out, overwrite=how.overwrite)
     if not runs:
-        print_single(call.output, {"lists": lists}, theirs, time.perf_counter() - begun, whole=whole or every)
+        print_single(call.output, {"lists": lists}, theirs, whole=whole or every)
         return
     ours = measured(call.into(how.out and how.out / "a"), changes)[0]
     rows = compared(ours, theirs, paired, all_of_them=whole)
     names = [str(runs[0].path), str(lists)]
-    print_pair(call.output, names, [ours, theirs], rows, time.perf_counter() - begun, stand_in=bool(paired))
+    print_pair(call.output, names, [ours, theirs], rows, stand_in=bool(paired))
 
 
 def _alike(spec: Evaluation, changes: list[str]) -> list[str]:

@@ -2,32 +2,23 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from fullrank.cli.evaluate_runs import Metrics, Out
-from fullrank.cli.option_groups import LaterColumns, flat
-from fullrank.cli.options import AsJson, Overwrite, check_out
+from fullrank.cli.option_groups import LaterColumns
+from fullrank.cli.options import AsJson, Overwrite, argument, check_out, option
 from fullrank.cli.output import Output, seconds
 from fullrank.core.files import jsonable
 
 
-def add(app: typer.Typer) -> None:
-    app.command("evaluate-log")(flat(evaluate_log))
-
-
 def evaluate_log(
-    log: Annotated[Path, typer.Argument(metavar="DIR", help="Where `fullrank serve --log DIR` logged its answers.")],
-    events: Annotated[Path, typer.Option("--events", metavar="FILE", help="What users did after the answers.")],
+    log: Annotated[Path, argument("DIR", "Where `fullrank serve --log DIR` logged its answers.")],
+    events: Annotated[Path, option("--events", "FILE", "What users did after the answers.")],
     names: LaterColumns,
-    within: Annotated[
-        float, typer.Option("--within", metavar="HOURS", help="How long after an answer an event counts.")
-    ] = 24,
+    within: Annotated[float, option("--within", "HOURS", "How long after an answer an event counts.")] = 24,
     columns: Annotated[
-        str | None, typer.Option("--columns", metavar="USER,ITEM,TIME", help="All three columns of FILE in one word.")
+        str | None, option("--columns", "USER,ITEM,TIME", "All three columns of FILE in one word.")
     ] = None,
     metrics: Metrics = None,
     out: Out = None,
@@ -47,12 +38,11 @@ def evaluate_log(
     named = names.keywords()
     if columns is not None:
         named["columns"] = [name.strip() for name in columns.split(",")]
-    from fullrank import api
     from fullrank.evaluation.logged import METRICS
+    from fullrank.evaluation.logged import evaluate_log as measure
 
     output = Output(as_json)
-    begun = time.perf_counter()
-    found = api.evaluate_log(log, events, within=within, metrics=metrics or METRICS, **named)
+    found = measure(log, events, within=within, metrics=metrics or METRICS, **named)
     if out is not None:
         found.save(out)
     measured = list(next(iter(found.versions.values())).metrics)
@@ -71,6 +61,6 @@ def evaluate_log(
     output.say(
         f"{counts['answers']:,} answers: {counts['scored']:,} scored, {counts['without_later_event']:,} without an "
         f"event within {found.protocol['within_hours']:g} hours, {counts['user_without_events']:,} of users without "
-        f"events, {counts['without_user']:,} without a user; in {seconds(time.perf_counter() - begun)}"
+        f"events, {counts['without_user']:,} without a user; in {seconds(output.spent)}"
     )
-    output.finish({**jsonable(found.dump()), "seconds": round(time.perf_counter() - begun, 3)})
+    output.finish({**jsonable(found.dump()), "seconds": output.spent})

@@ -3,13 +3,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
 
 from fullrank.cli.options import (
     AsJson,
@@ -18,8 +15,11 @@ from fullrank.cli.options import (
     Overwrite,
     Settings,
     Split,
+    argument,
     check_out,
     find_store,
+    flag,
+    option,
     shortcuts,
 )
 from fullrank.cli.output import Output
@@ -38,18 +38,14 @@ SAVED = ("evaluation.json", "per_user.parquet", "per_row.parquet")
 
 Metrics = Annotated[
     list[str] | None,
-    typer.Option("--metric", metavar="NAME", help="Compute this alone (ndcg, fair0.8, recall@50); may be repeated."),
+    option("--metric", "NAME", "Compute this alone (ndcg, fair0.8, recall@50); may be repeated."),
 ]
-Out = Annotated[
-    Path | None, typer.Option("--out", metavar="FOLDER", help="Save what is measured there, such as evaluation.json.")
-]
+Out = Annotated[Path | None, option("--out", "FOLDER", "Save what is measured there, such as evaluation.json.")]
 OtherRun = Annotated[
     Path | None,
-    typer.Argument(metavar="RUN2", callback=check_runs, help="A second run: print the paired difference RUN2 - RUN."),
+    argument("RUN2", "A second run: print the paired difference RUN2 - RUN.", callback=check_runs),
 ]
-EveryMetric = Annotated[
-    bool, typer.Option("--all", help="Print every metric; without it the main five (--json has all).")
-]
+EveryMetric = Annotated[bool, flag("--all", "Print every metric; without it the main five (--json has all).")]
 
 
 @dataclass(frozen=True)
@@ -98,7 +94,7 @@ class Call:
 
 def _evaluate_retrieval(call: Call) -> None:
     """Of two runs, the difference of the metrics at 10 where none are named."""
-    begun, changes = time.perf_counter(), with_metrics(call)
+    changes = with_metrics(call)
     if len(call.runs) == 2:  # before minutes are spent on evaluations that could not be compared
         from fullrank.evaluation.compare import check_comparable
 
@@ -108,14 +104,14 @@ def _evaluate_retrieval(call: Call) -> None:
         named = any(change.partition("=")[0].strip() == "metrics" for change in changes)
         run = call.runs[0]
         print_single(
-            call.output, {"run": run.path, "recipe": run.spec.recipe}, found[0], time.perf_counter() - begun,
+            call.output, {"run": run.path, "recipe": run.spec.recipe}, found[0],
             whole=named or call.whole, selection=run.spec.lists.selection,
         )  # fmt: skip
         return
     whole = call.whole or any(change.startswith(("metrics", "ks")) for change in changes)
     paired = with_paired(call.metrics)[1]
     rows = compared(found[0], found[1], paired, all_of_them=whole)
-    print_pair(call.output, _paths(call), found, rows, time.perf_counter() - begun, stand_in=bool(paired))
+    print_pair(call.output, _paths(call), found, rows, stand_in=bool(paired))
 
 
 def _evaluate_ranking(call: Call) -> None:
@@ -123,7 +119,7 @@ def _evaluate_ranking(call: Call) -> None:
     from fullrank.evaluation import compare
     from fullrank.evaluation.statistics import RESAMPLED
 
-    begun, changes = time.perf_counter(), with_metrics(call)
+    changes = with_metrics(call)
     specs = [run.spec.evaluation.override(*changes) for run in call.runs]  # a misspelt metric is told at once
     if len(specs) == 2 and (single := [name for name in specs[0].metrics or () if name not in RESAMPLED]):
         raise UserError(
@@ -132,10 +128,10 @@ def _evaluate_ranking(call: Call) -> None:
         )
     found = measured(call, changes)
     if len(found) == 1:
-        print_single(call.output, {"run": call.runs[0].path}, found[0], time.perf_counter() - begun)
+        print_single(call.output, {"run": call.runs[0].path}, found[0])
         return
     rows = [compare(found[0], found[1], name) for name in found[0].metrics if name in RESAMPLED]
-    print_pair(call.output, _paths(call), found, rows, time.perf_counter() - begun)
+    print_pair(call.output, _paths(call), found, rows)
 
 
 EVALUATE: Mapping[Problem, Callable[[Call], None]] = {"retrieval": _evaluate_retrieval, "ranking": _evaluate_ranking}

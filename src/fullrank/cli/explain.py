@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fullrank.cli.options import AsJson, Device, MovedStore, Split, find_store
+from fullrank.cli.options import AsJson, Device, MovedStore, Split, argument, find_store, option
 from fullrank.cli.output import Output
 from fullrank.cli.told_early import check_runs
 from fullrank.core.errors import UserError
@@ -25,12 +25,8 @@ def add(app: typer.Typer) -> None:
 
 
 def attention(
-    runs: Annotated[
-        list[Path], typer.Argument(metavar="RUN...", callback=check_runs, help="Run folders of the same store.")
-    ],
-    user: Annotated[
-        str | None, typer.Option("--user", metavar="ID", help="A user of the store.  [default: one that tells much]")
-    ] = None,
+    runs: Annotated[list[Path], argument("RUN...", "Run folders of the same store.", callback=check_runs)],
+    user: Annotated[str | None, option("--user", "ID", "A user of the store.  [default: one that tells much]")] = None,
     data: MovedStore = None,
     split: Split = "test",
     device: Device = "auto",

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from fullrank.cli.options import AsJson, MovedStore, Overwrite, RunFolder
+from fullrank.cli.options import AsJson, MovedStore, Overwrite, RunFolder, flag, option
 from fullrank.cli.output import Output, seconds
 from fullrank.core.errors import UserError
 
@@ -16,23 +13,17 @@ if TYPE_CHECKING:
     from fullrank.serving.export.folder import Exported
 
 
-def add(app: typer.Typer) -> None:
-    app.command("export")(export)
-
-
 def export(
     run: RunFolder,
-    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="The folder to write.")],
-    to: Annotated[str, typer.Option("--to", metavar="onnx|torch|faiss|folder", help="What is written.")] = "onnx",
-    k: Annotated[
-        int | None, typer.Option("--k", metavar="N", min=1, help="Items of a graph's list.  [default: 100]")
-    ] = None,
+    out: Annotated[Path, option("--out", "FOLDER", "The folder to write.")],
+    to: Annotated[str, option("--to", "onnx|torch|faiss|folder", "What is written.")] = "onnx",
+    k: Annotated[int | None, option("--k", "N", "Items of a graph's list.  [default: 100]", min=1)] = None,
     seen: Annotated[
         str | None,
-        typer.Option("--seen", metavar="exclude|keep", help="Items of the history in its list.  [default: exclude]"),
+        option("--seen", "exclude|keep", "Items of the history in its list.  [default: exclude]"),
     ] = None,
-    int8: Annotated[bool, typer.Option("--int8", help="Of faiss: vectors of 8 bits, their recall measured.")] = False,
-    logs: Annotated[bool, typer.Option("--logs", help="Of a folder: with the metrics of its training.")] = False,
+    int8: Annotated[bool, flag("--int8", "Of faiss: vectors of 8 bits, their recall measured.")] = False,
+    logs: Annotated[bool, flag("--logs", "Of a folder: with the metrics of its training.")] = False,
     data: MovedStore = None,
     overwrite: Overwrite = False,
     as_json: AsJson = False,
@@ -67,21 +58,21 @@ def export(
         raise UserError("--to folder goes into a new folder: leave --overwrite out", code="option-without-effect")
 
     output = Output(as_json)
-    begun = time.perf_counter()
     made: Exported | Run = api.export(run, out, to=to, k=k, seen=seen, int8=int8, data=data, logs=logs)
-    spent = time.perf_counter() - begun
     if isinstance(made, Run):
         files = made.manifest["files"]
-        output.say(f"{made.path}: {sum(entry['bytes'] for entry in files.values()) / 2**20:.1f} MB in {seconds(spent)}")
+        output.say(
+            f"{made.path}: {sum(entry['bytes'] for entry in files.values()) / 2**20:.1f} MB in {seconds(output.spent)}"
+        )
         facts = {"to": to, "problem": made.spec.problem, "files": files}
-        output.finish({"export": made.path, **facts, "seconds": round(spent, 3)})
+        output.finish({"export": made.path, **facts, "seconds": output.spent})
         return
-    _report(output, made, spent)
+    _report(output, made)
     facts = {key: made.manifest[key] for key in ("to", "problem", "inputs", "outputs", "parity", "files")}
-    output.finish({"export": made.path, **facts, "seconds": round(spent, 3)})
+    output.finish({"export": made.path, **facts, "seconds": output.spent})
 
 
-def _report(output: Output, made: Exported, spent: float) -> None:
+def _report(output: Output, made: Exported) -> None:
     for what in ("inputs", "outputs"):
         rows = [
             [one["name"], one["dtype"], " x ".join(map(str, one["shape"])), one["meaning"]]
@@ -99,4 +90,4 @@ def _report(output: Output, made: Exported, spent: float) -> None:
             f"{parity['tolerance']:g}){same}"
         )
     size = sum(entry["bytes"] for entry in made.manifest["files"].values())
-    output.say(f"{made.path}: {size / 2**20:.1f} MB in {seconds(spent)}")
+    output.say(f"{made.path}: {size / 2**20:.1f} MB in {seconds(output.spent)}")

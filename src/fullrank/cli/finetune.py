@@ -2,53 +2,39 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from fullrank.cli.options import AsJson, Device, RunFolder, Settings
+from fullrank.cli.option_groups import RunOut
+from fullrank.cli.options import RunFolder, option
 from fullrank.cli.output import Output
 from fullrank.cli.told_early import check_settings, check_store
 from fullrank.cli.train import report
 
 
-def add(app: typer.Typer) -> None:
-    app.command("finetune")(finetune)
-
-
 def finetune(
     run: RunFolder,
-    data: Annotated[
-        Path, typer.Option("--data", metavar="STORE", callback=check_store, help="The store to fine-tune on.")
-    ],
-    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="The run folder to write.")],
+    data: Annotated[Path, option("--data", "STORE", "The store to fine-tune on.", callback=check_store)],
+    out: Annotated[Path, option("--out", "FOLDER", "The run folder to write.")],
+    how: RunOut,
     stages: Annotated[
         int | None,
-        typer.Option(
+        option(
             "--stages",
-            metavar="N",
+            "N",
+            "Blocks to free one by one before all is trained; 0 trains all at once.  [default: every block]",
             min=0,
-            help="Blocks to free one by one before all is trained; 0 trains all at once.  [default: every block]",
         ),
     ] = None,
     stage_epochs: Annotated[
         int | None,
-        typer.Option("--stage-epochs", metavar="N", min=1, help="Epochs of each stage.  [default: 10]"),
+        option("--stage-epochs", "N", "Epochs of each stage.  [default: 10]", min=1),
     ] = None,
     ewc: Annotated[
         Path | None,
-        typer.Option("--ewc", metavar="FILE", help="Hold on to the weights that matter: a file of `fullrank fisher`."),
+        option("--ewc", "FILE", "Hold on to the weights that matter: a file of `fullrank fisher`."),
     ] = None,
-    ewc_weight: Annotated[
-        float | None, typer.Option("--ewc-weight", metavar="X", help="How much.  [default: 100]")
-    ] = None,
-    settings: Settings = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on where it was cut off.")] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the runs that are there.")] = False,
-    device: Device = "auto",
-    as_json: AsJson = False,
+    ewc_weight: Annotated[float | None, option("--ewc-weight", "X", "How much.  [default: 100]")] = None,
 ) -> None:
     """Fine-tune a run on another store, in stages.
 
@@ -61,13 +47,13 @@ def finetune(
     fullrank finetune runs/toys --data data/shop --out runs/shop
     fullrank finetune runs/toys --data data/shop --out runs/shop --stages 0 --set training.lr=1e-4
     """  # fmt: skip
-    check_settings(run, settings or ())
+    check_settings(run, how.settings or ())
     from fullrank.training.cold_start.finetune import finetune as make
 
-    output = Output(as_json)
-    begun = time.perf_counter()
+    output = Output(how.as_json)
     made = make(
-        run, data, out, stages=stages, stage_epochs=stage_epochs, ewc=ewc, ewc_weight=ewc_weight, set=settings or (),
-        resume=resume, overwrite=overwrite, device=device, progress=not output.silent,
+        run, data, out, stages=stages, stage_epochs=stage_epochs, ewc=ewc, ewc_weight=ewc_weight,
+        set=how.settings or (), resume=how.resume, overwrite=how.overwrite, device=how.device,
+        progress=not output.silent,
     )  # fmt: skip
-    report(output, made, time.perf_counter() - begun)
+    report(output, made)

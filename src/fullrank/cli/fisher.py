@@ -5,28 +5,22 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from fullrank.cli.options import AsJson, Device, Overwrite, RunFolder, check_out
+from fullrank.cli.options import AsJson, Device, Overwrite, RunFolder, check_out, option
 from fullrank.cli.output import Output
 from fullrank.cli.told_early import check_store
 
 
-def add(app: typer.Typer) -> None:
-    app.command("fisher")(fisher)
-
-
 def fisher(
     run: RunFolder,
-    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="Write it there (.safetensors).")],
+    out: Annotated[Path, option("--out", "FILE", "Write it there (.safetensors).")],
     data: Annotated[
         Path | None,
-        typer.Option("--data", metavar="STORE", callback=check_store, help="The store of the run, where it was moved."),
+        option("--data", "STORE", "The store of the run, where it was moved.", callback=check_store),
     ] = None,
-    batches: Annotated[int, typer.Option("--batches", metavar="N", min=1, help="Training batches to read.")] = 3000,
+    batches: Annotated[int, option("--batches", "N", "Training batches to read.", min=1)] = 3000,
     batch_size: Annotated[
         int | None,
-        typer.Option("--batch-size", metavar="N", min=1, help="Events or rows in a batch; by default as in training."),
+        option("--batch-size", "N", "Events or rows in a batch; by default as in training.", min=1),
     ] = None,
     overwrite: Overwrite = False,
     device: Device = "auto",

@@ -3,40 +3,30 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
-import typer
-
-from fullrank.cli.options import AsJson, RunFolder, chosen
+from fullrank.cli.options import AsJson, RunFolder, Word, choice, option
 from fullrank.cli.output import Output
-
-
-def add(app: typer.Typer) -> None:
-    app.command("grow")(grow)
 
 
 def grow(
     run: RunFolder,
-    items: Annotated[
-        Path, typer.Option("--items", metavar="FILE", help="The new items: ids, and what is known of them.")
-    ],
-    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="The new run; RUN stays as it is.")],
+    items: Annotated[Path, option("--items", "FILE", "The new items: ids, and what is known of them.")],
+    out: Annotated[Path, option("--out", "FOLDER", "The new run; RUN stays as it is.")],
     start: Annotated[
-        str,
-        typer.Option(
+        Word,
+        choice(
             "--start",
-            metavar="features|neighbours|mean",
-            help="Where a new item's vector comes from: its features, the items with the same --like, or all items.",
+            "features|neighbours|mean",
+            "Where a new item's vector comes from: its features, the items with the same --like, or all items.",
         ),
     ] = "features",
-    like: Annotated[
-        str | None, typer.Option("--like", metavar="NAME", help="Of neighbours: the column that they share.")
-    ] = None,
+    like: Annotated[str | None, option("--like", "NAME", "Of neighbours: the column that they share.")] = None,
     codes: Annotated[
         Path | None,
-        typer.Option("--codes", metavar="FOLDER", help="Of items made of semantic ids: codes of old and new items."),
+        option("--codes", "FOLDER", "Of items made of semantic ids: codes of old and new items."),
     ] = None,
-    item: Annotated[str, typer.Option("--item-col", metavar="NAME", help="Column of FILE with the ids.")] = "item_id",
+    item: Annotated[str, option("--item-col", "NAME", "Column of FILE with the ids.")] = "item_id",
     as_json: AsJson = False,
 ) -> None:
     """Add new items to a trained run, without training.
@@ -48,14 +38,13 @@ def grow(
     fullrank grow runs/sasrec --items new.parquet --start neighbours --like category --out runs/today
     fullrank grow runs/srt --items new.parquet --out runs/today
     """
-    how: Any = chosen("--start", start, ("features", "neighbours", "mean"))
     from fullrank.run import Run
     from fullrank.training.cold_start.grow import grow_catalog
 
     output = Output(as_json)
     opened = Run.open(run)
     before = opened.catalog.size
-    made = grow_catalog(opened, items, out, item=item, start=how, like=like, codes=codes)
+    made = grow_catalog(opened, items, out, item=item, start=start, like=like, codes=codes)
     catalog = made.catalog
     output.say(f"{made.path}: {catalog.size:,} items, {catalog.size - before:,} of them new")
     output.finish({

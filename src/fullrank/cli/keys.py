@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from fullrank.cli.options import AsJson
+from fullrank.cli.options import AsJson, argument, option
 from fullrank.cli.output import Output
 
-File = Annotated[Path, typer.Argument(metavar="FILE", help="The file of keys that `fullrank serve --keys` reads.")]
+File = Annotated[Path, argument("FILE", "The file of keys that `fullrank serve --keys` reads.")]
 
 
 def add(app: typer.Typer) -> None:
@@ -35,17 +35,18 @@ def keys() -> None:
 
 def add_key(
     file: File,
-    name: Annotated[str, typer.Option("--name", metavar="NAME", help="Whose key it is; stands in the service's log.")],
+    name: Annotated[str, option("--name", "NAME", "Whose key it is; stands in the service's log.")],
     scope: Annotated[
         list[str] | None,
-        typer.Option(
-            "--scope", metavar="read|write|admin",
-            help="What it may do; may be repeated: read recommendations, write events, items and users, administer "
+        option(
+            "--scope",
+            "read|write|admin",
+            "What it may do; may be repeated: read recommendations, write events, items and users, administer "
             "versions.  [default: read]",
         ),
     ] = None,
     as_json: AsJson = False,
-) -> None:  # fmt: skip
+) -> None:
     """Make a key, and show it this once.
 
     What is stored is its hash. The file is made where it is missing, and only its owner may read it.
@@ -81,7 +82,7 @@ def list_keys(file: File, as_json: AsJson = False) -> None:
 
 def remove_key(
     file: File,
-    name: Annotated[str, typer.Option("--name", metavar="NAME", help="Name of the key that is taken back.")],
+    name: Annotated[str, option("--name", "NAME", "Name of the key that is taken back.")],
     as_json: AsJson = False,
 ) -> None:
     """Take a key back: services refuse it within two seconds.

@@ -1,4 +1,4 @@
-"""Groups of options that verbs take whole: columns of a table of events, and the engine that works on parts.
+"""Groups of options that verbs take whole: columns of a table, the engine of parts, a sample, where a table is written.
 
 A group is a dataclass, a field for each option. A verb names it as one parameter and is given to typer by `flat`.
 """
@@ -9,29 +9,28 @@ import functools
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
+from pathlib import Path
+from typing import Annotated, Any, get_type_hints
 
-import typer
+from fullrank.cli.options import (
+    LAST,
+    AsJson,
+    Device,
+    MovedStore,
+    Overwrite,
+    Settings,
+    Split,
+    Word,
+    check_beside,
+    check_out,
+    choice,
+    flag,
+    option,
+)
 
-from fullrank.cli.options import LAST, check_beside, chosen
-
-if TYPE_CHECKING:
-    UnitName = Literal["s", "ms", "us", "ns"]
-else:  # typer would say what is allowed, and not what is nearest
-    UnitName = str
-UserCol = Annotated[
-    str | None, typer.Option("--user-col", metavar="NAME", help="User column of FILE.  [default: user_id]")
-]
-ItemCol = Annotated[
-    str | None, typer.Option("--item-col", metavar="NAME", help="Item column of FILE.  [default: item_id]")
-]
-TimeUnit = Annotated[  # a lambda in a class's own annotation would not know the names of this module
-    UnitName | None,
-    typer.Option(
-        "--time-unit", metavar="UNIT", help="Of numbers in it: s, ms, us, ns.  [default: s]",
-        callback=lambda unit: unit and chosen("--time-unit", unit, ("s", "ms", "us", "ns")),
-    ),
-]  # fmt: skip
+UserCol = Annotated[str | None, option("--user-col", "NAME", "User column of FILE.  [default: user_id]")]
+ItemCol = Annotated[str | None, option("--item-col", "NAME", "Item column of FILE.  [default: item_id]")]
+TimeUnit = Annotated[Word | None, choice("--time-unit", "s|ms|us|ns", "What numbers in it count.  [default: s]")]
 
 
 @dataclass(frozen=True)
@@ -42,9 +41,7 @@ class TableColumns:
     item_col: ItemCol = None
     time_col: Annotated[
         str | None,
-        typer.Option(
-            "--time-col", metavar="NAME", help="Time column of FILE.  [default: timestamp, else order of rows]"
-        ),
+        option("--time-col", "NAME", "Time column of FILE.  [default: timestamp, else order of rows]"),
     ] = None
     time_unit: TimeUnit = None
 
@@ -60,7 +57,7 @@ class LaterColumns(TableColumns):
 
     time_col: Annotated[
         str | None,
-        typer.Option("--time-col", metavar="NAME|none", help="Time column of --events.  [default: timestamp]"),
+        option("--time-col", "NAME|none", "Time column of --events.  [default: timestamp]"),
     ] = None
 
 
@@ -69,40 +66,77 @@ class EngineOptions:
     """How a verb works on parts, and with whose help."""
 
     engine: Annotated[
-        str | None,
-        typer.Option(
-            "--engine",
-            metavar="embedded|spark|ray",
-            help="Do it in parts: in this process, on Spark, or on a Ray cluster.",
-        ),
+        Word | None,
+        choice("--engine", "embedded|spark|ray", "Do it in parts: in this process, on Spark, or on a Ray cluster."),
     ] = None
     parts: Annotated[
         int | None,
-        typer.Option(
-            "--parts", metavar="N", help="Do it in so many parts of users.  [default: by the number of users]"
-        ),
+        option("--parts", "N", "Do it in so many parts of users.  [default: by the number of users]"),
     ] = None
     master: Annotated[
         str | None,
-        typer.Option("--master", metavar="URL", help="Spark's address, such as local[2] or spark://host:7077."),
+        option("--master", "URL", "Spark's address, such as local[2] or spark://host:7077."),
     ] = None
     ray: Annotated[
         str | None,
-        typer.Option("--ray", metavar="auto|local|HOST:PORT", help="Address of the Ray cluster.  [default: auto]"),
+        option("--ray", "auto|local|HOST:PORT", "Address of the Ray cluster.  [default: auto]"),
     ] = None
     workers: Annotated[
-        int | None, typer.Option("--workers", metavar="N", help="Do it in parts, in so many processes of this machine.")
+        int | None, option("--workers", "N", "Do it in parts, in so many processes of this machine.")
     ] = None
 
     def keywords(self) -> dict[str, Any]:
         """What was typed, as keywords of the library; empty where nothing was.
 
-        Raises `UserError` for an engine that there is not, and for an option of another one.
+        Raises `UserError` for an option of another engine.
         """
-        engine = chosen("--engine", self.engine or "embedded", ("embedded", "spark", "ray"))
+        engine = self.engine or "embedded"
         for name, owner in (("master", "spark"), ("ray", "ray"), ("workers", "embedded")):
             check_beside(f"--engine {owner}", engine if engine == owner else None, **{name: getattr(self, name)})
         return {name: value for name, value in vars(self).items() if value is not None}
+
+
+@dataclass(frozen=True)
+class SampleOptions:
+    """What a run is looked at on."""
+
+    data: MovedStore = None
+    split: Split = "test"
+    users: Annotated[int | None, option("--users", "N", "Users of the sample that is measured.  [default: 4096]")] = (
+        None
+    )
+    impressions: Annotated[
+        int | None,
+        option("--impressions", "N", "Impressions of the sample, of ranking models.  [default: 4096]"),
+    ] = None
+    device: Device = "auto"
+
+
+@dataclass(frozen=True)
+class TableOut:
+    """Where the rows of a verb go, and what makes them."""
+
+    out: Annotated[Path | None, option("--out", "FILE", "Write them there (.parquet, .csv or .jsonl).")] = None
+    overwrite: Overwrite = False
+    device: Device = "auto"
+    as_json: AsJson = False
+
+    def check(self) -> None:
+        """Raise `UserError` where they cannot be written there."""
+        from fullrank.core.tables import SUFFIXES
+
+        check_out(self.out, self.overwrite, suffixes=SUFFIXES)
+
+
+@dataclass(frozen=True)
+class RunOut:
+    """How a run is written by the verbs that train."""
+
+    settings: Settings = None
+    resume: Annotated[bool, flag("--resume", "Go on with the run in --out that was cut off.")] = False
+    overwrite: Annotated[bool, flag("--overwrite", "Replace the run that is in --out.")] = False
+    device: Device = "auto"
+    as_json: AsJson = False
 
 
 def column_names(**typed: str | None) -> dict[str, Any]:
@@ -119,11 +153,8 @@ def flat(verb: Callable[..., None]) -> Callable[..., None]:
     for name, parameter in inspect.signature(verb).parameters.items():
         group = groups.get(name)
         types = hints if group is None else get_type_hints(group, include_extras=True)
-        defaults = {name: parameter.default} if group is None else {one.name: one.default for one in fields(group)}
-        options += [
-            parameter.replace(name=option, kind=parameter.KEYWORD_ONLY, default=default, annotation=types[option])
-            for option, default in defaults.items()
-        ]
+        declared = {name: parameter} if group is None else inspect.signature(group).parameters
+        options += [one.replace(kind=parameter.KEYWORD_ONLY, annotation=types[one.name]) for one in declared.values()]
 
     @functools.wraps(verb)
     def call(**typed: Any) -> None:

@@ -31,20 +31,44 @@ if TYPE_CHECKING:
 
     from fullrank.core.spec import Spec
     from fullrank.run import Run
+if TYPE_CHECKING:
+    Word = Any
+else:
+    Word = str
+"""A word that `choice` has checked: for typer, which would say what is allowed and not what is nearest, any text."""
+
+
+def option(name: str, metavar: str, text: str, **more: Any) -> Any:
+    """An option that takes a value, as typer reads it from a parameter's annotation."""
+    return typer.Option(name, metavar=metavar, help=text, **more)
+
+
+def choice(name: str, words: str, text: str) -> Any:
+    """An option that takes one of some words (`validation|test`), and refuses others with the nearest."""
+    return option(name, words, text, callback=lambda word: word and chosen(name, word, tuple(words.split("|"))))
+
+
+def flag(name: str, text: str, **more: Any) -> Any:
+    """An option that takes no value."""
+    return typer.Option(name, help=text, **more)
+
+
+def argument(metavar: str, text: str, **more: Any) -> Any:
+    """A word that stands without an option."""
+    return typer.Argument(metavar=metavar, help=text, **more)
+
 
 AsJson = Annotated[
     bool,
-    typer.Option("--json", help="Print one JSON object as the last line of stdout; everything else goes to stderr."),
+    flag("--json", "Print one JSON object as the last line of stdout; everything else goes to stderr."),
 ]
 Settings = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="PATH=VALUE", help="Change one setting, such as a.b=3; may be repeated."),
+    option("--set", "PATH=VALUE", "Change one setting, such as a.b=3; may be repeated."),
 ]
 MovedStore = Annotated[
     Path | None,
-    typer.Option(
-        "--data", metavar="STORE", callback=check_store, help="The store, where it was moved since the training."
-    ),
+    option("--data", "STORE", "The store, where it was moved since the training.", callback=check_store),
 ]
 EVALUATION = "fullrank.evaluation.spec:Evaluation"
 REASONING = {
@@ -52,44 +76,20 @@ REASONING = {
     "reasoning.adaptive": "--adaptive", "reasoning.patience": "--patience",
 }  # fmt: skip
 """The inference budget of a model that reasons, for `spec_options(EVALUATION, REASONING)`."""
-Sample = Annotated[
-    int | None, typer.Option("--users", metavar="N", help="Users of the sample that is measured.  [default: 4096]")
-]
-Impressions = Annotated[
-    int | None,
-    typer.Option("--impressions", metavar="N", help="Impressions of the sample, of ranking models.  [default: 4096]"),
-]
-OutTable = Annotated[
-    Path | None, typer.Option("--out", metavar="FILE", help="Write them there (.parquet, .csv or .jsonl).")
-]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what is at --out already.")]
-Separator = Annotated[
-    str | None,
-    typer.Option(
-        "--separator", metavar="CHAR", help="Between the columns of a text file (tab is one).  [default: found]"
-    ),
-]
+Overwrite = Annotated[bool, flag("--overwrite", "Replace what is at --out already.")]
 Device = Annotated[
     str,
-    typer.Option(
-        "--device", metavar="auto|cpu|cuda|...", help="Where the model runs; auto is a CUDA device where there is one."
-    ),
+    option("--device", "auto|cpu|cuda|...", "Where the model runs; auto is a CUDA device where there is one."),
 ]
 History = Annotated[
     list[str] | None,
-    typer.Option("--history", metavar="ID,ID,...", help="Items of one user, oldest first; may be repeated."),
+    option("--history", "ID,ID,...", "Items of one user, oldest first; may be repeated."),
 ]
 UserStore = Annotated[
     Path | None,
-    typer.Option(
-        "--data",
-        metavar="STORE",
-        help="The store of --users.  [default: that of the run's training]",
-    ),
+    option("--data", "STORE", "The store of --users.  [default: that of the run's training]"),
 ]
-RunFolder = Annotated[
-    Path, typer.Argument(metavar="RUN", callback=check_runs, help="A run folder, as `fullrank train` writes it.")
-]
+RunFolder = Annotated[Path, argument("RUN", "A run folder, as `fullrank train` writes it.", callback=check_runs)]
 
 
 LAST = ("overwrite", "settings", "device", "as_json")
@@ -105,11 +105,9 @@ def _print_version(asked: bool) -> bool:
 
 def root(
     version: Annotated[
-        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version and leave.")
+        bool, flag("--version", "Print the version and leave.", is_eager=True, callback=_print_version)
     ] = False,
-    debug: Annotated[
-        bool, typer.Option("--debug", help="Show the traceback of an error; also accepted after the verb.")
-    ] = False,
+    debug: Annotated[bool, flag("--debug", "Show the traceback of an error; also accepted after the verb.")] = False,
 ) -> None:
     """Train, evaluate and use transformer recommenders.
 
@@ -163,17 +161,7 @@ def chosen(name: str, value: str, allowed: tuple[str, ...]) -> Any:
     return value
 
 
-if TYPE_CHECKING:
-    SplitName = Literal["validation", "test"]
-else:  # typer would say what is allowed, and not what is nearest
-    SplitName = str
-Split = Annotated[
-    SplitName,
-    typer.Option(
-        "--split", metavar="validation|test", help="Which part of the store is measured.",
-        callback=lambda split: chosen("--split", split, ("validation", "test")),
-    ),
-]  # fmt: skip
+Split = Annotated[Word, choice("--split", "validation|test", "Which part of the store is measured.")]
 
 
 def check_beside(owner: str, there: object, **typed: object) -> None:

@@ -12,7 +12,8 @@ import os
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TextIO
 
@@ -28,7 +29,7 @@ class Output:
     """The output of one verb."""
 
     def __init__(self, as_json: bool):
-        self.as_json = as_json
+        self.as_json, self._begun = as_json, time.perf_counter()
         self.silent = os.environ.get("RANK", "0") != "0"  # torchrun: the first process speaks for all
 
     def say(self, text: str = "", *, wrap: bool = True) -> None:
@@ -42,6 +43,11 @@ class Output:
                 textwrap.fill(line, width, break_long_words=False, break_on_hyphens=False) for line in lines
             )
         print(text, file=self._human, flush=True)
+
+    def notes(self, notes: Iterable[str]) -> None:
+        """What a person should know of what was done, a line each."""
+        for note in notes:
+            self.say(f"note: {note}")
 
     def table(self, headers: Sequence[str], rows: Sequence[Sequence[Any]], *, title: str | None = None) -> None:
         """Columns under headers; numbers are right-aligned, a long last column is wrapped at a terminal's width."""
@@ -91,6 +97,11 @@ class Output:
         """The verb's result for a program: printed with --json, else not at all."""
         if self.as_json and not self.silent:
             print_json(result)
+
+    @property
+    def spent(self) -> float:
+        """Seconds since the verb began."""
+        return round(time.perf_counter() - self._begun, 3)
 
     def _width(self) -> int | None:
         """Columns of a terminal, or of COLUMNS; None for a pipe or a file, whose lines are left whole for `grep`."""

@@ -2,46 +2,36 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
-from fullrank.cli.options import AsJson, Device, OutTable, Overwrite, RunFolder, check_out, find_store
+from fullrank.cli.option_groups import TableOut
+from fullrank.cli.options import RunFolder, argument, find_store, option
 from fullrank.cli.output import Output, seconds
-from fullrank.core.tables import SUFFIXES
 
 SHOWN = 10
 """Rows printed where there is no --out."""
 
 
-def add(app: typer.Typer) -> None:
-    app.command("predict")(predict)
-
-
 def predict(
     run: RunFolder,
     impressions: Annotated[
-        Path, typer.Argument(metavar="FILE", help="Impressions with the columns that the model reads; no label needed.")
+        Path, argument("FILE", "Impressions with the columns that the model reads; no label needed.")
     ],
-    out: OutTable = None,
-    column: Annotated[str, typer.Option("--column", metavar="NAME", help="Name of the new column.")] = "probability",
+    to: TableOut,
+    column: Annotated[str, option("--column", "NAME", "Name of the new column.")] = "probability",
     list_separator: Annotated[
         str | None,
-        typer.Option(
+        option(
             "--list-separator",
-            metavar="TEXT",
-            help="Between the values of a list in a text file, such as '|'.  [default: as the training's schema says]",
+            "TEXT",
+            "Between the values of a list in a text file, such as '|'.  [default: as the training's schema says]",
         ),
     ] = None,
     data: Annotated[
         Path | None,
-        typer.Option("--data", metavar="STORE", help="The store, of runs of format 1, where it was moved."),
+        option("--data", "STORE", "The store, of runs of format 1, where it was moved."),
     ] = None,
-    overwrite: Overwrite = False,
-    device: Device = "auto",
-    as_json: AsJson = False,
 ) -> None:
     """Predict click probabilities of new impressions.
 
@@ -56,25 +46,23 @@ def predict(
     fullrank predict runs/rankelastor today.csv --column ctr
     fullrank predict runs/din today.csv --list-separator '|' --out predictions.csv
     """
-    check_out(out, overwrite, suffixes=SUFFIXES)
+    to.check()
     from fullrank import api
     from fullrank.run import Run
 
-    output = Output(as_json)
-    begun = time.perf_counter()
+    output = Output(to.as_json)
     opened = Run.open(run)
     where = find_store(opened, data) if opened.needs_store else data
     with output.progress(f"predict {impressions}") as tick:
-        how: dict[str, Any] = {
-            "data": where, "column": column, "list_separator": list_separator, "device": device, "progress": tick,
-        }  # fmt: skip
-        if out is not None:
-            done = api.predict_file(opened, impressions, out, **how)
+        how: dict[str, Any] = {"column": column, "list_separator": list_separator, "progress": tick}
+        predictor = api.load(opened, data=where, device=to.device)
+        if to.out is not None:
+            done = predictor.predict_file(impressions, to.out, **how)
         else:
-            found = api.predict(opened, impressions, **how)
-    if out is not None:
-        output.say(f"{done.rows:,} probabilities written to {out} in {seconds(time.perf_counter() - begun)}")
-        output.finish({"run": run, "rows": done.rows, "mean": done.mean, "out": out})
+            found = predictor.predict(impressions, **how)
+    if to.out is not None:
+        output.say(f"{done.rows:,} probabilities written to {to.out} in {seconds(output.spent)}")
+        output.finish({"run": run, "rows": done.rows, "mean": done.mean, "out": to.out})
         return
     shown = found.head(SHOWN)
     output.table(shown.columns, [list(row) for row in shown.rows()])

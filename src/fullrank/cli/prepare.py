@@ -5,7 +5,7 @@ Neither loads torch.
 
 from __future__ import annotations
 
-import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,7 +13,19 @@ import typer
 
 from fullrank.cli.download import DOWNLOADS, named_source
 from fullrank.cli.in_shell import in_shell
-from fullrank.cli.options import AsJson, Overwrite, Separator, Settings, chosen, given, shortcuts, spec_options
+from fullrank.cli.option_groups import column_names, flat
+from fullrank.cli.options import (
+    AsJson,
+    Overwrite,
+    Settings,
+    Word,
+    argument,
+    choice,
+    given,
+    option,
+    shortcuts,
+    spec_options,
+)
 from fullrank.cli.output import Output, seconds
 from fullrank.core.errors import UserError, brief, command_line, did_you_mean
 
@@ -34,60 +46,67 @@ FLAGS = {
 """Setting of `Prepare` -> its option; an empty one is the setting's own name."""
 
 
-Parts = Annotated[
-    int | None,
-    typer.Option(
-        "--parts",
-        metavar="N",
-        help="Write a store in so many parts, out of core: the table is read in pieces, and a preparation that was "
-        "killed goes on.  [default: in one]",
-    ),
-]
-Engine = Annotated[
-    str, typer.Option("--engine", metavar="embedded|spark", help="What prepares parts: this process, or Spark.")
-]
-Master = Annotated[
-    str | None, typer.Option("--master", metavar="URL", help="Spark's address, such as local[2] or spark://host:7077.")
-]
+@dataclass(frozen=True)
+class StoreOut:
+    """How a store is written."""
+
+    out: Annotated[Path, option("--out", "FOLDER", "The store to write.")]
+    parts: Annotated[
+        int | None,
+        option(
+            "--parts",
+            "N",
+            "Write a store in so many parts, out of core: the table is read in pieces, and a preparation that was "
+            "killed goes on.  [default: in one]",
+        ),
+    ] = None
+    engine: Annotated[Word, choice("--engine", "embedded|spark", "What prepares parts: this process, or Spark.")] = (
+        "embedded"
+    )
+    master: Annotated[
+        str | None,
+        option("--master", "URL", "Spark's address, such as local[2] or spark://host:7077."),
+    ] = None
+    separator: Annotated[
+        str | None,
+        option("--separator", "CHAR", "Between the columns of a text file (tab is one).  [default: found]"),
+    ] = None
+    overwrite: Overwrite = False
+    settings: Settings = None
+    as_json: AsJson = False
+
+    def keywords(self) -> dict[str, Any]:
+        """What was typed, as keywords of the library."""
+        names = ("parts", "engine", "master", "separator", "overwrite")
+        return {name: getattr(self, name) for name in names} | {"progress": True}
 
 
 def add(app: typer.Typer) -> None:
-    app.command("prepare", cls=spec_options("fullrank.data.events.prepare:Prepare", FLAGS))(prepare)
-    app.command("prepare-impressions")(prepare_impressions)
+    app.command("prepare", cls=spec_options("fullrank.data.events.prepare:Prepare", FLAGS))(flat(prepare))
+    app.command("prepare-impressions")(flat(prepare_impressions))
 
 
 def prepare(
     context: typer.Context,
     events: Annotated[
         str,
-        typer.Argument(
-            metavar="EVENTS",
-            help="A table of events: .parquet, .csv, .tsv, .jsonl (text also as .csv.gz and so on), a folder of "
+        argument(
+            "EVENTS",
+            "A table of events: .parquet, .csv, .tsv, .jsonl (text also as .csv.gz and so on), a folder of "
             ".parquet, or the name of a source (`fullrank list sources`; ./NAME means the file).",
         ),
     ],
-    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="The store to write.")],
-    items: Annotated[
-        Path | None, typer.Option("--items", metavar="FILE", help="Table of items: titles, features.")
-    ] = None,
+    to: StoreOut,
+    items: Annotated[Path | None, option("--items", "FILE", "Table of items: titles, features.")] = None,
     items_id: Annotated[
         str | None,
-        typer.Option(
-            "--items-id", metavar="NAME", help="Column of ids in --items.  [default: as in the events, or item_id]"
-        ),
+        option("--items-id", "NAME", "Column of ids in --items.  [default: as in the events, or item_id]"),
     ] = None,
-    users: Annotated[Path | None, typer.Option("--users", metavar="FILE", help="Table of users.")] = None,
+    users: Annotated[Path | None, option("--users", "FILE", "Table of users.")] = None,
     folder: Annotated[
         Path | None,
-        typer.Option("--from", metavar="FOLDER", help="Where a source's files lie.  [default: downloads/SOURCE]"),
+        option("--from", "FOLDER", "Where a source's files lie.  [default: downloads/SOURCE]"),
     ] = None,
-    parts: Parts = None,
-    engine: Engine = "embedded",
-    master: Master = None,
-    separator: Separator = None,
-    overwrite: Overwrite = False,
-    settings: Settings = None,
-    as_json: AsJson = False,
 ) -> None:
     """Turn events into a store for recommenders.
 
@@ -103,20 +122,10 @@ def prepare(
     fullrank prepare logs/ --parts 64 --engine spark --master spark://host:7077 --out data/large
     fullrank prepare planted --set source.users=500 --out data/toy
     """
-    from fullrank.data.events.prepare import ENGINES
-
-    output, begun = Output(as_json), time.perf_counter()
-    how = {
-        "separator": separator,
-        "items_id": items_id,
-        "parts": parts,
-        "engine": chosen("--engine", engine, ENGINES),
-        "master": master,
-        "overwrite": overwrite,
-        "progress": True,
-    }
-    store = _prepare(events, out, items, users, folder, shortcuts(given(context), settings), how)
-    _report(output, store, time.perf_counter() - begun)
+    output = Output(to.as_json)
+    how = {**to.keywords(), "items_id": items_id}
+    store = _prepare(events, to.out, items, users, folder, shortcuts(given(context), to.settings), how)
+    _report(output, store)
 
 
 def _prepare(
@@ -192,7 +201,7 @@ def _source_or_file(
     return None
 
 
-def _report(output: Output, store: Store, spent: float) -> None:
+def _report(output: Output, store: Store) -> None:
     found = store.manifest
     filters = found.get("filters", [])
     if len(filters) > 1:
@@ -202,58 +211,46 @@ def _report(output: Output, store: Store, spent: float) -> None:
         )
     output.say(
         f"{store.path}: {store.num_events:,} events of {store.num_users:,} users on {store.num_items:,} items, "
-        f"in {seconds(spent)}"
+        f"in {seconds(output.spent)}"
     )
     split = found["split"]
     parts = ", ".join(f"{part} {split[part]['events']:,} events" for part in ("train", "validation", "test"))
     output.say(f"split {split['kind']}: {parts}")
     if split.get("leak"):
         output.say(f"note: {split['leak']}")
-    for note in found.get("notes", []):
-        output.say(f"note: {in_shell(note, ('--time-unit',))}")
+    output.notes(in_shell(note, ("--time-unit",)) for note in found.get("notes", []))
     train = command_line("train", "sasrec", "--data", store.path, "--out", "runs/sasrec")
     output.say(f"train a model: {train}", wrap=False)
     facts = {key: value for key, value in found.items() if key not in ("files", "spec", "format")}
-    output.finish({"store": store.path, **facts, "spec": found["spec"], "seconds": round(spent, 3)})
+    output.finish({"store": store.path, **facts, "spec": found["spec"], "seconds": output.spent})
 
 
 def prepare_impressions(
     impressions: Annotated[
         str,
-        typer.Argument(
-            metavar="IMPRESSIONS",
-            help="A table of impressions: .parquet, .csv, .tsv, .jsonl (text also as .csv.gz and so on), a folder of "
+        argument(
+            "IMPRESSIONS",
+            "A table of impressions: .parquet, .csv, .tsv, .jsonl (text also as .csv.gz and so on), a folder of "
             ".parquet, or the name of a source (`fullrank list sources`; ./NAME means the file).",
         ),
     ],
+    to: StoreOut,
     folder: Annotated[
         Path | None,
-        typer.Argument(metavar="FOLDER", help="Where a source's files lie.  [default: downloads/SOURCE]"),
+        argument("FOLDER", "Where a source's files lie.  [default: downloads/SOURCE]"),
     ] = None,
-    out: Annotated[Path | None, typer.Option("--out", metavar="FOLDER", help="The store to write.")] = None,
     schema: Annotated[
         Path | None,
-        typer.Option(
-            "--schema", metavar="FILE", help="YAML or JSON: label, fields, split.  [default: from names and types]"
-        ),
+        option("--schema", "FILE", "YAML or JSON: label, fields, split.  [default: from names and types]"),
     ] = None,
-    label: Annotated[str | None, typer.Option("--label", metavar="NAME", help="Column of what is predicted.")] = None,
+    label: Annotated[str | None, option("--label", "NAME", "Column of what is predicted.")] = None,
     user_col: Annotated[
-        str | None, typer.Option("--user-col", metavar="NAME", help="Column of whose impression it is (the group).")
+        str | None, option("--user-col", "NAME", "Column of whose impression it is (the group).")
     ] = None,
-    time_col: Annotated[
-        str | None, typer.Option("--time-col", metavar="NAME", help="Column of when; none: there is none.")
-    ] = None,
+    time_col: Annotated[str | None, option("--time-col", "NAME", "Column of when; none: there is none.")] = None,
     time_unit: Annotated[
-        str | None, typer.Option("--time-unit", metavar="s|ms|us|ns", help="What a number in it counts.  [default: s]")
+        str | None, option("--time-unit", "s|ms|us|ns", "What a number in it counts.  [default: s]")
     ] = None,
-    parts: Parts = None,
-    engine: Engine = "embedded",
-    master: Master = None,
-    separator: Separator = None,
-    overwrite: Overwrite = False,
-    settings: Settings = None,
-    as_json: AsJson = False,
 ) -> None:
     """Turn impressions into a store for rankers.
 
@@ -269,19 +266,12 @@ def prepare_impressions(
     fullrank prepare-impressions clicks/ --schema schema.yaml --parts 64 --out data/large
     fullrank prepare-impressions planted_clicks --set source.rows=1000000 --out data/toy
     """
-    if out is None:
-        raise UserError("--out is missing: name the folder of the store to write", code="missing-option")
-    from fullrank.data.events.prepare import ENGINES
-
-    output, begun = Output(as_json), time.perf_counter()
-    how: dict[str, Any] = {
-        "label": label, "user_col": user_col, "time_unit": time_unit, "separator": separator, "overwrite": overwrite,
-        "parts": parts, "engine": chosen("--engine", engine, ENGINES), "master": master,
+    output = Output(to.as_json)
+    how = {
+        **to.keywords(), **column_names(user_col=user_col, time_col=time_col), "label": label, "time_unit": time_unit
     }  # fmt: skip
-    if time_col is not None:
-        how["time_col"] = None if time_col == "none" else time_col
-    store = _prepare_impressions(impressions, folder, out, schema, settings or [], how)
-    _report_impressions(output, store, time.perf_counter() - begun)
+    store = _prepare_impressions(impressions, folder, to.out, schema, to.settings or [], how)
+    _report_impressions(output, store)
 
 
 def _prepare_impressions(
@@ -294,7 +284,7 @@ def _prepare_impressions(
     own, rest = _of_source(settings)
     source = _source_or_file(impressions, own, folder, "the folder")
     if source is None:
-        return make(impressions, out, schema=schema, set=rest, progress=True, **how)
+        return make(impressions, out, schema=schema, set=rest, **how)
     if not isinstance(source, sources.ImpressionSource):
         raise UserError(
             f"the source {impressions!r} holds events: use {command_line('prepare', impressions)}",
@@ -302,7 +292,7 @@ def _prepare_impressions(
         )
     found = source.impressions(folder or DOWNLOADS / impressions)
     spec = (found.schema if schema is None else Schema.read(schema)).override(*rest)
-    return make(found.table, out, schema=spec, progress=True, notes=found.notes, **how)
+    return make(found.table, out, schema=spec, notes=found.notes, **how)
 
 
 def _kind(info: FieldInfo, field: AnyField, store: ImpressionStore) -> str:
@@ -313,7 +303,7 @@ def _kind(info: FieldInfo, field: AnyField, store: ImpressionStore) -> str:
     return f"numeric, {made} buckets" + (f" of {field.buckets}" if field.buckets not in (None, made) else "")
 
 
-def _report_impressions(output: Output, store: ImpressionStore, spent: float) -> None:
+def _report_impressions(output: Output, store: ImpressionStore) -> None:
     found = store.manifest
     output.table(
         ("field", "kind", "ids", "missing"),
@@ -326,9 +316,8 @@ def _report_impressions(output: Output, store: ImpressionStore, spent: float) ->
         ("part", "rows", "positive"),
         [(name, part["rows"], part["positive"]) for name, part in found["counts"]["parts"].items()],
     )
-    output.say(f"{store.path}: {len(store):,} rows, {len(store.fields)} fields, in {seconds(spent)}")
-    for note in found["notes"]:
-        output.say(f"note: {note}")
+    output.say(f"{store.path}: {len(store):,} rows, {len(store.fields)} fields, in {seconds(output.spent)}")
+    output.notes(found["notes"])
     facts = {key: value for key, value in found.items() if key not in ("files", "format", "fitted")}
     facts["notes"] = [*found["notes"], *store.encoder.notes]  # these were said while it was prepared
-    output.finish({"store": store.path, **facts, "seconds": round(spent, 3)})
+    output.finish({"store": store.path, **facts, "seconds": output.spent})

@@ -2,45 +2,30 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from fullrank.cli.options import AsJson, Device, Settings
+from fullrank.cli.options import AsJson, Device, Settings, argument, flag, option
 from fullrank.cli.output import Output
 from fullrank.cli.told_early import check_recipe, check_store
 from fullrank.cli.train import report
 from fullrank.core.errors import UserError
 
 
-def add(app: typer.Typer) -> None:
-    app.command("pretrain")(pretrain)
-
-
 def pretrain(
-    recipe: Annotated[
-        str, typer.Argument(metavar="RECIPE", help="A recipe whose items are made of text or vectors, such as srt.")
-    ],
-    data: Annotated[
-        list[Path], typer.Option("--data", metavar="STORE", callback=check_store, help="A store; give two or more.")
-    ],
-    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="The run folder to write.")],
+    recipe: Annotated[str, argument("RECIPE", "A recipe whose items are made of text or vectors, such as srt.")],
+    data: Annotated[list[Path], option("--data", "STORE", "A store; give two or more.", callback=check_store)],
+    out: Annotated[Path, option("--out", "FOLDER", "The run folder to write.")],
     weights: Annotated[
         str | None,
-        typer.Option(
-            "--weights",
-            metavar="X,X,...",
-            help="How often the rows of each store count in an epoch.  [default: 1 each]",
-        ),
+        option("--weights", "X,X,...", "How often the rows of each store count in an epoch.  [default: 1 each]"),
     ] = None,
     joined: Annotated[
         Path | None,
-        typer.Option("--joined", metavar="FOLDER", help="Where the joined store is written.  [default: OUT-data]"),
+        option("--joined", "FOLDER", "Where the joined store is written.  [default: OUT-data]"),
     ] = None,
     settings: Settings = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run and the joined store.")] = False,
+    overwrite: Annotated[bool, flag("--overwrite", "Replace the run and the joined store.")] = False,
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
@@ -60,7 +45,6 @@ def pretrain(
     from fullrank.training.state import check_place
 
     output = Output(as_json)
-    begun = time.perf_counter()
     check_place(out, overwrite=overwrite)  # before the stores are joined
     place = joined if joined is not None else out.parent / f"{out.name}-data"
     store = join_stores(data, place, weights=_numbers(weights), overwrite=overwrite)
@@ -68,7 +52,7 @@ def pretrain(
     run = api.train(
         recipe, store, out, set=settings or (), overwrite=overwrite, device=device, progress=not output.silent
     )
-    report(output, run, time.perf_counter() - begun)
+    report(output, run)
 
 
 def _numbers(text: str | None) -> list[float] | None:

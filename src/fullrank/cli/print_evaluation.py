@@ -18,17 +18,17 @@ SHOWN = 10
 
 
 def print_single(
-    output: Output, source: Mapping[str, Any], found: EvaluationResult, spent: float, *, whole: bool = True,
+    output: Output, source: Mapping[str, Any], found: EvaluationResult, *, whole: bool = True,
     selection: str | None = None,
 ) -> None:  # fmt: skip
     """The metrics of one run or of lists (`source`, in the JSON), and how they were measured; of a recommender the main
     ones, of which `selection` is the first, or with `whole` all."""
-    SINGLE[found.problem](output, found, spent, whole, selection)
-    output.finish({**source, **found.dump(), "seconds": round(spent, 3)})
+    SINGLE[found.problem](output, found, whole, selection)
+    output.finish({**source, **found.dump(), "seconds": output.spent})
 
 
 def print_pair(
-    output: Output, names: Sequence[str], found: Sequence[EvaluationResult], rows: Sequence[Comparison], spent: float,
+    output: Output, names: Sequence[str], found: Sequence[EvaluationResult], rows: Sequence[Comparison],
     *, stand_in: bool = False,
 ) -> None:  # fmt: skip
     """The differences between two runs (or a run and lists), row by row of `rows`; `stand_in`: bqs_like was asked for,
@@ -47,29 +47,27 @@ def print_pair(
     how = f"paired, {history}" if history else "paired"
     if any(c.metric == "gauc" for c in rows):
         how += f"; gauc by {found[0].protocol['gauc_groups']:,} groups"
-    output.say(f"{rows[0].users if rows else 0:,} {what}, {how}; in {seconds(spent)}")
+    output.say(f"{rows[0].users if rows else 0:,} {what}, {how}; in {seconds(output.spent)}")
     if any(c.metric.startswith(PAIRED) for c in printed):
         output.say("bqs_like (a stand-in, not BQS): above 0.5, B is better over head, mid and tail")
-    for note in dict.fromkeys(text for one in found for text in one.notes):
-        output.say(f"note: {note}")
+    output.notes(dict.fromkeys(text for one in found for text in one.notes))
     output.finish({
         "runs": list(names),
         "metrics": {c.metric: c.dump() for c in rows},
         "protocol": found[0].protocol,
-        "seconds": round(spent, 3),
+        "seconds": output.spent,
     })  # fmt: skip
 
 
-def _print_retrieval(output: Output, found: EvaluationResult, spent: float, whole: bool, selection: str | None) -> None:
+def _print_retrieval(output: Output, found: EvaluationResult, whole: bool, selection: str | None) -> None:
     from fullrank.evaluation.metric_table import metric_table, population
 
     table = metric_table(found.metrics, found.per_user.values, whole=whole, selection=selection)
     output.table(table.headers, table.rows)
     if table.note:
         output.say(table.note)
-    output.say(f"{population(found.protocol)}; in {seconds(spent)}")
-    for note in found.notes:
-        output.say(f"note: {note}")
+    output.say(f"{population(found.protocol)}; in {seconds(output.spent)}")
+    output.notes(found.notes)
     protocol, main = found.protocol, table.main
     if found.mean_steps is not None:
         output.say(f"{found.mean_steps:.2f} of at most {protocol['reasoning']['steps']} reasoning steps a user")
@@ -98,7 +96,7 @@ def _say_bands(output: Output, found: EvaluationResult, main: str) -> None:
         output.say(f"{name} where training never saw the target: {cold[name]:.4f} ({cold['count']:,} users)")
 
 
-def _print_ranking(output: Output, found: EvaluationResult, spent: float, _whole: bool, _selection: str | None) -> None:
+def _print_ranking(output: Output, found: EvaluationResult, _whole: bool, _selection: str | None) -> None:
     rows = [[name, value, _span(found.interval.get(name))] for name, value in found.metrics.items()]
     boot = found.protocol["bootstrap"]
     output.table(("metric", "value", f"{boot['level']:.0%} interval"), rows)
@@ -124,11 +122,11 @@ def _print_ranking(output: Output, found: EvaluationResult, spent: float, _whole
         )
     output.say(
         f"{protocol['rows']:,} impressions of the {protocol['split']} split, {protocol['clicks']:,} clicks{groups}; "
-        f"in {seconds(spent)}"
+        f"in {seconds(output.spent)}"
     )
 
 
-SINGLE: Mapping[Problem, Callable[[Output, EvaluationResult, float, bool, str | None], None]] = {
+SINGLE: Mapping[Problem, Callable[[Output, EvaluationResult, bool, str | None], None]] = {
     "retrieval": _print_retrieval,
     "ranking": _print_ranking,
 }

@@ -12,24 +12,12 @@ import typer
 from fullrank.cli.ids import unknown_ids, user_ids
 from fullrank.cli.in_shell import in_shell
 from fullrank.cli.list_options import budget_of, check_lists, list_keywords, list_options, settled
-from fullrank.cli.option_groups import TableColumns, flat
-from fullrank.cli.options import (
-    AsJson,
-    Device,
-    History,
-    OutTable,
-    Overwrite,
-    RunFolder,
-    UserStore,
-    check_beside,
-    check_out,
-    chosen,
-    given,
-)
+from fullrank.cli.option_groups import TableColumns, TableOut, column_names
+from fullrank.cli.options import History, RunFolder, UserStore, Word, check_beside, choice, given, option
 from fullrank.cli.output import Output
 from fullrank.cli.told_early import check_store
 from fullrank.core.errors import UserError
-from fullrank.core.tables import SUFFIXES, write_table
+from fullrank.core.tables import write_table
 
 if TYPE_CHECKING:
     import polars as pl
@@ -40,34 +28,27 @@ if TYPE_CHECKING:
 SHOWN = 10
 """Histories printed; the others are counted."""
 
-
-def add(app: typer.Typer) -> None:
-    app.command("recommend", cls=list_options())(flat(recommend))
+COMMAND = list_options()
 
 
 def recommend(
     context: typer.Context,
     run: RunFolder,
     names: TableColumns,
+    to: TableOut,
     history: History = None,
     histories: Annotated[
-        Path | None, typer.Option("--histories", metavar="FILE", help="A table of events (.parquet, .csv, .jsonl).")
+        Path | None, option("--histories", "FILE", "A table of events (.parquet, .csv, .jsonl).")
     ] = None,
     users: Annotated[
         str | None,
-        typer.Option("--users", metavar="ID,ID,...|FILE", help="Users of --data, with all their events there."),
+        option("--users", "ID,ID,...|FILE", "Users of --data, with all their events there."),
     ] = None,
     data: UserStore = None,
     unknown_users: Annotated[
-        str | None,
-        typer.Option(
-            "--unknown-users", metavar="error|popular|skip", help="Users whom --data does not have.  [default: error]"
-        ),
+        Word | None,
+        choice("--unknown-users", "error|popular|skip", "Users whom --data does not have.  [default: error]"),
     ] = None,
-    out: OutTable = None,
-    overwrite: Overwrite = False,
-    device: Device = "auto",
-    as_json: AsJson = False,
 ) -> None:
     """Recommend items for histories or known users.
 
@@ -93,27 +74,28 @@ def recommend(
     table = "a column of --histories FILE"
     check_beside(table, histories, **vars(replace(names, user_col=None)))
     check_beside(table, histories or users, user_col=names.user_col)
-    strangers = chosen("--unknown-users", unknown_users or "error", ("error", "popular", "skip"))
-    check_out(out, overwrite, suffixes=SUFFIXES)
+    strangers = unknown_users or "error"
+    to.check()
     check_store(data)
     check_lists(given(context))
     source = None if histories is None else _source(histories, names)
     from fullrank import api
+    from fullrank.data.column_names import EventColumns
     from fullrank.data.events.store import Store
-    from fullrank.inference.requests import check_columns
     from fullrank.run import Run, event_store_of
 
-    output = Output(as_json)
+    output = Output(to.as_json)
     opened = Run.open(run)
-    predictor = api.load(opened, device=device)
+    predictor = api.load(opened, device=to.device)
     catalog = predictor.catalog
-    columns = check_columns((names.user_col or "user_id", names.item_col or "item_id", names.time_col or "timestamp"))
-    asked: dict[str, Any] = {"columns": columns, "time_unit": names.time_unit or "s"}
+    asked: Any = names.keywords()
+    columns = EventColumns.of(asked).names
     missing = []
     if users is not None:
         store = event_store_of(opened) if data is None else Store.open(data)
-        asked |= {"users": user_ids(users, store, columns[0]), "data": store, "unknown_users": strangers}
-        asked["columns"] = ("user_id", columns[1], "timestamp")  # --user-col was of the file of users
+        # --user-col was of the file of users
+        asked = {"users": user_ids(users, store, columns[0]), "data": store, "unknown_users": strangers}
+        asked |= column_names(item_col=names.item_col)
     else:
         events = _listed(history or [], catalog) if source is None else _table(source, columns, catalog)
         missing = unknown_ids(events, columns[1], catalog)
@@ -122,8 +104,7 @@ def recommend(
     with warnings.catch_warnings(record=True) as doubts:
         warnings.simplefilter("always", UserWarning)
         answers = predictor.recommend(**asked, **lists, titles=True, budget=budget)
-    for doubt in doubts:
-        output.say(f"note: {in_shell(str(doubt.message), ('--empty', '--untimed'))}")
+    output.notes(in_shell(str(doubt.message), ("--empty", "--untimed")) for doubt in doubts)
     if missing:
         output.say(
             f"not known to the model and left out: {', '.join(map(str, missing[:5]))}{' ...' if missing[5:] else ''}"
@@ -136,10 +117,10 @@ def recommend(
         **({} if users is None else {"unknown_users": strangers}),
         "unknown_items": missing,
     }
-    if out is not None:
-        write_table(answers, out)
-        output.say(f"{len(answers):,} recommendations for {answers['user'].n_unique():,} histories written to {out}")
-        output.finish({**result, "out": out, "rows": len(answers)})
+    if to.out is not None:
+        write_table(answers, to.out)
+        output.say(f"{len(answers):,} recommendations for {answers['user'].n_unique():,} histories written to {to.out}")
+        output.finish({**result, "out": to.out, "rows": len(answers)})
         return
     _print(output, answers, named=history is None)
     output.finish({**result, "recommendations": answers.to_dicts()})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -12,29 +11,27 @@ import typer
 
 from fullrank.cli.in_shell import in_shell
 from fullrank.cli.list_options import budget_of, check_lists, list_keywords, list_options, settled
-from fullrank.cli.option_groups import EngineOptions, TableColumns, flat
-from fullrank.cli.options import AsJson, Device, Overwrite, RunFolder, check_beside, given
+from fullrank.cli.option_groups import EngineOptions, TableColumns
+from fullrank.cli.options import AsJson, Device, Overwrite, RunFolder, check_beside, given, option
 from fullrank.cli.output import Output, seconds
 from fullrank.core.errors import UserError
 
-
-def add(app: typer.Typer) -> None:
-    app.command("recommend-parts", cls=list_options())(flat(recommend_parts))
+COMMAND = list_options()
 
 
 def recommend_parts(
     context: typer.Context,
     run: RunFolder,
-    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Write the lists below it, in Parquet files.")],
+    out: Annotated[Path, option("--out", "FOLDER", "Write the lists below it, in Parquet files.")],
     columns: TableColumns,
     engine: EngineOptions,
     histories: Annotated[
         Path | None,
-        typer.Option("--histories", metavar="FILE", help="A table of events, or a folder of them, in place of --data."),
+        option("--histories", "FILE", "A table of events, or a folder of them, in place of --data."),
     ] = None,
     data: Annotated[
         Path | None,
-        typer.Option("--data", metavar="STORE", help="The store of the users.  [default: that of the run's training]"),
+        option("--data", "STORE", "The store of the users.  [default: that of the run's training]"),
     ] = None,
     overwrite: Overwrite = False,
     device: Device = "auto",
@@ -62,7 +59,7 @@ def recommend_parts(
     from fullrank.run import Run
 
     output = Output(as_json)
-    begun, opened = time.perf_counter(), Run.open(run)
+    opened = Run.open(run)
     lists: dict[str, Any] = list_keywords(typed, opened.catalog, columns.item_col or "item_id")
     with warnings.catch_warnings(record=True) as doubts, output.progress(f"recommend to {out}") as tick:
         warnings.simplefilter("always", UserWarning)
@@ -70,17 +67,15 @@ def recommend_parts(
             opened, out, histories, data=data, titles=True, budget=budget_of(typed), device=device, overwrite=overwrite,
             progress=tick, **columns.keywords(), **lists, **how,
         )  # fmt: skip
-    for doubt in doubts:
-        if issubclass(doubt.category, UserWarning) and doubt.category is UserWarning:
-            output.say(f"note: {in_shell(str(doubt.message), ('--empty',))}")
-    spent = time.perf_counter() - begun
+    messages = (str(doubt.message) for doubt in doubts if doubt.category is UserWarning)
+    output.notes(in_shell(message, ("--empty",)) for message in messages)
     resumed = f", {made.resumed:,} of them by an earlier call" if made.resumed else ""
     output.say(
         f"{made.rows:,} recommendations for {made.users:,} users written to {made.folder} in {made.parts:,} parts"
-        f"{resumed}, in {seconds(spent)}"
+        f"{resumed}, in {seconds(output.spent)}"
     )
     output.finish({
         "run": opened.path, "out": made.path, **settled(lists), "parts": made.parts,
         "resumed": made.resumed, "users": made.users, "rows": made.rows, "popular": made.popular,
-        "seconds": round(spent, 3),
+        "seconds": output.spent,
     })  # fmt: skip

@@ -2,24 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from fullrank.cli.options import (
-    AsJson,
-    Device,
-    Impressions,
-    MovedStore,
-    Overwrite,
-    Sample,
-    Settings,
-    Split,
-    check_out,
-)
+from fullrank.cli.option_groups import SampleOptions
+from fullrank.cli.options import AsJson, Overwrite, Settings, argument, check_out, option
 from fullrank.cli.output import Output, seconds
 from fullrank.cli.told_early import check_runs, check_settings
 from fullrank.core.errors import UserError
@@ -30,31 +18,23 @@ if TYPE_CHECKING:
     from fullrank.evaluation import EvaluationResult
 
 
-def add(app: typer.Typer) -> None:
-    app.command("report")(report)
-
-
 def report(
     runs: Annotated[
         list[Path],
-        typer.Argument(metavar="RUN...", callback=check_runs, help="Run folders, as `fullrank train` writes them."),
+        argument("RUN...", "Run folders, as `fullrank train` writes them.", callback=check_runs),
     ],
-    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="The page to write (.html).")],
-    data: MovedStore = None,
-    split: Split = "test",
-    users: Sample = None,
-    impressions: Impressions = None,
+    out: Annotated[Path, option("--out", "FILE", "The page to write (.html).")],
+    sample: SampleOptions,
     evaluations: Annotated[
         list[str] | None,
-        typer.Option(
+        option(
             "--evaluation",
-            metavar="RUN=FOLDER",
-            help="What `fullrank evaluate --out FOLDER` kept of a run (by its folder's name); may be repeated.",
+            "RUN=FOLDER",
+            "What `fullrank evaluate --out FOLDER` kept of a run (by its folder's name); may be repeated.",
         ),
     ] = None,
     overwrite: Overwrite = False,
     settings: Settings = None,
-    device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
     """Write one HTML page about runs, the answer first.
@@ -75,13 +55,11 @@ def report(
     from fullrank import api
 
     output = Output(as_json)
-    begun = time.perf_counter()
     with output.stages() as tell:
         found = api.report(
-            runs, out, data=data, split=split, users=users, impressions=impressions,
-            set=settings or (), evaluations=_loaded(evaluations or []), tell=tell, device=device,
-        )  # fmt: skip
-    _print(output, found, out, time.perf_counter() - begun)
+            runs, out, **vars(sample), set=settings or (), evaluations=_loaded(evaluations or []), tell=tell
+        )
+    _print(output, found, out)
 
 
 def _loaded(words: list[str]) -> dict[str, EvaluationResult]:
@@ -101,7 +79,7 @@ def _loaded(words: list[str]) -> dict[str, EvaluationResult]:
     return found
 
 
-def _print(output: Output, found: Report, out: Path, spent: float) -> None:
+def _print(output: Output, found: Report, out: Path) -> None:
     from fullrank.analysis.report import Figure, Missing, plural
 
     assert found.problem is not None
@@ -111,10 +89,10 @@ def _print(output: Output, found: Report, out: Path, spent: float) -> None:
         output.say(f"left out: {figure.title} ({figure.why.rstrip('.')})")
     drawn = [figure for figure in found.figures if not isinstance(figure, Missing)]
     count = sum(isinstance(figure, Figure) for figure in drawn)
-    output.say(f"{out}: {plural(count, 'figure')}, in {seconds(spent)}", wrap=False)
+    output.say(f"{out}: {plural(count, 'figure')}, in {seconds(output.spent)}", wrap=False)
     output.finish({
         "out": out, "runs": rows, "figures": [figure.name for figure in drawn],
-        "left_out": {figure.name: figure.why for figure in missing}, "seconds": round(spent, 3),
+        "left_out": {figure.name: figure.why for figure in missing}, "seconds": output.spent,
     })  # fmt: skip
 
 

@@ -5,13 +5,14 @@
 
 from __future__ import annotations
 
-import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fullrank.cli.options import AsJson, Overwrite, check_out
+from fullrank.cli.option_groups import flat
+from fullrank.cli.options import AsJson, Overwrite, argument, check_out, option
 from fullrank.cli.output import Output, seconds
 from fullrank.cli.told_early import check_store
 from fullrank.core.errors import UserError, unknown
@@ -22,32 +23,44 @@ if TYPE_CHECKING:
     from fullrank.scaling.holdout import HeldOut
     from fullrank.scaling.ladder import Ladder
 
-File = Annotated[Path, typer.Argument(metavar="FILE", help="A CSV of runs, or rows.jsonl or the --results of a sweep.")]
-Metric = Annotated[
-    str | None,
-    typer.Option("--metric", metavar="NAME", help="Which metric: NAME of the columns NAME_ep5, or ndcg@10 of a sweep."),
-]
-MetricCol = Annotated[
-    str | None,
-    typer.Option("--metric-col", metavar="COL", help="Column of the metric; a row is a moment of a run."),
-]
-FlopsCol = Annotated[
-    str | None, typer.Option("--flops-col", metavar="COL", help="Column of FLOPs: of an epoch, or spent until the row.")
-]
-ParamsCol = Annotated[str | None, typer.Option("--params-col", metavar="COL", help="Column of parameters, the N.")]
-DataCol = Annotated[str | None, typer.Option("--data-col", metavar="COL", help="Column of interactions, the T.")]
-RunCol = Annotated[str | None, typer.Option("--run-col", metavar="COL", help="Column of the runs' names.")]
-Resamples = Annotated[
-    int, typer.Option("--resamples", metavar="N", help="Resamples of the runs that intervals are made of.")
-]
-Seed = Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Seed of the resamples.")]
 REFERENCES = ("srt",)
+
+
+@dataclass(frozen=True)
+class Runs:
+    """The runs that a law is fitted to, and the resamples of them."""
+
+    file: Annotated[Path, argument("FILE", "A CSV of runs, or rows.jsonl or the --results of a sweep.")]
+    metric: Annotated[
+        str | None,
+        option("--metric", "NAME", "Which metric: NAME of the columns NAME_ep5, or ndcg@10 of a sweep."),
+    ] = None
+    resamples: Annotated[int, option("--resamples", "N", "Resamples of the runs that intervals are made of.")] = 200
+    seed: Annotated[int, option("--seed", "N", "Seed of the resamples.", min=0)] = 0
+    metric_col: Annotated[
+        str | None,
+        option("--metric-col", "COL", "Column of the metric; a row is a moment of a run."),
+    ] = None
+    flops_col: Annotated[
+        str | None,
+        option("--flops-col", "COL", "Column of FLOPs: of an epoch, or spent until the row."),
+    ] = None
+    params_col: Annotated[str | None, option("--params-col", "COL", "Column of parameters, the N.")] = None
+    data_col: Annotated[str | None, option("--data-col", "COL", "Column of interactions, the T.")] = None
+    run_col: Annotated[str | None, option("--run-col", "COL", "Column of the runs' names.")] = None
+
+    def ladder(self) -> Ladder:
+        """The runs of the file."""
+        from fullrank.scaling.read import ColumnNames, read_ladder
+
+        columns = ColumnNames(self.run_col, self.flops_col, self.metric_col, self.params_col, self.data_col)
+        return read_ladder(self.file, metric=self.metric, columns=columns)
 
 
 def add(app: typer.Typer) -> None:
     group = typer.Typer(help=scale.__doc__, rich_markup_mode=None, no_args_is_help=True)
     for verb in (fit, advise, growth):
-        group.command()(verb)
+        group.command()(flat(verb))
     app.add_typer(group, name="scale")
 
 
@@ -64,25 +77,11 @@ def scale() -> None:
 
 
 def fit(
-    file: File,
-    form: Annotated[
-        str, typer.Option("--form", metavar="sigmoid|linear|power|loss", help="Of FLOPs: the first two.")
-    ] = "sigmoid",
-    metric: Metric = None,
-    out: Annotated[
-        Path | None, typer.Option("--out", metavar="FOLDER", help="Write report.html and fit.json there.")
-    ] = None,
+    runs: Runs,
+    form: Annotated[str, option("--form", "sigmoid|linear|power|loss", "Of FLOPs: the first two.")] = "sigmoid",
+    out: Annotated[Path | None, option("--out", "FOLDER", "Write report.html and fit.json there.")] = None,
     overwrite: Overwrite = False,
-    reference: Annotated[
-        str | None, typer.Option("--reference", metavar="srt", help="Compare with the constants of a paper.")
-    ] = None,
-    resamples: Resamples = 200,
-    seed: Seed = 0,
-    metric_col: MetricCol = None,
-    flops_col: FlopsCol = None,
-    params_col: ParamsCol = None,
-    data_col: DataCol = None,
-    run_col: RunCol = None,
+    reference: Annotated[str | None, option("--reference", "srt", "Compare with the constants of a paper.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Fit a law to runs, with intervals and what stays open.
@@ -99,7 +98,6 @@ def fit(
     from fullrank.scaling.fit import SRT, fit_law, srt_distance
 
     output = Output(as_json)
-    begun = time.perf_counter()
     if reference is not None and reference not in REFERENCES:
         raise unknown("reference", reference, REFERENCES)
     if reference is not None and form not in SRT:
@@ -108,12 +106,12 @@ def fit(
             code="option-without-effect",
         )
     _check_report(out, overwrite, "fit.json")
-    ladder = _ladder(file, metric, metric_col, flops_col, params_col, data_col, run_col)
+    ladder = runs.ladder()
     with output.progress(f"fit {form}") as tick:
-        law = fit_law(ladder, form, resamples=resamples, seed=seed, tell=tick)
-    held, left_out = _held(output, ladder, form, resamples, seed)
+        law = fit_law(ladder, form, resamples=runs.resamples, seed=runs.seed, tell=tick)
+    held, left_out = _held(output, ladder, form, runs)
     found: dict[str, Any] = {
-        **law.dump(), "source": str(file), "held_out": [one.dump() for one in held], "not_held_out": left_out
+        **law.dump(), "source": str(runs.file), "held_out": [one.dump() for one in held], "not_held_out": left_out
     }  # fmt: skip
     if reference is not None:
         found["reference"] = {"name": reference, "parameters": SRT[form], "largest_gap": srt_distance(law)}
@@ -124,33 +122,21 @@ def fit(
 
         with output.progress("report") as tick:
             page = scaling_report(
-                ladder, known={law.form.name: law}, held=held, resamples=resamples, seed=seed, tell=tick
+                ladder, known={law.form.name: law}, held=held, resamples=runs.resamples, seed=runs.seed, tell=tick
             )
         found["out"] = _save(output, page, found, out, "fit.json")
         for figure in page.figures:
             if isinstance(figure, Missing):
                 output.say(f"left out: {figure.title} ({figure.why.rstrip('.')})")
-    output.say(f"in {seconds(time.perf_counter() - begun)}")
+    output.say(f"in {seconds(output.spent)}")
     output.finish(found)
 
 
 def advise(
-    file: File,
-    flops: Annotated[float, typer.Option("--flops", metavar="F", help="What there is to spend, such as 1e15.")],
-    data: Annotated[
-        float | None, typer.Option("--data", metavar="T", help="Interactions that there are; default no limit.")
-    ] = None,
-    form: Annotated[
-        str, typer.Option("--form", metavar="power|loss", help="loss: a smaller metric is better.")
-    ] = "power",
-    metric: Metric = None,
-    resamples: Resamples = 200,
-    seed: Seed = 0,
-    metric_col: MetricCol = None,
-    flops_col: FlopsCol = None,
-    params_col: ParamsCol = None,
-    data_col: DataCol = None,
-    run_col: RunCol = None,
+    runs: Runs,
+    flops: Annotated[float, option("--flops", "F", "What there is to spend, such as 1e15.")],
+    data: Annotated[float | None, option("--data", "T", "Interactions that there are; default no limit.")] = None,
+    form: Annotated[str, option("--form", "power|loss", "loss: a smaller metric is better.")] = "power",
     as_json: AsJson = False,
 ) -> None:
     """Say what to train with a number of FLOPs.
@@ -165,34 +151,27 @@ def advise(
     from fullrank.scaling.advise import advise as _advise
 
     output = Output(as_json)
-    ladder = _ladder(file, metric, metric_col, flops_col, params_col, data_col, run_col)
+    ladder = runs.ladder()
     with output.progress("fit") as tick:
-        found = _advise(ladder, flops, form=form, data=data, resamples=resamples, seed=seed, tell=tick)
+        found = _advise(ladder, flops, form=form, data=data, resamples=runs.resamples, seed=runs.seed, tell=tick)
     named = {"parameters N": found.parameters, "interactions T": found.data, "epochs": found.epochs}
     _readings(output, f"{flops:g} FLOPs", {**named, ladder.metric: found.metric})
     output.say()
     words = {"parameters": "parameters N", "data": "interactions T", "metric": ladder.metric}
     _readings(output, f"by the {form} law", {words[name]: reading for name, reading in found.by_law.items()})
-    for note in found.notes:
-        output.say(f"note: {note}")
-    output.finish({**found.dump(), "source": str(file)})
+    output.notes(found.notes)
+    output.finish({**found.dump(), "source": str(runs.file)})
 
 
 def growth(
     store: Annotated[
         Path,
-        typer.Argument(
-            metavar="STORE", callback=check_store, help="A store of events, as `fullrank prepare` makes it."
-        ),
+        argument("STORE", "A store of events, as `fullrank prepare` makes it.", callback=check_store),
     ],
-    out: Annotated[
-        Path | None, typer.Option("--out", metavar="FOLDER", help="Write report.html and growth.json there.")
-    ] = None,
+    out: Annotated[Path | None, option("--out", "FOLDER", "Write report.html and growth.json there.")] = None,
     overwrite: Overwrite = False,
-    dim: Annotated[
-        int, typer.Option("--dim", metavar="D", min=1, max=1_000_000, help="Numbers in the vector of an item.")
-    ] = 64,
-    seed: Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Order in which users are added.")] = 0,
+    dim: Annotated[int, option("--dim", "D", "Numbers in the vector of an item.", min=1, max=1_000_000)] = 64,
+    seed: Annotated[int, option("--seed", "N", "Order in which users are added.", min=0)] = 0,
     as_json: AsJson = False,
 ) -> None:
     """Show how the catalogue grows with users and events.
@@ -208,7 +187,6 @@ def growth(
     from fullrank.scaling.growth import catalogue_growth
 
     output = Output(as_json)
-    begun = time.perf_counter()
     _check_report(out, overwrite, "growth.json")
     grown = catalogue_growth(store, seed=seed, dim=dim)
     _print_growth(output, grown)
@@ -217,7 +195,7 @@ def growth(
         from fullrank.analysis.report.growth import growth_report
 
         found["out"] = _save(output, growth_report(grown), found, out, "growth.json")
-    output.say(f"in {seconds(time.perf_counter() - begun)}")
+    output.say(f"in {seconds(output.spent)}")
     output.finish(found)
 
 
@@ -240,17 +218,7 @@ def _save(output: Output, page: Any, found: dict[str, Any], out: Path, name: str
     return str(out)
 
 
-def _ladder(
-    file: Path, metric: str | None, metric_col: str | None, flops_col: str | None, params_col: str | None,
-    data_col: str | None, run_col: str | None,
-) -> Ladder:  # fmt: skip
-    from fullrank.scaling.read import ColumnNames, read_ladder
-
-    columns = ColumnNames(run=run_col, flops=flops_col, metric=metric_col, parameters=params_col, data=data_col)
-    return read_ladder(file, metric=metric, columns=columns)
-
-
-def _held(output: Output, ladder: Ladder, form: str, resamples: int, seed: int) -> tuple[list[HeldOut], dict[str, str]]:
+def _held(output: Output, ladder: Ladder, form: str, runs: Runs) -> tuple[list[HeldOut], dict[str, str]]:
     """The largest data set and the largest size, each predicted from the rest; why one could not be."""
     from fullrank.scaling.holdout import By, hold_out
 
@@ -260,7 +228,7 @@ def _held(output: Output, ladder: Ladder, form: str, resamples: int, seed: int) 
     for by in both:
         try:
             with output.progress(f"hold out the largest {by}") as tick:
-                held.append(hold_out(ladder, form, by, resamples=resamples, seed=seed, tell=tick))
+                held.append(hold_out(ladder, form, by, resamples=runs.resamples, seed=runs.seed, tell=tick))
         except UserError as error:
             left_out[by] = str(error)
     return held, left_out

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fullrank.cli.options import AsJson, Settings, given, shortcuts, spec_options
+from fullrank.cli.options import AsJson, Settings, argument, flag, given, shortcuts, spec_options
 from fullrank.cli.output import Output
 from fullrank.cli.told_early import check_runs
 
@@ -18,16 +18,14 @@ FLAGS = {
     "search": "--search", "rate": "--rate", "device": "--device", "access_log": "--access-log",
 }  # fmt: skip
 
-
-def add(app: typer.Typer) -> None:
-    app.command("serve", cls=spec_options(SETTINGS, FLAGS))(serve)
+COMMAND = spec_options(SETTINGS, FLAGS)
 
 
 def serve(
     context: typer.Context,
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder, of a recommender or of a ranking model.")],
+    run: Annotated[Path, argument("RUN", "Run folder, of a recommender or of a ranking model.")],
     check: Annotated[
-        bool, typer.Option("--check", help="Open everything, answer one request, say what would listen, and leave.")
+        bool, flag("--check", "Open everything, answer one request, say what would listen, and leave.")
     ] = False,
     settings: Settings = None,
     as_json: AsJson = False,

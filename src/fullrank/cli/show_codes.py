@@ -1,4 +1,4 @@
-"""`fullrank show CODES CODES ...`: the reports of folders of semantic ids side by side."""
+"""Part of `fullrank show CODES CODES ...`: the reports of folders of semantic ids side by side."""
 
 from __future__ import annotations
 

@@ -7,24 +7,19 @@ from typing import Annotated
 import typer
 
 from fullrank.cli.list_options import check_lists, list_keywords, list_options
-from fullrank.cli.options import AsJson, Device, OutTable, Overwrite, RunFolder, check_out, given
+from fullrank.cli.option_groups import TableOut
+from fullrank.cli.options import RunFolder, given, option
 from fullrank.cli.output import Output
-from fullrank.core.tables import SUFFIXES, write_table
+from fullrank.core.tables import write_table
 
-
-def add(app: typer.Typer) -> None:
-    fields = ("k", "exclude", "allow", "filters", "item_table")
-    app.command("similar", cls=list_options(only=fields))(similar)
+COMMAND = list_options(only=("k", "exclude", "allow", "filters", "item_table"))
 
 
 def similar(
     context: typer.Context,
     run: RunFolder,
-    item: Annotated[list[str], typer.Option("--item", metavar="ID", help="An item; may be repeated.")],
-    out: OutTable = None,
-    overwrite: Overwrite = False,
-    device: Device = "auto",
-    as_json: AsJson = False,
+    item: Annotated[list[str], option("--item", "ID", "An item; may be repeated.")],
+    to: TableOut,
 ) -> None:
     """List the items most like an item.
 
@@ -35,18 +30,18 @@ def similar(
     fullrank similar runs/sasrec --item 5 -k 10
     fullrank similar runs/sasrec --item 5 --item 7 --filters in_stock=true --json
     """
-    check_out(out, overwrite, suffixes=SUFFIXES)
+    to.check()
     check_lists(given(context))
     from fullrank import api
 
-    output = Output(as_json)
-    predictor = api.load(run, device=device)
+    output = Output(to.as_json)
+    predictor = api.load(run, device=to.device)
     lists = list_keywords(given(context), predictor.catalog)
     found = predictor.similar(predictor.catalog.parse(item), **lists, titles=True)
-    if out is not None:
-        write_table(found, out)
-        output.say(f"{len(found):,} similar items of {len(item):,} written to {out}")
-        output.finish({"run": run, "k": lists.get("k", 10), "out": out, "rows": len(found)})
+    if to.out is not None:
+        write_table(found, to.out)
+        output.say(f"{len(found):,} similar items of {len(item):,} written to {to.out}")
+        output.finish({"run": run, "k": lists.get("k", 10), "out": to.out, "rows": len(found)})
         return
     names = [name for name in ("rank", "similar", "score", "title") if name in found.columns]
     for group in found.partition_by("item", maintain_order=True):

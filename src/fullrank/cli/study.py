@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,7 +10,7 @@ import typer
 
 from fullrank.cli.evaluate_runs import Call, Measuring, OtherRun, check_saved, compared, measured, with_metrics
 from fullrank.cli.option_groups import flat
-from fullrank.cli.options import EVALUATION, REASONING, RunFolder, check_out, find_store, given, spec_options
+from fullrank.cli.options import EVALUATION, REASONING, RunFolder, check_out, find_store, given, option, spec_options
 from fullrank.cli.output import seconds
 from fullrank.cli.print_evaluation import print_curve, print_hidden, print_oracle
 from fullrank.core.errors import UserError
@@ -57,9 +56,7 @@ def study() -> None:
 def drop(
     context: typer.Context,
     run: RunFolder,
-    shares: Annotated[
-        str, typer.Option("--shares", metavar="SHARE,...", help="Shares of each history that are hidden, beside none.")
-    ],
+    shares: Annotated[str, option("--shares", "SHARE,...", "Shares of each history that are hidden, beside none.")],
     how: Measuring,
     other: OtherRun = None,
 ) -> None:
@@ -98,11 +95,9 @@ def over_steps(
 
 def _finish(call: Call, measure: Callable[[list[str]], dict[str, Any]]) -> None:
     _ = [run.spec.lists for run in call.runs]  # refuses a ranking model
-    begun = time.perf_counter()
     found = measure(with_metrics(call))
-    spent = time.perf_counter() - begun
-    call.output.say(f"{call.how.split} split; in {seconds(spent)}")
-    call.output.finish({"runs": [str(run.path) for run in call.runs], **found, "seconds": round(spent, 3)})
+    call.output.say(f"{call.how.split} split; in {seconds(call.output.spent)}")
+    call.output.finish({"runs": [str(run.path) for run in call.runs], **found, "seconds": call.output.spent})
 
 
 def read_shares(text: str, changes: list[str]) -> list[float]:

@@ -4,40 +4,29 @@ torch.
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from fullrank.cli.options import AsJson, Overwrite
+from fullrank.cli.options import AsJson, Overwrite, argument, flag, option
 from fullrank.cli.output import Output, seconds
 from fullrank.cli.told_early import check_store
 from fullrank.core.errors import command_line
 
 
-def add(app: typer.Typer) -> None:
-    app.command("subset")(subset)
-
-
 def subset(
-    data: Annotated[
-        Path, typer.Argument(metavar="STORE", callback=check_store, help="A store (`fullrank prepare` makes one).")
-    ],
-    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="The store to write.")],
-    share: Annotated[float, typer.Option("--share", metavar="X", help="Share of the users, above 0.")] = 1.0,
-    seed: Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Which users and items.")] = 0,
+    data: Annotated[Path, argument("STORE", "A store (`fullrank prepare` makes one).", callback=check_store)],
+    out: Annotated[Path, option("--out", "FOLDER", "The store to write.")],
+    share: Annotated[float, option("--share", "X", "Share of the users, above 0.")] = 1.0,
+    seed: Annotated[int, option("--seed", "N", "Which users and items.", min=0)] = 0,
     hide_items: Annotated[
-        float, typer.Option("--hide-items", metavar="X", help="Share of the items that lose their training events.")
+        float, option("--hide-items", "X", "Share of the items that lose their training events.")
     ] = 0.0,
     keep_items: Annotated[
-        bool, typer.Option("--keep-items", help="Keep items without events, so that all shares rank the same ones.")
+        bool, flag("--keep-items", "Keep items without events, so that all shares rank the same ones.")
     ] = False,
     without: Annotated[
         Path | None,
-        typer.Option(
-            "--without", metavar="STORE", callback=check_store, help="Leave out the users of this store, by their ids."
-        ),
+        option("--without", "STORE", "Leave out the users of this store, by their ids.", callback=check_store),
     ] = None,
     overwrite: Overwrite = False,
     as_json: AsJson = False,
@@ -58,16 +47,14 @@ def subset(
     from fullrank.data.events.subset import subset as make
 
     output = Output(as_json)
-    begun = time.perf_counter()
     store = make(
         data, out, share=share, seed=seed, hide_items=hide_items, keep_items=keep_items, without=without,
         overwrite=overwrite,
     )  # fmt: skip
-    spent = time.perf_counter() - begun
     facts = store.manifest["subset"]
     output.say(
         f"{store.path}: {store.num_events:,} events of {store.num_users:,} users on {store.num_items:,} items, "
-        f"in {seconds(spent)}"
+        f"in {seconds(output.spent)}"
     )
     if "without" in facts:
         output.say(f"{facts['without']['users']:,} users left out, who are users of {without}")

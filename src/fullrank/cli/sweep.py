@@ -4,69 +4,110 @@ from __future__ import annotations
 
 import shlex
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fullrank.cli.engines import Cpus, EngineName, Gpus, Jobs, PlacedAt, RayAddress, engine_of
-from fullrank.cli.options import AsJson, Device, Settings
+from fullrank.cli.option_groups import flat
+from fullrank.cli.options import AsJson, Device, Settings, Word, argument, choice, flag, option
 from fullrank.cli.output import Output, seconds
 from fullrank.cli.told_early import check_store
-from fullrank.core.errors import command_line
+from fullrank.core.errors import UserError, command_line
 
 if TYPE_CHECKING:
+    from fullrank.sweeps.engine import Engine
     from fullrank.sweeps.records import Outcome
 
-Data = Annotated[
-    Path,
-    typer.Option("--data", metavar="STORE", callback=check_store, help="The store, as `fullrank prepare` writes it."),
-]
-Stores = Annotated[
-    list[Path],
-    typer.Option(
-        "--data",
-        metavar="STORE",
-        callback=check_store,
-        help="The store, as `fullrank prepare` writes it; of a ladder, several.",
-    ),
-]
-Out = Annotated[
-    Path, typer.Option("--out", metavar="FOLDER", help="Where runs and rows go; the same call again goes on there.")
-]
-MaxHours = Annotated[
-    float | None, typer.Option("--max-hours", metavar="H", help="Do not start runs that would not fit into this time.")
-]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Check everything, measure the cost, run nothing.")]
 RETRIEVAL = ("ndcg@10", "recall@10", "fair0.8@1", "coverage@10")
 RANKING = ("auc", "logloss", "gauc", "ece")
 """Metrics of the closing table, where they were computed: of recommenders, and of ranking models."""
 
+ENGINES = {"local": (), "processes": ("jobs",), "ray": ("jobs", "ray", "job_cpus", "job_gpus", "placed")}
+"""Engine -> the options that it reads."""
+
+
+@dataclass(frozen=True)
+class ManyRuns:
+    """How runs are run: where to, for how long, and by what."""
+
+    out: Annotated[Path, option("--out", "FOLDER", "Where runs and rows go; the same call again goes on there.")]
+    max_hours: Annotated[
+        float | None,
+        option("--max-hours", "H", "Do not start runs that would not fit into this time."),
+    ] = None
+    dry_run: Annotated[bool, flag("--dry-run", "Check everything, measure the cost, run nothing.")] = False
+    settings: Settings = None
+    engine: Annotated[
+        Word,
+        choice(
+            "--engine",
+            "local|processes|ray",
+            "What runs the runs: this process one by one, several of this machine, or a Ray cluster.",
+        ),
+    ] = "local"
+    jobs: Annotated[
+        int | None,
+        option("--jobs", "N", "Runs at a time.  [default: of processes 2, of ray as many as there is room for]"),
+    ] = None
+    ray: Annotated[
+        str | None,
+        option("--ray", "ADDRESS", "The Ray cluster: auto, local (one is started here) or HOST:PORT.  [default: auto]"),
+    ] = None
+    job_cpus: Annotated[
+        float | None,
+        option("--job-cpus", "N", "CPUs of a run on Ray, and its threads.  [default: 1]"),
+    ] = None
+    job_gpus: Annotated[float | None, option("--job-gpus", "N", "GPUs of a run on Ray.  [default: 0]")] = None
+    placed: Annotated[
+        Path | None,
+        option("--place", "FOLDER", "Copy the store into this folder of every Ray node's disk, and read it there."),
+    ] = None
+    device: Device = "auto"
+    as_json: AsJson = False
+
+    def runner(self) -> Engine:
+        """The engine that the options name. Raises `UserError` for an option that it does not read."""
+        typed = {name: getattr(self, name) for name in ENGINES["ray"] if getattr(self, name) is not None}
+        if unread := [name for name in typed if name not in ENGINES[self.engine]]:
+            unread_flag = "--place" if unread[0] == "placed" else f"--{unread[0].replace('_', '-')}"
+            raise UserError(
+                f"{unread_flag} has no effect with --engine {self.engine}: leave it out, or choose another engine",
+                code="option-without-effect",
+            )
+        if self.engine == "processes":
+            from fullrank.sweeps.processes import LocalProcesses
+
+            return LocalProcesses(**typed, device=self.device)
+        if self.engine == "ray":
+            from fullrank.sweeps.ray_engine import RayEngine
+
+            names = {"ray": "address", "job_cpus": "cpus", "job_gpus": "gpus"}
+            return RayEngine(**{names.get(name, name): option for name, option in typed.items()}, device=self.device)
+        from fullrank.sweeps.engine import Local
+
+        return Local(self.device)
+
 
 def add(app: typer.Typer) -> None:
-    app.command("sweep")(sweep)
-    app.command("tune")(tune)
+    app.command("sweep")(flat(sweep))
+    app.command("tune")(flat(tune))
 
 
 def sweep(
-    grid: Annotated[Path, typer.Argument(metavar="GRID", help="YAML or JSON: cells, or base and axes; and seeds.")],
-    data: Stores,
-    out: Out,
-    max_hours: MaxHours = None,
-    dry_run: DryRun = False,
+    grid: Annotated[Path, argument("GRID", "YAML or JSON: cells, or base and axes; and seeds.")],
+    data: Annotated[
+        list[Path],
+        option(
+            "--data", "STORE", "The store, as `fullrank prepare` writes it; of a ladder, several.", callback=check_store
+        ),
+    ],
+    how: ManyRuns,
     results: Annotated[
         Path | None,
-        typer.Option("--results", metavar="FILE", help="Keep grid, rows and means over seeds in this JSON file."),
+        option("--results", "FILE", "Keep grid, rows and means over seeds in this JSON file."),
     ] = None,
-    settings: Settings = None,
-    engine: EngineName = "local",
-    jobs: Jobs = None,
-    ray: RayAddress = None,
-    job_cpus: Cpus = None,
-    job_gpus: Gpus = None,
-    placed: PlacedAt = None,
-    device: Device = "auto",
-    as_json: AsJson = False,
 ) -> None:
     """Train and evaluate a grid of settings over seeds.
 
@@ -107,23 +148,25 @@ def sweep(
         summarise_rungs,
     )
 
-    output = Output(as_json)
+    output = Output(how.as_json)
     found = Grid.read(grid)
-    if settings:
-        found = found.with_settings(from_settings(settings))
+    if how.settings:
+        found = found.with_settings(from_settings(how.settings))
     stores = [open_store(path) for path in data]
-    how: SweepOptions = {"max_hours": max_hours, "dry_run": dry_run, "results": results, "command": _command()}
-    how["engine"] = engine_of(engine, jobs, ray, job_cpus, job_gpus, placed, device)
+    options: SweepOptions = {
+        "max_hours": how.max_hours, "dry_run": how.dry_run, "results": results, "command": _command(),
+        "engine": how.runner(),
+    }  # fmt: skip
     if len(stores) == 1:
-        outcome = run_sweep(found, stores[0], out, **how)
+        outcome = run_sweep(found, stores[0], how.out, **options)
         rungs = [Rung(stores[0], outcome)]
         summary, history = summarise_seeds(outcome.newest), protocols_in_words(outcome.newest)
     else:
-        rungs = run_ladder(found, stores, out, **how, on_store=lambda store: output.say(f"on {store.path}"))
+        rungs = run_ladder(found, stores, how.out, **options, on_store=lambda store: output.say(f"on {store.path}"))
         summary, history = summarise_rungs(rungs), protocols_of_rungs(rungs)
     _table(output, summary, history)
     for rung in rungs:
-        _notes(output, rung.outcome, dry_run)
+        _notes(output, rung.outcome, how.dry_run)
     outcomes = [rung.outcome for rung in rungs]
     failed = [row for one in outcomes for row in one.failed]
     output.finish({
@@ -131,31 +174,23 @@ def sweep(
         "failed": [f"{row['cell']}-seed{row['seed']}" for row in failed],
         "not_run": [entry for one in outcomes for entry in one.not_run],
         "estimate": [entry for one in outcomes for entry in one.estimate],
-        "hours": sum(one.hours for one in outcomes), "out": out,
+        "hours": sum(one.hours for one in outcomes), "out": how.out,
     })  # fmt: skip
     if failed:
         raise typer.Exit(1)
 
 
 def tune(
-    space: Annotated[Path, typer.Argument(metavar="SPACE", help="YAML or JSON: cells, space and trials.")],
-    data: Data,
-    out: Out,
-    max_hours: MaxHours = None,
-    dry_run: DryRun = False,
-    settings: Settings = None,
+    space: Annotated[Path, argument("SPACE", "YAML or JSON: cells, space and trials.")],
+    data: Annotated[
+        Path,
+        option("--data", "STORE", "The store, as `fullrank prepare` writes it.", callback=check_store),
+    ],
+    how: ManyRuns,
     sampler: Annotated[
         str,
-        typer.Option("--sampler", metavar="NAME", help="halton: spread evenly; tpe: by the scores so far."),
+        option("--sampler", "NAME", "halton: spread evenly; tpe: by the scores so far."),
     ] = "halton",
-    engine: EngineName = "local",
-    jobs: Jobs = None,
-    ray: RayAddress = None,
-    job_cpus: Cpus = None,
-    job_gpus: Gpus = None,
-    placed: PlacedAt = None,
-    device: Device = "auto",
-    as_json: AsJson = False,
 ) -> None:
     """Search for good settings, at equal budgets.
 
@@ -184,15 +219,15 @@ def tune(
     from fullrank.sweeps.search import Search
     from fullrank.sweeps.tune import tune as search
 
-    output = Output(as_json)
+    output = Output(how.as_json)
     asked = Search.read(space)
-    if settings:
-        asked = asked.with_settings(from_settings(settings))
+    if how.settings:
+        asked = asked.with_settings(from_settings(how.settings))
     found = search(
-        asked, open_store(data), out, max_hours=max_hours, dry_run=dry_run, command=_command(),
-        engine=engine_of(engine, jobs, ray, job_cpus, job_gpus, placed, device), sampler=sampler,
+        asked, open_store(data), how.out, max_hours=how.max_hours, dry_run=how.dry_run, command=_command(),
+        engine=how.runner(), sampler=sampler,
     )  # fmt: skip
-    if not dry_run:
+    if not how.dry_run:
         rows = [_tuned_row(name, best, found["trials"][name]) for name, best in found["best"].items()]
         output.table(("cell", "trial", "validation", "defaults", "settings"), rows)
         budget = found["budget"]
@@ -200,7 +235,9 @@ def tune(
             f"{budget['trials_counted']} of {budget['trials_asked']} trials for every cell, "
             f"{seconds(3600 * sum(budget['hours'].values()))} in all"
         )
-        output.say(f"next: {command_line('sweep', out / 'grid.yaml', '--data', data, '--out', 'FOLDER')}", wrap=False)
+        output.say(
+            f"next: {command_line('sweep', how.out / 'grid.yaml', '--data', data, '--out', 'FOLDER')}", wrap=False
+        )
     output.finish(found)
     if any(trial["error"] for trials in found["trials"].values() for trial in trials):
         raise typer.Exit(1)

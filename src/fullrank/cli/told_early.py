@@ -25,7 +25,7 @@ def ask_alone(module: str, ask: Callable[[Any], object]) -> None:
 
 
 def check_runs(given: Any) -> Any:
-    """Raise `UserError` for a folder that is no run. For `typer.Argument(callback=...)`."""
+    """Raise `UserError` for a folder that is no run. For `argument(callback=...)`."""
     for path in _paths(given):
         if not ((path / MANIFEST).is_file() and (path / SPEC).is_file()):  # one that is there is opened by the verb
             ask_alone("fullrank.run_manifest", methodcaller("open_manifest", path))
@@ -33,7 +33,7 @@ def check_runs(given: Any) -> Any:
 
 
 def check_store(given: Any) -> Any:
-    """Raise `UserError` for a folder that is no store. For `typer.Option(callback=...)`."""
+    """Raise `UserError` for a folder that is no store. For `option(callback=...)`."""
     for path in _paths(given):
         if not (path / MANIFEST).is_file() or (path / SPEC).is_file():
             ask_alone("fullrank.data.impressions.store", methodcaller("open_store", path))

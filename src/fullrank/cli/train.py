@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import sys
-import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from fullrank.cli.options import AsJson, Device, Settings
+from fullrank.cli.option_groups import RunOut
+from fullrank.cli.options import argument, flag, option
 from fullrank.cli.output import Output, seconds
 from fullrank.cli.told_early import check_place, check_recipe, check_runs, check_settings, check_store
 from fullrank.core.errors import UserError, command_line
@@ -45,81 +44,67 @@ def usual_setting(option: str) -> str | None:
     return next((setting for setting, names in USUAL.items() if name in names), None)
 
 
-def add(app: typer.Typer) -> None:
-    app.command("train")(train)
+@dataclass(frozen=True)
+class RayOptions:
+    """The processes of a cluster that train."""
+
+    ray: Annotated[
+        str | None,
+        option("--ray", "ADDRESS", "Train on a Ray cluster: auto, local (one is started here) or HOST:PORT."),
+    ] = None
+    workers: Annotated[int | None, option("--workers", "N", "Processes on Ray.  [default: 1]")] = None
+    min_workers: Annotated[
+        int | None,
+        option("--min-workers", "N", "Go on with so many where nodes are lost.  [default: all]"),
+    ] = None
+    worker_cpus: Annotated[
+        int | None,
+        option("--worker-cpus", "N", "CPUs of a process on Ray, and its threads.  [default: 1]"),
+    ] = None
 
 
 def train(
-    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="The run folder to write.")],
+    out: Annotated[Path, option("--out", "FOLDER", "The run folder to write.")],
+    how: RunOut,
+    ray: RayOptions,
     data: Annotated[
         Path | None,
-        typer.Option(
-            "--data",
-            metavar="STORE",
-            help="The store, as `fullrank prepare` writes it; with --resume it may be left out.",
-        ),
+        option("--data", "STORE", "The store, as `fullrank prepare` writes it; with --resume it may be left out."),
     ] = None,
     recipe: Annotated[
         str | None,
-        typer.Argument(
-            metavar="RECIPE",
-            help="A recipe's name (`fullrank list recipes`), a function (module:function), or a YAML or "
+        argument(
+            "RECIPE",
+            "A recipe's name (`fullrank list recipes`), a function (module:function), or a YAML or "
             "JSON file; with --from or --resume it may be left out.",
         ),
     ] = None,
-    settings: Settings = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run that is in --out.")] = False,
     source: Annotated[
         Path | None,
-        typer.Option(
-            "--from",
-            metavar="RUN",
-            callback=check_runs,
-            help="Start from this run's weights; without RECIPE, with its settings.",
+        option(
+            "--from", "RUN", "Start from this run's weights; without RECIPE, with its settings.", callback=check_runs
         ),
     ] = None,
     loggers: Annotated[
         list[str] | None,
-        typer.Option(
-            "--logger", metavar="NAME", help="Log to tensorboard, csv, mlflow, wandb, ... too; may be repeated."
-        ),
+        option("--logger", "NAME", "Log to tensorboard, csv, mlflow, wandb, ... too; may be repeated."),
     ] = None,
     watch: Annotated[
         bool,
-        typer.Option(
+        flag(
             "--watch",
-            help="Measure popularity collapse after each epoch, and raise an alarm when it comes; of a ranking model, "
+            "Measure popularity collapse after each epoch, and raise an alarm when it comes; of a ranking model, "
             "the effective rank behind each layer.",
         ),
     ] = False,
     checkpoints: Annotated[
         str | None,
-        typer.Option(
+        option(
             "--checkpoints",
-            metavar="URL",
-            help="Copy the run here at each checkpoint (s3://..., gs://..., a path); --resume goes on from it.",
+            "URL",
+            "Copy the run here at each checkpoint (s3://..., gs://..., a path); --resume goes on from it.",
         ),
     ] = None,
-    ray: Annotated[
-        str | None,
-        typer.Option(
-            "--ray", metavar="ADDRESS", help="Train on a Ray cluster: auto, local (one is started here) or HOST:PORT."
-        ),
-    ] = None,
-    workers: Annotated[
-        int | None, typer.Option("--workers", metavar="N", help="Processes on Ray.  [default: 1]")
-    ] = None,
-    min_workers: Annotated[
-        int | None,
-        typer.Option("--min-workers", metavar="N", help="Go on with so many where nodes are lost.  [default: all]"),
-    ] = None,
-    worker_cpus: Annotated[
-        int | None,
-        typer.Option("--worker-cpus", metavar="N", help="CPUs of a process on Ray, and its threads.  [default: 1]"),
-    ] = None,
-    device: Device = "auto",
-    as_json: AsJson = False,
 ) -> None:
     """Train a model on a store and write a run folder.
 
@@ -137,45 +122,45 @@ def train(
     fullrank train rankelastor --data data/ctr --out runs/rankelastor
     fullrank train sasrec --data data/shop --out runs/sasrec --ray auto --workers 4 --checkpoints s3://bucket/sasrec
     """
-    if recipe is None and source is None and not resume:
+    if recipe is None and source is None and not how.resume:
         raise UserError(
             "name a recipe (`fullrank list recipes`), a YAML file, or a run by --from", code="missing-argument"
         )
-    if data is None and not resume:
+    if data is None and not how.resume:
         raise UserError("--data is missing: name the store to train on", code="missing-option")
-    if resume and overwrite:
+    if how.resume and how.overwrite:
         raise UserError(
             "--resume goes on with the run and --overwrite throws it away: give one of them",
             code="options-exclude-each",
         )
     if recipe is not None and recipe != "same":
-        check_recipe(recipe, settings)
+        check_recipe(recipe, how.settings)
     elif source is not None:
-        check_settings(source, settings or ())
+        check_settings(source, how.settings or ())
     check_store(data)
-    if not resume:
-        check_place(out, overwrite=overwrite)
+    if not how.resume:
+        check_place(out, overwrite=how.overwrite)
     elif checkpoints is None and (recipe is None or data is None):
         check_runs(out)
     from fullrank import api
 
-    output = Output(as_json)
-    begun, old = time.perf_counter(), _identity(out)
+    output = Output(how.as_json)
+    old = _identity(out)
     try:
         run = api.train(
-            recipe, data, out, set=settings or (), resume=resume, overwrite=overwrite, init_from=source,
-            loggers=loggers or (), callbacks=_callbacks(watch), device=device, progress=not output.silent,
-            checkpoints=checkpoints, ray=ray, workers=workers, min_workers=min_workers, worker_cpus=worker_cpus,
+            recipe, data, out, set=how.settings or (), resume=how.resume, overwrite=how.overwrite, init_from=source,
+            loggers=loggers or (), callbacks=_callbacks(watch), device=how.device, progress=not output.silent,
+            checkpoints=checkpoints, **vars(ray),
         )  # fmt: skip
     except KeyboardInterrupt:
-        replaced = not overwrite or _identity(out) != old  # until then its checkpoints are the old run's
+        replaced = not how.overwrite or _identity(out) != old  # until then its checkpoints are the old run's
         if (out / "checkpoints").is_dir() and replaced and not output.silent:
             logged = [word for name in loggers or () for word in ("--logger", name)]
             again = ["--resume", *logged, *["--watch"] * watch]
             command = command_line("train", "--out", out, *again)
             print(printable(f"{command} goes on from the last checkpoint"), file=sys.stderr)
         raise
-    report(output, run, time.perf_counter() - begun)
+    report(output, run)
 
 
 def _identity(folder: Path) -> int | None:
@@ -191,12 +176,12 @@ def _callbacks(watch: bool) -> tuple[Callback, ...]:
     return (Watch(),)
 
 
-def report(output: Output, run: Run, spent: float) -> None:
+def report(output: Output, run: Run) -> None:
     """What was trained, its best epoch, and what to do next."""
     from fullrank.metrics.names import HISTORY
 
     found = best(run)
-    output.say(f"{run.path}: {run.spec.recipe}, {run.manifest['parameters']:,} parameters, {seconds(spent)}")
+    output.say(f"{run.path}: {run.spec.recipe}, {run.manifest['parameters']:,} parameters, {seconds(output.spent)}")
     if found is not None:
         ranked = run.spec.problem == "retrieval" and run.spec.lists.selection_seen
         how = f", {HISTORY[ranked]}" if ranked else ""
@@ -206,7 +191,7 @@ def report(output: Output, run: Run, spent: float) -> None:
     output.say(f"evaluate it: {command_line('evaluate', run.path, '--split', 'test')}", wrap=False)
     output.finish({
         "run": run.path, "recipe": run.spec.recipe, "seed": run.spec.seed, "parameters": run.manifest["parameters"],
-        "data": run.manifest["data"], "best": found, "epochs": epochs(run), "seconds": round(spent, 3),
+        "data": run.manifest["data"], "best": found, "epochs": epochs(run), "seconds": output.spent,
     })  # fmt: skip
 
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from fullrank.cli.ids import user_ids
 from fullrank.cli.option_groups import UserCol
-from fullrank.cli.options import AsJson, Device, Overwrite, RunFolder, UserStore, check_beside, check_out
+from fullrank.cli.options import AsJson, Device, Overwrite, RunFolder, UserStore, check_beside, check_out, option
 from fullrank.cli.output import Output
 from fullrank.cli.told_early import check_store
 
@@ -17,16 +15,12 @@ SUFFIXES = (".parquet", ".jsonl")
 """A CSV file has no arrays."""
 
 
-def add(app: typer.Typer) -> None:
-    app.command("vectors")(vectors)
-
-
 def vectors(
     run: RunFolder,
-    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="Write them there (.parquet or .jsonl).")],
+    out: Annotated[Path, option("--out", "FILE", "Write them there (.parquet or .jsonl).")],
     users: Annotated[
         str | None,
-        typer.Option("--users", metavar="ID,ID,...|FILE", help="Vectors of these users, in place of those of items."),
+        option("--users", "ID,ID,...|FILE", "Vectors of these users, in place of those of items."),
     ] = None,
     data: UserStore = None,
     user: UserCol = None,

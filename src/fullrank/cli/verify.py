@@ -5,18 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from fullrank.cli.options import AsJson
+from fullrank.cli.options import AsJson, argument
 from fullrank.cli.output import Output
 
 
-def add(app: typer.Typer) -> None:
-    app.command("verify")(verify)
-
-
 def verify(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A store, a run, or a folder of codes.")],
+    folder: Annotated[Path, argument("FOLDER", "A store, a run, or a folder of codes.")],
     as_json: AsJson = False,
 ) -> None:
     """Compare the files of a folder with their hashes.
@@ -40,7 +34,6 @@ def verify(
         ("file", "bytes", "state"),
         [(file.name, "" if file.bytes is None else f"{file.bytes:,}", file.state) for file in found.files],
     )
-    for note in found.notes:
-        output.say(f"note: {note}")
+    output.notes(found.notes)
     found.require_ok()
     output.finish(found.dump())

@@ -26,7 +26,7 @@ from fullrank.core.renamed import called_now
 T = TypeVar("T")
 C = TypeVar("C", bound=Callable[..., Any])
 SIGNS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
-NAMED_CODES = ("engine", "form", "start")
+NAMED_CODES = ("engine", "form", "method", "split", "start")
 """Choices whose refusal has a code of its own, `unknown-engine`; that of others is `unknown-choice`."""
 MOST = 2**63 - 1
 """The largest whole number that an array holds."""
@@ -59,14 +59,15 @@ def public(function: C) -> C:
 
     Read are `str | Path` (among Specs, stores and runs), `bool`, `int` and `float` (with bounds:
     `Annotated[int, Field(ge=1)]`), `str`, `Literal`, `Sequence[str]` and classes, each with None where that is allowed;
-    others are the function's own to look at. A value that is the default passes.
+    others are the function's own to look at, and those that `takes` adds. A value that is the default passes.
     """
     parameters = inspect.signature(function).parameters
+    own = parameters.keys() - vars(function).get("in_groups", ())
 
     @functools.cache
     def checks() -> dict[str, Callable[[str, Any], Any]]:
         names = _Names(function)
-        read = {name: _check_of(eval(str(one.annotation), {}, names)) for name, one in parameters.items()}
+        read = {name: _check_of(eval(str(parameters[name].annotation), {}, names)) for name in own}
         return {name: check for name, check in read.items() if check is not None}
 
     @functools.wraps(function)
@@ -96,11 +97,41 @@ def _check_keywords(function: Callable[..., Any], parameters: Any, given: dict[s
         )
 
 
+def takes(keywords: Any, defaults: Mapping[str, Any]) -> Callable[[C], C]:
+    """A public function of `**options`, whose signature shows the keywords that a typed dictionary declares.
+
+    So `help()`, documentation and the error for a wrong keyword name them.
+    """
+    texts = {name: getattr(hint, "__forward_arg__", hint) for name, hint in keywords.__annotations__.items()}
+    shown = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=texts[name])
+        for name, default in defaults.items()
+    ]
+
+    def with_signature(function: C) -> C:
+        signature = inspect.signature(function)
+        own = [one for one in signature.parameters.values() if one.kind is not one.VAR_KEYWORD]
+        function.__signature__ = signature.replace(parameters=[*own, *shown])  # type: ignore[attr-defined]
+        vars(function)["in_groups"] = defaults.keys()
+        return function
+
+    return with_signature
+
+
 def with_defaults(options: Mapping[str, Any], defaults: Mapping[str, Any]) -> Any:
     """The options of a call, with the defaults of those left out. Raises `TypeError` for one that there is not."""
     if not options.keys() <= defaults.keys():
         raise TypeError(f"no option {sorted(options.keys() - defaults.keys())} (allowed: {', '.join(defaults)})")
     return {**defaults, **options}
+
+
+class _Unknown:
+    """A part of an annotation that only a type checker imports: anything."""
+
+    def __getattr__(self, _: Any) -> _Unknown:
+        return self
+
+    __getitem__ = __or__ = __ror__ = __getattr__
 
 
 class _Names(dict[str, Any]):
@@ -113,7 +144,7 @@ class _Names(dict[str, Any]):
     def __missing__(self, name: str) -> Any:
         if name.startswith("__"):  # pytest looks for `__tracebackhide__` among the names of a frame
             raise KeyError(name)
-        return Any
+        return _Unknown()
 
 
 def _check_of(annotation: Any) -> Callable[[str, Any], Any] | None:

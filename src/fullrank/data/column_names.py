@@ -5,13 +5,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import reduce
 from types import EllipsisType
-from typing import Any, TypeVar
+from typing import Any, TypedDict, TypeVar, get_args
 
+from fullrank.core.checks import check_choice
 from fullrank.core.errors import UserError, brief
 from fullrank.core.overrides import put_setting, read_setting
 from fullrank.core.spec import Spec
+from fullrank.data.values import Unit
 
 S = TypeVar("S", bound=Spec)
 
@@ -28,21 +31,65 @@ def check_column(name: str, given: Any) -> Any:
     return given
 
 
-def event_columns(columns: Any, user_col: Any, item_col: Any, time_col: Any) -> Any:
-    """Columns of user, item and, unless there is none, time: `columns` as they are given, or those of the keywords.
+class ColumnKeywords(TypedDict, total=False):
+    """Columns of a table of events, as keywords of public functions (`core.checks.takes`)."""
 
-    Raises `UserError` where both name some.
-    """
-    user, item = check_column("user_col", user_col), check_column("item_col", item_col)
-    time = time_col if time_col is ... else check_column("time_col", time_col)
-    given = {"user_col": user is not None, "item_col": item is not None, "time_col": time is not ...}
-    if not any(given.values()):
-        return columns
-    if not (isinstance(columns, tuple) and columns == USUAL):
-        name = next(name for name, here in given.items() if here)
-        raise UserError(f"columns are named twice, by columns= and by {name}=; keep one", code="given-twice")
-    times = () if time is None else (USUAL[2] if time is ... else time,)
-    return (user or USUAL[0], item or USUAL[1], *times)
+    columns: Sequence[str]
+    user_col: str | None
+    item_col: str | None
+    time_col: TimeColumn
+    time_unit: Unit
+
+
+COLUMN_DEFAULTS: dict[str, Any] = {
+    "columns": USUAL, "user_col": None, "item_col": None, "time_col": ..., "time_unit": "s",
+}  # fmt: skip
+"""What `ColumnKeywords` are where the caller says nothing."""
+
+
+@dataclass(frozen=True)
+class EventColumns:
+    """Columns of a table of events, and the unit of its times."""
+
+    names: tuple[str, ...] = USUAL
+    """User, item and, where there is a third, time."""
+    unit: Unit = "s"
+
+    @classmethod
+    def of(cls, keywords: ColumnKeywords, counts: tuple[int, ...] = (2, 3)) -> EventColumns:
+        """The columns of a call, so many: `columns` as they are, or those that the other keywords name.
+
+        Raises `UserError` where both name some, and for what is no name and no unit.
+        """
+        typed = {**COLUMN_DEFAULTS, **keywords}
+        columns, time = typed["columns"], typed["time_col"]
+        named = {name: check_column(name, typed[name]) for name in ("user_col", "item_col")}
+        if time is not ...:
+            named["time_col"] = check_column("time_col", time)
+        name = next((name for name, column in named.items() if column is not None or name == "time_col"), None)
+        if name is not None and not (isinstance(columns, tuple) and columns == USUAL):
+            raise UserError(f"columns are named twice, by columns= and by {name}=; keep one", code="given-twice")
+        if name is not None:
+            times = () if time is None else (USUAL[2] if time is ... else time,)
+            columns = (named["user_col"] or USUAL[0], named["item_col"] or USUAL[1], *times)
+        return cls(_check_names(columns, counts), check_choice("time_unit", typed["time_unit"], get_args(Unit)))
+
+
+def _check_names(columns: Any, counts: tuple[int, ...]) -> tuple[str, ...]:
+    """The names of the columns of user, item and, where there is a third, time. Raises `UserError` for others."""
+    names = columns if isinstance(columns, Sequence) and not isinstance(columns, str) else ()
+    if len(names) not in counts or not all(isinstance(name, str) for name in names):
+        raise UserError(
+            f"columns={brief(columns)}: name {' or '.join(map(str, counts))}, user, item and time, such as ('user_id', "
+            "'item_id', 'timestamp')",
+            code="not-column-names",
+        )
+    if len(set(columns)) < len(columns):
+        raise UserError(
+            f"columns={brief(list(columns))} names one column twice; user, item and time are columns of their own",
+            code="repeated-column",
+        )
+    return tuple(columns)
 
 
 def keywords_said(named: Mapping[str, tuple[str, Any]]) -> dict[str, tuple[str, Any]]:

@@ -1,6 +1,6 @@
 """Later events as an evaluation set: what users of the same catalogue did after a model was trained.
 
-    later = later_events("next_month.parquet", run.catalog, store, columns=("user_id", "item_id", "timestamp"))
+    later = later_events("next_month.parquet", run.catalog, store)
     evaluate_later(model, later, Evaluation())
 
 All items that a user chose in the period are the targets, so a user may have several. The history is everything that
@@ -11,7 +11,6 @@ service would have answered from on the first day. Ids are compared as text, sin
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -25,13 +24,13 @@ from fullrank.core.errors import UserError, no_effect
 from fullrank.core.jagged import Jagged
 from fullrank.core.progress import Progress
 from fullrank.data import values
-from fullrank.data.column_names import USUAL
+from fullrank.data.column_names import EventColumns
 from fullrank.data.events.catalog import Catalog
 from fullrank.data.events.store import Store
 from fullrank.data.frames import InputTable
 from fullrank.data.histories import EvalSet, Histories
 from fullrank.data.user_keys import UserKeys, user_keys
-from fullrank.data.values import TextIndex, Unit
+from fullrank.data.values import TextIndex
 from fullrank.evaluation.result import EvaluationResult, merge
 from fullrank.evaluation.retrieval import measure
 from fullrank.evaluation.spec import Evaluation
@@ -104,8 +103,7 @@ def later_events(
     catalog: Catalog,
     earlier: Store | Any,
     *,
-    columns: Sequence[str] = USUAL,
-    unit: Unit = "s",
+    columns: EventColumns = EventColumns(),
     trained: Store | None = None,
 ) -> LaterEvents:
     """Users with their histories from `earlier` (a store, or a table with the same columns) and targets from `events`.
@@ -116,7 +114,7 @@ def later_events(
     """
     known_users = earlier.user_ids if isinstance(earlier, Store) else None
     text_users = known_users is not None and known_users.dtype == pl.String
-    period = _read(events, "the events", catalog, columns, unit, text_users=text_users)
+    period = _read(events, "the events", catalog, columns, text_users=text_users)
     known = period.items >= 0
     if not known.any():
         raise UserError(
@@ -126,7 +124,7 @@ def later_events(
         )
     began = None if period.times is None else int(period.times.min())
     past = _of_store(earlier, catalog) if isinstance(earlier, Store) else _read(
-        earlier, "the earlier events", catalog, columns, unit, text_users=False
+        earlier, "the earlier events", catalog, columns, text_users=False
     )  # fmt: skip
     users = period.users.gather(np.unique(period.owner[known])).sort()
     history, target = past.of(users), period.of(users)
@@ -184,21 +182,21 @@ class _Events:
         return found.where((found.owner >= 0) & (found.items >= 0))
 
 
-def _read(table: Any, what: str, catalog: Catalog, columns: Sequence[str], unit: Unit, *, text_users: bool) -> _Events:
+def _read(table: Any, what: str, catalog: Catalog, columns: EventColumns, *, text_users: bool) -> _Events:
     """Events of a table; users of a text file are whole numbers where all are, unless `text_users`."""
     source = InputTable(table, what)
-    for name, keyword in zip(columns, ("user_col", "item_col", "time_col"), strict=False):
+    for name, keyword in zip(columns.names, ("user_col", "item_col", "time_col"), strict=False):
         source.require(name, f"name it by {keyword}=" + (", or none by time_col=None" if keyword == "time_col" else ""))
-    frame = source.read(columns)
+    frame = source.read(columns.names)
     source.require_rows(len(frame))
-    user = source.ids(frame, columns[0], text=text_users).cast(pl.String)
-    item = source.ids(frame, columns[1], text=catalog.ids.dtype == pl.String).cast(pl.String)
+    user = source.ids(frame, columns.names[0], text=text_users).cast(pl.String)
+    item = source.ids(frame, columns.names[1], text=catalog.ids.dtype == pl.String).cast(pl.String)
     owner, users = values.dense(user)
     items = TextIndex(catalog.ids.cast(pl.String)).find(item)
-    if len(columns) < 3:
+    if len(columns.names) < 3:
         return _Events(source.name, users, owner, items, None)
     times, order = values.in_time(
-        frame[columns[2]], f"column {columns[2]!r} of {source.name}", unit, typed=source.typed
+        frame[columns.names[2]], f"column {columns.names[2]!r} of {source.name}", columns.unit, typed=source.typed
     )
     found = _Events(source.name, users, owner, items, times)
     return found if order is None else found.where(order)

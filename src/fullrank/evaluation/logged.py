@@ -19,27 +19,26 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Unpack
 
 import numpy as np
 import polars as pl
 from jaxtyping import Bool, Float, Int
 from pydantic import Field
 
-from fullrank.core.checks import public
+from fullrank.core.checks import public, takes
 from fullrank.core.errors import UserError, brief
 from fullrank.core.files import jsonable, write_json
 from fullrank.core.jagged import Jagged
 from fullrank.core.parquet import BROKEN, read_parquet, unreadable
 from fullrank.core.tables import write_table
 from fullrank.data import values
-from fullrank.data.column_names import USUAL, TimeColumn, event_columns
+from fullrank.data.column_names import COLUMN_DEFAULTS, ColumnKeywords, EventColumns
 from fullrank.data.frames import InputTable
 from fullrank.data.manifest import require_no_store
-from fullrank.data.values import TextIndex, Unit
+from fullrank.data.values import TextIndex
 from fullrank.evaluation.compare import Comparison
 from fullrank.evaluation.statistics import bootstrap_p, bounds, draws, resample, sign_flip, summarise
-from fullrank.inference.requests import check_columns
 from fullrank.metrics import MetricInputs, match
 from fullrank.metrics.names import ACCURACY, Name, expand_metrics
 
@@ -116,20 +115,17 @@ class LoggedEvaluation:
 
 
 @public
+@takes(ColumnKeywords, COLUMN_DEFAULTS)
 def evaluate_log(
     log: str | Path,
     events: Any,
     *,
     within: Annotated[float, Field(gt=0, le=24 * 36_500)] | None = 24,
     metrics: Sequence[str] = METRICS,
-    columns: Sequence[str] = USUAL,
-    user_col: str | None = None,
-    item_col: str | None = None,
-    time_col: TimeColumn = ...,
-    time_unit: Unit = "s",
     samples: Annotated[int, Field(ge=0, le=MOST_SAMPLES)] = 1000,
     level: Annotated[float, Field(gt=0, lt=1)] = 0.95,
     seed: Annotated[int, Field(ge=0)] = 0,
+    **columns: Unpack[ColumnKeywords],
 ) -> LoggedEvaluation:
     """How good logged answers were: metrics by version with errors and intervals, and differences of versions.
 
@@ -144,7 +140,7 @@ def evaluate_log(
     answer is in both.
     """
     answers = _read_log(Path(log))
-    happened = _read_events(events, event_columns(columns, user_col, item_col, time_col), time_unit)
+    happened = _read_events(events, EventColumns.of(columns, (3,)))
     scored, counts = _joined(answers, happened, within)
     chosen = _names(metrics, answers["k"], int(scored.answers["k"].to_numpy().max()))
     table = scored.values(chosen)
@@ -225,16 +221,16 @@ def _read_log(folder: Path) -> pl.DataFrame:
     return found
 
 
-def _read_events(events: Any, columns: Sequence[str], unit: Unit) -> pl.DataFrame:
+def _read_events(events: Any, columns: EventColumns) -> pl.DataFrame:
     """user, item (text) and seconds of some events. Raises `UserError` for missing columns and values."""
-    user, item, when = check_columns(columns, (3,))
+    user, item, when = columns.names
     source = InputTable(events, "the events")
     for name in (user, item, when):
         source.require(name, "name the columns of user, item and time by columns=")
     frame = source.read([user, item, when])
     source.require_rows(len(frame))
     users, items = (source.ids(frame, name, text=True) for name in (user, item))
-    seconds, _ = values.seconds(frame[when], f"column {when!r} of {source.name}", unit, typed=source.typed)
+    seconds, _ = values.seconds(frame[when], f"column {when!r} of {source.name}", columns.unit, typed=source.typed)
     return pl.DataFrame({"user": users.cast(pl.String), "item": items.cast(pl.String), "time": seconds})
 
 

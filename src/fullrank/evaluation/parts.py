@@ -7,8 +7,7 @@ rounding, since other users share a batch, and to the bit for one number of part
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -58,22 +57,20 @@ def evaluate_parts(
     *,
     engine: PartEngine,
     parts: int | None,
-    files: Callable[[], dict[str, bytes]],
     progress: Progress | None = None,
 ) -> EvaluationResult:
     """What `retrieval.evaluate` gives, of a model that workers open. Raises `UserError` as it does, before they begin.
 
     `opened` is the same model in this process.
 
-    `parts` stretches of users, or as many as `PART_USERS` asks for; `files` are those of the run. `progress` is called
-    with (users done, users in all).
+    `parts` stretches of users, or as many as `PART_USERS` asks for. `progress` is called with (users done, users in
+    all).
     """
     users, _ = users_and_protocol(opened, store, split, spec)
     if parts is not None and parts > len(users):
         raise UserError(f"parts={parts} is more than the {len(users):,} users there are", code="setting-out-of-range")
     count, found = parts or -(-len(users) // PART_USERS), []
-    sent = replace(model, shared=engine.share(files))
-    task = MeasureTask(sent, str(store.path.absolute()), store.fingerprint, split, spec, count)
+    task = MeasureTask(model.sent(engine), str(store.path.absolute()), store.fingerprint, split, spec, count)
     for rows in engine.map(task, range(count)):
         found.append(rows)
         if progress is not None:

@@ -8,14 +8,15 @@ part has the same bits on every engine.
 from __future__ import annotations
 
 import multiprocessing
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Generic, Literal, Protocol, TypeVar, get_args, runtime_checkable
+from typing import Any, Generic, Literal, TypedDict, TypeVar, get_args
 
 import torch
 
@@ -33,17 +34,29 @@ ENGINES: tuple[EngineName, ...] = get_args(EngineName)
 MOST_WORKERS, MOST_PARTS = 1024, 100_000
 
 
-@runtime_checkable
-class PartEngine(Protocol):
+class PartEngine(ABC):
     """Whoever runs tasks."""
 
+    session: Any = None
+    """The Spark session that reads a table; None: this process does."""
+
+    @abstractmethod
     def map(self, task: Task[T], numbers: Sequence[int]) -> Iterator[T]:
         """What the task gives for each of these numbers, in any order. Raises `UserError` where one fails."""
-        ...
 
     def share(self, files: Callable[[], dict[str, bytes]]) -> Any | None:
         """Files on their way to every worker: what has them as its `value` there; None where workers see ours."""
-        ...
+        return None
+
+
+class EngineKeywords(TypedDict, total=False):
+    """The fields of `EngineSettings` and the number of parts, as keywords of public functions."""
+
+    parts: int | None
+    engine: EngineName
+    master: str | None
+    ray: str | None
+    workers: int | None
 
 
 @dataclass(frozen=True)
@@ -57,9 +70,18 @@ class EngineSettings:
     """Address of the Ray cluster; None is `auto`."""
     workers: int | None = None
     """Processes of this machine; None: one part after the other in this process."""
+    parts: int | None = None
+    """Parts of the users; None: as many as their number asks for."""
 
-    def check(self) -> EngineSettings:
-        """These settings. Raises `UserError` for an unknown engine, and for a setting of another one."""
+    @classmethod
+    def of(cls, keywords: EngineKeywords) -> EngineSettings:
+        """The settings among the keywords of a call.
+
+        Raises `UserError` for an unknown engine, and for a setting of another one.
+        """
+        return cls(**{name: keywords[name] for name in ENGINE_DEFAULTS if name in keywords})  # type: ignore[literal-required]
+
+    def __post_init__(self) -> None:
         if self.engine not in ENGINES:
             raise unknown("engine", brief(self.engine) if not isinstance(self.engine, str) else self.engine, ENGINES)
         owners = {"master": "spark", "ray": "ray", "workers": "embedded"}
@@ -69,9 +91,13 @@ class EngineSettings:
         for name in ("master", "ray"):
             if (given := getattr(self, name)) is not None:
                 check_type(name, given, str, "an address, in quotes")
-        if self.workers is not None:
-            check_whole("workers", self.workers, 1, MOST_WORKERS)
-        return self
+        for name, most in (("workers", MOST_WORKERS), ("parts", MOST_PARTS)):
+            if (count := getattr(self, name)) is not None:
+                check_whole(name, count, 1, most)
+
+
+ENGINE_DEFAULTS: dict[str, Any] = {one.name: one.default for one in fields(EngineSettings)}
+"""What `EngineKeywords` are where the caller says nothing."""
 
 
 @contextmanager
@@ -92,18 +118,15 @@ def engine_of(settings: EngineSettings, *, table: Any = None, device: str = "aut
         _opened.cache_clear()  # the caller's process keeps no model
 
 
-class PartsHere:
+class PartsHere(PartEngine):
     """One part after the other, in this process."""
 
     def map(self, task: Task[T], numbers: Sequence[int]) -> Iterator[T]:
         return map(OneThread(task), numbers)
 
-    def share(self, files: Callable[[], dict[str, bytes]]) -> None:
-        return None
-
 
 @dataclass(frozen=True)
-class PartsInProcesses:
+class PartsInProcesses(PartEngine):
     """Processes of this machine. They begin anew, so a script that starts them has to be guarded by `__name__`."""
 
     count: int
@@ -123,12 +146,9 @@ class PartsInProcesses:
             finally:
                 pool.shutdown(cancel_futures=True)
 
-    def share(self, files: Callable[[], dict[str, bytes]]) -> None:
-        return None
-
 
 @dataclass(frozen=True)
-class PartsOnSpark:
+class PartsOnSpark(PartEngine):
     """A Spark task for each part."""
 
     session: Any
@@ -144,7 +164,7 @@ class PartsOnSpark:
 
 
 @dataclass(frozen=True)
-class PartsOnRay:
+class PartsOnRay(PartEngine):
     """A Ray task of one CPU (and, for `device="cuda"`, one GPU) for each part."""
 
     ray: Any
@@ -219,6 +239,12 @@ class ModelSource:
     """Opens a run folder on a device."""
     shared: Any | None = field(default=None, compare=False)
     """What has the files of the run as its `value`; None where the folder is there."""
+    files: Callable[[], dict[str, bytes]] | None = field(default=None, compare=False)
+    """Reads the files of the run, for workers that do not see its folder."""
+
+    def sent(self, engine: PartEngine) -> ModelSource:
+        """The same, on its way to the workers of an engine."""
+        return replace(self, shared=None if self.files is None else engine.share(self.files), files=None)
 
     def open(self) -> Predictor:
         """The model, opened by the first call in a process."""

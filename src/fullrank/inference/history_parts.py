@@ -9,20 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, get_args, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from uuid import uuid4
 
 import numpy as np
 import polars as pl
 from jaxtyping import Int64
 
-from fullrank.core.checks import check_choice
 from fullrank.core.errors import UserError, no_effect
 from fullrank.core.files import scratch_folder
 from fullrank.core.tables import write_table
 from fullrank.data import values
+from fullrank.data.column_names import USUAL, EventColumns
 from fullrank.data.events import parts, spark
 from fullrank.data.events.catalog import Catalog
 from fullrank.data.events.spill import Spill
@@ -67,10 +67,15 @@ class StoreParts:
     folders: tuple[tuple[str, int, str], ...]
     """The folders of the store in order: path, users, and the hash of what is in it."""
     parts: int
+    identity: Mapping[str, Any]
+    """What lists of these users are known by again."""
 
     @classmethod
-    def of(cls, store: Store, count: int | None) -> StoreParts:
-        """So many parts, or as many as `PART_USERS` asks for. Raises `UserError` for more parts than users."""
+    def of(cls, store: Store, count: int | None, columns: EventColumns) -> StoreParts:
+        """So many parts, or as many as `PART_USERS` asks for. Raises `UserError` for more parts than users, and for
+        columns of a table."""
+        if (columns.names[0], *columns.names[2:]) != (USUAL[0], USUAL[2]) or columns.unit != "s":
+            raise no_effect("user_col, time_col or time_unit", "without a table", "give histories, or leave it out")
         users = store.num_users
         if not users:
             raise UserError(f"{str(store.path)!r} has no users", code="no-histories")
@@ -79,7 +84,8 @@ class StoreParts:
         told = store.manifest["parts"] if parts.is_parts(store.manifest) else [store.manifest]
         sizes, contents = [one["counts"]["users"] for one in told], [str(one["content"]) for one in told]
         folders = zip(map(str, map(Path.absolute, store.folders)), sizes, contents, strict=True)
-        return cls(tuple(folders), count or -(-users // PART_USERS))
+        known = {"parts": count, "histories": [store.fingerprint, store.manifest["content"]]}
+        return cls(tuple(folders), count or -(-users // PART_USERS), known)
 
     def read(self, number: int, catalog: Catalog, **policies: Any) -> Iterator[RequestBatch]:
         low, high = stretch(number, self.parts, sum(users for _, users, _ in self.folders))
@@ -125,11 +131,13 @@ class HistoryTable:
     columns: tuple[str, ...]
     """User, item and, where the table has one, time."""
     unit: values.Unit
+    parts: int | None
+    """How many it becomes; None: as many as `PART_EVENTS` asks for."""
 
     @classmethod
-    def of(cls, table: Any, columns: Sequence[str], unit: values.Unit) -> HistoryTable:
+    def of(cls, table: Any, parts: int | None, named: EventColumns) -> HistoryTable:
         """Raises `UserError` for what is no table of events with types: Parquet, JSON lines or a DataFrame."""
-        source = InputTable(table, "histories")
+        source, columns = InputTable(table, "histories"), named.names
         for name, keyword in zip(columns, ("user_col", "item_col"), strict=False):
             source.require(name, f"name it with {keyword}=")
         if not source.typed:
@@ -142,20 +150,26 @@ class HistoryTable:
             if columns[2] != "timestamp":
                 source.require(columns[2], "name it with time_col=")
             columns = columns[:2]
-        if len(columns) == 2 and unit != "s":
-            raise no_effect(f"time_unit={unit!r}", "since the histories have no column of times")
-        return cls(source, table, tuple(columns), unit)
+        if len(columns) == 2 and named.unit != "s":
+            raise no_effect(f"time_unit={named.unit!r}", "since the histories have no column of times")
+        return cls(source, table, columns, named.unit, parts)
 
-    def spill(self, folder: Path, count: int | None, catalog: Catalog, session: Any | None) -> dict[str, Any]:
+    @cached_property
+    def identity(self) -> Mapping[str, Any]:
+        """What lists of this table are known by again; a DataFrame is known by nothing."""
+        known = identity_of(self.given) or f"a DataFrame of call {uuid4().hex}"
+        return {"parts": self.parts, "histories": known, "columns": list(self.columns), "time_unit": self.unit}
+
+    def spill(self, folder: Path, catalog: Catalog, session: Any | None) -> dict[str, Any]:
         """Send every event to the files of its part, here or on a Spark session; what `TableParts` has to know."""
         if session is not None:
-            return self._spill_on_spark(folder, count, catalog, session)
+            return self._spill_on_spark(folder, catalog, session)
         for name in self.columns[:2]:
             self.source.require_one_kind(name)
         with scratch_folder() as scratch:
             chunks = Chunks(self.source, self.columns, scratch)
             self.source.require_rows(chunks.rows)
-            count = count or -(-chunks.rows // PART_EVENTS)
+            count = self.parts or -(-chunks.rows // PART_EVENTS)
             spill, text = Spill(folder, count), False
             for _, frame in chunks:
                 part, users, own = _coded_piece(frame, self.source.name, self.columns, self.unit, catalog, count)
@@ -164,12 +178,13 @@ class HistoryTable:
             spill.flush()
         return {"parts": count, "columns": spill.columns, "text_users": text}
 
-    def _spill_on_spark(self, folder: Path, count: int | None, catalog: Catalog, session: Any) -> dict[str, Any]:
+    def _spill_on_spark(self, folder: Path, catalog: Catalog, session: Any) -> dict[str, Any]:
         spark.require_readable(self.source)
         folder.mkdir(parents=True, exist_ok=True)
         write_table(catalog.frame.select("item", "item_id", "train_count"), folder / ITEMS)
         frame, name = spark.ordered_frame(session, self.given, self.columns, "histories")
         with spark.told_as_user_error():
+            count = self.parts
             if count is None:
                 rows = int(frame.count())
                 self.source.require_rows(rows)
@@ -187,24 +202,6 @@ class HistoryTable:
         text = users == pl.String
         user = "<u4" if text else pl.Series([], dtype=users).to_numpy().dtype.str
         return {"parts": count, "columns": {"user": user, **own}, "text_users": text}
-
-
-def table_source(table: Any, columns: Sequence[str], unit: Any) -> tuple[HistoryTable, dict[str, Any]]:
-    """A table of histories, and what it is known by again; a DataFrame is known by nothing."""
-    check_choice("time_unit", unit, get_args(values.Unit))
-    found = HistoryTable.of(table, columns, unit)
-    known = identity_of(table) or f"a DataFrame of call {uuid4().hex}"
-    return found, {"histories": known, "columns": list(found.columns), "time_unit": unit}
-
-
-def store_source(
-    store: Store, parts: int | None, columns: Sequence[str], unit: Any
-) -> tuple[StoreParts, dict[str, Any]]:
-    """The users of a store, and what it is known by again. Raises `UserError` for settings of a table."""
-    check_choice("time_unit", unit, get_args(values.Unit))
-    if (columns[0], *columns[2:]) != ("user_id", "timestamp") or unit != "s":
-        raise no_effect("user_col, time_col or time_unit", "without a table", "give histories, or leave it out")
-    return StoreParts.of(store, parts), {"histories": [store.fingerprint, store.manifest["content"]]}
 
 
 def _coded_piece(

@@ -8,8 +8,7 @@ that `ListOptions.of` made of them, checked.
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypedDict, TypeVar, get_args
 
 import numpy as np
@@ -21,12 +20,12 @@ from fullrank.core.bounds import MOST_VALUE
 from fullrank.core.checks import MOST, check_choice, check_flag
 from fullrank.core.errors import UserError, brief
 from fullrank.core.spec import Spec, error_sentence
+from fullrank.data.column_names import COLUMN_DEFAULTS, ColumnKeywords
 from fullrank.inference.filters import seen_policy
 from fullrank.inference.search import Decoding
 from fullrank.metrics import SeenPolicy
 from fullrank.models.sequential.reasoning.budget import Budget
 
-C = TypeVar("C", bound=Callable[..., Any])
 S = TypeVar("S", bound=Spec)
 ItemLists = Sequence[Any] | pl.Series | Mapping[Any, Sequence[Any]] | Any | None
 """Item ids: one list for all histories, a list for each, or {user: items}."""
@@ -80,10 +79,11 @@ class ListOptions(ListChoices, Spec):
     takes lists so, with a note, and refuses a table."""
 
     @classmethod
-    def of(cls, keywords: ListKeywords) -> ListOptions:
-        """The options of a call. Raises `UserError` for a wrong one."""
+    def of(cls, keywords: ListKeywords | ScoreKeywords) -> ListOptions:
+        """The options among the keywords of a call. Raises `UserError` for a wrong one."""
         try:
-            return cls(**keywords)
+            own: Any = {name: option for name, option in keywords.items() if name in cls.model_fields}
+            return cls(**own)
         except ValidationError as error:
             inner = (mistake.get("ctx", {}).get("error") for mistake in error.errors())
             sentence = next((raised for raised in inner if isinstance(raised, UserError)), None)
@@ -143,17 +143,22 @@ class ListKeywords(TypedDict, total=False):
     untimed: str
 
 
-def takes_list_options(public: C) -> C:
-    """A public function that takes `**options`, with the fields of `ListOptions` in the signature that it shows."""
-    signature = inspect.signature(public)
-    own = [one for one in signature.parameters.values() if one.kind is not one.VAR_KEYWORD]
-    texts = {name: getattr(hint, "__forward_arg__", hint) for name, hint in ListKeywords.__annotations__.items()}
-    fields = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=texts[name])
-        for name, field in ListOptions.model_fields.items()
-    ]
-    public.__signature__ = signature.replace(parameters=[*own, *fields])  # type: ignore[attr-defined]
-    return public
+class RecommendKeywords(ListKeywords, ColumnKeywords, total=False):
+    """What is asked of lists, and the columns of a table of histories."""
+
+
+class ScoreKeywords(ColumnKeywords, total=False):
+    """How histories are read whose scores or vectors are asked for, and the columns of a table of them."""
+
+    budget: BudgetInput
+    unknown: str
+    untimed: str
+
+
+LIST_DEFAULTS: dict[str, Any] = {name: field.default for name, field in ListOptions.model_fields.items()}
+"""What `ListKeywords` are where the caller says nothing."""
+RECOMMEND_DEFAULTS = COLUMN_DEFAULTS | LIST_DEFAULTS
+SCORE_DEFAULTS = COLUMN_DEFAULTS | {name: LIST_DEFAULTS[name] for name in ("budget", "unknown", "untimed")}
 
 
 def changed(name: str, spec: S, given: S | Mapping[str, Any] | None) -> S:

@@ -14,8 +14,8 @@ import hashlib
 import re
 import shutil
 import warnings
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -126,33 +126,27 @@ def write_list_parts(
     *,
     catalog: Catalog,
     engine: PartEngine,
-    identity: Mapping[str, Any],
-    parts: int | None,
-    files: Callable[[], dict[str, bytes]],
-    session: Any | None = None,
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> ListParts:
     """Write the lists of all users at `out`, or what is missing of them.
 
-    `identity` is what the histories and the filters are known by again; `files` are those of the run, for workers that
-    do not see it; `session` is of the Spark that reads a table. Raises `UserError` where `out` holds something else,
-    and as `Predictor.recommend` does; what was written then stays.
+    Raises `UserError` where `out` holds something else, and as `Predictor.recommend` does; what was written then stays.
     """
-    asked = jsonable({"model": model.identity, "settings": _known_by(options), "parts": parts, **identity})
+    bits = None if barred is None else np.packbits(barred).tobytes()
+    known = {"filters": None if bits is None else hashlib.sha256(bits).hexdigest(), **histories.identity}
+    asked = jsonable({"model": model.identity, "settings": _known_by(options), **known})
     with folder_lock(out, "recommend"):
         try:
             manifest = _begun(out, asked, overwrite)
             (out / LISTS).mkdir(exist_ok=True)
-            ready = _parts_of(histories, out, manifest, parts, catalog, session)
+            ready = _parts_of(histories, out, manifest, catalog, engine.session)
             numbers = range(ready.parts)
             there = [number for number in numbers if part_file(out, number).is_file()]
             missing = sorted(set(numbers) - set(there))
             counts = ListCounts()
             if missing:
-                sent = replace(model, shared=engine.share(files))
-                bits = None if barred is None else np.packbits(barred).tobytes()
-                task = ListTask(sent, ready, str(out.absolute()), options, bits)
+                task = ListTask(model.sent(engine), ready, str(out.absolute()), options, bits)
                 for number, found in enumerate(engine.map(task, missing), len(there) + 1):
                     counts += found
                     if progress is not None:
@@ -184,10 +178,8 @@ def _known_by(options: ListOptions) -> dict[str, Any]:
     return {**tree, "reasoning": budget.dump(), "decoding": decoding.dump()}
 
 
-def barred_items(
-    options: ListOptions, item: str, catalog: Catalog
-) -> tuple[Bool[np.ndarray, "V"] | None, dict[str, Any]]:
-    """The items that nobody is shown (None: there are none), and what they are known by again.
+def barred_items(options: ListOptions, item: str, catalog: Catalog) -> Bool[np.ndarray, "V"] | None:
+    """The items that nobody is shown; None: there are none.
 
     Raises `UserError` as `requests.read_filters` does, and for lists of single users.
     """
@@ -201,8 +193,7 @@ def barred_items(
                 code="not-item-lists",
             )
     anybody = read_histories([[catalog.ids[0]]], catalog, untimed="even")
-    barred = read_filters(options, anybody, catalog, item).barred
-    return barred, {"filters": None if barred is None else hashlib.sha256(np.packbits(barred).tobytes()).hexdigest()}
+    return read_filters(options, anybody, catalog, item).barred
 
 
 def _is_list(given: Any) -> bool:
@@ -265,9 +256,8 @@ def _other_lists(out: Path, there: Mapping[str, Any], asked: Mapping[str, Any]) 
 
 
 def _parts_of(
-    histories: StoreParts | HistoryTable, out: Path, manifest: Mapping[str, Any], parts: int | None,
-    catalog: Catalog, session: Any | None,
-) -> HistoryParts:  # fmt: skip
+    histories: StoreParts | HistoryTable, out: Path, manifest: Mapping[str, Any], catalog: Catalog, session: Any | None
+) -> HistoryParts:
     """The histories in parts: of a store as they are, of a table once its events are in files."""
     if isinstance(histories, StoreParts):
         return histories
@@ -278,7 +268,7 @@ def _parts_of(
         state = {"parts": manifest["parts"], "columns": {}, "text_users": False}  # nothing is read again
     else:
         shutil.rmtree(folder, ignore_errors=True)
-        state = histories.spill(folder, parts, catalog, session)
+        state = histories.spill(folder, catalog, session)
         write_json(folder / STATE, state)
     return TableParts(str(folder.absolute()), state["parts"], state["columns"], state["text_users"], histories.columns)
 

@@ -10,42 +10,41 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Unpack, get_args
+from typing import Any, Unpack
 
 import numpy as np
 import polars as pl
 import torch
 from jaxtyping import Float
 
-from fullrank.core.checks import check_choice, keywords_checked
+from fullrank.core.checks import check_choice, keywords_checked, takes
 from fullrank.core.device import resolve_device
 from fullrank.core.errors import UserError
 from fullrank.core.progress import Progress
-from fullrank.data.column_names import TimeColumn, event_columns
+from fullrank.data.column_names import USUAL, EventColumns
 from fullrank.data.events.catalog import Catalog
 from fullrank.data.events.store import Store
 from fullrank.data.impressions.encoding import FieldEncoder
-from fullrank.data.values import Unit, take
+from fullrank.data.values import take
 from fullrank.inference.batches import BLOCK, pair_scores, score_batches
 from fullrank.inference.exact import top_k
 from fullrank.inference.filters import Filters
 from fullrank.inference.list_options import (
+    RECOMMEND_DEFAULTS,
+    SCORE_DEFAULTS,
     ColumnFilters,
     ItemLists,
-    ListKeywords,
     ListOptions,
-    changed,
-    takes_list_options,
+    RecommendKeywords,
+    ScoreKeywords,
 )
 from fullrank.inference.predict import PredictionFile, predict, predict_file
 from fullrank.inference.recommend import long_frame, rank_requests, sources
 from fullrank.inference.requests import (
-    COLUMNS,
     HistoryInput,
     RequestBatch,
-    check_columns,
     read_candidates,
     read_filters,
     read_histories,
@@ -119,7 +118,7 @@ class Predictor:
             )
         return self._vocabulary
 
-    @takes_list_options
+    @takes(RecommendKeywords, RECOMMEND_DEFAULTS)
     def recommend(
         self,
         histories: HistoryInput | None = None,
@@ -127,12 +126,7 @@ class Predictor:
         users: Users | None = None,
         data: Store | str | Path | None = None,
         unknown_users: str = "error",
-        columns: Sequence[str] = COLUMNS,
-        user_col: str | None = None,
-        item_col: str | None = None,
-        time_col: TimeColumn = ...,
-        time_unit: Unit = "s",
-        **options: Unpack[ListKeywords],
+        **options: Unpack[RecommendKeywords],
     ) -> Any:
         """The k best items for each history, or for each of `users`, best first.
 
@@ -165,15 +159,15 @@ class Predictor:
         for what cannot be done as asked.
         """
         asked = ListOptions.of(options).with_settings(self.budget, self.decoding)
-        columns = event_columns(columns, user_col, item_col, time_col)
-        request = self._asked(histories, users, data, unknown_users, asked, columns, time_unit)
+        columns = EventColumns.of(options)
+        request = self._asked(histories, users, data, unknown_users, asked, columns)
         if request.unknown_only and asked.empty == "popular" and not self.model.allows_empty:
             warnings.warn(
                 f"{request.unknown_only:,} of {len(request):,} histories hold no item that the model knows: they get "
                 "the most popular items (empty='error' refuses them)",
                 stacklevel=2,
             )
-        filters = read_filters(asked, request, self.catalog, check_columns(columns)[1])
+        filters = read_filters(asked, request, self.catalog, columns.names[1])
         return request.give(self.list_frame(request, asked, filters))
 
     def list_frame(self, request: RequestBatch, options: ListOptions, filters: Filters) -> pl.DataFrame:
@@ -198,20 +192,8 @@ class Predictor:
             search=self._search(options.decoding_of(self.decoding)),
         )  # fmt: skip
 
-    def score(
-        self,
-        histories: HistoryInput,
-        candidates: ItemLists,
-        *,
-        budget: Budget | Mapping[str, Any] | None = None,
-        unknown: str = "skip",
-        untimed: str = "auto",
-        columns: Sequence[str] = COLUMNS,
-        user_col: str | None = None,
-        item_col: str | None = None,
-        time_col: TimeColumn = ...,
-        time_unit: Unit = "s",
-    ) -> Any:
+    @takes(ScoreKeywords, SCORE_DEFAULTS)
+    def score(self, histories: HistoryInput, candidates: ItemLists, **options: Unpack[ScoreKeywords]) -> Any:
         """The score of each candidate for each history: user, item, score, in the order given.
 
         `candidates` are item ids, one list for all histories or one per history, as in `recommend`, and so are the
@@ -219,9 +201,9 @@ class Predictor:
         null for an item that the model does not know. Raises `UserError` for a history without known items, unless the
         model can score items without one (popularity).
         """
-        budget = self._fixed(budget)
-        columns = event_columns(columns, user_col, item_col, time_col)
-        request = self._read(histories, ListOptions.of({"unknown": unknown, "untimed": untimed}), columns, time_unit)
+        asked = ListOptions.of(options)
+        budget = self._fixed(asked)
+        request = self._read(histories, asked, EventColumns.of(options))
         rows, items = read_candidates(candidates, request)
         empty = request.histories.lengths == 0
         if empty.any() and not self.model.allows_empty:
@@ -328,13 +310,14 @@ class Predictor:
         Raises `UserError` for a model that does not score by inner products (semantic ids, item_to_item).
         """
         # Any history does: all scorers share these vectors.
-        one = self._read([[self.catalog.ids[0]]], ListOptions(unknown="error", untimed="even"), COLUMNS, "s")
+        one = self._read([[self.catalog.ids[0]]], ListOptions(unknown="error", untimed="even"), EventColumns())
         return self._dense(one)[1].table.detach().float().cpu().numpy().copy()  # not the weights themselves
 
     def item_vector_table(self) -> pl.DataFrame:
         """`item_vectors` as a frame: item_id, vector (an array of D numbers), rows in the order of `catalog.ids`."""
         return _vector_frame(self.catalog.ids.alias("item_id"), self.item_vectors())
 
+    @takes(ScoreKeywords, SCORE_DEFAULTS)
     def user_vectors(
         self,
         histories: HistoryInput | None = None,
@@ -342,24 +325,16 @@ class Predictor:
         users: Users | None = None,
         data: Store | str | Path | None = None,
         unknown_users: str = "error",
-        budget: Budget | Mapping[str, Any] | None = None,
-        unknown: str = "skip",
-        untimed: str = "auto",
-        columns: Sequence[str] = COLUMNS,
-        user_col: str | None = None,
-        item_col: str | None = None,
-        time_col: TimeColumn = ...,
-        time_unit: Unit = "s",
+        **options: Unpack[ScoreKeywords],
     ) -> tuple[pl.Series, Float[np.ndarray, "U D"]]:
         """Users, and a vector for each of their histories: its inner product with an item's vector is the score.
 
         Arguments as in `recommend`. Raises `UserError` for a history without items that the model knows
         (`unknown_users="skip"` leaves such users out) and for a model that does not score by inner products.
         """
-        budget = self._fixed(budget)
-        columns = event_columns(columns, user_col, item_col, time_col)
-        options = ListOptions.of({"unknown": unknown, "untimed": untimed})
-        request = self._asked(histories, users, data, unknown_users, options, columns, time_unit)
+        asked = ListOptions.of(options)
+        budget = self._fixed(asked)
+        request = self._asked(histories, users, data, unknown_users, asked, EventColumns.of(options))
         return request.users, self._dense(request, budget)[0]
 
     def user_vector_table(self, histories: HistoryInput | None = None, **how: Any) -> pl.DataFrame:
@@ -403,8 +378,7 @@ class Predictor:
         data: Store | str | Path | None,
         unknown_users: str,
         options: ListOptions,
-        columns: Sequence[str],
-        time_unit: Unit,
+        columns: EventColumns,
     ) -> RequestBatch:
         """The histories of a call, or those of its users. Raises `UserError` for both, and for what is not read."""
         if (histories is None) == (users is None):
@@ -416,12 +390,11 @@ class Predictor:
                     "data and unknown_users are about users= of a store: leave them out with histories",
                     code="setting-without-effect",
                 )
-            return self._read(histories, options, columns, time_unit)
-        check_choice("time_unit", time_unit, get_args(Unit))
-        if time_unit != "s":
+            return self._read(histories, options, columns)
+        if columns.unit != "s":
             raise UserError("time_unit has no effect on users of a store: leave it out", code="setting-without-effect")
-        named = tuple(check_columns(columns))
-        if named[:1] + named[2:] != COLUMNS[:1] + COLUMNS[2:]:  # that of the items names the ids of an item_table
+        own = columns.names[:1] + columns.names[2:]
+        if own != USUAL[:1] + USUAL[2:]:  # that of the items names the ids of an item_table
             raise UserError(
                 "user_col and time_col have no effect on users of a store, whose columns were named when it was "
                 "prepared: leave them out",
@@ -432,19 +405,16 @@ class Predictor:
             timed=self.model.reads_times,
         )  # fmt: skip
 
-    def _read(
-        self, histories: HistoryInput, options: ListOptions, columns: Sequence[str], time_unit: Unit
-    ) -> RequestBatch:
+    def _read(self, histories: HistoryInput, options: ListOptions, columns: EventColumns) -> RequestBatch:
         return read_histories(
             histories, self.catalog, unknown=options.unknown, untimed=options.untimed, columns=columns,
-            time_unit=time_unit,
             timed=self.model.reads_times,
         )  # fmt: skip
 
-    def _fixed(self, budget: Budget | Mapping[str, Any] | None) -> Budget:
+    def _fixed(self, options: ListOptions) -> Budget:
         """A budget without adaptive stopping, which compares ranked lists."""
         own = self.budget.model_copy(update={"adaptive": None, "patience": None})
-        fixed = changed("budget", own, budget)
+        fixed = options.budget_of(own)
         if fixed.adaptive is not None:
             raise UserError(
                 "adaptive stopping compares ranked lists, and none is ranked here: give steps instead",

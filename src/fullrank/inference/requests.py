@@ -7,18 +7,17 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, get_args
+from typing import Any
 
 import narwhals as nw
 import numpy as np
 import polars as pl
 from jaxtyping import Bool, Int
 
-from fullrank.core.checks import check_choice
 from fullrank.core.errors import UserError, brief, no_effect
 from fullrank.core.jagged import Jagged
 from fullrank.data import values
-from fullrank.data.column_names import USUAL
+from fullrank.data.column_names import USUAL, EventColumns
 from fullrank.data.events.catalog import Catalog
 from fullrank.data.frames import SUFFIXES, InputTable
 from fullrank.data.histories import Histories
@@ -30,8 +29,6 @@ from fullrank.inference.list_options import ItemLists, ListOptions
 HistoryInput = Mapping[Any, Sequence[Any]] | Sequence[Sequence[Any]] | Any
 """Histories: {user: items}, a list of item lists (users are then 0, 1, ...), or a DataFrame, or the path of a file,
 with user and item columns."""
-COLUMNS = USUAL
-"""Names of the columns of a table of histories: user, item, time."""
 STEP = 86_400
 """Seconds between events without times, under `untimed="even"`."""
 
@@ -70,28 +67,25 @@ def read_histories(
     *,
     unknown: str = "skip",
     untimed: str = "auto",
-    columns: Sequence[str] = COLUMNS,
-    time_unit: values.Unit = "s",
+    columns: EventColumns = EventColumns(),
     timed: bool = False,
 ) -> RequestBatch:
     """The histories as arrays. `timed`: a model reads when events happened. The rest is as in `Predictor.recommend`.
 
     A table is put in order as `prepare` does it, by `values.in_time`, whether or not the model reads times.
     """
-    check_choice("time_unit", time_unit, get_args(values.Unit))
-    columns = check_columns(columns)
     listed = isinstance(histories, Mapping) or (
         isinstance(histories, Sequence) and not isinstance(histories, str | bytes)
     )
     if listed:
         flat = _from_lists(histories, catalog)
-        if time_unit != "s":
-            raise no_effect(f"time_unit={time_unit!r}", "on histories without times")
+        if columns.unit != "s":
+            raise no_effect(f"time_unit={columns.unit!r}", "on histories without times")
     else:
-        flat = _from_table(histories, columns, catalog, time_unit)
+        flat = _from_table(histories, columns.names, catalog, columns.unit)
     if untimed == "auto" and not listed:
         untimed = "error"  # the column may have another name
-    return batch_of(flat, columns, unknown=unknown, untimed=untimed, timed=timed, ordered=listed)
+    return batch_of(flat, columns.names, unknown=unknown, untimed=untimed, timed=timed, ordered=listed)
 
 
 def batch_of(
@@ -249,23 +243,6 @@ def _known_ids(given: pl.Series | list[list[Any]], catalog: Catalog) -> Jagged |
     ids = catalog.lookup([item for items in given for item in items])
     rows = np.repeat(np.arange(len(given)), [len(items) for items in given])
     return Jagged.from_pairs(rows[ids >= 0], ids[ids >= 0], len(given))
-
-
-def check_columns(columns: Any, counts: tuple[int, ...] = (2, 3)) -> tuple[str, ...]:
-    """The names of the columns of user, item and, where there is a third, time. Raises `UserError` for others."""
-    names = columns if isinstance(columns, Sequence) and not isinstance(columns, str) else ()
-    if len(names) not in counts or not all(isinstance(name, str) for name in names):
-        raise UserError(
-            f"columns={brief(columns)}: name {' or '.join(map(str, counts))}, user, item and time, such as ('user_id', "
-            "'item_id', 'timestamp')",
-            code="not-column-names",
-        )
-    if len(set(columns)) < len(columns):
-        raise UserError(
-            f"columns={brief(list(columns))} names one column twice; user, item and time are columns of their own",
-            code="repeated-column",
-        )
-    return tuple(columns)
 
 
 def _even(lengths: np.ndarray, columns: Sequence[str], untimed: str) -> np.ndarray:
