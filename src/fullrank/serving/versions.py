@@ -34,7 +34,7 @@ from fullrank.serving.problems import without_places
 from fullrank.serving.split import ActiveVersions, Share, Split
 from fullrank.serving.stores import Document, HistoryStore, StoreUnavailable
 from fullrank.serving.version_folders import VersionFolder
-from fullrank.serving.watching import ACTIVE, KIND, VERDICT, Watched, Watcher
+from fullrank.serving.watching import ACTIVE, KIND, VERDICT, OpenVersions, Watched, Watcher
 
 log = logger(__name__)
 
@@ -60,7 +60,7 @@ class _Routing(Generic[M]):
         self.split = Split(state.shares)
 
 
-class Versions(Generic[M]):
+class Versions(OpenVersions, Generic[M]):
     """The versions of one process. `for_user`, `named`, `active` and `describe` are for any thread; what is awaited and
     `follow` are for the event loop that `start` ran on; all else is for the versions' own thread.
     """
@@ -82,10 +82,8 @@ class Versions(Generic[M]):
         """
         self._opener, self._keep, self._poll = opener, keep, poll
         self._run, self._adopt, self._changed = run, adopt, changed
-        self.documents: dict[str, JsonObject] = {}
-        """Key -> body of the documents of this kind, as this process knows them."""
-        self.opened_at: dict[tuple[str, str], float] = {}
-        """When the manifests of opened runs came to their place."""
+        self.documents = {}
+        self.opened_at = {}
         self.detail: str | None = None
         """What is not as it should be, for readyz; None where all is well."""
         self.watcher = Watcher(self, watched, run)
@@ -98,7 +96,6 @@ class Versions(Generic[M]):
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
         self._loop: asyncio.AbstractEventLoop
-        self.store: HistoryStore
 
     async def begin(self, documents: Sequence[Document]) -> None:
         """Open what answered last, as the store's `documents` say, or the base; nothing is written.

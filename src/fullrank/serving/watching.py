@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fullrank.core.errors import UserError, unknown
 from fullrank.core.locks import HOST
@@ -31,12 +32,9 @@ from fullrank.serving.canary import (
     sample_canaries,
 )
 from fullrank.serving.row_canary import ask_rows, check_predictor, no_rows, read_rows
-from fullrank.serving.split import Share
-from fullrank.serving.stores import StoreUnavailable
+from fullrank.serving.split import ActiveVersions, Share
+from fullrank.serving.stores import HistoryStore, StoreUnavailable
 from fullrank.serving.version_folders import VersionFolder, examine, list_versions
-
-if TYPE_CHECKING:
-    from fullrank.serving.versions import Versions
 
 log = logger(__name__)
 
@@ -45,6 +43,42 @@ SETTLE = 0.5
 """Seconds between a claim and a look whether it is still the last one."""
 CLAIMED = 120.0
 """Seconds after which a claim without a verdict is that of a process that has ended."""
+
+
+class OpenVersions(ABC):
+    """A contract: all that the watcher needs of `Versions`."""
+
+    documents: dict[str, dict[str, Any]]
+    """Key -> body of the documents of this kind, as this process knows them."""
+    opened_at: dict[tuple[str, str], float]
+    """When the manifests of opened runs came to their place."""
+    store: HistoryStore
+
+    @property
+    @abstractmethod
+    def state(self) -> ActiveVersions:
+        """Which versions answer."""
+
+    @property
+    @abstractmethod
+    def active(self) -> Any:
+        """The version with the largest share."""
+
+    @abstractmethod
+    def open_version(self, share: Share) -> Any:
+        """An open version; its run is opened and warmed where it is not yet. Raises `UserError`."""
+
+    @abstractmethod
+    def drop(self, key: tuple[str, str]) -> None:
+        """Let go of a version that neither answers nor did before."""
+
+    @abstractmethod
+    def on_loop(self, step: Any) -> Any:
+        """Wait, in the versions' thread, for something of the event loop."""
+
+    @abstractmethod
+    async def change(self, split: tuple[Share, ...], more: Mapping[str, Any] | None = None) -> None:
+        """Publish what answers from now on, then swap; on the event loop."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +100,7 @@ class Watched:
 class Watcher:
     """The runs that there are, and what was found of each. Its methods are of the versions' thread."""
 
-    def __init__(self, versions: Versions[Any], watched: Watched, run: RunOnModel):
+    def __init__(self, versions: OpenVersions, watched: Watched, run: RunOnModel):
         base, folder = watched.base, watched.folder
         if base is None and folder is None:
             raise UserError("there is nothing to serve: name a run, or a folder of runs", code="no-version")
