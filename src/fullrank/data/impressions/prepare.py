@@ -142,7 +142,7 @@ def prepare_impressions(
             log.info(summary(tree))
         spec = tree.override(*settings)
         for column in spec.columns:
-            source.require(column, "correct the schema, or name it with label=, user_col= or time_col=")
+            source.require(column, "name it with label=, user_col= or time_col=, or correct the schema")
         say: Say = partial(log.log, shown_at(progress))
         if parts is None:
             _prepare_whole(source, place, spec, facts, say)
