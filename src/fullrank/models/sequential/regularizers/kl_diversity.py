@@ -63,15 +63,16 @@ class KLDiversityPenalty(SpecPenalty[KLDiversity]):
             states = states[: len(states) // step.batch.views]
         if step.model.cosine:
             states = unit(states)
-        table = q.table.all() if spec.items is None else q.table.embed(_drawn(step, q.table.size, spec.items))
+        table = q.table.all() if spec.items is None else q.table.embed(self._drawn(step, q.table.size))
         value = pairwise_kl(
             states / (spec.temperature or q.temperature), table.float(),
             maximum=spec.maximum, attached=spec.reference == "attached",
         )  # fmt: skip
         return spec.sign * spec.weight * value
 
-
-def _drawn(step: Step, size: int, count: int) -> Tensor:
-    """Item ids, a function of seed and step alone."""
-    place = torch.full((1,), PLACE, device=step.batch.items.device)
-    return uniform_draws(step.batch.seed, step.batch.step, place, size)[0].topk(min(count, size)).indices
+    def _drawn(self, step: Step, size: int) -> Tensor:
+        """Item ids, a function of seed and step alone."""
+        assert self.spec.items is not None
+        place = torch.full((1,), PLACE, device=step.batch.items.device)
+        draws = uniform_draws(step.batch.seed, step.batch.step, place, size)[0]
+        return draws.topk(min(self.spec.items, size)).indices
