@@ -257,13 +257,13 @@ def test_a_third_party_component_joins_its_room(installed: Install) -> None:
     "recipe",
     [
         '@recipe(needs="events", kind="theirs")\ndef Window():\n    return Experiment(seed=3)\n',
-        'class Window(RecipeSpec):\n    kind: Literal["theirs"] = "theirs"\n    needs: ClassVar[str] = "events"\n\n'
+        'class Window(RecipeSpec):\n    kind: str = "theirs"\n    needs: ClassVar[str] = "events"\n\n'
         "    def build(self):\n        return Experiment(seed=3)\n",
     ],
 )
 def test_a_recipe_of_another_package_is_a_function_or_a_class(installed: Install, recipe: str) -> None:
-    text = "from fullrank.experiment import Experiment\nfrom fullrank.recipes import *\n"
-    installed(text + recipe, "theirs", "recipes")
+    package = f"from fullrank.experiment import Experiment\nfrom fullrank.recipes import *\n{recipe}"
+    installed(package, "theirs", "recipes")
     assert find_experiment("theirs").seed == 3
 
 
