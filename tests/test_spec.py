@@ -262,8 +262,9 @@ def test_a_third_party_component_joins_its_room(installed: Install) -> None:
     ],
 )
 def test_a_recipe_of_another_package_is_a_function_or_a_class(installed: Install, recipe: str) -> None:
-    package = f"from fullrank.experiment import Experiment\nfrom fullrank.recipes import *\n{recipe}"
-    installed(package, "theirs", "recipes")
+    installed(
+        f"from fullrank.experiment import Experiment\nfrom fullrank.recipes import *\n{recipe}", "theirs", "recipes"
+    )
     assert find_experiment("theirs").seed == 3
 
 
