@@ -44,9 +44,11 @@ def verbs() -> dict[str, list[str]]:
 
 def settings() -> dict[str, dict[str, dict[str, Any]]]:
     """room -> kind -> setting -> its default, as plain data (`required` where there is none)."""
-    from fullrank.core.registry import ROOMS, discover
+    from fullrank.core.registry import ROOMS, discover, kinds
 
-    return {room: {spec.kind_of(): _fields(spec) for spec in discover(room)} for room in ROOMS if room != "recipes"}
+    return {"recipes": {kind: {"kind": kind} for kind in kinds("recipes")}} | {
+        room: {spec.kind_of(): _fields(spec) for spec in discover(room)} for room in ROOMS if room != "recipes"
+    }
 
 
 def recipes() -> list[str]:

@@ -11,7 +11,6 @@ import pytest
 from pydantic import Field, model_validator
 
 from folders import distribution
-from fullrank.cli.components import needs_of
 from fullrank.core import registry
 from fullrank.core.errors import UserError, did_you_mean, unknown
 from fullrank.core.registry import Room, discover, find, kinds
@@ -258,14 +257,15 @@ def test_a_third_party_component_joins_its_room(installed: Install) -> None:
     "recipe",
     [
         '@recipe(needs="events", kind="theirs")\ndef Window():\n    return Experiment(seed=3)\n',
-        'class Window(RecipeSpec):\n    kind: Literal["theirs"] = "theirs"\n    needs: ClassVar[str] = "events"\n\n'
+        'class Window(RecipeSpec):\n    kind: str = "theirs"\n    needs: ClassVar[str] = "events"\n\n'
         "    def build(self):\n        return Experiment(seed=3)\n",
     ],
 )
 def test_a_recipe_of_another_package_is_a_function_or_a_class(installed: Install, recipe: str) -> None:
-    text = "from typing import ClassVar, Literal\nfrom fullrank.experiment import Experiment\n"
-    installed(f"{text}from fullrank.recipes import RecipeSpec, recipe\n{recipe}", "theirs", "recipes")
-    assert find_experiment("theirs").seed == 3 and needs_of("theirs") == "events"
+    installed(
+        f"from fullrank.experiment import Experiment\nfrom fullrank.recipes import *\n{recipe}", "theirs", "recipes"
+    )
+    assert find_experiment("theirs").seed == 3
 
 
 def test_an_entry_point_that_is_no_spec_is_refused(installed: Install) -> None:

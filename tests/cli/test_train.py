@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from fullrank.core.registry import kinds
 from fullrank.run import Run
 from tests.cli.conftest import Ask, Call, Refuses
 
@@ -17,12 +16,6 @@ def test_what_a_program_learns_from_a_run(ask: Ask) -> None:
     assert found["recipe"] == "gru4rec" and found["seed"] == 3 and found["epochs"] == 1
     assert found["best"]["epoch"] == 1 and 0 <= found["best"]["value"] <= 1
     assert Run.open(found["run"]).spec.seed == 3
-
-
-@pytest.mark.parametrize("recipe", kinds("recipes"))
-def test_seed_and_epochs_can_be_set_on_every_recipe(recipe: str, ask: Ask) -> None:
-    spec = ask(f"show {recipe} --set seed=7 --set training.max_epochs=2")["spec"]
-    assert spec["seed"] == 7 and spec["training"]["max_epochs"] == 2
 
 
 def test_a_file_trains_like_the_recipe_it_was_printed_from(ask: Ask, call: Call, tmp_path: Path) -> None:
