@@ -239,7 +239,7 @@ def test_processes_write_the_same_bits(folder: Path, tmp_path: Path) -> None:
     one = recommend(folder, tmp_path / "one", parts=3)
     two = recommend(folder, tmp_path / "two", parts=3, workers=2)
     assert [file.read_bytes() for file in one.files] == [file.read_bytes() for file in two.files]
-    with engine_of(EngineSettings(workers=2).check()) as engine:
+    with engine_of(EngineSettings(workers=2)) as engine:
         assert isinstance(engine, PartsInProcesses) and sorted(engine.map(abs, [-1, -2, 3])) == [1, 2, 3]
 
 
