@@ -15,7 +15,7 @@ STORE = Kept.random(60, 40)
 SMALL = Evaluation(bootstrap=0)
 
 
-def tested(spec: Evaluation = SMALL) -> EvaluationResult:
+def evaluated(spec: Evaluation = SMALL) -> EvaluationResult:
     return evaluate(Whole(40), STORE, "test", spec)
 
 
@@ -39,7 +39,7 @@ def test_equals_plain_loops(split: str, seen: str) -> None:
 
 def test_popularity_is_counted_on_training_events_unless_asked() -> None:
     """The planted fault is the published one: counting validation and test events as well."""
-    trained, everything = (tested(Evaluation(popularity=p, bootstrap=0, ks=(5,))) for p in ("train", "all"))
+    trained, everything = (evaluated(Evaluation(popularity=p, bootstrap=0, ks=(5,))) for p in ("train", "all"))
     counts = STORE.catalog.popularity
     lists = trained.per_user.lists
     assert lists is not None
@@ -68,15 +68,15 @@ def test_lift_reads_the_whole_history(split: str, source: str) -> None:
 def test_a_list_ends_with_the_catalogue() -> None:
     """A k beyond it costs nothing and says what k = all items says; what divides by k does so still."""
     names = ("ndcg", "recall", "hit", "mrr", "map", "gini", "coverage", "arp", "lift", "novelty", "precision")
-    found = tested(Evaluation(bootstrap=5, ks=(40, 99_999), metrics=names))
+    found = evaluated(Evaluation(bootstrap=5, ks=(40, 99_999), metrics=names))
     assert found.per_user.lists is not None and found.per_user.lists.shape == (60, 40)
     for name in names[:-1]:
         assert found.metrics[f"{name}@99999"] == found.metrics[f"{name}@40"], name
     assert found.metrics["precision@99999"] == pytest.approx(found.metrics["precision@40"] * 40 / 99_999)
     (note,) = found.notes
     assert "99,999" in note and "40 items" in note
-    assert not tested().notes
-    drawn = tested(Evaluation(bootstrap=0, ks=(99_999,), protocol="sampled", negatives=9))
+    assert not evaluated().notes
+    drawn = evaluated(Evaluation(bootstrap=0, ks=(99_999,), protocol="sampled", negatives=9))
     assert drawn.metrics["recall@99999"] == 1.0
 
 
@@ -134,13 +134,13 @@ def test_a_split_without_users_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
         evaluate(Whole(5), Kept.of([[0, 1], [2, 3]], 5), "validation", SMALL)
     asks(STORE.eval_set("test").take(slice(0, 0)), monkeypatch)
     with refused("no-users-in-split"):
-        tested()
+        evaluated()
 
 
 def test_users_come_back_in_their_own_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = tested()
+    plain = evaluated()
     asks(STORE.eval_set("test").take(np.random.default_rng(0).permutation(60)), monkeypatch)
-    shuffled = tested()
+    shuffled = evaluated()
     assert np.array_equal(plain.per_user.users, shuffled.per_user.users)
     assert plain.to_json() == shuffled.to_json()
 
@@ -174,12 +174,12 @@ def test_settings_without_effect_or_sense_are_refused(settings: dict, said: tupl
 def test_settings_round_trip_and_the_selection_is_cheap() -> None:
     spec = Evaluation(protocol="sampled", negatives=7, ks=(3,), selection="recall@3")
     assert Evaluation.from_text(spec.to_yaml()) == spec
-    assert list(tested(spec.for_selection()).metrics) == ["recall@3"]
+    assert list(evaluated(spec.for_selection()).metrics) == ["recall@3"]
     assert Evaluation(selection=" ndcg@05").selection == "ndcg@5"
 
 
 def test_default_metrics() -> None:
-    names = list(tested(Evaluation()).metrics)
+    names = list(evaluated(Evaluation()).metrics)
     wanted = ["ndcg", "recall", "hit", "mrr", "map", "fair0.8", "gini", "arp", "lift", "coverage", "novelty"]
     assert names == [f"{base}@{k}" for base in wanted for k in (1, 5, 10, 20)]
 
@@ -198,4 +198,4 @@ def test_what_no_memory_holds_is_refused_before_it_is_made(
     monkeypatch.setattr("fullrank.core.memory.available_bytes", lambda: free)
     monkeypatch.setattr("fullrank.core.memory.SMALL", free // 4)
     with refused("too-large-for-memory", "GiB"):
-        tested(spec)
+        evaluated(spec)

@@ -29,6 +29,7 @@ class AmazonElectronics(_reczoo.SequenceSet):
 
     kind: Literal["amazonelectronics"] = "amazonelectronics"
     base_url: str = f"{_reczoo.HOST}/AmazonElectronics_x1/resolve/main"
+    """Folder of the archive on the server."""
     archive: ClassVar[str] = "AmazonElectronics_x1.zip"
     columns: ClassVar[Schema] = Schema(fields=FIELDS, group="user_id", split=GivenSplit())
     note: ClassVar[str] = "Amazon Electronics x1: as BARS distributes it; for research"

@@ -31,6 +31,7 @@ class KuaiVideo(_reczoo.SequenceSet):
 
     kind: Literal["kuaivideo"] = "kuaivideo"
     base_url: str = f"{_reczoo.HOST}/KuaiVideo_x1/resolve/main"
+    """Folder of the archive on the server."""
     archive: ClassVar[str] = "KuaiVideo_x1.zip"
     columns: ClassVar[Schema] = Schema(label="is_click", fields=FIELDS, group="user_id", split=GivenSplit())
     note: ClassVar[str] = "KuaiVideo x1: as BARS distributes it; for research"

@@ -39,6 +39,7 @@ class TaobaoAd(_reczoo.SequenceSet):
 
     kind: Literal["taobaoad"] = "taobaoad"
     base_url: str = f"{_reczoo.HOST}/TaobaoAd_x1/resolve/main"
+    """Folder of the archive on the server."""
     archive: ClassVar[str] = "TaobaoAd_x1.zip"
     columns: ClassVar[Schema] = Schema(label="clk", fields=FIELDS, group="userid", split=GivenSplit())
     note: ClassVar[str] = "Taobao ads x1: as BARS distributes them; for research"

@@ -58,10 +58,10 @@ class Items(nn.Module, ABC):
     def all(self) -> Float[Tensor, "V D"]:
         """The vectors of all items, in the order of their ids."""
 
-    def count_items(self, catalog: Catalog) -> None:
-        """Take the number of items and how often each was trained on from their catalogue."""
-        self.size = catalog.size
-        self.register_buffer("popularity", torch.as_tensor(catalog.popularity, dtype=torch.float32))
+    def count_items(self, popularity: Int[np.ndarray, "V"] | Float[Tensor, "V"]) -> None:
+        """Keep how often each item was trained on, as their catalogue counts it; a tensor is kept, not copied."""
+        self.size = len(popularity)
+        self.register_buffer("popularity", torch.as_tensor(popularity, dtype=torch.float32))
 
     def own(self) -> Float[Tensor, "v D"]:
         """The vectors of the items that this process holds: of all, unless several processes hold them together."""

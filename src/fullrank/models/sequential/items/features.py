@@ -65,7 +65,7 @@ class FeatureItems(Items):
         self.single = [i for i in range(len(columns)) if i not in self.lists]
         for i in self.lists:
             self.register_buffer(f"codes_{i}", torch.as_tensor(columns[i].codes))
-        self.count_items(catalog)
+        self.count_items(catalog.popularity)
         whole, self.beside = dim, spec.combine == "beside"
         if self.beside:
             if dim < 2:

@@ -85,7 +85,7 @@ class SemanticItems(LookedUpItems):
         super().__init__()
         self.sizes, self.parts = sizes, spec.parts
         self.register_buffer("codes", codes)
-        self.count_items(catalog)
+        self.count_items(catalog.popularity)
         self.register_buffer("offsets", torch.tensor([0, *sizes]).cumsum(0)[:-1], persistent=False)
         self.table = small(sum(sizes), dim // len(sizes) if spec.parts == "concat" else dim)
 

@@ -29,7 +29,7 @@ class ShardedItemTable(LookedUpItems):
         drawn = normal_rows(shard.size, dim, shard.low, shard.high, STD)
         self.embedding = nn.Embedding.from_pretrained(drawn, freeze=False)
         setattr(self.embedding.weight, MARK, True)
-        self.count_items(catalog)
+        self.count_items(catalog.popularity)
 
     def embed(self, ids: Int[Tensor, "*n"]) -> Float[Tensor, "*n D"]:
         wanted, place = distinct_and_places(ids, self.size)

@@ -30,7 +30,7 @@ class ItemTable(LookedUpItems):
     def __init__(self, dim: int, catalog: Catalog):
         super().__init__()
         self.embedding = nn.Embedding(catalog.size, dim)
-        self.count_items(catalog)
+        self.count_items(catalog.popularity)
         start_small(self)
 
     def embed(self, ids: Int[Tensor, "*n"]) -> Float[Tensor, "*n D"]:

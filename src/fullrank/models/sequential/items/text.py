@@ -242,7 +242,7 @@ class Text(ItemsSpec):
                 code="tokens-damaged",
             )
         tokens = [packed(catalog.frame, size, field.kept) for field in self.fields]
-        return TextItems(dim, catalog, size, tokens, self)
+        return TextItems(dim, size, tokens, catalog.popularity, self)
 
     def _has_tokens(self, catalog: Catalog) -> bool:
         """Whether these are the items of a run with such items."""
@@ -301,10 +301,13 @@ class TextItems(ComputedItems):
 
     at_once = 1 << 16
 
-    def __init__(self, dim: int, catalog: Catalog, tokens: int, fields: list[Packed], spec: Text):
+    def __init__(
+        self, dim: int, tokens: int, fields: list[Packed],
+        popularity: Int[np.ndarray, "V"] | Float[Tensor, "V"], spec: Text,
+    ):  # fmt: skip
         super().__init__()
         self.dim, self.mean = dim, spec.pooling == "mean"
-        self.count_items(catalog)
+        self.count_items(popularity)
         for i, field in enumerate(fields):
             self.register_buffer(f"flat_{i}", field.flat, persistent=False)
             self.register_buffer(f"offsets_{i}", field.offsets, persistent=False)

@@ -102,7 +102,7 @@ class TPABItems(Items):
         found = bucket_of(np.column_stack([counts, forecast]), int(counts.max()), spec.buckets)
         self.register_buffer("stage_buckets", torch.as_tensor(found, dtype=torch.int16))
         self.register_buffer("stage_starts", torch.as_tensor(starts))
-        self.count_items(catalog)
+        self.count_items(catalog.popularity)
         self.embedding = nn.Embedding(catalog.size, dim)
         self.popular = small(spec.buckets, dim)
         start_small(self)

@@ -117,7 +117,7 @@ class UniSRecItems(ComputedItems):
     ):
         super().__init__()
         self.dim, width = dim, x.shape[1]
-        self.count_items(catalog)
+        self.count_items(catalog.popularity)
         self.register_buffer("x", _scaled(x), persistent=False)
         self.register_buffer("other", None if other is None else _scaled(other), persistent=False)
         self.maps = small(spec.experts, width, dim)
