@@ -28,14 +28,14 @@ import polars as pl
 
 from fullrank.core.errors import UserError, no_effect, package
 from fullrank.core.parquet import read_parquet
-from fullrank.core.tables import write_table
+from fullrank.core.tables import check_suffix, write_table
 from fullrank.data import values
 from fullrank.data.events.filters import Prepare
 from fullrank.data.events.part_work import ITEM_IDS, SPILL
 from fullrank.data.events.pieces import coded_piece
 from fullrank.data.events.spill import Spill
 from fullrank.data.events.table import Columns, left_out_notes, unit_notes
-from fullrank.data.frames import InputTable
+from fullrank.data.frames import InputTable, require_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -83,10 +83,7 @@ def require_readable(source: InputTable) -> None:
             code="files-differ",
         )
     if source.path is not None and not source.sliced:
-        raise UserError(
-            f"{source.name}: the engine spark reads Parquet files, a folder of them, or a Spark DataFrame",
-            code="unknown-suffix",
-        )
+        check_suffix(f"the engine spark reads Parquet files: {source.name}", source.path.suffix, (".parquet", ".pq"))
 
 
 @dataclass(frozen=True)
@@ -184,8 +181,7 @@ def _distinct(frame: DataFrame, name: str) -> pl.Series:
     from pyspark.sql import functions as F
 
     found = to_polars(frame.select(F.col(f"`{name}`").alias(name)).distinct())[name].drop_nulls()
-    if found.is_empty():
-        raise UserError("events has no rows", code="empty-table")
+    require_rows("events", len(found))
     return found.sort()
 
 
