@@ -112,7 +112,7 @@ def test_what_letter_cannot_do() -> None:
     with refused("items-without-vectors", "letter"):
         learned(grouped(torch.zeros(120, dtype=torch.bool)))
     with refused("option-without-effect", "update=ema", "diversity=0"):
-        Letter.parse({"kind": "letter", "update": "ema"})
+        Letter().override("update=ema")
     assert learned(grouped(), update="ema", diversity=0, epochs=2).facts["epochs"] == 2
 
 

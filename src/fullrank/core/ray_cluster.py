@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from fullrank.core.checks import check_that
-from fullrank.core.errors import UserError, no_effect, package
+from fullrank.core.errors import UserError, no_effect, package, reason_line
 
 STORE_BYTES = 128 * 2**20
 """Shared memory of a cluster started here: what we send through it are paths and rows."""
@@ -49,10 +49,9 @@ def ray_cluster(address: str) -> Iterator[Any]:
         _require_answer(address)
         ray.init(address=address, logging_level=logging.WARNING, **(own if address == "local" else {}))
     except (OSError, RuntimeError, ValueError) as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
         raise UserError(
-            f"no Ray cluster could be reached at {address!r} ({reason}); start one with `ray start --head`, name its "
-            "HOST:PORT, or take local",
+            f"no Ray cluster could be reached at {address!r} ({reason_line(error)}); start one with `ray start "
+            "--head`, name its HOST:PORT, or take local",
             code="ray-not-reached",
         ) from error
     try:

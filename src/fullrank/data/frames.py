@@ -28,7 +28,7 @@ import narwhals as nw
 import polars as pl
 
 from fullrank.core.checks import check_distinct, check_that
-from fullrank.core.errors import UserError, brief, no_effect, no_such
+from fullrank.core.errors import UserError, brief, no_effect, no_such, reason_line
 from fullrank.core.parquet import BROKEN, unreadable
 from fullrank.core.readers import read_json_text
 from fullrank.core.tables import check_suffix
@@ -177,9 +177,8 @@ class InputTable:
                 _refuse_other_encoding(self.path, self.name)
             if isinstance(error, _FAILURES):
                 raise unreadable(self.name, error) from None
-            reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
             raise UserError(
-                f"{self.name} cannot be read by its engine: {reason[:200]}", code="table-unreadable"
+                f"{self.name} cannot be read by its engine: {reason_line(error)}", code="table-unreadable"
             ) from error
 
 

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 import polars as pl
 
-from fullrank.core.errors import UserError, no_effect, package
+from fullrank.core.errors import UserError, no_effect, package, reason_line
 from fullrank.core.parquet import read_parquet
 from fullrank.core.tables import check_suffix, write_table
 from fullrank.data import values
@@ -66,10 +66,9 @@ def session_of(table: Any, master: str | None) -> SparkSession:
     try:
         return (builder.master(master) if master is not None else builder).getOrCreate()
     except Exception as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
         raise UserError(
-            f"no Spark session could be made on {master or 'the default master'} ({reason}); Spark needs Java 17 or "
-            "later, and an address such as local[2] or spark://host:7077",
+            f"no Spark session could be made on {master or 'the default master'} ({reason_line(error)}); Spark needs "
+            "Java 17 or later, and an address such as local[2] or spark://host:7077",
             code="spark-not-started",
         ) from error
 
