@@ -25,7 +25,7 @@ from fullrank.semantic_ids.autoencoder import Autoencoder
 from fullrank.semantic_ids.collisions import resolve_collisions
 from fullrank.semantic_ids.reader import Codes
 from fullrank.semantic_ids.spec import Encode
-from fullrank.semantic_ids.vectors import CACHE, Vectors
+from fullrank.semantic_ids.vectors import CACHE, Vectors, require_known
 from fullrank.semantic_ids.vectors.reduce import Reduction, fit_reduction
 
 
