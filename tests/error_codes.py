@@ -8,13 +8,14 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-SOURCE = Path(__file__).resolve().parent.parent / "src" / "fullrank"
+SOURCE = Path(__file__).resolve().parents[1] / "src/fullrank"
 SNAPSHOT = Path(__file__).with_name("error_codes.json")
 CONSTRAINTS = ("only_with", "not_with", "needs", "some_of", "once")
 """Functions of `core/constraints.py`."""
-RAISING = ("UserError", "Requirement", "no_such", "in_context", *CONSTRAINTS)
+RAISING = ("UserError", "Requirement", "no_such", "in_context", "check_that", "check_distinct", "refuse",
+           "require_known", *CONSTRAINTS)  # fmt: skip
 """What raises a `UserError`: itself, functions that are given its code, what a part requires of another, and
-constraints of fields."""
+constraints of fields. From the fourth on they may have a code of their own."""
 PASSED_ON = "(passed on)"
 """In place of a code that the raising line was given: by its caller, or by the error that it tells more about."""
 
@@ -22,13 +23,13 @@ PASSED_ON = "(passed on)"
 def error_codes(root: Path = SOURCE) -> list[str]:
     """Every code once, sorted; a call without a code stands under its file and line."""
     codes = set()
-    for file in sorted(root.rglob("*.py")):
-        for call in calls(ast.parse(file.read_text(encoding="utf-8"))):
+    for file in root.rglob("*.py"):
+        for call in calls(ast.parse(file.read_bytes())):
             code = next((k.value for k in call.keywords if k.arg == "code"), None)
-            if code is None and _name(call) in ("in_context", *CONSTRAINTS):
+            if code is None and _name(call) in RAISING[3:]:
                 continue  # the one of its kind, which the function itself has; that of the mistake inside
-            place = f"{file.relative_to(root).as_posix()}:{call.lineno}"
-            codes.update([f"NO CODE {place}"] if code is None else codes_of(code))
+            unnamed = f"NO CODE {file.relative_to(root).as_posix()}:{call.lineno}"
+            codes.update([unnamed] if code is None else codes_of(code))
     constraints = ast.parse((root / "core" / "constraints.py").read_text(encoding="utf-8"))
     functions = [node for node in ast.walk(constraints) if isinstance(node, ast.FunctionDef)]
     codes.update(str(ast.literal_eval(default)) for f in functions for default in f.args.kw_defaults[-1:] if default)

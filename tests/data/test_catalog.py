@@ -149,7 +149,7 @@ def test_a_grown_catalogue_survives_the_disk(tmp_path: Path) -> None:
         ({"item_id": [50], "prize": [1.0]}, ("unknown-column", "prize", "price")),
         ({"item_id": [50], "price": ["dear"]}, ("wrong-column-type", "price")),
         ({"item": [50]}, ("missing-column", "item_id", "item")),
-        ({"item_id": []}, ("no-new-items",)),
+        ({"item_id": []}, ("empty-table",)),
     ],
 )
 def test_new_items_that_do_not_fit(new: dict, said: str) -> None:

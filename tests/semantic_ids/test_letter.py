@@ -111,8 +111,8 @@ def test_what_letter_cannot_do() -> None:
         learned(Vectors(drawn(120, 7), torch.ones(120, dtype=torch.bool), {}))
     with refused("items-without-vectors", "letter"):
         learned(grouped(torch.zeros(120, dtype=torch.bool)))
-    with refused("option-without-effect", "update=ema", "learner.diversity=0"):
-        learned(grouped(), update="ema")
+    with refused("option-without-effect", "update=ema", "diversity=0"):
+        Letter().override("update=ema")
     assert learned(grouped(), update="ema", diversity=0, epochs=2).facts["epochs"] == 2
 
 

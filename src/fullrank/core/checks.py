@@ -12,6 +12,7 @@ import inspect
 import math
 import operator
 import os
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import FunctionType, UnionType
@@ -210,22 +211,18 @@ def check_bounds(name: str, given: Any, bounds: Sequence[Any]) -> Any:
 
 def check_path(name: str, given: Any) -> Path:
     """A path from text or a path. Raises `UserError` for other types, no text at all, and text that names no file."""
-    if not isinstance(given, str | os.PathLike) or isinstance(os.fspath(given), bytes):
-        raise UserError(f"{name}={brief(given, 80)}: give a path", code="not-a-path")
-    if not os.fspath(given) or "\0" in os.fspath(given):
-        raise UserError(
-            f"{name}={brief(given, 80)} is no path: it is empty, or has a null character", code="not-a-path"
-        )
-    return Path(given)
+    text = os.fspath(given) if isinstance(given, str | os.PathLike) else ""
+    sound = isinstance(text, str) and text != "" and "\0" not in text
+    check_that(sound, name, given, ": give a path, as text without null characters", code="not-a-path")
+    return Path(text)
 
 
 def check_whole(name: str, given: Any, least: int, most: int = MOST) -> int:
     """A whole number from `least` to `most`, of Python or numpy. True and False are none."""
-    if isinstance(given, bool) or not isinstance(given, int | np.integer):
-        raise UserError(f"{name}={brief(given, 80)} is not a whole number", code="not-a-whole-number")
-    if not least <= int(given) <= most:
-        told = f"at least {least:,}" + (f" and at most {most:,}" if most < MOST else "")
-        raise UserError(f"{name}={brief(given, 80)} must be {told}", code="setting-out-of-range")
+    whole = not isinstance(given, bool) and isinstance(given, int | np.integer)
+    check_that(whole, name, given, " is not a whole number", code="not-a-whole-number")
+    limits = f"at least {least:,}" + (f" and at most {most:,}" if most < MOST else "")
+    check_that(least <= int(given) <= most, name, given, f" must be {limits}", code="setting-out-of-range")
     return int(given)
 
 
@@ -238,8 +235,8 @@ def divided(width: int, parts: int, what: str, unit: str) -> int:
 
 def check_number(name: str, given: Any) -> float:
     """A number; NaN is one."""
-    if isinstance(given, bool) or not isinstance(given, int | float | np.integer | np.floating):
-        raise UserError(f"{name}={brief(given, 80)} is not a number", code="not-a-number")
+    number = not isinstance(given, bool) and isinstance(given, int | float | np.integer | np.floating)
+    check_that(number, name, given, " is not a number", code="not-a-number")
     try:
         return float(given)
     except OverflowError:  # a whole number of hundreds of digits
@@ -248,15 +245,16 @@ def check_number(name: str, given: Any) -> float:
 
 def check_flag(name: str, given: Any) -> bool:
     """True or False, and nothing that would merely count as one of them."""
-    if type(given).__name__ not in ("bool", "bool_"):  # numpy's own
-        raise UserError(f"{name}={brief(given, 80)}: give True or False", code="not-a-flag")
+    flag = type(given).__name__ in ("bool", "bool_")  # numpy's own
+    check_that(flag, name, given, ": give True or False", code="not-a-flag")
     return bool(given)
 
 
 def check_texts(name: str, given: Any, such_as: str) -> tuple[str, ...]:
     """A list of texts, such as settings. One text is no list, though Python could go through its letters."""
-    if isinstance(given, str | bytes) or not isinstance(given, Sequence) or not all(isinstance(t, str) for t in given):
-        raise UserError(f"{name}={brief(given, 80)}: give a list of texts, such as {such_as}", code="not-a-list")
+    listed = isinstance(given, Sequence) and not isinstance(given, str | bytes)
+    texts = listed and all(isinstance(text, str) for text in given)
+    check_that(texts, name, given, f": give a list of texts, such as {such_as}", code="not-a-list")
     return tuple(given)
 
 
@@ -267,9 +265,21 @@ def check_overrides(given: Any) -> tuple[str, ...]:
 
 def check_type(name: str, given: Any, kinds: type[T] | tuple[type[Any], ...], what: str) -> Any:
     """An object of one of the types; `what` says in words what that is."""
-    if not isinstance(given, kinds):
-        raise UserError(f"{name}={brief(given, 80)}: give {what}", code="wrong-argument-type")
+    check_that(isinstance(given, kinds), name, given, f": give {what}", code="wrong-argument-type")
     return given
+
+
+def check_that(sound: bool, name: str, given: Any, demand: str, *, code: str) -> None:
+    """Raise `UserError` where an argument is not `sound`; `demand` says behind it what it has to be."""
+    if not sound:
+        raise UserError(f"{name}={brief(given, 80)}{demand}", code=code)
+
+
+def check_distinct(what: str, names: Sequence[str], remedy: str, *, code: str) -> None:
+    """Raise `UserError` where a name stands twice among some."""
+    repeated = [name for name, count in Counter(names).items() if count > 1]
+    if repeated:
+        raise UserError(f"{what}: {repeated[0]!r} twice among {', '.join(map(repr, names))}; {remedy}", code=code)
 
 
 SIMPLE: dict[Any, Callable[[str, Any], Any]] = {

@@ -104,6 +104,11 @@ def brief(value: object, most: int = MOST_GIVEN) -> str:
         return f"a {type(value).__name__} that is too large to show"
 
 
+def reason_line(error: BaseException) -> str:
+    """The first line of what another library's error says, or its type where it says nothing."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")[:MOST_GIVEN]
+
+
 def middle_cut(text: str, most: int = MOST_GIVEN) -> str:
     """A text with dots in place of its middle where it has more than `most` characters."""
     half = (most - 5) // 2

@@ -13,7 +13,7 @@ from typing import IO, Any
 
 import polars as pl
 
-from fullrank.core.errors import UserError
+from fullrank.core.errors import UserError, reason_line
 from fullrank.core.readers import cannot_open, refuse_special
 
 MOST_RATIO, FLOOR = 1000, 64 * 2**20
@@ -54,9 +54,9 @@ def unreadable(name: str, error: BaseException) -> UserError:
     """The error for a file that is there and cannot be parsed."""
     if isinstance(error, pl.exceptions.NoDataError):
         return UserError(f"{name} is empty", code="empty-file")
-    reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
     return UserError(
-        f"{name} cannot be read, it is damaged or not what its suffix says: {reason[:200]}", code="table-unreadable"
+        f"{name} cannot be read, it is damaged or not what its suffix says: {reason_line(error)}",
+        code="table-unreadable",
     )
 
 

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from fullrank.core.errors import UserError, brief, no_effect, package
+from fullrank.core.checks import check_that
+from fullrank.core.errors import UserError, no_effect, package, reason_line
 
 STORE_BYTES = 128 * 2**20
 """Shared memory of a cluster started here: what we send through it are paths and rows."""
@@ -21,12 +22,9 @@ def require_ray(address: Any) -> Any:
     """The module `ray`. Raises `UserError` where `address` is none, or the package is missing."""
     name = address if isinstance(address, str) else ""
     host, _, port = name.rpartition(":")
-    if name not in ("auto", "local") and not (host and port.isascii() and port.isdigit()):
-        raise UserError(
-            f"the address of the Ray cluster is {brief(address, 80)}; allowed: auto (the cluster that this machine "
-            "belongs to), local (one is started here), or HOST:PORT of its head",
-            code="invalid-address",
-        )
+    sound = name in ("auto", "local") or bool(host and port.isascii() and port.isdigit())
+    allowed = " (allowed: auto, the Ray cluster of this machine; local, one that is started here; HOST:PORT of a head)"
+    check_that(sound, "address", address, allowed, code="invalid-address")
     return package("ray", "ray", "this")
 
 
@@ -51,10 +49,9 @@ def ray_cluster(address: str) -> Iterator[Any]:
         _require_answer(address)
         ray.init(address=address, logging_level=logging.WARNING, **(own if address == "local" else {}))
     except (OSError, RuntimeError, ValueError) as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
         raise UserError(
-            f"no Ray cluster could be reached at {address!r} ({reason}); start one with `ray start --head`, name its "
-            "HOST:PORT, or take local",
+            f"no Ray cluster could be reached at {address!r} ({reason_line(error)}); start one with `ray start "
+            "--head`, name its HOST:PORT, or take local",
             code="ray-not-reached",
         ) from error
     try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -18,12 +18,10 @@ SUFFIXES = (".parquet", ".csv", ".jsonl")
 """What can be written."""
 
 
-def check_suffix(path: Path, what: str = "") -> None:
-    """Raise `UserError` unless a table can be written to a file of that name; `what` stands before it."""
-    if path.suffix not in SUFFIXES:
-        raise UserError(
-            f"{what}{path} has the suffix {path.suffix!r}; allowed: {', '.join(SUFFIXES)}", code="unknown-suffix"
-        )
+def check_suffix(name: str, suffix: str, allowed: Sequence[str] = SUFFIXES) -> None:
+    """Raise `UserError` unless a file ends in one of the suffixes; without `allowed`, in one that can be written."""
+    if suffix not in allowed:
+        raise UserError(f"{name} has the suffix {suffix!r}; allowed: {', '.join(allowed)}", code="unknown-suffix")
 
 
 def write_table(frame: pl.DataFrame, path: str | Path) -> None:
@@ -32,7 +30,7 @@ def write_table(frame: pl.DataFrame, path: str | Path) -> None:
     Raises `UserError` for another suffix, for lists in a CSV file, and where the disk refuses.
     """
     path = Path(path)
-    check_suffix(path)
+    check_suffix(str(path), path.suffix)
     _refuse_nested(frame, path)
     with whole_file(path) as part, _refusals(path):
         _put(frame, path.suffix, part)
@@ -46,7 +44,7 @@ class TableWriter:
     """
 
     def __init__(self, path: Path):
-        check_suffix(path)
+        check_suffix(str(path), path.suffix)
         self.path, self.rows = path, 0
         self._pending = Pending(path)
         self._file: IO[bytes] | None = None

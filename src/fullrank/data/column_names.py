@@ -10,8 +10,8 @@ from functools import reduce
 from types import EllipsisType
 from typing import Any, TypedDict, TypeVar, get_args
 
-from fullrank.core.checks import check_choice
-from fullrank.core.errors import UserError, brief
+from fullrank.core.checks import check_choice, check_distinct, check_that
+from fullrank.core.errors import UserError
 from fullrank.core.overrides import put_setting, read_setting
 from fullrank.core.spec import Spec
 from fullrank.data.values import Unit
@@ -26,9 +26,16 @@ USUAL = ("user_id", "item_id", "timestamp")
 
 def check_column(name: str, given: Any) -> Any:
     """A keyword that names a column; None where it is not given. Raises `UserError` for other types."""
-    if given is not None and not isinstance(given, str):
-        raise UserError(f"{name}={brief(given, 80)}: give the name of a column", code="not-column-names")
+    named = given is None or isinstance(given, str)
+    check_that(named, name, given, ": give the name of a column", code="not-column-names")
     return given
+
+
+def check_said_once(setting: str, sources: Mapping[str, bool]) -> None:
+    """Raise `UserError` where several of the sources (`set=`, whether it does) say one setting."""
+    saying = [source for source, says in sources.items() if says]
+    if len(saying) > 1:
+        raise UserError(f"{setting} is given twice, by {' and by '.join(saying)}; keep one", code="given-twice")
 
 
 class ColumnKeywords(TypedDict, total=False):
@@ -67,9 +74,9 @@ class EventColumns:
         if time is not ...:
             named["time_col"] = check_column("time_col", time)
         name = next((name for name, column in named.items() if column is not None or name == "time_col"), None)
-        if name is not None and not (isinstance(columns, tuple) and columns == USUAL):
-            raise UserError(f"columns are named twice, by columns= and by {name}=; keep one", code="given-twice")
         if name is not None:
+            usual = isinstance(columns, tuple) and columns == USUAL
+            check_said_once("columns", {"columns=": not usual, f"{name}=": True})
             times = () if time is None else (USUAL[2] if time is ... else time,)
             columns = (named["user_col"] or USUAL[0], named["item_col"] or USUAL[1], *times)
         return cls(_check_names(columns, counts), check_choice("time_unit", typed["time_unit"], get_args(Unit)))
@@ -78,18 +85,11 @@ class EventColumns:
 def _check_names(columns: Any, counts: tuple[int, ...]) -> tuple[str, ...]:
     """The names of the columns of user, item and, where there is a third, time. Raises `UserError` for others."""
     names = columns if isinstance(columns, Sequence) and not isinstance(columns, str) else ()
-    if len(names) not in counts or not all(isinstance(name, str) for name in names):
-        raise UserError(
-            f"columns={brief(columns)}: name {' or '.join(map(str, counts))}, user, item and time, such as ('user_id', "
-            "'item_id', 'timestamp')",
-            code="not-column-names",
-        )
-    if len(set(columns)) < len(columns):
-        raise UserError(
-            f"columns={brief(list(columns))} names one column twice; user, item and time are columns of their own",
-            code="repeated-column",
-        )
-    return tuple(columns)
+    sound = len(names) in counts and all(isinstance(name, str) for name in names)
+    demand = f": name {' or '.join(map(str, counts))}, user, item and time, such as {USUAL}"
+    check_that(sound, "columns", columns, demand, code="not-column-names")
+    check_distinct("user, item and time", names, "each has a column of its own", code="repeated-column")
+    return tuple(names)
 
 
 def keywords_said(named: Mapping[str, tuple[str, Any]]) -> dict[str, tuple[str, Any]]:
@@ -106,8 +106,6 @@ def with_keywords(spec: S, keywords: Mapping[str, tuple[str, Any]], settings: Se
     tree, default = spec.dump(), type(spec)().dump()
     for name, (path, value) in keywords.items():
         there, usual = (reduce(dict.__getitem__, path.split("."), one) for one in (tree, default))
-        if path in asked or there != usual:
-            where = "set=" if path in asked else f"spec.{path}"
-            raise UserError(f"{path} is given twice, by {name}= and by {where}; keep one", code="given-twice")
+        check_said_once(path, {f"{name}=": True, "set=": path in asked, f"spec.{path}": there != usual})
         put_setting(tree, path, value)
     return type(spec).parse(tree).override(*settings)

@@ -20,15 +20,18 @@ import os
 import re
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
 import narwhals as nw
 import polars as pl
 
-from fullrank.core.errors import UserError, brief, no_effect, no_such
+from fullrank.core.checks import check_distinct, check_that
+from fullrank.core.errors import UserError, brief, no_effect, no_such, reason_line
 from fullrank.core.parquet import BROKEN, unreadable
 from fullrank.core.readers import read_json_text
+from fullrank.core.tables import check_suffix
 from fullrank.core.threads import in_order, thread_count
 from fullrank.data import values
 from fullrank.data.parquet_folder import UnlikeFiles, unlike_files
@@ -92,11 +95,7 @@ class InputTable:
         if separator is not None and self.separator is None:
             raise no_effect(f"separator={brief(separator, 80)}", f"since {self.name} is not a .csv or .tsv file")
         self.columns = self.attempt(lambda: self.frame.collect_schema().names())
-        if len(set(self.columns)) < len(self.columns):
-            raise UserError(
-                f"{self.name} has two columns of the same name; rename one: {', '.join(self.columns)}",
-                code="repeated-column",
-            )
+        _require_distinct(self.name, self.columns)
 
     def require(self, column: str, setting: str) -> None:
         """Raise `UserError` unless there is such a column; `setting` says how to name another."""
@@ -111,8 +110,7 @@ class InputTable:
 
     def require_rows(self, rows: int) -> None:
         """Raise `UserError` where the table has none."""
-        if not rows:
-            raise UserError(f"{self.name} has no rows", code="empty-table")
+        require_rows(self.name, rows)
 
     def _other_separator(self) -> str:
         """A hint where names of columns hold what may separate columns."""
@@ -155,16 +153,9 @@ class InputTable:
 
     def _refuse_repeated(self, header: str) -> None:
         """Raise `UserError` where the header of a text file names a column twice, which would get another name."""
-        try:
+        with suppress(csv.Error):
             names = next(csv.reader([header], delimiter=self.separator or ","), [])
-        except csv.Error:
-            return
-        twice = [name for at, name in enumerate(names) if name and name in names[:at]]
-        if twice:
-            raise UserError(
-                f"the header of {self.name} names the column {twice[0]!r} twice; rename or remove one of the two",
-                code="repeated-column",
-            )
+            _require_distinct(self.name, [name for name in names if name])
 
     def infer(self, frame: pl.DataFrame, keep_text: str | None = None) -> pl.DataFrame:
         """Columns of an untyped file as integers, floats or booleans where every value is one (not `keep_text`)."""
@@ -186,9 +177,8 @@ class InputTable:
                 _refuse_other_encoding(self.path, self.name)
             if isinstance(error, _FAILURES):
                 raise unreadable(self.name, error) from None
-            reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
             raise UserError(
-                f"{self.name} cannot be read by its engine: {reason[:200]}", code="table-unreadable"
+                f"{self.name} cannot be read by its engine: {reason_line(error)}", code="table-unreadable"
             ) from error
 
 
@@ -291,19 +281,28 @@ def _wrap(table: Any, what: str) -> nw.LazyFrame[Any] | nw.DataFrame[Any]:
         raise UserError(f"{what} has two columns of the same name; rename one", code="repeated-column") from None
 
 
+def require_rows(name: str, rows: int) -> None:
+    """Raise `UserError` where a table has none."""
+    if not rows:
+        raise UserError(f"{name} has no rows", code="empty-table")
+
+
+def _require_distinct(name: str, columns: Sequence[str]) -> None:
+    check_distinct(f"columns of {name}", columns, "rename or remove one of the two", code="repeated-column")
+
+
 def check_separator(given: Any) -> str | None:
     """One character that separates columns, or None; `tab` is one. Raises `UserError` for what is none."""
     if given is None:
         return None
     if isinstance(given, str) and given in ("tab", "\\t"):  # which a shell passes on as they are
         return "\t"
-    if not isinstance(given, str) or len(given) != 1 or not given.isascii() or given.isalnum() or given in '"\r\n':
-        shown = ", ".join("tab" if one == "\t" else repr(one) for one in SEPARATORS)
-        raise UserError(
-            f"separator={brief(given)}: give the one character that separates columns, such as {shown}",
-            code="not-a-separator",
-        )
-    return given
+    single = isinstance(given, str) and len(given) == 1 and given.isascii()
+    sound = single and not given.isalnum() and given not in '"\r\n'
+    shown = ", ".join(map(repr, SEPARATORS)).replace("\\t", "tab")
+    demand = f": give the one character that separates columns, such as {shown}"
+    check_that(sound, "separator", given, demand, code="not-a-separator")
+    return str(given)
 
 
 def _lines(path: Path) -> Iterator[bytes]:
@@ -356,8 +355,7 @@ def _scan(path: Path, name: str, separator: str | None) -> pl.LazyFrame:
             code="missing-file",
         )
     suffix = _suffix(path)
-    if suffix not in SUFFIXES:
-        raise UserError(f"{name} has the suffix {suffix!r}; allowed: {', '.join(SUFFIXES)}", code="unknown-suffix")
+    check_suffix(name, suffix, SUFFIXES)
     if path.stat().st_size == 0:
         raise UserError(f"{name} is empty", code="empty-file")
     try:

@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -34,6 +34,10 @@ FORMATS: Mapping[Problem, tuple[str, str]] = {
     "retrieval": ("fullrank.store", PARTS), "ranking": ("fullrank.impressions", IMPRESSION_PARTS)
 }  # fmt: skip
 """What a manifest calls the stores of each problem, in one and in parts."""
+STORES = dict.fromkeys(FORMATS["retrieval"], "is a store of events") | dict.fromkeys(
+    FORMATS["ranking"], "is a store of impressions"
+)
+"""The same in words, by what a manifest calls them."""
 NAME = "manifest.json"
 SEAL = "seal"
 """The key of a manifest that holds the hash of all its others."""
@@ -180,17 +184,17 @@ def read_header(folder: Path, form: FolderFormat) -> dict[str, Any]:
     """The manifest of a folder of this form. Raises `UserError` for another folder, form or version."""
     if not folder.exists():
         raise UserError(f"there is no {form.what} at {str(folder)!r}; {form.make}", code="missing-folder")
-    if not (folder / NAME).is_file():
-        raise UserError(f"{str(folder)!r} is not a {form.what}, it has no {NAME}; {form.make}", code="wrong-folder")
-    manifest = load_manifest(folder)
-    where, found = f"{NAME} of {str(folder)!r}", manifest.get("format")
-    if found != form.name:
-        what = "is a run" if (folder / "spec.json").is_file() else f"has the format {found!r}, not {form.name!r}"
+    described = (folder / NAME).is_file()
+    manifest = load_manifest(folder) if described else {}
+    named = manifest.get("format")
+    if named != form.name:
+        what = "is a run" if (folder / "spec.json").is_file() else f"has the format {named!r}, not {form.name!r}"
+        what = STORES.get(str(named), what) if described else f"has no {NAME}"
         raise UserError(f"{str(folder)!r} is not a {form.what}, it {what}; {form.make}", code="wrong-folder")
     if manifest.get("format_version") != form.version:
         raise UserError(
-            f"{where} has format version {manifest.get('format_version')!r}; this library reads {form.version}: "
-            f"{form.again}, or use the library version that wrote it",
+            f"{NAME} of {str(folder)!r} has format version {manifest.get('format_version')!r}; this library reads "
+            f"{form.version}: {form.again}, or use the library version that wrote it",
             code="wrong-format-version",
         )
     check_seal(manifest, folder / NAME, form.again)
@@ -222,18 +226,18 @@ def verify_hashes(folder: Path, manifest: Mapping[str, Any], again: str = AGAIN,
     if verify is False:
         return
     for name, entry in manifest["files"].items():
-        if verify is None and entry["bytes"] <= HASHED_WHEN_OPENED:
-            check_hash(folder, name, entry, again)
-        elif verify and sha256_file(folder / name) != entry["sha256"]:
-            raise _differs(folder / name, again)
+        if verify or entry["bytes"] <= HASHED_WHEN_OPENED:
+            check_hash(folder, name, entry, again, sha256_file if verify else file_hash)
     if content(manifest["files"]) != manifest["content"]:
         raise damaged_file(folder / NAME, "its content hash is not that of its files", again)
 
 
-def check_hash(folder: Path, name: str, entry: Mapping[str, Any], again: str = AGAIN) -> None:
+def check_hash(
+    folder: Path, name: str, entry: Mapping[str, Any], again: str = AGAIN, read: Callable[[Path], str] = file_hash
+) -> None:
     """Raise `UserError` unless a file has the hash that the manifest's entry of it says."""
-    if file_hash(folder / name) != entry["sha256"]:
-        raise _differs(folder / name, again)
+    if read(folder / name) != entry["sha256"]:
+        raise damaged_file(folder / name, "its hash is not the one in the manifest", again)
 
 
 def checked_file(folder: Path, name: str, again: str = AGAIN) -> Path:
@@ -246,10 +250,6 @@ def checked_file(folder: Path, name: str, again: str = AGAIN) -> Path:
             check_files(folder, {name: files[name]}, {name}, set(), again)
             check_hash(folder, name, files[name], again)
     return folder / name
-
-
-def _differs(path: Path, again: str) -> UserError:
-    return damaged_file(path, "its hash is not the one in the manifest", again)
 
 
 def damaged_file(path: Path, reason: str, again: str = AGAIN) -> UserError:

@@ -146,6 +146,14 @@ def _ranked(series: pl.Series) -> tuple[np.ndarray, pl.Series]:
     return codes, pl.Series(series.name, ordered[first])
 
 
+def hash_ids(state: Any, ids: pl.Series) -> None:
+    """Add ids to a hash: the length of each as text, then all of them behind each other."""
+    text = ids.cast(pl.String)
+    state.update(text.str.len_bytes().cast(pl.Int64).to_numpy().astype("<i8").tobytes())
+    for start in range(0, len(text), 1 << 20):  # ids of a large catalogue are not joined at once
+        state.update(joined(text[start : start + (1 << 20)]))
+
+
 def joined(text: pl.Series) -> bytes:
     """The bytes of all texts behind each other."""
     return text.str.join("").item().encode() if len(text) else b""

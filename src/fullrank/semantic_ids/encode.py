@@ -13,19 +13,19 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from fullrank.core.checks import public
-from fullrank.core.errors import UserError
 from fullrank.core.files import without_dots
 from fullrank.core.locks import folder_lock
 from fullrank.core.progress import Progress, Tell, quiet
 from fullrank.data import manifest as manifests
 from fullrank.data.events.catalog import Catalog
 from fullrank.data.events.store import Store
+from fullrank.data.values import hash_ids
 from fullrank.semantic_ids import AlignedCodesSpec, Quantiser, folder, measure
 from fullrank.semantic_ids.autoencoder import Autoencoder
 from fullrank.semantic_ids.collisions import resolve_collisions
 from fullrank.semantic_ids.reader import Codes
 from fullrank.semantic_ids.spec import Encode
-from fullrank.semantic_ids.vectors import CACHE, Vectors
+from fullrank.semantic_ids.vectors import CACHE, Vectors, require_known
 from fullrank.semantic_ids.vectors.reduce import Reduction, fit_reduction
 
 
@@ -180,9 +180,8 @@ def notes(facts: dict[str, Any], lacking: int, size: int) -> list[str]:
 
 def ids_hash(ids: pl.Series) -> str:
     """SHA-256 of external ids in their order."""
-    text = ids.cast(pl.String)
-    state = hashlib.sha256(text.str.len_bytes().cast(pl.Int64).to_numpy().astype("<i8").tobytes())
-    state.update(text.str.join("").item().encode())
+    state = hashlib.sha256()
+    hash_ids(state, ids)
     return state.hexdigest()
 
 
@@ -191,8 +190,5 @@ def _learned(found: Vectors, catalog: Catalog, spec: Encode) -> Bool[Tensor, "V"
     chosen = found.known
     if spec.fit_on == "trained":
         chosen = chosen & torch.from_numpy(catalog.popularity > 0)
-    if not bool(chosen.any()):
-        raise UserError(
-            "none of the items has both a vector and training events; set fit_on=all", code="nothing-to-learn-from"
-        )
+    require_known(chosen, "the items with training events", "set fit_on=all", code="nothing-to-learn-from")
     return chosen

@@ -12,8 +12,7 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from fullrank import __version__
-from fullrank.core.files import jsonable, require_replaceable, whole_folder, write_json
+from fullrank.core.files import jsonable, require_replaceable, whole_folder
 from fullrank.core.parquet import read_parquet
 from fullrank.core.tables import write_table
 from fullrank.core.tensor_files import write_tensors
@@ -48,9 +47,7 @@ def write_folder(
         write_table(table, folder / TABLE)
         write_tensors(folder / BOOKS, dict(tensors))
         files = manifests.describe_files(folder)
-        header = {"format": FORMAT, "format_version": VERSION, "library_version": __version__}
-        whole = header | jsonable(facts) | {"content": manifests.content(files), "files": files}
-        write_json(folder / manifests.NAME, manifests.sealed(whole), indent=1, ensure_ascii=False)
+        manifests.write_manifest(folder, (FORMAT, VERSION), jsonable(facts), files)
 
 
 def codes_column(codes: Int64[Tensor, "V K"]) -> pl.Series:

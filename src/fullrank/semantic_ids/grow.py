@@ -25,7 +25,7 @@ from fullrank.semantic_ids import folder, measure
 from fullrank.semantic_ids.collisions import resolve_collisions
 from fullrank.semantic_ids.encode import CACHE, fill_unknown, ids_hash, notes, open_items, quality_report
 from fullrank.semantic_ids.reader import Codes
-from fullrank.semantic_ids.vectors import VectorsSpec
+from fullrank.semantic_ids.vectors import VectorsSpec, require_known, require_width
 
 DRIFT = 1.5
 """Error of new items over that of the old from which a note advises to encode anew."""
@@ -70,11 +70,7 @@ def _grow_locked(
         )
     found = source.read(catalog, cache, tell)
     fresh = rows < 0
-    if not bool((found.known & fresh).any()):
-        raise UserError(
-            f"none of the {int(fresh.sum()):,} new items has a vector; give vectors of the new items",
-            code="items-without-vectors",
-        )
+    require_known(found.known & fresh, f"the {int(fresh.sum()):,} new items", "give vectors of the new items")
     raw = fill_unknown(found)
     x = _seen(old, raw)
     fixed = old.codes[rows[order[:count]]]
@@ -109,11 +105,7 @@ def _source(old: Codes, vectors: str | Path | None) -> VectorsSpec:
 def _seen(old: Codes, raw: Float[Tensor, "V D"]) -> Float[Tensor, "V R"]:
     """The vectors as the old learner saw them. Raises `UserError` where their width is another."""
     width = old.quantiser.dim if old.reduction is None else len(old.reduction.mean)
-    if raw.shape[1] != width:
-        raise UserError(
-            f"the new vectors have width {raw.shape[1]}, the codebooks of {str(old.path)!r} {width}",
-            code="other-vectors",
-        )
+    require_width(raw, width, "new", f"that of the vectors that {str(old.path)!r} was made of")
     return raw if old.reduction is None else old.reduction.apply(raw)
 
 

@@ -17,7 +17,7 @@ has alignment 0.01, the paper 0.1. Their last step, other last codes for items t
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 import torch.nn.functional as F
@@ -25,13 +25,14 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from fullrank.core.bounds import Factor, Temperature
+from fullrank.core.constraints import needs
 from fullrank.core.errors import UserError
 from fullrank.core.progress import Progress
 from fullrank.semantic_ids import AlignedCodesSpec, BookSize, Levels
 from fullrank.semantic_ids.autoencoder import Autoencoder
 from fullrank.semantic_ids.kmeans import kmeans, sample_places
 from fullrank.semantic_ids.rqvae import AutoencoderSpec, LearningStep, Term, learn
-from fullrank.semantic_ids.vectors import Vectors
+from fullrank.semantic_ids.vectors import Vectors, require_known, require_width
 
 CLUSTER_ROUNDS = 10
 """Rounds of k-means behind the clusters of codewords."""
@@ -43,6 +44,8 @@ class Letter(AutoencoderSpec, AlignedCodesSpec):
     kind: Literal["letter"] = "letter"
     levels: Levels = 4
     """K, codes of an item."""
+    update: Annotated[Literal["gradient", "ema"], needs("diversity", 0, code="option-without-effect")] = "gradient"
+    """How codewords move; diversity moves them by its gradient, which `ema` leaves out."""
     weight_decay: Factor = 1e-4
     """Decay of weights, biases and codewords."""
     alignment: Factor = 0.1
@@ -63,12 +66,6 @@ class Letter(AutoencoderSpec, AlignedCodesSpec):
         if self.alignment:
             terms.append(self._alignment(collaborative))
         if self.diversity:
-            if self.update == "ema":
-                raise UserError(
-                    "diversity moves codewords by its gradient, which update=ema leaves out; set "
-                    "learner.update=gradient or learner.diversity=0",
-                    code="option-without-effect",
-                )
             terms.append(CodeDiversity(self.diversity, self.clusters, self.temperature, generator))
         return learn(self, x, rows, seed, tick, terms)
 
@@ -82,18 +79,9 @@ class Letter(AutoencoderSpec, AlignedCodesSpec):
                 "vectors RUN writes one), or set learner.alignment=0",
                 code="missing-collaborative-vectors",
             )
-        matrix = collaborative.matrix
-        if matrix.shape[1] != self.width:
-            raise UserError(
-                f"the collaborative vectors have width {matrix.shape[1]} and the codewords {self.width}, and letter "
-                f"multiplies them: set learner.width={matrix.shape[1]}",
-                code="other-vectors",
-            )
-        if not bool(collaborative.known.any()):
-            raise UserError(
-                "none of the items that letter learns from has a collaborative vector; give those of this store's run",
-                code="items-without-vectors",
-            )
+        matrix, remedy = collaborative.matrix, "give collaborative vectors of this store's run"
+        require_width(matrix, self.width, "collaborative", f"set learner.width={matrix.shape[1]}")
+        require_known(collaborative.known, "the items that letter learns from", remedy)
         return CollaborativeAlignment(self.alignment, matrix, collaborative.known)
 
 

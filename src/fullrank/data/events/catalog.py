@@ -17,6 +17,7 @@ import numpy as np
 import polars as pl
 from jaxtyping import Int64
 
+from fullrank.core.checks import check_that
 from fullrank.core.errors import UserError, brief, in_context, no_such
 from fullrank.core.parquet import read_parquet
 from fullrank.core.readers import missing_file
@@ -179,10 +180,8 @@ class Catalog:
 
     def numeric(self, names: Sequence[str]) -> NumericFeatures:
         """Columns as one standardised matrix [V, X] with missing indicators."""
-        if isinstance(names, str) or not names:
-            raise UserError(
-                f"numeric features are given as a list of one or more column names, not {names!r}", code="not-a-list"
-            )
+        listed = bool(names) and not isinstance(names, str)
+        check_that(listed, "numeric", names, ": give a list of one or more names of columns", code="not-a-list")
         return standardised([self.column(name) for name in names], self.base)
 
     def extended(self, new_items: Any, item: str = "item_id") -> Catalog:
@@ -194,8 +193,7 @@ class Catalog:
         source = InputTable(new_items, "new items")
         source.require(item, "name it with item=")
         raw = source.read(source.columns)
-        if raw.is_empty():
-            raise UserError("there are no new items in the table", code="no-new-items")
+        source.require_rows(len(raw))
         ids = source.ids(raw, item, text=self.ids.dtype == pl.String)
         column = f"column {item!r} of {source.name}"
         values.refuse(ids.is_duplicated(), ids, column, "repeated ids", code="repeated-ids")

@@ -10,8 +10,9 @@ import polars as pl
 from pydantic import Field, field_validator
 
 from fullrank.core.bounds import MOST_COUNT, MOST_VALUE
+from fullrank.core.checks import check_whole
 from fullrank.core.constraints import needs
-from fullrank.core.errors import UserError, brief, unknown
+from fullrank.core.errors import UserError, unknown
 from fullrank.core.spec import Spec, later
 from fullrank.data.events import splits
 from fullrank.data.events.table import Columns, Events
@@ -48,9 +49,9 @@ class Prepare(Spec):
     @field_validator("k_core", mode="before")
     @classmethod
     def _counts(cls, given: Any) -> Any:
-        numbers = [k for k in (given if isinstance(given, list | tuple) else [given]) if type(k) is int]
-        if any(not 0 <= k <= MOST_COUNT for k in numbers):
-            raise UserError(f"k_core must be 0 to {MOST_COUNT:,}, not {brief(given)}", code="setting-out-of-range")
+        for number in given if isinstance(given, list | tuple) else [given]:
+            if type(number) is int:
+                check_whole("k_core", number, 0, MOST_COUNT)
         return given
 
     @property

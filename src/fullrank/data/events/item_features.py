@@ -14,7 +14,7 @@ import polars as pl
 from jaxtyping import Float32, Int64
 
 from fullrank.core.errors import UserError
-from fullrank.data.values import wrong_type
+from fullrank.data.values import refuse, wrong_type
 
 LONGEST = 64
 """Different values in the list of one item: every item holds as many codes as the longest list has."""
@@ -120,13 +120,10 @@ def standardised(columns: Sequence[pl.Series], base: int) -> NumericFeatures:
     for column in columns:
         if not (column.dtype.is_numeric() or column.dtype == pl.Boolean):
             raise wrong_type(column, f"column {column.name!r} of the items", "numbers are needed")
-        values = column.cast(pl.Float64).fill_null(np.nan).to_numpy()
-        if np.isinf(values).any():
-            raise UserError(
-                f"column {column.name!r} of the items has {int(np.isinf(values).sum()):,} infinite values",
-                code="infinite-numbers",
-            )
-        raw.append(values)
+        numbers = column.cast(pl.Float64).fill_null(np.nan)
+        what = f"column {column.name!r} of the items"
+        refuse(numbers.is_infinite(), column, what, "infinite values", code="infinite-numbers")
+        raw.append(numbers.to_numpy())
     matrix = np.stack(raw, axis=1) if raw else np.zeros((0, 0))
     missing = np.isnan(matrix)
     known = ~missing[:base]

@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 import polars as pl
+from pydantic import Field
 
-from fullrank.core.checks import check_number, check_type, public
+from fullrank.core.checks import check_bounds, check_number, check_type, public
 from fullrank.core.errors import UserError
 from fullrank.core.files import without_dots
 from fullrank.core.locks import folder_lock
@@ -122,10 +123,7 @@ def _check(parts: list[Store], weights: list[float], names: list[str]) -> None:
         if len(given) != len(parts):
             raise UserError(f"{len(given)} {what} for {len(parts)} stores: give one for each", code="counts-differ")
     for weight in weights:
-        if not 0 < weight <= MOST_WEIGHT:
-            raise UserError(
-                f"weights: {weight:g} must be above 0 and at most {MOST_WEIGHT:g}", code="setting-out-of-range"
-            )
+        check_bounds("weights", weight, Field(gt=0, le=MOST_WEIGHT).metadata)
     if len(set(names)) < len(names) or not all(names):
         raise UserError(
             f"the stores need names of their own for their ids, given {', '.join(map(repr, names))}: say "

@@ -22,7 +22,7 @@ import polars as pl
 from jaxtyping import Int32, Int64
 
 from fullrank.data import manifest as manifests
-from fullrank.data.values import joined
+from fullrank.data.values import hash_ids, joined
 
 FORMAT = manifests.PARTS
 FORMAT_VERSION = 1
@@ -82,13 +82,10 @@ def bucket_hashes(
 
 def whole_fingerprint(user_type: Any, item_ids: pl.Series, hashes: Mapping[int, str]) -> str:
     """The fingerprint of a store in parts: of the item ids, and of the buckets in order."""
-    text = item_ids.cast(pl.String)
     state = hashlib.sha256()
     for kind in (user_type, item_ids.dtype):
         state.update(b"text" if kind == pl.String else b"whole")
-    state.update(text.str.len_bytes().cast(pl.Int64).to_numpy().astype("<i8").tobytes())
-    for start in range(0, len(text), 1 << 20):  # ids of a large catalogue are not joined at once
-        state.update(joined(text[start : start + (1 << 20)]))
+    hash_ids(state, item_ids)
     for bucket in sorted(hashes):
         state.update(f"{bucket}:{hashes[bucket]}\n".encode())
     return state.hexdigest()

@@ -26,16 +26,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 import polars as pl
 
-from fullrank.core.errors import UserError, no_effect, package
+from fullrank.core.errors import UserError, no_effect, package, reason_line
 from fullrank.core.parquet import read_parquet
-from fullrank.core.tables import write_table
+from fullrank.core.tables import check_suffix, write_table
 from fullrank.data import values
 from fullrank.data.events.filters import Prepare
 from fullrank.data.events.part_work import ITEM_IDS, SPILL
 from fullrank.data.events.pieces import coded_piece
 from fullrank.data.events.spill import Spill
 from fullrank.data.events.table import Columns, left_out_notes, unit_notes
-from fullrank.data.frames import InputTable
+from fullrank.data.frames import InputTable, require_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -66,10 +66,9 @@ def session_of(table: Any, master: str | None) -> SparkSession:
     try:
         return (builder.master(master) if master is not None else builder).getOrCreate()
     except Exception as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
         raise UserError(
-            f"no Spark session could be made on {master or 'the default master'} ({reason}); Spark needs Java 17 or "
-            "later, and an address such as local[2] or spark://host:7077",
+            f"no Spark session could be made on {master or 'the default master'} ({reason_line(error)}); Spark needs "
+            "Java 17 or later, and an address such as local[2] or spark://host:7077",
             code="spark-not-started",
         ) from error
 
@@ -83,10 +82,7 @@ def require_readable(source: InputTable) -> None:
             code="files-differ",
         )
     if source.path is not None and not source.sliced:
-        raise UserError(
-            f"{source.name}: the engine spark reads Parquet files, a folder of them, or a Spark DataFrame",
-            code="unknown-suffix",
-        )
+        check_suffix(f"the engine spark reads Parquet files: {source.name}", source.path.suffix, (".parquet", ".pq"))
 
 
 @dataclass(frozen=True)
@@ -184,8 +180,7 @@ def _distinct(frame: DataFrame, name: str) -> pl.Series:
     from pyspark.sql import functions as F
 
     found = to_polars(frame.select(F.col(f"`{name}`").alias(name)).distinct())[name].drop_nulls()
-    if found.is_empty():
-        raise UserError("events has no rows", code="empty-table")
+    require_rows("events", len(found))
     return found.sort()
 
 

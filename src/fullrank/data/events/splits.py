@@ -78,12 +78,7 @@ class GlobalTime(Spec):
             raise _needs_times(self.kind)
         known = ArrayTimes(times) if isinstance(times, np.ndarray) else times
         first, second = _resolve(self.validation_from, known), _resolve(self.test_from, known)
-        if first >= second:
-            raise UserError(
-                f"validation_from={self.validation_from!r} is {with_date(first)} and test_from={self.test_from!r} is "
-                f"{with_date(second)}; the test must begin later than validation",
-                code="moments-out-of-order",
-            )
+        check_moments(self, first, second)
         sizes = {"training": known.before(first), "test": known.count - known.before(second)}
         for part, size in sizes.items():
             if size == 0:
@@ -173,6 +168,16 @@ class RollingTime(Spec):
                 code="empty-split",
             )
         return GlobalTime(validation_from=until - 2 * window, test_from=until - window), until
+
+
+def check_moments(split: Any, first: int, second: int) -> None:
+    """Raise `UserError` unless the moments of a split, in seconds, are in order."""
+    if first >= second:
+        raise UserError(
+            f"validation_from={split.validation_from!r} is {with_date(first)} and test_from={split.test_from!r} is "
+            f"{with_date(second)}; the test must begin later than validation",
+            code="moments-out-of-order",
+        )
 
 
 def _needs_times(kind: str) -> UserError:

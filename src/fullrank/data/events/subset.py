@@ -75,15 +75,12 @@ def _subset_locked(
     source: Store, place: Path, share: float, seed: int, hide_items: float, keep_items: bool, other: Store | None
 ) -> Store:
     chosen = _first(source.num_users, share, seed)
-    if not chosen.any():
-        raise UserError(
-            f"a share of {share:g} leaves none of {source.num_users:,} users; give a larger one", code="no-users-left"
-        )
     strangers = np.zeros(source.num_users, bool) if other is None else _users_of(other, source)
-    if other is not None and not (chosen & ~strangers).any():
+    if not (chosen & ~strangers).any():
+        known = "all of them users of the store in without= too; are the ids of both those of the same people?"
         raise UserError(
-            f"all {int(chosen.sum()):,} users are users of the store in without= too, so none would be left; are the "
-            "ids of both stores those of the same people?",
+            f"a share of {share:g} is {int(chosen.sum()):,} of {source.num_users:,} users, "
+            f"{known if chosen.any() else 'so none would be left; give a larger one'}",
             code="no-users-left",
         )
     left_out, chosen = int((chosen & strangers).sum()), chosen & ~strangers

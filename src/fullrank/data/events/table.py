@@ -15,6 +15,7 @@ import polars as pl
 from jaxtyping import Bool, Float32, Float64, Int32, Int64
 from pydantic import model_validator
 
+from fullrank.core.checks import check_distinct
 from fullrank.core.constraints import only_with
 from fullrank.core.errors import UserError
 from fullrank.core.spec import Spec
@@ -54,11 +55,7 @@ class Columns(Spec):
     @model_validator(mode="after")
     def _apart(self) -> Columns:
         names = [name for name in (self.user, self.item, self.time) if name is not None]
-        if len(set(names)) < len(names):
-            raise UserError(
-                f"user, item and time are columns of their own; given: {', '.join(map(repr, names))}",
-                code="repeated-column",
-            )
+        check_distinct("user, item and time", names, "each has a column of its own", code="repeated-column")
         return self
 
 
@@ -326,7 +323,5 @@ def _comparable(ids: pl.Series, given: pl.Series, name: str, *, untyped: bool) -
 def _storable(frame: pl.DataFrame, name: str) -> None:
     for series in frame:
         if series.dtype == pl.Object:
-            raise UserError(
-                f"column {series.name!r} of {name} holds Python objects; cast it to a plain type",
-                code="wrong-column-type",
-            )
+            what = f"column {series.name!r} of {name}"
+            raise values.wrong_type(series, what, "it holds Python objects: cast it to a plain type")

@@ -18,7 +18,7 @@ from fullrank.data import manifest as manifests
 from fullrank.data.events import parts, splits
 from fullrank.data.events.store import ARRAYS, FORMAT, FORMAT_VERSION
 from fullrank.data.events.table import Events, JoinedTable
-from fullrank.data.values import joined
+from fullrank.data.values import hash_ids
 
 
 def write_store(
@@ -89,10 +89,8 @@ def store_fingerprint(
     """SHA-256 of external ids, histories and bounds, with widths and encodings that no engine changes."""
     state = hashlib.sha256()
     for ids in (user_ids, item_ids):
-        text = ids.cast(pl.String)
         state.update(b"text" if ids.dtype == pl.String else b"whole")
-        state.update(text.str.len_bytes().cast(pl.Int64).to_numpy().astype("<i8").tobytes())
-        state.update(joined(text))
+        hash_ids(state, ids)
     for array in (items, offsets, bounds):
         state.update(np.int64(array.size).tobytes())
         state.update(np.ascontiguousarray(array, dtype="<i8").data)

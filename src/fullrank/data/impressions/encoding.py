@@ -13,7 +13,8 @@ import numpy as np
 import polars as pl
 from jaxtyping import Float32, Int32, Int64, UInt8
 
-from fullrank.core.errors import UserError, brief, no_effect
+from fullrank.core.checks import check_that
+from fullrank.core.errors import UserError, no_effect
 from fullrank.core.jagged import Jagged
 from fullrank.data import values
 from fullrank.data.frames import InputTable
@@ -76,11 +77,9 @@ class FieldEncoder:
         """
         if separator is None:
             return self
-        if not isinstance(separator, str) or not separator:
-            raise UserError(
-                f"list_separator={brief(separator)}: give what stands between the values of a list, such as '|'",
-                code="not-a-separator",
-            )
+        demand = ": give what stands between the values of a list, such as '|'"
+        sound = isinstance(separator, str) and separator != ""
+        check_that(sound, "list_separator", separator, demand, code="not-a-separator")
         if not self.multivalued:
             raise no_effect("list_separator", "since the model reads no lists (bags or sequences)")
         fields = tuple(

@@ -15,7 +15,7 @@ from pydantic import Field, model_validator
 
 from fullrank.core.bounds import MOST_BINS, MOST_COUNT, MOST_LENGTH, MOST_VALUE
 from fullrank.core.constraints import once, only_with
-from fullrank.core.errors import UserError, in_context, no_such
+from fullrank.core.errors import UserError, in_context, no_effect, no_such
 from fullrank.core.readers import read_text
 from fullrank.core.spec import Spec, later, read_tree
 from fullrank.data.events.splits import by_kind
@@ -149,10 +149,7 @@ class Schema(Spec):
                 what = f"field {field.name!r}: shares names no categorical field, given"
                 raise no_such(what, field.shares, owners, "categorical", code="unknown-categorical-field")
             if field.extends and field.shares in hashed:
-                raise UserError(
-                    f"field {field.name!r}: extends has no effect, {field.shares!r} is hashed and has no vocabulary",
-                    code="setting-without-effect",
-                )
+                raise no_effect(f"field {field.name!r}: extends", f"with {field.shares!r} hashed, without a vocabulary")
         return self
 
     def several(self) -> Iterator[BagOf | SequenceOf]:

@@ -13,14 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import polars as pl
 from jaxtyping import Int8, Int64
 
 from fullrank.core.jagged import Jagged
 from fullrank.core.parquet import read_parquet
 from fullrank.core.spec import spec_tree
 from fullrank.data.impressions.fields import Schema
-from fullrank.data.values import joined
+from fullrank.data.values import hash_ids
 
 TABLES = ("vocabulary.parquet", "groups.parquet")
 BLOCKS = 4096
@@ -55,9 +54,7 @@ def _add_tables(state: Any, folder: Path, files: Iterable[str]) -> None:
         if name in files:
             table = read_parquet(folder / name, "the table")
             for column in table.columns:
-                text = table[column].cast(pl.String)
-                state.update(text.str.len_bytes().cast(pl.Int64).to_numpy().astype("<i8").tobytes())
-                state.update(joined(text))
+                hash_ids(state, table[column])
 
 
 def block_edges(rows: int) -> Int64[np.ndarray, "edges"]:

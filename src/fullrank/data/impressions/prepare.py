@@ -22,7 +22,6 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from fullrank.core.checks import check_path, check_type, public
-from fullrank.core.errors import UserError
 from fullrank.core.files import (
     NotWritten,
     reason_of,
@@ -37,13 +36,13 @@ from fullrank.core.log import logger, shown_at
 from fullrank.core.overrides import read_setting
 from fullrank.core.readers import read_json
 from fullrank.data import manifest as manifests
-from fullrank.data.column_names import TimeColumn, keywords_said
+from fullrank.data.column_names import TimeColumn, check_said_once, keywords_said
 from fullrank.data.events import parts, spark
 from fullrank.data.events.part_work import PartRunner
 from fullrank.data.events.parts import MOST_PARTS
 from fullrank.data.events.prepare import Engine, check_engine
 from fullrank.data.events.stream import STATE, WORK, Here, identity_of, known_state
-from fullrank.data.frames import Chunks, InputTable, input_name
+from fullrank.data.frames import Chunks, InputTable, input_name, require_rows
 from fullrank.data.impressions import encoder_files
 from fullrank.data.impressions.encoding import FieldEncoder
 from fullrank.data.impressions.fields import Schema, schema_tree
@@ -172,9 +171,7 @@ def _schema_tree(
         known = dict(check_type("schema", {} if schema is None else schema, Mapping, asked))
     plain = dict(map(read_setting, settings))
     for name, (key, _) in given.items():
-        if key in known or key in plain:
-            where = "the schema" if key in known else "set="
-            raise UserError(f"{key} is given twice, by {name}= and by {where}; keep one", code="given-twice")
+        check_said_once(key, {f"{name}=": True, "the schema": key in known, "set=": key in plain})
     changes = {key: value for key, value in given.values()}
     if isinstance(schema, Schema) or "fields" in known:
         whole = schema if isinstance(schema, Schema) else Schema.parse({**known, **changes})
@@ -224,8 +221,7 @@ def _prepare_parts(
             shutil.rmtree(work, ignore_errors=True)
             (work / SCRATCH).mkdir(parents=True)
         rows = rows_in(work / SCRATCH, read=read)
-        if rows.rows == 0:
-            raise UserError(f"{rows.name} has no rows", code="empty-table")
+        require_rows(rows.name, rows.rows)
         if read:
             say("go on with what was read before")
         write_json(work / STATE, asked.dump())

@@ -20,7 +20,7 @@ from fullrank.core.constraints import needs
 from fullrank.core.errors import UserError, no_effect
 from fullrank.core.random import uniform_of_rows
 from fullrank.core.spec import Spec
-from fullrank.data.events.splits import by_kind
+from fullrank.data.events.splits import by_kind, check_moments
 from fullrank.data.values import iso_seconds, refuse, wrong_type
 
 PARTS = ("train", "validation", "test")
@@ -80,12 +80,7 @@ class TemporalSplit(_Shared):
         if self.moments is not None:
             if self.shares != type(self).model_fields["shares"].default:
                 raise no_effect("shares", "with validation_from and test_from")
-            if self.moments[0] >= self.moments[1]:
-                raise UserError(
-                    f"validation_from={self.validation_from!r} is not before test_from={self.test_from!r}; the test "
-                    "must begin later than validation",
-                    code="moments-out-of-order",
-                )
+            check_moments(self, *self.moments)
         return self
 
     @property

@@ -23,7 +23,7 @@ import numpy as np
 import polars as pl
 from jaxtyping import Int64, Integer
 
-from fullrank.core.checks import check_path
+from fullrank.core.checks import check_path, check_that
 from fullrank.core.errors import UserError, brief, in_context, unknown
 from fullrank.core.files import foreign_files
 from fullrank.core.parted import BLOCK, Flat
@@ -253,10 +253,6 @@ class ImpressionStore:
 
 def _read_manifest(folder: Path) -> tuple[dict[str, Any], Schema]:
     """The manifest, its structure checked, and its schema. Raises `UserError` for anything that is no such store."""
-    if manifests.is_store(folder, "retrieval"):
-        raise UserError(
-            f"{str(folder)!r} is a store of events; rankers need one of impressions: {MAKE}", code="wrong-folder"
-        )
     in_parts = parts.in_parts(folder)
     form = (manifests.IMPRESSION_PARTS, parts.FORMAT_VERSION) if in_parts else (FORMAT, FORMAT_VERSION)
     tree = manifests.read_header(folder, manifests.FolderFormat("store of impressions", MAKE, *form))
@@ -326,12 +322,10 @@ AnyStore = Store | ImpressionStore
 
 def check_store(name: str, given: Any) -> AnyStore:
     """An opened store, as it is. Raises `UserError` for whatever else is not a path."""
-    if not isinstance(given, ImpressionStore | Store):
-        raise UserError(
-            f"{name}={brief(given, 80)}: give a store or the path of its folder (fr.prepare makes one of a table)",
-            code="not-a-store",
-        )
-    return given
+    demand = ": give a store or the path of its folder (fr.prepare makes one of a table)"
+    check_that(isinstance(given, ImpressionStore | Store), name, given, demand, code="not-a-store")
+    opened: AnyStore = given
+    return opened
 
 
 def open_store(path: str | Path) -> AnyStore:

@@ -19,12 +19,14 @@ from typing import Any
 import polars as pl
 
 from fullrank.core.errors import UserError, no_such
+from fullrank.core.parquet import BROKEN
 
 BLOCK = 200_000
 """Lines held as Python objects before they become columns: bounds memory."""
 TOLERATED = 1_000
 """One line in so many may be unreadable; more means that the file is not what it should be."""
 
+_DAMAGED = (*BROKEN, EOFError, zlib.error)
 Record = dict[str, Any]
 Row = tuple[Any, ...]
 Schema = Mapping[str, Any]
@@ -126,7 +128,7 @@ def delimited(
             quote_char='"' if quoted else None,
             glob=False,
         )
-    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, EOFError, zlib.error) as error:
+    except _DAMAGED as error:
         raise damaged_download(path, error) from None
 
 
@@ -195,7 +197,7 @@ def scanned(path: Path, columns: Sequence[str]) -> pl.LazyFrame:
     try:
         frame = pl.scan_csv(path, infer_schema=False, glob=False)
         names = frame.collect_schema().names()
-    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, EOFError, zlib.error) as error:
+    except _DAMAGED as error:
         raise damaged_download(path, error) from None
     for column in columns:
         if column not in names:

@@ -14,6 +14,7 @@ import numpy as np
 import polars as pl
 
 from fullrank.core.errors import UserError, command_line
+from fullrank.core.parquet import BROKEN
 from fullrank.core.random import uniform_of_rows
 from fullrank.core.spec import Spec
 from fullrank.data.impressions.fields import Schema
@@ -88,7 +89,7 @@ def _require_separator(path: Path, frame: pl.LazyFrame, names: Sequence[str]) ->
     """Refuse other separators: a whole history would be read as one value that nothing knows."""
     try:
         head = frame.select(names).head(LOOK).collect()
-    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
+    except BROKEN as error:
         raise damaged_download(path, error) from None
     for name in names:
         other = head[name].drop_nulls().str.extract(r"([\s,;|\[\]])", 1).drop_nulls()

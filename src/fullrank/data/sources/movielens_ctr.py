@@ -13,6 +13,7 @@ import polars as pl
 from pydantic import Field
 
 from fullrank.core.errors import UserError
+from fullrank.core.parquet import BROKEN
 from fullrank.core.spec import Spec
 from fullrank.data.impressions.fields import AnyField, BagOf, Categorical, Schema
 from fullrank.data.impressions.splits import TemporalSplit
@@ -82,5 +83,5 @@ def _joined(ratings: pl.DataFrame, users: pl.DataFrame, movies: pl.DataFrame) ->
 def _parquet(path: Path) -> pl.DataFrame:
     try:
         return pl.read_parquet(path, glob=False)
-    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
+    except BROKEN as error:
         raise damaged_download(path, error) from None

@@ -15,6 +15,7 @@ from typing import Annotated, Any
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from fullrank.core.errors import UserError
 from fullrank.core.progress import Tell
 from fullrank.core.registry import Room
 from fullrank.core.spec import Spec
@@ -33,6 +34,20 @@ class Vectors:
     known: Bool[Tensor, "V"]
     facts: dict[str, Any]
     """Where they came from, for the manifest: kind, width, counts, fingerprint."""
+
+
+def require_known(known: Any, whose: str, remedy: str, *, code: str = "items-without-vectors") -> None:
+    """Raise `UserError` where none of some items is `known` by a vector (a mask); `whose` names them."""
+    if not bool(known.any()):
+        raise UserError(f"none of {whose} has a vector; {remedy}", code=code)
+
+
+def require_width(matrix: Float[Tensor, "V D"], width: int, what: str, remedy: str) -> None:
+    """Raise `UserError` where vectors are of another width than they are read with."""
+    if matrix.shape[1] != width:
+        raise UserError(
+            f"the {what} vectors have width {matrix.shape[1]}, and {width} is needed; {remedy}", code="other-vectors"
+        )
 
 
 class VectorsSpec(Spec):

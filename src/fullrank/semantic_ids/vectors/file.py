@@ -18,7 +18,8 @@ from fullrank.core.progress import Tell
 from fullrank.data import frames
 from fullrank.data.events.catalog import Catalog
 from fullrank.data.manifest import sha256_file
-from fullrank.semantic_ids.vectors import Vectors, VectorsSpec
+from fullrank.data.values import refuse
+from fullrank.semantic_ids.vectors import Vectors, VectorsSpec, require_known
 
 
 class FileVectors(VectorsSpec):
@@ -40,19 +41,12 @@ class FileVectors(VectorsSpec):
         frame = source.read([self.item, *self.columns] if self.columns else source.columns)
         frame = source.infer(frame, keep_text=self.item)
         ids = source.ids(frame, self.item, text=catalog.ids.dtype == pl.String)
-        if ids.null_count() or ids.n_unique() < len(ids):
-            raise UserError(
-                f"the column {self.item!r} of {source.name} must hold each item once and none missing",
-                code="item-ids-not-unique",
-            )
+        column = f"column {self.item!r} of {source.name}"
+        refuse(ids.is_duplicated(), ids, column, "repeated ids", code="item-ids-not-unique")
         numbers = _matrix(frame.drop(self.item), self.columns, source.name)
         place = catalog.lookup(ids)
         here = (place >= 0) & np.isfinite(numbers).all(1)
-        if not here.any():
-            raise UserError(
-                f"{source.name} holds no vector of the {catalog.size:,} items (it has {len(ids):,} rows)",
-                code="items-without-vectors",
-            )
+        require_known(here, f"the {catalog.size:,} items", f"{source.name} has {len(ids):,} rows")
         matrix, known = np.zeros((catalog.size, numbers.shape[1]), np.float32), np.zeros(catalog.size, bool)
         matrix[place[here]], known[place[here]] = numbers[here], True
         tell("vectors")(int(here.sum()), catalog.size)

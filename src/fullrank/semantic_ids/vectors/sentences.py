@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from jaxtyping import Float32
 
-from fullrank.core.errors import UserError, package
+from fullrank.core.errors import UserError, package, reason_line
 from fullrank.core.files import make_folder, write_json
 from fullrank.core.leftovers import sweep_folder
 from fullrank.core.progress import Progress
@@ -79,11 +79,11 @@ def load_encoder(model: str, *, device: str, batch: int, max_tokens: int | None,
             model_kwargs={"use_safetensors": True},
         )
     except Exception as error:  # the hub, the files and the model classes each have errors of their own
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+        reason = reason_line(error)
         if folder is None and not answers:
             reason = "the hub does not answer, and this machine's cache does not have it"
         raise UserError(
-            f"the sentence-transformers model {model!r} cannot be loaded ({reason[:200]}); give the name or the folder "
+            f"the sentence-transformers model {model!r} cannot be loaded ({reason}); give the name or the folder "
             "of a model whose weights are safetensors",
             code="model-not-loaded",
         ) from error

@@ -100,19 +100,18 @@ def texts(
     there, and where there is nothing to write.
     """
     chosen = tuple(columns) or text_columns(catalog)
-    if not chosen:
-        raise UserError(
-            "the items have no column of text; name columns to write with vectors.columns, or give vectors of your own "
-            f"(columns: {', '.join(catalog.columns) or 'none; prepare the store with --items'})",
-            code="no-text",
-        )
     parts = [_written(catalog.column(name), ignore) for name in chosen]
     found = []
     for row in zip(*parts, strict=True):
         said = [f"{name}: {text}" if names else text for name, text in zip(chosen, row, strict=True) if text]
         found.append(BETWEEN.join(said) or None)
     if not any(found):
-        raise UserError(f"none of the items has a value in {', '.join(chosen)}; name other columns", code="no-text")
+        problem = f"have no value in {', '.join(chosen)}" if chosen else "have no column of text"
+        raise UserError(
+            f"the items {problem}; name columns to write with vectors.columns, or give vectors of your own "
+            f"(columns: {', '.join(catalog.columns) or 'none; prepare the store with --items'})",
+            code="no-text",
+        )
     return found
 
 
