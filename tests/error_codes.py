@@ -12,7 +12,7 @@ SOURCE = Path(__file__).resolve().parent.parent / "src" / "fullrank"
 SNAPSHOT = Path(__file__).with_name("error_codes.json")
 CONSTRAINTS = ("only_with", "not_with", "needs", "some_of", "once")
 """Functions of `core/constraints.py`."""
-RAISING = ("UserError", "Requirement", "no_such", "in_context", *CONSTRAINTS)
+RAISING = ("UserError", "Requirement", "no_such", "in_context", "require_filter", "require_list", *CONSTRAINTS)
 """What raises a `UserError`: itself, functions that are given its code, what a part requires of another, and
 constraints of fields."""
 PASSED_ON = "(passed on)"

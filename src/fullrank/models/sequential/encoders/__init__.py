@@ -81,6 +81,12 @@ class EncoderSpec(Spec):
         return f"model.encoder.positions=none{rotary}"
 
 
+def require_length(length: int, most: int) -> None:
+    """Raise `UserError` for a history of more events than an encoder has places for."""
+    if length > most:
+        raise UserError(f"a history of {length} events exceeds max_length={most}", code="history-too-long")
+
+
 class Encoder(nn.Module, ABC):
     """History of vectors -> States."""
 
