@@ -124,7 +124,7 @@ class FMLPEncoder(Encoder):
         start_small(self)
 
     def forward(self, x: Float[Tensor, "B T D"], batch: Batch) -> States:
-        require_length(x.shape[1], self.max_length)
+        require_length(x, self.max_length)
         if self.position is not None:
             at = batch.positions(from_end=True)
             x = x + self.position(at.clamp_max(self.max_length - 1))

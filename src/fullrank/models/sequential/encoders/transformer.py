@@ -178,7 +178,7 @@ class TransformerEncoder(Encoder):
     def _entered(self, x: Tensor, batch: Batch) -> Tensor:
         x, positions = x * self.scale, batch.positions(from_end=self.from_end)
         if self.position is not None:
-            require_length(positions.shape[1], self.max_length)
+            require_length(positions, self.max_length)
             x = x + self.position(positions.clamp_max(self.max_length - 1))
         if self.calendar is not None:
             x = x + self.calendar(require_times(batch.times, "context=none"))
