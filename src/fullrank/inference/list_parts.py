@@ -37,7 +37,7 @@ from fullrank.inference.filters import Filters
 from fullrank.inference.history_parts import HistoryParts, HistoryTable, StoreParts, TableParts
 from fullrank.inference.list_options import ListOptions
 from fullrank.inference.predictor import Predictor
-from fullrank.inference.requests import read_filters, read_histories
+from fullrank.inference.requests import is_list, read_filters, read_histories
 from fullrank.inference.search import Decoding
 from fullrank.models.sequential.reasoning.budget import AS_TRAINED, check_budget
 
