@@ -13,7 +13,7 @@ SNAPSHOT = Path(__file__).with_name("error_codes.json")
 CONSTRAINTS = ("only_with", "not_with", "needs", "some_of", "once")
 """Functions of `core/constraints.py`."""
 RAISING = ("UserError", "Requirement", "no_such", "in_context", "check_that", "check_distinct", "refuse",
-           "require_known", *CONSTRAINTS)  # fmt: skip
+           "require_known", "require_filter", "require_list", *CONSTRAINTS)  # fmt: skip
 """What raises a `UserError`: itself, functions that are given its code, what a part requires of another, and
 constraints of fields. From the fourth on they may have a code of their own."""
 PASSED_ON = "(passed on)"

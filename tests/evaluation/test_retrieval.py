@@ -162,8 +162,8 @@ def test_models_see_user_rows_and_times() -> None:
         ({"metrics": []}, ("invalid-setting", "metrics", "at least 1")),
         ({"selection": "arp@10"}, ("selection-not-accuracy", "'arp@10'", "ndcg, recall, hit, mrr, map")),
         ({"selection": "ndcg"}, ("metric-without-length", "selection", "'ndcg'", "ndcg@10")),
-        ({"ks": []}, ("invalid-list-length", "ks", "[]")),
-        ({"ks": [0]}, ("invalid-list-length", "ks", "[0]")),
+        ({"ks": []}, ("invalid-setting", "ks", "at least 1")),
+        ({"ks": [0]}, ("invalid-setting", "ks", "given: 0")),
     ],
 )
 def test_settings_without_effect_or_sense_are_refused(settings: dict, said: tuple[str, ...]) -> None:

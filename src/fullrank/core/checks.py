@@ -233,6 +233,20 @@ def divided(width: int, parts: int, what: str, unit: str) -> int:
     return width // parts
 
 
+def halved(width: int, what: str) -> int:
+    """The width of the smaller half of a vector. Raises `UserError` for one that has no two."""
+    if width < 2:
+        raise UserError(f"{what} needs two halves of a vector: set model.dim to 2 or more", code="width-not-divisible")
+    return width // 2
+
+
+def known_times(times: T | None, reader: str, lacking: str, remedy: str) -> T:
+    """The times of events that `reader` reads. Raises `UserError` where there are none: `lacking` says of what."""
+    if times is None:
+        raise UserError(f"{reader} reads when events happened, and {lacking}: {remedy}", code="missing-times")
+    return times
+
+
 def check_number(name: str, given: Any) -> float:
     """A number; NaN is one."""
     number = not isinstance(given, bool) and isinstance(given, int | float | np.integer | np.floating)

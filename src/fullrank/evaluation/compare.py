@@ -20,7 +20,7 @@ from pydantic import Field
 
 from fullrank.core.checks import check_type, public
 from fullrank.core.errors import UserError, unknown
-from fullrank.evaluation.result import EvaluationResult, protocol_difference, setting_to_align
+from fullrank.evaluation.result import EvaluationResult, require_same_protocol
 from fullrank.evaluation.slices import LABELS
 from fullrank.evaluation.spec import Evaluation
 from fullrank.evaluation.statistics import (
@@ -197,12 +197,7 @@ def _mean_drawn(sides: Results, metric: str, unit: str, samples: int, seed: int)
 def _check_protocols(a: EvaluationResult, b: EvaluationResult, free: Sequence[str]) -> None:
     """Raise `UserError` where two results are not of the same protocol and the same rows."""
     ours, theirs = ({k: v for k, v in side.protocol.items() if k not in free} for side in (a, b))
-    if ours != theirs:
-        raise UserError(
-            f"these evaluations cannot be compared: their protocols differ in {protocol_difference(ours, theirs)}"
-            f"{setting_to_align(ours, theirs) or '; evaluate both in the same way'}",
-            code="protocols-differ",
-        )
+    require_same_protocol(ours, theirs, "these evaluations cannot be compared")
     if not np.array_equal(a.rows.ids, b.rows.ids):
         what = "users" if a.problem == "retrieval" else "impressions"
         raise UserError(f"these evaluations cannot be compared: they hold different {what}", code="rows-differ")

@@ -20,6 +20,7 @@ import polars as pl
 import torch
 from jaxtyping import Int
 
+from fullrank.core.checks import known_times
 from fullrank.core.errors import UserError, no_effect
 from fullrank.core.jagged import Jagged
 from fullrank.core.progress import Progress
@@ -77,11 +78,8 @@ def evaluate_later(
     the model need what later events do not have."""
     if spec.popularity != "train":
         raise no_effect("popularity='all'", "with events: it counts those of a store, targets included")
-    if later.times is None and model.reads_times:
-        raise UserError(
-            "this model reads when events happened: the events and the histories before them both need times",
-            code="missing-times",
-        )
+    if model.reads_times:
+        known_times(later.times, "this model", "the events, or the histories before them, have no times", "give both")
     if spec.empty == "skip" and not later.facts["users_with_history"]:
         raise UserError(
             f"nothing is known of any of the {len(later.user_ids):,} users (such as {later.user_ids[0]!r}) before the "

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from fullrank.core.errors import UserError
 from fullrank.core.progress import Progress
 from fullrank.data.events.store import Store
 from fullrank.data.histories import EvalSet
@@ -21,7 +20,7 @@ from fullrank.evaluation.result import EvaluationResult, PerUser, merge
 from fullrank.evaluation.retrieval import measure_users, users_and_protocol
 from fullrank.evaluation.spec import Evaluation
 from fullrank.inference.engines import ModelSource, PartEngine
-from fullrank.inference.history_parts import stretch
+from fullrank.inference.history_parts import count_parts, require_unchanged, stretch
 from fullrank.models.contracts import Model
 
 PART_USERS = 1 << 13
@@ -67,9 +66,7 @@ def evaluate_parts(
     all).
     """
     users, _ = users_and_protocol(opened, store, split, spec)
-    if parts is not None and parts > len(users):
-        raise UserError(f"parts={parts} is more than the {len(users):,} users there are", code="setting-out-of-range")
-    count, found = parts or -(-len(users) // PART_USERS), []
+    count, found = count_parts(parts, len(users), PART_USERS), []
     task = MeasureTask(model.sent(engine), str(store.path.absolute()), store.fingerprint, split, spec, count)
     for rows in engine.map(task, range(count)):
         found.append(rows)
@@ -84,6 +81,5 @@ def _measured(
 ) -> tuple[Store, EvalSet, dict[str, Any]]:
     """The store, the users of the split and the protocol, made once by a process that has several parts of them."""
     store = Store.open(path)
-    if store.fingerprint != fingerprint:
-        raise UserError(f"{path!r} has changed since this began: begin again", code="store-differs")
+    require_unchanged(path, store.fingerprint, fingerprint)
     return store, *users_and_protocol(model.open().model, store, split, spec)

@@ -30,7 +30,7 @@ from fullrank.core.progress import Progress
 from fullrank.evaluation.retrieval import EvalStore, evaluate
 from fullrank.evaluation.spec import Evaluation
 from fullrank.evaluation.statistics import bounds, resample
-from fullrank.metrics.names import ACCURACY
+from fullrank.metrics.names import accuracy_among
 from fullrank.models.sequential.reasoning.budget import Budget, check_budget
 
 LABEL = "reads the truth: a ceiling, not a result of the model"
@@ -159,12 +159,7 @@ def _accuracy_alone(spec: Evaluation) -> Evaluation:
         raise UserError(
             "the oracle chooses the step itself: leave reasoning.adaptive out", code="adaptive-without-effect"
         )
-    names = tuple(str(name) for name in spec.names() if name.base in ACCURACY)
-    if not names:
-        raise UserError(
-            f"the oracle chooses by accuracy: name one of {', '.join(ACCURACY)} among the metrics",
-            code="no-accuracy-metric",
-        )
+    names = accuracy_among(spec.names(), "the oracle, which chooses by accuracy,")
     return spec.model_copy(update={"metrics": names, "slices": False})
 
 

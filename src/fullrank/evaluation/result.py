@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 import polars as pl
@@ -126,6 +126,7 @@ class PerImpression:
 
 
 Rows = PerUser | PerImpression
+R = TypeVar("R", PerUser, PerImpression)
 
 
 @dataclass(frozen=True)
@@ -168,21 +169,22 @@ class EvaluationResult:
     @property
     def per_user(self) -> PerUser:
         """The rows of users. Raises `UserError` where there is one per impression."""
-        if self.rows.problem == "ranking":
-            raise UserError(
-                "this evaluation has a row per impression and none per user: read per_impression",
-                code="rows-of-impressions",
-            )
-        return self.rows
+        return self._rows_of(PerUser)
 
     @property
     def per_impression(self) -> PerImpression:
         """The rows of impressions. Raises `UserError` where there is one per user."""
-        if self.rows.problem == "retrieval":
-            raise UserError(
-                "this evaluation has a row per user and none per impression: read per_user", code="rows-of-users"
-            )
-        return self.rows
+        return self._rows_of(PerImpression)
+
+    def _rows_of(self, kind: type[R]) -> R:
+        if isinstance(self.rows, kind):
+            return self.rows
+        users = self.problem == "retrieval"
+        there, lacking = ("user", "impression") if users else ("impression", "user")
+        raise UserError(
+            f"this evaluation has a row per {there} and none per {lacking}: read per_{there}",
+            code="rows-of-users" if users else "rows-of-impressions",
+        )
 
     @property
     def notes(self) -> list[str]:
@@ -274,11 +276,7 @@ def merge(parts: Sequence[PerUser]) -> EvaluationResult:
         raise UserError("there are no shards to merge: give the result of `measure` of every rank", code="no-shards")
     protocol = parts[0].protocol
     for part in parts[1:]:
-        if part.protocol != protocol:
-            raise UserError(
-                f"these shards belong to different evaluations: {protocol_difference(protocol, part.protocol)}",
-                code="protocols-differ",
-            )
+        require_same_protocol(protocol, part.protocol, "these shards cannot be merged")
     users = np.concatenate([p.users for p in parts])
     if len(users) != protocol["users"] or len(np.unique(users)) != len(users):
         raise UserError(
@@ -308,6 +306,16 @@ def merge(parts: Sequence[PerUser]) -> EvaluationResult:
 
 def metric_names(protocol: dict[str, Any]) -> list[Name]:
     return expand_metrics(protocol["metrics"], ())
+
+
+def require_same_protocol(ours: dict[str, Any], theirs: dict[str, Any], what: str) -> None:
+    """Raise `UserError` where two protocols differ, naming how; `what` says what cannot be done then."""
+    if ours != theirs:
+        raise UserError(
+            f"{what}: their protocols differ in {protocol_difference(ours, theirs)}"
+            f"{setting_to_align(ours, theirs) or '; evaluate both in the same way'}",
+            code="protocols-differ",
+        )
 
 
 def protocol_difference(a: dict[str, Any], b: dict[str, Any]) -> str:

@@ -9,20 +9,27 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from fullrank.core.bounds import MOST_BINS, MOST_COUNT, MOST_ENTRIES, MOST_FACTOR, MOST_LIST, MOST_SEED
+from fullrank.core.bounds import MOST_BINS, MOST_ENTRIES, MOST_FACTOR, Count, DropoutRate, ListLength, SeedNumber
 from fullrank.core.constraints import needs, only_with
-from fullrank.core.errors import UserError, brief, no_effect, unknown
+from fullrank.core.errors import UserError, no_effect, unknown
 from fullrank.core.spec import Spec, later
 from fullrank.inference.search import Decoding
 from fullrank.metrics import SeenPolicy
-from fullrank.metrics.names import ACCURACY, DEFAULT, DEFAULT_SAMPLED, Name, expand_metrics, parse_metric
+from fullrank.metrics.names import (
+    ACCURACY,
+    DEFAULT,
+    DEFAULT_SAMPLED,
+    Name,
+    accuracy_among,
+    expand_metrics,
+    parse_metric,
+)
 from fullrank.models.sequential.reasoning.budget import Budget
 
 Selection = Literal["auc", "logloss", "auc-logloss", "gauc"]
 """Metrics of click probabilities that may choose among checkpoints."""
 CLICK_METRICS = ("auc", "logloss", "auc-logloss", "ece", "pcoc", "gauc")
 """Metrics of click probabilities; gauc needs groups."""
-ListLength = Annotated[int, Field(ge=1, le=MOST_LIST)]
 
 
 class Evaluation(Spec):
@@ -47,11 +54,11 @@ class Evaluation(Spec):
         needs("decoding.kind", "exact", code="setting-without-effect"),
     ] = "full"
     """Rank the whole catalogue, or each target among sampled negatives (not comparable with anything else)."""
-    negatives: Annotated[int | None, only_with("protocol", "sampled")] = Field(default=None, ge=1, le=MOST_LIST)
+    negatives: Annotated[ListLength | None, only_with("protocol", "sampled")] = None
     """Sampled protocol: negatives per user; None is 100."""
     negatives_from: Annotated[Literal["uniform", "popularity"] | None, only_with("protocol", "sampled")] = None
     """Sampled protocol: drawn evenly (None) or by training popularity."""
-    sampled: Annotated[int | None, only_with("protocol", "full")] = Field(default=None, ge=1, le=MOST_LIST)
+    sampled: Annotated[ListLength | None, only_with("protocol", "full")] = None
     """Full protocol: rank each target among so many shared uniform negatives too, and report the gap (SRT: 10,000)."""
     popularity: Annotated[Literal["train", "all"], only_with("protocol", "full")] = "train"
     """Events that count as popularity: training, or all including the targets (SPRINT's code; a leak)."""
@@ -61,9 +68,7 @@ class Evaluation(Spec):
     """How many steps and streams a reasoner computes; anything set here is an error for a model without one."""
     decoding: Decoding = Decoding()
     """The search among semantic ids; anything but exact is an error for a model that does not generate them."""
-    drop: Annotated[float, needs("reasoning.adaptive", None, code="adaptive-needs-full-lists")] = Field(
-        default=0.0, ge=0, lt=1
-    )
+    drop: Annotated[DropoutRate, needs("reasoning.adaptive", None, code="adaptive-needs-full-lists")] = 0.0
     """Share of the events of each history that the model does not get to see (PLR, Sec. 6.5.1); 0 shows all."""
     popularity_discount: Annotated[
         float,
@@ -81,22 +86,12 @@ class Evaluation(Spec):
     """Resamplings of the users behind each interval; 0 is none."""
     level: Annotated[float, only_with("bootstrap")] = Field(default=0.95, gt=0, lt=1)
     """Coverage of the intervals."""
-    batch_size: int | None = Field(default=None, ge=1, le=MOST_COUNT)
+    batch_size: Count | None = None
     """Users per batch; None is what the memory budget allows. Does not change results."""
-    block: int | None = Field(default=None, ge=1, le=MOST_COUNT)
+    block: Count | None = None
     """Items per block; None is the measured default. Does not change results."""
-    seed: int = Field(0, ge=0, le=MOST_SEED)
+    seed: SeedNumber = 0
     """Of resampling, of sampled negatives and of dropped events."""
-
-    @field_validator("ks", mode="before")
-    @classmethod
-    def _list_lengths(cls, given: Any) -> Any:
-        numbers = [k for k in given if type(k) is int] if isinstance(given, list | tuple) else []
-        if given in ([], ()) or any(not 1 <= k <= MOST_LIST for k in numbers):
-            raise UserError(
-                f"ks must be list lengths of 1 to {MOST_LIST:,}, not {brief(list(given))}", code="invalid-list-length"
-            )
-        return given
 
     @field_validator("selection")
     @classmethod
@@ -106,19 +101,15 @@ class Evaluation(Spec):
 
     @model_validator(mode="after")
     def _every_setting_has_an_effect(self) -> Evaluation:
-        if self.sampled is not None and self.metrics is not None:
-            if not any(n.base in ACCURACY for n in expand_metrics(self.metrics, self.ks)):
-                raise UserError(
-                    f"sampled={self.sampled} needs an accuracy metric among the metrics: name one of "
-                    f"{', '.join(ACCURACY)}, or leave sampled out",
-                    code="no-accuracy-metric",
-                )
+        if self.sampled is not None:
+            accuracy_among(self.names(), f"sampled={self.sampled}", ", or leave sampled out")
         self._check_names()
         return self
 
     def _check_names(self) -> None:
         if self.metrics is not None:
-            diverse = any(n.needs_categories for n in expand_metrics(self.metrics, self.ks))
+            names = self.names()
+            diverse = any(name.needs_categories for name in names)
             if diverse and self.diversity_by is None:
                 raise UserError(
                     "the metric 'ild' needs a column of items that says how different they are: add "
@@ -127,7 +118,7 @@ class Evaluation(Spec):
                 )
             if self.diversity_by is not None and not diverse:
                 raise no_effect("diversity_by", "without the metric 'ild'", "leave it out, or name ild too")
-            lists = [n for n in expand_metrics(self.metrics, self.ks) if n.needs_lists]
+            lists = [name for name in names if name.needs_lists]
             if self.protocol == "sampled" and lists:
                 raise UserError(
                     f"the metric {lists[0].base!r} needs full lists, and protocol 'sampled' makes none: leave it out, "
@@ -179,9 +170,9 @@ class RankingEvaluation(Spec):
     """Coverage of the intervals."""
     unit: Annotated[Literal["row", "group"], only_with("bootstrap")] = "row"
     """What is resampled: rows, or whole groups (rows of one user depend on each other); needs a group column."""
-    batch_size: int = Field(16_384, ge=1, le=MOST_COUNT)
+    batch_size: Count = 16_384
     """Rows per batch. Does not change results beyond rounding."""
-    seed: int = Field(0, ge=0, le=MOST_SEED)
+    seed: SeedNumber = 0
     """Of resampling."""
     metrics: tuple[str, ...] | None = later(None, min_length=1, max_length=MOST_ENTRIES)
     """Names such as `auc` or `gauc`; None is every metric, gauc where there are groups."""

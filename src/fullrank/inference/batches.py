@@ -18,7 +18,7 @@ from fullrank.core.errors import UserError
 from fullrank.core.progress import Progress
 from fullrank.data.batch import Batch
 from fullrank.data.histories import Histories
-from fullrank.inference.exact import block_scorer
+from fullrank.inference.exact import block_scorer, refuse_nan
 from fullrank.models.contracts import Model, Scorer
 from fullrank.models.sequential.reasoning.budget import Budget, check_budget
 
@@ -166,8 +166,5 @@ def pair_scores(
         scores = score(low, min(low + block, scorer.size))
         taken = scores[pairs_rows[first:last].to(scores.device), (pairs_items[first:last] - low).to(scores.device)]
         found[order[first:last]] = taken.float().cpu().numpy()
-    if np.isnan(found).any():
-        raise UserError(
-            f"the model gave NaN scores for {int(np.isnan(found).sum())} of {len(found)} candidates", code="nan-scores"
-        )
+    refuse_nan(torch.from_numpy(found)[:, None], "candidates")
     return found

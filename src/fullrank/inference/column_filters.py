@@ -203,47 +203,32 @@ def _values(name: str, kind: Kind, wanted: Any) -> list[Any] | tuple[float | Non
     if isinstance(wanted, Mapping):
         return _range(name, kind, wanted)
     values = list(wanted) if isinstance(wanted, list | tuple) else [wanted]
-    if len(values) > MOST_VALUES:
-        raise UserError(
-            f"the filter on {name!r} has {len(values):,} values; at most {MOST_VALUES:,} are allowed",
-            code="too-many-values",
-        )
+    rule = f"at most {MOST_VALUES:,} values are allowed, not {len(values):,}"
+    require_filter(len(values) <= MOST_VALUES, name, wanted, rule, code="too-many-values")
+    null = "no filter lets items without a value through; name a value, or leave the filter out"
+    require_filter(all(value is not None for value in values), name, wanted, null, code="filter-null")
+    rule = f"this column holds {WORDS[kind]}"
     for value in values:
-        if value is None:
-            raise UserError(
-                f"the filter on {name!r} asks for null: no filter lets items without a value through; name a value, or "
-                "leave the filter out",
-                code="filter-null",
-            )
-        if not is_a(kind, value):
-            raise UserError(
-                f"the filter {name}={brief(value, 80)}: this column holds {WORDS[kind]}", code="filter-wrong-type"
-            )
+        require_filter(is_a(kind, value), name, value, rule, code="filter-wrong-type")
     return list(dict.fromkeys(values))
 
 
+def require_filter(fits: bool, name: str, wanted: Any, rule: str, *, code: str) -> None:
+    """Raise `UserError` for a filter that breaks a rule, which the sentence says."""
+    if not fits:
+        raise UserError(f"the filter {name}={brief(wanted, 80)}: {rule}", code=code)
+
+
 def _range(name: str, kind: Kind, wanted: Mapping[str, Any]) -> tuple[float | None, float | None]:
-    extra = next((key for key in wanted if key not in ("min", "max")), None)
-    if extra is not None or not wanted:
-        raise UserError(
-            f"the filter {name}={brief(dict(wanted), 80)}: a range has min, max, or both", code="filter-not-a-range"
-        )
-    if kind != "number":
-        raise UserError(
-            f"the filter {name}={brief(dict(wanted), 80)} is a range, and this column holds {WORDS[kind]}: name a "
-            "value, or a list of them",
-            code="filter-wrong-type",
-        )
-    for bound in wanted.values():
-        if not is_a("number", bound):
-            raise UserError(
-                f"the filter {name}={brief(dict(wanted), 80)}: min and max are finite numbers", code="filter-wrong-type"
-            )
+    known = bool(wanted) and wanted.keys() <= {"min", "max"}
+    require_filter(known, name, wanted, "a range has min, max, or both", code="filter-not-a-range")
+    rule = f"ranges are of numbers, and this column holds {WORDS[kind]}: name a value, or a list of them"
+    require_filter(kind == "number", name, wanted, rule, code="filter-wrong-type")
+    finite = all(is_a("number", bound) for bound in wanted.values())
+    require_filter(finite, name, wanted, "min and max are finite numbers", code="filter-wrong-type")
     low, high = wanted.get("min"), wanted.get("max")
-    if low is not None and high is not None and low > high:
-        raise UserError(
-            f"the filter {name}={brief(dict(wanted), 80)}: min is above max, so that nothing fits", code="empty-range"
-        )
+    rising = low is None or high is None or low <= high
+    require_filter(rising, name, wanted, "min is above max, so that nothing fits", code="empty-range")
     return low, high
 
 

@@ -45,7 +45,7 @@ def top_k(
         high = min(low + block, scorer.size)
         scores = score(low, high)
         values, ids = _filtered(scores, filters, first + low, k, floor, borrowed=score == scorer.block)
-        _refuse_nan(values, first + low, first + high)
+        refuse_nan(values, f"users among the items {first + low} to {first + high - 1}")
         ids = ids + (first + low)
         best = (values, ids) if best is None else _merge(best, (values, ids), k)
         floor = best[0][:, -1:] if best[0].shape[1] == k else None
@@ -169,12 +169,15 @@ def _merge(best: tuple[Tensor, Tensor], block: tuple[Tensor, Tensor], k: int) ->
     return values[:, :k], torch.cat([best[1], block[1]], 1).gather(1, at[:, :k])
 
 
-def _refuse_nan(values: Float[Tensor, "B m"], low: int, high: int) -> None:
-    """A NaN sorts above every number, so it is always among the values that were selected."""
-    rows = values.isnan().any(1).nonzero()[:, 0]
-    if len(rows):
+def refuse_nan(values: Float[Tensor, "B m"], what: str) -> None:
+    """Raise `UserError` for rows with NaN. It sorts above every number, so it is among the values that were selected.
+
+    `what` says of what the rows are.
+    """
+    bad = int(values.isnan().any(1).sum())
+    if bad:
         raise UserError(
-            f"the model gave NaN scores for {len(rows)} of {len(values)} users among the items {low} to {high - 1}: "
-            "its weights have probably diverged; lower the learning rate or clip gradients, and train again",
+            f"the model gave NaN scores for {bad} of {len(values)} {what}: its weights have probably diverged; lower "
+            "the learning rate or clip gradients, and train again",
             code="nan-scores",
         )

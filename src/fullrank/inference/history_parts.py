@@ -22,7 +22,7 @@ from fullrank.core.errors import UserError, no_effect
 from fullrank.core.files import scratch_folder
 from fullrank.core.tables import write_table
 from fullrank.data import values
-from fullrank.data.column_names import USUAL, EventColumns
+from fullrank.data.column_names import EventColumns
 from fullrank.data.events import parts, spark
 from fullrank.data.events.catalog import Catalog
 from fullrank.data.events.spill import Spill
@@ -30,8 +30,8 @@ from fullrank.data.events.store import Store
 from fullrank.data.events.stream import identity_of
 from fullrank.data.frames import Chunks, InputTable
 from fullrank.data.user_keys import user_keys
-from fullrank.inference.requests import FlatEvents, RequestBatch, batch_of
-from fullrank.inference.stored_users import read_history_rows
+from fullrank.inference.requests import FlatEvents, RequestBatch, batch_of, require_some
+from fullrank.inference.stored_users import read_history_rows, refuse_table_columns
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -60,6 +60,19 @@ def stretch(number: int, parts: int, size: int) -> tuple[int, int]:
     return number * size // parts, (number + 1) * size // parts
 
 
+def count_parts(parts: int | None, users: int, usual: int) -> int:
+    """The number of parts that is given, or that of parts of `usual` users. Raises `UserError` for more than users."""
+    if parts is not None and parts > users:
+        raise UserError(f"parts={parts} is more than the {users:,} users there are", code="setting-out-of-range")
+    return parts or -(-users // usual)
+
+
+def require_unchanged(folder: str, now: str, before: str) -> None:
+    """Raise `UserError` where a store, by its hash, is another one than when a call began."""
+    if now != before:
+        raise UserError(f"{folder!r} has changed since this began: begin again", code="store-differs")
+
+
 @dataclass(frozen=True)
 class StoreParts:
     """The users of a store in parts of neighbouring rows."""
@@ -74,18 +87,15 @@ class StoreParts:
     def of(cls, store: Store, count: int | None, columns: EventColumns) -> StoreParts:
         """So many parts, or as many as `PART_USERS` asks for. Raises `UserError` for more parts than users, and for
         columns of a table."""
-        if (columns.names[0], *columns.names[2:]) != (USUAL[0], USUAL[2]) or columns.unit != "s":
-            raise no_effect("user_col, time_col or time_unit", "without a table", "give histories, or leave it out")
+        refuse_table_columns(columns)
         users = store.num_users
-        if not users:
-            raise UserError(f"{str(store.path)!r} has no users", code="no-histories")
-        if count is not None and count > users:
-            raise UserError(f"parts={count} is more than the {users:,} users there are", code="setting-out-of-range")
+        require_some(users, f"users in {str(store.path)!r}")
+        parts_of_users = count_parts(count, users, PART_USERS)
         told = store.manifest["parts"] if parts.is_parts(store.manifest) else [store.manifest]
         sizes, contents = [one["counts"]["users"] for one in told], [str(one["content"]) for one in told]
         folders = zip(map(str, map(Path.absolute, store.folders)), sizes, contents, strict=True)
         known = {"parts": count, "histories": [store.fingerprint, store.manifest["content"]]}
-        return cls(tuple(folders), count or -(-users // PART_USERS), known)
+        return cls(tuple(folders), parts_of_users, known)
 
     def read(self, number: int, catalog: Catalog, **policies: Any) -> Iterator[RequestBatch]:
         low, high = stretch(number, self.parts, sum(users for _, users, _ in self.folders))
@@ -234,6 +244,5 @@ def _store(folder: str, content: str) -> Store:
     Raises `UserError` where it is another one by now.
     """
     found = Store.open(folder)
-    if found.manifest["content"] != content:
-        raise UserError(f"{folder!r} has changed since this began: begin again", code="store-differs")
+    require_unchanged(folder, found.manifest["content"], content)
     return found

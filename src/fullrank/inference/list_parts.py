@@ -37,7 +37,7 @@ from fullrank.inference.filters import Filters
 from fullrank.inference.history_parts import HistoryParts, HistoryTable, StoreParts, TableParts
 from fullrank.inference.list_options import ListOptions
 from fullrank.inference.predictor import Predictor
-from fullrank.inference.requests import read_filters, read_histories
+from fullrank.inference.requests import is_list, read_filters, read_histories
 from fullrank.inference.search import Decoding
 from fullrank.models.sequential.reasoning.budget import AS_TRAINED, check_budget
 
@@ -186,7 +186,7 @@ def barred_items(options: ListOptions, item: str, catalog: Catalog) -> Bool[np.n
     for name in ("exclude", "allow", "filters"):
         given = getattr(options, name)
         single = isinstance(given, Mapping) if name != "filters" else isinstance(given, list | tuple)
-        if single or (name != "filters" and isinstance(given, list | tuple) and any(map(_is_list, given))):
+        if single or (name != "filters" and isinstance(given, list | tuple) and any(map(is_list, given))):
             raise UserError(
                 f"{name} of single users has no effect on lists in parts, whose users are not in order: give one for "
                 "all of them",
@@ -194,10 +194,6 @@ def barred_items(options: ListOptions, item: str, catalog: Catalog) -> Bool[np.n
             )
     anybody = read_histories([[catalog.ids[0]]], catalog, untimed="even")
     return read_filters(options, anybody, catalog, item).barred
-
-
-def _is_list(given: Any) -> bool:
-    return isinstance(given, list | tuple | np.ndarray | pl.Series)
 
 
 def part_file(out: Path, number: int) -> Path:

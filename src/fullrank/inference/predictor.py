@@ -12,7 +12,7 @@ import threading
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, TypeVar, Unpack
 
 import numpy as np
 import polars as pl
@@ -21,9 +21,9 @@ from jaxtyping import Float
 
 from fullrank.core.checks import check_choice, keywords_checked, takes
 from fullrank.core.device import resolve_device
-from fullrank.core.errors import UserError
+from fullrank.core.errors import UserError, no_effect
 from fullrank.core.progress import Progress
-from fullrank.data.column_names import USUAL, EventColumns
+from fullrank.data.column_names import EventColumns
 from fullrank.data.events.catalog import Catalog
 from fullrank.data.events.store import Store
 from fullrank.data.impressions.encoding import FieldEncoder
@@ -48,14 +48,17 @@ from fullrank.inference.requests import (
     read_candidates,
     read_filters,
     read_histories,
+    require_known_items,
+    require_some,
 )
 from fullrank.inference.search import Decoding, Search, search_of
-from fullrank.inference.stored_users import UNKNOWN_USERS, Users, read_users
+from fullrank.inference.stored_users import UNKNOWN_USERS, Users, read_users, refuse_table_columns
 from fullrank.metrics import RankedLists
 from fullrank.models.contracts import DenseScorer
 from fullrank.models.sequential.reasoning.budget import AS_TRAINED, Budget
 from fullrank.problem import Problem
 
+K = TypeVar("K", Catalog, FieldEncoder)
 UNSET = object()
 MAX_SEARCHES = 4
 """Most searches kept between calls: a graph of items is as large as the catalogue."""
@@ -101,22 +104,23 @@ class Predictor:
     @property
     def catalog(self) -> Catalog:
         """The items that a recommender ranks, in the order of its table."""
-        if isinstance(self._vocabulary, FieldEncoder):
-            raise UserError(
-                f"{self.name} gives the probability of a click and ranks no catalogue: use `predict`, or a recommender",
-                code="not-a-recommender",
-            )
-        return self._vocabulary
+        return self._known(Catalog)
 
     @property
     def encoder(self) -> FieldEncoder:
         """How a ranking model reads impressions: schema, vocabularies, scales."""
-        if not isinstance(self._vocabulary, FieldEncoder):
-            raise UserError(
-                f"{self.name} recommends items; `predict` is of ranking models, use `recommend`",
-                code="not-a-ranking-model",
-            )
-        return self._vocabulary
+        return self._known(FieldEncoder)
+
+    def _known(self, kind: type[K]) -> K:
+        if isinstance(self._vocabulary, kind):
+            return self._vocabulary
+        ranking = self.problem == "ranking"
+        answers = (
+            "gives the probability of a click and ranks no catalogue: use `predict`, or a recommender"
+            if ranking
+            else "recommends items; `predict` is of ranking models, use `recommend`"
+        )
+        raise UserError(f"{self.name} {answers}", code="not-a-recommender" if ranking else "not-a-ranking-model")
 
     @takes(RecommendKeywords, RECOMMEND_DEFAULTS)
     def recommend(
@@ -206,12 +210,9 @@ class Predictor:
         request = self._read(histories, asked, EventColumns.of(options))
         rows, items = read_candidates(candidates, request)
         empty = request.histories.lengths == 0
-        if empty.any() and not self.model.allows_empty:
-            raise UserError(
-                f"{int(empty.sum())} of {len(request)} histories hold no item that the model knows, so nothing can be "
-                "scored for them: leave them out, or use recommend, which gives them the most popular items",
-                code="no-known-items",
-            )
+        if not self.model.allows_empty:
+            remedy = "leave them out, or use recommend, which gives them the most popular items"
+            require_known_items(empty, remedy)
         ids = self.catalog.lookup(items)
         found = np.full(len(ids), np.nan, np.float32)
         for at, scorer in score_batches(
@@ -354,6 +355,7 @@ class Predictor:
         self, request: RequestBatch, budget: Budget | None = None
     ) -> tuple[Float[np.ndarray, "U D"], DenseScorer]:
         """The vectors of some users, and the last scorer that they came from."""
+        require_some(len(request), "histories")
         found: np.ndarray | None = None
         last: DenseScorer | None = None
         for at, scorer in score_batches(
@@ -367,8 +369,7 @@ class Predictor:
             vectors = (scorer.vectors / scorer.temperature).float().cpu().numpy()
             found = np.zeros((len(request), vectors.shape[1]), np.float32) if found is None else found
             found[at], last = vectors, scorer
-        if found is None or last is None:
-            raise UserError("there are no histories; give at least one", code="no-histories")
+        assert found is not None and last is not None
         return found, last
 
     def _asked(
@@ -386,20 +387,9 @@ class Predictor:
         check_choice("unknown_users", unknown_users, UNKNOWN_USERS)
         if users is None:
             if data is not None or unknown_users != "error":
-                raise UserError(
-                    "data and unknown_users are about users= of a store: leave them out with histories",
-                    code="setting-without-effect",
-                )
+                raise no_effect("data or unknown_users", "on histories, since it is about users= of a store")
             return self._read(histories, options, columns)
-        if columns.unit != "s":
-            raise UserError("time_unit has no effect on users of a store: leave it out", code="setting-without-effect")
-        own = columns.names[:1] + columns.names[2:]
-        if own != USUAL[:1] + USUAL[2:]:  # that of the items names the ids of an item_table
-            raise UserError(
-                "user_col and time_col have no effect on users of a store, whose columns were named when it was "
-                "prepared: leave them out",
-                code="setting-without-effect",
-            )
+        refuse_table_columns(columns)
         return read_users(
             users, data, self.catalog, unknown_users=unknown_users, unknown=options.unknown, untimed=options.untimed,
             timed=self.model.reads_times,

@@ -9,7 +9,6 @@ import polars as pl
 import torch
 from jaxtyping import Float, Int
 
-from fullrank.core.errors import UserError
 from fullrank.data.events.catalog import Catalog
 from fullrank.data.histories import Histories
 from fullrank.data.values import take
@@ -18,7 +17,7 @@ from fullrank.inference.exact import top_k
 from fullrank.inference.filters import Filters
 from fullrank.inference.list_options import ListOptions
 from fullrank.inference.rank import rank
-from fullrank.inference.requests import RequestBatch
+from fullrank.inference.requests import RequestBatch, require_known_items
 from fullrank.inference.search import Decoding, Search
 from fullrank.metrics import RankedLists
 from fullrank.models.contracts import DenseScorer
@@ -53,12 +52,8 @@ def rank_requests(
     budget, decoding = options.budget_of(AS_TRAINED), options.decoding_of(Decoding())
     histories = request.histories
     without_items = histories.lengths == 0
-    if without_items.any() and options.empty == "error":
-        raise UserError(
-            f"{int(without_items.sum())} of {len(request)} histories hold no item that the model knows; "
-            "empty='popular' gives them the most popular items",
-            code="no-known-items",
-        )
+    if options.empty == "error":
+        require_known_items(without_items, "empty='popular' gives them the most popular items")
     k = min(options.k, catalog.size)
     how: dict[str, Any] = {"device": device, "decoding": decoding, "budget": budget, "index": index, "search": search}
     popular = without_items & (not model.allows_empty)

@@ -155,7 +155,7 @@ def _masks(
     given: Any, request: RequestBatch, columns: Mapping[str, pl.Series]
 ) -> Bool[np.ndarray, "V"] | tuple[tuple[Int[np.ndarray, "_"], Bool[np.ndarray, "V"]], ...]:
     """The items that filters for all refuse; of filters for each history one mask for each different one."""
-    if not _is_list(given):
+    if not is_list(given):
         filters = check_filters(given)
         return refused_by(columns, filters) if filters else ()
     _require_one_each("filters", given, request, "one mapping of columns")
@@ -180,16 +180,12 @@ def read_candidates(candidates: ItemLists, request: RequestBatch) -> tuple[Int[n
 
 def per_history(name: str, given: Any, request: RequestBatch) -> pl.Series | list[list[Any]]:
     """Item ids that are for all histories, or a list of them for each. Raises `UserError` for what is neither."""
-    if not isinstance(given, Mapping) and not _is_list(given):
-        raise UserError(
-            f"{name}={brief(given)}: give a list of item ids for all histories, a list for each, or {{user: items}}",
-            code="not-item-lists",
-        )
     if isinstance(given, Mapping):
         return _by_user(name, given, request)
+    require_list(name, given, "item ids for all histories, a list for each, or {user: items}", code="not-item-lists")
     if isinstance(given, pl.Series):
         return given
-    if not any(_is_list(one) for one in given):
+    if not any(is_list(one) for one in given):
         return pl.Series("item", list(given), strict=False)
     _require_one_each(name, given, request, "{user: items}, or one list")
     return [_one_list(name, place, items) for place, items in enumerate(given)]
@@ -223,7 +219,7 @@ def _by_user(name: str, given: Mapping[Any, Any], request: RequestBatch) -> list
 
 def _one_list(name: str, whose: Any, given: Any) -> list[Any]:
     """One user's items. A text is no list of items, though Python could go through its letters."""
-    if not _is_list(given):
+    if not is_list(given):
         raise UserError(
             f"{name} of {whose!r} is {brief(given)}; give a list of item ids, such as [{brief(given)}]",
             code="not-item-lists",
@@ -231,8 +227,15 @@ def _one_list(name: str, whose: Any, given: Any) -> list[Any]:
     return list(given)
 
 
-def _is_list(given: Any) -> bool:
-    return isinstance(given, Sequence | pl.Series | np.ndarray) and not isinstance(given, str | bytes)
+def require_list(what: str, listed: Any, contents: str, *, code: str) -> None:
+    """Raise `UserError` for an argument that is no list."""
+    if not is_list(listed):
+        raise UserError(f"{what}={brief(listed)}: give a list of {contents}", code=code)
+
+
+def is_list(listed: Any) -> bool:
+    """Whether something is a list, an array or a Series, of ids perhaps."""
+    return isinstance(listed, Sequence | pl.Series | np.ndarray) and not isinstance(listed, str | bytes)
 
 
 def _known_ids(given: pl.Series | list[list[Any]], catalog: Catalog) -> Jagged | Int[np.ndarray, "n"]:
@@ -287,15 +290,14 @@ class FlatEvents:
 def _from_lists(histories: Mapping[Any, Any] | Sequence[Any], catalog: Catalog) -> FlatEvents:
     named = isinstance(histories, Mapping)
     given = histories.items() if isinstance(histories, Mapping) else enumerate(histories)
-    if not named and len(histories) and not any(_is_list(one) for one in histories):
+    if not named and len(histories) and not any(is_list(one) for one in histories):
         raise UserError(
             f"histories={brief(histories)} is one list of ids: give a list of histories, so for one user "
             f"[{brief(list(histories)[:2])}], or {{user: items}}",
             code="flat-list",
         )
     lists = [_one_list("the history", user, items) for user, items in given]
-    if not lists:
-        raise UserError("there are no histories; give at least one", code="no-histories")
+    require_some(len(lists), "histories")
     flat = [item for items in lists for item in items]
     if any(item is None for item in flat):
         raise UserError(
@@ -306,15 +308,36 @@ def _from_lists(histories: Mapping[Any, Any] | Sequence[Any], catalog: Catalog) 
     return FlatEvents(users, np.array([len(items) for items in lists]), catalog.lookup(flat))
 
 
-def _user_names(given: list[Any]) -> pl.Series:
-    """The users of a mapping. Raises `UserError` for names that one column cannot hold apart."""
-    if len({str if isinstance(one, str) else int if isinstance(one, int) else type(one) for one in given}) > 1:
-        kinds = ", ".join(sorted({type(one).__name__ for one in given}))
+def require_some(count: int, what: str) -> None:
+    """Raise `UserError` where there is nobody to answer."""
+    if not count:
+        raise UserError(f"there are no {what}; give at least one", code="no-histories")
+
+
+def require_known_items(empty: Bool[np.ndarray, "U"], remedy: str) -> None:
+    """Raise `UserError` where histories are empty, which hold nothing then that the model knows."""
+    if empty.any():
         raise UserError(
-            f"the users of the histories are of several types ({kinds}), such as {brief(given[0], 60)} and "
-            f"{brief(given[-1], 60)}; name all by whole numbers or all by strings",
+            f"{int(empty.sum())} of {len(empty)} histories hold no item that the model knows: {remedy}",
+            code="no-known-items",
+        )
+
+
+def require_one_type(users: Sequence[Any]) -> None:
+    """Raise `UserError` for users that one column cannot hold apart, such as numbers and text. None is no type."""
+    types = set(map(type, users)) - {type(None)}
+    kinds = {int if issubclass(kind, int | np.integer) and kind is not bool else kind for kind in types}
+    if len({str if issubclass(kind, str) else kind for kind in kinds}) > 1:
+        raise UserError(
+            f"the users are of several types ({', '.join(sorted(kind.__name__ for kind in types))}), such as "
+            f"{brief(users[0], 60)} and {brief(users[-1], 60)}; name all by whole numbers or all by strings",
             code="mixed-ids",
         )
+
+
+def _user_names(given: list[Any]) -> pl.Series:
+    """The users of a mapping. Raises `UserError` for names that one column cannot hold apart."""
+    require_one_type(given)
     users = pl.Series("user", given, strict=False)
     if users.dtype == pl.Object or users.null_count() or users.n_unique() < len(users):
         raise UserError(

@@ -19,7 +19,7 @@ from jaxtyping import Float, Int
 from pydantic import Field
 from torch import Tensor
 
-from fullrank.core.bounds import MOST_LIST, MOST_PARTS, MOST_ROUNDS
+from fullrank.core.bounds import MOST_ROUNDS, ListLength, Parts
 from fullrank.core.constraints import only_with
 from fullrank.core.errors import UserError
 from fullrank.core.spec import Spec
@@ -49,11 +49,11 @@ class Decoding(Spec):
     kind: Literal["exact", "graph", "beam", "pruned"] = "exact"
     """Score every item; walk a graph of similar items; put tuples together level by level; or score the items of the
     best codes until no other can be in the list."""
-    beams: Annotated[int | None, only_with("kind", "graph", "beam")] = Field(None, ge=1, le=MOST_LIST)
+    beams: Annotated[ListLength | None, only_with("kind", "graph", "beam")] = None
     """Items (graph; null is 100) or tuples of codes (beam; null is 200) kept from step to step."""
     edges: Annotated[int | None, only_with("kind", "graph")] = Field(None, ge=1, le=MOST_ROUNDS)
     """Graph: neighbours of an item, itself among them; null is 50."""
-    steps: Annotated[int | None, only_with("kind", "graph")] = Field(None, ge=1, le=MOST_PARTS)
+    steps: Annotated[Parts | None, only_with("kind", "graph")] = None
     """Graph: how often the kept items are replaced by the best of their neighbours; null is 3."""
     codes: Annotated[int | None, only_with("kind", "pruned")] = Field(None, ge=1, le=65536)
     """Pruned: codes whose items are scored before the bound is looked at again; null is 8."""

@@ -10,15 +10,33 @@ import numpy as np
 import polars as pl
 from jaxtyping import Int
 
-from fullrank.core.errors import UserError, brief
+from fullrank.core.errors import UserError, brief, no_effect
 from fullrank.data import values
+from fullrank.data.column_names import USUAL, EventColumns
 from fullrank.data.events.catalog import Catalog
 from fullrank.data.events.store import Store
-from fullrank.inference.requests import FlatEvents, RequestBatch, batch_of
+from fullrank.inference.requests import (
+    FlatEvents,
+    RequestBatch,
+    batch_of,
+    require_list,
+    require_one_type,
+    require_some,
+)
 
 Users = Sequence[Any] | pl.Series | Any
 """Ids of users: a list, an array or a Series."""
 UNKNOWN_USERS = ("error", "popular", "skip")
+
+
+def refuse_table_columns(columns: EventColumns) -> None:
+    """Raise `UserError` where users are a store's and columns of a table are named: that of items, of an item table."""
+    if (*columns.names[:1], *columns.names[2:], columns.unit) != (USUAL[0], USUAL[2], "s"):
+        raise no_effect(
+            "user_col, time_col or time_unit",
+            "on users of a store, whose columns were named when it was prepared",
+            "leave it out, or give histories",
+        )
 
 
 def read_users(
@@ -81,24 +99,17 @@ def read_history_rows(
 
 def _ids(users: Users, store: Store) -> pl.Series:
     """The ids as a Series named user, each once. Raises `UserError` for what is no list of ids."""
-    if isinstance(users, str | bytes) or not isinstance(users, Sequence | np.ndarray | pl.Series):
-        raise UserError(
-            f"users={brief(users, 80)}: give a list of user ids, such as [{store.user_ids[0]!r}]", code="not-user-ids"
-        )
-    kinds = set(map(type, users)) if isinstance(users, Sequence) else set()
-    if bool in kinds or (str in kinds and len(kinds) > 1):  # a series would make text of the numbers
-        raise UserError(
-            f"users={brief(list(users), 80)} are of several types; name all by whole numbers or all by strings",
-            code="mixed-ids",
-        )
+    require_some(store.num_users, f"users in {str(store.path)!r}")
+    require_list("users", users, f"user ids, such as [{store.user_ids[0]!r}]", code="not-user-ids")
+    if isinstance(users, Sequence):
+        require_one_type(users)
     try:
         given = users if isinstance(users, pl.Series) else pl.Series(values=users, strict=False)
     except (TypeError, ValueError, OverflowError, pl.exceptions.PolarsError):
         given = pl.Series(dtype=pl.Object)
-    if not len(given) and given.dtype != pl.Object:
-        raise UserError("there are no users; give at least one", code="no-histories")
     given = given.cast(pl.String) if isinstance(given.dtype, (pl.Categorical, pl.Enum)) else given
     if given.dtype != pl.Object:
+        require_some(len(given), "users")
         given = values.without_fractions(given) if isinstance(users, pl.Series) else given
         values.refuse(given.is_null(), given, "users", "missing ids", code="missing-ids")
     text = store.user_ids.dtype == pl.String
@@ -115,8 +126,6 @@ def _ids(users: Users, store: Store) -> pl.Series:
 
 def _events(given: pl.Series, rows: Int[np.ndarray, "U"], store: Store, catalog: Catalog) -> FlatEvents:
     """All events of these rows of a store, none where a row is -1; items as the model's catalogue numbers them."""
-    if not store.num_users:
-        raise UserError(f"{str(store.path)!r} has no users", code="no-histories")
     known = rows >= 0
     lengths = np.zeros(len(rows), np.int64)
     found = store.events.take(rows[known])

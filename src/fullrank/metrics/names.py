@@ -124,6 +124,17 @@ def expand_metrics(metrics: Iterable[str], ks: Iterable[int]) -> list[Name]:
     return list(names)
 
 
+def accuracy_among(names: Iterable[Name], what: str, remedy: str = "") -> tuple[str, ...]:
+    """The accuracy metrics among these. Raises `UserError` where there are none, which `what` needs."""
+    chosen = tuple(str(name) for name in names if not name.needs_lists)
+    if not chosen:
+        raise UserError(
+            f"{what} needs an accuracy metric among the metrics: name one of {', '.join(ACCURACY)}{remedy}",
+            code="no-accuracy-metric",
+        )
+    return chosen
+
+
 def _base(text: str) -> tuple[str, float | None]:
     found = re.fullmatch(r"fair(\d*\.?\d+)?", text)
     if found is not None:

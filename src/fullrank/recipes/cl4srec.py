@@ -12,13 +12,9 @@ Differs: what `regularizers/cl4srec.py` says; AdamW for Adam.
 from __future__ import annotations
 
 from fullrank.experiment import Experiment, Training
-from fullrank.models.sequential.attention.softmax import Softmax
-from fullrank.models.sequential.encoders.transformer import Transformer
-from fullrank.models.sequential.model import Recommender
-from fullrank.models.sequential.objectives.losses.bce import BCE
 from fullrank.models.sequential.regularizers.cl4srec import CL4SRec
 from fullrank.recipes import recipe
-from fullrank.recipes.sasrec import sasrec
+from fullrank.recipes.sasrec import sasrec, sasrec_2018
 
 
 @recipe(needs="events")
@@ -31,10 +27,7 @@ def cl4srec() -> Experiment:
 
 def published() -> Experiment:
     """The authors' sizes on SASRec as published."""
-    encoder = Transformer(
-        layers=2, attention=Softmax(heads=2, bias=True), norm="layer", norm_eps=1e-8, feed_forward="mlp", inner=64,
-        activation="relu", bias=True, scale_input=True, dropout=0.5, positions_from="end",
-    )  # fmt: skip
-    model = Recommender(dim=64, encoder=encoder, loss=BCE(), penalties=(CL4SRec(),))
+    base = sasrec_2018().override("model.encoder.attention.heads=2")
+    model = base.model.model_copy(update={"penalties": (CL4SRec(),)})
     training = Training(max_epochs=200, lr=1e-3, batch_by="rows", batch_size=256, evaluate_every=5, patience=5)
     return Experiment(recipe="cl4srec-published", model=model, training=training)

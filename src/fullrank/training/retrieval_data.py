@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from fullrank.core.errors import UserError
+from fullrank.core.checks import known_times
 from fullrank.data.batch import Batch
 from fullrank.data.events.catalog import Catalog
 from fullrank.data.events.loader import Loader
@@ -47,13 +47,12 @@ class RetrievalData:
         return len(self.store.eval_set("validation")) > 0
 
     def loader(self, model: RecommenderModel, world: int = 1) -> Loader:
-        if model.trains_on_times and self.store.times is None:
-            raise UserError(
-                f"this model reads when events happened and the store {self.store.path} was prepared without a time "
-                "column: prepare it with one, or choose a model that reads none (hstu: "
+        if model.trains_on_times:
+            known_times(
+                self.store.times, "this model", f"the store {self.store.path} was prepared without a time column",
+                "prepare it with one, or choose a model that reads none (hstu: "
                 "model.encoder.attention.rel_bias=positions)",
-                code="missing-times",
-            )
+            )  # fmt: skip
         training = self.experiment.training
         return Loader(
             self.store,

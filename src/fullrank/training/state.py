@@ -44,22 +44,17 @@ def check_place(folder: Path, *, resume: bool = False, overwrite: bool = False) 
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder} is a file; give a folder for the run", code="not-a-folder")
     require_no_store(folder, "run")
-    if not is_run(folder):
-        strange = foreign_files(folder, RUN_FILES.__contains__)
-        if strange:
-            raise UserError(
-                f"{folder} holds files that are no run ({strange[0]}, ...); choose an empty or new folder",
-                code="foreign-files",
-            )
-        if not overwrite and any((folder / name).exists() for name in LEARNED):
-            raise UserError(
-                f"{folder} holds a run that has lost its manifest.json; replace it with overwrite=True, or choose "
-                "another",
-                code="folder-holds-a-run",
-            )
-    elif not resume and not overwrite:
+    whole = is_run(folder)
+    if not whole and (strange := foreign_files(folder, RUN_FILES.__contains__)):
         raise UserError(
-            f"{folder} holds a run; continue it with resume=True, replace it with overwrite=True, or choose another",
+            f"{folder} holds files that are no run ({strange[0]}, ...); choose an empty or new folder",
+            code="foreign-files",
+        )
+    in_the_way = not resume if whole else any((folder / name).exists() for name in LEARNED)
+    if in_the_way and not overwrite:
+        state = "; continue it with resume=True," if whole else " that has lost its manifest.json;"
+        raise UserError(
+            f"{folder} holds a run{state} replace it with overwrite=True, or choose another",
             code="folder-holds-a-run",
         )
 

@@ -245,6 +245,8 @@ def test_what_finalmlp_cannot_fuse_is_refused() -> None:
         FinalMLP.parse({"first": {"hidden": [6]}, "second": {"hidden": [4]}, "heads": 3})
     with refused("no-hidden-layers", "first.hidden"):
         FinalMLP.parse({"first": {"hidden": []}})
+    with refused("repeated-field", "first_context"):
+        FinalMLP.parse({"first_context": ["user", "user"]})
     for name, value in (("gate_hidden", (3,)), ("first_context", ("user",)), ("second_context", ("item",))):
         with refused("setting-without-effect", name, "gates"):
             FinalMLP.parse({"gates": False, name: value})

@@ -14,7 +14,7 @@ from jaxtyping import Float, Float64
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from fullrank.core.bounds import MOST_COUNT, MOST_ENTRIES, MOST_VALUE
+from fullrank.core.bounds import MOST_ENTRIES, MOST_VALUE, Count
 from fullrank.core.errors import UserError
 from fullrank.core.spec import Spec
 from fullrank.metrics.ctr import LEAST
@@ -30,7 +30,7 @@ class Calibration(Spec):
     """Logits and what they become, both rising."""
     slope: float = Field(gt=0, le=MOST_VALUE)
     """Before the first knot and behind the last."""
-    rows: int = Field(ge=1, le=MOST_COUNT)
+    rows: Count
     """Validation impressions that it was fitted on."""
 
     @model_validator(mode="after")

@@ -5,12 +5,11 @@ logit = w . MLP([v_1; ...; v_F]) + b
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import model_validator
 from torch import nn
 
-from fullrank.core.errors import UserError
+from fullrank.core.constraints import needs
 from fullrank.models.ranking import Fields, FieldTokens, Ranker, RankerOutput, RankerSpec
 from fullrank.models.ranking.perceptron import Deep, xavier
 
@@ -19,14 +18,8 @@ class DNN(RankerSpec):
     """Multi-layer perceptron on the concatenated fields."""
 
     kind: Literal["dnn"] = "dnn"
-    deep: Deep = Deep()
+    deep: Annotated[Deep, needs("deep.hidden", code="no-hidden-layers")] = Deep()
     """Its hidden layers."""
-
-    @model_validator(mode="after")
-    def _is_deep(self) -> DNN:
-        if not self.deep.hidden:
-            raise UserError("deep.hidden is empty: a DNN needs a hidden layer (lr has none)", code="no-hidden-layers")
-        return self
 
     def build(self, fields: Fields, dim: int) -> DNNRanker:
         return DNNRanker(len(fields) * dim, self)

@@ -263,14 +263,12 @@ def _widths(fields: Fields, spec: Embedding) -> dict[str, int]:
 
 
 def _check_contexts(fields: Fields, contexts: Sequence[Sequence[str]]) -> None:
-    """Raise `UserError` unless every group names fields that have ids and no table of another, each once."""
+    """Raise `UserError` unless every group names fields that have ids and no table of another."""
     own = [field.name for field in fields if field.kind != "numeric" and field.shares is None]
     for names in contexts:
         for name in names:
             if name not in own:
                 raise _no_own_table("a context", name, own)
-        if len(set(names)) < len(names):
-            raise UserError(f"a context names each field once, given {list(names)}", code="repeated-field")
 
 
 def _no_own_table(setting: str, name: str, own: Iterable[str]) -> UserError:

@@ -24,8 +24,7 @@ from torch import Tensor, nn
 
 from fullrank.core.bounds import Names, Parts, Widths
 from fullrank.core.checks import divided
-from fullrank.core.constraints import only_with
-from fullrank.core.errors import UserError
+from fullrank.core.constraints import needs, once, only_with
 from fullrank.models.ranking import Fields, FieldTokens, Ranker, RankerOutput, RankerSpec
 from fullrank.models.ranking.perceptron import Deep, xavier
 
@@ -37,9 +36,9 @@ class FinalMLP(RankerSpec):
     """Two perceptrons with feature selection and bilinear fusion."""
 
     kind: Literal["finalmlp"] = "finalmlp"
-    first: Deep = Deep()
+    first: Annotated[Deep, needs("first.hidden", code="no-hidden-layers")] = Deep()
     """The first perceptron."""
-    second: Deep = Deep()
+    second: Annotated[Deep, needs("second.hidden", code="no-hidden-layers")] = Deep()
     """The second perceptron."""
     heads: Parts = 10
     """Parts that both outputs are cut into for the fusion; both last widths must divide by them."""
@@ -47,16 +46,14 @@ class FinalMLP(RankerSpec):
     """Feature selection: each perceptron reads the fields through a gate of its own."""
     gate_hidden: Annotated[Widths, only_with("gates")] = (64,)
     """Hidden widths of the networks that compute the gates."""
-    first_context: Annotated[Names, only_with("gates")] = ()
+    first_context: Annotated[Names, only_with("gates"), once("field")] = ()
     """Fields that the first gate is computed from, by tables of their own; none: one learned vector."""
-    second_context: Annotated[Names, only_with("gates")] = ()
+    second_context: Annotated[Names, only_with("gates"), once("field")] = ()
     """Fields that the second gate is computed from."""
 
     @model_validator(mode="after")
     def _fits(self) -> FinalMLP:
         for name, part in (("first", self.first), ("second", self.second)):
-            if not part.hidden:
-                raise UserError(f"{name}.hidden is empty: a perceptron needs a hidden layer", code="no-hidden-layers")
             divided(part.hidden[-1], self.heads, f"{name}.hidden: its last width", "heads")
         return self
 

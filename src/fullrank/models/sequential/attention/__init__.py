@@ -19,8 +19,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from fullrank.core.bounds import Parts
-from fullrank.core.checks import divided
-from fullrank.core.errors import UserError
+from fullrank.core.checks import divided, known_times
 from fullrank.core.spec import Spec
 from fullrank.data.batch import Batch, Captures, ColumnSums
 from fullrank.models.contracts import Flops
@@ -68,13 +67,8 @@ class AttentionSpec(Spec):
 
 def require_times(times: Tensor | None, without: str) -> Tensor:
     """The times of a batch. Raises `UserError` where it has none; `without` is a setting whose models read none."""
-    if times is None:
-        raise UserError(
-            "this model reads when events happened and the batch has no times: give them, or train a model with "
-            f"model.encoder.{without}",
-            code="missing-times",
-        )
-    return times
+    remedy = f"give them, or train a model with model.encoder.{without}"
+    return known_times(times, "this model", "the batch has no times", remedy)
 
 
 class Attention(nn.Module, ABC):

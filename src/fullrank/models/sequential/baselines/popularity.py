@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Int
 from pydantic import Field
 
-from fullrank.core.errors import UserError
+from fullrank.core.checks import known_times
 from fullrank.core.spec import later
 from fullrank.data.batch import Batch
 from fullrank.data.events.catalog import Catalog
@@ -87,10 +87,6 @@ class RecencyModel(Baseline):
 def _timed(store: Store, what: str, remedy: str) -> tuple[Int[np.ndarray, "n"], Int[np.ndarray, "n"]]:
     """Items and times of the training events. Raises `UserError` for a store without times."""
     _, items, times = store.trained()
-    if times is None:
-        raise UserError(
-            f"{what} needs event times, and this store was prepared without a time column: {remedy}, or prepare it "
-            "with one",
-            code="missing-times",
-        )
-    return items, times
+    return items, known_times(
+        times, what, "this store was prepared without a time column", f"{remedy}, or prepare it with one"
+    )

@@ -81,6 +81,12 @@ class EncoderSpec(Spec):
         return f"model.encoder.positions=none{rotary}"
 
 
+def require_length(rows: Tensor, most: int) -> None:
+    """Raise `UserError` for histories, [B, T] or [B, T, D], of more events than an encoder has places for."""
+    if rows.shape[1] > most:
+        raise UserError(f"a history of {rows.shape[1]} events exceeds max_length={most}", code="history-too-long")
+
+
 class Encoder(nn.Module, ABC):
     """History of vectors -> States."""
 

@@ -17,6 +17,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from fullrank.core.checks import halved
 from fullrank.core.errors import UserError
 from fullrank.data.batch import Batch
 from fullrank.models.contracts import States
@@ -43,11 +44,10 @@ class FDSAEncoder(Encoder):
 
     def __init__(self, dim: int, max_length: int, spec: FDSA):
         super().__init__()
-        if dim < 2:
-            raise UserError("fdsa: a vector has two halves; set model.dim to 2 or more", code="width-not-divisible")
-        self.dim, self.cut = dim, dim - dim // 2
+        half = halved(dim, "model.encoder=fdsa")
+        self.dim, self.cut = dim, dim - half
         self.ids = spec.ids.build(self.cut, max_length)
-        self.features = spec.features.build(dim // 2, max_length)
+        self.features = spec.features.build(half, max_length)
         if self.ids.causal != self.features.causal:
             raise UserError(
                 "fdsa: one of the encoders sees what comes later and the other does not; set both alike, as in "

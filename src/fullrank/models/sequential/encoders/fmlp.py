@@ -21,11 +21,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from fullrank.core.bounds import DropoutRate, Parts, Width
-from fullrank.core.errors import UserError
 from fullrank.data.batch import Batch
 from fullrank.models.contracts import States
 from fullrank.models.initial import small, start_small
-from fullrank.models.sequential.encoders import Cache, Encoder, EncoderSpec, Stepped
+from fullrank.models.sequential.encoders import Cache, Encoder, EncoderSpec, Stepped, require_length
 from fullrank.models.sequential.encoders.feed_forward import MLP
 
 EPS = 1e-12
@@ -125,10 +124,7 @@ class FMLPEncoder(Encoder):
         start_small(self)
 
     def forward(self, x: Float[Tensor, "B T D"], batch: Batch) -> States:
-        if x.shape[1] > self.max_length:
-            raise UserError(
-                f"a history of {x.shape[1]} events exceeds max_length={self.max_length}", code="history-too-long"
-            )
+        require_length(x, self.max_length)
         if self.position is not None:
             at = batch.positions(from_end=True)
             x = x + self.position(at.clamp_max(self.max_length - 1))

@@ -15,7 +15,6 @@ from torch import Tensor, nn
 
 from fullrank.core.bounds import DropoutRate, Parts, PositiveShare, Width
 from fullrank.core.constraints import only_with
-from fullrank.core.errors import UserError
 from fullrank.core.registry import Room
 from fullrank.core.spec import later
 from fullrank.data.batch import Batch, Captures
@@ -24,7 +23,7 @@ from fullrank.models.initial import start_small
 from fullrank.models.sequential.attention import Attention, AttentionSpec, Memory, require_times
 from fullrank.models.sequential.attention.softmax import Softmax
 from fullrank.models.sequential.calendar import CalendarCodes
-from fullrank.models.sequential.encoders import Cache, Encoder, EncoderSpec, Stepped, row_flops
+from fullrank.models.sequential.encoders import Cache, Encoder, EncoderSpec, Stepped, require_length, row_flops
 from fullrank.models.sequential.encoders.feed_forward import MLP, SwiGLU
 
 
@@ -179,11 +178,7 @@ class TransformerEncoder(Encoder):
     def _entered(self, x: Tensor, batch: Batch) -> Tensor:
         x, positions = x * self.scale, batch.positions(from_end=self.from_end)
         if self.position is not None:
-            if positions.shape[1] > self.max_length:
-                raise UserError(
-                    f"a history of {positions.shape[1]} events exceeds max_length={self.max_length}",
-                    code="history-too-long",
-                )
+            require_length(positions, self.max_length)
             x = x + self.position(positions.clamp_max(self.max_length - 1))
         if self.calendar is not None:
             x = x + self.calendar(require_times(batch.times, "context=none"))

@@ -132,12 +132,8 @@ class ItemsSpec(Spec):
     def build(self, dim: int, catalog: Catalog) -> Items: ...
 
     def build_shard(self, dim: int, catalog: Catalog, shard: RowShard) -> Items:
-        """The same items, of which this process holds some. Raises `UserError` where they cannot be shared out."""
-        raise UserError(
-            f"training.shard_items shares a table of item vectors out to processes, and items of the kind "
-            f"{self.kind_of()!r} have none: set model.items=table, or training.shard_items=false",
-            code="items-not-sharded",
-        )
+        """The same items, of which this process holds some: of those that `training.shards` lets through."""
+        raise NotImplementedError
 
     def add_columns_of_events(self, catalog: Catalog, events: Callable[[], TrainingEvents]) -> Catalog:
         """The catalogue with what these items read of the training events, which `events` gives; before `add_columns`.

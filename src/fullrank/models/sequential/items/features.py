@@ -21,6 +21,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from fullrank.core.bounds import DropoutRate
+from fullrank.core.checks import halved
 from fullrank.core.constraints import only_with, some_of
 from fullrank.core.errors import UserError
 from fullrank.core.spec import later
@@ -68,9 +69,7 @@ class FeatureItems(Items):
         self.count_items(catalog.popularity)
         whole, self.beside = dim, spec.combine == "beside"
         if self.beside:
-            if dim < 2:
-                raise UserError("features: combine=beside needs model.dim of at least 2", code="width-not-divisible")
-            dim = dim // 2
+            dim = halved(dim, "features: combine=beside")
         self.tables = nn.ModuleList(nn.Embedding(c.cardinality, dim) for c in columns)
         self.embedding = nn.Embedding(self.size, whole - dim if self.beside else dim) if spec.ids else None
         # a single value is its own mean

@@ -28,6 +28,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from fullrank.core.bounds import Several
+from fullrank.core.checks import known_times
 from fullrank.core.constraints import only_with
 from fullrank.core.errors import UserError
 from fullrank.data.events.catalog import Catalog
@@ -38,6 +39,8 @@ from fullrank.models.sequential.requirements import Requirement
 COUNTS, STARTS = "stage_counts", "stage_starts"
 """Columns of a run's item table: an item's training events in each stage, and the second in which each stage begins."""
 GROWTH = 0.2
+READER = "model.items=tpab"
+"""These items as sentences name them."""
 
 
 class TPAB(ItemsSpec):
@@ -56,12 +59,10 @@ class TPAB(ItemsSpec):
     def add_columns_of_events(self, catalog: Catalog, events: Callable[[], TrainingEvents]) -> Catalog:
         """The catalogue with each item's training events by stage. Raises `UserError` for events without times."""
         _, items, times = events()
-        if times is None or not len(times):
-            raise UserError(
-                "items of the kind tpab count the training events of each stage, and this store was prepared without "
-                "a time column: prepare it with one, or choose model.items=table",
-                code="missing-times",
-            )
+        times = known_times(
+            None if times is None or not len(times) else times, READER,
+            "this store was prepared without a time column", "prepare it with one, or choose model.items=table",
+        )  # fmt: skip
         first, duration = int(times.min()), int(times.max()) - int(times.min()) + 1
         starts = first + -(-duration * np.arange(self.stages) // self.stages)
         stage = np.searchsorted(starts, times, side="right") - 1
@@ -125,12 +126,10 @@ class TPABItems(Items):
         order: Int[Tensor, "M"] | None,
     ) -> Float[Tensor, "M n"]:
         """What popularity at these times adds, less what `embed` has of it; with an `order`, that of other queries."""
-        if times is None:
-            raise UserError(
-                "items of the kind tpab read when a target happened, and the batch or the task gives no times: prepare "
-                "the store with a time column and use model.task=next_item, last_item or mojito",
-                code="missing-times",
-            )
+        times = known_times(
+            times, READER, "the batch or the task gives no times",
+            "prepare the store with a time column and use model.task=next_item, last_item or mojito",
+        )  # fmt: skip
         stage = torch.searchsorted(self.stage_starts, times.contiguous(), right=True).sub(1).clamp_min(0)
         then = self.stage_buckets[ids, stage[:, None]].long()
         by_bucket = vectors.float() @ self.popular.float().T

@@ -76,24 +76,15 @@ class UniSRec(ItemsSpec):
         own = frame[old:].drop(VECTORS, AUGMENTED, strict=False)
         found = self._read(Catalog(own.with_columns(item=pl.Series(np.arange(len(own))), map_version=pl.lit(0))))
         width = _matrix(Catalog(frame[:old]), VECTORS).shape[1]
-        for name, column in found.items():
-            if column.dtype != frame.schema[name]:
-                raise UserError(
-                    f"the new items' vectors are {column.dtype.shape[0]} wide and the run's {width}: "  # type: ignore[attr-defined]
-                    "make them by the same model",
-                    code="vectors-of-other-width",
-                )
+        for column in found.values():
+            _require_width("of the new items", column.dtype.shape[0], width)  # type: ignore[attr-defined]
         return Catalog(frame.with_columns(**{name: pl.concat([frame[name][:old], new]) for name, new in found.items()}))
 
     def build(self, dim: int, catalog: Catalog) -> UniSRecItems:
         x = _matrix(catalog, VECTORS)
         other = _matrix(catalog, AUGMENTED) if self.augmented is not None else None
-        if other is not None and other.shape != x.shape:
-            raise UserError(
-                f"model.items.augmented gives vectors {other.shape[1]} wide and model.items.vectors {x.shape[1]}: take "
-                "the same model for both",
-                code="vectors-of-other-width",
-            )
+        if other is not None:
+            _require_width("of model.items.augmented", other.shape[1], x.shape[1])
         return UniSRecItems(dim, catalog, x, other, self)
 
     def _read(self, catalog: Catalog) -> dict[str, pl.Series]:
@@ -186,6 +177,16 @@ def _matrix(catalog: Catalog, name: str) -> Float[Tensor, "V W"]:
     if not bool(found.isfinite().all()):
         raise UserError(f"the column {name!r} holds numbers that are not finite", code="vectors-damaged")
     return found
+
+
+def _require_width(which: str, width: int, expected: int) -> None:
+    """Raise `UserError` for vectors of another width than those of `model.items.vectors`."""
+    if width != expected:
+        raise UserError(
+            f"the vectors {which} are {width} wide, and those of model.items.vectors {expected}: make both by the same "
+            "model",
+            code="vectors-of-other-width",
+        )
 
 
 def _scaled(x: Float[Tensor, "V W"]) -> Float[Tensor, "V W"]:

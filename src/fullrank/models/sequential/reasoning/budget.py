@@ -11,7 +11,7 @@ from typing import Annotated, Any, Protocol, runtime_checkable
 
 from pydantic import Field
 
-from fullrank.core.bounds import MOST_LIST, MOST_PARTS
+from fullrank.core.bounds import MOST_PARTS, ListLength, Parts
 from fullrank.core.constraints import not_with, only_with
 from fullrank.core.errors import UserError
 from fullrank.core.spec import Spec
@@ -31,11 +31,11 @@ class Budget(Spec):
 
     steps: int | None = Field(None, ge=0, le=MOST_PARTS)
     """Reasoning steps; 0 answers by the encoder alone, null takes as many as in training."""
-    streams: int | None = Field(None, ge=1, le=MOST_PARTS)
+    streams: Parts | None = None
     """Parallel streams, the first ones of those trained; null takes all."""
-    adaptive: Annotated[int | None, not_with("steps", 0)] = Field(None, ge=1, le=MOST_LIST)
+    adaptive: Annotated[ListLength | None, not_with("steps", 0)] = None
     """Stop a user's reasoning when their first this many items stay the same; null takes every step."""
-    patience: Annotated[int | None, only_with("adaptive")] = Field(None, ge=1, le=MOST_PARTS)
+    patience: Annotated[Parts | None, only_with("adaptive")] = None
     """Adaptive: steps in a row that must change nothing; null is 1."""
 
     def steps_of(self, reasoner: _Trained) -> int:
