@@ -12,7 +12,9 @@ SOURCE = Path(__file__).resolve().parent.parent / "src" / "fullrank"
 SNAPSHOT = Path(__file__).with_name("error_codes.json")
 CONSTRAINTS = ("only_with", "not_with", "needs", "some_of", "once")
 """Functions of `core/constraints.py`."""
-RAISING = ("UserError", "Requirement", "no_such", "in_context", *CONSTRAINTS)
+CODED = ("in_context", "check_one_way", "check_unset", "require_problem", *CONSTRAINTS)
+"""Functions that have a code of their own, where they are given none."""
+RAISING = ("UserError", "Requirement", "no_such", "check_given", "check_once", *CODED)
 """What raises a `UserError`: itself, functions that are given its code, what a part requires of another, and
 constraints of fields."""
 PASSED_ON = "(passed on)"
@@ -25,7 +27,7 @@ def error_codes(root: Path = SOURCE) -> list[str]:
     for file in sorted(root.rglob("*.py")):
         for call in calls(ast.parse(file.read_text(encoding="utf-8"))):
             code = next((k.value for k in call.keywords if k.arg == "code"), None)
-            if code is None and _name(call) in ("in_context", *CONSTRAINTS):
+            if code is None and _name(call) in CODED:
                 continue  # the one of its kind, which the function itself has; that of the mistake inside
             place = f"{file.relative_to(root).as_posix()}:{call.lineno}"
             codes.update([f"NO CODE {place}"] if code is None else codes_of(code))
