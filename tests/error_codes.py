@@ -24,13 +24,14 @@ PASSED_ON = "(passed on)"
 def error_codes(root: Path = SOURCE) -> list[str]:
     """Every code once, sorted; a call without a code stands under its file and line."""
     codes = set()
-    for file in sorted(root.rglob("*.py")):
+    for file in root.rglob("*.py"):
         for call in calls(ast.parse(file.read_text(encoding="utf-8"))):
             code = next((k.value for k in call.keywords if k.arg == "code"), None)
             if code is None and _name(call) in CODED:
                 continue  # the one of its kind, which the function itself has; that of the mistake inside
-            place = f"{file.relative_to(root).as_posix()}:{call.lineno}"
-            codes.update([f"NO CODE {place}"] if code is None else codes_of(code))
+            codes.update(
+                [f"NO CODE {file.relative_to(root).as_posix()}:{call.lineno}"] if code is None else codes_of(code)
+            )
     constraints = ast.parse((root / "core" / "constraints.py").read_text(encoding="utf-8"))
     functions = [node for node in ast.walk(constraints) if isinstance(node, ast.FunctionDef)]
     codes.update(str(ast.literal_eval(default)) for f in functions for default in f.args.kw_defaults[-1:] if default)
@@ -45,7 +46,7 @@ def calls(tree: ast.AST) -> Iterator[ast.Call]:
 
 
 def _name(call: ast.Call) -> str:
-    return call.func.id if isinstance(call.func, ast.Name) else ""
+    return str(getattr(call.func, "id", ""))
 
 
 def codes_of(code: ast.expr) -> list[str]:
