@@ -144,8 +144,9 @@ def train(
     from fullrank.training.fit import fit as fit
     from fullrank.training.precision import usual_precision
 
-    path: str | Path = check_given("out=", out, "name the folder of the run", code="missing-argument")
-    folder = Path(path)
+    check_given("out=", out, "name the folder of the run", code="missing-argument")
+    assert out is not None
+    folder = Path(out)
     source = None if init_from is None else _run(init_from)
     if resume and checkpoints is not None and not (folder / "manifest.json").exists():
         from fullrank.training.mirror import Mirror
@@ -159,10 +160,11 @@ def train(
         spec = same.spec.override(*set)
     else:
         remedy = "name a recipe, an Experiment or a YAML file, or go on with the run in out= by resume=True"
-        experiment: str | Path | Experiment = check_given("what to train", what, remedy, code="missing-argument")
+        check_given("what to train", what, remedy, code="missing-argument")
+        assert what is not None
         resolve_device(device)  # one that is not there is told first
-        usual = usual_precision(experiment, folder, resume=resume)
-        spec = recipe(experiment, *usual, *set)
+        usual = usual_precision(what, folder, resume=resume)
+        spec = recipe(what, *usual, *set)
     if data is None:
         data = store_path(check_given("data=", kept, "name the prepared store to train on", code="missing-argument"))
     how: dict[str, Any] = {
