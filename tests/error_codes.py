@@ -12,10 +12,12 @@ SOURCE = Path(__file__).resolve().parents[1] / "src/fullrank"
 SNAPSHOT = Path(__file__).with_name("error_codes.json")
 CONSTRAINTS = ("only_with", "not_with", "needs", "some_of", "once")
 """Functions of `core/constraints.py`."""
-RAISING = ("UserError", "Requirement", "no_such", "in_context", "check_that", "check_distinct", "refuse",
-           "require_known", "require_filter", "require_list", *CONSTRAINTS)  # fmt: skip
+CODED = ("in_context", "check_that", "check_distinct", "refuse", "require_known", "require_filter", "require_list",
+         "check_one_way", "check_unset", "require_problem", *CONSTRAINTS)  # fmt: skip
+"""Functions that have a code of their own, where they are given none."""
+RAISING = ("UserError", "Requirement", "no_such", "check_given", "check_once", *CODED)
 """What raises a `UserError`: itself, functions that are given its code, what a part requires of another, and
-constraints of fields. From the fourth on they may have a code of their own."""
+constraints of fields."""
 PASSED_ON = "(passed on)"
 """In place of a code that the raising line was given: by its caller, or by the error that it tells more about."""
 
@@ -26,10 +28,11 @@ def error_codes(root: Path = SOURCE) -> list[str]:
     for file in root.rglob("*.py"):
         for call in calls(ast.parse(file.read_bytes())):
             code = next((k.value for k in call.keywords if k.arg == "code"), None)
-            if code is None and _name(call) in RAISING[3:]:
+            if code is None and _name(call) in CODED:
                 continue  # the one of its kind, which the function itself has; that of the mistake inside
-            unnamed = f"NO CODE {file.relative_to(root).as_posix()}:{call.lineno}"
-            codes.update([unnamed] if code is None else codes_of(code))
+            codes.update(
+                [f"NO CODE {file.relative_to(root).as_posix()}:{call.lineno}"] if code is None else codes_of(code)
+            )
     constraints = ast.parse((root / "core" / "constraints.py").read_text(encoding="utf-8"))
     functions = [node for node in ast.walk(constraints) if isinstance(node, ast.FunctionDef)]
     codes.update(str(ast.literal_eval(default)) for f in functions for default in f.args.kw_defaults[-1:] if default)
@@ -44,7 +47,7 @@ def calls(tree: ast.AST) -> Iterator[ast.Call]:
 
 
 def _name(call: ast.Call) -> str:
-    return call.func.id if isinstance(call.func, ast.Name) else ""
+    return str(getattr(call.func, "id", ""))
 
 
 def codes_of(code: ast.expr) -> list[str]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Unpack, overload
 
 from pydantic import Field
 
-from fullrank.core.checks import check_texts, check_type, public, takes
+from fullrank.core.checks import check_given, check_one_way, check_texts, check_type, public, takes
 from fullrank.core.device import resolve_device
 from fullrank.core.errors import UserError, brief
 from fullrank.core.files import without_dots
@@ -49,7 +49,7 @@ from fullrank.inference.list_options import (
 from fullrank.inference.predictor import Predictor
 from fullrank.inference.requests import HistoryInput
 from fullrank.inference.stored_users import Users
-from fullrank.run import Run, event_store_of, store_of, store_path
+from fullrank.run import Run, event_store_of, require_problem, store_of, store_path
 from fullrank.run_manifest import ITEMS, SEALED, SPEC, WEIGHTS
 
 if TYPE_CHECKING:
@@ -99,9 +99,7 @@ def load(run: Run | str | Path, *, data: AnyStore | str | Path | None = None, de
         encoder = opened.encoder(data)
         return Predictor(opened.model(encoder), encoder, device=place, name=str(opened.path))
     if data is not None:
-        raise UserError(
-            f"{opened.path} recommends items and needs its folder alone: leave data out", code="data-not-needed"
-        )
+        require_problem(opened, "ranking", "leave data out, its folder is all it needs", code="data-not-needed")
     lists = opened.spec.lists
     return Predictor(
         opened.model(), opened.catalog, device=place, budget=lists.reasoning, decoding=lists.decoding,
@@ -146,8 +144,8 @@ def train(
     from fullrank.training.fit import fit as fit
     from fullrank.training.precision import usual_precision
 
-    if out is None:
-        raise UserError("out= is missing: name the folder of the run", code="missing-argument")
+    check_given("out=", out, "name the folder of the run", code="missing-argument")
+    assert out is not None
     folder = Path(out)
     source = None if init_from is None else _run(init_from)
     if resume and checkpoints is not None and not (folder / "manifest.json").exists():
@@ -160,19 +158,15 @@ def train(
         spec = kept.spec.override(*set)
     elif same is not None:
         spec = same.spec.override(*set)
-    elif what is None:
-        raise UserError(
-            "name what to train: a recipe, an Experiment or a YAML file, or go on with the run in out= by resume=True",
-            code="missing-argument",
-        )
     else:
+        remedy = "name a recipe, an Experiment or a YAML file, or go on with the run in out= by resume=True"
+        check_given("what to train", what, remedy, code="missing-argument")
+        assert what is not None
         resolve_device(device)  # one that is not there is told first
         usual = usual_precision(what, folder, resume=resume)
         spec = recipe(what, *usual, *set)
     if data is None:
-        if kept is None:
-            raise UserError("data= is missing: name the prepared store to train on", code="missing-argument")
-        data = store_path(kept)
+        data = store_path(check_given("data=", kept, "name the prepared store to train on", code="missing-argument"))
     how: dict[str, Any] = {
         "resume": resume, "overwrite": overwrite, "init_from": source,
         "loggers": tuple(loggers), "callbacks": tuple(callbacks), "device": device, "progress": progress,
@@ -269,11 +263,7 @@ def evaluate_lists(
     """
     from fullrank.evaluation.lists import evaluate_lists as _evaluate_lists
 
-    store = _store(data)
-    if not isinstance(store, Store):
-        raise UserError(
-            "lists are evaluated on a store of events, and data holds impressions", code="store-of-other-problem"
-        )
+    store = _event_store(data)
     names = {"user_col": user_col, "item_col": item_col, "rank_col": rank_col, "score_col": score_col}
     given = {name: check_column(name, column) for name, column in names.items()}
     return _evaluate_lists(lists, store, split, Evaluation().override(*set), **given)
@@ -460,8 +450,7 @@ def recommend_parts(
 
     engine, columns, wanted = EngineSettings.of(options), EventColumns.of(options), ListOptions.of(options)
     opened, folder = _run(run), without_dots(out)
-    if histories is not None and data is not None:
-        raise UserError("give histories, or data=, a store of all users: one of the two", code="histories-or-users")
+    check_one_way({"histories": histories, "data=, a store of all users,": data}, code="histories-or-users")
     with engine_of(engine, table=histories, device=device) as runner:
         model = _model_source(opened, device)
         predictor = _opened_here(model, engine)
@@ -657,31 +646,23 @@ def _run(run: Run | str | Path) -> Run:
 def _later_events(run: Run, split: str, data: Any, events: Any, before: Any, columns: EventColumns) -> LaterEvents:
     """The users of a period, with what was known of them. Raises `UserError` for a ranking model, for a split beside
     events, and where there is nothing to take histories from, or two things."""
-    if run.spec.problem == "ranking":
-        raise UserError(
-            f"{run.path} is a ranking model, which is evaluated on impressions: leave events out",
-            code="option-of-other-problem",
-        )
+    require_problem(run, "retrieval", "leave events out", code="option-of-other-problem")
     if split != "test":
         raise UserError("split has no effect on events, which are all measured: leave it out", code="given-twice")
-    if before is not None and data is not None:
-        raise UserError("histories are from data= or from before=: give one of the two", code="given-twice")
+    check_one_way({"data=": data, "before=": before}, code="given-twice")
     try:
         trained = event_store_of(run)
     except UserError:  # it was moved or deleted, which a store of histories or a table makes up for
         trained = None
-    if before is None and data is None and trained is None:
-        raise UserError(
-            f"the store that {run.path} was trained on is not there: name it by data=, or give the events before the "
-            "period by before=",
-            code="missing-store",
-        )
-    store: AnyStore | None = trained if data is None else _store(data)
-    if store is not None and not isinstance(store, Store):
-        raise UserError("data holds impressions, and histories are made of events", code="store-of-other-problem")
+    store = trained if data is None else _event_store(data)
+    earlier = check_given(
+        f"the store that {run.path} was trained on",
+        store if before is None else before,
+        "name it by data=, or give the events before the period by before=",
+        code="missing-store",
+    )
     if store is not None and store.fingerprint == run.manifest["data"]["split_fingerprint"]:
         trained = store
-    earlier = store if before is None else before
     return later_events(events, run.catalog, earlier, columns=columns, trained=trained)
 
 
@@ -705,11 +686,8 @@ def _evaluated_in_parts(
 
 
 def _events(run: Run, data: Store | str | Path | None) -> Store:
-    """A store of events, or the run's own. Raises `UserError` for one of impressions."""
-    store = event_store_of(run) if data is None else _store(data)
-    if not isinstance(store, Store):
-        raise UserError("data holds impressions, and lists are for users of events", code="store-of-other-problem")
-    return store
+    """A store of events, or the run's own."""
+    return event_store_of(run) if data is None else _event_store(data)
 
 
 def _model_source(run: Run, device: str) -> ModelSource:
@@ -738,6 +716,17 @@ def _run_files(run: Run) -> dict[str, bytes]:
     """The files of a run folder that a model is opened from."""
     names = (name for name in SEALED if (run.path / name).is_file())
     return {MANIFEST: (run.path / MANIFEST).read_bytes(), **{name: run.file(name).read_bytes() for name in names}}
+
+
+def _event_store(data: AnyStore | str | Path) -> Store:
+    """A store of events, opened. Raises `UserError` for one of impressions."""
+    store = _store(data)
+    if not isinstance(store, Store):
+        raise UserError(
+            f"{store.path} holds impressions: give a store of events, which `fullrank prepare` makes",
+            code="store-of-other-problem",
+        )
+    return store
 
 
 def _store(data: AnyStore | str | Path) -> AnyStore:

@@ -9,7 +9,7 @@ Files are read through `Run.file`, which compares their hashes with the manifest
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
@@ -19,6 +19,7 @@ import torch
 from pydantic import TypeAdapter, ValidationError
 from torch import nn
 
+from fullrank.core.checks import check_given
 from fullrank.core.errors import UserError, brief, command_line, in_context
 from fullrank.core.files import copy_file, foreign_files, whole_folder, write_json, write_text
 from fullrank.core.readers import missing_file, read_json, read_jsonl
@@ -36,6 +37,7 @@ from fullrank.experiment import Experiment
 from fullrank.models.ranking.calibration import Calibration
 from fullrank.ops.model_memory import build_to_train, build_within
 from fullrank.ops.sharded_rows import RowShard
+from fullrank.problem import Problem
 from fullrank.run_manifest import (
     AGAIN,
     CALIBRATION,
@@ -55,6 +57,8 @@ from fullrank.run_manifest import (
 
 _MOST = 1e15
 """Steps, epochs and seconds of a row of metrics; far above any training."""
+ANSWERS: Mapping[Problem, str] = {"retrieval": "recommends items", "ranking": "predicts clicks"}
+"""What a run of each problem does."""
 CatalogOrEncoder = Catalog | FieldEncoder
 """What a model is built on: the items of a recommender, the encoder of a ranking model."""
 
@@ -136,11 +140,7 @@ class Run:
         Raises `UserError` for a recommender, for a store that is another one, for one that is needed and not there
         (`how` to name it), and for a damaged folder.
         """
-        if self.spec.clicks is None:
-            raise UserError(
-                f"{self.path} recommends items, so it has no encoder of impressions; it has a catalog",
-                code="not-a-ranking-model",
-            )
+        require_problem(self, "ranking", "it has no encoder of impressions, but a catalog")
         if data is None and not self.needs_store:
             return self._own_encoder()
         store = _impressions_of(self, data, how)
@@ -240,14 +240,20 @@ def build_model(
     return build_to_train(lambda: build(what, *shards), device, lambda model: model.row_parameters())
 
 
+def require_problem(run: Run, problem: Problem, remedy: str, *, code: str | None = None) -> None:
+    """Raise `UserError` for a run of the other problem; `remedy` says what to do."""
+    if run.spec.problem != problem:
+        raise UserError(
+            f"{run.path} {ANSWERS[run.spec.problem]}, and this is for a run that {ANSWERS[problem]}: {remedy}",
+            code=code or ("not-a-ranking-model" if problem == "ranking" else "not-a-recommender"),
+        )
+
+
 def store_path(run: Run, *, how: str = "by data=") -> Path:
     """Where the store was that a run was trained on. Raises `UserError` where it is no longer: `how` to name it."""
     where = Path(run.manifest["data"]["path"])
-    if not where.is_dir():
-        raise UserError(
-            f"the store {where} that {run.path} was trained on is not there; name it {how}", code="missing-store"
-        )
-    return where
+    name = f"the store {where} that {run.path} was trained on"
+    return check_given(name, where if where.is_dir() else None, f"name it {how}", code="missing-store")
 
 
 def store_of(run: Run, data: AnyStore | str | Path | None = None, *, how: str = "by data=") -> AnyStore:
@@ -257,7 +263,8 @@ def store_of(run: Run, data: AnyStore | str | Path | None = None, *, how: str = 
     found = store_path(run, how=how) if data is None else data
     store = open_store(found) if isinstance(found, str | Path) else check_store("data", found)
     trained = run.manifest["data"]
-    if store.fingerprint not in (trained["split_fingerprint"], trained.get("part_of")):
+    fingerprints = (trained["split_fingerprint"], trained.get("part_of"))
+    if store.problem != run.spec.problem or store.fingerprint not in fingerprints:
         raise UserError(
             f"{store.path} is not the split that {run.path} was trained on (the fingerprints differ)",
             code="store-differs",
@@ -269,17 +276,13 @@ def event_store_of(run: Run, data: AnyStore | str | Path | None = None) -> Store
     """The store of events that a recommender was trained on. Raises `UserError` for a ranking model, as `store_of`."""
     _ = run.spec.lists  # refuses a ranking model
     store = store_of(run, data)
-    assert isinstance(store, Store)  # its fingerprint is the run's, so it is of the run's problem
+    assert isinstance(store, Store)  # of the run's problem
     return store
 
 
 def _impressions_of(run: Run, data: AnyStore | str | Path | None, how: str) -> ImpressionStore:
     store = store_of(run, data, how=how)
-    if not isinstance(store, ImpressionStore):
-        raise UserError(
-            f"{store.path} holds histories and {run.path} reads impressions; name its own store {how}",
-            code="store-of-other-problem",
-        )
+    assert isinstance(store, ImpressionStore)  # of the run's problem
     return store
 
 

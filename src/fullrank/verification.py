@@ -65,16 +65,13 @@ class Verification:
     def require_ok(self) -> None:
         """Raise `UserError` that names the files that are not as they were written."""
         wrong = [f"{file.name} ({file.state})" for file in self.files if file.state not in SOUND]
-        if wrong:
-            more = f" and {len(wrong) - 5} more" if len(wrong) > 5 else ""
+        more = f" and {len(wrong) - 5} more" if len(wrong) > 5 else ""
+        reason = (
+            f"{', '.join(wrong[:5])}{more}" if wrong else f"its hashes agree, but it cannot be opened: {self.problem}"
+        )
+        if not self.ok:
             raise UserError(
-                f"the {self.kind} {str(self.path)!r} is damaged: {', '.join(wrong[:5])}{more}; take another copy, or "
-                "make it again",
-                code="file-damaged",
-            )
-        if self.problem is not None:
-            raise UserError(
-                f"the hashes of the {self.kind} {str(self.path)!r} agree, but it cannot be opened: {self.problem}",
+                f"the {self.kind} {str(self.path)!r} is damaged: {reason}; take another copy, or make it again",
                 code="file-damaged",
             )
 
@@ -108,16 +105,11 @@ def verify(folder: str | Path) -> Verification:
 def manifest_of(folder: str | Path) -> tuple[Path, dict[str, Any], str]:
     """The folder, its manifest, and what it is. Raises `UserError` where it is nothing that can be verified."""
     path = check_path("the folder", folder)
-    if not (path / manifests.NAME).is_file():
-        raise UserError(
-            f"{str(path)!r} has no {manifests.NAME}; what can be verified: a store, codes, or a run",
-            code="wrong-folder",
-        )
-    manifest = manifests.load_manifest(path)
+    manifest = manifests.load_manifest(path) if (path / manifests.NAME).is_file() else {}
     kind = KINDS.get(str(manifest.get("format")), "run" if "format_version" in manifest else None)
     if kind is None:
         raise UserError(
-            f"{manifests.NAME} of {str(path)!r} is of no store, codes or run, which are what can be verified",
+            f"{str(path)!r} has no {manifests.NAME} of what can be verified: a store, codes, or a run",
             code="wrong-folder",
         )
     return path, manifest, kind

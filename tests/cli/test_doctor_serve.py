@@ -56,4 +56,4 @@ def test_what_is_not_in_order(call: Call, tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_options_of_a_service_alone(refuses: Refuses) -> None:
     for words in ("--run x", "--store x", "--port 1"):
-        refuses("setting-without-effect", f"doctor {words}", words.split()[0], "--serve")
+        refuses("option-without-effect", f"doctor {words}", words.split()[0], "--serve")

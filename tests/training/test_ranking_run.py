@@ -147,7 +147,7 @@ def test_a_run_of_format_1_predicts_with_its_store(
     unseen().write_parquet(tmp_path / "today.parquet")
     words = [str(word) for word in ("predict", run.path, tmp_path / "today.parquet", "--out", tmp_path / "p.parquet")]
     assert main(words) == 2
-    assert "is not there; name it by --data" in " ".join(capfd.readouterr().err.split())
+    assert "is missing: name it by --data" in " ".join(capfd.readouterr().err.split())
     assert main([*words, "--data", str(trained.moved)]) == 0
     assert pl.read_parquet(tmp_path / "p.parquet").equals(trained.before)
 

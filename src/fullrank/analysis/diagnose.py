@@ -26,7 +26,7 @@ from fullrank.inference.search import Decoding
 from fullrank.models.contracts import Model
 from fullrank.models.ranking.model import RankingModule
 from fullrank.problem import Problem
-from fullrank.run import Run, weights_hash
+from fullrank.run import Run, require_problem, weights_hash
 
 Result = TypeVar("Result")
 
@@ -153,14 +153,11 @@ def diagnose_run(
 
 def sample_size(run: Run, *, users: int | None, impressions: int | None) -> int | None:
     """The one that is given. Raises `UserError` for the one that this problem does not have."""
-    sizes = {"impressions": impressions, "users": users}
-    own, other = sizes if run.spec.problem == "ranking" else reversed(sizes)
-    if sizes[other] is not None:
-        raise UserError(
-            f"{run.path} is a {run.spec.problem} model, whose sample is of {own}: give {own}, not {other}",
-            code="sample-of-other-problem",
-        )
-    return sizes[own]
+    if users is not None:
+        require_problem(run, "retrieval", "give impressions, not users", code="sample-of-other-problem")
+    if impressions is not None:
+        require_problem(run, "ranking", "give users, not impressions", code="sample-of-other-problem")
+    return users if impressions is None else impressions
 
 
 def _of_retrieval(
@@ -178,10 +175,7 @@ def _of_ranking(
     vectors: Float[np.ndarray, "V D"] | None, progress: Progress | None,
 ) -> Diagnosis:  # fmt: skip
     if vectors is not None:
-        raise UserError(
-            f"{run.path} is a ranking model, which has no history to look into: leave vectors out",
-            code="vectors-without-history",
-        )
+        require_problem(run, "retrieval", "leave vectors out", code="vectors-without-history")
     return diagnose_ranking(
         model, store, split=split, impressions=sample, seed=seed, weights=weights_hash(run.path), progress=progress
     )

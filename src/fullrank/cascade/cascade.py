@@ -21,7 +21,7 @@ from fullrank.cascade.rerank import (
     encode_fields,
 )
 from fullrank.cascade.stages import RankingStage, RetrievalStage
-from fullrank.core.checks import check_choice, check_overrides, check_type, keywords_checked, takes
+from fullrank.core.checks import check_choice, check_one_way, check_overrides, check_type, keywords_checked, takes
 from fullrank.core.errors import UserError
 from fullrank.core.progress import Progress
 from fullrank.data.column_names import EventColumns
@@ -117,10 +117,8 @@ class Cascade:
         asked = ListOptions.of(options)
         check_candidates(asked.k, candidates, blend)
         check_choice("bare", bare, ("error", "skip"))
-        if (histories is None) == (users is None):
-            raise UserError(
-                "give histories, or users= of the retriever's store: one of the two", code="histories-or-users"
-            )
+        ways = {"histories": histories, "users= of the retriever's store": users}
+        check_one_way(ways, needed=True, code="histories-or-users")
         model, catalog = self.predictor.model, self.predictor.catalog
         request = self._stored(users) if users is not None else read_histories(
             histories, catalog, unknown=asked.unknown, untimed=asked.untimed, columns=EventColumns.of(options),

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fullrank.core.checks import check_given
 from fullrank.core.errors import UserError
 from fullrank.data.events.catalog import Catalog
 from fullrank.data.events.store import Store
@@ -13,7 +14,7 @@ from fullrank.data.impressions.encoding import FieldEncoder
 from fullrank.data.impressions.store import AnyStore
 from fullrank.evaluation.spec import Evaluation
 from fullrank.models.ranking.model import RankingModule
-from fullrank.run import Run, store_of
+from fullrank.run import Run, require_problem, store_of
 
 
 @dataclass(frozen=True)
@@ -35,12 +36,7 @@ class RetrievalStage:
         if isinstance(given, RetrievalStage):
             return given
         run = given if isinstance(given, Run) else Run.open(given)
-        if run.spec.problem == "ranking":
-            raise UserError(
-                f"{run.path} predicts clicks, so it finds no candidates: the retriever of a cascade is a run that "
-                "recommends items (`fullrank list recipes`), and this one its ranker",
-                code="not-a-recommender",
-            )
+        require_problem(run, "retrieval", "it may be the cascade's ranker (retrievers: `fullrank list recipes`)")
         store: Any = None
         why_no_store = ""
         try:
@@ -53,12 +49,8 @@ class RetrievalStage:
 
     def require_store(self) -> Store:
         """The store. Raises `UserError` where it is not there."""
-        if self.store is None:
-            raise UserError(
-                f"this needs the store that {self.name} was trained on ({self.why_no_store}): name it by store=FOLDER",
-                code="missing-store",
-            )
-        return self.store
+        name = f"the store that {self.name} was trained on ({self.why_no_store})"
+        return check_given(name, self.store, "name it by store=FOLDER", code="missing-store")
 
 
 @dataclass(frozen=True)
@@ -80,12 +72,7 @@ class RankingStage:
         if isinstance(given, RankingStage):
             return given
         run = given if isinstance(given, Run) else Run.open(given)
-        if run.spec.problem == "retrieval":
-            raise UserError(
-                f"{run.path} recommends items, so it cannot be a cascade's ranker: that is a ranking model "
-                "(`fullrank list rankers`)",
-                code="not-a-ranking-model",
-            )
+        require_problem(run, "ranking", "it may be the cascade's retriever (rankers: `fullrank list rankers`)")
         how = "by impressions="
         store = store_of(run, data, how=how) if run.needs_store else data
         encoder = run.encoder(store, how=how)

@@ -9,7 +9,6 @@ import typer
 from fullrank.cli.list_options import check_lists, list_options
 from fullrank.cli.options import AsJson, History, argument, given, option
 from fullrank.cli.output import Output
-from fullrank.core.errors import UserError
 
 COMMAND = list_options("ListChoices", without=("filters",))
 
@@ -28,11 +27,9 @@ def ask(
     fullrank ask http://127.0.0.1:8000 --user 42 --k 5
     fullrank ask http://127.0.0.1:8000 --history 2,3,5 --exclude 11,12
     """
-    if (user is None) == (history is None):
-        raise UserError(
-            "give --user ID or --history ID,ID,...: one of the two",
-            code="missing-option" if user is None else "options-exclude-each",
-        )
+    from fullrank.core.checks import check_one_way
+
+    check_one_way({"--user ID": user, "--history ID,ID,...": history}, needed=True)
     check_lists(given(context))
     from fullrank.serving.client import Client
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 from fullrank.cli.options import AsJson, Device, Overwrite, Settings, Split, argument, check_out, option
 from fullrank.cli.output import Output, seconds
 from fullrank.cli.told_early import check_runs, check_store
-from fullrank.core.errors import UserError
 
 if TYPE_CHECKING:
     from fullrank.cascade import CascadeResult
@@ -49,13 +48,10 @@ class Order:
 
     def keywords(self) -> dict[str, Any]:
         """What was typed, as keywords of the library."""
+        from fullrank.core.checks import check_one_way
         from fullrank.core.overrides import read_setting
 
-        if self.context and self.contexts is not None:
-            raise UserError(
-                "give the context by --context NAME=VALUE or by --context-table FILE, one of the two",
-                code="options-exclude-each",
-            )
+        check_one_way({"--context NAME=VALUE": self.context or None, "--context-table FILE": self.contexts})
         context = dict(map(read_setting, self.context or [])) if self.contexts is None else self.contexts
         return {"candidates": self.candidates, "blend": self.blend, "context": context}
 

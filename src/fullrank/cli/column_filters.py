@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from fullrank.core.errors import UserError, brief, did_you_mean
+from fullrank.core.errors import UserError, brief, no_such
 
 if TYPE_CHECKING:
     import polars as pl
@@ -32,11 +32,8 @@ def parse_filters(given: Sequence[str] | None, columns: Mapping[str, pl.Series])
             )
         name, sign = match["name"], match["sign"]
         if name not in columns:
-            raise UserError(
-                f"--filters {brief(text, 80)}: the items have no column {name!r}{did_you_mean(name, columns)} "
-                f"(columns: {', '.join(columns) or 'none'})",
-                code="unknown-column",
-            )
+            what = f"--filters {brief(text, 80)}: the items have no column"
+            raise no_such(what, name, columns, "columns", code="unknown-column")
         value = _value(text, match["value"], columns[name].dtype)
         so_far = found.setdefault(name, [] if sign == "=" else {})
         if isinstance(so_far, list) != (sign == "=") or (sign != "=" and BOUNDS[sign] in so_far):

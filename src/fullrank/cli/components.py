@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fullrank.cli.options import AsJson, Overwrite, Settings, argument, check_out, option
+from fullrank.cli.options import AsJson, Overwrite, Settings, argument, check_beside, check_out, option
 from fullrank.cli.output import Output
 from fullrank.cli.told_early import SPEC, check_recipe, check_settings
 from fullrank.core.errors import UserError, unknown
@@ -195,8 +195,7 @@ def show(
 
     output, name = Output(as_json), what[0]
     if len(what) > 1 or (Path(name).is_dir() and is_codes(Path(name))):
-        if settings or data is not None:
-            raise UserError("--set and --data are of a recipe or a run; leave them out", code="option-without-effect")
+        check_beside("a recipe or a run", None, set=settings or None, data=data)
         show_codes(output, what)
         return
     if not Path(name).is_dir():

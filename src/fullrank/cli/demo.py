@@ -81,19 +81,14 @@ def _claim(out: Path) -> None:
 
     require_outside_stores(out)
     if out.exists():
-        if not out.is_dir() or (foreign_files(out) and not (out / MARK).is_file()):
+        ours = out.is_dir() and ((out / MARK).is_file() or not foreign_files(out))
+        others = foreign_files(out, _own) if ours else []
+        if others or not ours:
+            reason = f"it holds {', '.join(others)}" if ours else f"it has no {MARK}"
             raise UserError(
-                f"{out} is not the demo's: it has no {MARK}; choose another folder by --out", code="folder-of-others"
+                f"{out} is not the demo's: {reason}; choose another folder by --out", code="folder-of-others"
             )
-        entries = sorted(out.iterdir())
-        others = foreign_files(out, _own)
-        if others:
-            raise UserError(
-                f"{out} holds what the demo did not write: {', '.join(others)}; move it away or choose another "
-                "folder by --out",
-                code="folder-of-others",
-            )
-        for entry in entries:
+        for entry in sorted(out.iterdir()):
             if entry.is_dir() and not entry.is_symlink():
                 shutil.rmtree(entry)
             else:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from fullrank.cli.option_groups import SampleOptions
 from fullrank.cli.options import AsJson, Overwrite, RunFolder, check_out, find_store, option
 from fullrank.cli.output import Output, seconds
-from fullrank.core.errors import UserError, command_line
+from fullrank.core.errors import command_line
 from fullrank.problem import Problem
 
 if TYPE_CHECKING:
@@ -61,10 +61,6 @@ def diagnose(
     fullrank diagnose runs/sasrec --users 20000 --split validation --json
     fullrank diagnose runs/rankelastor --impressions 20000
     """
-    if out is not None and out.suffix != ".jsonl":
-        raise UserError(
-            f"--out {out} has the suffix {out.suffix!r}; the rows are written as .jsonl", code="unknown-suffix"
-        )
     from fullrank import api
     from fullrank.analysis.diagnosis import NAME
     from fullrank.run import Run
@@ -72,7 +68,7 @@ def diagnose(
     output = Output(as_json)
     opened = Run.open(run)
     where = out or opened.path / NAME
-    check_out(where, overwrite)
+    check_out(where, overwrite, suffixes=(".jsonl",))
     on = replace(sample, data=find_store(opened, sample.data))
     with output.progress(f"diagnose {run}") as tick:
         found = api.diagnose(opened, **vars(on), seed=seed, progress=tick)

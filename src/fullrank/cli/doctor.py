@@ -17,7 +17,7 @@ import typer
 from fullrank import __version__
 from fullrank.cli import doctor_serve
 from fullrank.cli.errors import EXTRAS
-from fullrank.cli.options import AsJson, flag
+from fullrank.cli.options import AsJson, check_beside, flag
 from fullrank.cli.output import Output
 from fullrank.core.errors import UserError, install_extra
 from fullrank.core.file_system import NEEDED, check_file_system
@@ -72,7 +72,7 @@ def doctor(
     fullrank doctor
     fullrank doctor --serve --run runs/sasrec --store history.sqlite --port 8000
     """
-    doctor_serve.refuse_without_serve(serve, {"--run": run, "--store": store, "--port": port})
+    check_beside("--serve", serve or None, run=run, store=store, port=port)
     output = Output(as_json)
     found: dict[str, Any] = {
         "fullrank": __version__, "python": platform.python_version(), "system": platform.platform(),

@@ -10,7 +10,7 @@ import shutil
 import socket
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -41,15 +41,6 @@ ServedPort = Annotated[
     int | None,
     option("--port", "N", f"With --serve: the port to listen on.  [default: {PORT}]", min=0, max=65535),
 ]
-
-
-def refuse_without_serve(serve: bool, given: Mapping[str, Any]) -> None:
-    """Raise `UserError` for an option that is about a service where none is checked."""
-    named = [name for name, value in given.items() if value is not None]
-    if named and not serve:
-        raise UserError(
-            f"{' and '.join(named)} has an effect with --serve alone: add it", code="setting-without-effect"
-        )
 
 
 def check(output: Output, run: Path | None, store: str | None, port: int) -> dict[str, Any]:

@@ -14,7 +14,6 @@ import typer
 from fullrank.cli.evaluate_runs import EVALUATE, Call, EveryMetric, Measuring, OtherRun, check_saved
 from fullrank.cli.option_groups import EngineOptions, LaterColumns
 from fullrank.cli.options import EVALUATION, REASONING, RunFolder, check_beside, given, option, spec_options
-from fullrank.core.errors import UserError
 
 COMMAND = spec_options(EVALUATION, REASONING)
 
@@ -72,11 +71,10 @@ def evaluate(
     call = Call.of(how, budget, run, other)
     later = {} if events is None else {"events": events, "before": before, **columns.keywords()}
     call = replace(call, keywords={**later, **parts}, whole=every)
-    if call.runs[0].spec.problem == "ranking" and budget:
-        raise UserError(
-            f"{run} is a ranking model, which has no reasoning steps: leave "
-            f"{', '.join(REASONING[path] for path in budget)} out",
-            code="option-of-other-problem",
-        )
+    if budget:
+        from fullrank.run import require_problem
+
+        remedy = f"leave {', '.join(REASONING[path] for path in budget)} out"
+        require_problem(call.runs[0], "retrieval", remedy, code="option-of-other-problem")
     check_saved(call)
     EVALUATE[call.runs[0].spec.problem](call)

@@ -21,7 +21,6 @@ from fullrank.cli.option_groups import ItemCol, UserCol, column_names
 from fullrank.cli.options import argument, find_store, option
 from fullrank.cli.print_evaluation import print_pair, print_single
 from fullrank.cli.told_early import check_runs
-from fullrank.core.errors import UserError
 from fullrank.core.files import jsonable
 
 if TYPE_CHECKING:
@@ -55,20 +54,18 @@ def evaluate_lists(
     fullrank evaluate-lists recommendations.csv --data data/shop
     fullrank evaluate-lists recommendations.csv runs/sasrec --metric ndcg@10
     """
-    if run is None and how.data is None:
-        raise UserError(
-            "lists are measured on the users of a store: name it with --data STORE, or name a RUN",
-            code="missing-store",
-        )
+    from fullrank.core.checks import check_given
+
+    remedy = "name the store on whose users lists are measured, or a RUN"
+    check_given("--data", how.data if run is None else run, remedy, code="missing-store")
     from fullrank import api
+    from fullrank.run import require_problem
 
     columns = column_names(user_col=user_col, item_col=item_col, rank_col=rank_col, score_col=score_col)
     call = replace(Call.of(how, {}, run), whole=every)
     runs = call.runs
-    if runs and runs[0].spec.problem == "ranking":
-        raise UserError(
-            f"{run} predicts clicks, and lists are compared with a run that recommends items", code="two-problems"
-        )
+    for opened in runs:
+        require_problem(opened, "retrieval", "name such a run, or none", code="two-problems")
     check_saved(call, ("a", "b") if runs else ("",))
     both, paired = with_paired(call.metrics)
     changes = with_metrics(call, both)

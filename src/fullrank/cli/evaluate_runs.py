@@ -17,6 +17,7 @@ from fullrank.cli.options import (
     Split,
     argument,
     check_out,
+    check_unset,
     find_store,
     flag,
     option,
@@ -153,23 +154,20 @@ def open_runs(paths: Sequence[Path | None], metrics: Sequence[str] | None, setti
     kinds: before minutes are spent on evaluations that could not be compared."""
     from fullrank.metrics.names import PAIRED, parse_metric
 
-    if metrics and any(setting.partition("=")[0].strip() == "metrics" for setting in settings or ()):
-        raise UserError("the metrics are given twice, by --metric and by --set metrics=; keep one", code="given-twice")
+    if metrics:
+        check_unset(settings, ("metrics",), "--metric")
     for name in metrics or ():
         if "@" in name and not name.startswith(PAIRED):
             parse_metric(name)
     named = [path for path in paths if path is not None]
     for path in named:
         check_settings(path, settings or (), evaluation=True)
-    from fullrank.run import Run
+    from fullrank.run import Run, require_problem
 
     runs = [Run.open(path) for path in named]
-    if len({run.spec.problem for run in runs}) > 1:
-        retrieval, ranking = sorted(runs, key=lambda run: run.spec.problem == "ranking")
-        raise UserError(
-            f"{retrieval.path} recommends items and {ranking.path} predicts clicks; compare two of the same kind",
-            code="two-problems",
-        )
+    for run in runs:
+        remedy = f"compare two of the same kind as {runs[0].path}"
+        require_problem(run, runs[0].spec.problem, remedy, code="two-problems")
     return runs
 
 

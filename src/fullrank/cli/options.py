@@ -246,15 +246,20 @@ def given(context: typer.Context) -> dict[str, Any]:
     return typed
 
 
+def check_unset(settings: Sequence[str] | None, paths: Iterable[str], by: str, *, code: str = "given-twice") -> None:
+    """Raise `UserError` where --set gives one of the settings that something else says (`by`)."""
+    named = {setting.partition("=")[0].strip() for setting in settings or ()}
+    for path in paths:
+        if path in named:
+            raise UserError(f"{path} is given by --set, which does not go with {by}: keep one", code=code)
+
+
 def shortcuts(typed: Mapping[str, object], settings: list[str] | None) -> list[str]:
     """Dotted settings from options that abbreviate them, then those of ``--set``.
 
     Raises `UserError` where both say the same setting: one of them would be without effect.
     """
-    asked = {setting.partition("=")[0].strip() for setting in settings or []}
-    for path in typed:
-        if path in asked:
-            raise UserError(f"{path} is given twice, by its own option and by --set; keep one", code="given-twice")
+    check_unset(settings, typed, "its own option")
     return [*(f"{path}={json.dumps(value, ensure_ascii=False)}" for path, value in typed.items()), *(settings or [])]
 
 

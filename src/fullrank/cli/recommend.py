@@ -64,12 +64,10 @@ def recommend(
     fullrank recommend runs/sasrec --histories today.parquet --k 20 --out answers.parquet
     fullrank recommend runs/sasrec --users 17,42 --filters genre=Comedy --filters 'year>=2000'
     """
-    ways = sum(one is not None for one in (history, histories, users))
-    if ways != 1:
-        raise UserError(
-            "give histories by --history ID,ID,... or by --histories FILE, or --users of a store: one of the three",
-            code="options-exclude-each" if ways else "missing-option",
-        )
+    from fullrank.core.checks import check_one_way
+
+    ways = {"--history ID,ID,...": history, "--histories FILE": histories, "--users of a store": users}
+    check_one_way(ways, needed=True)
     check_beside("--users", users, data=data, unknown_users=unknown_users)
     table = "a column of --histories FILE"
     check_beside(table, histories, **vars(replace(names, user_col=None)))

@@ -14,7 +14,6 @@ from fullrank.cli.list_options import budget_of, check_lists, list_keywords, lis
 from fullrank.cli.option_groups import EngineOptions, TableColumns
 from fullrank.cli.options import AsJson, Device, Overwrite, RunFolder, check_beside, given, option
 from fullrank.cli.output import Output, seconds
-from fullrank.core.errors import UserError
 
 COMMAND = list_options()
 
@@ -47,10 +46,9 @@ def recommend_parts(
     fullrank recommend-parts runs/sasrec --histories logs/ --engine spark --master spark://host:7077 --out lists
     """
     how = engine.keywords()
-    if histories is not None and data is not None:
-        raise UserError(
-            "give --data, a store of all users, or --histories FILE: one of the two", code="options-exclude-each"
-        )
+    from fullrank.core.checks import check_one_way
+
+    check_one_way({"--data, a store of all users,": data, "--histories FILE": histories})
     typed, table = given(context), "a column of --histories FILE"
     check_beside(table, histories, **vars(replace(columns, item_col=None)))
     check_beside(f"{table} or of --items", histories or typed.get("item_table"), item_col=columns.item_col)

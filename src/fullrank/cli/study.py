@@ -10,7 +10,17 @@ import typer
 
 from fullrank.cli.evaluate_runs import Call, Measuring, OtherRun, check_saved, compared, measured, with_metrics
 from fullrank.cli.option_groups import flat
-from fullrank.cli.options import EVALUATION, REASONING, RunFolder, check_out, find_store, given, option, spec_options
+from fullrank.cli.options import (
+    EVALUATION,
+    REASONING,
+    RunFolder,
+    check_out,
+    check_unset,
+    find_store,
+    given,
+    option,
+    spec_options,
+)
 from fullrank.cli.output import seconds
 from fullrank.cli.print_evaluation import print_curve, print_hidden, print_oracle
 from fullrank.core.errors import UserError
@@ -102,11 +112,7 @@ def _finish(call: Call, measure: Callable[[list[str]], dict[str, Any]]) -> None:
 
 def read_shares(text: str, changes: list[str]) -> list[float]:
     """`0.1,0.2` as shares, ascending and each once, after 0. Raises `UserError` for what is none."""
-    if any(change.partition("=")[0].strip() in ("drop", "reasoning.adaptive") for change in changes):
-        raise UserError(
-            "--shares says which parts are hidden, of whole evaluations: leave drop and adaptive out of --set",
-            code="options-exclude-each",
-        )
+    check_unset(changes, ("drop", "reasoning.adaptive"), "--shares", code="options-exclude-each")
     try:
         shares = {float(word) for word in text.split(",")}
     except ValueError:
@@ -182,11 +188,7 @@ def _curve(call: Call, changes: list[str], *, every: bool) -> dict[str, Any]:
 
 def _streams(run: Run, changes: list[str]) -> list[list[str]]:
     """One setting for each number of streams that the run can answer with."""
-    if any(change.partition("=")[0].strip() == "reasoning.streams" for change in changes):
-        raise UserError(
-            "dial goes through the numbers of streams itself: leave reasoning.streams out of --set",
-            code="options-exclude-each",
-        )
+    check_unset(changes, ("reasoning.streams",), "dial, which tries them all", code="options-exclude-each")
     from fullrank.models.sequential.model import Recommender
 
     model = run.spec.model

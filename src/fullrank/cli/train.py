@@ -11,7 +11,7 @@ from fullrank.cli.option_groups import RunOut
 from fullrank.cli.options import argument, flag, option
 from fullrank.cli.output import Output, seconds
 from fullrank.cli.told_early import check_place, check_recipe, check_runs, check_settings, check_store
-from fullrank.core.errors import UserError, command_line
+from fullrank.core.errors import command_line
 from fullrank.core.log import printable
 
 if TYPE_CHECKING:
@@ -122,17 +122,16 @@ def train(
     fullrank train rankelastor --data data/ctr --out runs/rankelastor
     fullrank train sasrec --data data/shop --out runs/sasrec --ray auto --workers 4 --checkpoints s3://bucket/sasrec
     """
-    if recipe is None and source is None and not how.resume:
-        raise UserError(
-            "name a recipe (`fullrank list recipes`), a YAML file, or a run by --from", code="missing-argument"
-        )
-    if data is None and not how.resume:
-        raise UserError("--data is missing: name the store to train on", code="missing-option")
-    if how.resume and how.overwrite:
-        raise UserError(
-            "--resume goes on with the run and --overwrite throws it away: give one of them",
-            code="options-exclude-each",
-        )
+    from fullrank.core.checks import check_given, check_one_way
+
+    if not how.resume:
+        remedy = "name one (`fullrank list recipes`), a YAML file, or a run by --from"
+        check_given("a recipe", source if recipe is None else recipe, remedy, code="missing-argument")
+        check_given("--data", data, "name the store to train on", code="missing-option")
+    check_one_way({
+        "--resume, which goes on with the run,": how.resume or None,
+        "--overwrite, which throws it away,": how.overwrite or None,
+    })  # fmt: skip
     if recipe is not None and recipe != "same":
         check_recipe(recipe, how.settings)
     elif source is not None:

@@ -13,7 +13,7 @@ import math
 import operator
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import FunctionType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
@@ -255,6 +255,37 @@ def check_number(name: str, given: Any) -> float:
         return float(given)
     except OverflowError:  # a whole number of hundreds of digits
         return math.inf if given > 0 else -math.inf
+
+
+def check_given(name: str, argument: T | None, remedy: str, *, code: str) -> T:
+    """What must not be left out, or must be there. Raises `UserError` where it is None; `remedy` says what to do."""
+    if argument is None:
+        raise UserError(f"{name} is missing: {remedy}", code=code)
+    return argument
+
+
+def check_one_way(ways: Mapping[str, object], *, needed: bool = False, code: str | None = None) -> None:
+    """At most one of several ways to say the same, by their names, is not None; exactly one where it is `needed`.
+
+    Raises `UserError` that names them all. Without a `code` it has those of options.
+    """
+    typed = [way for way, argument in ways.items() if argument is not None]
+    if len(typed) > 1 or (needed and not typed):
+        raise UserError(
+            f"give one of {' or '.join(ways)} (given: {' and '.join(typed) or 'none'})",
+            code=code or ("options-exclude-each" if typed else "missing-option"),
+        )
+
+
+def check_once(
+    names: Iterable[str], what: str, remedy: str, *, code: str, same: Callable[[str], Hashable] = str
+) -> None:
+    """No name is there twice; `same` gives what is compared. Raises `UserError` that shows the second."""
+    before = set[Hashable]()
+    for name in names:
+        if same(name) in before:
+            raise UserError(f"{what} {brief(name)} is given twice: {remedy}", code=code)
+        before.add(same(name))
 
 
 def check_flag(name: str, given: Any) -> bool:

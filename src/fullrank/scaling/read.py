@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fullrank.core.checks import check_once, check_one_way
 from fullrank.core.errors import UserError, in_context, unknown
 from fullrank.core.readers import read_json, read_jsonl
 from fullrank.scaling.ladder import Ladder, Trace
@@ -74,12 +75,8 @@ def read_ladder(path: str | Path, *, metric: str | None = None, columns: ColumnN
     series = Counter(found[1] for name in frame.columns if (found := EPOCH.fullmatch(name)))
     if series and named.metric is None:
         return _wide(_Columns(frame, source, named, WIDE), metric, list(series))
+    check_one_way({"--metric": metric, "--metric-col, which names the column,": named.metric})
     if metric is not None:
-        if named.metric is not None:
-            raise UserError(
-                "--metric and --metric-col are given together; --metric-col names the column, keep that",
-                code="options-exclude-each",
-            )
         named = replace(named, metric=metric)
     return _tidy(_Columns(frame, source, named, TIDY))
 
@@ -153,11 +150,8 @@ def _wide(table: _Columns, metric: str | None, series: list[str]) -> Ladder:
     base = metric or series[0]
     found = sorted((int(m[2]), name) for name in frame.columns if (m := EPOCH.fullmatch(name)) and m[1] == base)
     epochs, columns = [epoch for epoch, _ in found], [name for _, name in found]
-    if len(set(epochs)) < len(epochs):
-        raise UserError(
-            f"{source.name} names an epoch of {base} twice ({', '.join(columns)}); keep one column for each",
-            code="repeated-column",
-        )
+    what = f"{source.name}: of {', '.join(columns)} the epoch"
+    check_once(map(str, epochs), what, "keep one column for each", code="repeated-column")
     values = np.stack([table.numbers(name, empty=True) for name in columns], 1)
     there = np.stack([frame[name].is_not_null().to_numpy() for name in columns], 1)
     flops, rest = table.optional("flops"), table.common()

@@ -26,6 +26,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from fullrank.core.checks import check_given
 from fullrank.core.errors import UserError, unknown
 from fullrank.core.log import logger
 from fullrank.serving.canary import RunOnModel, Verdict, here
@@ -224,8 +225,8 @@ class Versions(OpenVersions, Generic[M]):
 
     async def check_now(self) -> JsonObject:
         """Look at the watched folder at once; what `describe` says then. Raises `UserError` where none is watched."""
-        if self.watcher.folder is None:
-            raise UserError("no folder is watched: start the service with --watch DIR", code="nothing-watched")
+        remedy = "start the service with --watch DIR"
+        check_given("a folder to watch", self.watcher.folder, remedy, code="nothing-watched")
         await self._in_thread(self.watcher.scan)
         return self.describe()
 

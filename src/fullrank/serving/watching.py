@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fullrank.core.checks import check_given
 from fullrank.core.errors import UserError, unknown
 from fullrank.core.locks import HOST
 from fullrank.core.log import logger
@@ -102,8 +103,7 @@ class Watcher:
 
     def __init__(self, versions: OpenVersions, watched: Watched, run: RunOnModel):
         base, folder = watched.base, watched.folder
-        if base is None and folder is None:
-            raise UserError("there is nothing to serve: name a run, or a folder of runs", code="no-version")
+        check_given("a run to serve", base or folder, "name it, or a folder of runs", code="no-version")
         self.problem, self.trial = watched.problem, TRIALS[watched.problem]
         self.versions, self.folder, self.settings = versions, folder, watched.settings
         self.base = None if base is None else Path(os.path.abspath(base))

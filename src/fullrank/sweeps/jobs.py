@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import Field, model_validator
 
 from fullrank.core.bounds import MOST_ENTRIES, SeedNumber
+from fullrank.core.checks import check_once
 from fullrank.core.constraints import once
 from fullrank.core.errors import UserError, brief, in_context
 from fullrank.core.overrides import read_setting
@@ -235,13 +236,8 @@ def check_count(runs: int) -> None:
 
 def check_distinct_folders(jobs: Iterable[Job]) -> None:
     """Raises `UserError` where two jobs would share a run folder (also on disks that ignore case)."""
-    seen: set[str] = set()
-    for job in jobs:
-        if job.folder.lower() in seen:
-            raise UserError(
-                f"two cells share the run folder {job.folder!r}; give each cell its own name", code="same-run-folder"
-            )
-        seen.add(job.folder.lower())
+    folders = (job.folder for job in jobs)
+    check_once(folders, "the run folder", "give each cell its own name", code="same-run-folder", same=str.lower)
 
 
 def tree_hash(tree: Any) -> str:

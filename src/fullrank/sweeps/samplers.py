@@ -18,6 +18,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from fullrank.core.bounds import MOST_ENTRIES, MOST_SEED, MOST_VALUE
+from fullrank.core.checks import check_one_way
 from fullrank.core.errors import UserError, package
 from fullrank.core.spec import Spec
 
@@ -45,11 +46,7 @@ class Range(Spec):
     @model_validator(mode="after")
     def _is_one_range(self) -> Range:
         given = {name: getattr(self, name) for name in type(self).model_fields if getattr(self, name) is not None}
-        if len(given) != 1:
-            raise UserError(
-                f"a range is one of log, uniform, integer, choice; given: {', '.join(given) or 'none'}",
-                code="not-one-range",
-            )
+        check_one_way(dict(self), needed=True, code="not-one-range")
         name, values = next(iter(given.items()))
         if name != "choice" and (values[0] >= values[1] or (name == "log" and values[0] <= 0)):
             raise UserError(

@@ -14,8 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Unpack
 
-from fullrank.core.checks import public
-from fullrank.core.errors import UserError
+from fullrank.core.checks import check_once, public
 from fullrank.core.files import jsonable, write_jsonl
 from fullrank.core.locks import folder_lock
 from fullrank.data.impressions.store import AnyStore, check_store
@@ -137,13 +136,9 @@ def run_ladder(
 
     Raises `UserError` where two stores have one name, and for what `sweep` refuses.
     """
-    names = [store.path.name.lower() for store in stores]
-    for name in names:
-        if names.count(name) > 1:
-            raise UserError(
-                f"two of the stores are called {name!r}, and each has a folder of its name: rename one",
-                code="same-store-name",
-            )
+    names = [store.path.name for store in stores]
+    remedy = "rename one, since each has a folder of its name"
+    check_once(names, "the name of a store", remedy, code="same-store-name", same=str.lower)
     folder, begun, place, max_hours = Path(out), time.perf_counter(), results_file(results), options.get("max_hours")
     jobs = grid.jobs()
     rungs = [Rung(store, Outcome(jobs, store.fingerprint, RowsFile(folder / store.path.name))) for store in stores]

@@ -117,15 +117,6 @@ class Family(ABC):
 
 
 class _Retrieval(Family):
-    def store(self, run: Run, data: Store | Path | None) -> Store:
-        found = store_of(run, data)
-        if found.problem != "retrieval":
-            raise UserError(
-                f"{found.path} holds impressions, and {run.path} reads histories; name its store",
-                code="store-of-other-problem",
-            )
-        return found
-
     def spec(self, run: Run, settings: Settings) -> Evaluation:
         spec = run.spec.lists.override(*settings)
         if spec.protocol == "sampled":

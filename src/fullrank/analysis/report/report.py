@@ -25,12 +25,12 @@ from fullrank.analysis.report.facts import run_facts
 from fullrank.analysis.report.page import Report, RunBlock, SummaryRow, SummaryTable, check_extra
 from fullrank.analysis.report.paired import most_accurate
 from fullrank.analysis.report.results import RunResult, Runs, metric_cell, metric_header, not_comparable
-from fullrank.core.errors import UserError, brief
+from fullrank.core.errors import brief
 from fullrank.core.progress import Tell
 from fullrank.data.impressions.store import AnyStore
 from fullrank.metrics.names import history_words
 from fullrank.problem import Problem
-from fullrank.run import Run
+from fullrank.run import Run, require_problem
 
 ORDER: Mapping[Problem, tuple[str, ...]] = {
     "retrieval": (
@@ -299,13 +299,9 @@ def report(
     check_extra()
     opened = [Run.open(run) if isinstance(run, str | Path) else run for run in runs]
     samples = [sample_size(run, users=users, impressions=impressions) for run in opened]
-    problems = {run.spec.problem: run for run in opened}
-    if len(problems) > 1:
-        raise UserError(
-            f"{problems['ranking'].path} predicts clicks and {problems['retrieval'].path} recommends items, which have "
-            "no figure in common: write one report of each kind",
-            code="two-problems",
-        )
+    for run in opened:
+        remedy = f"give {opened[0].path} a report of its own"
+        require_problem(run, opened[0].spec.problem, remedy, code="two-problems")
     results = collect(
         opened, data=Path(data) if isinstance(data, str) else data, split=split, sample=next(iter(samples), None),
         settings=settings,

@@ -10,7 +10,7 @@ from typing import Any
 
 from fullrank.analysis.diagnosis import Diagnosis
 from fullrank.analysis.report import TableCell
-from fullrank.core.errors import UserError
+from fullrank.core.checks import check_once
 from fullrank.evaluation.compare import MAY_DIFFER, Comparison
 from fullrank.evaluation.result import protocol_difference, setting_to_align
 from fullrank.models.sequential.model import Recommender
@@ -181,9 +181,7 @@ COMPARABLE: Mapping[Problem, Callable[[Runs], str | None]] = {
 def run_names(paths: Sequence[Path]) -> list[str]:
     """A name for each run folder: its own, or its path where several have the same. Raises for a folder given twice."""
     places = [path.resolve() for path in paths]
-    for place in places:
-        if places.count(place) > 1:
-            raise UserError(f"the run {place} is given twice; give each once", code="given-twice")
+    check_once(map(str, places), "the run", "give each once", code="given-twice")
     own = [place.name for place in places]
     return [readable(name if own.count(name) == 1 else str(path)) for name, path in zip(own, paths, strict=True)]
 

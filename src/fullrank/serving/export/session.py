@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int
 
+from fullrank.core.checks import check_given
 from fullrank.core.errors import UserError
 from fullrank.data.manifest import damaged_file
 from fullrank.serving.export.folder import AGAIN, MODELS, Exported
@@ -109,8 +110,8 @@ class ExportedModel:
                 "same rows",
                 code="shapes-differ",
             )
-        if self.reads_times and times is None:
-            raise UserError("this model reads when events happened: give times", code="missing-times")
+        if self.reads_times:
+            check_given("times", times, "this model reads when events happened", code="missing-times")
         if not 1 <= width <= self.max_length or not 1 <= int(lengths.min()) <= int(lengths.max()) <= width:
             raise UserError(
                 f"rows of {width} places and lengths {int(lengths.min())} to {int(lengths.max())}: each row needs 1 to "
@@ -130,13 +131,12 @@ class ExportedModel:
             name, shape = port["name"], port["shape"]
             if name not in self.graph.inputs:
                 continue
-            if name not in given:
-                raise UserError(f"this model reads {name} ({port['meaning']}): give it", code="missing-input")
-            fits = len(shape) == given[name].ndim and all(
-                not isinstance(size, int) or size == own for size, own in zip(shape, given[name].shape, strict=True)
+            read = check_given(name, given.get(name), f"this model reads it ({port['meaning']})", code="missing-input")
+            fits = len(shape) == read.ndim and all(
+                not isinstance(size, int) or size == own for size, own in zip(shape, read.shape, strict=True)
             )
             if not fits:
-                raise UserError(f"{name} has the shape {given[name].shape}, not {shape}", code="shapes-differ")
+                raise UserError(f"{name} has the shape {read.shape}, not {shape}", code="shapes-differ")
 
     def _padded(self, rows: np.ndarray) -> np.ndarray:
         """Rows of the length that the graph takes. Padding is never read, but must be a number of an item."""
