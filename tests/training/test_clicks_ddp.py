@@ -12,13 +12,15 @@ from tests.training.conftest import column, weights
 from tests.training.several import torchrun_all
 
 
-def several_equal_one(specs: Mapping[str, Experiment], place: Path, processes: int, auc=1e-6, share=1e-3) -> None:
+def several_equal_one(
+    specs: Mapping[str, Experiment], place: Path, processes: int, loss=1e-6, auc=1e-6, share=1e-3
+) -> None:
     """Weights by norm: Adam blows up the rounding of single ones whose gradients are near zero."""
     store = shop(place / "store")
     together = torchrun_all({place / name: spec for name, spec in specs.items()}, store, processes)
     for several in together:
         one = fit(specs[several.path.name], store, place / f"one-{several.path.name}", progress=False)
-        assert column(several, "train/bce") == pytest.approx(column(one, "train/bce"), rel=1e-6)
+        assert column(several, "train/bce") == pytest.approx(column(one, "train/bce"), rel=loss)
         assert column(several, "validation/auc") == pytest.approx(column(one, "validation/auc"), abs=auc)
         a, b = weights(one), weights(several)
         for name in a:
@@ -31,7 +33,7 @@ def short(*settings: str) -> Experiment:
 
 @pytest.mark.process
 def test_two_processes_equal_one(tmp_path: Path) -> None:
-    several_equal_one({"dense": short()}, tmp_path, 2, auc=2e-3, share=5e-3)
+    several_equal_one({"dense": short()}, tmp_path, 2, loss=1e-5, auc=2e-3, share=5e-3)
 
 
 @pytest.mark.cluster

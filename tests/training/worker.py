@@ -8,14 +8,16 @@ import torch
 from fullrank.api import train
 from fullrank.experiment import Experiment
 
+MODES = {"fresh": {}, "resume": {"resume": True}, "overwrite": {"overwrite": True}}
+"""Keywords of `train`; another mode is the run to start from."""
+
 
 def main() -> None:
     store, mode, *runs = sys.argv[1:]
     torch.set_num_threads(1)
     for out, spec in zip(runs[::2], runs[1::2], strict=True):
         experiment = Experiment.parse(json.loads(spec))
-        how = {"init_from": mode[5:]} if mode.startswith("from:") else {} if mode == "fresh" else {mode: True}
-        train(experiment, store, out, **how, progress=False)
+        train(experiment, store, out, **MODES.get(mode, {"init_from": mode}), progress=False)
 
 
 if __name__ == "__main__":
