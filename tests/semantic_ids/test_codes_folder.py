@@ -60,7 +60,7 @@ def reduction(width: int, kept: int) -> dict:
         (lambda f: (f / "codes.parquet").unlink(), "missing-file", "codes.parquet"),
         (lambda f: (f / "codes.parquet").write_bytes(b"x"), "file-damaged", "codes.parquet"),
         (lambda f: (f / "codebooks.safetensors").unlink(), "missing-file", "codebooks.safetensors"),
-        (change(format="fullrank.store"), "wrong-folder", "fullrank.store"),
+        (change(format="fullrank.store"), "wrong-folder", "a store of events"),
         (change(format_version=2), "wrong-format-version", 1),
         (change(sizes=None), "manifest-incomplete", "sizes"),
         (change(sizes=[16, 16, 16, True]), "manifest-incomplete", "sizes"),
