@@ -1,8 +1,8 @@
 """Fields of Specs that no recipe, grid, page, example or benchmark sets: `python -m tests.idle_settings`.
 
-A field is set where a recipe or a job of a grid under results/ has another value than its default, and named where its
-name stands in the code of a page (between backticks or in a block), of an example or of a benchmark. Decisions and the
-log of failures are no pages: they say what was, and not what one may set.
+A field is set where a recipe or a job of a grid under experiments/ has another value than its default, and named where
+its name stands in the code of a page (between backticks or in a block), of an example or of a benchmark. Decisions and
+the log of failures are no pages: they say what was, and not what one may set.
 """
 
 import importlib

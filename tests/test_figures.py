@@ -22,7 +22,7 @@ def figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     spec.loader.exec_module(module)
     monkeypatch.setattr(module, "ROOT", tmp_path)
     for grid in ("ladder", "ablation", "headline"):
-        rows = generated(Grid.read(ROOT / "results" / "rankelastor" / f"{grid}.yaml"))
+        rows = generated(Grid.read(ROOT / "experiments" / "rankelastor" / f"{grid}.yaml"))
         path = tmp_path / "results" / "rankelastor" / f"2026-01-02_2cpu_{grid}.json"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps({"rows": rows}))

@@ -1,10 +1,10 @@
-"""The page of sequence methods holds the tables of the files that it cites."""
+"""The page of sequence methods and the list of results hold the tables of the files that they cite."""
 
 import re
 
 import pytest
 
-from docs import make_sequence_tables
+from docs import make_results_table, make_sequence_tables
 from docs.make_sequence_tables import PAGE, ROOT, TABLES, marks, table
 
 
@@ -16,10 +16,17 @@ def test_the_page_holds_the_tables_of_the_results(store: str) -> None:
     )
 
 
+def test_the_list_of_results_is_made_of_their_commands() -> None:
+    listed = make_results_table.table()
+    assert listed in make_results_table.PAGE.read_text(encoding="utf-8"), "run python docs/make_results_table.py"
+    assert [name for name in re.findall(r"experiments/[\w./-]+yaml", listed) if not (ROOT / name).exists()] == []
+
+
 def test_every_file_that_the_page_names_is_there() -> None:
     text = PAGE.read_text(encoding="utf-8")
-    cited = {name for name in re.findall(r"`(?:results/)?([a-z_]+/[\w.-]+\.(?:json|yaml))`", text)}
-    assert len(cited) >= 8 and [name for name in cited if not (ROOT / "results" / name).exists()] == []
+    cited = {name for name in re.findall(r"`(?:results/|experiments/)?([a-z_]+/[\w.-]+\.(?:json|yaml))`", text)}
+    folders = {".json": "results", ".yaml": "experiments"}
+    assert len(cited) >= 8 and [name for name in cited if not (ROOT / folders[name[-5:]] / name).exists()] == []
 
 
 def test_rows_of_other_protocols_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Hashes of all experiments that the grids under results/ name, and which committed rows a sweep takes for run.
+"""Hashes of all runs that the grids under experiments/ name, and which committed rows a sweep takes for run.
 
 A row counts as run where its cell, seed and hash of the spec are those of a job (`fr.sweep` skips it then), today or
 before the fields in `sweeps.jobs.ADDED` existed. A setting that is renamed or given another default changes the hash of
@@ -15,13 +15,14 @@ from typing import Any
 
 import fullrank as fr
 
-RESULTS = Path(__file__).resolve().parents[2] / "results"
+ROOT = Path(__file__).resolve().parents[2]
+EXPERIMENTS, RESULTS = ROOT / "experiments", ROOT / "results"
 RECORDED = Path(__file__).with_name("grids.json")
-GRIDS = sorted(RESULTS.glob("*/*.yaml"))
+GRIDS = sorted(EXPERIMENTS.glob("*/*.yaml"))
 
 
 def label(path: Path) -> str:
-    return path.relative_to(RESULTS).as_posix()
+    return "/".join(path.parts[-2:])
 
 
 def is_search(path: Path) -> bool:
@@ -71,10 +72,10 @@ def still_run(rows: list[dict[str, Any]]) -> list[str]:
     return found
 
 
-def in_grids(folder: Path, rows: list[dict[str, Any]]) -> dict[str, list[str]]:
-    """Run folder -> the grids beside the rows that ask for this very run, of those rows that one asks for."""
+def in_grids(folder: str, rows: list[dict[str, Any]]) -> dict[str, list[str]]:
+    """Run folder -> the grids of the rows' folder that ask for this very run, of those rows that one asks for."""
     asked: dict[tuple[str, str], list[str]] = {}
-    for path in sorted(folder.glob("*.yaml")):
+    for path in sorted((EXPERIMENTS / folder).glob("*.yaml")):
         for job in jobs(path):
             for value in {job.spec_hash, *job.earlier_hashes}:
                 asked.setdefault((job.folder, value), []).append(label(path))
@@ -91,7 +92,7 @@ def main() -> None:
     found: dict[str, Any] = {"jobs": {label(path): hashes(path) for path in GRIDS}, "run": {}, "asked for": {}}
     for path, rows in committed():
         found["run"] |= {label(path): some for some in [still_run(rows)] if some}
-        found["asked for"] |= {label(path): some for some in [last_of(in_grids(path.parent, rows))] if some}
+        found["asked for"] |= {label(path): some for some in [last_of(in_grids(path.parent.name, rows))] if some}
     RECORDED.write_text(json.dumps(found, indent=1) + "\n")
     count = sum(len(rows) for _, rows in committed())
     print(f"{sum(map(len, found['run'].values()))} of {count} committed rows count as run")

@@ -11,7 +11,7 @@ from fullrank.experiment import Experiment, find_experiment
 from fullrank.recipes import rankelastor as recipes
 from fullrank.sweeps.grid import Grid
 
-GRID = Path(__file__).parents[2] / "results" / "rankelastor" / "ladder.yaml"
+GRID = Path(__file__).parents[2] / "experiments" / "rankelastor" / "ladder.yaml"
 ML1M = tuple(FieldInfo(f"field{n}", "categorical", 20) for n in range(11))
 FRAPPE = ML1M[:10]
 

@@ -5,7 +5,7 @@ train fullrank.recipes.caser:published ...``, what the authors' code starts from
 each height and 4 vertical ones, binary cross-entropy with 3 negatives.
 
 Command: ``fullrank train caser --data data/beauty --out runs/caser``. Learning rate and dropout are the choice of
-`results/sequence/tune_classics.yaml`. Numbers: `docs/results/sequence.md`.
+`experiments/sequence/tune_classics.yaml`. Numbers: `docs/results/sequence.md`.
 
 Differs: what `encoders/caser.py` says, above all that there is no vector of the user; AdamW for Adam; a batch is a
 number of events in whole histories, not of windows.

@@ -89,7 +89,7 @@ def no_information() -> Experiment:
 
 
 def softmax_norm() -> Experiment:
-    """`fair`, by the name of its norm that its first runs have (results/fair/final.yaml)."""
+    """`fair`, by the name of its norm that its first runs have (experiments/fair/final.yaml)."""
     return _small("softmax_norm", norm="softmax")
 
 

@@ -4,7 +4,7 @@
 fullrank.recipes.hgn:published ...``, what the authors' code starts from: width 50, one negative, inner products.
 
 Command: ``fullrank train hgn --data data/beauty --out runs/hgn``. Learning rate and dropout are the choice of
-`results/sequence/tune_classics.yaml`. Numbers: `docs/results/sequence.md`.
+`experiments/sequence/tune_classics.yaml`. Numbers: `docs/results/sequence.md`.
 
 Differs: what `encoders/hgn.py` says, above all that there is no vector of the user; binary cross-entropy for the
 pairwise loss in `published`, AdamW for Adam; a batch is a number of events in whole histories, not of windows.

@@ -8,8 +8,8 @@ fullrank.recipes.plr:base``. They differ in `model.reasoner` and `model.penaltie
 size and take any data: width 64, inner 128, at most 4 prefixes per user and epoch, the last 50 events, 25 epochs.
 `cosine` and `cosine_base` are the functions `plr` and `base` with the scoring of the recipe `sasrec`, cosine at
 temperature .06. The recipe `plr` is `cosine` with triggers of size 1 and the residual of Eq. 4, which keep its streams
-apart: chosen on validation (results/plr/look.yaml). The function `plr` has triggers of .02 and no residual; its streams
-end as one (docs/log.md).
+apart: chosen on validation (experiments/plr/look.yaml). The function `plr` has triggers of .02 and no residual; its
+streams end as one (docs/log.md).
 `bidirectional`, `hstu` and `features` are PLR on other parts (on s3rec-beauty ``--set
 model.items.categorical=[attributes]``, a list of the brand and the category levels). `unisrec`, `unisrec_erl`,
 `unisrec_prl` and `unisrec_base` are PLR, ReaRec and the base on items made of text vectors, the paper's third backbone,

@@ -89,7 +89,7 @@ def ml1m() -> Experiment:
 
 
 def frappe() -> Experiment:
-    """Frappe at the best of eight trials (results/rankelastor/search_frappe.yaml): use of apps in ten contexts."""
+    """Frappe at the best of eight trials (experiments/rankelastor/search_frappe.yaml): use of apps in ten contexts."""
     ranker = RankElastor(tokens=10, width=30, tokeniser=TOKENS, head="mlp")
     return ranking_experiment("rankelastor-frappe", ranker, FRAPPE, **FRAPPE_TRAINING)
 

@@ -16,7 +16,7 @@ Differs: batches of CPU size hold 2,048 events of rows of like length; the encod
 (GELU by erf, not its tanh form). Warm-up is a share of the run. CPU size has 20 epochs where the paper has 150: items
 are multiplied by the square root of the width, since a mean of K small vectors is drowned by the positions beside it,
 and learning rate, temperature and dropout of the input are tuned. The history is excluded from lists; RPG's code ranks
-it, and so do the figures above (``fullrank evaluate RUN --set seen=keep``; `results/fair/beauty.yaml` has both).
+it, and so do the figures above (``fullrank evaluate RUN --set seen=keep``; `experiments/fair/beauty.yaml` has both).
 Cost: 11 minutes of one core of a busy machine on s3rec-beauty. Numbers: `results/fair/`.
 """
 

@@ -7,7 +7,7 @@ Commands: ``fullrank train sprint --data data/beauty --out runs/sprint``, or any
 ``fullrank train fullrank.recipes.sprint:plain``; `mojito` and `tpab` are names like `sprint`, for stores with times.
 `plain`, `sprint` and the baselines are of CPU size: 4 layers of width 64, 50 epochs. `beauty`, `toys` and `ml1m` fix
 the paper's size and training, `ml20m_xxs` to `ml20m_xxl` its ladder (Table 5); they want a GPU and have not been run.
-Grids and numbers: ``results/sprint/`` (`paper.yaml`: the paper's).
+Grids: ``experiments/sprint/`` (`paper.yaml`: the paper's); numbers: ``results/sprint/``.
 
 What to expect: `sprint` has the residual form of the proof and of the authors' code, `printed` Eq. 4.5's logarithm,
 which has no least value, so that a large weight drives the projections towards zero until attention does nothing. It is

@@ -42,7 +42,7 @@ ITEMS = Text(
     )
 )
 SMALL = Training(max_epochs=20, lr=3.2e-3, batch_size=1024, schedule="one_cycle", warmup=0.3, clip_norm=1.0, patience=5)
-"""At CPU size; chosen on validation among four trials (`results/scaling/srt_tune.yaml`)."""
+"""At CPU size; chosen on validation among four trials (`experiments/scaling/srt_tune.yaml`)."""
 PAPER = Training(
     max_epochs=50, lr=1e-4, batch_by="rows", batch_size=128, weight_decay=1e-5, schedule="one_cycle", warmup=0.3,
     clip_norm=1.0, evaluate_every=5,
