@@ -29,7 +29,7 @@ TEXT = "user_text"
 
 
 ByPart = dict[str, tuple[np.ndarray, Int64[np.ndarray, "P1"]]]
-"""Some events in order of their parts: by file the values, and where those of each part begin and of the last end."""
+"""Some events in order of their parts: by file the values, where those of each part begin, and where the last ends."""
 
 
 class Spill:
@@ -62,8 +62,9 @@ class Spill:
         """Have events wait behind those of each part that came before. Raises `UserError` as `flush`."""
         self.columns = {name: values.dtype.str for name, (values, _) in events.items() if name != TEXT}
         for name, (values, edges) in events.items():
+            places = edges.tolist()
             for number in np.flatnonzero(np.diff(edges)).tolist():
-                self._waiting.setdefault((number, name), []).append(values[edges[number] : edges[number + 1]])
+                self._waiting.setdefault((number, name), []).append(values[places[number] : places[number + 1]])
             self._held += values.nbytes
         if self._held > min(HELD, EACH * len(self._waiting)):
             self.flush()
