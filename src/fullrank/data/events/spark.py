@@ -186,7 +186,11 @@ def _distinct(frame: DataFrame, name: str) -> pl.Series:
 
 def to_polars(frame: DataFrame) -> pl.DataFrame:
     """A Spark DataFrame that is small, on the driver."""
-    found = pl.from_arrow(frame.toArrow())
+    return _from_arrow(frame.toArrow())
+
+
+def _from_arrow(table: pa.Table | pa.RecordBatch) -> pl.DataFrame:
+    found = pl.from_arrow(table)
     assert isinstance(found, pl.DataFrame)
     return found
 
@@ -214,9 +218,7 @@ def _coded(
 ) -> Iterator[pa.RecordBatch]:
     """A worker's pieces of the table, coded."""
     catalogue = values.IdIndex(read_parquet(work / ITEM_IDS, "the item ids")["item_id"])
-    for batch in batches:
-        frame = pl.from_arrow(batch)
-        assert isinstance(frame, pl.DataFrame)
+    for frame in map(_from_arrow, batches):
         if len(frame):
             yield from coded_batches(frame, *coded_piece(frame, name, spec, catalogue, types, count))
 
@@ -235,9 +237,7 @@ def _spilled(batches: Iterator[pa.RecordBatch], folder: Path, count: int, users:
     """A worker's parts, which come in order, into their folders: all of them, or nothing where the task fails."""
     own = folder / f"task-{uuid.uuid4().hex}"
     spill, events, seconds = Spill(own, count), 0, []
-    for batch in batches:
-        frame = pl.from_arrow(batch)
-        assert isinstance(frame, pl.DataFrame)
+    for frame in map(_from_arrow, batches):
         if len(frame):
             names = [name for name in frame.columns if name not in ("part", "user", *ORDER)]
             columns = {name: frame[name].to_numpy() for name in names}

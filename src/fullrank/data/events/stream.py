@@ -14,7 +14,8 @@ import glob
 import operator
 import os
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial, reduce
 from pathlib import Path
@@ -36,6 +37,7 @@ from fullrank.data.events.filters import Prepare, Say, filters, note_filter
 from fullrank.data.events.part_work import ITEM_IDS, SPILL, PartRunner, PartTimes, PartWork, Segments
 from fullrank.data.events.pieces import EventPieces
 from fullrank.data.events.spill import Spill, largest_part
+from fullrank.data.events.store import FORMS
 from fullrank.data.events.table import JoinedTable, join_table, unit_notes
 from fullrank.data.events.write import whole_table
 from fullrank.data.frames import InputTable
@@ -81,22 +83,32 @@ def prepare_parts(
     `read` puts the events into a folder and says what it found; `runner` runs tasks on parts, None: this process;
     `identity` is what the table is known by again; `check` looks at the parts as they were read.
     """
-    work = place.with_name(place.name + WORK)
     asked = {"spec": spec.dump(), "parts": count, "input": identity}
-    try:
-        state = known_state(work, asked)
+    with preparing(place, asked) as (work, state):
         if state is None:
-            shutil.rmtree(work, ignore_errors=True)
-            work.mkdir(parents=True)
             state = read(work) | asked
             write_json(work / STATE, state)
         else:
             say("go on with what was read before", {"events": state["events"]})
         check(work / SPILL)
         make_parts(work, spec, count, beside, state, say, runner)
-        shutil.rmtree(work / SPILL)
         (work / STATE).unlink()
         (work / ITEM_IDS).unlink()
+        shutil.rmtree(work / SPILL)
+
+
+@contextmanager
+def preparing(place: Path, asked: dict[str, Any]) -> Iterator[tuple[Path, dict[str, Any] | None]]:
+    """The folder of a preparation, which takes its place in the end; and what an earlier one has read, if it was asked
+    for the same and was killed. Raises `UserError` where the disk refuses.
+    """
+    work = place.with_name(place.name + WORK)
+    try:
+        state = _known_state(work, asked)
+        if state is None:
+            shutil.rmtree(work, ignore_errors=True)
+            work.mkdir(parents=True)
+        yield work, state
         take_place(work, place)
     except OSError as error:
         raise NotWritten(place, reason_of(error), folder=True) from error
@@ -111,7 +123,7 @@ def identity_of(table: Any) -> Any:
     return [[str(file), file.stat().st_size, file.stat().st_mtime_ns] for file in files]
 
 
-def known_state(work: Path, asked: dict[str, Any]) -> dict[str, Any] | None:
+def _known_state(work: Path, asked: dict[str, Any]) -> dict[str, Any] | None:
     """What an earlier preparation of the same table with the same settings has read; None where there is none."""
     if asked["input"] is None or not (work / STATE).is_file():
         return None
@@ -167,9 +179,9 @@ def make_parts(
 
     done = partial(note_filter, steps, say)
     left = runner.total(tasks.filter, numbers)
-    for (name, facts, _), counted in zip(filters(spec, until), left.each, strict=True):
+    for (name, facts, _), counted in zip(filters(spec, until), left, strict=True):
         done(name, facts, counted.facts())
-    found, rounds = left.each[-1], 0
+    found, rounds = left[-1], 0
     per_user, per_item = spec.per_user_and_item
     if max(per_user, per_item) > 1:
         while not found.is_core(per_user, per_item):  # `filters.k_core`, a round over all parts at a time
@@ -180,7 +192,7 @@ def make_parts(
         split = split.at(PartTimes(tasks, numbers, runner, found.events) if state["span"] else None)
     say("split and write", {})
     segments = runner.total(partial(tasks.write, there=found.items > 0, split=split), numbers)
-    catalogue = beside.catalogue(spec, tasks.item_ids.filter(pl.Series(found.items > 0)))
+    catalogue = beside.catalogue(spec, tasks.item_ids.filter(found.items > 0))
     beside = replace(beside, notes=(*beside.notes, *state["notes"]))
     _write_whole(work, count, catalogue, beside, spec, steps, segments)
 
@@ -218,13 +230,12 @@ def _write_whole(
         "notes": [*splits.split_notes(split), *beside.notes, *catalogue.notes],
         "parts": parts.described(own),
     }  # fmt: skip
-    manifests.write_manifest(folder, (parts.FORMAT, parts.FORMAT_VERSION), tree, files)
+    manifests.write_manifest(folder, FORMS[1], tree, files)
 
 
 def _split(own: list[dict[str, Any]], seen: Int64[np.ndarray, "3 V"]) -> dict[str, Any]:
     """The split of all parts: their counts together, and those of items that no part knows alone."""
-    summed = ("train", "validation", "test", "users_train_only", "train_share_after_test")
-    whole = {key: value for key, value in own[0].items() if key not in summed}
+    whole = splits.rule_of(own[0])
     whole["users_train_only"] = sum(one["users_train_only"] for one in own)
     for number, name in enumerate(("train", "validation", "test")):
         whole[name] = {key: sum(one[name][key] for one in own) for key in own[0][name]}

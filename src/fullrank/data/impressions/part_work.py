@@ -25,13 +25,12 @@ from fullrank.core.readers import read_json
 from fullrank.data import manifest as manifests
 from fullrank.data.events import parts
 from fullrank.data.events.part_work import moments_at
-from fullrank.data.frames import Chunks, name_rows
+from fullrank.data.frames import Chunks, NamedRows, name_rows
 from fullrank.data.impressions import encoder_files
-from fullrank.data.impressions.encoding import FieldEncoder
 from fullrank.data.impressions.fields import Schema
 from fullrank.data.impressions.fingerprints import TABLES, BlockHashes, part_edges
 from fullrank.data.impressions.fitting import Fit, RowCounts
-from fullrank.data.impressions.splits import Shares, TemporalSplit, TimeParts
+from fullrank.data.impressions.splits import Shares, TimeParts
 from fullrank.data.impressions.write import RowCoder, RowSplit, StoreFiles, split_times, write_store_manifest
 
 SCRATCH, FITTED = "scratch", "fitted.json"
@@ -128,13 +127,9 @@ def _doubles(bits: Int64[np.ndarray, "n"]) -> np.ndarray:
 
 
 @runtime_checkable
-class PartRows(Protocol):
+class PartRows(NamedRows, Protocol):
     """The rows of a table, part by part."""
 
-    @property
-    def name(self) -> str: ...
-    @property
-    def rows(self) -> int: ...
     def of(self, number: int, columns: Sequence[str]) -> Iterator[tuple[int, pl.DataFrame]]:
         """Some columns of a part in chunks, in input order, with the row number of the first of each."""
         ...
@@ -171,10 +166,7 @@ class PartTasks:
 
     def span(self, number: int) -> TimeSpan:
         """The first and the last time of a part."""
-        found = TimeSpan()
-        for times in self._times(number):
-            found += TimeSpan.of(times)
-        return found
+        return sum(map(TimeSpan.of, self._times(number)), TimeSpan())
 
     def before(self, number: int, moments: np.ndarray) -> Int64[np.ndarray, "m"]:
         """How many rows of a part lie before each of some moments, which rise."""
@@ -194,7 +186,7 @@ class PartTasks:
         """The statistics of a part; what is counted of its rows is left for `write`."""
         fit, split = Fit(self.schema, self.typed, exact=True), self._split(number, borders)
         for start, frame in self.rows.of(number, self.schema.columns):
-            what = name_rows(self.rows.name, self.rows.rows, start, frame)
+            what = name_rows(self.rows, start, frame)
             fit.add(start, frame, split.parts(start, frame, what), what)
         write_json(self._counts(number), fit.counted.dump())
         return fit
@@ -205,13 +197,13 @@ class PartTasks:
         if (out / manifests.NAME).is_file():  # of an earlier preparation that was killed
             return 1
         counted = RowCounts.restore(read_json(self._counts(number)))
-        encoder, coder, split = self._encoder, self._coder, self._split(number, borders)
+        coder, split = self._coder, self._split(number, borders)
         hashes = BlockHashes(self.rows.rows)
         with whole_folder(out) as folder:
-            store = StoreFiles(folder, encoder, counted)
+            store = StoreFiles(folder, coder.encoder, counted)
             try:
                 for start, frame in self.rows.of(number, self.schema.columns):
-                    what = name_rows(self.rows.name, self.rows.rows, start, frame)
+                    what = name_rows(self.rows, start, frame)
                     part, block = split.parts(start, frame, what), coder.block(start, frame, what)
                     hashes.add(start, part, block)
                     store.add(part, block)
@@ -220,33 +212,25 @@ class PartTasks:
             for name in TABLES:
                 if (self.work / name).is_file():
                     copy_file(self.work / name, folder / name)
-            groups = None if self._groups is None else len(self._groups)
+            groups = None if coder.groups is None else len(coder.groups)
             facts: dict[str, Any] = {"input": None, "notes": [], "part": number, HASHES: hashes.done()}
-            write_store_manifest(folder, self.schema, encoder, counted.manifest(groups), facts)
+            write_store_manifest(folder, coder.encoder, counted.manifest(groups), facts)
         return 1
 
     def _times(self, number: int) -> Iterator[np.ndarray]:
         assert self.schema.time is not None
         for start, frame in self.rows.of(number, [self.schema.time]):
-            what = name_rows(self.rows.name, self.rows.rows, start, frame)
+            what = name_rows(self.rows, start, frame)
             yield split_times(self.schema, self.typed, frame, what)
 
     def _split(self, number: int, borders: Borders | None) -> RowSplit:
-        temporal = isinstance(self.schema.split, TemporalSplit) and borders is not None
-        return RowSplit(self.schema, self.typed, borders.of_part(number) if temporal and borders else None)
+        return RowSplit(self.schema, self.typed, None if borders is None else borders.of_part(number))
 
     def _counts(self, number: int) -> Path:
         return self.work / SCRATCH / f"counts-{number:05}.json"
 
     @cached_property
-    def _encoder(self) -> FieldEncoder:
-        tree = read_json(self.work / SCRATCH / FITTED)
-        return encoder_files.restore_encoder(self.work / manifests.NAME, tree)
-
-    @cached_property
-    def _groups(self) -> pl.Series | None:
-        return None if self.schema.group is None else read_parquet(self.work / TABLES[1], "the groups")["value"]
-
-    @cached_property
     def _coder(self) -> RowCoder:
-        return RowCoder(self.schema, self._encoder, self._groups, self.typed)
+        tree = read_json(self.work / SCRATCH / FITTED)
+        groups = None if self.schema.group is None else read_parquet(self.work / TABLES[1], "the groups")["value"]
+        return RowCoder(encoder_files.restore_encoder(self.work / manifests.NAME, tree), groups, self.typed)

@@ -19,18 +19,10 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import Field, TypeAdapter
 
 from fullrank.core.checks import check_path, check_type, public
-from fullrank.core.files import (
-    NotWritten,
-    reason_of,
-    require_replaceable,
-    take_place,
-    whole_folder,
-    without_dots,
-    write_json,
-)
+from fullrank.core.files import require_replaceable, whole_folder, without_dots, write_json
 from fullrank.core.locks import folder_lock
 from fullrank.core.log import logger, shown_at
 from fullrank.core.overrides import read_setting
@@ -41,12 +33,12 @@ from fullrank.data.events import parts, spark
 from fullrank.data.events.part_work import PartRunner
 from fullrank.data.events.parts import MOST_PARTS
 from fullrank.data.events.prepare import Engine, check_engine
-from fullrank.data.events.stream import STATE, WORK, Here, identity_of, known_state
+from fullrank.data.events.stream import STATE, Here, identity_of, preparing
 from fullrank.data.frames import Chunks, InputTable, input_name, require_rows
 from fullrank.data.impressions import encoder_files
 from fullrank.data.impressions.encoding import FieldEncoder
 from fullrank.data.impressions.fields import Schema, schema_tree
-from fullrank.data.impressions.fingerprints import TABLES, fingerprint_of_parts
+from fullrank.data.impressions.fingerprints import TABLES, fingerprint
 from fullrank.data.impressions.infer import infer, summary
 from fullrank.data.impressions.part_work import (
     FITTED,
@@ -60,7 +52,7 @@ from fullrank.data.impressions.part_work import (
 )
 from fullrank.data.impressions.spark import rows_on_spark
 from fullrank.data.impressions.splits import TemporalSplit
-from fullrank.data.impressions.store import ImpressionStore, is_own
+from fullrank.data.impressions.store import FORMS, ImpressionStore, is_own
 from fullrank.data.impressions.write import Say, write_impressions, write_tables
 from fullrank.data.manifest import is_store, require_outside_stores
 from fullrank.data.values import Unit
@@ -119,7 +111,7 @@ def prepare_impressions(
     DataFrame, and the store is the same.
     Raises `UserError` with one sentence for whatever cannot be read as the schema says; `out` is then as it was.
     """
-    place = without_dots(Path(out))
+    place = without_dots(out)
     check_engine(parts, engine, master)
     named = {
         "label": ("label", label),
@@ -144,7 +136,8 @@ def prepare_impressions(
             source.require(column, "name it with label=, user_col= or time_col=, or correct the schema")
         say: Say = partial(log.log, shown_at(progress))
         if parts is None:
-            _prepare_whole(source, place, spec, facts, say)
+            with whole_folder(place) as folder:
+                write_impressions(folder, source, spec, facts, say)
         else:
             asked = Preparation(spec, source.typed, parts, engine, identity_of(impressions), facts)
             _prepare_parts(*_reader(source, spec, parts, engine, master), place, asked, say)
@@ -182,29 +175,16 @@ def _schema_tree(
     return known | changes | early, late
 
 
-def _prepare_whole(source: InputTable, place: Path, spec: Schema, facts: dict[str, Any], say: Say) -> None:
-    with whole_folder(place) as folder:
-        scratch = folder / "scratch"  # inside, so that a killed process leaves one folder, which the next one removes
-        scratch.mkdir()
-        chunks = Chunks(source, spec.columns, scratch)
-        source.require_rows(chunks.rows)
-        write_impressions(folder, scratch, chunks, spec, source.typed, facts, say)
-
-
 def _reader(
     source: InputTable, schema: Schema, count: int, engine: Engine, master: str | None
 ) -> tuple[Callable[..., PartRows], PartRunner]:
     """What gives the rows of a table part by part, and what runs tasks on parts."""
     if engine != "spark":
-        return partial(_cut_rows, source, schema, count), Here()
+        columns = schema.columns  # what cannot be read from the middle lies in the folder once it was read
+        return lambda scratch, read: CutRows(Chunks(source, columns, scratch, spooled=read), count), Here()
     spark.require_readable(source)
     session = spark.session_of(source.table, master)
     return partial(rows_on_spark, session, source.table, schema, count), spark.OnSpark(session)
-
-
-def _cut_rows(source: InputTable, schema: Schema, count: int, scratch: Path, *, read: bool) -> CutRows:
-    """The rows of a table for one process; what cannot be read from the middle lies in `scratch` once it was `read`."""
-    return CutRows(Chunks(source, schema.columns, scratch, spooled=read), count)
 
 
 def _prepare_parts(
@@ -214,15 +194,11 @@ def _prepare_parts(
 
     `rows_in(scratch, read=)` gives the rows of the table; `read`: they lie in the folder, an earlier process put them.
     """
-    work = place.with_name(place.name + WORK)
-    try:
-        read = known_state(work, asked.dump()) is not None
-        if not read:
-            shutil.rmtree(work, ignore_errors=True)
-            (work / SCRATCH).mkdir(parents=True)
-        rows = rows_in(work / SCRATCH, read=read)
+    with preparing(place, asked.dump()) as (work, state):
+        (work / SCRATCH).mkdir(exist_ok=True)
+        rows = rows_in(work / SCRATCH, read=state is not None)
         require_rows(rows.name, rows.rows)
-        if read:
+        if state is not None:
             say("go on with what was read before")
         write_json(work / STATE, asked.dump())
         tasks = PartTasks(work, rows, asked.schema, asked.typed)
@@ -230,14 +206,11 @@ def _prepare_parts(
             _fit(tasks, asked, runner, say)
         fitted = read_json(work / SCRATCH / FITTED)
         say(f"encode and write {asked.count:,} parts")
-        borders = None if fitted["borders"] is None else Borders(**_tuples(fitted["borders"]))
+        borders = TypeAdapter(Borders | None).validate_python(fitted["borders"])
         runner.total(partial(tasks.write, borders=borders), range(asked.count))
         _write_whole(work, asked, fitted)
-        shutil.rmtree(work / SCRATCH)
         (work / STATE).unlink()
-        take_place(work, place)
-    except OSError as error:
-        raise NotWritten(place, reason_of(error), folder=True) from error
+        shutil.rmtree(work / SCRATCH)
 
 
 def _fit(tasks: PartTasks, asked: Preparation, runner: PartRunner, say: Say) -> None:
@@ -269,7 +242,7 @@ def _borders(tasks: PartTasks, asked: Preparation, runner: PartRunner) -> Border
 
 def _write_whole(folder: Path, asked: Preparation, fitted: dict[str, Any]) -> None:
     """The manifest of a folder that holds all parts."""
-    schema, own = asked.schema, parts.manifests_of(folder, asked.count)
+    own = parts.manifests_of(folder, asked.count)
     hashes = {int(block): digest for part in own for block, digest in part[HASHES].items()}
     encoder: FieldEncoder = encoder_files.restore_encoder(folder / manifests.NAME, fitted)
     files = manifests.hash_files(folder, [name for name in TABLES if (folder / name).is_file()])
@@ -279,11 +252,7 @@ def _write_whole(folder: Path, asked: Preparation, fitted: dict[str, Any]) -> No
         "fitted": fitted["fitted"],
         "counts": fitted["counts"],
         **asked.facts,
-        "fingerprint": fingerprint_of_parts(folder, files, schema, hashes),
+        "fingerprint": fingerprint(folder, files, asked.schema, parts.bucket_lines(hashes)),
         "parts": parts.described(own),
     }
-    manifests.write_manifest(folder, (manifests.IMPRESSION_PARTS, parts.FORMAT_VERSION), tree, files)
-
-
-def _tuples(tree: dict[str, Any]) -> dict[str, Any]:
-    return {name: tuple(tuple(one) if isinstance(one, list) else one for one in some) for name, some in tree.items()}
+    manifests.write_manifest(folder, FORMS[1], tree, files)

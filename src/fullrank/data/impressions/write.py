@@ -16,68 +16,60 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from fullrank.core.jagged import Jagged
+from fullrank.core.jagged import Jagged, offsets_of
 from fullrank.core.tables import write_table
 from fullrank.data import manifest as manifests
-from fullrank.data.frames import Chunks, name_rows
+from fullrank.data.frames import Chunks, InputTable, name_rows
 from fullrank.data.impressions import encoder_files
 from fullrank.data.impressions.arrays import array_shapes
 from fullrank.data.impressions.encoding import FieldEncoder, read_labels
 from fullrank.data.impressions.fields import Schema
-from fullrank.data.impressions.fingerprints import impressions_fingerprint
+from fullrank.data.impressions.fingerprints import array_lines, fingerprint
 from fullrank.data.impressions.fitting import Fit, RowCounts
 from fullrank.data.impressions.splits import PARTS, Cuts, GivenSplit, RandomSplit, TemporalSplit, TimeParts
-from fullrank.data.impressions.store import FORMAT, FORMAT_VERSION
+from fullrank.data.impressions.store import FORMS
 from fullrank.data.impressions.vocabulary import Vocabulary, canonical
 from fullrank.data.values import seconds
 
 Say = Callable[[str], None]
 
 
-def write_impressions(
-    folder: Path,
-    scratch: Path,
-    chunks: Chunks,
-    schema: Schema,
-    typed: bool,
-    facts: dict[str, Any],
-    say: Say,
-) -> None:
-    """Fill `folder` with the store of a table.
-
-    `scratch`, which may lie in it, is removed in the end; `facts` go into the manifest.
-    """
+def write_impressions(folder: Path, source: InputTable, schema: Schema, facts: dict[str, Any], say: Say) -> None:
+    """Fill `folder` with the store of a table. `facts` go into the manifest."""
+    scratch = folder / "scratch"  # inside, so that a killed process leaves one folder, which the next one removes
+    scratch.mkdir()
+    chunks, typed = Chunks(source, schema.columns, scratch), source.typed
+    source.require_rows(chunks.rows)
     split = RowSplit(schema, typed, _borders(chunks, schema, typed, scratch))
     say(f"fit {chunks.rows:,} rows")
     fit = Fit(schema, typed)
     with open(scratch / "parts", "wb") as parts_file:
         for start, frame in chunks:
-            what = name_rows(chunks.name, chunks.rows, start, frame)
+            what = name_rows(chunks, start, frame)
             part = split.parts(start, frame, what)
             parts_file.write(part.tobytes())
             fit.add(start, frame, part, what)
     fit.check(chunks.name)
     encoder, names = fit.encoder(), fit.groups()
-    coder = RowCoder(schema, encoder, names, typed)
+    coder = RowCoder(encoder, names, typed)
     say("encode and write")
     store = StoreFiles(folder, encoder, fit.counted)
     try:
         with open(scratch / "parts", "rb") as parts_file:
             for start, frame in chunks:
                 part = np.frombuffer(parts_file.read(len(frame)), np.int8)
-                store.add(part, coder.block(start, frame, name_rows(chunks.name, chunks.rows, start, frame)))
+                store.add(part, coder.block(start, frame, name_rows(chunks, start, frame)))
     finally:
         store.close()
     shutil.rmtree(scratch)
     write_tables(folder, fit, names)
-    write_store_manifest(folder, schema, encoder, fit.counts(), facts)
+    write_store_manifest(folder, encoder, fit.counts(), facts)
 
 
 @dataclass(frozen=True)
 class RowCoder:
     """Rows of a table as the arrays of a store."""
 
-    schema: Schema
     encoder: FieldEncoder
     groups: pl.Series | None
     typed: bool
@@ -88,7 +80,7 @@ class RowCoder:
 
     def block(self, start: int, frame: pl.DataFrame, what: str) -> dict[str, Any]:
         """The arrays of some rows by file, in input order; those of a bag as a `Jagged`."""
-        schema, encoded = self.schema, self.encoder.encode(frame, what)
+        schema, encoded = self.encoder.schema, self.encoder.encode(frame, what)
         block: dict[str, Any] = {
             "labels": read_labels(frame[schema.label], schema.label_threshold, f"column {schema.label!r} of {what}"),
             "inputs": np.arange(start, start + len(frame), dtype=np.int64),
@@ -138,7 +130,7 @@ def _borders(chunks: Chunks, schema: Schema, typed: bool, scratch: Path) -> Time
         return TimeParts.at(split.moments)
     cuts = Cuts(scratch / "times")
     for start, frame in chunks.of([schema.time]):
-        times = split_times(schema, typed, frame, name_rows(chunks.name, chunks.rows, start, frame))
+        times = split_times(schema, typed, frame, name_rows(chunks, start, frame))
         cuts.add(times, f"column {schema.time!r} of {chunks.name}")
     return cuts.borders(split.shares)
 
@@ -196,8 +188,7 @@ class _Array:
         np.lib.format.write_array_header_1_0(self.file, header)
         width = self.dtype.itemsize * int(np.prod(shape[1:], dtype=np.int64))
         self.end = self.file.tell() + shape[0] * width
-        starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
-        self.places = [self.file.tell() + int(start) * width for start in starts]
+        self.places = [self.file.tell() + start * width for start in offsets_of(sizes)[:-1].tolist()]
 
     def last(self, values: np.ndarray) -> None:
         """The values behind those of all parts."""
@@ -214,14 +205,12 @@ class _Array:
 
 def write_tables(folder: Path, fit: Fit, groups: pl.Series | None) -> None:
     """The values of fields, and the groups."""
-    encoder_files.write_vocabulary(folder, fit.vocabularies())
+    encoder_files.write_vocabulary(folder, fit.vocabularies)
     if groups is not None:
         write_table(pl.DataFrame({"value": groups}), folder / "groups.parquet")
 
 
-def write_store_manifest(
-    folder: Path, schema: Schema, encoder: FieldEncoder, counts: dict[str, Any], facts: dict[str, Any]
-) -> None:
+def write_store_manifest(folder: Path, encoder: FieldEncoder, counts: dict[str, Any], facts: dict[str, Any]) -> None:
     """The manifest of a folder that holds all else."""
     files, state = manifests.describe_files(folder), encoder_files.encoder_state(encoder)
     tree = {
@@ -230,6 +219,6 @@ def write_store_manifest(
         "fitted": state["fitted"],
         "counts": counts,
         **facts,
-        "fingerprint": impressions_fingerprint(folder, files, schema),
+        "fingerprint": fingerprint(folder, files, encoder.schema, array_lines(files)),
     }
-    manifests.write_manifest(folder, (FORMAT, FORMAT_VERSION), tree, files)
+    manifests.write_manifest(folder, FORMS[0], tree, files)
