@@ -34,6 +34,15 @@ def test_settings_with_an_effect_and_defaults_are_taken(settings: list[str]) -> 
     assert Evaluation().override(*settings).override() == Evaluation().override(*settings)
 
 
+@pytest.mark.parametrize(
+    ("ks", "said"), [("[0]", "ks.0: "), ("[5, 0]", "ks.1: "), ("[2.5]", "ks.0: "), ("[]", "name at least 1 value")]
+)
+def test_a_wrong_list_of_lengths_is_told_once(ks: str, said: str) -> None:
+    with refused("invalid-setting", said, "given: ") as refusal:
+        Evaluation().override(f"ks={ks}")
+    assert "Tuple" not in str(refusal) and "; " not in str(refusal)
+
+
 def test_what_training_measures_with_keeps_every_protocol() -> None:
     spec = Evaluation().override("level=0.9", "popularity=all")
     assert spec.for_selection().popularity == "all" and spec.for_selection().bootstrap == 0

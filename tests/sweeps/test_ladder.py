@@ -10,8 +10,8 @@ from fullrank.data.events.store import Store
 from fullrank.data.events.subset import subset
 from fullrank.scaling.read import read_rows
 from fullrank.sweeps.engine import Local, Work
-from fullrank.sweeps.records import Row
-from fullrank.sweeps.sweep import ladder_rows, run_ladder, summarise_rungs
+from fullrank.sweeps.records import Row, summarise_seeds
+from fullrank.sweeps.sweep import by_store, ladder_rows, run_ladder
 from refusals import refused
 
 from .conftest import tiny
@@ -38,7 +38,8 @@ def test_a_ladder_is_a_sweep_on_each_store(store: Store, half: Store, out: Path,
     assert kept["rows"] == rows and [one["data"]["name"] for one in kept["stores"]] == ["half", "shop"]
     assert kept["command"] == "me" and set(kept["summary"]) == {"half/small", "half/wide", "shop/small", "shop/wide"}
     again = run_ladder(grid, [half, store], out, progress=False)
-    assert ladder_rows(again) == ladder_rows(rungs) and summarise_rungs(again) == summarise_rungs(rungs)
+    assert ladder_rows(again) == ladder_rows(rungs)
+    assert by_store(again, summarise_seeds) == by_store(rungs, summarise_seeds)
 
 
 def test_the_common_files_follow_every_row(store: Store, half: Store, out: Path, tmp_path: Path) -> None:

@@ -8,14 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
-import numpy as np
 import torch
-from jaxtyping import Float
 
 from fullrank.analysis.activations import RetrievalContext, activations, sample_protocol, sample_users
 from fullrank.analysis.diagnosis import Diagnosis, Row, about_rows, is_row, not_measured, row
 from fullrank.analysis.diagnostics import Diagnostic, failure, find_diagnostics, is_built_in
 from fullrank.analysis.ranking_activations import RankingContext, ranking_activations, sample_impressions
+from fullrank.analysis.relevance import ItemVectors
 from fullrank.core.errors import UserError, brief
 from fullrank.core.files import jsonable
 from fullrank.core.progress import Progress
@@ -64,7 +63,7 @@ def diagnose_retrieval(
     seed: int = 0,
     evaluation: Evaluation | None = None,
     weights: str | None = None,
-    vectors: Float[np.ndarray, "V D"] | None = None,
+    vectors: ItemVectors | None = None,
     progress: Progress | None = None,
 ) -> Diagnosis:
     """Every diagnostic that applies to this model, on `users` users of a split, by default `USERS`.
@@ -142,13 +141,15 @@ def diagnose_run(
     impressions: int | None = None,
     seed: int = 0,
     device: torch.device | str = "cpu",
-    vectors: Float[np.ndarray, "V D"] | None = None,
+    vectors: ItemVectors | None = None,
     progress: Progress | None = None,
 ) -> Diagnosis:
     """The rows of a run's weights, with their hash. `users`, `impressions`: None is the default of the problem."""
     sample = sample_size(run, users=users, impressions=impressions)
-    model: Any = run.model().to(device)
-    return DIAGNOSE[run.spec.problem](run, model, store, split, sample, seed, vectors, progress)
+    return DIAGNOSE[run.spec.problem](
+        run, run.model().to(device), store, sample, vectors, split=split, seed=seed, weights=weights_hash(run.path),
+        progress=progress,
+    )  # fmt: skip
 
 
 def sample_size(run: Run, *, users: int | None, impressions: int | None) -> int | None:
@@ -160,25 +161,14 @@ def sample_size(run: Run, *, users: int | None, impressions: int | None) -> int 
     return users if impressions is None else impressions
 
 
-def _of_retrieval(
-    run: Run, model: Model, store: Store, split: str, sample: int | None, seed: int,
-    vectors: Float[np.ndarray, "V D"] | None, progress: Progress | None,
-) -> Diagnosis:  # fmt: skip
-    return diagnose_retrieval(
-        model, store, split=split, users=sample, seed=seed, evaluation=run.spec.lists, weights=weights_hash(run.path),
-        vectors=vectors, progress=progress,
-    )  # fmt: skip
+def _of_retrieval(run: Run, model: Any, store: Any, sample: int | None, vectors: Any, **how: Any) -> Diagnosis:
+    return diagnose_retrieval(model, store, users=sample, evaluation=run.spec.lists, vectors=vectors, **how)
 
 
-def _of_ranking(
-    run: Run, model: RankingModule, store: ImpressionStore, split: str, sample: int | None, seed: int,
-    vectors: Float[np.ndarray, "V D"] | None, progress: Progress | None,
-) -> Diagnosis:  # fmt: skip
+def _of_ranking(run: Run, model: Any, store: Any, sample: int | None, vectors: Any, **how: Any) -> Diagnosis:
     if vectors is not None:
         require_problem(run, "retrieval", "leave vectors out", code="vectors-without-history")
-    return diagnose_ranking(
-        model, store, split=split, impressions=sample, seed=seed, weights=weights_hash(run.path), progress=progress
-    )
+    return diagnose_ranking(model, store, impressions=sample, **how)
 
 
 DIAGNOSE: Mapping[Problem, Callable[..., Diagnosis]] = {"retrieval": _of_retrieval, "ranking": _of_ranking}

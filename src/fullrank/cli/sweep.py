@@ -138,15 +138,7 @@ def sweep(
     from fullrank.sweeps.grid import Grid
     from fullrank.sweeps.jobs import from_settings
     from fullrank.sweeps.records import protocols_in_words, summarise_seeds
-    from fullrank.sweeps.sweep import (
-        Rung,
-        SweepOptions,
-        ladder_rows,
-        protocols_of_rungs,
-        run_ladder,
-        run_sweep,
-        summarise_rungs,
-    )
+    from fullrank.sweeps.sweep import Rung, SweepOptions, by_store, ladder_rows, run_ladder, run_sweep
 
     output = Output(how.as_json)
     found = Grid.read(grid)
@@ -163,7 +155,7 @@ def sweep(
         summary, history = summarise_seeds(outcome.newest), protocols_in_words(outcome.newest)
     else:
         rungs = run_ladder(found, stores, how.out, **options, on_store=lambda store: output.say(f"on {store.path}"))
-        summary, history = summarise_rungs(rungs), protocols_of_rungs(rungs)
+        summary, history = by_store(rungs, summarise_seeds), by_store(rungs, protocols_in_words)
     _table(output, summary, history)
     for rung in rungs:
         _notes(output, rung.outcome, how.dry_run)

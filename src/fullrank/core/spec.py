@@ -202,11 +202,19 @@ def _without(value: Any, dumped: Any, without: Mapping[tuple[str, str], Any]) ->
 
 
 def error_sentence(error: ValidationError) -> str:
-    """A pydantic error as one sentence: path, what is wrong, what was given; of many mistakes the first few."""
-    parts, found = [], error.errors()
+    """A pydantic error as one sentence: path, what is wrong, what was given; of many mistakes the first few.
+
+    A list with a wrong entry is not called too short as well: pydantic counts the right ones alone.
+    """
+    wrong = error.errors()
+    around = {item["loc"][:depth] for item in wrong for depth in range(len(item["loc"]))}
+    parts, found = [], [item for item in wrong if item["type"] != "too_short" or item["loc"] not in around]
     for item in found[:FEW]:
         where = ".".join(middle_cut(str(p), 80) for p in item["loc"] if not MEMBER.fullmatch(str(p)))
         text = middle_cut(item["msg"].removeprefix("Value error, "), MOST_MESSAGE)
+        if item["type"] == "too_short":
+            least = item["ctx"]["min_length"]
+            text = f"name at least {least} value{'s' * (least > 1)}"
         given = "" if item["type"] == "value_error" else f" (given: {brief(item['input'])})"
         parts.append(f"{where}: {text}{given}" if where else f"{text}{given}")
     return "; ".join([*parts, f"and {len(found) - FEW:,} more mistakes"] if len(found) > FEW else parts)

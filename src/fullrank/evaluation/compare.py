@@ -25,6 +25,7 @@ from fullrank.evaluation.slices import LABELS
 from fullrank.evaluation.spec import Evaluation
 from fullrank.evaluation.statistics import (
     RESAMPLED,
+    UserValues,
     bootstrap_p,
     bounds,
     metric_values,
@@ -178,7 +179,7 @@ def _mean_metric(sides: Results, name: str) -> float:
     return float(np.mean([one.metrics[name] for one in sides]))
 
 
-def _mean_column(sides: Results, name: Name) -> Float[np.ndarray, "U"]:
+def _mean_column(sides: Results, name: Name) -> UserValues:
     each = [metric_values(name, one.per_user.values, one.per_user.lists, one.protocol["items"]) for one in sides]
     return np.mean(each, axis=0)
 
@@ -219,9 +220,7 @@ def _target_bands(result: EvaluationResult) -> Int[np.ndarray, "U"]:
     return result.per_user.groups["target"]
 
 
-def bqs_like_columns(
-    gap: Float[np.ndarray, "U"], band: Int[np.ndarray, "U"]
-) -> tuple[Float[np.ndarray, "U"], Float[np.ndarray, "U"]]:
+def bqs_like_columns(gap: UserValues, band: Int[np.ndarray, "U"]) -> tuple[UserValues, UserValues]:
     """Two columns whose mean is the summed difference of the bands: each user's part of it, and each user's influence.
 
     A part changes sign with the user's difference, as a permutation test needs. An influence varies around the sum as

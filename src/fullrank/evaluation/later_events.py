@@ -139,10 +139,10 @@ def later_events(
     rows = np.full(len(users), -1) if trained is None else trained.rows_of(_of_type(users, trained.user_ids))
     new = before == 0 if trained is None else (rows < 0) | ~_trained(trained)[rows]
     limit = _last_trained(trained)
-    facts: dict[str, Any] = {"events": len(period.items), "from": began, "to": None}
-    if period.times is not None:
-        facts["to"] = int(period.times.max())
-    facts |= {
+    facts = {
+        "events": len(period.items),
+        "from": began,
+        "to": None if period.times is None else int(period.times.max()),
         "of_unknown_items": int((~known).sum()),
         "users_without_known_item": len(np.unique(period.owner)) - len(users),
         "users_with_history": int((before > 0).sum()),

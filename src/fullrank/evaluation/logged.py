@@ -38,9 +38,9 @@ from fullrank.data.frames import InputTable
 from fullrank.data.manifest import require_no_store
 from fullrank.data.values import TextIndex
 from fullrank.evaluation.compare import Comparison
-from fullrank.evaluation.statistics import bootstrap_p, bounds, draws, resample, sign_flip, summarise
+from fullrank.evaluation.statistics import UserValues, bootstrap_p, bounds, draws, resample, sign_flip, summarise
 from fullrank.metrics import MetricInputs, match
-from fullrank.metrics.names import ACCURACY, Name, expand_metrics
+from fullrank.metrics.names import ACCURACY, Name, expand_metrics, parse_metric
 
 COLUMNS: dict[str, Any] = {
     "time": pl.Float64, "user": pl.String, "version": pl.String, "source": pl.String, "k": pl.Int32,
@@ -146,7 +146,7 @@ def evaluate_log(
     table = scored.values(chosen)
     kept: dict[str, Any] = {"samples": samples, "seed": seed, "level": level}
     versions: dict[str, LoggedVersion] = {}
-    means: dict[str, dict[str, Float[np.ndarray, "U"]]] = {}
+    means: dict[str, dict[str, UserValues]] = {}
     order = answers.group_by("version").agg(pl.len(), pl.col("time").min()).sort("time", "version")
     for name, logged in order.select("version", "len").iter_rows():
         own = (scored.answers["version"] == name).to_numpy()
@@ -307,7 +307,7 @@ def _names(given: Sequence[str], logged: pl.Series, longest: int) -> list[Name]:
     return fitting
 
 
-def _per_user(user: Int[np.ndarray, "A"], value: Float[np.ndarray, "A"], users: int) -> Float[np.ndarray, "U"]:
+def _per_user(user: Int[np.ndarray, "A"], value: Float[np.ndarray, "A"], users: int) -> UserValues:
     """The mean of each user's answers, of those that have a value; NaN for users without any."""
     has = ~np.isnan(value)
     counts = np.bincount(user[has], minlength=users)
@@ -316,23 +316,24 @@ def _per_user(user: Int[np.ndarray, "A"], value: Float[np.ndarray, "A"], users: 
 
 
 def _version(
-    answers: int, scored: _Scored, own: Bool[np.ndarray, "A"], per_user: Mapping[str, Float[np.ndarray, "U"]], *,
-    samples: int, seed: int, level: float,
-) -> LoggedVersion:  # fmt: skip
-    mean, stderr, interval = {}, {}, {}
+    answers: int,
+    scored: _Scored,
+    own: Bool[np.ndarray, "A"],
+    per_user: Mapping[str, UserValues],
+    **how: Any,
+) -> LoggedVersion:
+    mean, stderr = (dict.fromkeys(per_user, math.nan) for _ in range(2))
+    interval = dict.fromkeys(per_user, (math.nan, math.nan))
     for name, means in per_user.items():
-        means = means[~np.isnan(means)]
-        mean[name] = stderr[name] = math.nan
-        interval[name] = (math.nan, math.nan)
-        if len(means):
-            metric = expand_metrics([name], ())
-            found = summarise({name: means}, None, metric, items=0, samples=samples, seed=seed, level=level)
-            mean[name], stderr[name], interval[name] = found.mean[name], found.stderr[name], found.interval[name]
+        known = means[~np.isnan(means)]
+        if len(known):
+            found = summarise({name: known}, None, [parse_metric(name)], items=0, **how)
+            mean, stderr, interval = mean | found.mean, stderr | found.stderr, interval | found.interval
     return LoggedVersion(answers, int(own.sum()), len(np.unique(scored.user[own])), mean, stderr, interval)
 
 
 def _differences(
-    a: str, b: str, name: str, means: Sequence[Float[np.ndarray, "U"]], *, samples: int, seed: int, level: float
+    a: str, b: str, name: str, means: Sequence[UserValues], *, samples: int, seed: int, level: float
 ) -> list[LoggedDifference]:
     """b - a over all users of both, and where some users have answers of both, on these."""
     has = [~np.isnan(side) for side in means]

@@ -49,7 +49,7 @@ def metric_table(
     """
     ks = sorted({int(name.split("@")[1]) for name in metrics})
     bases = list(dict.fromkeys(name.split("@")[0] for name in metrics))
-    same = _same(values, bases)
+    same = _same(values)
     first = selection.split("@")[0] if selection is not None and selection in metrics else None
     shown = bases
     if not whole:
@@ -80,7 +80,7 @@ def _place(base: str) -> int:
     return 1 + (MAIN.index(base) if base in MAIN else len(MAIN))
 
 
-def _same(values: Mapping[str, np.ndarray], bases: list[str]) -> dict[str, str]:
+def _same(values: Mapping[str, np.ndarray]) -> dict[str, str]:
     """Metrics of one target a user that another one of the table gives: base -> that one, in the words of a note."""
     same: dict[str, str] = {}
     shares = [values[name] for name in values if name.startswith("recall@")]
@@ -88,18 +88,16 @@ def _same(values: Mapping[str, np.ndarray], bases: list[str]) -> dict[str, str]:
     if not one:  # with several targets recall lies between 0 and 1 for some user
         return {}
     for base, other in SAME.items():
-        pairs = [(values[f"{base}@{k}"], values[f"{other}@{k}"]) for k in _lengths(bases, base, other, values)]
+        pairs = [(values[f"{base}@{k}"], values[f"{other}@{k}"]) for k in _lengths(base, other, values)]
         if pairs and all(np.array_equal(a, b) for a, b in pairs):
             same[base] = other
-    ks = _lengths(bases, "precision", "recall", values)
+    ks = _lengths("precision", "recall", values)
     if ks and all(np.allclose(values[f"precision@{k}"] * k, values[f"recall@{k}"]) for k in ks):
         same["precision"] = "recall / k"
     return same
 
 
-def _lengths(bases: list[str], base: str, other: str, values: Mapping[str, Any]) -> list[int]:
+def _lengths(base: str, other: str, values: Mapping[str, Any]) -> list[int]:
     """List lengths at which both are there; none where one of them has a length that the other has not."""
-    if base not in bases or other not in bases:
-        return []
     ours, theirs = ({int(n.split("@")[1]) for n in values if n.split("@")[0] == b} for b in (base, other))
     return sorted(ours) if ours == theirs else []

@@ -112,7 +112,7 @@ def ranking_result(rows: PerImpression, spec: RankingEvaluation, split: str, fin
 
 def click_metrics(rows: PerImpression, bins: int) -> dict[str, float]:
     """Every metric of some rows; gauc where they have groups, NaN what they cannot tell."""
-    area, loss = ctr.auc(rows.probabilities, rows.labels), float(ctr.losses(rows.probabilities, rows.labels).mean())
+    area, loss = rows.auc, rows.logloss
     error = ctr.ece(ctr.reliability_curve(rows.probabilities, rows.labels, bins))
     clicks = float(rows.labels.sum())
     pcoc = float(rows.probabilities.sum()) / clicks if clicks else math.nan
@@ -142,12 +142,11 @@ def _groups_of(rows: PerImpression, what: str, remedy: str) -> np.ndarray:
 def selection_value(rows: PerImpression, selection: Selection) -> float:
     """The value of a selection metric."""
     if selection == "logloss":
-        return float(ctr.losses(rows.probabilities, rows.labels).mean())
+        return rows.logloss
     if selection == "gauc":
         groups = _groups_of(rows, "the selection metric gauc", "select auc")
         return ctr.gauc(rows.probabilities, rows.labels, groups).value
-    area = ctr.auc(rows.probabilities, rows.labels)
-    return area if selection == "auc" else area - float(ctr.losses(rows.probabilities, rows.labels).mean())
+    return rows.auc if selection == "auc" else rows.auc - rows.logloss
 
 
 def split_rows(store: ImpressionEvalStore, split: str) -> Int[np.ndarray, "N"]:
@@ -173,7 +172,7 @@ def predict_rows(
 ) -> PerImpression:
     """Probability, label and group of some rows of a store."""
     probabilities, labels, groups = [], [], []
-    for batch in _batches(store, rows, batch_size, progress):
+    for batch in row_batches(store, rows, batch_size, progress):
         labels.append(checked_labels(batch.labels).numpy())
         if batch.groups is not None:
             groups.append(batch.groups.numpy())
@@ -182,9 +181,10 @@ def predict_rows(
     return PerImpression(rows, np.concatenate(probabilities), np.concatenate(labels).astype(np.float64), whose)
 
 
-def _batches(
+def row_batches(
     store: ImpressionEvalStore, rows: np.ndarray, size: int, progress: Progress | None
 ) -> Iterator[Impressions]:
+    """Some rows of a store, so many at once."""
     for low in range(0, len(rows), size):
         yield store.batch(rows[low : low + size])
         if progress is not None:

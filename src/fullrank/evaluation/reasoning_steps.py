@@ -125,7 +125,8 @@ def accuracy_by_steps(
     light = spec.selection_alone().model_copy(update={"metrics": tuple(metrics or (spec.selection,))})
     settings = [_at_step(light, step) for step in range(most + 1)]
     if spec.drop == 0 and not spec.popularity_discount and spec.protocol == "full" and most:
-        settings.append(light.model_copy(update={"reasoning": _adaptive(spec.reasoning, most)}))
+        asked = spec.reasoning.model_copy(update={"steps": most, "adaptive": spec.reasoning.adaptive or LENGTH})
+        settings.append(light.model_copy(update={"reasoning": asked}))
     best, found = [float("inf")] * len(settings), [None] * len(settings)
     for turn in range(rounds):
         for place, setting in enumerate(settings):
@@ -145,7 +146,7 @@ def _most_steps(model: Any, spec: Evaluation) -> int:
         raise UserError(
             "this model does not reason, so it has no steps to vary; give a run with a reasoner", code="not-a-reasoner"
         )
-    return int(reasoner.steps if spec.reasoning.steps is None else spec.reasoning.steps)
+    return spec.reasoning.steps_of(reasoner)
 
 
 def _at_step(spec: Evaluation, step: int) -> Evaluation:
@@ -173,10 +174,6 @@ def _ceiling(name: str, values: np.ndarray, spec: Evaluation) -> OracleCeiling:
         name, float(values[-1].mean()), float(best.mean()), float(gap.mean()), bounds(drawn, spec.level),
         tuple(values.mean(1).tolist()), tuple(share.tolist()),
     )  # fmt: skip
-
-
-def _adaptive(budget: Budget, most: int) -> Budget:
-    return Budget(steps=most, streams=budget.streams, adaptive=budget.adaptive or LENGTH, patience=budget.patience)
 
 
 def _point(setting: Evaluation, found: Any, seconds: float) -> StepCurvePoint:

@@ -23,7 +23,7 @@ from fullrank.evaluation.notes import protocol_notes
 from fullrank.evaluation.sampled import sampled_gaps
 from fullrank.evaluation.saved import check_row_types, read_saved
 from fullrank.evaluation.slices import slice_means
-from fullrank.evaluation.statistics import summarise
+from fullrank.evaluation.statistics import UserValues, summarise
 from fullrank.metrics import ctr
 from fullrank.metrics.names import HISTORY, Name, expand_metrics
 from fullrank.problem import Problem
@@ -45,7 +45,7 @@ class PerUser:
     file: ClassVar[str] = "per_user.parquet"
 
     users: Int[np.ndarray, "U"]
-    values: dict[str, Float[np.ndarray, "U"]]
+    values: dict[str, UserValues]
     """By metric name; metrics of all lists together are not here."""
     lists: Int[np.ndarray, "U k"] | None
     """The ranked item ids; None under the sampled protocol."""
@@ -54,7 +54,7 @@ class PerUser:
     protocol: dict[str, Any]
     steps: Int[np.ndarray, "U"] | None = None
     """Reasoning steps of each user where stopping was adaptive."""
-    sampled: dict[str, Float[np.ndarray, "U"]] = field(default_factory=dict)
+    sampled: dict[str, UserValues] = field(default_factory=dict)
     """Accuracy metrics among shared negatives (`Evaluation.sampled`), where they were asked for."""
 
     @property
@@ -80,7 +80,7 @@ class PerUser:
         check_row_types(frame, ["user", *optional], accuracy)
         return PerUser(
             frame["user"].to_numpy(),
-            {str(n): frame[str(n)].to_numpy() for n in metric_names(protocol) if n.per_user},
+            {name: frame[name].to_numpy() for name in accuracy},
             frame["items"].to_numpy() if "items" in frame.columns else None,
             _prefixed(frame, "slice:"),
             protocol,
@@ -106,6 +106,15 @@ class PerImpression:
     def ids(self) -> Int[np.ndarray, "N"]:
         """Which impressions these are: two results are compared only on the same ones."""
         return self.rows
+
+    @property
+    def auc(self) -> float:
+        """NaN where a class has no row."""
+        return ctr.auc(self.probabilities, self.labels)
+
+    @property
+    def logloss(self) -> float:
+        return float(ctr.losses(self.probabilities, self.labels).mean())
 
     def take(self, at: Integer[np.ndarray, "n"]) -> PerImpression:
         """Some of the rows."""

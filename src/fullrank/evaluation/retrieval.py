@@ -22,9 +22,10 @@ from fullrank.data.histories import EvalSet, Histories
 from fullrank.evaluation.event_dropout import EventDropout
 from fullrank.evaluation.popularity_discount import PopularityDiscount
 from fullrank.evaluation.result import EvaluationResult, PerUser, merge
-from fullrank.evaluation.sampled import sampled_hits, shared_negative_metrics, shared_negative_protocol
+from fullrank.evaluation.sampled import block_of, sampled_hits, shared_negative_metrics, shared_negative_protocol
 from fullrank.evaluation.slices import slice_codes
 from fullrank.evaluation.spec import Evaluation
+from fullrank.inference.batches import score_batches
 from fullrank.inference.rank import rank
 from fullrank.inference.search import Decoding
 from fullrank.metrics import MetricInputs, RankedLists, match
@@ -117,14 +118,18 @@ def measure_users(
         f"the metrics of {len(users):,} users with lists of {longest:,} items",
         "lower ks and the lengths in metrics",
     )
+    scored = score_batches(
+        model, users.histories, block=block_of(spec, model.num_items), batch_size=spec.batch_size, device=device,
+        progress=progress, budget=spec.reasoning,
+    )  # fmt: skip
     if spec.protocol == "sampled":
-        hits = sampled_hits(model, users, store.catalog.popularity, spec, device, progress)
+        hits = sampled_hits(scored, users, store.catalog.popularity, spec)
         return _rows(users, protocol, store, spec, MetricInputs(hits, users.truth.lengths))
     ranking = ranked(model, users.histories, spec, longest, device, progress)
     rows = rows_of_lists(users, protocol, store, spec, ranking.ids.astype(np.int32), ranking.steps)
     if spec.sampled is None:
         return rows
-    sampled = shared_negative_metrics(model, users, spec, device, progress)
+    sampled = shared_negative_metrics(scored, users, spec)
     return replace(rows, sampled=sampled, protocol=protocol | shared_negative_protocol(spec, model.num_items))
 
 
@@ -250,7 +255,7 @@ def _users(store: EvalStore, split: str, spec: Evaluation) -> tuple[EvalSet, int
             f"the store has no users with a target in the split {split!r}: prepare it with another split",
             code="no-users-in-split",
         )
-    keep = (whole.histories.lengths > 0) if spec.empty == "skip" else np.ones(len(whole), dtype=bool)
+    keep = (whole.histories.lengths > 0) | (spec.empty == "answer")
     if not keep.any():
         raise UserError(
             f"none of the {len(whole)} users of the split {split!r} has a history: evaluate with empty=answer, or "

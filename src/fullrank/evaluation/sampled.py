@@ -17,7 +17,7 @@ targets placed before it. A model that scores all items alike therefore looks pe
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -28,15 +28,15 @@ from torch import Tensor
 from fullrank.core.errors import UserError
 from fullrank.core.jagged import Jagged
 from fullrank.core.memory import require_memory
-from fullrank.core.progress import Progress
 from fullrank.core.random import uniform_at
 from fullrank.data.histories import EvalSet
 from fullrank.evaluation.spec import Evaluation
-from fullrank.inference.batches import BLOCK, pair_scores, score_batches
+from fullrank.evaluation.statistics import UserValues
+from fullrank.inference.batches import BLOCK, pair_scores
 from fullrank.inference.exact import block_scorer
 from fullrank.metrics import MetricInputs
 from fullrank.metrics.names import ACCURACY
-from fullrank.models.contracts import Model, Scorer
+from fullrank.models.contracts import Scorer
 
 DRAW_BYTES = 48
 """Memory of a negative while it is drawn and scored: its numbers, its item and its score."""
@@ -45,17 +45,14 @@ ROUNDS = 200
 SHARED_BY = 128
 """Rows of users that share a draw: SRT's evaluation batch."""
 
+Batches = Iterable[tuple[Int[np.ndarray, "B"], Scorer]]
+"""Of users: their positions in the set, and how items are scored for them."""
 Places = Callable[[Scorer, np.ndarray, Jagged], np.ndarray]
 """(scorer of a batch, positions of its users in the set, their targets) -> the place, from 0, of each target."""
 
 
 def sampled_hits(
-    model: Model,
-    users: EvalSet,
-    popularity: Int[np.ndarray, "V"],
-    spec: Evaluation,
-    device: torch.device | str,
-    progress: Progress | None = None,
+    batches: Batches, users: EvalSet, popularity: Int[np.ndarray, "V"], spec: Evaluation
 ) -> Bool[np.ndarray, "U k"]:
     """Which of the first places of each user's candidates hold a target, under the sampled protocol."""
     weights = popularity if spec.negatives_from == "popularity" else np.ones_like(popularity)
@@ -64,28 +61,26 @@ def sampled_hits(
         own, targets, forbidden = truth.row_of(), truth.flat(), truth.keys(len(popularity))
         if spec.seen == "exclude":
             forbidden = np.concatenate([forbidden, users.histories.items.take(at).keys(len(popularity))])
-        drawn = negatives(users.users[at], spec.negatives or 100, weights, np.unique(forbidden), spec.seed)
+        drawn = negatives(users.users[at], spec.negatives or 100, weights, forbidden, spec.seed)
         pairs = np.concatenate([np.repeat(np.arange(len(at)), drawn.shape[1]), own])
-        scores = pair_scores(scorer, pairs, np.concatenate([drawn.ravel(), targets]), block=_block(model, spec))
+        scores = pair_scores(scorer, pairs, np.concatenate([drawn.ravel(), targets]), block=block_of(spec, scorer.size))
         others = scores[: drawn.size].reshape(drawn.shape)
         return target_places(scores[drawn.size :], own, others)
 
-    return _hits(model, users, spec, min(max(n.k for n in spec.names()), model.num_items), places, device, progress)
+    return _hits(batches, users, min(max(n.k for n in spec.names()), len(popularity)), places)
 
 
-def shared_negative_metrics(
-    model: Model, users: EvalSet, spec: Evaluation, device: torch.device | str, progress: Progress | None = None
-) -> dict[str, Float[np.ndarray, "U"]]:
+def shared_negative_metrics(batches: Batches, users: EvalSet, spec: Evaluation) -> dict[str, UserValues]:
     """The accuracy metrics of `spec`, each user's targets ranked among `spec.sampled` shared negatives."""
     names = [n for n in spec.names() if n.base in ACCURACY]
 
     def places(scorer: Scorer, at: Int[np.ndarray, "B"], truth: Jagged) -> Int[np.ndarray, "N"]:
-        own, block = truth.row_of(), _block(model, spec)
+        own, block = truth.row_of(), block_of(spec, scorer.size)
         scores = pair_scores(scorer, own, truth.flat(), block=block)
         above = count_higher(scorer, scores, own, users.users[at], spec.sampled or 0, spec.seed, block=block)
         return _places(above, scores, own)
 
-    hits = _hits(model, users, spec, max((n.k for n in names), default=1), places, device, progress)
+    hits = _hits(batches, users, max((n.k for n in names), default=1), places)
     table = MetricInputs(hits, users.truth.lengths)
     return {str(n): n(table) for n in names}
 
@@ -104,7 +99,7 @@ def shared_negative_protocol(spec: Evaluation, items: int) -> dict[str, Any]:
     return {"sampled": found}
 
 
-def sampled_gaps(full: dict[str, float], sampled: dict[str, Float[np.ndarray, "U"]]) -> dict[str, dict[str, float]]:
+def sampled_gaps(full: dict[str, float], sampled: dict[str, UserValues]) -> dict[str, dict[str, float]]:
     """Metric -> the mean over all items, among the sampled ones, and the difference."""
     means = {name: float(values.mean()) for name, values in sampled.items()}
     return {n: {"full": full[n], "sampled": mean, "gap": mean - full[n]} for n, mean in means.items()}
@@ -117,7 +112,7 @@ def negatives(
     forbidden: Int[np.ndarray, "p"],
     seed: int,
 ) -> Int[np.ndarray, "U n"]:
-    """Items drawn in proportion to `weights`, never one whose row * V + item is in `forbidden` (sorted).
+    """Items drawn in proportion to `weights`, never one whose row * V + item is in `forbidden`.
 
     `users` are the ids that randomness is a function of. Raises `UserError` where a user has (almost) no item left.
     """
@@ -131,7 +126,7 @@ def negatives(
     for again in range(ROUNDS):
         drawn = uniform_at(seed, place[0][left], place[1][left], np.uint64(again))
         found[left] = np.searchsorted(ends, np.floor(drawn * ends[-1]).astype(np.int64), side="right")
-        left = left[_contains(forbidden, rows[left] * size + found[left])]
+        left = left[np.isin(rows[left] * size + found[left], forbidden)]
         if not len(left):
             return found.reshape(len(users), count)
     short = len(np.unique(rows[left]))
@@ -188,21 +183,9 @@ def count_higher(
     return found
 
 
-def _hits(
-    model: Model,
-    users: EvalSet,
-    spec: Evaluation,
-    k: int,
-    places: Places,
-    device: torch.device | str,
-    progress: Progress | None,
-) -> Bool[np.ndarray, "U k"]:
+def _hits(batches: Batches, users: EvalSet, k: int, places: Places) -> Bool[np.ndarray, "U k"]:
     """Which of the first k places of each user hold a target, batch by batch."""
     hits = np.zeros((len(users), k), dtype=bool)
-    batches = score_batches(
-        model, users.histories, block=_block(model, spec), batch_size=spec.batch_size, device=device,
-        progress=progress, budget=spec.reasoning,
-    )  # fmt: skip
     for at, scorer in batches:
         truth = users.truth.take(at)
         place = places(scorer, at, truth)
@@ -211,8 +194,9 @@ def _hits(
     return hits
 
 
-def _block(model: Model, spec: Evaluation) -> int:
-    return min(spec.block or BLOCK, model.num_items)
+def block_of(spec: Evaluation, items: int) -> int:
+    """Items that are scored at once."""
+    return min(spec.block or BLOCK, items)
 
 
 def _places(
@@ -233,8 +217,3 @@ def _times_drawn(drawn: Int[np.ndarray, "G n"], low: int, high: int) -> Int[np.n
         first, last = np.searchsorted(items, [low, high])
         row += np.bincount(items[first:last] - low, minlength=high - low)
     return found
-
-
-def _contains(table: Int[np.ndarray, "p"], keys: Int[np.ndarray, "N"]) -> Bool[np.ndarray, "N"]:
-    at = np.searchsorted(table, keys).clip(max=max(len(table) - 1, 0))
-    return table[at] == keys if len(table) else np.zeros(len(keys), dtype=bool)

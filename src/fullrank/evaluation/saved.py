@@ -76,9 +76,9 @@ def read_saved(tree: Any, problem: Problem) -> SavedEvaluation:
 
 def check_row_types(frame: pl.DataFrame, whole: Sequence[str], real: Sequence[str]) -> None:
     """Refuse rows whose columns `whole` are no whole numbers, or whose columns `real` are no numbers."""
-    for name, wanted in [*((name, True) for name in whole), *((name, False) for name in real)]:
+    for name in (*whole, *real):
         if name not in frame.columns:
             raise ValueError(f"the rows lack the column {brief(name, 80)}")
         dtype = frame[name].dtype
-        if not (dtype.is_integer() if wanted else dtype.is_numeric()) or frame[name].null_count():
+        if not (dtype.is_integer() if name in whole else dtype.is_numeric()) or frame[name].null_count():
             raise TypeError(f"the column {brief(name, 80)} of the rows is {dtype}, or has gaps, and is to be numbers")

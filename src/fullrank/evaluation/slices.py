@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Int
 
 from fullrank.core.jagged import Jagged
+from fullrank.evaluation.statistics import UserValues
 
 LENGTHS = (0, 1, 5, 10, 20, 50)
 """First history length (events) of each band."""
@@ -51,7 +52,7 @@ def popularity_bands(popularity: Int[np.ndarray, "V"]) -> Int[np.ndarray, "V"]:
 
 
 def slice_means(
-    values: Mapping[str, Float[np.ndarray, "U"]], codes: Mapping[str, Int[np.ndarray, "U"]]
+    values: Mapping[str, UserValues], codes: Mapping[str, Int[np.ndarray, "U"]]
 ) -> dict[str, dict[str, dict[str, float | int]]]:
     """Slice -> label -> metric -> mean over the label's users, and their `count`; labels without users are left out."""
     found: dict[str, dict[str, dict[str, float | int]]] = {}

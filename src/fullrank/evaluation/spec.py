@@ -103,10 +103,6 @@ class Evaluation(Spec):
     def _every_setting_has_an_effect(self) -> Evaluation:
         if self.sampled is not None:
             accuracy_among(self.names(), f"sampled={self.sampled}", ", or leave sampled out")
-        self._check_names()
-        return self
-
-    def _check_names(self) -> None:
         if self.metrics is not None:
             names = self.names()
             diverse = any(name.needs_categories for name in names)
@@ -130,6 +126,7 @@ class Evaluation(Spec):
                 f"selection must be an accuracy metric ({', '.join(ACCURACY)}), not {self.selection!r}",
                 code="selection-not-accuracy",
             )
+        return self
 
     def names(self) -> list[Name]:
         """The metrics to compute, in order."""

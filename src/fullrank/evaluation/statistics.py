@@ -23,6 +23,8 @@ from fullrank.metrics import ctr
 from fullrank.metrics.exposure import exposures
 from fullrank.metrics.names import PER_LIST, WITHOUT, Name
 
+UserValues = Float[np.ndarray, "U"]
+"""A number for each user."""
 CELLS = 1 << 22
 """Counts (units x samples), or random signs, held at once."""
 RESAMPLED = ("auc", "logloss", "auc-logloss", "gauc")
@@ -39,7 +41,7 @@ class Summary:
 
 
 def summarise(
-    values: Mapping[str, Float[np.ndarray, "U"]],
+    values: Mapping[str, UserValues],
     lists: Int[np.ndarray, "U k"] | None,
     names: Sequence[Name],
     *,
@@ -71,8 +73,8 @@ def list_metric(name: Name, lists: Int[np.ndarray, "U k"] | None, items: int) ->
 
 
 def metric_values(
-    name: Name, values: Mapping[str, Float[np.ndarray, "U"]], lists: Int[np.ndarray, "U k"] | None, items: int
-) -> Float[np.ndarray, "U"]:
+    name: Name, values: Mapping[str, UserValues], lists: Int[np.ndarray, "U k"] | None, items: int
+) -> UserValues:
     """One number per user whose mean is the metric; `items` is the size of the catalogue."""
     if name.per_user:
         return values[str(name)]
@@ -146,7 +148,7 @@ def bootstrap_p(differences: Float[np.ndarray, "S"]) -> float:
     return min(1.0, 2 * (one_side + 1) / (len(differences) + 1))
 
 
-def sign_flip(gap: Float[np.ndarray, "U"], samples: int, seed: int) -> float:
+def sign_flip(gap: UserValues, samples: int, seed: int) -> float:
     """How often random signs make the summed difference at least as large, counting the one observed.
 
     Users without a difference contribute nothing whatever their sign, so only the others are drawn.

@@ -41,9 +41,9 @@ class Advice:
     """What to know before relying on it."""
 
     def dump(self) -> dict[str, Any]:
-        named = {"parameters": self.parameters, "data": self.data, "epochs": self.epochs, "metric": self.metric}
+        told = ("parameters", "data", "epochs", "metric")
         return {
-            "flops": self.flops, "metric_name": self.law.metric, **{name: _dump(r) for name, r in named.items()},
+            "flops": self.flops, "metric_name": self.law.metric, **{name: _dump(getattr(self, name)) for name in told},
             "by_law": {"form": self.law.form.name, **{name: _dump(r) for name, r in self.by_law.items()}},
             "notes": list(self.notes),
         }  # fmt: skip
@@ -79,7 +79,8 @@ def advise(
     chosen = _choice(ladder, flops, data, lower)
     n, t, epochs = (_reading(v, np.array(d)) for v, d in zip(chosen, zip(*drawn, strict=True), strict=True))
     by_law = _by_law(ladder, law, flops, data, epochs[0])
-    short = data is not None and float(lines["data"](flops)[0]) > data
+    wanted = float(lines["data"](flops)[0])
+    short = data is not None and wanted > data
     if lower or short:
         metric = law.estimate(parameters=n[0], data=t[0])
         reach = np.concatenate([trace.flops for trace in ladder.traces if trace.flops is not None])
@@ -87,7 +88,7 @@ def advise(
     else:
         curve = fit_law(ladder, "sigmoid", resamples=resamples, seed=seed, tell=tell)
         metric, seen = curve.estimate(flops=flops), curve.observed["flops"]
-    notes = _notes(ladder, law, flops, epochs[0], seen, float(lines["data"](flops)[0]) if short else None)
+    notes = _notes(ladder, law, flops, epochs[0], seen, wanted if short else None)
     if not BETWEEN[0] * 1.01 < by_law["parameters"][0] < BETWEEN[1] / 1.01:
         notes.append(
             "the law asks for the smallest or the largest size that was looked at: it says nothing of size here"

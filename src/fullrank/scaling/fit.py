@@ -39,7 +39,7 @@ from pydantic import Field
 from fullrank.core.bounds import MOST_BINS
 from fullrank.core.checks import check_choice, public
 from fullrank.core.errors import UserError, unknown
-from fullrank.scaling.forms import FORMS, LawForm, Solution, Values, centre_of, solve
+from fullrank.scaling.forms import FORMS, Centre, LawForm, Points, Solution, Values, Vector, centre_of, solve
 from fullrank.scaling.ladder import Ladder, require_positive
 from fullrank.scaling.points import FitPoints, form_points, require_points
 from fullrank.scaling.read import as_ladder
@@ -47,6 +47,7 @@ from fullrank.scaling.read import as_ladder
 RESAMPLES = 200
 SHARE = 0.95
 """Of the resamples that lie in an interval."""
+ENDS = ((1 - SHARE) / 2, (1 + SHARE) / 2)
 RATIO = 3.0
 """Ends of an interval that still count as one value."""
 CONDITION = 1000.0
@@ -79,7 +80,7 @@ class Law:
 
     form: LawForm
     metric: str
-    theta: Float[np.ndarray, "Q"]
+    theta: Vector
     draws: Float[np.ndarray, "R Q"]
     """The same of each resample."""
     residuals: Values
@@ -118,7 +119,7 @@ class Law:
         if one_run:
             draw = np.random.default_rng([len(self.draws), values.shape[1]])
             values = values + draw.choice(self.residuals, values.shape)
-        low, high = np.quantile(values, [(1 - SHARE) / 2, (1 + SHARE) / 2], axis=0)
+        low, high = np.quantile(values, ENDS, axis=0)
         return low, high
 
     def estimate(self, **at: Any) -> Estimate:
@@ -141,17 +142,16 @@ class Law:
             ],
         }  # fmt: skip
 
-    def _logs(self, at: Mapping[str, Any]) -> Float[np.ndarray, "P X"]:
+    def _logs(self, at: Mapping[str, Any]) -> Points:
         if set(at) != set(self.form.axes):
             raise UserError(
                 f"a law of the form {self.form.name!r} is asked at {' and '.join(self.form.axes)}, "
                 f"not at {' and '.join(at) or 'nothing'}",
                 code="wrong-axes",
             )
-        columns = np.broadcast_arrays(*(np.atleast_1d(np.asarray(at[axis], float)) for axis in self.form.axes))
-        for axis, column in zip(self.form.axes, columns, strict=True):
-            require_positive(axis, column, "ask a law there")
-        return np.log(np.stack(columns, 1))
+        for axis, numbers in at.items():
+            require_positive(axis, numbers, "ask a law there")
+        return _log_points(self.form, at)
 
 
 @public
@@ -195,9 +195,7 @@ def fit_law(
     return replace(bare, unidentified=found, end_range=end_range(shape, points, best))
 
 
-def _again(
-    form: LawForm, ladder: Ladder, centre: np.ndarray, known: np.ndarray, draw: np.random.Generator
-) -> np.ndarray | None:
+def _again(form: LawForm, ladder: Ladder, centre: Centre, known: Vector, draw: np.random.Generator) -> Vector | None:
     """The parameters of resampled runs; None where they are too alike to be fitted."""
     points = form_points(form, ladder.subset(draw.integers(len(ladder), size=len(ladder)).tolist()))
     levels = min(len(np.unique(column)) for column in points.x.T)
@@ -208,7 +206,7 @@ def _again(
 
 def middle(values: Float[np.ndarray, "R"]) -> tuple[float, float]:
     """The interval of some draws."""
-    low, high = np.quantile(values, [(1 - SHARE) / 2, (1 + SHARE) / 2])
+    low, high = np.quantile(values, ENDS)
     return float(low), float(high)
 
 
@@ -249,17 +247,13 @@ def unidentified(
     return tuple(made)
 
 
-def condition(
-    form: LawForm, theta: Float[np.ndarray, "Q"], x: Float[np.ndarray, "P X"]
-) -> tuple[float, tuple[str, ...]]:
+def condition(form: LawForm, theta: Vector, x: Points) -> tuple[float, tuple[str, ...]]:
     """How much less the curve tells of the least determined direction than of the best, and who takes part in it."""
     step = 1e-6
     columns = []
-    for place, value in enumerate(theta):
-        moved = [theta.copy(), theta.copy()]
-        for sign, one in zip((1, -1), moved, strict=True):
-            one[place] = value * (1 + sign * step)
-        columns.append((form.value(moved[0], x) - form.value(moved[1], x)) / (2 * step))
+    for moving in np.eye(len(theta), dtype=bool):
+        above, below = (np.where(moving, theta * (1 + sign * step), theta) for sign in (1, -1))
+        columns.append((form.value(above, x) - form.value(below, x)) / (2 * step))
     _, s, v = np.linalg.svd(np.stack(columns, 1), full_matrices=False)
     names = tuple(name for name, part in zip(form.parameters, v[-1], strict=True) if abs(part) >= TAKES_PART)
     return float(s[0] / s[-1]) if s[-1] > 0 else float("inf"), names
@@ -303,8 +297,13 @@ def srt_value(form: str, **at: Any) -> np.ndarray:
     if form not in SRT:
         raise unknown("form", form, SRT)
     shape = FORMS[form]
-    x = np.log(np.stack(np.broadcast_arrays(*(np.atleast_1d(np.asarray(at[axis], float)) for axis in shape.axes)), 1))
-    return shape.value(np.array(list(SRT[form].values())), x)
+    return shape.value(np.array(list(SRT[form].values())), _log_points(shape, at))
+
+
+def _log_points(form: LawForm, at: Mapping[str, Any]) -> Points:
+    """Values of the axes, numbers or arrays, as the points of a form."""
+    columns = (np.atleast_1d(np.asarray(at[axis], float)) for axis in form.axes)
+    return np.log(np.stack(np.broadcast_arrays(*columns), 1))
 
 
 def srt_distance(law: Law, points: int = 400) -> float:

@@ -31,6 +31,7 @@ Vector = Float[np.ndarray, "Q"]
 Points = Float[np.ndarray, "P X"]
 Centre = Float[np.ndarray, "X"]
 Values = Float[np.ndarray, "P"]
+Slopes = Float[np.ndarray, "P Q"]
 
 
 @dataclass(frozen=True)
@@ -51,12 +52,12 @@ class LawForm(ABC):
     def value(self, theta: Float[np.ndarray, "*r Q"], x: Points) -> Float[np.ndarray, "*r P"]:
         """The law at points whose coordinates are logarithms."""
 
-    @abstractmethod
     def local(self, u: Vector, x: Points) -> Values:
         """The same from parameters around a centre, at points less that centre."""
+        return self.value(u, x)
 
     @abstractmethod
-    def jacobian(self, u: Vector, x: Points) -> Float[np.ndarray, "P Q"]:
+    def jacobian(self, u: Vector, x: Points) -> Slopes:
         """Derivatives of `local` by `u`."""
 
     @abstractmethod
@@ -80,19 +81,16 @@ class Linear(LawForm):
     def value(self, theta: np.ndarray, x: np.ndarray) -> np.ndarray:
         return theta[..., :1] * x[:, 0] + theta[..., 1:]
 
-    def local(self, u: np.ndarray, x: np.ndarray) -> np.ndarray:
-        return self.value(u, x)
-
-    def jacobian(self, u: np.ndarray, x: np.ndarray) -> np.ndarray:
+    def jacobian(self, u: Vector, x: Points) -> Slopes:
         return np.stack([x[:, 0], np.ones(len(x))], 1)
 
-    def reported(self, u: np.ndarray, centre: np.ndarray) -> np.ndarray:
+    def reported(self, u: Vector, centre: Centre) -> Vector:
         return np.array([u[0], u[1] - u[0] * centre[0]])
 
-    def bounds(self, x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def bounds(self, x: Points, y: Values) -> tuple[Vector, Vector]:
         return np.full(2, -np.inf), np.full(2, np.inf)
 
-    def starts(self, x: np.ndarray, y: np.ndarray) -> Iterator[np.ndarray]:
+    def starts(self, x: Points, y: Values) -> Iterator[Vector]:
         yield np.linalg.lstsq(self.jacobian(np.zeros(2), x), y, rcond=None)[0]
 
 
@@ -103,22 +101,22 @@ class Sigmoid(LawForm):
         a, k, x0, c = (theta[..., i : i + 1] for i in range(4))
         return a * _logistic(k * (x[:, 0] - x0)) + c
 
-    def local(self, u: np.ndarray, x: np.ndarray) -> np.ndarray:
+    def local(self, u: Vector, x: Points) -> Values:
         return u[0] - u[1] * _logistic(-u[2] * (x[:, 0] - u[3]))
 
-    def jacobian(self, u: np.ndarray, x: np.ndarray) -> np.ndarray:
+    def jacobian(self, u: Vector, x: Points) -> Slopes:
         at = x[:, 0] - u[3]
         below = _logistic(-u[2] * at)
         bend = u[1] * below * (1 - below)
         return np.stack([np.ones(len(x)), -below, bend * at, -bend * u[2]], 1)
 
-    def reported(self, u: np.ndarray, centre: np.ndarray) -> np.ndarray:
+    def reported(self, u: Vector, centre: Centre) -> Vector:
         return np.array([u[1], u[2], u[3] + centre[0], u[0] - u[1]])
 
-    def bounds(self, x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def bounds(self, x: Points, y: Values) -> tuple[Vector, Vector]:
         return np.array([0.0, 1e-6, 1e-3, -60.0]), np.array([1.0, 2.0, 20.0, 60.0])
 
-    def starts(self, x: np.ndarray, y: np.ndarray) -> Iterator[np.ndarray]:
+    def starts(self, x: Points, y: Values) -> Iterator[Vector]:
         low, high = x[:, 0].min(), x[:, 0].max()
         for k in np.geomspace(0.5, 40, 8) / (high - low):
             for x0 in np.linspace(low - (high - low), high + (high - low), 9):
@@ -139,22 +137,19 @@ class Power(LawForm):
         lost = a * np.exp(-alpha * x[:, 0]) + b * np.exp(-beta * x[:, 1])
         return e + lost if self.lower else e - lost
 
-    def local(self, u: np.ndarray, x: np.ndarray) -> np.ndarray:
-        return self.value(u, x)
-
-    def jacobian(self, u: np.ndarray, x: np.ndarray) -> np.ndarray:
+    def jacobian(self, u: Vector, x: Points) -> Slopes:
         n, t = np.exp(-u[2] * x[:, 0]), np.exp(-u[4] * x[:, 1])
         lost = np.stack([n, -u[1] * x[:, 0] * n, t, -u[3] * x[:, 1] * t], 1)
         return np.concatenate([np.ones((len(x), 1)), lost if self.lower else -lost], 1)
 
-    def reported(self, u: np.ndarray, centre: np.ndarray) -> np.ndarray:
+    def reported(self, u: Vector, centre: Centre) -> Vector:
         return np.array([u[0], u[1] * np.exp(u[2] * centre[0]), u[2], u[3] * np.exp(u[4] * centre[1]), u[4]])
 
-    def bounds(self, x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def bounds(self, x: Points, y: Values) -> tuple[Vector, Vector]:
         top = float(y.max()) if self.lower else 1.0
         return np.array([0.0, 0.0, 1e-3, 0.0, 1e-3]), np.array([top, np.inf, 3.0, np.inf, 3.0])
 
-    def starts(self, x: np.ndarray, y: np.ndarray) -> Iterator[np.ndarray]:
+    def starts(self, x: Points, y: Values) -> Iterator[Vector]:
         for alpha in EXPONENTS:
             for beta in EXPONENTS:
                 columns = self.jacobian(np.array([0, 0, alpha, 0, beta]), x)[:, [0, 1, 3]]
@@ -235,7 +230,7 @@ def solve(
     return Solution(best.x, form.reported(best.x, centre), rmse, _at_bound(form, best.x, low, high))
 
 
-def _at_bound(form: LawForm, u: np.ndarray, low: np.ndarray, high: np.ndarray) -> tuple[str, ...]:
+def _at_bound(form: LawForm, u: Vector, low: Vector, high: Vector) -> tuple[str, ...]:
     names = ("asymptote", "a", "k", "x0") if form.name == "sigmoid" else form.parameters
     near = 1e-6 * np.maximum(1e-3, np.abs(u))
     return tuple(name for name, v, lo, hi, e in zip(names, u, low, high, near, strict=True) if v - lo < e or hi - v < e)

@@ -11,10 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Float
 
 from fullrank.core.errors import UserError
-from fullrank.scaling.forms import LawForm, Values
+from fullrank.scaling.forms import LawForm, Values, Vector
 from fullrank.scaling.ladder import Ladder
 from fullrank.scaling.points import envelope
 
@@ -80,7 +79,7 @@ def epoch_cost(ladder: Ladder) -> EpochCost:
 
 
 def optimum(
-    form: LawForm, theta: Float[np.ndarray, "Q"], flops: float, spent: Spent, *,
+    form: LawForm, theta: Vector, flops: float, spent: Spent, *,
     data: float | None = None, between: tuple[float, float] = BETWEEN,
 ) -> tuple[float, float, float]:  # fmt: skip
     """Parameters, interactions and metric of the best split of a budget under a law; `data` is all there is.

@@ -23,6 +23,8 @@ from fullrank.data.events.store import Store
 from fullrank.data.events.subset import draw_order, popularity_gini
 from fullrank.data.manifest import is_store
 
+Counts = Int[np.ndarray, "P"]
+"""One for each number of users that is looked at."""
 LEAST = 3
 """Points that a law is fitted to; two always lie on one."""
 
@@ -42,7 +44,7 @@ class HeapsLaw:
         return self.coefficient * interactions.astype(float) ** self.exponent
 
 
-def fit_heaps(interactions: Int[np.ndarray, "P"], items: Int[np.ndarray, "P"]) -> HeapsLaw | None:
+def fit_heaps(interactions: Counts, items: Counts) -> HeapsLaw | None:
     """The line through the logarithms; None for fewer than `LEAST` different numbers of interactions."""
     if len(np.unique(interactions)) < LEAST:
         return None
@@ -78,9 +80,9 @@ class Growth:
     """Parameters beside the table, of each model."""
     catalogue: int
     """Items of the store, with events or without."""
-    users: Int[np.ndarray, "P"]
-    interactions: Int[np.ndarray, "P"]
-    items: Int[np.ndarray, "P"]
+    users: Counts
+    interactions: Counts
+    items: Counts
     """Different items among the interactions."""
     per_item: Int[np.ndarray, "V"]
     """Events of every item that has some, ascending."""
@@ -180,8 +182,8 @@ def catalogue_growth(
 
 
 def distinct_items(
-    items: Int[np.ndarray, "E"], offsets: Int[np.ndarray, "U1"], order: Int[np.ndarray, "N"], at: Int[np.ndarray, "P"]
-) -> tuple[Int[np.ndarray, "P"], Int[np.ndarray, "P"]]:
+    items: Int[np.ndarray, "E"], offsets: Int[np.ndarray, "U1"], order: Int[np.ndarray, "N"], at: Counts
+) -> tuple[Counts, Counts]:
     """(interactions, different items) of the first at[p] users of an order, at least one each.
 
     An item counts from the first user in the order who has it; every event is read once.
@@ -196,8 +198,8 @@ def distinct_items(
 
 
 def distinct_items_reference(
-    items: Int[np.ndarray, "E"], offsets: Int[np.ndarray, "U1"], order: Int[np.ndarray, "N"], at: Int[np.ndarray, "P"]
-) -> tuple[Int[np.ndarray, "P"], Int[np.ndarray, "P"]]:
+    items: Int[np.ndarray, "E"], offsets: Int[np.ndarray, "U1"], order: Int[np.ndarray, "N"], at: Counts
+) -> tuple[Counts, Counts]:
     """`distinct_items` as it is said: a set of items that each user adds to."""
     count, known, counts = 0, set[int](), [(0, 0)]
     for user in order.tolist():

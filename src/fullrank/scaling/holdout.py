@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from jaxtyping import Float
 
 from fullrank.core.errors import UserError
 from fullrank.scaling.fit import RESAMPLES, Law, fit_law
-from fullrank.scaling.forms import FORMS
+from fullrank.scaling.forms import FORMS, Points, Values
 from fullrank.scaling.ladder import Ladder
 from fullrank.scaling.points import form_points
 from fullrank.scaling.read import as_ladder
@@ -34,17 +33,17 @@ class HeldOut:
     runs: int
     law: Law
     """Of the others."""
-    x: Float[np.ndarray, "P X"]
-    measured: Float[np.ndarray, "P"]
-    predicted: Float[np.ndarray, "P"]
-    low: Float[np.ndarray, "P"]
-    high: Float[np.ndarray, "P"]
+    x: Points
+    measured: Values
+    predicted: Values
+    low: Values
+    high: Values
     """The interval of one run."""
-    nearest: Float[np.ndarray, "P"]
+    nearest: Values
     """What the nearest fitted point has."""
 
     @property
-    def error(self) -> Float[np.ndarray, "P"]:
+    def error(self) -> Values:
         return self.predicted - self.measured
 
     @property
@@ -76,7 +75,7 @@ def hold_out(
     ladder.require(by)
     levels = np.array([float(getattr(trace, by)) for trace in ladder.traces])
     largest = float(levels.max())
-    kept = [int(place) for place in np.flatnonzero(levels < largest)]
+    kept = np.flatnonzero(levels < largest).tolist()
     if not kept:
         raise UserError(
             f"{ladder.source}: all runs have {by} {largest:g}, so there is none to hold out", code="nothing-held-out"
@@ -98,5 +97,5 @@ def hold_out(
     return HeldOut(by, largest, out, law, x, measured, law.predict(**at), low, high, nearest)
 
 
-def _rms(values: Float[np.ndarray, "P"]) -> float:
+def _rms(values: Values) -> float:
     return float(np.sqrt(np.square(values).mean()))

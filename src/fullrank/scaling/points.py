@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from fullrank.core.errors import UserError
-from fullrank.scaling.forms import LawForm
+from fullrank.scaling.forms import LawForm, Points, Values
 from fullrank.scaling.ladder import Ladder
 
 
@@ -63,9 +63,9 @@ def envelope(ladder: Ladder, *, lower: bool = False) -> Envelope:
 
 @dataclass(frozen=True)
 class FitPoints:
-    x: Float[np.ndarray, "P X"]
+    x: Points
     """Logarithms of FLOPs, or of parameters and data."""
-    y: Float[np.ndarray, "P"]
+    y: Values
     run: Int[np.ndarray, "P"]
     """Place of the run that each point is of."""
 

@@ -149,7 +149,7 @@ def _wide(table: _Columns, metric: str | None, series: list[str]) -> Ladder:
         raise unknown("metric", metric, series)
     base = metric or series[0]
     found = sorted((int(m[2]), name) for name in frame.columns if (m := EPOCH.fullmatch(name)) and m[1] == base)
-    epochs, columns = [epoch for epoch, _ in found], [name for _, name in found]
+    epochs, columns = zip(*found, strict=True)
     what = f"{source.name}: of {', '.join(columns)} the epoch"
     check_once(map(str, epochs), what, "keep one column for each", code="repeated-column")
     values = np.stack([table.numbers(name, empty=True) for name in columns], 1)

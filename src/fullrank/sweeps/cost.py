@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -69,7 +69,7 @@ class JobCost:
     def scaled(self, train_seconds_per_epoch: float) -> JobCost:
         """The same job at the pace that another seed of it really had, validation included."""
         step = train_seconds_per_epoch / max(1, self.steps_per_epoch)
-        return JobCost(0.0, step, self.steps_per_epoch, self.epochs, 0.0, 0, self.evaluation, self.evaluations)
+        return replace(self, fit=0.0, step=step, validation=0.0, validations=0)
 
     def dump(self) -> dict[str, Any]:
         return {**asdict(self), "train": self.train, "total": self.total}
@@ -80,7 +80,7 @@ def measure_costs(
     store: AnyStore,
     *,
     seconds: float = SECONDS,
-    on_job: Callable[[Job], None] | None = None,
+    on_job: Callable[[Job], None] = lambda job: None,
     device: str = "auto",
 ) -> dict[str, JobCost | None]:
     """The cost of every distinct job (seeds share one), by `Job.cost_key`; None where measuring it failed.
@@ -91,8 +91,7 @@ def measure_costs(
     for job in jobs:
         if job.cost_key in found:
             continue
-        if on_job is not None:
-            on_job(job)
+        on_job(job)
         try:
             with in_context(f"cell {job.cell!r}: "):
                 found[job.cost_key] = measure_cost(job, store, seconds=seconds, device=device)

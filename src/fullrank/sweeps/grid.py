@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
@@ -101,11 +101,8 @@ class Grid(StudyFile):
         """One job per cell and seed. Every experiment is built here, so that a bad setting is found before any runs."""
         cells = self.expand()
         made = [make_jobs(cell, self.seeds, self.evaluate, also=self.evaluate_also) for cell in cells]
-        if self.order == "cells":
-            jobs = [job for some in made for job in some]
-        else:
-            rounds = itertools.zip_longest(*made)
-            jobs = [job for some in rounds for job in some if job is not None]
+        rounds = made if self.order == "cells" else itertools.zip_longest(*made)
+        jobs = [job for some in rounds for job in some if job is not None]
         check_distinct_folders(jobs)
         for name in map(evaluation_name, self.evaluate_also):
             if all(job.also[name] == job.experiment.evaluation for job in jobs):  # of some cells it may be the first
@@ -154,12 +151,7 @@ def _cell(base: str, common: Mapping[str, Any], place: Sequence[tuple[str, dict[
     for _, some in place:
         settings |= some
     label = re.sub(r"[^A-Za-z0-9._+-]", "_", "-".join([recipe_label(base), *(label for label, _ in place)]))[:90]
-    name = next(n for n in _numbered(label) if n not in taken)
+    names = itertools.chain([label], (f"{label}-{number}" for number in itertools.count(2)))
+    name = next(name for name in names if name not in taken)
     taken.add(name)
     return Cell(name=name, recipe=base, set=settings)
-
-
-def _numbered(label: str) -> Iterator[str]:
-    yield label
-    for number in itertools.count(2):
-        yield f"{label}-{number}"

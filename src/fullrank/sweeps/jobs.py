@@ -178,14 +178,13 @@ def make_jobs(
     chosen = list(cell.seeds or seeds)
     if experiment.model.kind_of() in kinds("baselines"):
         chosen = chosen[:1]
-    made = []
-    for seed in chosen:
-        whole = experiment.override(f"seed={seed}")
-        folder = f"{cell.name}-seed{seed}"
-        made.append(
-            Job(cell.name, cell.recipe, settings, seed, whole, splits, group or folder, selection_only, further)
+    return [
+        Job(
+            cell.name, cell.recipe, settings, seed, experiment.override(f"seed={seed}"), splits,
+            group or f"{cell.name}-seed{seed}", selection_only, further,
         )
-    return made
+        for seed in chosen
+    ]  # fmt: skip
 
 
 def evaluation_name(settings: Mapping[str, Any]) -> str:

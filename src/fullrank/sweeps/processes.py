@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import get_context, parent_process
 from multiprocessing.connection import wait
@@ -77,10 +78,8 @@ class _Process:
         theirs.close()  # so that the pipe ends with the process
 
     def send(self, work: SentWork) -> None:
-        try:
+        with suppress(OSError):  # it was killed while it had nothing to do: told when its row is read
             self.pipe.send(work)
-        except OSError:  # it was killed while it had nothing to do: told when its row is read
-            pass
 
     def row(self) -> Row | None:
         """The row of what was sent; None where the process has ended instead."""

@@ -51,9 +51,9 @@ class RayEngine:
         check_whole("tries", self.tries, 1, 1024)
         if self.jobs is not None:
             check_whole("jobs", self.jobs, 1, 10_000)
-        for name, least in (("cpus", 0.0), ("gpus", 0.0)):
+        for name in ("cpus", "gpus"):
             value = check_number(name, getattr(self, name))
-            if not least <= value <= 1024 or (value > 1 and value != int(value)):
+            if not 0 <= value <= 1024 or (value > 1 and value != int(value)):
                 raise UserError(
                     f"{name}={value:g}: give a number from 0 to 1024, above 1 a whole one", code="setting-out-of-range"
                 )

@@ -22,7 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fullrank import __version__
 from fullrank.core.errors import UserError, in_context
-from fullrank.core.files import jsonable, write_json, write_jsonl
+from fullrank.core.files import jsonable, write_jsonl
 from fullrank.core.readers import read_json, read_jsonl
 from fullrank.data.manifest import require_outside_stores
 from fullrank.metrics.names import history_words
@@ -122,10 +122,7 @@ class RowsFile:
 
     def last(self, job: Job, fingerprint: str) -> Row | None:
         """The newest row of this job on these data: same cell, seed and spec."""
-        for row in reversed(self.all):
-            if is_row_of(row, job, fingerprint):
-                return row
-        return None
+        return next((row for row in reversed(self.all) if is_row_of(row, job, fingerprint)), None)
 
     def finished(self, job: Job, fingerprint: str) -> Row | None:
         """Its newest row, where it holds everything that the job asks for."""
@@ -162,8 +159,7 @@ class Outcome:
     @property
     def newest(self) -> list[Row]:
         """The row of each job that has one, in the order of the jobs."""
-        found = [self.rows.last(job, self.fingerprint) for job in self.jobs]
-        return [row for row in found if row is not None]
+        return [row for job in self.jobs if (row := self.rows.last(job, self.fingerprint)) is not None]
 
     @property
     def failed(self) -> list[Row]:
@@ -222,8 +218,3 @@ def results_file(results: str | Path | None) -> Path | None:
                 f"{place} is there already and holds no results of a sweep: name another file", code="already-there"
             )
     return place
-
-
-def write_results(path: Path, tree: Mapping[str, Any]) -> None:
-    """A JSON file that is replaced whole."""
-    write_json(path, jsonable(tree))

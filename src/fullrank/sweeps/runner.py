@@ -58,7 +58,12 @@ def run_jobs(
     Raises `UserError` for what is wrong before the first job runs: a model that cannot be built, a run folder of
     another spec, a folder in use. A job that fails later leaves a row with its error and the others go on.
     """
-    _check_call(max_hours)
+    if max_hours is not None and not max_hours > 0:
+        raise UserError(
+            f"max_hours must be above 0, not {max_hours}; leave it out for no limit", code="hours-not-positive"
+        )
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise UserError("sweep and tune run in one process; start them without torchrun", code="one-process-only")
     # costs are measured here, whatever the engine; the devices of other machines are not known here
     device = engine.device if isinstance(engine, Local | LocalProcesses) else "auto"
     resolve_device(device)
@@ -184,12 +189,3 @@ class _Plan:
 
 def _priced(job: Job, seconds: float) -> dict[str, Any]:
     return {"cell": job.cell, "seed": job.seed, "hours": round(seconds / HOUR, 5)}
-
-
-def _check_call(max_hours: float | None) -> None:
-    if max_hours is not None and not max_hours > 0:
-        raise UserError(
-            f"max_hours must be above 0, not {max_hours}; leave it out for no limit", code="hours-not-positive"
-        )
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise UserError("sweep and tune run in one process; start them without torchrun", code="one-process-only")

@@ -8,7 +8,6 @@ search that is cut off and goes on asks for the same trials as an unbroken one.
 
 from __future__ import annotations
 
-import itertools
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
@@ -61,13 +60,8 @@ class Range(Spec):
             return self.choice[int(place * len(self.choice))]
         if self.integer is not None:
             return self.integer[0] + int(place * (self.integer[1] - self.integer[0] + 1))
-        if self.log is not None:
-            low, high = self.log
-            value = low * (high / low) ** place
-        else:
-            low, high = self.uniform or (0.0, 1.0)
-            value = low + (high - low) * place
-        return self.tidy(value)
+        low, high = self.log or self.uniform or (0.0, 1.0)
+        return self.tidy(low + (high - low) * place if self.log is None else low * (high / low) ** place)
 
     def tidy(self, value: Any) -> Any:
         """A value as it is tried: of a choice the one at this place, a number to 3 significant digits in the range."""
@@ -162,7 +156,7 @@ def tpe(
             if score is not None and settings.keys() == space.keys():  # the defaults of trial 0 may be no such point
                 point = {path: space[path].place_of(value) for path, value in settings.items()}
                 study.add_trial(optuna.trial.create_trial(params=point, distributions=kinds, value=score))
-        for _ in itertools.repeat(None, ATTEMPTS):
+        for _ in range(ATTEMPTS):
             asked = study.ask(kinds).params
             settings = {path: some.tidy(asked[path]) for path, some in space.items()}
             if settings not in tried:

@@ -138,14 +138,11 @@ class Search(StudyFile):
                 settings = {**self.set, **cell.set, **settings_of(plan[cell.name][trial])}
                 name = trial_name(cell.name, trial)
                 plain = Cell(name=name, recipe=cell.recipe, set=settings)
-                jobs = make_jobs(plain, self.seeds, ("validation",), group=f"trial {trial}", selection_only=True)
-                made += [self._shortened(job) for job in jobs]
+                for job in make_jobs(plain, self.seeds, ("validation",), group=f"trial {trial}", selection_only=True):
+                    epochs = max(1, round(job.experiment.training.max_epochs * self.epochs_share))
+                    made.append(replace(job, experiment=job.experiment.override(f"training.max_epochs={epochs}")))
         check_distinct_folders(made)
         return made
-
-    def _shortened(self, job: Job) -> Job:
-        epochs = max(1, round(job.experiment.training.max_epochs * self.epochs_share))
-        return replace(job, experiment=job.experiment.override(f"training.max_epochs={epochs}"))
 
 
 def paths_of(axis: str) -> list[str]:

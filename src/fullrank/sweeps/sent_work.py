@@ -39,10 +39,6 @@ class SentStore:
     placed: Path | None = None
     """Folder of a node's local disk that the store is copied into, and read from there."""
 
-    def open(self) -> AnyStore:
-        """The store, opened once in a process. Raises `UserError` where it is another one."""
-        return _opened(self)
-
 
 @dataclass(frozen=True)
 class SentWork:
@@ -69,7 +65,7 @@ class SentWork:
         try:
             with suppress(OSError):
                 os.chdir(self.home)
-            store = self.store.open()
+            store = open_sent(self.store)
             with folder_lock(self.out / CELLS / self.job.folder, "sweep", wait=LOCK_SECONDS):
                 return Work(self.job, store, self.out, self.cost).run(device)
         except Exception as error:
@@ -77,7 +73,8 @@ class SentWork:
 
 
 @cache
-def _opened(sent: SentStore) -> AnyStore:
+def open_sent(sent: SentStore) -> AnyStore:
+    """The store, opened once in a process. Raises `UserError` where it is another one."""
     local = sent.path if sent.placed is None else _place(sent, sent.placed)
     store = open_same_store(local, sent.fingerprint)
     store.path = sent.path  # what manifests of runs say: the place that every machine sees

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from fullrank.core.checks import check_once, public
-from fullrank.core.files import jsonable, write_jsonl
+from fullrank.core.files import jsonable, write_json, write_jsonl
 from fullrank.core.locks import folder_lock
 from fullrank.data.impressions.store import AnyStore, check_store
 from fullrank.sweeps.engine import Engine, Local
@@ -29,7 +29,6 @@ from fullrank.sweeps.records import (
     protocols_in_words,
     results_file,
     summarise_seeds,
-    write_results,
 )
 from fullrank.sweeps.runner import RunOptions, hours_left, run_jobs
 
@@ -75,7 +74,7 @@ def run_sweep(
     *,
     results: str | Path | None = None,
     command: str | None = None,
-    kept: Callable[[Outcome], None] | None = None,
+    kept: Callable[[Outcome], None] = lambda outcome: None,
     **options: Unpack[RunOptions],
 ) -> Outcome:
     """`sweep` with all that is known of it: rows, costs, what was not run. `kept` is called after each row."""
@@ -83,9 +82,8 @@ def run_sweep(
 
     def keep(outcome: Outcome) -> None:
         if place is not None:
-            write_results(place, sweep_results(grid, store, outcome, command))
-        if kept is not None:
-            kept(outcome)
+            write_json(place, jsonable(sweep_results(grid, store, outcome, command)))
+        kept(outcome)
 
     return run_jobs(grid.jobs(), store, out, kept=keep, **options)
 
@@ -127,7 +125,7 @@ def run_ladder(
     stores: Sequence[AnyStore],
     out: str | Path,
     *,
-    on_store: Callable[[AnyStore], None] | None = None,
+    on_store: Callable[[AnyStore], None] = lambda store: None,
     results: str | Path | None = None,
     command: str | None = None,
     **options: Unpack[RunOptions],
@@ -147,12 +145,11 @@ def run_ladder(
         rung.outcome = outcome
         write_jsonl(folder / "rows.jsonl", (jsonable(row) for row in ladder_rows(rungs)))
         if place is not None:
-            write_results(place, _results(grid, rungs, command))
+            write_json(place, jsonable(_results(grid, rungs, command)))
 
     with folder_lock(folder, "sweep"):
         for rung in rungs:
-            if on_store is not None:
-                on_store(rung.store)
+            on_store(rung.store)
             options["max_hours"] = hours_left(max_hours, begun)
             rung.outcome = run_sweep(
                 grid, rung.store, folder / rung.store.path.name, kept=partial(keep, rung), **options
@@ -165,17 +162,8 @@ def ladder_rows(rungs: Sequence[Rung]) -> list[Row]:
     return [row for rung in rungs for row in rung.outcome.newest]
 
 
-def summarise_rungs(rungs: Sequence[Rung]) -> dict[str, Any]:
-    """`summarise_seeds` with a cell's name behind its store's."""
-    return _of_rungs(rungs, summarise_seeds)
-
-
-def protocols_of_rungs(rungs: Sequence[Rung]) -> dict[str, dict[str, str]]:
-    """`protocols_in_words` with a cell's name behind its store's."""
-    return _of_rungs(rungs, protocols_in_words)
-
-
-def _of_rungs(rungs: Sequence[Rung], of: Callable[[list[Row]], dict[str, Any]]) -> dict[str, Any]:
+def by_store(rungs: Sequence[Rung], of: Callable[[list[Row]], dict[str, Any]]) -> dict[str, Any]:
+    """What `summarise_seeds` or `protocols_in_words` says of each store's rows, a cell's name behind its store's."""
     return {f"{rung.store.path.name}/{cell}": v for rung in rungs for cell, v in of(rung.outcome.newest).items()}
 
 
@@ -184,5 +172,5 @@ def _results(grid: Grid, rungs: Sequence[Rung], command: str | None) -> dict[str
     same = {key: each[0][key] for key in ("name", "machine", "code", "grid")}
     own = ("data", "failed", "not_run", "hours_this_call", "estimate")
     stores = [{key: one[key] for key in own} for one in each]
-    means = {"summary": summarise_rungs(rungs), "history": protocols_of_rungs(rungs)}
+    means = {"summary": by_store(rungs, summarise_seeds), "history": by_store(rungs, protocols_in_words)}
     return {**same, "command": command, "stores": stores, **means, "rows": ladder_rows(rungs)}

@@ -15,7 +15,7 @@ from typing import Any
 
 from fullrank.core.checks import public
 from fullrank.core.errors import UserError, unknown
-from fullrank.core.files import write_json, write_text
+from fullrank.core.files import jsonable, write_json, write_text
 from fullrank.core.locks import folder_lock
 from fullrank.core.readers import read_json
 from fullrank.data.impressions.store import AnyStore, check_store
@@ -23,7 +23,7 @@ from fullrank.evaluation.spec import selection_sign
 from fullrank.sweeps.engine import Engine, Local
 from fullrank.sweeps.grid import Grid
 from fullrank.sweeps.jobs import Cell, parse_exponents, tree_hash
-from fullrank.sweeps.records import Outcome, code_version, environment, write_results
+from fullrank.sweeps.records import Outcome, code_version, environment
 from fullrank.sweeps.runner import hours_left, run_jobs
 from fullrank.sweeps.samplers import SAMPLERS, STARTUP, tpe
 from fullrank.sweeps.search import Plan, Search, SearchCell, settings_of, trial_name
@@ -61,7 +61,7 @@ def tune(
 
     def keep(outcome: Outcome) -> None:
         found = state(outcome)
-        write_results(folder / "tuned.json", found)
+        write_json(folder / "tuned.json", jsonable(found))
         write_text(folder / "grid.yaml", best_grid(space, found).to_yaml())
 
     def run(trials: set[str] | None = None) -> Outcome:
@@ -156,9 +156,7 @@ def _by_tpe(
             if trial < len(kept):  # where a cell joined the search later, the others are ahead of it
                 tried.append(kept[trial])
                 continue
-            told = _trials(space, plan, number, outcome)
-            better = -1.0 if told[0]["better"] == "smaller" else 1.0
-            scores = [None if one["score"] is None else better * one["score"] for one in told]
+            scores = [_worth(trial) for trial in _trials(space, plan, number, outcome)]
             # of all points, as many as there are trials, one is left: fewer were tried
             tried.append(tpe(space.space_of(cell), tried, scores, space.seed, points[cell.name]))
         asked.write(plan)  # before a run folder is made of it
@@ -237,8 +235,13 @@ def _best(trials: list[dict[str, Any]]) -> dict[str, Any] | None:
     scored = [trial for trial in trials if trial["score"] is not None]
     if not scored:
         return None
-    top = max(scored, key=lambda trial: (trial["score"] * (1 if trial["better"] == "larger" else -1), -trial["trial"]))
+    top = max(scored, key=_worth)  # the first of equals
     return {**{key: top[key] for key in ("trial", "set", "metric", "score")}, "default_score": trials[0]["score"]}
+
+
+def _worth(trial: dict[str, Any]) -> Any:
+    """The score of a trial, larger for a better one; None without a score."""
+    return trial["score"] if trial["better"] == "larger" or trial["score"] is None else -trial["score"]
 
 
 def _budget(space: Search, trials: dict[str, list[dict[str, Any]]], rounds: int, outcome: Outcome) -> dict[str, Any]:

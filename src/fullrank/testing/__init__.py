@@ -9,7 +9,8 @@ check a name of its own::
         check("cpu")
 
 A room is a module of this package with a tuple ``CHECKS`` of functions ``check(spec, device)``, each of which raises
-AssertionError with what it saw; `ROOMS` names the module. The checks of `settings` hold for the Specs of every room.
+AssertionError with what it saw, and the base class of its Specs, ``BASE``. The checks of `settings` hold for the Specs
+of every room.
 """
 
 from __future__ import annotations
@@ -26,13 +27,11 @@ from fullrank.core.registry import find, kinds
 from fullrank.core.spec import Spec
 from fullrank.testing.inputs import Check, Device, example
 
-ROOMS = {
-    "attention": "attention", "encoders": "encoders", "reasoning": "reasoning", "items": "items",
-    "objectives.tasks": "tasks", "objectives.losses": "losses", "objectives.weightings": "weightings",
-    "regularizers": "regularizers", "baselines": "baselines", "rankers": "rankers",
-    "rankers.sequences": "sequences",
-}  # fmt: skip
-"""Room -> module of this package that has its checks."""
+ROOMS = (
+    "attention", "encoders", "reasoning", "items", "objectives.tasks", "objectives.losses", "objectives.weightings",
+    "regularizers", "baselines", "rankers", "rankers.sequences",
+)  # fmt: skip
+"""Rooms with checks, which are in the module of this package with the last part of the room's name."""
 DIAGNOSTICS = "diagnostics"
 """The one room whose components are no Specs: they have no settings."""
 
@@ -65,7 +64,7 @@ def checks_of(room: str) -> tuple[Check, ...]:
     """The checks of a room, those of `diagnostics`, or those of the `settings` of every Spec."""
     if room not in (*ROOMS, "settings", DIAGNOSTICS):
         raise unknown("room", room, (*ROOMS, DIAGNOSTICS))
-    return _module(ROOMS.get(room, room)).CHECKS
+    return _module(room).CHECKS
 
 
 def name_of(check: Check) -> str:
@@ -79,9 +78,8 @@ def room_of(spec: type[Spec]) -> str:
     for room in ROOMS:
         if kind in kinds(room) and find(kind, room) is spec:
             return room
-    for room, module in ROOMS.items():
-        base = getattr(_module(module), "BASE", None)
-        if base is not None and issubclass(spec, base):
+    for room in ROOMS:
+        if issubclass(spec, _module(room).BASE):
             return room
     raise UserError(
         f"{spec.__name__} belongs to no room with checks: no entry point names it and it has no room's base class; "
@@ -90,9 +88,9 @@ def room_of(spec: type[Spec]) -> str:
     )
 
 
-def _module(name: str) -> Any:
+def _module(room: str) -> Any:
     """Imported when its room is checked: a check of one room needs no other."""
-    return importlib.import_module(f"{__name__}.{name}")
+    return importlib.import_module(f"{__name__}.{room.rpartition('.')[2]}")
 
 
 def _is_spec(component: Any) -> bool:

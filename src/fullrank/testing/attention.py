@@ -6,7 +6,6 @@ settings reach.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -44,6 +43,11 @@ COUNTED = (1, 9, 150)
 """Lengths at which operations are counted; the last is more than one block of queries."""
 
 
+def inputs_of(module: nn.Module, extra: int = 0) -> tuple[Tensor, Batch]:
+    """`sequences` where a module's parameters are."""
+    return sequences(DIM, module_device(module), extra)
+
+
 def outputs_of(module: Attention | Encoder, x: Tensor, batch: Batch) -> Tensor:
     """What an attention gives, or the states of an encoder's tokens."""
     given: Any = module(x, batch)
@@ -54,7 +58,7 @@ def check_causal(module: Attention | Encoder) -> None:
     """What comes after a position leaves its output as it is."""
     if not module.causal:
         return
-    x, batch = sequences(DIM, module_device(module))
+    x, batch = inputs_of(module)
     whole, times = outputs_of(module, x, batch), times_of(batch)
     for t in range(1, x.shape[1]):
         changed = x.clone()
@@ -67,13 +71,13 @@ def check_causal(module: Attention | Encoder) -> None:
 
 def check_padding(module: Attention | Encoder) -> None:
     """What stands behind a row's end, and how much of it, leaves its valid outputs as they are."""
-    x, batch = sequences(DIM, module_device(module))
+    x, batch = inputs_of(module)
     whole = outputs_of(module, x, batch)
     assert whole.shape == x.shape
     other = torch.where(batch.valid[..., None], x, 7.0)
     elsewhere = replace(batch, times=torch.where(batch.valid, times_of(batch), 77))
     assert close(outputs_of(module, other, elsewhere)[batch.valid], whole[batch.valid]), "padding is seen"
-    longer, wide = sequences(DIM, module_device(module), extra=4)
+    longer, wide = inputs_of(module, 4)
     assert close(outputs_of(module, longer, wide)[wide.valid], whole[batch.valid]), "extra padding is seen"
     for row, length in enumerate(LENGTHS):
         one = padded([batch.items[row, :length].tolist()]).to(x.device)
@@ -83,7 +87,7 @@ def check_padding(module: Attention | Encoder) -> None:
 
 def check_weights(attention: Attention) -> None:
     """A hidden place has no weight; where rows sum to one, every visible place has some, or none if it is `sparse`."""
-    x, batch = sequences(DIM, module_device(attention))
+    x, batch = inputs_of(attention)
     weights = attention.weights(x, batch)
     assert weights.shape == (len(x), attention.heads, x.shape[1], x.shape[1])
     allowed = mask(batch, causal=attention.causal)
@@ -97,7 +101,7 @@ def check_weights(attention: Attention) -> None:
 
 def check_apply(attention: Attention) -> None:
     """``apply_weights(weights(x, batch), x)`` is the module's output."""
-    x, batch = sequences(DIM, module_device(attention))
+    x, batch = inputs_of(attention)
     again = attention.apply_weights(attention.weights(x, batch), x)
     assert close(again[batch.valid], attention(x, batch)[batch.valid])
 
@@ -105,7 +109,7 @@ def check_apply(attention: Attention) -> None:
 @torch.no_grad()
 def check_matrices(attention: Attention) -> None:
     """A head whose value projection is zero mixes nothing, and no head does through an output projection of zero."""
-    x, batch = sequences(DIM, module_device(attention))
+    x, batch = inputs_of(attention)
     value, output = attention.matrices()
     weights = attention.weights(x, batch)
     before, kept = attention.apply_weights(weights, x), output.clone()
@@ -128,7 +132,7 @@ def check_linear(attention: Attention) -> None:
     """`apply_weights` is, up to biases, the sum over heads of output @ value @ mixed tokens."""
     if not attention.linear:
         return
-    x, batch = sequences(DIM, module_device(attention))
+    x, batch = inputs_of(attention)
     value, output = attention.matrices()
     weights = attention.weights(x, batch)
     mixed = torch.einsum("bhts,bsd,hed->bthe", weights, x, value).flatten(2)
@@ -138,7 +142,7 @@ def check_linear(attention: Attention) -> None:
 
 def check_project(attention: Attention) -> None:
     """`attend` on what `project` gives, under the mask, is the module: what a cache relies on."""
-    x, batch = sequences(DIM, module_device(attention))
+    x, batch = inputs_of(attention)
     projected = attention.project(x, batch.positions(from_end=False))
     again = attention.attend(*projected, mask(batch, causal=attention.causal), Places.of(batch))
     assert close(again[batch.valid], attention(x, batch)[batch.valid])
@@ -146,7 +150,7 @@ def check_project(attention: Attention) -> None:
 
 def check_learns(attention: Attention) -> None:
     """Every parameter gets a gradient."""
-    x, batch = sequences(DIM, module_device(attention))
+    x, batch = inputs_of(attention)
     attention.train()
     attention(x, batch)[batch.valid].pow(2).sum().backward()
     all_learn(attention.named_parameters())
@@ -158,7 +162,7 @@ def check_columns(attention: Attention) -> None:
 
     An attention with `column_weights` of its own keeps sums of those; they are at least the absolute weights.
     """
-    x, batch = sequences(DIM, module_device(attention), extra=2)
+    x, batch = inputs_of(attention, 2)
     plain_y, kept = attention(x, batch), list[ColumnSums]()
     assert close(attention(x, replace(batch, captures=Captures(columns=kept)))[batch.valid], plain_y[batch.valid])
     (noted,) = kept
@@ -184,7 +188,7 @@ def check_columns(attention: Attention) -> None:
 
 def check_latent(attention: Attention) -> None:
     """Two tokens in each of three streams behind the history are those of the reference, which copies it for each."""
-    x, batch = sequences(DIM, module_device(attention), extra=2)
+    x, batch = inputs_of(attention, 2)
     memory: dict[nn.Module, Memory] = {}
     attention(x, replace(batch, captures=Captures(memory=memory)))
     prefix = memory[attention]
@@ -202,7 +206,7 @@ def check_across(attention: Attention) -> None:
     """Tokens that look at others see the valid ones alone, and `attend` gives them what `mix` does."""
     if attention.reads_times:  # a decoder's tokens have none
         return
-    x, batch = sequences(DIM, module_device(attention), extra=2)
+    x, batch = inputs_of(attention, 2)
     asking, memory, kept = x[:, :3].flip(1), attention.remember(x), list[ColumnSums]()
     y = attention.across(asking, memory, batch.valid)
     assert y.shape == asking.shape
@@ -274,12 +278,11 @@ def check_effects(spec: Spec, device: torch.device) -> None:
     settings_have_effect(spec, lambda other: trace(other, device))
 
 
-def _near(spec: Spec, device: torch.device) -> Iterator[tuple[Spec, Any]]:
-    return built(reachable(spec), DIM, LONGEST, device=device)
-
-
 OF_MODULES = (
     check_causal, check_padding, check_weights, check_apply, check_matrices, check_linear, check_project,
     check_learns, check_columns, check_latent, check_across, check_short_rows,
 )  # fmt: skip
-CHECKS = (*of_specs(OF_MODULES, _near), check_flops, check_effects)
+CHECKS = (
+    *of_specs(OF_MODULES, lambda spec, device: built(reachable(spec), DIM, LONGEST, device=device)), check_flops,
+    check_effects,
+)  # fmt: skip

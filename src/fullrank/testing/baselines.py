@@ -16,6 +16,7 @@ from fullrank.models.contracts import Model
 from fullrank.models.sequential.baselines import Baseline, BaselineSpec
 from fullrank.testing.inputs import (
     ITEMS,
+    Device,
     close,
     histories,
     of_specs,
@@ -36,12 +37,12 @@ def data(*, held_out: int = 0) -> Store:
     return store(moved, times=late)
 
 
-def fitted(spec: Spec, on: Store) -> Any:
+def fitted(spec: Spec, on: Store, device: Device = "cpu") -> Any:
     """The baseline of a spec, fitted to a store."""
     assert isinstance(spec, BaselineSpec)
     model = spec.build(on.catalog)
     model.fit(on)
-    return model.eval()
+    return model.eval().to(device)
 
 
 def _device(model: Any) -> torch.device:
@@ -86,7 +87,7 @@ def check_rows(build: Callable[[Store], Any]) -> None:
 
 def check_state_dict(spec: Spec, device: torch.device) -> None:
     """What is learned is in the state dict: a model that was not fitted answers like the fitted one once it has it."""
-    model = fitted(spec, data()).to(device)
+    model = fitted(spec, data(), device)
     assert isinstance(spec, BaselineSpec)
     again = spec.build(data().catalog).to(device)
     assert not torch.equal(scores_of(again), scores_of(model))
@@ -94,13 +95,9 @@ def check_state_dict(spec: Spec, device: torch.device) -> None:
     assert torch.equal(scores_of(again), scores_of(model))
 
 
-def _fitted_on(spec: Spec, device: torch.device, on: Store) -> Any:
-    return fitted(spec, on).to(device)
-
-
 def _fits(spec: Spec, device: torch.device) -> Iterator[tuple[Spec, Callable[[Store], Any]]]:
     for other in reachable(spec, 1):
-        yield other, partial(_fitted_on, other, device)
+        yield other, partial(fitted, other, device=device)
 
 
 BASE = BaselineSpec

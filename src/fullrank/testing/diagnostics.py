@@ -11,7 +11,6 @@ import functools
 import math
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
@@ -234,11 +233,11 @@ def _retrieval() -> list[Example]:
         plain, plain.override("encoder.layers=1"), plain.override("task=last_item", "reasoner=plr"), Popularity(),
         plain.override("items=semantic", "task=generate", "encoder.positions=none", "task.user_tokens=5"),
     )  # fmt: skip
-    with _folder() as folder:
-        tables = Planted(users=60, items=40, events_per_user=8).read()
-        store = prepare(tables.events, folder / "store", items=tables.items)
-        catalog = _coded(store.catalog)
-        return _collected(folder, store, [Experiment(model=spec) for spec in specs], catalog, catalog)
+    folder = _folder()
+    tables = Planted(users=60, items=40, events_per_user=8).read()
+    store = prepare(tables.events, folder / "store", items=tables.items)
+    catalog = _coded(store.catalog)
+    return _collected(folder, store, [Experiment(model=spec) for spec in specs], catalog, catalog)
 
 
 def _coded(catalog: Catalog) -> Catalog:
@@ -265,10 +264,9 @@ def _ranking() -> list[Example]:
     specs = (
         model.override("ranker=rankmixer", "ranker.tokens=2", "ranker.blocks=1"), model.override("ranker=lr"),
     )  # fmt: skip
-    with _folder() as folder:
-        store = prepare_impressions(table, folder / "store", schema=schema)
-        experiments = [Experiment(model=spec) for spec in specs]
-        return _collected(folder, store, experiments, store.fields, store.encoder)
+    folder = _folder()
+    store = prepare_impressions(table, folder / "store", schema=schema)
+    return _collected(folder, store, [Experiment(model=spec) for spec in specs], store.fields, store.encoder)
 
 
 def _collected(folder: Path, store: Any, experiments: list[Experiment], build: Any, known: Any) -> list[Example]:
@@ -293,7 +291,6 @@ KEPT: list[tempfile.TemporaryDirectory[str]] = []
 """Folders of the examples, removed when the process ends."""
 
 
-@contextmanager
-def _folder() -> Iterator[Path]:
+def _folder() -> Path:
     KEPT.append(tempfile.TemporaryDirectory(prefix="fullrank-testing-"))
-    yield Path(KEPT[-1].name)
+    return Path(KEPT[-1].name)

@@ -6,7 +6,6 @@ settings reach, with every attention where the encoder holds one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +16,7 @@ from fullrank.core.registry import find, kinds
 from fullrank.core.spec import Spec
 from fullrank.data.batch import Batch
 from fullrank.models.sequential.encoders import Encoder, EncoderSpec
-from fullrank.testing.attention import DIM, LONGEST, check_causal, check_flops, check_padding, trace
+from fullrank.testing.attention import DIM, LONGEST, check_causal, check_flops, check_padding, inputs_of, trace
 from fullrank.testing.inputs import (
     all_learn,
     built,
@@ -25,12 +24,10 @@ from fullrank.testing.inputs import (
     close_in_bf16,
     example,
     histories,
-    module_device,
     naming,
     of_specs,
     padded,
     reachable,
-    sequences,
     settings_have_effect,
     times_of,
 )  # fmt: skip
@@ -76,7 +73,7 @@ def entering(encoder: Any, new: Tensor, at: Tensor, times: Tensor) -> Tensor:
 
 def check_steps(encoder: Encoder) -> None:
     """Two tokens in each of three streams behind every row's last event: cached, alone, and by full recomputation."""
-    x, batch = sequences(DIM, module_device(encoder), extra=2)
+    x, batch = inputs_of(encoder, 2)
     new = torch.randn(len(x), 2, 3, DIM, generator=torch.Generator().manual_seed(9)).to(x.device)
     states, cache = encoder.start(x, batch)
     assert close(states.tokens[batch.valid], encoder(x, batch).tokens[batch.valid]), "start differs from forward"
@@ -118,7 +115,7 @@ def check_steps(encoder: Encoder) -> None:
 
 def _to_learn(encoder: Encoder) -> tuple[Tensor, Batch]:
     """Vectors that want a gradient, and their batch; of a decoder with more to learn behind its first token."""
-    x, batch = sequences(DIM, module_device(encoder), extra=2)
+    x, batch = inputs_of(encoder, 2)
     if encoder.continues:
         batch = replace(batch, lengths=batch.lengths + 2, answer=2)
     return x.clone().requires_grad_(), batch
@@ -137,7 +134,7 @@ def check_learns(encoder: Encoder) -> None:
 
 def check_states(encoder: Encoder) -> None:
     """The layers' inputs and the last output are naming, and the tokens are a function of the last."""
-    x, batch = sequences(DIM, module_device(encoder))
+    x, batch = inputs_of(encoder)
     states = encoder(x, batch)
     assert states.tokens.shape == x.shape
     assert len(states.layers) == len(states.blocks) + 1
@@ -174,11 +171,8 @@ def check_effects(spec: Spec, device: torch.device) -> None:
     settings_have_effect(shallow(spec), lambda other: trace(other, device), most=2)
 
 
-def _near(spec: Spec, device: torch.device) -> Iterator[tuple[Spec, Any]]:
-    return built(near(spec), DIM, LONGEST, device=device)
-
-
 OF_MODULES = (check_causal, check_padding, check_steps, check_learns, check_states)
 CHECKS = (
-    *of_specs(OF_MODULES, _near), check_odd_batches, check_combinations, check_bf16, check_flops, check_effects,
+    *of_specs(OF_MODULES, lambda spec, device: built(near(spec), DIM, LONGEST, device=device)),
+    check_odd_batches, check_combinations, check_bf16, check_flops, check_effects,
 )  # fmt: skip

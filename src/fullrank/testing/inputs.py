@@ -247,9 +247,10 @@ def catalog(size: int = ITEMS) -> Catalog:
     stages = [[(i * 7 + 5 * s) % 13 * (s > i % 3) for s in range(STAGES)] for i in range(size)]
     begun = [10**9 + 3 * 10**6 * s for s in range(STAGES)]
     of_stages = pl.Array(pl.Int64, STAGES)
-    given = {"brand": brand, "price": price, "tags": tags}
-    given |= {"stage_counts": pl.Series(stages, dtype=of_stages)}
-    given |= {"stage_starts": pl.Series([begun] * size, dtype=of_stages)}
+    given = {
+        "brand": brand, "price": price, "tags": tags, "stage_counts": pl.Series(stages, dtype=of_stages),
+        "stage_starts": pl.Series([begun] * size, dtype=of_stages),
+    }  # fmt: skip
     return Catalog(pl.DataFrame(columns | given | semantic | _tokens(size) | _vectors(size)))
 
 

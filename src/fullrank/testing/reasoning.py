@@ -65,6 +65,11 @@ def made(spec: Spec, encoder: str = "causal", of: type | None = None, device: De
     return shaken(reasoner).to(device).eval()
 
 
+def inputs_of(reasoner: Any, extra: int = 2) -> tuple[Tensor, Batch]:
+    """`sequences` where a reasoner's parameters are."""
+    return sequences(DIM, module_device(reasoner), extra)
+
+
 def near(spec: Spec) -> list[Spec]:
     """Three steps (and three streams where it has any), and settings one change away from the spec."""
     larger = [key + "=3" for key in ("steps", "streams") if key in type(spec).model_fields]
@@ -127,7 +132,7 @@ def check_cached(reasoner: Any) -> None:
     """Steps from the cache equal steps that read the row anew, and their gradients do (around a transformer)."""
     if not isinstance(reasoner.encoder, TransformerEncoder):
         return
-    x, batch = sequences(DIM, module_device(reasoner), extra=2)
+    x, batch = inputs_of(reasoner)
     whole = reasoner(x, batch)
     fast = torch.autograd.grad(whole.outputs["trained"].pow(2).sum(), list(reasoner.parameters()), allow_unused=True)
     kept, reasoner.encoder = reasoner.encoder, Recomputed(reasoner.encoder)
@@ -142,7 +147,7 @@ def check_cached(reasoner: Any) -> None:
 
 def check_isolated(reasoner: Any) -> None:
     """Moving where one stream opens moves nothing in the others, to the last bit."""
-    x, batch = sequences(DIM, module_device(reasoner), extra=2)
+    x, batch = inputs_of(reasoner)
     before = steps_of(reasoner(x, batch))
     for m in range(reasoner.streams if reasoner.streams > 1 else 0):
         kept = reasoner.triggers.detach().clone()
@@ -158,7 +163,7 @@ def check_isolated(reasoner: Any) -> None:
 
 def check_blind(reasoner: Any) -> None:
     """The history is read as if no step were taken behind it, and h_0 is its last event's state."""
-    x, batch = sequences(DIM, module_device(reasoner), extra=2)
+    x, batch = inputs_of(reasoner)
     states, alone = reasoner(x, batch), reasoner.encoder(x, batch)
     assert close(states.tokens[batch.valid], alone.tokens[batch.valid]), "the history sees the latent tokens"
     start = torch.stack([alone.tokens[i, n - 1] for i, n in enumerate(LENGTHS)])
@@ -167,10 +172,10 @@ def check_blind(reasoner: Any) -> None:
 
 def check_padding(reasoner: Any) -> None:
     """What stands behind a row's end, and how much of it, changes no step and no output."""
-    x, batch = sequences(DIM, module_device(reasoner))
+    x, batch = inputs_of(reasoner, 0)
     whole = reasoner(x, batch)
     other = torch.where(batch.valid[..., None], x, 7.0)
-    longer, wide = sequences(DIM, module_device(reasoner), extra=4)
+    longer, wide = inputs_of(reasoner, 4)
     for seen in (reasoner(other, batch), reasoner(longer, wide)):
         assert close(steps_of(seen).steps, steps_of(whole).steps), "padding is seen"
     for row, length in enumerate(LENGTHS):
@@ -180,7 +185,7 @@ def check_padding(reasoner: Any) -> None:
 
 def check_budgets(reasoner: Any) -> None:
     """Outputs are what stopping gives, by step or by a budget; streams are the first ones, their gate sums to one."""
-    x, batch = sequences(DIM, module_device(reasoner), extra=2)
+    x, batch = inputs_of(reasoner)
     whole = reasoner(x, batch)
     assert isinstance(reasoner, Reasoner)
     assert list(whole.outputs) == [*(f"step_{s}" for s in range(reasoner.steps + 1)), "trained", "answer"]
@@ -213,7 +218,7 @@ def check_budgets(reasoner: Any) -> None:
 
 def check_learns(reasoner: Any) -> None:
     """Every parameter gets a gradient."""
-    x, batch = sequences(DIM, module_device(reasoner), extra=2)
+    x, batch = inputs_of(reasoner)
     reasoner.train()
     torch.manual_seed(0)
     reasoner(x, batch).outputs["trained"].pow(3).sum().backward()

@@ -8,16 +8,15 @@ import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import torch
 from pydantic import ValidationError
 
 from fullrank.core.errors import UserError
 from fullrank.core.readers import read_json_text
 from fullrank.core.spec import Spec
-from fullrank.testing.inputs import variations
+from fullrank.testing.inputs import of_specs, variations
 
 
-def check_round_trip(spec: Spec, device: torch.device | None = None) -> None:
+def check_round_trip(spec: Spec) -> None:
     """YAML, JSON and plain data give back the spec."""
     for one in (spec, *variations(spec)):
         same = type(one)
@@ -26,7 +25,7 @@ def check_round_trip(spec: Spec, device: torch.device | None = None) -> None:
         assert read_json_text(one.to_json()) == read_json_text(json.dumps(one.dump()))
 
 
-def check_refusal(spec: Spec, device: torch.device | None = None) -> None:
+def check_refusal(spec: Spec) -> None:
     """A misspelt setting is refused, and the sentence names the right one."""
     for key in type(spec).model_fields:
         if key == "kind":
@@ -36,7 +35,7 @@ def check_refusal(spec: Spec, device: torch.device | None = None) -> None:
     _refusal(spec, "zzzzzz")
 
 
-def check_frozen(spec: Spec, device: torch.device | None = None) -> None:
+def check_frozen(spec: Spec) -> None:
     """No setting can be changed in place."""
     for key in type(spec).model_fields:
         try:
@@ -51,7 +50,7 @@ def check_frozen(spec: Spec, device: torch.device | None = None) -> None:
         raise AssertionError(f"a setting can be changed in place: {error}") from error
 
 
-def check_schema(spec: Spec, device: torch.device | None = None) -> None:
+def check_schema(spec: Spec) -> None:
     """The JSON Schema can be written, describes every setting, and knows the kind by its name."""
     found = type(spec)
     with warnings.catch_warnings():
@@ -66,7 +65,7 @@ def check_schema(spec: Spec, device: torch.device | None = None) -> None:
             assert setting.get("description"), f"{found.__name__}.{key} has no docstring below it"
 
 
-def check_bounds(spec: Spec, device: torch.device | None = None) -> None:
+def check_bounds(spec: Spec) -> None:
     """Every number among the settings has both bounds, every list of numbers a largest length, and none is inf."""
     check_bounds_of(type(spec))
     for key, field in type(spec).model_fields.items():
@@ -88,7 +87,7 @@ def check_bounds_of(found: type[Spec]) -> None:
             )
 
 
-def check_described(spec: Spec, device: torch.device | None = None) -> None:
+def check_described(spec: Spec) -> None:
     """The Spec says in one line what it builds."""
     assert (type(spec).__doc__ or "").strip(), f"{type(spec).__name__} has no docstring"
 
@@ -120,4 +119,5 @@ def _unbounded(schema: Any, known: Mapping[str, Any]) -> Iterator[str]:
         yield from _unbounded(one, known)
 
 
-CHECKS = (check_round_trip, check_refusal, check_frozen, check_schema, check_bounds, check_described)
+OF_SETTINGS = (check_round_trip, check_refusal, check_frozen, check_schema, check_bounds, check_described)
+CHECKS = of_specs(OF_SETTINGS, lambda spec, device: [(spec, spec)])

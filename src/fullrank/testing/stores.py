@@ -196,8 +196,7 @@ async def check_refused(store: HistoryStore) -> None:
 
 async def check_cancelled(store: HistoryStore) -> None:
     """A caller that goes away harms nobody else."""
-    calls = [asyncio.ensure_future(store.add_events([Event("a", f"u{n}", n, 1.0)])) for n in range(20)]
-    await asyncio.sleep(0)
+    calls = await _under_way(store)
     for call in calls[::2]:
         call.cancel()
     found = await asyncio.gather(*calls, return_exceptions=True)
@@ -208,8 +207,7 @@ async def check_cancelled(store: HistoryStore) -> None:
 async def check_closed(store: HistoryStore) -> None:
     """Closing writes what is under way; after it every call says that the store is unavailable, until it is opened."""
     await store.ping()
-    calls = [asyncio.ensure_future(store.add_events([Event("a", f"u{n}", n, 1.0)])) for n in range(20)]
-    await asyncio.sleep(0)
+    calls = await _under_way(store)
     await store.close()
     found = await asyncio.gather(*calls, return_exceptions=True)
     assert all(answer == [True] for answer in found), f"calls that were under way when it was closed: {found}"
@@ -276,6 +274,13 @@ CHECKS = (
 SHARED = (
     check_seen_by_the_other, check_no_document_is_missed,
 )  # fmt: skip
+
+
+async def _under_way(store: HistoryStore) -> list[asyncio.Task[list[bool]]]:
+    """Twenty calls that have begun, an event of another user each."""
+    calls = [asyncio.ensure_future(store.add_events([Event("a", f"u{n}", n, 1.0)])) for n in range(20)]
+    await asyncio.sleep(0)
+    return calls
 
 
 def _equal(what: str, found: Any, expected: Any) -> None:

@@ -58,7 +58,7 @@ class Section:
 
 
 class Diagnostic(Section):
-    """Rows about one model. An instance lives for one diagnosis: it observes every batch, then `rows` is called once.
+    """Rows about one model. An instance lives for one diagnosis: it begins, observes every batch, and gives rows once.
 
     The model is not changed, no random number is drawn without a generator of its own, and the same model and context
     give the same rows. What does not apply to a model gives the one row that `diagnosis.not_measured(name, why)` makes
@@ -75,6 +75,10 @@ class Diagnostic(Section):
     def __init__(self, context: Any):
         """`context` is an `activations.RetrievalContext`; of ranking models a `ranking_activations.RankingContext`."""
         self.context = context
+        self.begin()
+
+    def begin(self) -> None:
+        """Set up what `observe` collects."""
 
     def observe(self, batch: Any) -> None:
         """One batch of the sample: `activations.Activations` or `ranking_activations.RankingActivations`."""
@@ -88,6 +92,8 @@ class RunsFigure(Diagnostic):
     """A diagnostic with a figure of all runs that have its rows; below it stands why the others are not in it."""
 
     title: ClassVar[str]
+    shown_as: ClassVar[str] = ""
+    """Id of the figure on the page, where it is not the name."""
 
     @classmethod
     def about(cls, results: Runs) -> Runs:
@@ -104,7 +110,7 @@ class RunsFigure(Diagnostic):
         about = cls.about(results)
         there, absent = measured(about, cls.name)
         if not there:
-            return Missing(cls.name, cls.title, " ".join(absent)) if about else None
+            return Missing(cls.shown_as or cls.name, cls.title, " ".join(absent)) if about else None
         return replace(cls.draw(there, results), absent=absent)
 
 

@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fullrank.analysis.activations import Activations, RetrievalContext
+from fullrank.analysis.activations import Activations
 from fullrank.analysis.diagnosis import Row, not_measured, row, rows_of
 from fullrank.analysis.diagnostics import Diagnostic
 from fullrank.analysis.report import RunTable
@@ -51,8 +51,7 @@ class Alignment(Diagnostic):
 
     name = "alignment"
 
-    def __init__(self, context: RetrievalContext):
-        super().__init__(context)
+    def begin(self) -> None:
         self.heads: dict[int, list[Tensor]] = {}
         """Layer -> cosine of u1 and v1, [b, H] each."""
         self.largest: dict[int, tuple[Tensor, Tensor]] = {}

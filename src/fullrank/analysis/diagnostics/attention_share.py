@@ -20,7 +20,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from fullrank.analysis.activations import Activations, RetrievalContext
+from fullrank.analysis.activations import Activations
 from fullrank.analysis.diagnosis import Row, not_measured, rows_of
 from fullrank.analysis.diagnostics import Diagnostic
 from fullrank.analysis.report import Figure, Missing, Shown
@@ -50,9 +50,8 @@ class AttentionShare(Diagnostic):
 
     name = "attention_share"
 
-    def __init__(self, context: RetrievalContext):
-        super().__init__(context)
-        self.band = torch.from_numpy(item_bands(context.sample.popularity))
+    def begin(self) -> None:
+        self.band = torch.from_numpy(item_bands(self.context.sample.popularity))
         self.mass: dict[int, Tensor] = {}
         """Layer -> [H, bands]."""
         self.keys = torch.zeros(len(LABELS), dtype=torch.float64)

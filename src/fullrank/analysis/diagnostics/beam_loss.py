@@ -20,7 +20,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from fullrank.analysis.activations import RetrievalContext, Sample, device_of
+from fullrank.analysis.activations import Sample, device_of
 from fullrank.analysis.diagnosis import Row, not_measured, row, rows_of
 from fullrank.analysis.diagnostics import Diagnostic
 from fullrank.analysis.report import Figure, Shown
@@ -50,9 +50,8 @@ class BeamLoss(Diagnostic):
     internal = True
     runs_model = True
 
-    def __init__(self, context: RetrievalContext):
-        super().__init__(context)
-        self.searches = isinstance(context.model, RecommenderModel) and context.model.task.code_by_code
+    def begin(self) -> None:
+        self.searches = isinstance(self.context.model, RecommenderModel) and self.context.model.task.code_by_code
 
     def rows(self) -> list[Row]:
         if not self.searches:

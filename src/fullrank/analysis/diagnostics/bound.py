@@ -23,7 +23,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fullrank.analysis.activations import Activations, RetrievalContext
+from fullrank.analysis.activations import Activations
 from fullrank.analysis.diagnosis import Row, not_measured, row, rows_of
 from fullrank.analysis.diagnostics import RunsFigure
 from fullrank.analysis.diagnostics.norms import feed_forward_norm, spectral_norm
@@ -59,9 +59,8 @@ class Bound(RunsFigure):
     title = "Theoretical bound vs. measured norm"
     internal = True
 
-    def __init__(self, context: RetrievalContext):
-        super().__init__(context)
-        self.scores = ScoreMatrix(len(context.sample), context.sample.popularity)
+    def begin(self) -> None:
+        self.scores = ScoreMatrix(len(self.context.sample), self.context.sample.popularity)
         self.rows_seen = 0
         self.triangles: list[Tensor] = []
         self.scale: dict[nn.Module, float] = {}
@@ -250,16 +249,13 @@ def _why_not(blocks: tuple[Block, ...], batch: Activations) -> str | None:
         return "it answers after latent steps, which pass its blocks again"
     for block in blocks:
         feed = block.feed_forward
-        if feed is not None and not (isinstance(feed, SwiGLU) or _lipschitz(feed)):
+        sloped = isinstance(feed, MLP) and feed.activation in LIPSCHITZ
+        if feed is not None and not (isinstance(feed, SwiGLU) or sloped):
             return "its feed-forward has an activation without a known slope"
     for given in batch.attentions:
         if not _is_weighted_sum(given):
             return "its attention is more than a weighted sum of values and an output projection"
     return None if len(batch.attentions) == len(blocks) else "its blocks have no attention that shows its weights"
-
-
-def _lipschitz(feed: nn.Module) -> bool:
-    return isinstance(feed, MLP) and feed.activation in LIPSCHITZ
 
 
 def _is_weighted_sum(given: AttentionInput) -> bool:

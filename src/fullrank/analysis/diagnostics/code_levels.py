@@ -23,7 +23,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from fullrank.analysis.activations import Activations, RetrievalContext
+from fullrank.analysis.activations import Activations
 from fullrank.analysis.diagnosis import Row, not_measured, rows_of
 from fullrank.analysis.diagnostics import RunsFigure
 from fullrank.analysis.report import Figure
@@ -44,9 +44,8 @@ class CodeDiagnostic(RunsFigure):
 
     internal = True
 
-    def __init__(self, context: RetrievalContext):
-        super().__init__(context)
-        self.items = predicted_items(context.model)
+    def begin(self) -> None:
+        self.items = predicted_items(self.context.model)
 
     @classmethod
     def about(cls, results: Runs) -> Runs:
@@ -72,8 +71,8 @@ class CodeLevels(CodeDiagnostic):
     name = "code_levels"
     title = "Codes predicted right, by level"
 
-    def __init__(self, context: RetrievalContext):
-        super().__init__(context)
+    def begin(self) -> None:
+        super().begin()
         self.parts: list[list[Float[Tensor, "5 B"]]] = []
         """Of each level and batch: log p, rank, rank among the open codes, their mass, their number."""
         self.places: list[Tensor] = []

@@ -26,7 +26,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from fullrank.analysis.activations import Activations, RetrievalContext
+from fullrank.analysis.activations import Activations
 from fullrank.analysis.diagnosis import Row, not_measured, rows_of
 from fullrank.analysis.diagnostics.code_levels import NO_TARGETS, CodeDiagnostic
 from fullrank.analysis.diagnostics.spectrum import (
@@ -53,8 +53,8 @@ class CodePopularity(CodeDiagnostic):
     name = "code_popularity"
     title = "Popularity of predicted codes"
 
-    def __init__(self, context: RetrievalContext):
-        super().__init__(context)
+    def begin(self) -> None:
+        super().begin()
         self.sums: list[Tensor] = []
         """Of each level [3, C]: probability, users whose most likely code it is, users whose true code it is."""
         self.states: list[Tensor] = []

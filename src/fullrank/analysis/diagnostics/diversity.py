@@ -19,7 +19,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fullrank.analysis.activations import Activations, RetrievalContext
+from fullrank.analysis.activations import Activations
 from fullrank.analysis.diagnosis import Row, not_measured, row
 from fullrank.analysis.diagnostics import RunsFigure
 from fullrank.analysis.report import Figure
@@ -92,9 +92,8 @@ class Diversity(ReasoningFigure):
     title = "Distance between reasoning streams"
     internal = True
 
-    def __init__(self, context: RetrievalContext):
-        super().__init__(context)
-        self.reasoner = context.model.reasoner
+    def begin(self) -> None:
+        self.reasoner = self.context.model.reasoner
         self.sums: Tensor | None = None
         self.users = 0
         self.alone = False

@@ -19,7 +19,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from fullrank.analysis.activations import Activations, RetrievalContext
+from fullrank.analysis.activations import Activations
 from fullrank.analysis.diagnosis import Row, not_measured, row, rows_of
 from fullrank.analysis.diagnostics import Diagnostic
 from fullrank.analysis.diagnostics.diversity import ALONE, contraction, mean_distance, with_openings
@@ -42,12 +42,11 @@ class Ensemble(Diagnostic):
 
     name = "ensemble"
 
-    def __init__(self, context: RetrievalContext):
-        super().__init__(context)
-        model = context.model
+    def begin(self) -> None:
+        model = self.context.model
         self.reasoner = model.reasoner
         self.cosine = isinstance(model, RecommenderModel) and model.cosine
-        self.targets = context.targets
+        self.targets = self.context.targets
         self.parts: list[dict[str, Tensor]] = []
         self.why: str | None = None
 

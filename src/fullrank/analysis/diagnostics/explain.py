@@ -18,11 +18,11 @@ from jaxtyping import Bool, Float, Int
 from fullrank.analysis.activations import Sample, activations, sample_users
 from fullrank.analysis.diagnosis import Row, not_measured, row, rows_of
 from fullrank.analysis.diagnostics import Diagnostic
-from fullrank.analysis.diagnostics.focus import missing_from_all, recent_events
+from fullrank.analysis.diagnostics.focus import recent_events
 from fullrank.analysis.relevance import LAST, Relevance
 from fullrank.analysis.report import Figure, Missing, Shown
 from fullrank.analysis.report.draw import GREY, legend, look, panel
-from fullrank.analysis.report.results import RunResult, Runs, item_title, legend_label, readable
+from fullrank.analysis.report.results import RunResult, Runs, item_title, legend_label, measured, readable
 from fullrank.core.errors import UserError
 from fullrank.data.events.store import Store
 from fullrank.models.contracts import Model
@@ -107,13 +107,14 @@ def explain(
 def example_user(store: Store, some: Sample, relevance: Relevance) -> int:
     """Row of the user, among the first of the sample, whose last events have most of both kinds."""
     tried = some.first(TRIED)
-    best, chosen = -1, int(tried.users[0])
-    for user, items, target in zip(tried.users, tried.histories.items.last(LAST), tried.next_items, strict=True):
+
+    def of_fewer_kind(case: tuple[Any, Any, Any]) -> int:
+        _, items, target = case
         marks = relevance(items, np.full(len(items), target))
-        fewer = int(min(marks.sum(), (~marks).sum()))
-        if fewer > best:
-            best, chosen = fewer, int(user)
-    return chosen
+        return int(min(marks.sum(), (~marks).sum()))
+
+    cases = zip(tried.users, tried.histories.items.last(LAST), tried.next_items, strict=True)
+    return int(max(cases, key=of_fewer_kind)[0])
 
 
 class ExampleUser(Diagnostic):
@@ -142,14 +143,13 @@ class ExampleUser(Diagnostic):
     def figure(cls, results: Runs) -> Shown:
         """One user's last events with their titles, and the attention that each run gives them."""
         name, title = "case", "Attention of the runs in one history"
-        there = [one for one in results if one.diagnosis.of("case", "share")]
+        there, absent = measured(results, name)
         if not there:
-            return Missing(name, title, missing_from_all(results, "case"))
+            return Missing(name, title, " ".join(absent))
         history = {one.key: _history(one) for one in there}
         longest = max(there, key=lambda one: len(history[one.key]))
         events, about = history[longest.key], _about(longest)
         alike = [one for one in there if _about(one) == about and events[: len(history[one.key])] == history[one.key]]
-        absent = tuple(one.absent("case") for one in results if one not in there)
         absent += tuple(
             f"Run {one.key} ({one.name}) is not shown: its case is of other data." for one in there if one not in alike
         )

@@ -23,11 +23,11 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from fullrank.analysis.activations import Activations, RetrievalContext
+from fullrank.analysis.activations import Activations
 from fullrank.analysis.diagnosis import Row, not_measured, row, rows_of
-from fullrank.analysis.diagnostics import Diagnostic
+from fullrank.analysis.diagnostics import RunsFigure
 from fullrank.analysis.relevance import LAST
-from fullrank.analysis.report import Figure, Missing, Shown
+from fullrank.analysis.report import Figure
 from fullrank.analysis.report.draw import GREY, from_zero, integer_ticks
 from fullrank.analysis.report.lines import line_panel
 from fullrank.analysis.report.results import RunResult, Runs
@@ -38,15 +38,15 @@ from fullrank.models.sequential.reading import event_places, last_shares, tokens
 KINDS = ("relevant", "noise")
 
 
-class Focus(Diagnostic):
+class Focus(RunsFigure):
     """Attention of the last event to relevant events and to noise."""
 
     name = "focus"
+    title = "Attention to related events"
     internal = True
 
-    def __init__(self, context: RetrievalContext):
-        super().__init__(context)
-        self.targets, self.relevance = context.targets, context.relevance
+    def begin(self) -> None:
+        self.targets, self.relevance = self.context.targets, self.context.relevance
         self.seen: dict[int, Tensor] = {}
         """Layer -> sums over users [3, H]: share of relevant events, signed of relevant events, signed of noise."""
         self.even, self.users, self.read, self.attentive = 0.0, 0, 0, False
@@ -96,13 +96,8 @@ class Focus(Diagnostic):
         return relevant, window
 
     @classmethod
-    def figure(cls, results: Runs) -> Shown:
+    def draw(cls, there: Runs, results: Runs) -> Figure:
         """The share of attention that relevant events get, layer by layer, beside their share of the events."""
-        name, title = "focus", "Attention to related events"
-        there = [one for one in results if one.diagnosis.of("focus", "relevant")]
-        absent = tuple(one.absent("focus") for one in results if one not in there)
-        if not there:
-            return Missing(name, title, missing_from_all(results, "focus"))
         shares = {one.key: _over_heads(one, "relevant") for one in there}
         even = float(np.mean([one.diagnosis.value("focus", "even") or 0.0 for one in there]))
 
@@ -130,10 +125,10 @@ class Focus(Diagnostic):
             for one in there for layer, share in shares[one.key].items()
         )  # fmt: skip
         drawn = line_panel(
-            name, results, lines, alt, x="layer", y="attention to related events (%)",
+            cls.name, results, lines, alt, x="layer", y="attention to related events (%)",
             first=evenly, finish=(from_zero, integer_ticks),
         )  # fmt: skip
-        return Figure(name, title, caption, (drawn,), headers, rows, absent)
+        return Figure(cls.name, cls.title, caption, (drawn,), headers, rows)
 
 
 def recent_events(model: Model, batch: Batch) -> Bool[Tensor, "B T"]:
@@ -145,8 +140,3 @@ def recent_events(model: Model, batch: Batch) -> Bool[Tensor, "B T"]:
 def _over_heads(one: RunResult, name: str, label: str | None = None) -> dict[int, float]:
     """Means over heads, by layer."""
     return dict(sorted(one.diagnosis.values("focus", name, "layer", head=None, label=label).items()))
-
-
-def missing_from_all(results: Runs, diagnostic: str) -> str:
-    """Why no run has a diagnostic, run by run."""
-    return "; ".join(f"{one.name}: {one.why_missing(diagnostic)}" for one in results) + "."

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from fullrank.analysis.diagnosis import Row, not_measured, rows_of
 from fullrank.analysis.diagnostics import Diagnostic
-from fullrank.analysis.ranking_activations import RankingActivations, RankingContext
+from fullrank.analysis.ranking_activations import RankingActivations
 from fullrank.analysis.report import RunTable
 from fullrank.analysis.report.results import RunResult
 from fullrank.models.ranking import LayerOutputs
@@ -55,8 +55,7 @@ class Jacobian(Diagnostic):
     name = NAME
     problem = "ranking"
 
-    def __init__(self, context: RankingContext):
-        super().__init__(context)
+    def begin(self) -> None:
         self.tokens: list[Tensor] = []
 
     def observe(self, batch: RankingActivations) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fullrank.analysis.activations import Activations, RetrievalContext
+from fullrank.analysis.activations import Activations
 from fullrank.analysis.diagnosis import Row, not_measured, rows_of
 from fullrank.analysis.diagnostics import RunsFigure
 from fullrank.analysis.diagnostics.spectrum import rank_figures, triangle
@@ -30,8 +30,7 @@ class Layers(RunsFigure):
     title = "Effective rank of the states by layer"
     internal = True
 
-    def __init__(self, context: RetrievalContext):
-        super().__init__(context)
+    def begin(self) -> None:
         self.triangles: list[Tensor] = []
 
     def observe(self, batch: Activations) -> None:

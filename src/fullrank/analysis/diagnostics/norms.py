@@ -51,17 +51,17 @@ class Norms(Diagnostic):
         model = self.context.model
         if not isinstance(model, RecommenderModel):
             return [not_measured("norms", "it has no matrices that were trained")]
-        found = [row("norms", "sigma", spectral_norm(model.items.all()), label="embedding")]
+        found = [_sigma(model.items.all(), label="embedding")]
         found.append(row("norms", "log_product", _log(found[-1]["value"]), label="embedding"))
-        blocks = [list(_block(layer, block)) for layer, block in enumerate(blocks_of(model))]
-        blocks += [list(_decoder_block(layer, block)) for layer, block in enumerate(decoder_blocks_of(model))]
-        if any(blocks):
-            found += [one for rows in blocks for one in rows]
+        blocks = [one for layer, block in enumerate(blocks_of(model)) for one in _block(layer, block)]
+        blocks += [one for layer, block in enumerate(decoder_blocks_of(model)) for one in _decoder_block(layer, block)]
+        if blocks:
+            found += blocks
             logs = [one["value"] for one in found if one["name"] == "log_product"]
             total = None if None in logs else sum(logs)
             return [*found, row("norms", "log_product", total, label="total")]
         matrices = [(name, p) for name, p in model.encoder.named_parameters() if p.ndim == 2]
-        return found + [row("norms", "sigma", spectral_norm(p), label=name) for name, p in matrices]
+        return found + [_sigma(p, label=name) for name, p in matrices]
 
     @classmethod
     def table_of(cls, result: RunResult) -> RunTable | None:
@@ -88,8 +88,8 @@ def _block(layer: int, block: nn.Module, kind: str = "") -> Iterator[Row]:
         yield from _attention(layer, attention, kind)
     if feed is not None and callable(getattr(feed, "matrices", None)):
         up, down = feed.matrices()
-        yield row("norms", "sigma", spectral_norm(up), layer=layer, label=f"{kind}up")
-        yield row("norms", "sigma", spectral_norm(down), layer=layer, label=f"{kind}down")
+        yield _sigma(up, layer=layer, label=f"{kind}up")
+        yield _sigma(down, layer=layer, label=f"{kind}down")
         yield row("norms", "log_product", _log(feed_forward_norm((up, down))), layer=layer, label=f"{kind}feed_forward")
 
 
@@ -104,10 +104,14 @@ def _decoder_block(layer: int, block: nn.Module) -> Iterator[Row]:
 def _attention(layer: int, attention: Any, kind: str) -> Iterator[Row]:
     value, output = attention.matrices()
     for head, matrix in enumerate(value):
-        yield row("norms", "sigma", spectral_norm(matrix), layer=layer, head=head, label=f"{kind}value")
-    yield row("norms", "sigma", spectral_norm(output), layer=layer, label=f"{kind}output")
+        yield _sigma(matrix, layer=layer, head=head, label=f"{kind}value")
+    yield _sigma(output, layer=layer, label=f"{kind}output")
     product = attention_norm((value, output))
     yield row("norms", "log_product", _log(product), layer=layer, label=f"{kind}attention")
+
+
+def _sigma(matrix: Tensor, **where: Any) -> Row:
+    return row("norms", "sigma", spectral_norm(matrix), **where)
 
 
 def _log(value: float) -> float | None:

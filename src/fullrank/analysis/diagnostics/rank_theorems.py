@@ -24,7 +24,7 @@ from torch import Tensor
 
 from fullrank.analysis.diagnosis import Row, not_measured, row
 from fullrank.analysis.diagnostics import Diagnostic
-from fullrank.analysis.ranking_activations import RankingActivations, RankingContext, layers_of
+from fullrank.analysis.ranking_activations import RankingActivations, layers_of
 from fullrank.analysis.report import RunTable
 from fullrank.analysis.report.results import RunResult, readable
 from fullrank.models.ranking.mixings.block_transpose import BlockTransposeMixing, transposed
@@ -64,9 +64,8 @@ class RankTheorems(Diagnostic):
     name = "rank_theorems"
     problem = "ranking"
 
-    def __init__(self, context: RankingContext):
-        super().__init__(context)
-        mixings = layers_of(context.model, "mixings")
+    def begin(self) -> None:
+        mixings = layers_of(self.context.model, "mixings")
         self.transposes = [n for n, mixing in enumerate(mixings) if isinstance(mixing, BlockTransposeMixing)]
         self.mixes = len(mixings)
         self.sums: dict[tuple[int, str, str], list[Tensor]] = {}

@@ -13,11 +13,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import polars as pl
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from fullrank.analysis.activations import Activations, RetrievalContext
+from fullrank.analysis.activations import Activations
 from fullrank.analysis.diagnosis import Row, not_measured, row, rows_of
 from fullrank.analysis.diagnostics import RunsFigure
 from fullrank.analysis.report import Figure, RunTable
@@ -122,9 +123,8 @@ class SpectralCollapse(RunsFigure):
     title = "Singular values of the scores"
     internal = True
 
-    def __init__(self, context: RetrievalContext):
-        super().__init__(context)
-        self.scores = ScoreMatrix(len(context.sample), context.sample.popularity)
+    def begin(self) -> None:
+        self.scores = ScoreMatrix(len(self.context.sample), self.context.sample.popularity)
 
     def observe(self, batch: Activations) -> None:
         self.scores.observe(batch)
@@ -204,14 +204,8 @@ class SpectralCollapse(RunsFigure):
 
 def spearman(a: np.ndarray, b: np.ndarray) -> float | None:
     """Rank correlation; equal values share their mean rank. None where one side is constant."""
-    left, right = _ranks(a), _ranks(b)
+    left, right = (pl.Series(side).rank().to_numpy() for side in (a, b))
     return _cosine(left - left.mean(), right - right.mean())
-
-
-def _ranks(values: np.ndarray) -> Float[np.ndarray, "n"]:
-    _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
-    ends = np.cumsum(counts)
-    return (ends - (counts - 1) / 2)[place]
 
 
 def _cosine(a: np.ndarray, b: np.ndarray) -> float | None:

@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fullrank.analysis.activations import Activations, RetrievalContext
+from fullrank.analysis.activations import Activations
 from fullrank.analysis.diagnosis import Row, not_measured, row, rows_of
 from fullrank.analysis.diagnostics import Diagnostic
 from fullrank.analysis.diagnostics.diversity import ALONE, reasons
@@ -56,9 +56,8 @@ class Streams(Diagnostic):
 
     name = "streams"
 
-    def __init__(self, context: RetrievalContext):
-        super().__init__(context)
-        self.cosine = isinstance(context.model, RecommenderModel) and context.model.cosine
+    def begin(self) -> None:
+        self.cosine = isinstance(self.context.model, RecommenderModel) and self.context.model.cosine
         self.kl: Tensor | None = None
         self.compared = 0
         self.gates: list[Tensor] = []

@@ -26,8 +26,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fullrank.analysis.diagnosis import Row, not_measured, row, rows_of
-from fullrank.analysis.diagnostics import Diagnostic
-from fullrank.analysis.ranking_activations import RankingActivations, RankingContext
+from fullrank.analysis.diagnostics import RunsFigure
+from fullrank.analysis.ranking_activations import RankingActivations
 from fullrank.analysis.report import Figure, Missing, Panel, Shown
 from fullrank.analysis.report.draw import GREY, integer_ticks, legend, look, panel
 from fullrank.analysis.report.lines import ends, plot_run
@@ -41,7 +41,6 @@ BIN = 0.1
 """Width of a bar of the histogram: the same for all layers and runs, so that they can be laid over each other."""
 EDGE = 1e-4
 """Of a bar: what single precision puts this little left of an edge stands on it (n orthogonal tokens have rank n)."""
-WORDS = {"stable_rank": "stable rank", "entropy_rank": "entropy rank"}
 PERCENTS = (5, 25, 50, 75, 95)
 NO_TOKENS = "it has one weight per value and no vectors, so an impression is no matrix"
 NO_LAYERS = "behind the field vectors no layer of it gives a matrix of tokens"
@@ -59,15 +58,16 @@ def ranks(tokens: Float[Tensor, "B T D"]) -> Float[Tensor, "2 B"]:
     return torch.stack([stable_rank(sigma), entropy_rank(sigma)])
 
 
-class TokenRanks(Diagnostic):
+class TokenRanks(RunsFigure):
     """Ranks of every layer, impression by impression."""
 
-    name = "token_ranks"
+    name = NAME
+    title = "Effective rank of an impression's tokens"
+    shown_as = "trajectory"
     internal = True
     problem = "ranking"
 
-    def __init__(self, context: RankingContext):
-        super().__init__(context)
+    def begin(self) -> None:
         self.parts: dict[str, list[Tensor]] = {}
         """Label of a layer -> ranks [2, B] of each batch."""
         self.shapes: dict[str, tuple[int, int]] = {}
@@ -98,18 +98,15 @@ class TokenRanks(Diagnostic):
         return rows if len(found) > 1 else [*rows, not_measured(NAME, NO_LAYERS)]
 
     @classmethod
-    def figure(cls, results: Runs) -> Shown:
+    def draw(cls, there: Runs, results: Runs) -> Figure:
         """Figures 2 and 6 of RankElastor: the mean rank after each layer, with its quartiles."""
-        name, title = "trajectory", "Effective rank of an impression's tokens"
-        there = [one for one in results if layer_values(one, "stable_rank")]
-        absent = tuple(one.absent(NAME) for one in results if one not in there)
-        if not there:
-            return Missing(name, title, " ".join(absent))
         lines = {
-            figure: {one.key: dict(enumerate(layer_values(one, figure).values())) for one in there} for figure in WORDS
+            figure: {one.key: dict(enumerate(layer_values(one, figure).values())) for one in there}
+            for figure in FIGURES
         }
         panels = []
-        for figure, word in WORDS.items():
+        for figure in FIGURES:
+            word = figure.replace("_", " ")
 
             def paint(axes: Any, figure: str = figure) -> None:
                 for one in there:
@@ -123,7 +120,7 @@ class TokenRanks(Diagnostic):
                 legend(axes)
 
             alt = f"mean {word} by layer: {ends(lines[figure])}"
-            panels.append(panel(f"{name}-{figure}", paint, alt, x="layer (0: field vectors)", y=word))
+            panels.append(panel(f"{cls.shown_as}-{figure}", paint, alt, x="layer (0: field vectors)", y=word))
         caption = (
             "An impression is a table of numbers behind each layer, one row a token; its rank says how many different "
             "directions the rows really use. The line is the mean over a sample of impressions, the band holds the "
@@ -139,7 +136,7 @@ class TokenRanks(Diagnostic):
             for one in there for layer, label in enumerate(layer_values(one, "stable_rank"))
         )  # fmt: skip
         headers = ("run", "layer", "behind", "stable rank", "share that rose", "entropy rank", "of")
-        return Figure(name, title, caption, tuple(panels), headers, rows, absent)
+        return Figure(cls.shown_as, cls.title, caption, tuple(panels), headers, rows)
 
     @classmethod
     def figure_of(cls, result: RunResult) -> Shown:

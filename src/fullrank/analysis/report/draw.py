@@ -96,15 +96,8 @@ def diagonal(end: float) -> Painter:
 
 
 def logarithmic(axes: Any) -> None:
-    """A logarithmic y whose ticks are plain text (matplotlib writes powers in a markup that is switched off here)."""
-    from matplotlib.ticker import LogLocator, NullFormatter
-
-    axes.set_yscale("log")
-    low, high = axes.get_ylim()
-    if high < 100 * low:  # else there would be one tick or none
-        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axes.yaxis.set_major_formatter("{x:g}")
-    axes.yaxis.set_minor_formatter(NullFormatter())
+    """A logarithmic y."""
+    powers(axes, "y")
 
 
 def integer_ticks(axes: Any) -> None:
@@ -122,7 +115,10 @@ def powers(axes: Any, names: str = "x") -> None:
 
 
 def plain_powers(axis: Any) -> None:
-    """Ticks of a logarithmic axis as plain text, 1e+15; those between too where there would be one or none."""
+    """Ticks of a logarithmic axis as plain text, 1e+15; those between too where there would be one or none.
+
+    Matplotlib writes powers in a markup that is switched off here.
+    """
     from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
     low, high = axis.get_view_interval()

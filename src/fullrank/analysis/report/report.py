@@ -8,7 +8,7 @@ that section is missing; one of ours is raised.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -136,7 +136,7 @@ def retrieval_page(results: Runs, split: str) -> Report:
         results, split,
         title=f"What {plural(len(results), 'run')} recommend{'s' if len(results) == 1 else ''}, and why",
         subtitle=f"Accuracy, long-tail share and popularity bias on the {split} split.",
-        sentences=retrieval_answer(results),
+        sentences=tuple(retrieval_answer(results)),
         summary=_summary(results, [*accuracies, *more], {"collapse share": _collapse}, note),
         words=RETRIEVAL_WORDS,
     )  # fmt: skip
@@ -155,22 +155,19 @@ def ranking_page(results: Runs, split: str) -> Report:
         title=f"What {plural(len(results), 'ranking model')} predict{'s' if len(results) == 1 else ''}, "
         "and how it gets there",
         subtitle=f"Accuracy and calibration on the {split} split.",
-        sentences=_sentences(results),
+        sentences=tuple(_sentences(results)),
         summary=_summary(results, metrics, {}, note),
         words=RANKING_WORDS,
     )  # fmt: skip
 
 
-def _page(
-    results: Runs, split: str, *, title: str, subtitle: str, sentences: Iterable[str],
-    summary: SummaryTable, words: tuple[tuple[str, str], ...],
-) -> Report:  # fmt: skip
+def _page(results: Runs, split: str, **parts: Any) -> Report:
+    """A page with these parts of its own, and with those that every page has."""
     problem = results[0].run.spec.problem
     return Report(
-        title=title, subtitle=subtitle, sentences=tuple(sentences), facts=run_facts(results, split), summary=summary,
-        sections=joint_figures(problem, results, internal=False),
-        internals=joint_figures(problem, results, internal=True),
-        blocks=blocks_of_runs(problem, results), words=words, problem=problem, results=tuple(results),
+        **parts, facts=run_facts(results, split), sections=joint_figures(problem, results, internal=False),
+        internals=joint_figures(problem, results, internal=True), blocks=blocks_of_runs(problem, results),
+        problem=problem, results=tuple(results),
     )  # fmt: skip
 
 
