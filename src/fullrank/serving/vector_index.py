@@ -176,7 +176,7 @@ class VectorIndex:
             with open_whole(part / CODES) as file:
                 file.write(faiss.serialize_index(self.index).data)
             facts, files = {"facts": asdict(self.facts)}, manifests.describe_files(part)
-            manifests.write_manifest(part, (FORMAT, VERSION), facts, files)
+            manifests.write_manifest(part, FORM, facts, files)
 
     @staticmethod
     def open(folder: str | Path, vectors: Float[np.ndarray, "V D"]) -> VectorIndex:

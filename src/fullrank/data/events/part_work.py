@@ -175,8 +175,10 @@ class PartWork:
         rank = np.empty(len(order), np.int32)
         rank[order] = np.arange(len(order), dtype=np.int32)
         key = columns.pop("key", columns.get("time"))  # a key that is the time itself was not written
-        ids, types = user_ids[order].alias("user_id"), tuple(state["types"])
-        events = Events(rank[user], **columns, user_ids=ids, item_ids=self.item_ids, type_names=types)
+        events = Events(
+            rank[user], columns["item"], user_ids[order].alias("user_id"), self.item_ids, columns.get("time"),
+            columns.get("rating"), columns.get("weight"), columns.get("type"), tuple(state["types"]),
+        )  # fmt: skip
         return events.take(stable_order(events.user) if key is None else stable_order(events.user, key))
 
     def _left(self, number: int) -> Events:

@@ -142,5 +142,5 @@ def write_export(
             "split_fingerprint": run.manifest["data"]["split_fingerprint"],
         }  # fmt: skip
         told = {"to": to, "problem": run.spec.problem, "run": source} | jsonable(facts)
-        manifests.write_manifest(folder, (FORMAT, VERSION), told, manifests.describe_files(folder))
+        manifests.write_manifest(folder, FORM, told, manifests.describe_files(folder))
     return Exported(out, manifests.load_manifest(out))
