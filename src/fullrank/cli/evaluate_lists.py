@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,7 +20,7 @@ from fullrank.cli.evaluate_runs import (
 from fullrank.cli.option_groups import ItemCol, UserCol, column_names
 from fullrank.cli.options import argument, find_store, option
 from fullrank.cli.print_evaluation import print_pair, print_single
-from fullrank.cli.told_early import check_runs
+from fullrank.cli.told_early import check_runs, check_store
 from fullrank.core.files import jsonable
 
 if TYPE_CHECKING:
@@ -32,9 +32,19 @@ OF_ANSWERS = ("reasoning", "decoding", "popularity_discount")
 """Settings of how a model makes its lists."""
 
 
+@dataclass(frozen=True)
+class MeasuringLists(Measuring):
+    """Options of a verb that measures lists."""
+
+    data: Annotated[
+        Path | None,
+        option("--data", "STORE", "The store of the users.  [default: that of RUN]", callback=check_store),
+    ] = None
+
+
 def evaluate_lists(
     lists: Annotated[Path, argument("FILE", "Recommendations: user, item and rank or score.")],
-    how: Measuring,
+    how: MeasuringLists,
     run: Annotated[
         Path | None,
         argument("RUN", "A run: print the paired difference FILE - RUN.", callback=check_runs),
@@ -47,8 +57,8 @@ def evaluate_lists(
 ) -> None:
     """Measure lists made elsewhere, also beside a run.
 
-    They are measured on the users of a store (--data), or on those of a RUN, paired. --set changes how metrics are
-    computed, as in `fullrank evaluate`.
+    They are measured on the users of a store (--data), or beside a RUN on those of its store, paired. --set changes how
+    metrics are computed, as in `fullrank evaluate`.
 
     \b
     fullrank evaluate-lists recommendations.csv --data data/shop

@@ -37,11 +37,6 @@ if TYPE_CHECKING:
 SAVED = ("evaluation.json", "per_user.parquet", "per_row.parquet")
 """What `EvaluationResult.save` may write."""
 
-Metrics = Annotated[
-    list[str] | None,
-    option("--metric", "NAME", "Compute this alone (ndcg, fair0.8, recall@50); may be repeated."),
-]
-Out = Annotated[Path | None, option("--out", "FOLDER", "Save what is measured there, such as evaluation.json.")]
 OtherRun = Annotated[
     Path | None,
     argument("RUN2", "A second run: print the paired difference RUN2 - RUN.", callback=check_runs),
@@ -55,8 +50,13 @@ class Measuring:
 
     split: Split = "test"
     data: MovedStore = None
-    metrics: Metrics = None
-    out: Out = None
+    metrics: Annotated[
+        list[str] | None,
+        option("--metric", "NAME", "Compute this alone (ndcg, fair0.8, recall@50); may be repeated."),
+    ] = None
+    out: Annotated[Path | None, option("--out", "FOLDER", "Save what is measured there, such as evaluation.json.")] = (
+        None
+    )
     device: Device = "auto"
     overwrite: Overwrite = False
     settings: Settings = None

@@ -34,7 +34,9 @@ def finetune(
         Path | None,
         option("--ewc", "FILE", "Hold on to the weights that matter: a file of `fullrank fisher`."),
     ] = None,
-    ewc_weight: Annotated[float | None, option("--ewc-weight", "X", "How much.  [default: 100]")] = None,
+    ewc_weight: Annotated[
+        float | None, option("--ewc-weight", "X", "How firmly --ewc holds on to them.  [default: 100]")
+    ] = None,
 ) -> None:
     """Fine-tune a run on another store, in stages.
 

@@ -30,7 +30,9 @@ from fullrank.cli.options import (
 
 UserCol = Annotated[str | None, option("--user-col", "NAME", "User column of FILE.  [default: user_id]")]
 ItemCol = Annotated[str | None, option("--item-col", "NAME", "Item column of FILE.  [default: item_id]")]
-TimeUnit = Annotated[Word | None, choice("--time-unit", "s|ms|us|ns", "What numbers in it count.  [default: s]")]
+TimeUnit = Annotated[
+    Word | None, choice("--time-unit", "s|ms|us|ns", "What numbers in the time column count.  [default: s]")
+]
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from typer.core import TyperCommand
 from fullrank import __version__
 from fullrank.cli.grouped_help import GroupedCommand
 from fullrank.cli.told_early import check_runs, check_store
+from fullrank.core.bounds import MOST_VALUE
 from fullrank.core.errors import UserError, did_you_mean
 
 if TYPE_CHECKING:
@@ -194,13 +195,20 @@ class Setting(NamedTuple):
 def spec_options(spec: str, flags: Mapping[str, str]) -> type[TyperCommand]:
     """A class of commands with an option for each of some settings of a Spec.
 
-    `spec` is `module:Class`. `flags` says the option of each dotted path; an empty one is the setting's own name with
-    dashes (`k_core`: `--k-core`). An error sentence that names such a setting names its option instead.
+    `spec` is `module:Class`. `flags` says the option of each dotted path, with what the help shows of its value where
+    that is no NAME (`--log FOLDER`); an empty one is the setting's own name with dashes (`k_core`: `--k-core`). An
+    error sentence that names such a setting names its option instead.
     """
-    return with_settings(lambda: {
-        path: Setting(spec_of(spec), flag or f"--{path.rpartition('.')[2].replace('_', '-')}")
-        for path, flag in flags.items()
-    })  # fmt: skip
+
+    def settings() -> dict[str, Setting]:
+        named = {}
+        for path, words in flags.items():
+            name, _, metavar = words.partition(" ")
+            name = name or f"--{path.rpartition('.')[2].replace('_', '-')}"
+            named[path] = Setting(spec_of(spec), name, (str, metavar) if metavar else None)
+        return named
+
+    return with_settings(settings)
 
 
 def with_settings(make: Callable[[], dict[str, Setting]]) -> type[TyperCommand]:
@@ -301,14 +309,21 @@ def _option(path: str, setting: Setting, flags: Mapping[str, str]) -> inspect.Pa
     field, owner = _field(setting.spec, path)
     kind, metavar = setting.form or _type(field)
     limits = [] if owner else field.metadata  # another kind may stand there, with limits of its own
-    lowest, highest = (next((getattr(m, key) for m in limits if hasattr(m, key)), None) for key in ("ge", "le"))
+    bounds = {
+        name: limit
+        for name in ("ge", "le")
+        for one in limits
+        if abs(limit := getattr(one, name, MOST_VALUE)) < MOST_VALUE  # a larger one tells nobody anything
+    }
     if _nullable(field):
         metavar = f"{metavar}|none"
     allowed = tuple(metavar.split("|")) if metavar and setting.choice else ()
     callback = (lambda word: word and chosen(setting.flag, word, allowed)) if len(allowed) > 1 else None
     names = [setting.flag, *([f"-{path}"] if len(path) == 1 else [])]
     text = _help(field, owner, kind, flags)
-    info = typer.Option(*names, metavar=metavar, help=text, min=lowest, max=highest, callback=callback)
+    info = typer.Option(
+        *names, metavar=metavar, help=text, min=bounds.get("ge"), max=bounds.get("le"), callback=callback
+    )
     annotation: Any = Annotated[kind if kind is bool else kind | None, info]
     default = False if kind is bool else None  # None: not typed; the default is the Spec's
     return inspect.Parameter(_name(path), inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)

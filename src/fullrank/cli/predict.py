@@ -30,7 +30,7 @@ def predict(
     ] = None,
     data: Annotated[
         Path | None,
-        option("--data", "STORE", "The store, of runs of format 1, where it was moved."),
+        option("--data", "STORE", "The store, where it was moved; needed by runs of format 1 alone."),
     ] = None,
 ) -> None:
     """Predict click probabilities of new impressions.

@@ -13,7 +13,7 @@ import typer
 
 from fullrank.cli.download import DOWNLOADS, named_source
 from fullrank.cli.in_shell import in_shell
-from fullrank.cli.option_groups import column_names, flat
+from fullrank.cli.option_groups import TimeUnit, column_names, flat
 from fullrank.cli.options import (
     AsJson,
     Overwrite,
@@ -243,14 +243,12 @@ def prepare_impressions(
         Path | None,
         option("--schema", "FILE", "YAML or JSON: label, fields, split.  [default: from names and types]"),
     ] = None,
-    label: Annotated[str | None, option("--label", "NAME", "Column of what is predicted.")] = None,
-    user_col: Annotated[
-        str | None, option("--user-col", "NAME", "Column of whose impression it is (the group).")
+    label: Annotated[str | None, option("--label", "NAME", "Column that is predicted: clicked or not.")] = None,
+    user_col: Annotated[str | None, option("--user-col", "NAME", "Column of the user, the group of gauc.")] = None,
+    time_col: Annotated[
+        str | None, option("--time-col", "NAME|none", "Column of the time; none: the rows have no times.")
     ] = None,
-    time_col: Annotated[str | None, option("--time-col", "NAME", "Column of when; none: there is none.")] = None,
-    time_unit: Annotated[
-        str | None, option("--time-unit", "s|ms|us|ns", "What a number in it counts.  [default: s]")
-    ] = None,
+    time_unit: TimeUnit = None,
 ) -> None:
     """Turn impressions into a store for rankers.
 
