@@ -66,7 +66,7 @@ def doctor(
     output = Output(as_json)
     found: dict[str, Any] = {
         "fullrank": __version__, "python": platform.python_version(), "system": platform.platform(),
-        "packages": {name: _version(name) for name in CORE},
+        "packages": {name: version(name) for name in CORE},
     }  # fmt: skip
     output.say(f"fullrank {__version__}, Python {found['python']}, {found['system']}")
     output.say("  " + ", ".join(f"{name} {version or 'MISSING'}" for name, version in found["packages"].items()))
@@ -87,7 +87,7 @@ def finish(output: Output, found: dict[str, Any], *checks: str) -> None:
         raise typer.Exit(2)
 
 
-def _version(distribution: str) -> str | None:
+def version(distribution: str) -> str | None:
     try:
         return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import importlib.metadata
 import os
 import shutil
 import socket
@@ -14,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from fullrank.cli.doctor import finish
+from fullrank.cli.doctor import finish, version
 from fullrank.cli.options import AsJson, option
 from fullrank.cli.output import Output
 from fullrank.core.errors import UserError, install_extra
@@ -67,11 +65,7 @@ def check(output: Output, run: Path | None, store: str | None, port: int) -> dic
 
 
 def _packages(output: Output) -> dict[str, Any]:
-    found: dict[str, str | None] = {}
-    for name in (*PACKAGES, *QUICKER):
-        found[name] = None
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            found[name] = importlib.metadata.version(name)
+    found = {name: version(name) for name in (*PACKAGES, *QUICKER)}
     output.say("service: " + ", ".join(f"{name} {version or 'MISSING'}" for name, version in found.items()))
     lacking = [name for name in PACKAGES if found[name] is None]
     install = install_extra("serve")

@@ -14,11 +14,12 @@ from fullrank.cli.evaluate_runs import (
     check_saved,
     compared,
     measured,
+    names_metrics,
     with_metrics,
     with_paired,
 )
 from fullrank.cli.option_groups import ItemCol, UserCol, column_names
-from fullrank.cli.options import argument, find_store, option
+from fullrank.cli.options import argument, option
 from fullrank.cli.print_evaluation import print_pair, print_single
 from fullrank.cli.told_early import check_runs, check_store
 from fullrank.core.files import jsonable
@@ -69,7 +70,7 @@ def evaluate_lists(
     remedy = "name the store on whose users lists are measured, or a RUN"
     check_given("--data", how.data if run is None else run, remedy, code="missing-store")
     from fullrank import api
-    from fullrank.run import require_problem
+    from fullrank.run import require_problem, store_path
 
     columns = column_names(user_col=user_col, item_col=item_col, rank_col=rank_col, score_col=score_col)
     call = replace(Call.of(how, {}, run), whole=every)
@@ -79,9 +80,9 @@ def evaluate_lists(
     check_saved(call, ("a", "b") if runs else ("",))
     both, paired = with_paired(call.metrics)
     changes = with_metrics(call, both)
-    whole = any(change.startswith(("metrics", "ks")) for change in changes)
+    whole = names_metrics(changes)
     alike = _alike(runs[0].spec.lists, changes) if runs else changes
-    theirs = api.evaluate_lists(lists, how.data or find_store(runs[0], how.data), how.split, set=alike, **columns)
+    theirs = api.evaluate_lists(lists, how.data or store_path(runs[0]), how.split, set=alike, **columns)
     if how.out is not None:
         theirs.save(how.out / "b" if runs else how.out, overwrite=how.overwrite)
     if not runs:

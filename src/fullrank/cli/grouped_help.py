@@ -59,7 +59,7 @@ class GroupedCommand(TyperCommand):
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """[OPTIONS] RUN [RUN2]: arguments by their names, without the braces of typer."""
         arguments = [one for one in self.get_params(ctx) if one.param_type_name == "argument"]
-        return ["[OPTIONS]", *(one.metavar if one.required else f"[{one.metavar}]" for one in arguments)]
+        return ["[OPTIONS]", *(str(one.metavar) if one.required else f"[{one.metavar}]" for one in arguments)]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         arguments: list[Record] = []
@@ -67,7 +67,7 @@ class GroupedCommand(TyperCommand):
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx)
             if record is not None and parameter.param_type_name == "argument":
-                arguments.append((parameter.metavar, record[1]))  # without its type in Python
+                arguments.append((str(parameter.metavar), record[1]))  # without its type in Python
             elif record is not None:
                 options.append((set(parameter.opts), record))
         _write(formatter, "Arguments", arguments)

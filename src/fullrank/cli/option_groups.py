@@ -134,6 +134,7 @@ class TableOut:
 class RunOut:
     """How a run is written by the verbs that train."""
 
+    out: Annotated[Path, option("--out", "FOLDER", "The run folder to write.")]
     settings: Settings = None
     resume: Annotated[bool, flag("--resume", "Go on with the run in --out that was cut off.")] = False
     overwrite: Annotated[bool, flag("--overwrite", "Replace the run that is in --out.")] = False

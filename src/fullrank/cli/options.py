@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
 
     from fullrank.core.spec import Spec
-    from fullrank.run import Run
 if TYPE_CHECKING:
     Word = Any
 else:
@@ -174,13 +173,6 @@ def check_beside(owner: str, there: object, **typed: object) -> None:
         )
 
 
-def find_store(run: Run, data: Path | None) -> Path:
-    """The folder of the store that a run was trained on, or --data; `UserError` where it is not there."""
-    from fullrank.run import store_path
-
-    return store_path(run) if data is None else data
-
-
 class Setting(NamedTuple):
     """A setting that has an option of its own."""
 
@@ -254,9 +246,14 @@ def given(context: typer.Context) -> dict[str, Any]:
     return typed
 
 
+def names_of(settings: Iterable[str]) -> set[str]:
+    """The dotted paths that some settings set."""
+    return {setting.partition("=")[0].strip() for setting in settings}
+
+
 def check_unset(settings: Sequence[str] | None, paths: Iterable[str], by: str, *, code: str = "given-twice") -> None:
     """Raise `UserError` where --set gives one of the settings that something else says (`by`)."""
-    named = {setting.partition("=")[0].strip() for setting in settings or ()}
+    named = names_of(settings or ())
     for path in paths:
         if path in named:
             raise UserError(f"{path} is given by --set, which does not go with {by}: keep one", code=code)
