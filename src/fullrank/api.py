@@ -144,7 +144,9 @@ def train(
     from fullrank.training.fit import fit as fit
     from fullrank.training.precision import usual_precision
 
-    folder = Path(check_given("out=", out, "name the folder of the run", code="missing-argument"))
+    check_given("out=", out, "name the folder of the run", code="missing-argument")
+    assert out is not None
+    folder = Path(out)
     source = None if init_from is None else _run(init_from)
     if resume and checkpoints is not None and not (folder / "manifest.json").exists():
         from fullrank.training.mirror import Mirror
@@ -158,7 +160,8 @@ def train(
         spec = same.spec.override(*set)
     else:
         remedy = "name a recipe, an Experiment or a YAML file, or go on with the run in out= by resume=True"
-        what = check_given("what to train", what, remedy, code="missing-argument")
+        check_given("what to train", what, remedy, code="missing-argument")
+        assert what is not None
         resolve_device(device)  # one that is not there is told first
         usual = usual_precision(what, folder, resume=resume)
         spec = recipe(what, *usual, *set)
@@ -239,8 +242,8 @@ def evaluate(
         with engine_of(engine, device=device) as runner:
             model = _model_source(opened, device)
             return evaluate_parts(
-                model, _opened_here(model, engine).model, whole, split, spec, engine=runner, parts=engine.parts,
-                progress=progress,
+                model, _opened_here(model, engine).model, whole, split, opened.spec.lists.override(*set),
+                engine=runner, parts=engine.parts, progress=progress,
             )  # fmt: skip
     store = store_of(opened, data)
     made = load(opened, data=store if opened.needs_store else None, device=device)

@@ -87,7 +87,7 @@ History = Annotated[
 ]
 UserStore = Annotated[
     Path | None,
-    option("--data", "STORE", "The store of --users.  [default: that of the run's training]"),
+    option("--data", "STORE", "The store of the users.  [default: that of the run's training]"),
 ]
 RunFolder = Annotated[Path, argument("RUN", "A run folder, as `fullrank train` writes it.", callback=check_runs)]
 

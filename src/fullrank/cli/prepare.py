@@ -130,9 +130,10 @@ def prepare(
     own, rest = _of_source(shortcuts(given(context), to.settings))
     source = _source_or_file(events, own, folder, "--from")
     table: Any = events
+    beside: dict[str, Any] = {"items": items, "users": users, "items_id": items_id}
     columns: dict[str, Any] = {}
     if source is not None:
-        if items is not None or users is not None or items_id is not None:
+        if any(value is not None for value in beside.values()):
             raise UserError(
                 f"the source {events!r} brings its own items and users: leave out --items and --users, and --items-id",
                 code="option-without-effect",
@@ -143,7 +144,8 @@ def prepare(
                 f"the source {events!r} holds impressions for rankers: use {other}", code="wrong-kind-of-source"
             )
         tables = source.read(folder or DOWNLOADS / events)
-        table, items, users, columns = tables.events, tables.items, tables.users, dict(tables.columns)
+        table, columns = tables.events, dict(tables.columns)
+        beside = {"items": tables.items, "users": tables.users}
     spec = Prepare.parse({"columns": columns}).override(*rest)
     if spec.min_rating is None and "columns.rating" in names_of(rest):  # a source names its own in any case
         raise UserError(
@@ -151,7 +153,7 @@ def prepare(
             "--min-rating, the least rating that is kept",
             code="setting-without-effect",
         )
-    store = make(table, to.out, items=items, users=users, items_id=items_id, spec=spec, **to.keywords())
+    store = make(table, to.out, spec=spec, **beside, **to.keywords())
     _report(output, store)
 
 
