@@ -28,7 +28,7 @@ from tests.training.clicks import shop
 TABLES: dict[str, Mapping[Any, Any]] = {
     "evaluation": EVALUATE, "comparison": COMPARE, "training": DATA_MODULES, "diagnostics": DIAGNOSE, "reports": REPORT,
     "store formats": FORMATS, "fullrank evaluate": cli_evaluate.EVALUATE, "its tables": print_evaluation.SINGLE,
-    "fullrank diagnose": cli_diagnose.PRINT, "fullrank report": cli_report.SUMMARY,
+    "fullrank diagnose": cli_diagnose.TABLES, "fullrank report": cli_report.SUMMARY,
 }  # fmt: skip
 
 

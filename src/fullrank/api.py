@@ -236,7 +236,15 @@ def evaluate(
             code="setting-without-effect",
         )
     if in_parts:
-        return _evaluated_in_parts(opened, split, data, spec, engine, device, progress)
+        from fullrank.evaluation.parts import evaluate_parts
+
+        whole = event_store_of(opened, data)
+        with engine_of(engine, device=device) as runner:
+            model = _model_source(opened, device)
+            return evaluate_parts(
+                model, _opened_here(model, engine).model, whole, split, opened.spec.lists.override(*set),
+                engine=runner, parts=engine.parts, progress=progress,
+            )  # fmt: skip
     store = store_of(opened, data)
     made = load(opened, data=store if opened.needs_store else None, device=device)
     return EVALUATE[made.problem](made.model, store, split, spec, device=made.device, progress=progress)
@@ -458,7 +466,8 @@ def recommend_parts(
         settings = list_parts.settled(wanted, predictor)
         source: Any
         if histories is None:
-            source = history_parts.StoreParts.of(_events(opened, data), engine.parts, columns)
+            store = event_store_of(opened) if data is None else _event_store(data)
+            source = history_parts.StoreParts.of(store, engine.parts, columns)
         else:
             source = history_parts.HistoryTable.of(histories, engine.parts, columns)
         return list_parts.write_list_parts(
@@ -669,25 +678,6 @@ def _later_events(run: Run, split: str, data: Any, events: Any, before: Any, col
 def _store_of_users(run: Run, users: Any, data: Store | str | Path | None) -> Store | str | Path | None:
     """The store that users are looked up in: as given, else the run's own."""
     return event_store_of(run) if users is not None and data is None else data
-
-
-def _evaluated_in_parts(
-    run: Run, split: str, data: Any, spec: Any, settings: EngineSettings, device: str, progress: Progress | None
-) -> EvaluationResult:
-    from fullrank.evaluation.parts import evaluate_parts
-
-    store = event_store_of(run, data)
-    with engine_of(settings, device=device) as runner:
-        model = _model_source(run, device)
-        return evaluate_parts(
-            model, _opened_here(model, settings).model, store, split, spec, engine=runner, parts=settings.parts,
-            progress=progress,
-        )  # fmt: skip
-
-
-def _events(run: Run, data: Store | str | Path | None) -> Store:
-    """A store of events, or the run's own."""
-    return event_store_of(run) if data is None else _event_store(data)
 
 
 def _model_source(run: Run, device: str) -> ModelSource:

@@ -14,6 +14,7 @@ from tests.attack.worlds import ENCODE, QUICK, known, world
 BASES: dict[str, str] = {
     "demo": "--out @store",
     "doctor": "",
+    "doctor-serve": "--port 0",
     "list": "attention",
     "show": "sasrec",
     "schema": "--kind transformer",

@@ -18,6 +18,7 @@ WORK: dict[str, tuple[str, str]] = {
     "demo": ("demo --out out", "fullrank.data.sources.planted.Planted.read"),
     "diagnose": ("diagnose @sasrec", "fullrank.run.Run.model"),
     "doctor": ("doctor", "fullrank.cli.doctor._torch"),
+    "doctor-serve": ("doctor-serve", "fullrank.cli.doctor_serve._packages"),
     "download": ("download planted --out out", "fullrank.data.sources.planted.Planted.files"),
     "encode": ("encode @data --out out --levels 2 --size 4", "fullrank.semantic_ids.encode.encode"),
     "calibrate": ("calibrate @sasrec --out out", "fullrank.training.calibrate.calibrate"),

@@ -1,4 +1,4 @@
-"""`doctor --serve`: what a service needs is looked at, tried where it is named, and nothing is left behind."""
+"""`doctor-serve`: what a service needs is looked at, tried where it is named, and nothing is left behind."""
 
 import os
 import socket
@@ -10,8 +10,6 @@ import pytest
 
 from tests.cli.conftest import Call, Refuses
 
-pytestmark = pytest.mark.usefixtures("learned")
-
 
 def free_port() -> int:
     with socket.socket() as found:
@@ -20,7 +18,7 @@ def free_port() -> int:
 
 
 def test_all_is_well(call: Call, tmp_path: Path) -> None:
-    said = call(f"doctor --serve --store h.sqlite --run @sasrec --port {free_port()} --json")
+    said = call(f"doctor-serve --store h.sqlite --run @sasrec --port {free_port()} --json")
     found = said.json["serve"]
     assert said.code == 0 and found["ok"], said.err
     assert found["store"]["promise"] and found["store"]["write_ms"] > 0 and found["run"]["ms"] > 0
@@ -33,7 +31,7 @@ def test_a_store_that_is_there_stays(call: Call, tmp_path: Path) -> None:
     from fullrank.cli import doctor_serve
 
     (tmp_path / "h.sqlite").touch()
-    assert call(f"doctor --serve --store sqlite:h.sqlite --port {free_port()}").code == 0
+    assert call(f"doctor-serve --store sqlite:h.sqlite --port {free_port()}").code == 0
     assert (tmp_path / "h.sqlite").exists() and doctor_serve.PORT == 8000
 
 
@@ -42,18 +40,18 @@ def test_what_is_not_in_order(call: Call, tmp_path: Path, monkeypatch: pytest.Mo
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        said = call(f"doctor --serve --port {port} --json")
+        said = call(f"doctor-serve --port {port} --json")
         assert said.code == 2 and str(port) in said.json["serve"]["problem"]
     (tmp_path / "torn.sqlite").write_bytes(b"no database" * 100)
     for words in ("--store torn.sqlite", "--store redis://127.0.0.1:1/0", "--store http://x", "--run ."):
-        said = call(f"doctor --serve --port {free_port()} {words} --json")
+        said = call(f"doctor-serve --port {free_port()} {words} --json")
         assert said.code == 2 and said.json["serve"]["problem"], words
-    assert call(f"doctor --serve --port {free_port()} --store http://x").code == 2
+    assert call(f"doctor-serve --port {free_port()} --store http://x").code == 2
     monkeypatch.setattr("importlib.metadata.version", Mock(side_effect=PackageNotFoundError("uvicorn")))
-    said = call(f"doctor --serve --port {free_port()} --json")
+    said = call(f"doctor-serve --port {free_port()} --json")
     assert said.code == 2 and "[serve]" in said.json["serve"]["problem"]
 
 
 def test_options_of_a_service_alone(refuses: Refuses) -> None:
-    for words in ("--run x", "--store x", "--port 1"):
-        refuses("option-without-effect", f"doctor {words}", words.split()[0], "--serve")
+    for word in ("--serve", "--run", "--store", "--port"):
+        refuses("unknown-option", f"doctor {word}", word, "fullrank doctor-serve")

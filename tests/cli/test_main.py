@@ -39,6 +39,7 @@ def test_help_of_every_verb_explains_it(verb: str, call: Call) -> None:
     assert "--json" in said.out, "every verb takes --json"
     assert f"  fullrank {verb}" in said.out, "every verb shows an example"
     assert all(len(line) <= 80 for line in said.out.splitlines() if not line.startswith("  fullrank "))
+    assert not any(word in said.out for word in ("list[", "Path]", "None", " <")), "a type of Python"
     for parameter in COMMANDS[verb].params:
         assert parameter.help, f"{verb} {parameter.name} has no help"
 

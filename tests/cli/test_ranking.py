@@ -63,6 +63,7 @@ def test_evaluate_refuses_two_kinds(refuses: Refuses) -> None:
         refuses("two-problems", f"evaluate {pair}", "lr", "popularity")
     refuses("option-of-other-problem", "evaluate lr --reasoning-steps 0", "--reasoning-steps")
     refuses("not-a-recommender", "study drop lr --shares 0.1", "lr")
+    refuses("not-a-recommender", "vectors lr --out v.parquet", "lr")
 
 
 def test_predict(ask: Ask, call: Call, tmp_path: Path) -> None:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 VERBS = (
     "demo",
     "doctor",
+    "doctor_serve",
     "components",
     "download",
     "prepare",

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from fullrank.cli.ids import words_of
 from fullrank.cli.list_options import check_lists, list_options
 from fullrank.cli.options import AsJson, History, argument, given, option
 from fullrank.cli.output import Output
@@ -35,8 +36,8 @@ def ask(
 
     output = Output(as_json)
     lists: dict[str, Any] = given(context) | {"titles": True}
-    lists |= {name: _words(lists[name]) for name in ("exclude", "allow") if name in lists}
-    asked = [{"user": user}] if history is None else [{"history": _words(text)} for text in history]
+    lists |= {name: words_of(lists[name]) for name in ("exclude", "allow") if name in lists}
+    asked = [{"user": user}] if history is None else [{"history": words_of(text)} for text in history]
     client = Client(url, key=key)
     answers = [client.recommend(**one, **lists) for one in asked]
     for number, answer in enumerate(answers):
@@ -46,7 +47,3 @@ def ask(
         title = f"version {answer['version']}" if len(answers) == 1 else f"user {number}, version {answer['version']}"
         output.table(["rank", "item", "score", "title"], rows, title=title)
     output.finish({"url": url, "k": lists.get("k", 10), "answers": answers})
-
-
-def _words(text: str) -> list[str]:
-    return [word.strip() for word in text.split(",") if word.strip()]

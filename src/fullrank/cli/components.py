@@ -162,7 +162,7 @@ def _tree(module: str) -> ast.Module | None:
 def show(
     what: Annotated[
         list[str],
-        argument("WHAT", "A recipe's name, a YAML or JSON file, a run folder, or folders of codes to compare."),
+        argument("WHAT...", "A recipe's name, a YAML or JSON file, a run folder, or folders of codes to compare."),
     ],
     settings: Settings = None,
     data: Annotated[

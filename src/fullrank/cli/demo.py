@@ -54,25 +54,23 @@ def demo(
 
     output = Output(as_json)
     with folder_lock(out, "demo"):
-        _show(output, out)
-
-
-def _show(output: Output, out: Path) -> None:
-    _claim(out)
-    output.say("A marketplace of 3,000 users is generated: each has tastes that drift, and buys what goes together.")
-    store = _store(out / "data")
-    runs = {name: _train(output, name, changes, store, out / name) for name, changes in MODELS.items()}
-    rows = {name: _measured(run, store) for name, run in runs.items()}
-    output.say()
-    cells = [[TITLES[name], *row.values()] for name, row in rows.items()]
-    output.table(("model", "NDCG@10", "Recall@10", "fair0.8@1", "coverage@10"), cells)
-    output.say(_legend(store))
-    example = _example(output, store, runs["sasrec_plus"])
-    _next(output, out, example["history"])
-    output.say(f"\nAll of it took {seconds(output.spent)} and lies in {out}.")
-    result = {"out": out, "metrics": rows, "example": example, "seconds": output.spent}
-    write_json(out / MARK, {"metrics": rows, "seconds": output.spent})
-    output.finish(result)
+        _claim(out)
+        output.say(
+            "A marketplace of 3,000 users is generated: each has tastes that drift, and buys what goes together."
+        )
+        store = _store(out / "data")
+        runs = {name: _train(output, name, changes, store, out / name) for name, changes in MODELS.items()}
+        rows = {name: _measured(run, store) for name, run in runs.items()}
+        output.say()
+        cells = [[TITLES[name], *row.values()] for name, row in rows.items()]
+        output.table(("model", "NDCG@10", "Recall@10", "fair0.8@1", "coverage@10"), cells)
+        output.say(_legend(store))
+        example = _example(output, store, runs["sasrec_plus"])
+        _next(output, out, example["history"])
+        output.say(f"\nAll of it took {seconds(output.spent)} and lies in {out}.")
+        result = {"out": out, "metrics": rows, "example": example, "seconds": output.spent}
+        write_json(out / MARK, {"metrics": rows, "seconds": output.spent})
+        output.finish(result)
 
 
 def _claim(out: Path) -> None:

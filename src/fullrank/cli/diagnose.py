@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from fullrank.cli.option_groups import SampleOptions
-from fullrank.cli.options import AsJson, Overwrite, RunFolder, check_out, find_store, option
+from fullrank.cli.options import AsJson, Overwrite, RunFolder, check_out, option
 from fullrank.cli.output import Output, seconds
 from fullrank.core.errors import command_line
 from fullrank.problem import Problem
@@ -17,6 +16,8 @@ if TYPE_CHECKING:
     from fullrank.analysis.diagnosis import Diagnosis
 
 
+Table = tuple[tuple[str, ...], list[list[Any]], str]
+"""Headers, rows, and what they say; without rows it is not printed."""
 CODES = 8
 """Most levels of a semantic id that are printed."""
 TRAJECTORY = (
@@ -63,15 +64,15 @@ def diagnose(
     """
     from fullrank import api
     from fullrank.analysis.diagnosis import NAME
+    from fullrank.analysis.diagnostics.shortcut import verdict
     from fullrank.run import Run
 
     output = Output(as_json)
     opened = Run.open(run)
     where = out or opened.path / NAME
     check_out(where, overwrite, suffixes=(".jsonl",))
-    on = replace(sample, data=find_store(opened, sample.data))
     with output.progress(f"diagnose {run}") as tick:
-        found = api.diagnose(opened, **vars(on), seed=seed, progress=tick)
+        found = api.diagnose(opened, **vars(sample), seed=seed, progress=tick)
     found.save(where)
     about = found.about()
     what = "users" if opened.spec.problem == "retrieval" else "impressions"
@@ -79,7 +80,16 @@ def diagnose(
         f"{run}: {opened.spec.recipe}, {about[what]:,} {what} of the {sample.split} split, in {seconds(output.spent)}"
     )
     output.say()
-    PRINT[opened.spec.problem](output, found)
+    for table in TABLES[opened.spec.problem]:
+        headers, rows, said = table(found)
+        if rows:
+            output.table(headers, rows)
+            if said:
+                output.say(said)
+            output.say()
+    if shortcut := verdict(found):
+        output.say(f"shortcut: {shortcut}")
+        output.say()
     for diagnostic, why in found.left_out().items():
         output.say(f"left out: {diagnostic} ({why})")
     output.say(f"rows written to {where}", wrap=False)
@@ -90,27 +100,7 @@ def diagnose(
     })  # fmt: skip
 
 
-def _print_retrieval(output: Output, found: Diagnosis) -> None:
-    scores = _scores(found)
-    if scores:
-        output.table(("scores", "value", "what it says"), scores)
-        output.say()
-    if steps := _reasoning(found):
-        output.table(("reasoning", "value", "what it says"), steps)
-        output.say()
-    for title, headers, rows in (_codes(found), _layers(found), _norms(found), _ablation(found)):
-        if rows:
-            output.table(headers, rows)
-            output.say(title)
-            output.say()
-    from fullrank.analysis.diagnostics.shortcut import verdict
-
-    if said := verdict(found):
-        output.say(f"shortcut: {said}")
-        output.say()
-
-
-def _scores(found: Diagnosis) -> list[tuple[str, float | None, str]]:
+def _scores(found: Diagnosis) -> Table:
     width = found.value("spectrum", "width") or 0
     said = {
         "collapse_share": "share of all scores that lies in one direction; at 1 every user gets the same list",
@@ -119,12 +109,11 @@ def _scores(found: Diagnosis) -> list[tuple[str, float | None, str]]:
         "entropy_rank": f"directions in use (entropy rank), of {width:.0f}; more is better",
         "stable_rank": "directions as strong as the first; 1 over the collapse share",
     }
-    if not found.of("spectrum"):
-        return []
-    return [(name.replace("_", " "), found.value("spectrum", name), text) for name, text in said.items()]
+    rows = [[name.replace("_", " "), found.value("spectrum", name), text] for name, text in said.items()]
+    return ("scores", "value", "what it says"), rows if found.of("spectrum") else [], ""
 
 
-def _reasoning(found: Diagnosis) -> list[tuple[str, float | None, str]]:
+def _reasoning(found: Diagnosis) -> Table:
     """The figures of a model that reasons; none for others."""
     said = (
         ("diversity", "gamma", "how fast streams come together; 0 or less: they do not"),
@@ -135,10 +124,11 @@ def _reasoning(found: Diagnosis) -> list[tuple[str, float | None, str]]:
         ("oracle_step", "gap", "accuracy left to an oracle that stops everybody at their best step"),
     )
     rows = [(name, found.of(diagnostic, name), text) for diagnostic, name, text in said]
-    return [(name.replace("_", " "), some[0]["value"], text) for name, some, text in rows if some]
+    shown = [[name.replace("_", " "), some[0]["value"], text] for name, some, text in rows if some]
+    return ("reasoning", "value", "what it says"), shown, ""
 
 
-def _codes(found: Diagnosis) -> tuple[str, tuple[str, ...], list[list[Any]]]:
+def _codes(found: Diagnosis) -> Table:
     """A row per level of the semantic ids that a model predicts; none for other models."""
     title = (
         "Behind the history and the true codes before, right: users whose code is the most likely; open: most likely "
@@ -163,10 +153,10 @@ def _codes(found: Diagnosis) -> tuple[str, tuple[str, ...], list[list[Any]]]:
     shown = list(columns[0])[:CODES]
     if len(shown) < len(columns[0]):
         title += f" The first {CODES} of {len(columns[0])} codes; the page has all."
-    return title, headers, [[n, int(columns[0][n]), *(one.get(n) for one in columns[1:])] for n in shown]
+    return headers, [[n, int(columns[0][n]), *(one.get(n) for one in columns[1:])] for n in shown], title
 
 
-def _layers(found: Diagnosis) -> tuple[str, tuple[str, ...], list[list[Any]]]:
+def _layers(found: Diagnosis) -> Table:
     """A row per layer. Figures of a block stand with the layer behind it."""
     title = (
         "Layer 0 is the input. sigma: largest singular value of the outputs at the users' last positions; share, "
@@ -182,10 +172,10 @@ def _layers(found: Diagnosis) -> tuple[str, tuple[str, ...], list[list[Any]]]:
         uv = _mean(found, "alignment", "uv_cosine", layer - 1, None)
         limits = [_mean(found, "bound", name, layer, None) for name in ("log10_norm", "log10_bound")]
         rows.append([layer, own["sigma_1"], own["collapse_share"], own["entropy_rank"], ratio, uv, *limits])
-    return title, headers, rows
+    return headers, rows, title
 
 
-def _norms(found: Diagnosis) -> tuple[str, tuple[str, ...], list[list[Any]]]:
+def _norms(found: Diagnosis) -> Table:
     headers = ("layer", "value", "output", "up", "down", "attention", "feed-forward")
     title = "Largest singular value of each matrix (value: of the largest head); then the log of each block's product."
     rows: list[list[Any]] = []
@@ -196,10 +186,10 @@ def _norms(found: Diagnosis) -> tuple[str, tuple[str, ...], list[list[Any]]]:
             cells = [_largest(found, layer, "sigma", kind + label) for label in ("value", "output", "up", "down")]
             logs = [_largest(found, layer, "log_product", kind + label) for label in ("attention", "feed_forward")]
             rows.append([f"{kind.rstrip('_')} {layer + 1}".strip(), *cells, *logs])
-    return title, headers, rows
+    return headers, rows, title
 
 
-def _ablation(found: Diagnosis) -> tuple[str, tuple[str, ...], list[list[Any]]]:
+def _ablation(found: Diagnosis) -> Table:
     title = "What the scores, accuracy and fairness become without a block, or where every "
     title += "event attends to itself alone (A = I); nothing is trained again."
     names = list(dict.fromkeys(one["name"] for one in found.of("ablation")))
@@ -213,33 +203,26 @@ def _ablation(found: Diagnosis) -> tuple[str, tuple[str, ...], list[list[Any]]]:
         what = {"whole": "nothing", "mixing": "mixing (A = I)"}.get(str(label))
         what = what or (f"every {kind}" if layer is None else f"{kind} {layer + 1}")
         rows.append([what, *(values.get(name) for name in names)])
-    return title, ("without", *(name.replace("_", " ") for name in names)), rows
+    return ("without", *(name.replace("_", " ") for name in names)), rows, title
 
 
 def _mean(found: Diagnosis, diagnostic: str, name: str, layer: int, label: str | None) -> float | None:
     """Over the heads."""
-    values = [
-        one["value"]
-        for one in found.of(diagnostic, name)
-        if one["layer"] == layer and one["label"] == label and one["value"] is not None
-    ]
+    values = _values(found, diagnostic, name, layer, label)
     return sum(values) / len(values) if values else None
 
 
 def _largest(found: Diagnosis, layer: int, name: str, label: str) -> float | None:
-    values = [one["value"] for one in found.of("norms", name) if one["layer"] == layer and one["label"] == label]
-    return max((value for value in values if value is not None), default=None)
+    return max(_values(found, "norms", name, layer, label), default=None)
 
 
-def _print_ranking(output: Output, found: Diagnosis) -> None:
-    for headers, rows, said in (_trajectory(found), _feed_forwards(found), _transposes(found), _jacobian(found)):
-        if rows:
-            output.table(headers, rows)
-            output.say(said)
-            output.say()
+def _values(found: Diagnosis, diagnostic: str, name: str, layer: int, label: str | None) -> list[float]:
+    """The numbers of a layer that are there."""
+    rows = (one for one in found.of(diagnostic, name) if (one["layer"], one["label"]) == (layer, label))
+    return [one["value"] for one in rows if one["value"] is not None]
 
 
-def _trajectory(found: Diagnosis) -> tuple[tuple[str, ...], list[list[Any]], str]:
+def _trajectory(found: Diagnosis) -> Table:
     rows = []
     for layer in sorted({one["layer"] for one in found.of("token_ranks")}):
         here = [one for one in found.of("token_ranks") if one["layer"] == layer]
@@ -253,17 +236,17 @@ def _trajectory(found: Diagnosis) -> tuple[tuple[str, ...], list[list[Any]], str
     return ("behind", "stable", "5 %", "95 %", "of", "rose", "entropy"), rows, TRAJECTORY
 
 
-def _feed_forwards(found: Diagnosis) -> tuple[tuple[str, ...], list[list[Any]], str]:
+def _feed_forwards(found: Diagnosis) -> Table:
     names = ("ratio", "gain", "rose")
     return ("feed-forward", *names), _by_layer(found, "feed_forward", names), FEED_FORWARD
 
 
-def _transposes(found: Diagnosis) -> tuple[tuple[str, ...], list[list[Any]], str]:
+def _transposes(found: Diagnosis) -> Table:
     names = ("rank", "lower", "upper", "within", "overlap", "coherence")
     return ("mixing", *names), _by_layer(found, "transpose", names), TRANSPOSE
 
 
-def _jacobian(found: Diagnosis) -> tuple[tuple[str, ...], list[list[Any]], str]:
+def _jacobian(found: Diagnosis) -> Table:
     names = ("entropy_rank", "directions", "largest", "median")
     values = {one["name"]: one["value"] for one in found.of("jacobian")}
     return ("pass", "of", "largest", "median"), [[values[name] for name in names]] if values else [], JACOBIAN
@@ -275,7 +258,7 @@ def _by_layer(found: Diagnosis, kind: str, names: tuple[str, ...]) -> list[list[
     return [[label, *(values[label, f"{kind}_{name}"] for name in names)] for label in labels]
 
 
-PRINT: Mapping[Problem, Callable[[Output, Diagnosis], None]] = {
-    "retrieval": _print_retrieval,
-    "ranking": _print_ranking,
+TABLES: Mapping[Problem, tuple[Callable[[Diagnosis], Table], ...]] = {
+    "retrieval": (_scores, _reasoning, _codes, _layers, _norms, _ablation),
+    "ranking": (_trajectory, _feed_forwards, _transposes, _jacobian),
 }

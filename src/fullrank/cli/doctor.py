@@ -10,14 +10,13 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
 from fullrank import __version__
-from fullrank.cli import doctor_serve
 from fullrank.cli.errors import EXTRAS
-from fullrank.cli.options import AsJson, check_beside, flag
+from fullrank.cli.options import AsJson
 from fullrank.cli.output import Output
 from fullrank.core.errors import UserError, install_extra
 from fullrank.core.file_system import NEEDED, check_file_system
@@ -54,29 +53,20 @@ LESS = {
 
 
 def doctor(
-    serve: Annotated[
-        bool,
-        flag("--serve", "Check what `fullrank serve` needs too: packages, port, files, cores, store."),
-    ] = False,
-    run: doctor_serve.ServedRun = None,
-    store: doctor_serve.ServedStore = None,
-    port: doctor_serve.ServedPort = None,
     as_json: AsJson = False,
 ) -> None:
     """Check this installation with a small training run.
 
-    The exit code is 2 where something that fullrank cannot do without is broken. --serve checks what a service needs
-    as well; name its --store, --port and --run to have them tried.
+    The exit code is 2 where something that fullrank cannot do without is broken. What a service needs: `fullrank
+    doctor-serve`.
 
     \b
     fullrank doctor
-    fullrank doctor --serve --run runs/sasrec --store history.sqlite --port 8000
     """
-    check_beside("--serve", serve or None, run=run, store=store, port=port)
     output = Output(as_json)
     found: dict[str, Any] = {
         "fullrank": __version__, "python": platform.python_version(), "system": platform.platform(),
-        "packages": {name: _version(name) for name in CORE},
+        "packages": {name: version(name) for name in CORE},
     }  # fmt: skip
     output.say(f"fullrank {__version__}, Python {found['python']}, {found['system']}")
     output.say("  " + ", ".join(f"{name} {version or 'MISSING'}" for name, version in found["packages"].items()))
@@ -84,19 +74,20 @@ def doctor(
     found["extras"] = _extras(output)
     found["folder"] = _folder(output)
     found["self_test"] = _self_test(output)
-    if serve:
-        found["serve"] = doctor_serve.check(output, run, store, doctor_serve.PORT if port is None else port)
+    finish(output, found, "folder", "self_test")
+
+
+def finish(output: Output, found: dict[str, Any], *checks: str) -> None:
+    """End the verb, with exit code 2 where one of its checks found something broken."""
     output.finish(found)
-    broken = [name for name in ("folder", "self_test", "serve") if name in found and not found[name]["ok"]]
-    if broken and not as_json:
-        raise UserError(
-            f"not in order: {', '.join(found[name]['problem'] for name in broken)}", code="installation-broken"
-        )
-    if broken:
+    problems = [found[name]["problem"] for name in checks if not found[name]["ok"]]
+    if problems and not output.as_json:
+        raise UserError(f"not in order: {', '.join(problems)}", code="installation-broken")
+    if problems:
         raise typer.Exit(2)
 
 
-def _version(distribution: str) -> str | None:
+def version(distribution: str) -> str | None:
     try:
         return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:

@@ -1,10 +1,8 @@
-"""Part of `fullrank doctor --serve`: what a service needs of this machine, and what it gets."""
+"""`fullrank doctor-serve`: what a service needs of this machine, and what it gets."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import importlib.metadata
 import os
 import shutil
 import socket
@@ -14,7 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from fullrank.cli.options import option
+from fullrank.cli.doctor import finish, version
+from fullrank.cli.options import AsJson, option
 from fullrank.cli.output import Output
 from fullrank.core.errors import UserError, install_extra
 
@@ -32,15 +31,26 @@ REDIS = ("valkey-server", "redis-server")
 ASKED = 20
 """Requests whose time is told."""
 
-ServedRun = Annotated[Path | None, option("--run", "RUN", "With --serve: a run whose time of one answer is measured.")]
-ServedStore = Annotated[
-    str | None,
-    option("--store", "STORE", "With --serve: the store of histories, a file or redis://HOST:PORT."),
-]
-ServedPort = Annotated[
-    int | None,
-    option("--port", "N", f"With --serve: the port to listen on.  [default: {PORT}]", min=0, max=65535),
-]
+
+def doctor_serve(
+    run: Annotated[Path | None, option("--run", "RUN", "A run whose time of one answer is measured.")] = None,
+    store: Annotated[
+        str | None, option("--store", "STORE", "The store of histories to try: a file or redis://HOST:PORT.")
+    ] = None,
+    port: Annotated[int, option("--port", "N", "The port to listen on.", min=0, max=65535)] = PORT,
+    as_json: AsJson = False,
+) -> None:
+    """Check what `fullrank serve` needs of this machine.
+
+    Packages, port, cores and open files are looked at; --store and --run are tried where they are named. The exit code
+    is 2 where a service would not run. The installation itself: `fullrank doctor`.
+
+    \b
+    fullrank doctor-serve
+    fullrank doctor-serve --run runs/sasrec --store history.sqlite --port 8000
+    """
+    output = Output(as_json)
+    finish(output, {"serve": check(output, run, store, port)}, "serve")
 
 
 def check(output: Output, run: Path | None, store: str | None, port: int) -> dict[str, Any]:
@@ -55,11 +65,7 @@ def check(output: Output, run: Path | None, store: str | None, port: int) -> dic
 
 
 def _packages(output: Output) -> dict[str, Any]:
-    found: dict[str, str | None] = {}
-    for name in (*PACKAGES, *QUICKER):
-        found[name] = None
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            found[name] = importlib.metadata.version(name)
+    found = {name: version(name) for name in (*PACKAGES, *QUICKER)}
     output.say("service: " + ", ".join(f"{name} {version or 'MISSING'}" for name, version in found.items()))
     lacking = [name for name in PACKAGES if found[name] is None]
     install = install_extra("serve")

@@ -16,12 +16,10 @@ if TYPE_CHECKING:
 DOWNLOADS = Path("downloads")
 """Where files lie by default: downloads/SOURCE."""
 
-Folder = Annotated[Path | None, option("--out", "FOLDER", "Where the files go.  [default: downloads/SOURCE]")]
-
 
 def download(
     source: Annotated[str, argument("SOURCE", "A public data set; `fullrank list sources` names all.")],
-    out: Folder = None,
+    out: Annotated[Path | None, option("--out", "FOLDER", "Where the files go.  [default: downloads/SOURCE]")] = None,
     settings: Settings = None,
     as_json: AsJson = False,
 ) -> None:

@@ -41,7 +41,9 @@ def encode(
         Path | None,
         option("--grow", "CODES", "Codes to keep: only items that are new since get codes."),
     ] = None,
-    cache: Annotated[Path | None, option("--cache", "FOLDER", "Text vectors.  [default: .cache/vectors]")] = None,
+    cache: Annotated[
+        Path | None, option("--cache", "FOLDER", "Where text vectors are kept.  [default: .cache/vectors]")
+    ] = None,
     overwrite: Overwrite = False,
     settings: Settings = None,
     as_json: AsJson = False,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,13 +14,14 @@ from fullrank.cli.evaluate_runs import (
     check_saved,
     compared,
     measured,
+    names_metrics,
     with_metrics,
     with_paired,
 )
 from fullrank.cli.option_groups import ItemCol, UserCol, column_names
-from fullrank.cli.options import argument, find_store, option
+from fullrank.cli.options import argument, option
 from fullrank.cli.print_evaluation import print_pair, print_single
-from fullrank.cli.told_early import check_runs
+from fullrank.cli.told_early import check_runs, check_store
 from fullrank.core.files import jsonable
 
 if TYPE_CHECKING:
@@ -32,9 +33,19 @@ OF_ANSWERS = ("reasoning", "decoding", "popularity_discount")
 """Settings of how a model makes its lists."""
 
 
+@dataclass(frozen=True)
+class MeasuringLists(Measuring):
+    """Options of a verb that measures lists."""
+
+    data: Annotated[
+        Path | None,
+        option("--data", "STORE", "The store of the users.  [default: that of RUN]", callback=check_store),
+    ] = None
+
+
 def evaluate_lists(
     lists: Annotated[Path, argument("FILE", "Recommendations: user, item and rank or score.")],
-    how: Measuring,
+    how: MeasuringLists,
     run: Annotated[
         Path | None,
         argument("RUN", "A run: print the paired difference FILE - RUN.", callback=check_runs),
@@ -47,8 +58,8 @@ def evaluate_lists(
 ) -> None:
     """Measure lists made elsewhere, also beside a run.
 
-    They are measured on the users of a store (--data), or on those of a RUN, paired. --set changes how metrics are
-    computed, as in `fullrank evaluate`.
+    They are measured on the users of a store (--data), or beside a RUN on those of its store, paired. --set changes how
+    metrics are computed, as in `fullrank evaluate`.
 
     \b
     fullrank evaluate-lists recommendations.csv --data data/shop
@@ -59,7 +70,7 @@ def evaluate_lists(
     remedy = "name the store on whose users lists are measured, or a RUN"
     check_given("--data", how.data if run is None else run, remedy, code="missing-store")
     from fullrank import api
-    from fullrank.run import require_problem
+    from fullrank.run import require_problem, store_path
 
     columns = column_names(user_col=user_col, item_col=item_col, rank_col=rank_col, score_col=score_col)
     call = replace(Call.of(how, {}, run), whole=every)
@@ -69,9 +80,9 @@ def evaluate_lists(
     check_saved(call, ("a", "b") if runs else ("",))
     both, paired = with_paired(call.metrics)
     changes = with_metrics(call, both)
-    whole = any(change.startswith(("metrics", "ks")) for change in changes)
+    whole = names_metrics(changes)
     alike = _alike(runs[0].spec.lists, changes) if runs else changes
-    theirs = api.evaluate_lists(lists, how.data or find_store(runs[0], how.data), how.split, set=alike, **columns)
+    theirs = api.evaluate_lists(lists, how.data or store_path(runs[0]), how.split, set=alike, **columns)
     if how.out is not None:
         theirs.save(how.out / "b" if runs else how.out, overwrite=how.overwrite)
     if not runs:

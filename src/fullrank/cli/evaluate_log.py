@@ -2,26 +2,35 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from fullrank.cli.evaluate_runs import Metrics, Out
-from fullrank.cli.option_groups import LaterColumns
+from fullrank.cli.option_groups import TableColumns
 from fullrank.cli.options import AsJson, Overwrite, argument, check_out, option
 from fullrank.cli.output import Output, seconds
 from fullrank.core.files import jsonable
 
 
+@dataclass(frozen=True)
+class EventColumns(TableColumns):
+    """Columns of what users did after the answers, which has times."""
+
+    time_col: Annotated[str | None, option("--time-col", "NAME", "Time column of FILE.  [default: timestamp]")] = None
+
+
 def evaluate_log(
     log: Annotated[Path, argument("DIR", "Where `fullrank serve --log DIR` logged its answers.")],
     events: Annotated[Path, option("--events", "FILE", "What users did after the answers.")],
-    names: LaterColumns,
+    names: EventColumns,
     within: Annotated[float, option("--within", "HOURS", "How long after an answer an event counts.")] = 24,
-    columns: Annotated[
-        str | None, option("--columns", "USER,ITEM,TIME", "All three columns of FILE in one word.")
+    metrics: Annotated[
+        list[str] | None,
+        option("--metric", "NAME", "Compute this alone; may be repeated.  [default: hit, ndcg and mrr]"),
     ] = None,
-    metrics: Metrics = None,
-    out: Out = None,
+    out: Annotated[
+        Path | None, option("--out", "FOLDER", "Save logged_evaluation.json and per_answer.parquet there.")
+    ] = None,
     overwrite: Overwrite = False,
     as_json: AsJson = False,
 ) -> None:
@@ -32,17 +41,14 @@ def evaluate_log(
 
     \b
     fullrank evaluate-log answers --events events.parquet
-    fullrank evaluate-log answers --events events.csv --columns who,what,when --within 48 --out measured
+    fullrank evaluate-log answers --events events.csv --time-col when --within 48 --out measured
     """
     check_out(out, overwrite, "logged_evaluation.json", "per_answer.parquet")
-    named = names.keywords()
-    if columns is not None:
-        named["columns"] = [name.strip() for name in columns.split(",")]
     from fullrank.evaluation.logged import METRICS
     from fullrank.evaluation.logged import evaluate_log as measure
 
     output = Output(as_json)
-    found = measure(log, events, within=within, metrics=metrics or METRICS, **named)
+    found = measure(log, events, within=within, metrics=metrics or METRICS, **names.keywords())
     if out is not None:
         found.save(out)
     measured = list(next(iter(found.versions.values())).metrics)

@@ -18,8 +18,8 @@ from fullrank.cli.options import (
     argument,
     check_out,
     check_unset,
-    find_store,
     flag,
+    names_of,
     option,
     shortcuts,
 )
@@ -37,11 +37,6 @@ if TYPE_CHECKING:
 SAVED = ("evaluation.json", "per_user.parquet", "per_row.parquet")
 """What `EvaluationResult.save` may write."""
 
-Metrics = Annotated[
-    list[str] | None,
-    option("--metric", "NAME", "Compute this alone (ndcg, fair0.8, recall@50); may be repeated."),
-]
-Out = Annotated[Path | None, option("--out", "FOLDER", "Save what is measured there, such as evaluation.json.")]
 OtherRun = Annotated[
     Path | None,
     argument("RUN2", "A second run: print the paired difference RUN2 - RUN.", callback=check_runs),
@@ -55,8 +50,13 @@ class Measuring:
 
     split: Split = "test"
     data: MovedStore = None
-    metrics: Metrics = None
-    out: Out = None
+    metrics: Annotated[
+        list[str] | None,
+        option("--metric", "NAME", "Compute this alone (ndcg, fair0.8, recall@50); may be repeated."),
+    ] = None
+    out: Annotated[Path | None, option("--out", "FOLDER", "Save what is measured there, such as evaluation.json.")] = (
+        None
+    )
     device: Device = "auto"
     overwrite: Overwrite = False
     settings: Settings = None
@@ -102,14 +102,13 @@ def _evaluate_retrieval(call: Call) -> None:
         check_comparable(*(run.spec.lists.override(*changes) for run in call.runs))
     found = measured(call, changes)
     if len(found) == 1:
-        named = any(change.partition("=")[0].strip() == "metrics" for change in changes)
         run = call.runs[0]
         print_single(
             call.output, {"run": run.path, "recipe": run.spec.recipe}, found[0],
-            whole=named or call.whole, selection=run.spec.lists.selection,
+            whole=call.whole or "metrics" in names_of(changes), selection=run.spec.lists.selection,
         )  # fmt: skip
         return
-    whole = call.whole or any(change.startswith(("metrics", "ks")) for change in changes)
+    whole = call.whole or names_metrics(changes)
     paired = with_paired(call.metrics)[1]
     rows = compared(found[0], found[1], paired, all_of_them=whole)
     print_pair(call.output, _paths(call), found, rows, stand_in=bool(paired))
@@ -177,11 +176,11 @@ def measured(call: Call, changes: list[str], what: str = "") -> list[EvaluationR
 
     found = []
     for run in call.runs:
-        store = call.how.data if "events" in call.keywords else find_store(run, call.how.data)
         with call.output.progress(f"evaluate {run.path}{what}") as tick:
             one = api.evaluate(
-                run, call.how.split, data=store, set=changes, device=call.how.device, progress=tick, **call.keywords
-            )
+                run, call.how.split, data=call.how.data, set=changes, device=call.how.device, progress=tick,
+                **call.keywords,
+            )  # fmt: skip
         found.append(one)
     if call.how.out is not None:
         for one, part in zip(found, ("a", "b") if len(found) > 1 else ("",), strict=True):
@@ -194,6 +193,11 @@ def with_metrics(call: Call, evaluated: list[str] | None = None) -> list[str]:
     if evaluated is None:
         evaluated = call.metrics if len(call.runs) == 1 else with_paired(call.metrics)[0]
     return [*call.changes, f"metrics=[{', '.join(evaluated)}]"] if call.metrics else call.changes
+
+
+def names_metrics(changes: Sequence[str]) -> bool:
+    """Whether settings say which metrics are measured, or at which list lengths."""
+    return any(change.startswith(("metrics", "ks")) for change in changes)
 
 
 def compared(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fullrank.cli.options import AsJson, Device, MovedStore, Split, argument, find_store, option
+from fullrank.cli.options import AsJson, Device, MovedStore, Split, argument, option
 from fullrank.cli.output import Output
 from fullrank.cli.told_early import check_runs
 from fullrank.core.errors import UserError
@@ -49,9 +49,7 @@ def attention(
     opened = [Run.open(run) for run in runs]
     if len({run.manifest["data"]["split_fingerprint"] for run in opened}) > 1:
         raise UserError("the runs were trained on different splits; give runs of one store", code="different-splits")
-    cases: list[Explanation] = [
-        api.explain(run, user, split, data=find_store(run, data), device=device) for run in opened
-    ]
+    cases: list[Explanation] = [api.explain(run, user, split, data=data, device=device) for run in opened]
     longest = max(cases, key=lambda one: len(one.items))
     events = [_event(n, opened, cases, longest) for n in range(1, len(longest.items) + 1)]
     target = _item(opened[0], longest.target)

@@ -17,13 +17,13 @@ def export(
     run: RunFolder,
     out: Annotated[Path, option("--out", "FOLDER", "The folder to write.")],
     to: Annotated[str, option("--to", "onnx|torch|faiss|folder", "What is written.")] = "onnx",
-    k: Annotated[int | None, option("--k", "N", "Items of a graph's list.  [default: 100]", min=1)] = None,
+    k: Annotated[int | None, option("--k", "N", "Items in the list of a graph.  [default: 100]", min=1)] = None,
     seen: Annotated[
         str | None,
-        option("--seen", "exclude|keep", "Items of the history in its list.  [default: exclude]"),
+        option("--seen", "exclude|keep", "Whether a graph lists items of the history.  [default: exclude]"),
     ] = None,
-    int8: Annotated[bool, flag("--int8", "Of faiss: vectors of 8 bits, their recall measured.")] = False,
-    logs: Annotated[bool, flag("--logs", "Of a folder: with the metrics of its training.")] = False,
+    int8: Annotated[bool, flag("--int8", "With --to faiss: store vectors in 8 bits, measure the recall.")] = False,
+    logs: Annotated[bool, flag("--logs", "With --to folder: keep the metrics of the training too.")] = False,
     data: MovedStore = None,
     overwrite: Overwrite = False,
     as_json: AsJson = False,
@@ -60,15 +60,12 @@ def export(
     output = Output(as_json)
     made: Exported | Run = api.export(run, out, to=to, k=k, seen=seen, int8=int8, data=data, logs=logs)
     if isinstance(made, Run):
-        files = made.manifest["files"]
-        output.say(
-            f"{made.path}: {sum(entry['bytes'] for entry in files.values()) / 2**20:.1f} MB in {seconds(output.spent)}"
-        )
-        facts = {"to": to, "problem": made.spec.problem, "files": files}
-        output.finish({"export": made.path, **facts, "seconds": output.spent})
-        return
-    _report(output, made)
-    facts = {key: made.manifest[key] for key in ("to", "problem", "inputs", "outputs", "parity", "files")}
+        facts = {"to": to, "problem": made.spec.problem, "files": made.manifest["files"]}
+    else:
+        _report(output, made)
+        facts = {key: made.manifest[key] for key in ("to", "problem", "inputs", "outputs", "parity", "files")}
+    size = sum(entry["bytes"] for entry in facts["files"].values())
+    output.say(f"{made.path}: {size / 2**20:.1f} MB in {seconds(output.spent)}")
     output.finish({"export": made.path, **facts, "seconds": output.spent})
 
 
@@ -89,5 +86,3 @@ def _report(output: Output, made: Exported) -> None:
             f"parity: {parity['rows']} rows, largest difference of a score {parity['largest_difference']:.2g} (allowed "
             f"{parity['tolerance']:g}){same}"
         )
-    size = sum(entry["bytes"] for entry in made.manifest["files"].values())
-    output.say(f"{made.path}: {size / 2**20:.1f} MB in {seconds(output.spent)}")

@@ -15,7 +15,6 @@ from fullrank.cli.train import report
 def finetune(
     run: RunFolder,
     data: Annotated[Path, option("--data", "STORE", "The store to fine-tune on.", callback=check_store)],
-    out: Annotated[Path, option("--out", "FOLDER", "The run folder to write.")],
     how: RunOut,
     stages: Annotated[
         int | None,
@@ -34,7 +33,9 @@ def finetune(
         Path | None,
         option("--ewc", "FILE", "Hold on to the weights that matter: a file of `fullrank fisher`."),
     ] = None,
-    ewc_weight: Annotated[float | None, option("--ewc-weight", "X", "How much.  [default: 100]")] = None,
+    ewc_weight: Annotated[
+        float | None, option("--ewc-weight", "X", "How firmly --ewc holds on to them.  [default: 100]")
+    ] = None,
 ) -> None:
     """Fine-tune a run on another store, in stages.
 
@@ -52,7 +53,7 @@ def finetune(
 
     output = Output(how.as_json)
     made = make(
-        run, data, out, stages=stages, stage_epochs=stage_epochs, ewc=ewc, ewc_weight=ewc_weight,
+        run, data, how.out, stages=stages, stage_epochs=stage_epochs, ewc=ewc, ewc_weight=ewc_weight,
         set=how.settings or (), resume=how.resume, overwrite=how.overwrite, device=how.device,
         progress=not output.silent,
     )  # fmt: skip

@@ -14,7 +14,7 @@ from typer.core import TyperCommand, TyperGroup
 from fullrank.core.errors import UserError
 
 VERBS = {
-    "Begin": ("demo", "doctor", "list", "show", "schema"),
+    "Begin": ("demo", "doctor", "doctor-serve", "list", "show", "schema"),
     "Data": ("download", "prepare", "prepare-impressions", "subset", "encode"),
     "Train": ("train", "pretrain", "fisher", "finetune", "calibrate", "sweep", "tune", "scale", "grow"),
     "Evaluate and explain": (
@@ -30,7 +30,7 @@ OPTIONS = {
     "Which items are recommended": ("--seen", "--exclude", "--allow", "--filters", "--items"),
     "Columns of a table": (
         "--user-col", "--item-col", "--time-col", "--time-unit", "--rating-col", "--weight-col", "--type-col",
-        "--label", "--columns", "--separator",
+        "--label", "--separator",
     ),
     "Models that reason": ("--reasoning-steps", "--reasoning-streams", "--adaptive", "--patience"),
     EVERY: ("--set", "--json", "--help"),
@@ -56,13 +56,18 @@ class GroupedCommand(TyperCommand):
         rest: list[str] = super().parse_args(ctx, args)
         return rest
 
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """[OPTIONS] RUN [RUN2]: arguments by their names, without the braces of typer."""
+        arguments = [one for one in self.get_params(ctx) if one.param_type_name == "argument"]
+        return ["[OPTIONS]", *(str(one.metavar) if one.required else f"[{one.metavar}]" for one in arguments)]
+
     def format_options(self, ctx: Any, formatter: Any) -> None:
         arguments: list[Record] = []
         options: list[tuple[set[str], Record]] = []
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx)
             if record is not None and parameter.param_type_name == "argument":
-                arguments.append(record)
+                arguments.append((str(parameter.metavar), record[1]))  # without its type in Python
             elif record is not None:
                 options.append((set(parameter.opts), record))
         _write(formatter, "Arguments", arguments)

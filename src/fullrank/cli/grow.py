@@ -21,10 +21,11 @@ def grow(
             "Where a new item's vector comes from: its features, the items with the same --like, or all items.",
         ),
     ] = "features",
-    like: Annotated[str | None, option("--like", "NAME", "Of neighbours: the column that they share.")] = None,
+    like: Annotated[
+        str | None, option("--like", "NAME", "Column whose values make items neighbours, for --start neighbours.")
+    ] = None,
     codes: Annotated[
-        Path | None,
-        option("--codes", "FOLDER", "Of items made of semantic ids: codes of old and new items."),
+        Path | None, option("--codes", "FOLDER", "Semantic ids of old and new items, for a run whose items have them.")
     ] = None,
     item: Annotated[str, option("--item-col", "NAME", "Column of FILE with the ids.")] = "item_id",
     as_json: AsJson = False,

@@ -15,11 +15,16 @@ if TYPE_CHECKING:
     from fullrank.data.events.store import Store
 
 
+def words_of(text: str) -> list[str]:
+    """`2,3,5` as words."""
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
 def known_ids(flag: str, text: str | None, catalog: Catalog) -> pl.Series | None:
     """External ids from `2,3,5`, each of which the model has to know: a misspelt one would be without effect."""
     if text is None:
         return None
-    ids = catalog.parse([word for word in text.split(",") if word.strip()])
+    ids = catalog.parse(words_of(text))
     strange = unknown_ids([ids.to_list()], "", catalog)
     if strange:
         raise UserError(
@@ -54,7 +59,7 @@ def user_ids(text: str, store: Store, column: str = "user_id") -> pl.Series:
             return ids.alias("user")
         words = ids.cast(pl.String)
     else:
-        words = pl.Series([word for word in text.split(",") if word.strip()], dtype=pl.String)
+        words = pl.Series(words_of(text), dtype=pl.String)
     words = words.str.strip_chars().alias("user")
     if store.user_ids.dtype == pl.String:
         return words

@@ -30,7 +30,9 @@ from fullrank.cli.options import (
 
 UserCol = Annotated[str | None, option("--user-col", "NAME", "User column of FILE.  [default: user_id]")]
 ItemCol = Annotated[str | None, option("--item-col", "NAME", "Item column of FILE.  [default: item_id]")]
-TimeUnit = Annotated[Word | None, choice("--time-unit", "s|ms|us|ns", "What numbers in it count.  [default: s]")]
+TimeUnit = Annotated[
+    Word | None, choice("--time-unit", "s|ms|us|ns", "What numbers in the time column count.  [default: s]")
+]
 
 
 @dataclass(frozen=True)
@@ -132,6 +134,7 @@ class TableOut:
 class RunOut:
     """How a run is written by the verbs that train."""
 
+    out: Annotated[Path, option("--out", "FOLDER", "The run folder to write.")]
     settings: Settings = None
     resume: Annotated[bool, flag("--resume", "Go on with the run in --out that was cut off.")] = False
     overwrite: Annotated[bool, flag("--overwrite", "Replace the run that is in --out.")] = False

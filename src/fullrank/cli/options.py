@@ -24,13 +24,13 @@ from typer.core import TyperCommand
 from fullrank import __version__
 from fullrank.cli.grouped_help import GroupedCommand
 from fullrank.cli.told_early import check_runs, check_store
+from fullrank.core.bounds import MOST_VALUE
 from fullrank.core.errors import UserError, did_you_mean
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
 
     from fullrank.core.spec import Spec
-    from fullrank.run import Run
 if TYPE_CHECKING:
     Word = Any
 else:
@@ -87,7 +87,7 @@ History = Annotated[
 ]
 UserStore = Annotated[
     Path | None,
-    option("--data", "STORE", "The store of --users.  [default: that of the run's training]"),
+    option("--data", "STORE", "The store of the users.  [default: that of the run's training]"),
 ]
 RunFolder = Annotated[Path, argument("RUN", "A run folder, as `fullrank train` writes it.", callback=check_runs)]
 
@@ -173,13 +173,6 @@ def check_beside(owner: str, there: object, **typed: object) -> None:
         )
 
 
-def find_store(run: Run, data: Path | None) -> Path:
-    """The folder of the store that a run was trained on, or --data; `UserError` where it is not there."""
-    from fullrank.run import store_path
-
-    return store_path(run) if data is None else data
-
-
 class Setting(NamedTuple):
     """A setting that has an option of its own."""
 
@@ -194,13 +187,20 @@ class Setting(NamedTuple):
 def spec_options(spec: str, flags: Mapping[str, str]) -> type[TyperCommand]:
     """A class of commands with an option for each of some settings of a Spec.
 
-    `spec` is `module:Class`. `flags` says the option of each dotted path; an empty one is the setting's own name with
-    dashes (`k_core`: `--k-core`). An error sentence that names such a setting names its option instead.
+    `spec` is `module:Class`. `flags` says the option of each dotted path, with what the help shows of its value where
+    that is no NAME (`--log FOLDER`); an empty one is the setting's own name with dashes (`k_core`: `--k-core`). An
+    error sentence that names such a setting names its option instead.
     """
-    return with_settings(lambda: {
-        path: Setting(spec_of(spec), flag or f"--{path.rpartition('.')[2].replace('_', '-')}")
-        for path, flag in flags.items()
-    })  # fmt: skip
+
+    def settings() -> dict[str, Setting]:
+        named = {}
+        for path, words in flags.items():
+            name, _, metavar = words.partition(" ")
+            name = name or f"--{path.rpartition('.')[2].replace('_', '-')}"
+            named[path] = Setting(spec_of(spec), name, (str, metavar) if metavar else None)
+        return named
+
+    return with_settings(settings)
 
 
 def with_settings(make: Callable[[], dict[str, Setting]]) -> type[TyperCommand]:
@@ -246,9 +246,14 @@ def given(context: typer.Context) -> dict[str, Any]:
     return typed
 
 
+def names_of(settings: Iterable[str]) -> set[str]:
+    """The dotted paths that some settings set."""
+    return {setting.partition("=")[0].strip() for setting in settings}
+
+
 def check_unset(settings: Sequence[str] | None, paths: Iterable[str], by: str, *, code: str = "given-twice") -> None:
     """Raise `UserError` where --set gives one of the settings that something else says (`by`)."""
-    named = {setting.partition("=")[0].strip() for setting in settings or ()}
+    named = names_of(settings or ())
     for path in paths:
         if path in named:
             raise UserError(f"{path} is given by --set, which does not go with {by}: keep one", code=code)
@@ -301,14 +306,21 @@ def _option(path: str, setting: Setting, flags: Mapping[str, str]) -> inspect.Pa
     field, owner = _field(setting.spec, path)
     kind, metavar = setting.form or _type(field)
     limits = [] if owner else field.metadata  # another kind may stand there, with limits of its own
-    lowest, highest = (next((getattr(m, key) for m in limits if hasattr(m, key)), None) for key in ("ge", "le"))
+    bounds = {
+        name: limit
+        for name in ("ge", "le")
+        for one in limits
+        if abs(limit := getattr(one, name, MOST_VALUE)) < MOST_VALUE  # a larger one tells nobody anything
+    }
     if _nullable(field):
         metavar = f"{metavar}|none"
     allowed = tuple(metavar.split("|")) if metavar and setting.choice else ()
     callback = (lambda word: word and chosen(setting.flag, word, allowed)) if len(allowed) > 1 else None
     names = [setting.flag, *([f"-{path}"] if len(path) == 1 else [])]
     text = _help(field, owner, kind, flags)
-    info = typer.Option(*names, metavar=metavar, help=text, min=lowest, max=highest, callback=callback)
+    info = typer.Option(
+        *names, metavar=metavar, help=text, min=bounds.get("ge"), max=bounds.get("le"), callback=callback
+    )
     annotation: Any = Annotated[kind if kind is bool else kind | None, info]
     default = False if kind is bool else None  # None: not typed; the default is the Spec's
     return inspect.Parameter(_name(path), inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from fullrank.cli.option_groups import TableOut
-from fullrank.cli.options import RunFolder, argument, find_store, option
+from fullrank.cli.options import RunFolder, argument, option
 from fullrank.cli.output import Output, seconds
 
 SHOWN = 10
@@ -30,7 +30,7 @@ def predict(
     ] = None,
     data: Annotated[
         Path | None,
-        option("--data", "STORE", "The store, of runs of format 1, where it was moved."),
+        option("--data", "STORE", "The store, where it was moved; needed by runs of format 1 alone."),
     ] = None,
 ) -> None:
     """Predict click probabilities of new impressions.
@@ -48,14 +48,11 @@ def predict(
     """
     to.check()
     from fullrank import api
-    from fullrank.run import Run
 
     output = Output(to.as_json)
-    opened = Run.open(run)
-    where = find_store(opened, data) if opened.needs_store else data
     with output.progress(f"predict {impressions}") as tick:
         how: dict[str, Any] = {"column": column, "list_separator": list_separator, "progress": tick}
-        predictor = api.load(opened, data=where, device=to.device)
+        predictor = api.load(run, data=data, device=to.device)
         if to.out is not None:
             done = predictor.predict_file(impressions, to.out, **how)
         else:

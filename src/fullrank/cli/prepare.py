@@ -13,7 +13,7 @@ import typer
 
 from fullrank.cli.download import DOWNLOADS, named_source
 from fullrank.cli.in_shell import in_shell
-from fullrank.cli.option_groups import column_names, flat
+from fullrank.cli.option_groups import TimeUnit, column_names, flat
 from fullrank.cli.options import (
     AsJson,
     Overwrite,
@@ -22,6 +22,7 @@ from fullrank.cli.options import (
     argument,
     choice,
     given,
+    names_of,
     option,
     shortcuts,
     spec_options,
@@ -30,7 +31,6 @@ from fullrank.cli.output import Output, seconds
 from fullrank.core.errors import UserError, brief, command_line, did_you_mean
 
 if TYPE_CHECKING:
-    from fullrank.data.events.prepare import Prepare
     from fullrank.data.events.store import Store
     from fullrank.data.impressions.fields import AnyField, FieldInfo
     from fullrank.data.impressions.store import ImpressionStore
@@ -122,49 +122,39 @@ def prepare(
     fullrank prepare logs/ --parts 64 --engine spark --master spark://host:7077 --out data/large
     fullrank prepare planted --set source.users=500 --out data/toy
     """
-    output = Output(to.as_json)
-    how = {**to.keywords(), "items_id": items_id}
-    store = _prepare(events, to.out, items, users, folder, shortcuts(given(context), to.settings), how)
-    _report(output, store)
-
-
-def _prepare(
-    events: str, out: Path, items: Path | None, users: Path | None, folder: Path | None, changes: list[str],
-    how: dict[str, Any],
-) -> Store:  # fmt: skip
-    from fullrank.data import sources
     from fullrank.data.events.prepare import Prepare
     from fullrank.data.events.prepare import prepare as make
+    from fullrank.data.sources import EventSource
 
-    own, rest = _of_source(changes)
+    output = Output(to.as_json)
+    own, rest = _of_source(shortcuts(given(context), to.settings))
     source = _source_or_file(events, own, folder, "--from")
-    if source is None:
-        spec = _effective(Prepare().override(*rest), rest)
-        return make(events, out, items=items, users=users, spec=spec, **how)
-    if items is not None or users is not None or how["items_id"] is not None:
-        raise UserError(
-            f"the source {events!r} brings its own items and users: leave out --items and --users, and --items-id",
-            code="option-without-effect",
-        )
-    if not isinstance(source, sources.EventSource):
-        raise UserError(
-            f"the source {events!r} holds impressions for rankers: use {command_line('prepare-impressions', events)}",
-            code="wrong-kind-of-source",
-        )
-    tables = source.read(folder or DOWNLOADS / events)
-    spec = _effective(Prepare.parse({"columns": dict(tables.columns)}).override(*rest), rest)
-    return make(tables.events, out, items=tables.items, users=tables.users, spec=spec, **how)
-
-
-def _effective(spec: Prepare, changes: list[str]) -> Prepare:
-    """The spec, unless it was told a column of ratings that nothing reads. A source names its own in any case."""
-    if spec.min_rating is None and any(change.startswith("columns.rating=") for change in changes):
+    table: Any = events
+    beside: dict[str, Any] = {"items": items, "users": users, "items_id": items_id}
+    columns: dict[str, Any] = {}
+    if source is not None:
+        if any(value is not None for value in beside.values()):
+            raise UserError(
+                f"the source {events!r} brings its own items and users: leave out --items and --users, and --items-id",
+                code="option-without-effect",
+            )
+        if not isinstance(source, EventSource):
+            other = command_line("prepare-impressions", events)
+            raise UserError(
+                f"the source {events!r} holds impressions for rankers: use {other}", code="wrong-kind-of-source"
+            )
+        tables = source.read(folder or DOWNLOADS / events)
+        table, columns = tables.events, dict(tables.columns)
+        beside = {"items": tables.items, "users": tables.users}
+    spec = Prepare.parse({"columns": columns}).override(*rest)
+    if spec.min_rating is None and "columns.rating" in names_of(rest):  # a source names its own in any case
         raise UserError(
             f"--rating-col {brief(spec.columns.rating)} has no effect without "
             "--min-rating, the least rating that is kept",
             code="setting-without-effect",
         )
-    return spec
+    store = make(table, to.out, spec=spec, **beside, **to.keywords())
+    _report(output, store)
 
 
 def _of_source(changes: list[str]) -> tuple[list[str], list[str]]:
@@ -243,14 +233,12 @@ def prepare_impressions(
         Path | None,
         option("--schema", "FILE", "YAML or JSON: label, fields, split.  [default: from names and types]"),
     ] = None,
-    label: Annotated[str | None, option("--label", "NAME", "Column of what is predicted.")] = None,
-    user_col: Annotated[
-        str | None, option("--user-col", "NAME", "Column of whose impression it is (the group).")
+    label: Annotated[str | None, option("--label", "NAME", "Column that is predicted: clicked or not.")] = None,
+    user_col: Annotated[str | None, option("--user-col", "NAME", "Column of the user, the group of gauc.")] = None,
+    time_col: Annotated[
+        str | None, option("--time-col", "NAME|none", "Column of the time; none: the rows have no times.")
     ] = None,
-    time_col: Annotated[str | None, option("--time-col", "NAME", "Column of when; none: there is none.")] = None,
-    time_unit: Annotated[
-        str | None, option("--time-unit", "s|ms|us|ns", "What a number in it counts.  [default: s]")
-    ] = None,
+    time_unit: TimeUnit = None,
 ) -> None:
     """Turn impressions into a store for rankers.
 
@@ -266,33 +254,28 @@ def prepare_impressions(
     fullrank prepare-impressions clicks/ --schema schema.yaml --parts 64 --out data/large
     fullrank prepare-impressions planted_clicks --set source.rows=1000000 --out data/toy
     """
+    from fullrank.data.impressions.fields import Schema
+    from fullrank.data.impressions.prepare import prepare_impressions as make
+    from fullrank.data.sources import ImpressionSource
+
     output = Output(to.as_json)
+    own, rest = _of_source(to.settings or [])
+    source = _source_or_file(impressions, own, folder, "the folder")
     how = {
         **to.keywords(), **column_names(user_col=user_col, time_col=time_col), "label": label, "time_unit": time_unit
     }  # fmt: skip
-    store = _prepare_impressions(impressions, folder, to.out, schema, to.settings or [], how)
-    _report_impressions(output, store)
-
-
-def _prepare_impressions(
-    impressions: str, folder: Path | None, out: Path, schema: Path | None, settings: list[str], how: dict[str, Any]
-) -> ImpressionStore:
-    from fullrank.data import sources
-    from fullrank.data.impressions.fields import Schema
-    from fullrank.data.impressions.prepare import prepare_impressions as make
-
-    own, rest = _of_source(settings)
-    source = _source_or_file(impressions, own, folder, "the folder")
     if source is None:
-        return make(impressions, out, schema=schema, set=rest, **how)
-    if not isinstance(source, sources.ImpressionSource):
+        store = make(impressions, to.out, schema=schema, set=rest, **how)
+    elif isinstance(source, ImpressionSource):
+        found = source.impressions(folder or DOWNLOADS / impressions)
+        spec = (found.schema if schema is None else Schema.read(schema)).override(*rest)
+        store = make(found.table, to.out, schema=spec, notes=found.notes, **how)
+    else:
         raise UserError(
             f"the source {impressions!r} holds events: use {command_line('prepare', impressions)}",
             code="wrong-kind-of-source",
         )
-    found = source.impressions(folder or DOWNLOADS / impressions)
-    spec = (found.schema if schema is None else Schema.read(schema)).override(*rest)
-    return make(found.table, out, schema=spec, notes=found.notes, **how)
+    _report_impressions(output, store)
 
 
 def _kind(info: FieldInfo, field: AnyField, store: ImpressionStore) -> str:

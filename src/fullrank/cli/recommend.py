@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fullrank.cli.ids import unknown_ids, user_ids
+from fullrank.cli.ids import unknown_ids, user_ids, words_of
 from fullrank.cli.in_shell import in_shell
 from fullrank.cli.list_options import budget_of, check_lists, list_keywords, list_options, settled
 from fullrank.cli.option_groups import TableColumns, TableOut, column_names
@@ -126,8 +126,7 @@ def recommend(
 
 def _listed(history: list[str], catalog: Catalog) -> list[list[Any]]:
     """Lists of external ids from `2,3,5`; an empty text is an empty history."""
-    words = [[word for word in text.split(",") if word.strip()] for text in history]
-    return [catalog.parse(some).to_list() if some else [] for some in words]
+    return [catalog.parse(some).to_list() if some else [] for some in map(words_of, history)]
 
 
 def _source(path: Path, names: TableColumns) -> InputTable:

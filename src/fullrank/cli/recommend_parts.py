@@ -12,7 +12,7 @@ import typer
 from fullrank.cli.in_shell import in_shell
 from fullrank.cli.list_options import budget_of, check_lists, list_keywords, list_options, settled
 from fullrank.cli.option_groups import EngineOptions, TableColumns
-from fullrank.cli.options import AsJson, Device, Overwrite, RunFolder, check_beside, given, option
+from fullrank.cli.options import AsJson, Device, Overwrite, RunFolder, UserStore, check_beside, given, option
 from fullrank.cli.output import Output, seconds
 
 COMMAND = list_options()
@@ -28,10 +28,7 @@ def recommend_parts(
         Path | None,
         option("--histories", "FILE", "A table of events, or a folder of them, in place of --data."),
     ] = None,
-    data: Annotated[
-        Path | None,
-        option("--data", "STORE", "The store of the users.  [default: that of the run's training]"),
-    ] = None,
+    data: UserStore = None,
     overwrite: Overwrite = False,
     device: Device = "auto",
     as_json: AsJson = False,

@@ -96,18 +96,17 @@ def _print(output: Output, found: Report, out: Path) -> None:
     })  # fmt: skip
 
 
+def _row(one: Any, **figures: float | None) -> dict[str, Any]:
+    """A run in the JSON of a report."""
+    facts = {"key": one.key, "run": one.run.path, "recipe": one.run.spec.recipe}
+    return {**facts, "metrics": one.evaluation.dump()["metrics"], **figures}
+
+
 def _print_ranking(output: Output, found: Report) -> list[dict[str, Any]]:
     from fullrank.analysis.diagnostics.token_ranks import last_layer_value
 
-    rows: list[dict[str, Any]] = [
-        {
-            "key": one.key,
-            "run": one.run.path,
-            "recipe": one.run.spec.recipe,
-            "metrics": one.evaluation.dump()["metrics"],
-            "stable_rank": last_layer_value(one, "stable_rank"),
-            "entropy_rank": last_layer_value(one, "entropy_rank"),
-        }
+    rows = [
+        _row(one, **{name: last_layer_value(one, name) for name in ("stable_rank", "entropy_rank")})
         for one in found.results
     ]
     names = ("auc", "logloss", "ece")
@@ -124,16 +123,7 @@ def _print_retrieval(output: Output, found: Report) -> list[dict[str, Any]]:
     from fullrank.analysis.report import join_words
     from fullrank.metrics.names import history_words
 
-    rows: list[dict[str, Any]] = [
-        {
-            "key": one.key,
-            "run": one.run.path,
-            "recipe": one.run.spec.recipe,
-            "metrics": one.evaluation.dump()["metrics"],
-            "collapse_share": one.diagnosis.value("spectrum", "collapse_share"),
-        }
-        for one in found.results
-    ]
+    rows = [_row(one, collapse_share=one.diagnosis.value("spectrum", "collapse_share")) for one in found.results]
     cells = [
         [one.key, one.name, one.metric(one.accuracy), one.metric(FAIRNESS), row["collapse_share"]]
         for one, row in zip(found.results, rows, strict=True)

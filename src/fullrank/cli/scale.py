@@ -78,10 +78,12 @@ def scale() -> None:
 
 def fit(
     runs: Runs,
-    form: Annotated[str, option("--form", "sigmoid|linear|power|loss", "Of FLOPs: the first two.")] = "sigmoid",
+    form: Annotated[
+        str, option("--form", "sigmoid|linear|power|loss", "The law; the first two read FLOPs alone.")
+    ] = "sigmoid",
     out: Annotated[Path | None, option("--out", "FOLDER", "Write report.html and fit.json there.")] = None,
     overwrite: Overwrite = False,
-    reference: Annotated[str | None, option("--reference", "srt", "Compare with the constants of a paper.")] = None,
+    reference: Annotated[str | None, option("--reference", "srt", "Compare with the constants of SRT.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Fit a law to runs, with intervals and what stays open.
@@ -135,8 +137,8 @@ def fit(
 def advise(
     runs: Runs,
     flops: Annotated[float, option("--flops", "F", "What there is to spend, such as 1e15.")],
-    data: Annotated[float | None, option("--data", "T", "Interactions that there are; default no limit.")] = None,
-    form: Annotated[str, option("--form", "power|loss", "loss: a smaller metric is better.")] = "power",
+    data: Annotated[float | None, option("--data", "T", "Interactions that there are.  [default: no limit]")] = None,
+    form: Annotated[str, option("--form", "power|loss", "The law; loss: a smaller metric is better.")] = "power",
     as_json: AsJson = False,
 ) -> None:
     """Say what to train with a number of FLOPs.
@@ -178,7 +180,7 @@ def growth(
 
     Users are added in the order in which `fullrank subset` takes them, so the numbers at a share are those of that
     subset. Then the parameters of models with a table of item vectors, and how events are spread over items: Figures 1
-    and 3 of SRT for your data. Needs the extra fullrank[report] for --out alone.
+    and 3 of SRT for your data. --out needs the extra `report`.
 
     \b
     fullrank scale growth data/shop

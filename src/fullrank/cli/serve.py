@@ -13,9 +13,9 @@ from fullrank.cli.told_early import check_runs
 
 SETTINGS = "fullrank.serving.settings:ServeSettings"
 FLAGS = {
-    "ranker": "--ranker", "host": "--host", "port": "--port", "workers": "--workers", "store": "--store",
-    "keys": "--keys", "watch": "--watch", "canary": "--canary", "log": "--log", "log_days": "--log-days",
-    "search": "--search", "rate": "--rate", "device": "--device", "access_log": "--access-log",
+    "ranker": "--ranker RUN", "host": "--host HOST", "port": "", "workers": "", "store": "--store STORE",
+    "keys": "--keys FILE", "watch": "--watch FOLDER", "canary": "--canary FILE", "log": "--log FOLDER", "log_days": "",
+    "search": "", "rate": "", "device": "--device auto|cpu|cuda|...", "access_log": "",
 }  # fmt: skip
 
 COMMAND = spec_options(SETTINGS, FLAGS)

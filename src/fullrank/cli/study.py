@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fullrank.cli.evaluate_runs import Call, Measuring, OtherRun, check_saved, compared, measured, with_metrics
+from fullrank.cli.evaluate_runs import (
+    Call,
+    Measuring,
+    OtherRun,
+    check_saved,
+    compared,
+    measured,
+    names_metrics,
+    with_metrics,
+)
 from fullrank.cli.option_groups import flat
 from fullrank.cli.options import (
     EVALUATION,
@@ -16,8 +25,8 @@ from fullrank.cli.options import (
     RunFolder,
     check_out,
     check_unset,
-    find_store,
     given,
+    names_of,
     option,
     spec_options,
 )
@@ -142,8 +151,7 @@ def _hidden(call: Call, shares: list[float], changes: list[str]) -> dict[str, An
         if len(both) == 1:
             rows.append({"drop": share, **both[0].dump()})
         else:
-            named = any(change.startswith(("metrics", "ks")) for change in changes)
-            made = compared(both[0], both[1], [], all_of_them=named)
+            made = compared(both[0], both[1], [], all_of_them=names_metrics(changes))
             rows.append({"drop": share, "metrics": {c.metric: c.dump() for c in made}, "protocol": both[0].protocol})
     print_hidden(call.output, call.runs, rows)
     return {"shares": rows}
@@ -154,9 +162,10 @@ def _oracle(call: Call, changes: list[str]) -> dict[str, Any]:
     from fullrank.evaluation.reasoning_steps import LABEL
 
     (run,) = call.runs
-    store = find_store(run, call.how.data)
     with call.output.progress(f"evaluate {run.path} after every step") as tick:
-        found = api.oracle_step(run, call.how.split, data=store, set=changes, device=call.how.device, progress=tick)
+        found = api.oracle_step(
+            run, call.how.split, data=call.how.data, set=changes, device=call.how.device, progress=tick
+        )
     print_oracle(call.output, found)
     return {"oracle": {one.metric: one.dump() for one in found}, "label": LABEL}
 
@@ -166,17 +175,15 @@ def _curve(call: Call, changes: list[str], *, every: bool) -> dict[str, Any]:
     from fullrank import api
 
     (run,) = call.runs
-    store = find_store(run, call.how.data)
-    named = any(change.partition("=")[0].strip() == "metrics" for change in changes)
     own = run.spec.lists.override(*changes)
-    names = [str(name) for name in own.names()] if named else [own.selection]
+    names = [str(name) for name in own.names()] if "metrics" in names_of(changes) else [own.selection]
     found: list[Any] = []
     for streams in _streams(run, changes) if every else [[]]:
         with call.output.progress(f"evaluate {run.path} over its steps{', '.join(['', *streams])}") as tick:
             found += api.step_curve(
                 run,
                 call.how.split,
-                data=store,
+                data=call.how.data,
                 set=[*changes, *streams],
                 metrics=names,
                 device=call.how.device,

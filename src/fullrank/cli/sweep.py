@@ -180,8 +180,7 @@ def tune(
     ],
     how: ManyRuns,
     sampler: Annotated[
-        str,
-        option("--sampler", "NAME", "halton: spread evenly; tpe: by the scores so far."),
+        str, option("--sampler", "halton|tpe", "How trials are chosen: spread evenly, or by the scores so far.")
     ] = "halton",
 ) -> None:
     """Search for good settings, at equal budgets.

@@ -64,7 +64,6 @@ class RayOptions:
 
 
 def train(
-    out: Annotated[Path, option("--out", "FOLDER", "The run folder to write.")],
     how: RunOut,
     ray: RayOptions,
     data: Annotated[
@@ -124,6 +123,7 @@ def train(
     """
     from fullrank.core.checks import check_given, check_one_way
 
+    out = how.out
     if not how.resume:
         remedy = "name one (`fullrank list recipes`), a YAML file, or a run by --from"
         check_given("a recipe", source if recipe is None else recipe, remedy, code="missing-argument")

@@ -43,10 +43,11 @@ def vectors(
     from fullrank import api
     from fullrank.core.tables import write_table
     from fullrank.data.events.store import Store
-    from fullrank.run import Run, event_store_of
+    from fullrank.run import Run, event_store_of, require_problem
 
     output = Output(as_json)
     opened = Run.open(run)
+    require_problem(opened, "retrieval", "name such a run")
     predictor = api.load(opened, device=device)
     if users is None:
         found = predictor.item_vector_table()

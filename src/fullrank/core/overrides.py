@@ -7,6 +7,7 @@ from typing import Any
 
 from fullrank.core.errors import UserError, brief, did_you_mean, in_context, middle_cut, nearest
 from fullrank.core.readers import read_yaml_text
+from fullrank.core.renamed import REMOVED
 
 
 def read_setting(setting: str) -> tuple[str, Any]:
@@ -43,7 +44,8 @@ def _put(tree: Any, keys: list[str], value: Any, whole: str, root: dict[str, Any
         raise UserError(
             f"{middle_cut(whole)}: nothing can be set below this value; it is {brief(tree)}", code="unknown-setting"
         )
-    if key not in tree and not isinstance(tree, _Started):
+    gone = (str(tree.get("kind")), key) in REMOVED  # which the spec refuses, unless the value changes nothing
+    if not (key in tree or gone or isinstance(tree, _Started)):
         names = [n for n in tree if n != "kind"]
         raise UserError(
             f"{middle_cut(whole)}: there is no setting {brief(key)}{_meant(key, names, whole, root)} "

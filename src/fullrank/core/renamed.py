@@ -1,9 +1,28 @@
-"""Old spellings of keywords, options and verbs, and what they are called now: for the sentence that refuses them."""
+"""Old spellings of keywords, options and verbs, what they are called now, and settings that are gone: for the sentences
+that refuse them."""
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
+
+class Removed(NamedTuple):
+    """A setting that is gone: of a spec that has it at this value nothing has changed, and its hash holds it still."""
+
+    default: Any
+    last: str
+    """The last version that reads other values."""
+
+
+REMOVED = {
+    ("hstu", "divide_by"): Removed("max_length", "0.1.0"),
+    ("sprint", "normalise_count"): Removed(False, "0.1.0"),
+}
+"""(kind, field) -> what it was; docs/decisions/0025-idle-settings.md says why."""
+
 LISTS, LOG = "`fullrank evaluate-lists FILE [RUN]`", "`fullrank evaluate-log DIR --events FILE`"
 PARTS, ASK = "`fullrank recommend-parts RUN --out FOLDER`", "`fullrank ask URL`"
+DOCTOR = "`fullrank doctor-serve`"
 RENAMED = {
     "recommend reasoning": "budget=",
     "recommend_parts reasoning": "budget=",
@@ -13,6 +32,8 @@ RENAMED = {
     "evaluate --dial": "`fullrank study dial RUN`",
     **dict.fromkeys(("evaluate --lists", "evaluate --rank-col", "evaluate --score-col"), LISTS),
     **dict.fromkeys(("evaluate --log", "evaluate --within", "evaluate --columns"), LOG),
+    "evaluate-log --columns": "`--user-col NAME`, `--item-col NAME` and `--time-col NAME`",
+    **{f"doctor --{name}": DOCTOR for name in ("serve", "run", "store", "port")},
     **{f"recommend --{name}": PARTS for name in ("engine", "parts", "workers", "master", "ray")},
     **{f"recommend --{name}": ASK for name in ("url", "user", "key")},
 }

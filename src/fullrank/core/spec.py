@@ -10,7 +10,7 @@ import functools
 import json
 import re
 from collections.abc import Mapping
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
@@ -19,6 +19,7 @@ from fullrank.core.constraints import Constraint
 from fullrank.core.errors import UserError, brief, in_context, middle_cut, no_such
 from fullrank.core.overrides import put_setting, read_setting
 from fullrank.core.readers import read_json_text, read_yaml_text
+from fullrank.core.renamed import REMOVED
 
 FEW = 5
 """Mistakes that an error sentence tells."""
@@ -30,19 +31,6 @@ MEMBER = re.compile(r"(constrained-)?(int|float|str)|(tuple|dict|list|function-\
 """How pydantic names the members of a union in the path of a mistake."""
 
 
-class Removed(NamedTuple):
-    """A setting that is gone: of a spec that has it at this value nothing has changed, and its hash holds it still."""
-
-    default: Any
-    last: str
-    """The last version that reads other values."""
-
-
-REMOVED = {
-    ("hstu", "divide_by"): Removed("max_length", "0.1.0"),
-    ("sprint", "normalise_count"): Removed(False, "0.1.0"),
-}
-"""(kind, field) -> what it was; docs/decisions/0025-idle-settings.md says why."""
 S = TypeVar("S", bound="Spec")  # not Self: beartype refuses it on methods that are decorated one by one
 
 

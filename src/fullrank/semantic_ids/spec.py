@@ -27,7 +27,7 @@ class Encode(Spec):
     whiten: bool = False
     """Give every direction the same variance."""
     learner: Annotated[CodesSpec, Room("items.codes")] = Opq()
-    """Who learns the codebooks."""
+    """What learns the codebooks."""
     collisions: Policy = "list"
     """Items with the same codes: `list` of items for a tuple, `extra_digit`, or `sinkhorn` (other last codes)."""
     fit_on: Literal["trained", "all"] = "trained"

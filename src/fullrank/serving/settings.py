@@ -65,7 +65,7 @@ class ServeSettings(Spec):
     """Column of the ranker's schema that holds the item's id; null: a usual name."""
 
     search: Literal["auto", "exact", "index"] = "auto"
-    """How items are found: every item is scored, or an index (faiss) is built; auto builds one from `index_from` on."""
+    """How items are found: every item is scored, or an index (faiss) is built; auto: from `index_from` items on."""
     index_from: int = Field(100_000, ge=1, le=MOST_COUNT)
     """Catalogue size from which `auto` builds an index."""
     recall: float = Field(0.98, ge=0, le=1)

@@ -181,13 +181,17 @@ def test_it_is_placed_and_softmax_is_not() -> None:
         ({"gate": False, "norm": "rms"}, "setting-without-effect", ("norm", "gate=false")),
         ({"rope": True}, "settings-contradict", ("rope", "rel_bias=none")),
         ({"rope": True, "rel_bias": "positions"}, "settings-contradict", ("rope", "which is positions")),
-        ({"divide_by": "visible"}, "removed-setting", ("hstu.divide_by", "0.1.0")),
         ({"dropout": 1.0}, "invalid-setting", ("dropout", 1.0)),
     ],
 )
 def test_refusals(settings, code, named) -> None:
     with refused(code, *named):
         HSTU.parse(settings)
+
+
+def test_a_setting_that_is_gone_is_told_so() -> None:
+    with refused("removed-setting", "hstu.divide_by='visible'", "0.1.0"):
+        HSTU().override("divide_by=visible")
 
 
 def test_refused_widths() -> None:

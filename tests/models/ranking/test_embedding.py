@@ -155,7 +155,7 @@ def test_contexts_have_tables_of_their_own() -> None:
     assert all(table.table.grad.any() for table in module.contexts.values())
 
 
-@pytest.mark.parametrize("name", ["users", "price", "history"])
-def test_a_context_that_cannot_be_looked_up_is_refused(name) -> None:
-    with refused("unknown-field", name):
-        Embedding().build(FIELDS, frozenset({"tokens"}), ((name,),))
+@pytest.mark.parametrize("names", [("users",), ("price",), ("history",), ("user", "user")])
+def test_a_context_that_cannot_be_looked_up_is_refused(names) -> None:
+    with refused("repeated-field" if len(names) > 1 else "unknown-field", names[0]):
+        Embedding().build(FIELDS, frozenset({"tokens"}), (names,))

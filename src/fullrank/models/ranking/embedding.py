@@ -26,6 +26,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from fullrank.core.bounds import MOST_ENTRIES, Factor, Width
+from fullrank.core.checks import check_distinct
 from fullrank.core.constraints import once, only_with
 from fullrank.core.errors import UserError, no_such
 from fullrank.core.spec import Spec
@@ -263,9 +264,10 @@ def _widths(fields: Fields, spec: Embedding) -> dict[str, int]:
 
 
 def _check_contexts(fields: Fields, contexts: Sequence[Sequence[str]]) -> None:
-    """Raise `UserError` unless every group names fields that have ids and no table of another."""
+    """Raise `UserError` unless every group names fields that have ids and no table of another, each once."""
     own = [field.name for field in fields if field.kind != "numeric" and field.shares is None]
     for names in contexts:
+        check_distinct("a context", names, "each field stands once", code="repeated-field")
         for name in names:
             if name not in own:
                 raise _no_own_table("a context", name, own)

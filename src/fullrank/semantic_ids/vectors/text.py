@@ -33,7 +33,7 @@ class TextVectors(VectorsSpec):
     model: str = "sentence-transformers/all-MiniLM-L6-v2"
     """A sentence-transformers model, by name or folder."""
     columns: tuple[str, ...] = ()
-    """Columns of the item table to write, in this order; empty: every column of text or of lists of text."""
+    """Columns of items that make their text, in this order; empty: every column of text or of lists of text."""
     names: bool = True
     """Write a column's name before its value."""
     ignore: tuple[str, ...] = ()

@@ -34,9 +34,9 @@ class Budget(Spec):
     streams: Parts | None = None
     """Parallel streams, the first ones of those trained; null takes all."""
     adaptive: Annotated[ListLength | None, not_with("steps", 0)] = None
-    """Stop a user's reasoning when their first this many items stay the same; null takes every step."""
+    """Reasoning stops when so many first items of a user's list stay the same; null takes every step."""
     patience: Annotated[Parts | None, only_with("adaptive")] = None
-    """Adaptive: steps in a row that must change nothing; null is 1."""
+    """Steps in a row in which these items have to stay the same; null is 1."""
 
     def steps_of(self, reasoner: _Trained) -> int:
         """Steps that the reasoner may take."""
