@@ -89,7 +89,9 @@ def test_dead_codes_move_to_what_is_described_worst() -> None:
 
 @pytest.mark.parametrize("update", ["gradient", "ema"])
 def test_a_collapsed_start_is_revived(update: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rqvae, "start", lambda z, levels, size, generator: torch.full((levels, size, z.shape[1]), 50.0))
+    monkeypatch.setattr(
+        rqvae, "residual_kmeans", lambda z, levels, size, *_: torch.full((levels, size, z.shape[1]), 50.0)
+    )
     x = torch.from_numpy(matrix(150))
     collapsed, whole = (learned(update=update, revive=revive) for revive in (False, True))
     assert collapsed.facts["revived"] == 0 and len(collapsed.encode(x)[:, 0].unique()) < 3

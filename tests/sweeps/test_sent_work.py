@@ -45,11 +45,11 @@ def test_the_path_of_the_store_travels_and_the_row_is_the_same(
     place = tmp_path / "disk" / store.fingerprint[:16] / store.path.name
     assert opened == [place], "placed on the local disk"
     assert Run.open(out / "cells" / "sasrec-seed0").manifest["data"]["path"] == str(store.path), "where all find it"
-    sent_work._opened(one.store)
+    sent_work.open_sent(one.store)
     assert len(opened) == 1, "once in a process"
-    sent_work._opened.cache_clear()
+    sent_work.open_sent.cache_clear()
     (place / "mark").touch()
-    sent_work._opened(one.store)
+    sent_work.open_sent(one.store)
     assert (place / "mark").exists(), "placed once on a disk"
 
 
