@@ -58,7 +58,7 @@ def made(**given) -> tuple:
     async def recommend(request: fastapi.Request) -> dict:
         body = await request.json()
         if "fail" in body:
-            raise {"bug": RuntimeError("/srv/secret"), "late": UserError("late", code="deadline"),
+            raise {"bug": RuntimeError("/srv/secret"), "late": UserError("late", code="deadline", public=True),
                    "store": UserError("redis://h is away", code="store-unavailable")}[body["fail"]]  # fmt: skip
         key = request.state.key
         return {"bytes": len(await request.body()), "id": request.state.request_id, "key": key and key.name}

@@ -159,6 +159,7 @@ class FastSearch:
                 "the model gave NaN scores: its weights have probably diverged; lower the learning rate or clip "
                 "gradients, and train again",
                 code="nan-scores",
+                public=True,
             )
         missing = k - values.shape[1]
         if missing > 0:

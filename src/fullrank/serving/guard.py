@@ -178,7 +178,9 @@ class Guard:
             return key
         self._count(scope, key)
         if self.running > IN_FLIGHT:
-            raise UserError(f"{IN_FLIGHT:,} requests are being answered; come back in a second", code="too-many-open")
+            raise UserError(
+                f"{IN_FLIGHT:,} requests are being answered; come back in a second", code="too-many-open", public=True
+            )
         return key
 
     def _count(self, scope: Scope, key: Key | None) -> None:

@@ -18,7 +18,7 @@ import polars as pl
 import torch
 from jaxtyping import Bool, Float, Int
 
-from fullrank.core.errors import UserError
+from fullrank.core.errors import UserError, in_context
 from fullrank.core.jagged import Jagged
 from fullrank.data.histories import Histories
 from fullrank.data.user_keys import UserKeys, user_keys
@@ -147,7 +147,7 @@ class ServedModel:
     def number(self, item: int | str) -> int:
         """The number of an external id. Raises `UserError` for an unknown one."""
         if not self.knows(item):
-            raise UserError(f"there is no item {item!r}", code="unknown-item")
+            raise UserError(f"there is no item {item!r}", code="unknown-item", public=True)
         return self.numbers.get(item)
 
     def read(
@@ -170,10 +170,12 @@ class ServedModel:
             items.mask(asked.filters)  # what cannot be asked is told now
         ranked = self.ranked and asked.ranker is not False
         if asked.ranker and not self.ranked:
-            raise UserError("this service has no ranker: leave ranker out", code="no-ranker")
+            raise UserError("this service has no ranker: leave ranker out", code="no-ranker", public=True)
         if asked.context:
             if not ranked or self.state.ranker is None:
-                raise UserError("context is what a ranker reads, and none ranks here: leave it out", code="no-ranker")
+                raise UserError(
+                    "context is what a ranker reads, and none ranks here: leave it out", code="no-ranker", public=True
+                )
             self.state.ranker.check_names(asked.context)
         return Ask(
             known[-settings.history_most :],
@@ -290,7 +292,8 @@ class ServedModel:
         if asked.reasoning is None:
             return self.predictor.budget
         given = asked.reasoning.model_dump(exclude_none=True)
-        budget = changed("budget", self.predictor.budget, given) if given else self.predictor.budget
+        with in_context("", public=True):
+            budget = changed("budget", self.predictor.budget, given) if given else self.predictor.budget
         if budget != AS_TRAINED:
             check_budget(self.predictor.model, budget)
             check_most("reasoning steps", budget.steps or 0, max(self.settings.steps_most, self._own_steps))
@@ -304,6 +307,7 @@ class ServedModel:
                 f"this model reads when events happened, and the event of {lacking[0]!r} has no time where others have "
                 'one: give each event as {"item": id, "time": seconds}, or none of them a time',
                 code="missing-times",
+                public=True,
             )
         moments = even_times(np.array([len(history)])) if lacking else [moment for _, moment in history]
         pairs = [(self.numbers.get(item), int(at)) for (item, _), at in zip(history, moments, strict=True)]

@@ -26,7 +26,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from fullrank.core.checks import check_given
 from fullrank.core.errors import UserError, unknown
 from fullrank.core.log import logger
 from fullrank.serving.canary import RunOnModel, Verdict, here
@@ -149,7 +148,7 @@ class Versions(OpenVersions, Generic[M]):
         open_names = {own: key for key in list(self._opened) if (own := key[0]) != self.watcher.checking}
         found = self._opened.get(open_names[name]) if name in open_names else None
         if found is None:
-            raise unknown("version", name, {*open_names, *routing.models})
+            raise unknown("version", name, {*open_names, *routing.models}, public=True)
         return found
 
     def models(self) -> list[M]:
@@ -206,7 +205,9 @@ class Versions(OpenVersions, Generic[M]):
         previous = self.state.previous
         if not previous:
             raise UserError(
-                f"no version answered before {self.state.first!r}: activate one by its name", code="no-former-version"
+                f"no version answered before {self.state.first!r}: activate one by its name",
+                code="no-former-version",
+                public=True,
             )
         await self._change_and_wait(previous)
 
@@ -225,8 +226,10 @@ class Versions(OpenVersions, Generic[M]):
 
     async def check_now(self) -> JsonObject:
         """Look at the watched folder at once; what `describe` says then. Raises `UserError` where none is watched."""
-        remedy = "start the service with --watch DIR"
-        check_given("a folder to watch", self.watcher.folder, remedy, code="nothing-watched")
+        if self.watcher.folder is None:
+            raise UserError(
+                "a folder to watch is missing: start the service with --watch DIR", code="nothing-watched", public=True
+            )
         await self._in_thread(self.watcher.scan)
         return self.describe()
 
@@ -245,7 +248,9 @@ class Versions(OpenVersions, Generic[M]):
         verdict: Verdict = await self._in_thread(partial(self.watcher.check, folder))
         if not verdict.ok:
             await self.store.put_documents(KIND, {VERDICT + folder.name: verdict.dump()})
-            raise UserError(f"the version {folder.name!r} was refused: {verdict.reason}", code="version-refused")
+            raise UserError(
+                f"the version {folder.name!r} was refused: {verdict.reason}", code="version-refused", public=True
+            )
         return verdict
 
     # -- state, on the event loop
@@ -296,7 +301,9 @@ class Versions(OpenVersions, Generic[M]):
         if self._wanted is not None:
             await self._in_thread(self._catch_up)
         if self._wanted is not None:
-            raise UserError(f"the version cannot be opened: {self.detail}", code="version-cannot-be-opened")
+            raise UserError(
+                f"the version cannot be opened: {self.detail}", code="version-cannot-be-opened", public=True
+            )
 
     async def _publish(self, state: ActiveVersions, more: Mapping[str, Any] | None = None) -> bool:
         """One write for all processes: the state, and what led to it. False where a later one of another process was
@@ -364,7 +371,9 @@ class Versions(OpenVersions, Generic[M]):
         def command() -> None:
             try:
                 if self._stop.is_set():
-                    raise UserError("the service is being stopped; try again when it is back", code="service-stopping")
+                    raise UserError(
+                        "the service is being stopped; try again when it is back", code="service-stopping", public=True
+                    )
                 future.set_result(step())
             except BaseException as error:  # whoever asked is told
                 future.set_exception(error)
@@ -448,6 +457,7 @@ class Versions(OpenVersions, Generic[M]):
             raise UserError(
                 f"the folder of the version {share.name!r} holds another run now; copy runs into folders of new names",
                 code="version-changed",
+                public=True,
             )
         try:
             model = self._opener(folder.path)
@@ -462,6 +472,7 @@ class Versions(OpenVersions, Generic[M]):
             raise UserError(
                 f"the version {share.name!r} cannot be opened ({type(error).__name__})",
                 code="version-cannot-be-opened",
+                public=True,
             ) from error
         self.opened_at[share.key] = folder.time
         if self._routing is None:  # nobody changes items yet

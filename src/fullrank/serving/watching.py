@@ -141,9 +141,11 @@ class Watcher:
         """The version of that name. Raises `UserError` for names that no listing gave, and where it is not whole."""
         found = self.look().get(name)
         if found is None:
-            raise unknown("version", name, self.listing)
+            raise unknown("version", name, self.listing, public=True)
         if found.state != "whole":
-            raise UserError(f"the version {name!r} cannot answer: {found.reason}", code="version-not-whole")
+            raise UserError(
+                f"the version {name!r} cannot answer: {found.reason}", code="version-not-whole", public=True
+            )
         return found
 
     def scan(self, stopping: Callable[[], bool] = lambda: False) -> None:
