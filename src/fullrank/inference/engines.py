@@ -20,8 +20,8 @@ from typing import Any, Generic, Literal, TypedDict, TypeVar, get_args
 
 import torch
 
-from fullrank.core.checks import check_type, check_whole
-from fullrank.core.errors import UserError, brief, no_effect, unknown
+from fullrank.core.checks import check_choice, check_type, check_whole
+from fullrank.core.errors import UserError, no_effect
 from fullrank.core.files import open_whole, scratch_folder
 from fullrank.core.ray_cluster import ray_cluster
 from fullrank.data.events import spark
@@ -82,8 +82,7 @@ class EngineSettings:
         return cls(**{name: keywords[name] for name in ENGINE_DEFAULTS if name in keywords})  # type: ignore[literal-required]
 
     def __post_init__(self) -> None:
-        if self.engine not in ENGINES:
-            raise unknown("engine", brief(self.engine) if not isinstance(self.engine, str) else self.engine, ENGINES)
+        check_choice("engine", self.engine, ENGINES)
         owners = {"master": "spark", "ray": "ray", "workers": "embedded"}
         for name, owner in owners.items():
             if getattr(self, name) is not None and self.engine != owner:

@@ -11,14 +11,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import numpy as np
 import polars as pl
 from jaxtyping import Int64
 
-from fullrank.core.errors import UserError, no_effect
+from fullrank.core.errors import UserError
 from fullrank.core.files import scratch_folder
 from fullrank.core.tables import write_table
 from fullrank.data import values
@@ -30,8 +30,8 @@ from fullrank.data.events.store import Store
 from fullrank.data.events.stream import identity_of
 from fullrank.data.frames import Chunks, InputTable
 from fullrank.data.user_keys import user_keys
-from fullrank.inference.requests import FlatEvents, RequestBatch, batch_of, require_some
-from fullrank.inference.stored_users import read_history_rows, refuse_table_columns
+from fullrank.inference.requests import FlatEvents, RequestBatch, batch_of, event_columns, require_some
+from fullrank.inference.stored_users import read_rows, refuse_table_columns
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -41,18 +41,6 @@ PART_USERS = 1 << 15
 PART_EVENTS = 1 << 20
 """Events of a part of a table, on average, where the caller does not say."""
 ITEMS = "items.parquet"
-
-
-@runtime_checkable
-class HistoryParts(Protocol):
-    """Histories in parts."""
-
-    @property
-    def parts(self) -> int: ...
-
-    def read(self, number: int, catalog: Catalog, **policies: Any) -> Iterator[RequestBatch]:
-        """The users of a part; `policies` are `unknown`, `untimed` and `timed`, as `requests.batch_of` takes them."""
-        ...
 
 
 def stretch(number: int, parts: int, size: int) -> tuple[int, int]:
@@ -98,13 +86,15 @@ class StoreParts:
         return cls(tuple(folders), parts_of_users, known)
 
     def read(self, number: int, catalog: Catalog, **policies: Any) -> Iterator[RequestBatch]:
+        """The users of a part; `policies` are `unknown`, `untimed` and `timed`, as `requests.batch_of` takes them."""
         low, high = stretch(number, self.parts, sum(users for _, users, _ in self.folders))
         start = 0
         for folder, users, content in self.folders:
             rows = np.arange(max(low - start, 0), min(high - start, users))
             start += users
             if len(rows):
-                yield read_history_rows(rows, _store(folder, content), catalog, **policies)
+                store = _store(folder, content)
+                yield read_rows(rows, store.user_ids.gather(rows).alias("user"), store, catalog, **policies)
 
 
 @dataclass(frozen=True)
@@ -120,6 +110,7 @@ class TableParts:
     """Columns of the table, for sentences."""
 
     def read(self, number: int, catalog: Catalog, **policies: Any) -> Iterator[RequestBatch]:
+        """The same as of `StoreParts`."""
         users, own = Spill(Path(self.folder), 1).read(number, self.columns, text=self.text_users)
         users = users.cast(pl.String) if self.text_users else users  # no users have no type
         codes, names = values.dense(users) if len(users) else (np.zeros(0, np.int32), users)
@@ -147,21 +138,14 @@ class HistoryTable:
     @classmethod
     def of(cls, table: Any, parts: int | None, named: EventColumns) -> HistoryTable:
         """Raises `UserError` for what is no table of events with types: Parquet, JSON lines or a DataFrame."""
-        source, columns = InputTable(table, "histories"), named.names
-        for name, keyword in zip(columns, ("user_col", "item_col"), strict=False):
-            source.require(name, f"name it with {keyword}=")
+        source = InputTable(table, "histories")
+        columns = event_columns(source, named)
         if not source.typed:
             raise UserError(
                 f"{source.name} is text without types: histories of many users are read from Parquet, JSON lines or a "
                 "DataFrame",
                 code="unknown-suffix",
             )
-        if len(columns) > 2 and columns[2] not in source.columns:
-            if columns[2] != "timestamp":
-                source.require(columns[2], "name it with time_col=")
-            columns = columns[:2]
-        if len(columns) == 2 and named.unit != "s":
-            raise no_effect(f"time_unit={named.unit!r}", "since the histories have no column of times")
         return cls(source, table, columns, named.unit, parts)
 
     @cached_property

@@ -34,7 +34,7 @@ from fullrank.data import manifest as manifests
 from fullrank.data.events.catalog import Catalog
 from fullrank.inference.engines import ModelSource, PartEngine
 from fullrank.inference.filters import Filters
-from fullrank.inference.history_parts import HistoryParts, HistoryTable, StoreParts, TableParts
+from fullrank.inference.history_parts import HistoryTable, StoreParts, TableParts
 from fullrank.inference.list_options import ListOptions
 from fullrank.inference.predictor import Predictor
 from fullrank.inference.requests import is_list, read_filters, read_histories
@@ -90,7 +90,7 @@ class ListTask:
     """The lists of a part, to its file."""
 
     model: ModelSource
-    histories: HistoryParts
+    histories: StoreParts | TableParts
     out: str
     options: ListOptions
     barred: bytes | None
@@ -98,23 +98,17 @@ class ListTask:
 
     def __call__(self, number: int) -> ListCounts:
         predictor = self.model.open()
-        policies = {
-            "unknown": self.options.unknown, "untimed": self.options.untimed,
-            "timed": predictor.model.reads_times,
-        }  # fmt: skip
-        found = [
-            self._frame(predictor, request) for request in self.histories.read(number, predictor.catalog, **policies)
-        ]
-        frame = found[0] if len(found) == 1 else pl.concat(found)
-        write_table(frame, part_file(Path(self.out), number))
-        return counts_of(frame.lazy())
-
-    def _frame(self, predictor: Predictor, request: Any) -> pl.DataFrame:
         filters = Filters()
         if self.barred is not None:
             bits = np.unpackbits(np.frombuffer(self.barred, np.uint8), count=predictor.catalog.size)
             filters = Filters(barred=bits.astype(bool))
-        return predictor.list_frame(request, self.options, filters)
+        requests = self.histories.read(
+            number, predictor.catalog, unknown=self.options.unknown, untimed=self.options.untimed,
+            timed=predictor.model.reads_times,
+        )  # fmt: skip
+        frame = pl.concat([predictor.list_frame(request, self.options, filters) for request in requests])
+        write_table(frame, part_file(Path(self.out), number))
+        return counts_of(frame.lazy())
 
 
 def write_list_parts(
@@ -185,8 +179,9 @@ def barred_items(options: ListOptions, item: str, catalog: Catalog) -> Bool[np.n
     """
     for name in ("exclude", "allow", "filters"):
         given = getattr(options, name)
-        single = isinstance(given, Mapping) if name != "filters" else isinstance(given, list | tuple)
-        if single or (name != "filters" and isinstance(given, list | tuple) and any(map(is_list, given))):
+        several = isinstance(given, list | tuple)
+        by_user = isinstance(given, Mapping) or (several and any(map(is_list, given)))
+        if several if name == "filters" else by_user:
             raise UserError(
                 f"{name} of single users has no effect on lists in parts, whose users are not in order: give one for "
                 "all of them",
@@ -253,7 +248,7 @@ def _other_lists(out: Path, there: Mapping[str, Any], asked: Mapping[str, Any]) 
 
 def _parts_of(
     histories: StoreParts | HistoryTable, out: Path, manifest: Mapping[str, Any], catalog: Catalog, session: Any | None
-) -> HistoryParts:
+) -> StoreParts | TableParts:
     """The histories in parts: of a store as they are, of a table once its events are in files."""
     if isinstance(histories, StoreParts):
         return histories
