@@ -21,16 +21,14 @@ from fullrank.core.log import logger
 from fullrank.problem import Problem
 from fullrank.run import Run
 from fullrank.serving.batcher import Batcher
-from fullrank.serving.canary import CanarySettings
 from fullrank.serving.messages import JsonObject
 from fullrank.serving.problems import without_places
 from fullrank.serving.settings import ServeSettings
 from fullrank.serving.stores import Document, StoreUnavailable, open_history_store
 from fullrank.serving.telemetry import Telemetry
 from fullrank.serving.tracing import Tracing
-from fullrank.serving.version_folders import list_versions
-from fullrank.serving.versions import Versions
-from fullrank.serving.watching import Watched
+from fullrank.serving.version_checks import CanarySettings, list_versions
+from fullrank.serving.versions import Versions, Watched
 
 log = logger(__name__)
 POLL = 0.25
