@@ -49,7 +49,7 @@ MEMBERS = {"type", "title", "status", "detail", "code", "request_id"}
 )
 def test_status_and_body(error: Exception, method: str, status: int, code: str) -> None:
     problem = problem_of(error, method=method, request_id="r1")
-    body = json.loads(problem.encoded("r1"))
+    body = json.loads(problem.response("r1").body)
     assert (problem.status, body["status"], body["code"]) == (status, status, code)
     assert set(body) == MEMBERS and body["request_id"] == "r1" and body["type"].endswith(f":{code}")
     assert ("Retry-After" in problem.headers) == (status in (429, 503))
@@ -93,12 +93,12 @@ def test_a_body_that_does_not_fit() -> None:
     assert problem.status == 422 and problem.code == "invalid-request"
     assert pointers["#/k"] == "input should be less than or equal to 100"
     assert "#/history/1/weights/a~1b~0c" in pointers and "#/history/2" in pointers
-    assert "a secret" not in problem.encoded(None).decode() and "; or " in pointers["#/history/2"]
+    assert "a secret" not in problem.response(None).body.decode() and "; or " in pointers["#/history/2"]
 
 
 def test_many_mistakes_are_cut() -> None:
     problem = told(Asked, {"history": ["x"] * 5000})
-    assert len(problem.errors) == 20 and len(problem.encoded(None)) < 20_000 and "4999 more" in problem.detail
+    assert len(problem.errors) == 20 and len(problem.response(None).body) < 20_000 and "4999 more" in problem.detail
 
 
 def client_of_an_app() -> TestClient:

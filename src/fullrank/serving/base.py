@@ -142,7 +142,7 @@ class BaseService(ABC, Generic[M]):
 
     async def metrics(self) -> tuple[bytes, str]:
         """What Prometheus reads, and its content type."""
-        self.telemetry.queue(self.batcher.waiting)
+        self.telemetry.queue.set(self.batcher.waiting)
         self._count()
         return await asyncio.to_thread(self.telemetry.rendered)
 
@@ -220,7 +220,7 @@ class BaseService(ABC, Generic[M]):
                     log.warning("the store is back")
                 away = False
             except StoreUnavailable as error:
-                self.telemetry.store_error()
+                self.telemetry.store_errors.inc()
                 if not away:
                     log.warning(f"{error}; what serves goes on serving")
                 away = True
@@ -234,7 +234,7 @@ class BaseService(ABC, Generic[M]):
             with self._span("store"):
                 return await call
         except StoreUnavailable:
-            self.telemetry.store_error()
+            self.telemetry.store_errors.inc()
             raise
 
     def _span(self, name: str) -> AbstractContextManager[Any]:

@@ -16,6 +16,7 @@ from http import HTTPStatus
 from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
+from starlette.responses import Response
 
 from fullrank.core.errors import UserError, did_you_mean, middle_cut
 from fullrank.core.log import logger
@@ -30,7 +31,18 @@ MOST_ERRORS = 20
 """Mistakes of a body that are told one by one."""
 MOST_DETAIL = 500
 """Characters of one of them."""
-BAD, DENIED, MISSING, CONFLICT, LARGE, REFUSED, BUSY, BROKEN, AWAY = 400, 403, 404, 409, 413, 422, 429, 500, 503
+BAD, DENIED, MISSING, LATE, CONFLICT, LARGE, REFUSED, BUSY, BROKEN, AWAY = (
+    400,
+    403,
+    404,
+    408,
+    409,
+    413,
+    422,
+    429,
+    500,
+    503,
+)
 STATUS = {
     "invalid-json": BAD, "invalid-host": BAD, "invalid-address": BAD, "wrong-host": 421, "wrong-origin": DENIED,
     "key-missing": 401, "key-unknown": 401, "scope-missing": DENIED, "admin-off": DENIED,
@@ -38,7 +50,7 @@ STATUS = {
     "version-refused": CONFLICT, "version-changed": CONFLICT, "version-not-whole": CONFLICT, "no-canaries": CONFLICT,
     "version-cannot-be-opened": CONFLICT, "no-former-version": CONFLICT, "nothing-watched": CONFLICT,
     "no-version": AWAY, "service-stopping": AWAY,
-    "body-too-large": LARGE, "body-too-slow": 408,
+    "body-too-large": LARGE, "body-too-slow": LATE,
     "overloaded": BUSY, "too-many-open": BUSY, "rate-exceeded": BUSY,
     "store-unavailable": AWAY, "deadline": AWAY,
 }  # fmt: skip
@@ -84,8 +96,8 @@ class ProblemDetails:
         }  # fmt: skip
         return told | {"errors": list(self.errors)} if self.errors else told
 
-    def encoded(self, request_id: str | None) -> bytes:
-        return json.dumps(self.body(request_id)).encode()
+    def response(self, request_id: str | None) -> Response:
+        return Response(json.dumps(self.body(request_id)), self.status, dict(self.headers), CONTENT_TYPE)
 
 
 def problem_of(error: BaseException, *, method: str = "POST", request_id: str | None = None) -> ProblemDetails:
@@ -108,7 +120,7 @@ def install(app: Any) -> None:
 
     A `UserError` of a route goes on to `Guard`, which tells it, and counts it.
     """
-    from fastapi import Request, Response
+    from fastapi import Request
     from fastapi.exceptions import RequestValidationError
     from starlette.exceptions import HTTPException
 
@@ -121,7 +133,7 @@ def install(app: Any) -> None:
                 allowed, told = f" (allowed: {methods})", replace(told, headers={"Allow": methods})
             where = middle_cut(request.url.path)
             told = replace(told, detail=f"no {request.method} at {where}{allowed}: /openapi.json lists all routes")
-        return Response(told.encoded(request_id), told.status, dict(told.headers), CONTENT_TYPE)
+        return told.response(request_id)
 
     for kind in (RequestValidationError, HTTPException):
         app.add_exception_handler(kind, tell)
@@ -162,6 +174,8 @@ def _of_user_error(error: UserError, method: str, request_id: str | None) -> Pro
         headers["Retry-After"] = str(max(1, math.ceil(RETRY_AFTER[status] if wait is None else wait)))
     if status == 401:
         headers["WWW-Authenticate"] = "Bearer"
+    if status in (LATE, LARGE):
+        headers["Connection"] = "close"  # what is left of the body is not read
     if code in DETAILS:
         log.warning(f"request {request_id}: {error}")
     return ProblemDetails(status, code, DETAILS.get(code) or without_places(str(error)), headers=headers)
