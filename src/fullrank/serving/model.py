@@ -123,10 +123,11 @@ class ServedModel:
         Raises `UserError` for a document with a key in `strict` that this version cannot take in.
         """
         old = self.state
-        predictor, items = old.items.with_documents(old.predictor, documents, time.time(), strict=strict)
-        ranker = old.ranker
-        if ranker is not None and items.catalog is not old.items.catalog:
-            ranker = ranker.with_items(items.catalog, items.changed_since(old.items))
+        with in_context("", public=True):  # of what was said of items, and of nothing else
+            predictor, items = old.items.with_documents(old.predictor, documents, time.time(), strict=strict)
+            ranker = old.ranker
+            if ranker is not None and items.catalog is not old.items.catalog:
+                ranker = ranker.with_items(items.catalog, items.changed_since(old.items))
         finder = old.finder if predictor is old.predictor else old.finder.with_items(predictor)
         return State(predictor, items, finder, ranker, documents)
 
