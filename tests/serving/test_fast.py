@@ -261,21 +261,19 @@ def test_a_planted_fault_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     check_states(model, taken(model))
     lay_out = packed.lay_out_events
 
-    def leaky(*arguments: Any, **more: Any) -> Any:
-        found = lay_out(*arguments, **more)
-        return found._replace(chunks=[one._replace(among=torch.zeros_like(one.among)) for one in found.chunks])
+    faults = (
+        lambda found: {"chunks": [one._replace(among=torch.zeros_like(one.among)) for one in found.chunks]},
+        lambda found: {"to_come": found.places * 0},
+        lambda found: {"last": found.last - found.places[found.last]},
+    )
+    for fault in faults:
 
-    def first(*arguments: Any, **more: Any) -> Any:
-        found = lay_out(*arguments, **more)
-        return found._replace(last=found.last - found.places[found.last])
+        def faulty(*arguments: Any, causal: bool) -> Any:
+            found = lay_out(*arguments, causal=causal)
+            return found._replace(**fault(found))  # noqa: B023
 
-    def no_end(*arguments: Any, **more: Any) -> Any:
-        found = lay_out(*arguments, **more)
-        return found._replace(to_come=found.places * 0)
-
-    for fault in (leaky, no_end, first):
         with monkeypatch.context() as patch, pytest.raises(AssertionError, match="off by"):
-            patch.setattr(packed, "lay_out_events", fault)
+            patch.setattr(packed, "lay_out_events", faulty)
             changed = made(Recommender(dim=16, encoder=Transformer(positions_from="end")))
             check_states(changed, taken(changed))
     before = taken(model)
