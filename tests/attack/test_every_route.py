@@ -12,7 +12,7 @@ import pytest
 import urllib3
 from jsonschema_rs import Draft202012Validator
 
-from fullrank.serving import watching
+from fullrank.serving import versions
 from fullrank.serving.client import Client
 from fullrank.serving.keys import add_key
 from seals import reseal
@@ -138,7 +138,7 @@ def test_methods_and_addresses(service: Client, document: Any) -> None:
 
 def test_no_answer_names_a_place(service: Client, run: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs that are damaged in every file, in a folder that was given by a relative path with spaces."""
-    monkeypatch.setattr(watching, "SETTLE", 0.0)
+    monkeypatch.setattr(versions, "SETTLE", 0.0)
     watch = home / "watch"
     for file in (path.name for path in run.iterdir() if path.is_file()):
         for how in ("short", "other", "sealed"):  # the last is found out when it is opened

@@ -10,7 +10,10 @@ import polars as pl
 import pytest
 
 from fullrank.data.events.catalog import Catalog
-from fullrank.serving.canary import (
+from fullrank.serving.item_documents import item_numbers
+from fullrank.serving.requests import Answer
+from fullrank.serving.stores import Event, open_history_store
+from fullrank.serving.version_checks import (
     Canary,
     CanarySettings,
     Check,
@@ -19,9 +22,6 @@ from fullrank.serving.canary import (
     read_canaries,
     sample_canaries,
 )
-from fullrank.serving.item_documents import item_numbers
-from fullrank.serving.requests import Answer
-from fullrank.serving.stores import Event, open_history_store
 from fullrank.testing.settings import check_bounds
 from refusals import refused
 from tests.serving.served import Version

@@ -12,11 +12,11 @@ import pytest
 
 import fullrank as fr
 from fullrank.run import Run
-from fullrank.serving.canary import Canary, CanarySettings, check_model
 from fullrank.serving.client import Client
 from fullrank.serving.model import ServedModel
 from fullrank.serving.searching import Finder
 from fullrank.serving.settings import ServeSettings
+from fullrank.serving.version_checks import Canary, CanarySettings, check_model
 from refusals import refused
 from serving.conftest import HISTORY, REQUESTS, Shop
 from serving.running import items_of, running, scores_of

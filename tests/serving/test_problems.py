@@ -4,18 +4,19 @@ import ast
 import json
 import logging
 import re
+from typing import Annotated
 
 import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, Field, ValidationError
 
-from error_codes import PASSED_ON, SOURCE, codes_of
+from error_codes import SOURCE, codes_of
 from fullrank.core.errors import UserError
 from fullrank.serving.guard import Guard
 from fullrank.serving.keys import Access, Denied
 from fullrank.serving.messages import EventsRequest, RecommendRequest
-from fullrank.serving.problems import HIDDEN, INSIDE, STATUS, ProblemDetails, install, problem_of, without_places
+from fullrank.serving.problems import INSIDE, NOT_VALID, STATUS, ProblemDetails, install, problem_of, without_places
 
 
 def told(form: type, tree: object) -> ProblemDetails:
@@ -31,13 +32,13 @@ MEMBERS = {"type", "title", "status", "detail", "code", "request_id"}
 @pytest.mark.parametrize(
     ("error", "method", "status", "code"),
     [
-        (UserError("no", code="invalid-list-length"), "POST", 422, "invalid-list-length"),
-        (UserError("no", code="unknown-item"), "GET", 404, "unknown-item"),
-        (UserError("no", code="unknown-item"), "POST", 422, "unknown-item"),
-        (UserError("no", code="unknown-version"), "POST", 404, "unknown-version"),
-        (UserError("no", code="overloaded"), "POST", 429, "overloaded"),
-        (UserError("no", code="deadline"), "POST", 503, "deadline"),
-        (UserError("no", code="body-too-large"), "POST", 413, "body-too-large"),
+        (UserError("no", code="invalid-list-length", public=True), "POST", 422, "invalid-list-length"),
+        (UserError("no", code="unknown-item", public=True), "GET", 404, "unknown-item"),
+        (UserError("no", code="unknown-item", public=True), "POST", 422, "unknown-item"),
+        (UserError("no", code="unknown-version", public=True), "POST", 404, "unknown-version"),
+        (UserError("no", code="overloaded", public=True), "POST", 429, "overloaded"),
+        (UserError("no", code="deadline", public=True), "POST", 503, "deadline"),
+        (UserError("no", code="body-too-large", public=True), "POST", 413, "body-too-large"),
         (UserError("redis://u:p@h/0 is away", code="store-unavailable"), "POST", 503, "store-unavailable"),
         (UserError("/srv/run is torn", code="file-damaged"), "POST", 500, "file-damaged"),
         (Denied("no", "key-missing", 401), "GET", 401, "key-missing"),
@@ -48,7 +49,7 @@ MEMBERS = {"type", "title", "status", "detail", "code", "request_id"}
 )
 def test_status_and_body(error: Exception, method: str, status: int, code: str) -> None:
     problem = problem_of(error, method=method, request_id="r1")
-    body = json.loads(problem.encoded("r1"))
+    body = json.loads(problem.response("r1").body)
     assert (problem.status, body["status"], body["code"]) == (status, status, code)
     assert set(body) == MEMBERS and body["request_id"] == "r1" and body["type"].endswith(f":{code}")
     assert ("Retry-After" in problem.headers) == (status in (429, 503))
@@ -57,7 +58,7 @@ def test_status_and_body(error: Exception, method: str, status: int, code: str) 
 
 
 def test_an_error_says_itself_when_to_come_back() -> None:
-    error = UserError("too fast", code="rate-exceeded")
+    error = UserError("too fast", code="rate-exceeded", public=True)
     error.retry_after = 2.3
     assert problem_of(error).headers["Retry-After"] == "3"
 
@@ -92,12 +93,12 @@ def test_a_body_that_does_not_fit() -> None:
     assert problem.status == 422 and problem.code == "invalid-request"
     assert pointers["#/k"] == "input should be less than or equal to 100"
     assert "#/history/1/weights/a~1b~0c" in pointers and "#/history/2" in pointers
-    assert "a secret" not in problem.encoded(None).decode() and "; or " in pointers["#/history/2"]
+    assert "a secret" not in problem.response(None).body.decode() and "; or " in pointers["#/history/2"]
 
 
 def test_many_mistakes_are_cut() -> None:
     problem = told(Asked, {"history": ["x"] * 5000})
-    assert len(problem.errors) == 20 and len(problem.encoded(None)) < 20_000 and "4999 more" in problem.detail
+    assert len(problem.errors) == 20 and len(problem.response(None).body) < 20_000 and "4999 more" in problem.detail
 
 
 def client_of_an_app() -> TestClient:
@@ -108,7 +109,7 @@ def client_of_an_app() -> TestClient:
     @app.post("/v1/recommend")
     def asked(body: Asked, limit: int = 3) -> dict:
         if limit == 7:
-            raise UserError("no such list", code="invalid-list-length")
+            raise UserError("no such list", code="invalid-list-length", public=True)
         return {"k": body.k}
 
     app.post("/v1/versions/check")(lambda: {})
@@ -158,51 +159,53 @@ def test_without_places(text: str, told: str) -> None:
 
 NAMES = re.compile(r"path|folder|file|place|\bout\b|where|\bhome\b|\broot\b|_dir\b")
 """Expressions in a sentence that are places on a disk."""
-NO_REQUEST = ("cli/", "sweeps/", "scaling/", "recipes/", "testing/", "analysis/", "data/sources/", "data/download.py",
-              "training/", "serving/client.py", "serving/export/", "inference/stored_users.py", "evaluation/lists.py",
-              "data/impressions/prepare.py")  # fmt: skip
-"""Rooms that no request reaches."""
-TOLD = {
-    "(passed on)": "under the code of the error inside", "unknown-{...}": "'what' of unknown() is a word",
-    "lists-in-csv": "no table is written for a request", "unknown-suffix": "no table is written for a request",
-    "version-refused": "the folder's name is the version's",
-    "unknown-recipe": "no recipe is named in a request",
-    "unknown-user": "of the retriever's store, by users=, which no request gives",
-    "given-twice": "the path is that of a setting",
-    "unknown-setting": "the root is that of a tree of settings",
-}  # fmt: skip
+RAISING = ("UserError", "no_such", "unknown", "in_context", "super().__init__")
+VERSIONS = {"version-refused", "version-changed"}
+"""The folder's name is the version's, and what is told of it is without places."""
 
 
-RAISING = ("UserError", "_Refused", "NotWritten", "no_such", "in_context")
-
-
-def named_places() -> dict:
-    """Code -> places in the source where its sentence names a file or folder."""
-    found = {}
+def public_sentences() -> list[tuple[str, ast.Call]]:
+    """Where the source makes an error that the service tells."""
+    found = []
     for file in sorted(SOURCE.rglob("*.py")):
-        name = file.relative_to(SOURCE).as_posix()
-        for node in [] if name.startswith(NO_REQUEST) else ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and ast.unparse(node.func) in RAISING:
-                given = next((k.value for k in node.keywords if k.arg == "code"), None)
-                inside = [PASSED_ON] if ast.unparse(node.func) == "in_context" else []
-                parts = [ast.unparse(p.value) for p in ast.walk(node) if isinstance(p, ast.FormattedValue)]
-                if any(NAMES.search(part) for part in parts):
-                    for code in inside if given is None else codes_of(given):
-                        found.setdefault(code, set()).add(f"{name}:{node.lineno}")
+                if any(k.arg == "public" and ast.unparse(k.value) == "True" for k in node.keywords):
+                    found.append((f"{file.relative_to(SOURCE).as_posix()}:{node.lineno}", node))
     return found
 
 
 def test_no_sentence_that_names_a_file_is_told() -> None:
-    found = named_places()
-    assert len(found) > 25 and PASSED_ON in found
-    told = {code: places for code, places in found.items() if code not in HIDDEN and code not in TOLD}
-    assert not told, f"sentences with paths: put these codes into HIDDEN of serving/problems.py: {told}"
+    found, told = public_sentences(), []
+    assert len(found) > 40
+    for where, node in found:
+        codes = {code for k in node.keywords if k.arg == "code" for code in codes_of(k.value)}
+        parts = [ast.unparse(part.value) for part in ast.walk(node) if isinstance(part, ast.FormattedValue)]
+        if not codes & VERSIONS and any(NAMES.search(part) for part in parts):
+            told.append((where, codes))
+    assert not told, f"public sentences that name places: {told}"
+
+
+def test_an_error_is_secret_until_it_says_otherwise(caplog: pytest.LogCaptureFixture) -> None:
+    def refuse(text: str) -> str:
+        raise UserError(f"{text} of the owner", code="brand-new")
+
+    class Model(BaseModel):
+        name: Annotated[str, AfterValidator(refuse)]
+
+    with caplog.at_level(logging.ERROR):
+        problem = problem_of(UserError("a word of the owner", code="brand-new"), request_id="r9")
+    assert (problem.status, problem.detail, problem.headers) == (500, INSIDE, {})
+    assert "r9" in caplog.text and "a word of the owner" in caplog.text
+    assert told(Model, {"name": "x"}).errors == ({"pointer": "#/name", "detail": NOT_VALID},)
+    public = problem_of(UserError("a word of the owner", code="brand-new", public=True))
+    assert (public.status, public.detail) == (422, "a word of the owner")
 
 
 def test_every_code_is_one_that_is_raised() -> None:
     text = "".join(file.read_text(encoding="utf-8") for file in SOURCE.rglob("*.py") if file.name != "problems.py")
     made = {"invalid-json", "unknown-version"}  # from pydantic, and from unknown()
-    assert [code for code in sorted({*HIDDEN, *STATUS} - made) if f'"{code}"' not in text] == []
+    assert [code for code in sorted(STATUS.keys() - made) if f'"{code}"' not in text] == []
 
 
 def test_a_field_that_is_not_there_is_told_beside_those_that_are() -> None:

@@ -8,10 +8,10 @@ import polars as pl
 import pytest
 
 import fullrank as fr
-from fullrank.serving.canary import CanarySettings, check_model
 from fullrank.serving.client import Client
 from fullrank.serving.model import ServedModel
 from fullrank.serving.settings import ServeSettings
+from fullrank.serving.version_checks import CanarySettings, check_model
 from refusals import refused
 from serving.conftest import HISTORY, Shop
 from serving.running import items_of, running, scores_of

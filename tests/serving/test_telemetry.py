@@ -32,9 +32,9 @@ def test_what_is_told_is_rendered() -> None:
     told.request("unmatched", "BREW", 405, 0.001)
     told.batch(7, 0.001, 0.004)
     told.shed("queue")
-    told.store_error()
+    told.store_errors.inc()
     told.events(3, 1)
-    told.queue(5)
+    told.queue.set(5)
     told.items(10, 2)
     told.versions({"a": 0.9, "b": 0.1})
     told.versions({"b": 1.0})
@@ -60,7 +60,7 @@ import sys
 from fullrank.serving.telemetry import Telemetry
 told = Telemetry()
 told.request("/v1/recommend", "POST", 200, 0.003)
-told.queue(5)
+told.queue.set(5)
 told.items(7, 1)
 if sys.argv[1] == "closes":
     told.close()

@@ -129,7 +129,7 @@ def test_a_category_far_from_the_user(index: VectorIndex, vectors: Arrays, monke
 
 
 def test_a_plan_is_made_once_for_a_mask(index: VectorIndex, vectors: Arrays) -> None:
-    asked, search = scorer(vectors, 400, 402), index._search
+    asked, search = scorer(vectors, 400, 402), index
     mask, barred = np.arange(ITEMS) % 2 > 0, np.arange(ITEMS) % 3 > 0
     held = len(search._plans)
     for _ in range(3):

@@ -18,14 +18,11 @@ import pytest
 
 import fullrank as fr
 from fullrank.run import Run
-from fullrank.serving import version_folders, watching
-from fullrank.serving.canary import CanarySettings
+from fullrank.serving import version_checks, versions
 from fullrank.serving.requests import Answer
-from fullrank.serving.split import ActiveVersions, Split
 from fullrank.serving.stores import HistoryStore, open_history_store
-from fullrank.serving.version_folders import examine, list_versions
-from fullrank.serving.versions import Versions
-from fullrank.serving.watching import Watched
+from fullrank.serving.version_checks import CanarySettings, examine, list_versions
+from fullrank.serving.versions import ActiveVersions, Split, Versions, Watched
 from refusals import refused
 from serving.stored import with_store
 from tests.serving.served import Served, Version, copied, fill, first_run, histories, shuffled
@@ -42,7 +39,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watching, "SETTLE", 0.02)
+    monkeypatch.setattr(versions, "SETTLE", 0.02)
 
 
 @pytest.fixture
@@ -146,7 +143,7 @@ def test_a_copy_on_its_way_is_waited_for(run: Run, watched: Path, monkeypatch: p
     assert examine(slow).state == "whole"
     (slow / "weights.safetensors").write_bytes(b"half")
     assert examine(slow).state == "waiting" and "weights" in examine(slow).reason
-    monkeypatch.setattr(version_folders, "SETTLED", -1.0)
+    monkeypatch.setattr(version_checks, "SETTLED", -1.0)
     assert examine(slow).state == "whole", "nothing comes any more: the check says that it is damaged"
     tree = json.loads((slow / "manifest.json").read_text())
     (slow / "manifest.json").write_text(json.dumps({**tree, "finished": False}))

@@ -27,22 +27,28 @@ class UserError(ValueError):
 
     `code` names the kind of mistake for programs (`unknown-column`); it stays when the sentence is improved. The
     command line prints the sentence without a traceback and leaves with exit code 2.
+
+    `public`: the service may tell the sentence to whoever sent the request, since it is about the request and names
+    nothing of this machine. All other sentences are for the service's log.
     """
 
-    def __init__(self, sentence: str, *, code: str = "user-error"):
+    def __init__(self, sentence: str, *, code: str = "user-error", public: bool = False):
         if len(sentence) > MOST_GIVEN:
             sentence = middle_cut(_QUOTED.sub(lambda found: middle_cut(found[0]), sentence), MOST_SENTENCE)
         super().__init__(sentence)
-        self.code = code
+        self.code, self.public = code, public
 
 
 @contextmanager
-def in_context(before: str, after: str = "", *, code: str | None = None) -> Iterator[None]:
-    """The block's mistakes with words around the sentence: where they were made, what to do. `code` is a new one."""
+def in_context(before: str, after: str = "", *, code: str | None = None, public: bool = False) -> Iterator[None]:
+    """The block's mistakes with words around the sentence: where they were made, what to do. `code` is a new one.
+
+    Each is `public` as said here, whatever it was: the block knows what its sentences are about.
+    """
     try:
         yield
     except UserError as error:
-        raise UserError(f"{before}{error}{after}", code=code or error.code) from None
+        raise UserError(f"{before}{error}{after}", code=code or error.code, public=public) from None
 
 
 def command_line(*words: object) -> str:
@@ -75,19 +81,26 @@ def _is_slip(given: str, name: str) -> bool:
     return part or len(long) - same <= max(1, len(long) // 3)
 
 
-def unknown(what: str, given: str, allowed: Iterable[str]) -> UserError:
+def unknown(what: str, given: str, allowed: Iterable[str], *, public: bool = False) -> UserError:
     """The error for a name that is none of those allowed; its code is `unknown-` and what it is the name of."""
     names = sorted(str(a) for a in allowed)
-    return no_such(f"unknown {what}", given, names, code=f"unknown-{what.replace(' ', '-')}")
+    return no_such(f"unknown {what}", given, names, code=f"unknown-{what.replace(' ', '-')}", public=public)
 
 
 def no_such(
-    what: str, name: str, allowed: Iterable[str], names: str = "allowed", remedy: str = "", *, code: str
+    what: str,
+    name: str,
+    allowed: Iterable[str],
+    names: str = "allowed",
+    remedy: str = "",
+    *,
+    code: str,
+    public: bool = False,
 ) -> UserError:
     """The error for a name that `what` has not ("the items have no column"), with the nearest of those there are."""
     names_of = list(allowed)
     shown = f"{did_you_mean(name, names_of)} ({names}: {', '.join(names_of) or 'none'})"
-    return UserError(f"{what} {brief(name, 80)}{shown}{remedy}", code=code)
+    return UserError(f"{what} {brief(name, 80)}{shown}{remedy}", code=code, public=public)
 
 
 def no_effect(what: str, why: str, remedy: str = "leave it out") -> UserError:

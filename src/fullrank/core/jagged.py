@@ -135,7 +135,7 @@ class Jagged:
 
 
 def offsets_of(lengths: Integer[np.ndarray, "R"] | Bool[np.ndarray, "R"]) -> Int64[np.ndarray, "O"]:
-    """Where rows of these lengths (of a mask: 0 or 1) begin once they lie behind each other, and where the last ends."""
+    """Where rows of these lengths begin once they lie behind each other, and where the last ends. A mask is 0 or 1."""
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])
 
 

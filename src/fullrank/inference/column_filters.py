@@ -59,7 +59,9 @@ def refused_by(columns: Mapping[str, pl.Series], filters: Mapping[str, Any]) -> 
     passed: np.ndarray | None = None
     for name, wanted in filters.items():
         if name not in columns:
-            raise no_such("to filter by, the items have no column", name, columns, "columns", code="unknown-column")
+            raise no_such(
+                "to filter by, the items have no column", name, columns, "columns", code="unknown-column", public=True
+            )
         fits = _fits(columns[name], wanted)
         passed = fits if passed is None else passed & fits
     assert passed is not None
@@ -73,6 +75,7 @@ def check_filters(filters: Any) -> Mapping[str, Any]:
             f"filters={brief(filters, 80)}: give a mapping of columns, such as {EXAMPLE}, or a list with one for each "
             "history",
             code="not-filters",
+            public=True,
         )
     return filters
 
@@ -108,7 +111,7 @@ def filters_key(filters: Mapping[str, Any]) -> str:
         text = json.dumps({name: canonical_filter(filters[name]) for name in sorted(filters)}, default=repr)
     except ValueError:  # Python writes no whole number of more than 4,300 digits
         raise UserError(
-            "a filter's number has thousands of digits; give numbers below 1e308", code="filter-wrong-type"
+            "a filter's number has thousands of digits; give numbers below 1e308", code="filter-wrong-type", public=True
         ) from None
     return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
@@ -127,6 +130,7 @@ def _fits(column: pl.Series, wanted: Any) -> Bool[np.ndarray, "V"]:
             f"the column {name!r} holds {column.dtype}, which is not filtered by: columns of text, numbers, true or "
             "false, and lists of text or numbers are; prepare the store with it as one of these",
             code="column-not-filtered",
+            public=True,
         )
     if listed:
         lists = column.arr.to_list() if isinstance(column.dtype, pl.Array) else column
@@ -213,7 +217,7 @@ def _values(name: str, kind: Kind, wanted: Any) -> list[Any] | tuple[float | Non
 def require_filter(fits: bool, name: str, wanted: Any, rule: str, *, code: str) -> None:
     """Raise `UserError` for a filter that breaks a rule, which the sentence says."""
     if not fits:
-        raise UserError(f"the filter {name}={brief(wanted, 80)}: {rule}", code=code)
+        raise UserError(f"the filter {name}={brief(wanted, 80)}: {rule}", code=code, public=True)
 
 
 def _range(name: str, kind: Kind, wanted: Mapping[str, Any]) -> tuple[float | None, float | None]:

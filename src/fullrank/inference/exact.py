@@ -186,4 +186,5 @@ def refuse_nan(values: Float[Tensor, "B m"], what: str) -> None:
             f"the model gave NaN scores for {bad} of {len(values)} {what}: its weights have probably diverged; lower "
             "the learning rate or clip gradients, and train again",
             code="nan-scores",
+            public=True,
         )

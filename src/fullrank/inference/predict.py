@@ -50,6 +50,7 @@ def predict_batch(
             "the model gives probabilities that are not finite: its training diverged (lower training.lr), or a number "
             "lies far outside of those that it was trained on",
             code="probabilities-not-finite",
+            public=True,
         )
     return found
 

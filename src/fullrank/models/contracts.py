@@ -206,4 +206,5 @@ class Model(ABC):
         raise UserError(
             "this model has no vectors of items, so none are similar: take one that reads histories",
             code="no-item-similarity",
+            public=True,
         )

@@ -29,6 +29,8 @@ def routed_path(raw: bytes) -> str:
         parts = [unquote(part, errors="strict") for part in raw.decode("ascii").split("/")]
     except UnicodeDecodeError:
         raise UserError(
-            "the address is no UTF-8: percent-encode ids as encodeURIComponent does", code="invalid-address"
+            "the address is no UTF-8: percent-encode ids as encodeURIComponent does",
+            code="invalid-address",
+            public=True,
         ) from None
     return "/".join(part.translate(KEPT) for part in parts)

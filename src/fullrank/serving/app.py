@@ -20,7 +20,7 @@ from fullrank.serving.base import BaseService, problem_of
 from fullrank.serving.guard import Guard
 from fullrank.serving.keys import Access, Keys
 from fullrank.serving.limits import HostRule, RateLimit
-from fullrank.serving.openapi import describe
+from fullrank.serving.openapi import PROBLEM, describe
 from fullrank.serving.page import Page
 from fullrank.serving.predict_service import PredictService
 from fullrank.serving.problems import hide_places, install
@@ -77,6 +77,7 @@ def build_app(settings: ServeSettings) -> FastAPI:
     app = FastAPI(
         title="fullrank", version=__version__, lifespan=life,
         summary=f"{SERVED[problem].capitalize()} from a trained model.",
+        responses={"default": PROBLEM}, separate_input_output_schemas=False,
         docs_url=None, redoc_url=None,  # both load scripts of another host
         redirect_slashes=False,  # to an address made of the Host header, before any key
         generate_unique_id_function=lambda route: route.name,

@@ -21,16 +21,14 @@ from fullrank.core.log import logger
 from fullrank.problem import Problem
 from fullrank.run import Run
 from fullrank.serving.batcher import Batcher
-from fullrank.serving.canary import CanarySettings
 from fullrank.serving.messages import JsonObject
 from fullrank.serving.problems import without_places
 from fullrank.serving.settings import ServeSettings
 from fullrank.serving.stores import Document, StoreUnavailable, open_history_store
 from fullrank.serving.telemetry import Telemetry
 from fullrank.serving.tracing import Tracing
-from fullrank.serving.version_folders import list_versions
-from fullrank.serving.versions import Versions
-from fullrank.serving.watching import Watched
+from fullrank.serving.version_checks import CanarySettings, list_versions
+from fullrank.serving.versions import Versions, Watched
 
 log = logger(__name__)
 POLL = 0.25
@@ -144,7 +142,7 @@ class BaseService(ABC, Generic[M]):
 
     async def metrics(self) -> tuple[bytes, str]:
         """What Prometheus reads, and its content type."""
-        self.telemetry.queue(self.batcher.waiting)
+        self.telemetry.queue.set(self.batcher.waiting)
         self._count()
         return await asyncio.to_thread(self.telemetry.rendered)
 
@@ -222,7 +220,7 @@ class BaseService(ABC, Generic[M]):
                     log.warning("the store is back")
                 away = False
             except StoreUnavailable as error:
-                self.telemetry.store_error()
+                self.telemetry.store_errors.inc()
                 if not away:
                     log.warning(f"{error}; what serves goes on serving")
                 away = True
@@ -236,7 +234,7 @@ class BaseService(ABC, Generic[M]):
             with self._span("store"):
                 return await call
         except StoreUnavailable:
-            self.telemetry.store_error()
+            self.telemetry.store_errors.inc()
             raise
 
     def _span(self, name: str) -> AbstractContextManager[Any]:

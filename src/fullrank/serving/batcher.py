@@ -27,14 +27,14 @@ class Overloaded(UserError):
     """More requests wait than the queue holds."""
 
     def __init__(self, waiting: int) -> None:
-        super().__init__(f"{waiting:,} requests wait already; come back in a second", code="overloaded")
+        super().__init__(f"{waiting:,} requests wait already; come back in a second", code="overloaded", public=True)
 
 
 class Late(UserError):
     """A request that waited longer than it may."""
 
     def __init__(self, seconds: float) -> None:
-        super().__init__(f"no answer within {seconds:g} seconds; come back in a second", code="deadline")
+        super().__init__(f"no answer within {seconds:g} seconds; come back in a second", code="deadline", public=True)
 
 
 @dataclass(slots=True)
@@ -103,7 +103,9 @@ class Batcher:
         self, answer: Callable[[Sequence[Any]], Sequence[Any]], group: Hashable, ask: Any, since: float
     ) -> asyncio.Future[Any]:
         if self._closed:  # what came behind the last batch would wait for ever
-            raise UserError("the service is being stopped; try again when it is back", code="service-stopping")
+            raise UserError(
+                "the service is being stopped; try again when it is back", code="service-stopping", public=True
+            )
         assert self._loop is not None
         future: asyncio.Future[Any] = self._loop.create_future()
         self.waiting += 1

@@ -138,6 +138,7 @@ class ItemGrowth:
                             f"item {other!r} is like {circle[0]!r}, which is like it in turn: name items that were "
                             "there before",
                             code="like-cycle",
+                            public=True,
                         )
                 elif others:
                     waiting.append(others[0])
@@ -160,7 +161,7 @@ class ItemGrowth:
             model = grown_model(self.spec, old.model, catalog, lambda n, t: self._tables.with_means(n, t, origins))
             index = self._index(model, index, origins)
         if hasattr(old.model, "encoder"):
-            model.encoder = old.model.encoder  # the same weights: what was compiled of the one serves the other
+            model.encoder = old.model.encoder  # the same weights
         return Predictor(
             model, catalog, device=old.device, budget=old.budget, decoding=old.decoding, name=old.name,
             index=index,
@@ -178,6 +179,7 @@ class ItemGrowth:
                     f"item {one.id!r}: this model's items are made of {', '.join(map(repr, self.reads))}, and features "
                     "gives none of them",
                     code="no-item-features",
+                    public=True,
                 )
             near = _like(one, found, known) if one.like and self.items.ids else ((), ())
             return Origin(one.id, "features", *near, read=read)
@@ -210,6 +212,7 @@ class ItemGrowth:
                 f"item {one.id!r} is new and has nothing to make a vector of, since {lacks}: "
                 f"{'give a title, or ' if not text else ''}name items that it is like (like)",
                 code="nothing-to-start-from",
+                public=True,
             )
         near = self._texts.get(text, partial(_neighbours, titles, text))
         if not near[0]:
@@ -217,6 +220,7 @@ class ItemGrowth:
                 f"item {one.id!r}: no title of the catalogue is like {brief(text, 80)}; name items that it is like "
                 "(like)",
                 code="no-similar-title",
+                public=True,
             )
         return near
 
@@ -295,6 +299,7 @@ def _like(one: Newcomer, found: Mapping[Any, Origin | UserError], known: Mapping
             raise UserError(
                 f"item {one.id!r}: like names {brief(other, 80)}, which {reason}: name items of the catalogue",
                 code="unknown-item",
+                public=True,
             )
         for item, weight in zip(*near, strict=True):
             shares[item] = shares.get(item, 0.0) + weight / len(one.like)

@@ -18,10 +18,10 @@ from fullrank.core.log import logger
 from fullrank.serving.addresses import routed_path
 from fullrank.serving.keys import Access, Key, scope_of
 from fullrank.serving.limits import LimitedBody, RateLimit, caller_of, too_large
-from fullrank.serving.problems import CONTENT_TYPE, allowed_methods, problem_of
+from fullrank.serving.problems import allowed_methods, problem_of
+from fullrank.serving.telemetry import AccessLog, Telemetry
 
 if TYPE_CHECKING:
-    from fullrank.serving.telemetry import AccessLog, Telemetry
     from fullrank.serving.tracing import Tracing
 
 log = logger(__name__)
@@ -75,7 +75,7 @@ class Guard:
         tracing: Tracing | None = None,
     ):
         self.app, self.access, self.rate, self.body_most = app, access, rate, body_most
-        self.telemetry, self.access_log, self.tracing = telemetry, access_log, tracing
+        self.telemetry, self.access_log, self.tracing = telemetry or Telemetry(), access_log, tracing
         self.running = 0
         """Requests between their start and the end of their response."""
         self._pages = {
@@ -103,32 +103,24 @@ class Guard:
         body: LimitedBody | None = None
         status, started = 0, False
 
-        async def sending(message: Any) -> None:
+        async def send_marked(message: Any) -> None:
             nonlocal status, started
             if message["type"] == "http.response.start":
-                if body is not None and body.error is not None:
-                    return  # the app's answer to a body that was cut off
                 status, started = message["status"], True
                 message["headers"] = [*message.get("headers", ()), *added]
-            elif not started:
-                return
             await send(message)
 
+        async def send_answer(message: Any) -> None:
+            if started or body is None or body.error is None:  # else it is the app's answer to a body that was cut off
+                await send_marked(message)
+
         async def refuse(error: BaseException) -> None:
-            nonlocal status, started
-            told = problem_of(error, method=method, request_id=request_id)
-            content = told.encoded(request_id)
-            fields = [(b"content-type", CONTENT_TYPE.encode()), (b"content-length", str(len(content)).encode())]
-            fields += [(name.lower().encode(), value.encode()) for name, value in told.headers.items()]
-            if told.status in (408, 413):
-                fields.append((b"connection", b"close"))  # what is left of the body is not read
-            status, started = told.status, True
-            if self.telemetry is not None and told.code in SHED:
-                self.telemetry.shed(SHED[told.code])
-            elif self.telemetry is not None and told.code == "store-unavailable":
-                self.telemetry.store_error()
-            await send({"type": "http.response.start", "status": status, "headers": [*fields, *added]})
-            await send({"type": "http.response.body", "body": b"" if method == "HEAD" else content})
+            problem = problem_of(error, method=method, request_id=request_id)
+            if problem.code in SHED:
+                self.telemetry.shed(SHED[problem.code])
+            elif problem.code == "store-unavailable":
+                self.telemetry.store_errors.inc()
+            await problem.response(request_id)(scope, receive, send_marked)
 
         self.running += 1
         try:
@@ -137,10 +129,10 @@ class Guard:
                 body = self._body(headers, receive)
                 receive = body
             if self.tracing is None:
-                await self.app(scope, receive, sending)
+                await self.app(scope, receive, send_answer)
             else:
                 with self.tracing.request(scope, headers, request_id):
-                    await self.app(scope, receive, sending)
+                    await self.app(scope, receive, send_answer)
             if body is not None and body.error is not None and not started:
                 await refuse(body.error)
         except Exception as error:
@@ -153,9 +145,7 @@ class Guard:
                 await refuse(body.error if body is not None and body.error is not None else error)
         finally:
             self.running -= 1
-            spent = time.perf_counter() - begun
-            if self.telemetry is not None or self.access_log is not None:
-                self._tell(scope, status or CLIENT_GONE, spent)
+            self._tell(scope, status or CLIENT_GONE, time.perf_counter() - begun)
 
     def _admit(self, scope: Scope, method: str, headers: dict[bytes, bytes]) -> Key | None:
         """Everything that is decided before the body: the key of the request. Raises `UserError`."""
@@ -178,7 +168,9 @@ class Guard:
             return key
         self._count(scope, key)
         if self.running > IN_FLIGHT:
-            raise UserError(f"{IN_FLIGHT:,} requests are being answered; come back in a second", code="too-many-open")
+            raise UserError(
+                f"{IN_FLIGHT:,} requests are being answered; come back in a second", code="too-many-open", public=True
+            )
         return key
 
     def _count(self, scope: Scope, key: Key | None) -> None:
@@ -194,8 +186,7 @@ class Guard:
 
     def _tell(self, scope: Scope, status: int, spent: float) -> None:
         route = getattr(scope.get("route"), "path_format", UNMATCHED)
-        if self.telemetry is not None:
-            self.telemetry.request(route, scope["method"], status, spent)
+        self.telemetry.request(route, scope["method"], status, spent)
         if self.access_log is not None:
             self.access_log.add(scope, route, status, spent)
 

@@ -113,9 +113,12 @@ def _entry(
         raise UserError(
             f"item {brief(item, 80)}: this catalogue's ids are whole numbers (such as {catalog.ids[0]!r}); give one",
             code="wrong-id-type",
+            public=True,
         )
     if item == "" or (isinstance(item, int) and not -(2**63) <= item < 2**63):
-        raise UserError(f"item {brief(item, 80)}: an id is not empty, and fits 64 bits", code="wrong-id-type")
+        raise UserError(
+            f"item {brief(item, 80)}: an id is not empty, and fits 64 bits", code="wrong-id-type", public=True
+        )
     cells: dict[str, Any] = {}
     fresh: dict[str, Any] = {}
     title, features = body.get("title"), body.get("features") or {}
@@ -125,6 +128,7 @@ def _entry(
                 f"item {item!r}: features gives {name!r}, which is not a column of yours"
                 f"{'; a title is given beside features' if name == TITLE else ''}",
                 code="reserved-column",
+                public=True,
             )
         dtype = types.get(name) or type_of(name, value)
         if dtype is not None:
@@ -133,6 +137,7 @@ def _entry(
                     f"item {brief(item, 80)}: {brief(name, 80)} would be a new column, and the items have "
                     f"{MOST_COLUMNS} already, which is the most: use one of these",
                     code="too-many-columns",
+                    public=True,
                 )
             cells[name] = cell(name, value, dtype)
             fresh[name] = dtype
@@ -178,7 +183,9 @@ def cell(name: str, value: Any, dtype: Any) -> Any:
     told = f"{dtype}, which cannot be set here: leave it out"
     if kind is not None:
         told = f"{'lists of ' * listed}{WORDS[kind]} ({dtype}); give such a value, or null for none"
-    raise UserError(f"{name}={brief(value, 80)}: the column {name!r} holds {told}", code="wrong-column-type")
+    raise UserError(
+        f"{name}={brief(value, 80)}: the column {name!r} holds {told}", code="wrong-column-type", public=True
+    )
 
 
 def type_of(name: str, value: Any) -> Any:
@@ -189,6 +196,7 @@ def type_of(name: str, value: Any) -> Any:
             raise UserError(
                 f"{name}={brief(value, 80)}: a list holds values of one kind: text, numbers, or true and false",
                 code="wrong-column-type",
+                public=True,
             )
         inner = kinds.pop() if kinds else None
         return None if inner is None else pl.List(inner)

@@ -133,7 +133,7 @@ class Denied(UserError):
     """A request without the key, or without the scope, that it needs; `status` is that of the response."""
 
     def __init__(self, sentence: str, code: str, status: int):
-        super().__init__(sentence, code=code)
+        super().__init__(sentence, code=code, public=True)
         self.status = status
 
 

@@ -76,17 +76,18 @@ class HostRule:
         if (origin is not None and not self._allows(_name_of(origin.partition(b"://")[2]))) or (
             headers.get(b"sec-fetch-site") == b"cross-site"
         ):
-            raise UserError("a web page of another site may not call this service", code="wrong-origin")
+            raise UserError("a web page of another site may not call this service", code="wrong-origin", public=True)
 
     def _check_host(self, host: bytes | None) -> None:
         if not host:
-            raise UserError("the request has no Host header; HTTP asks for one", code="invalid-host")
+            raise UserError("the request has no Host header; HTTP asks for one", code="invalid-host", public=True)
         name = _name_of(host)
         if not self._allows(name):
             raise UserError(
                 f"this service is not called {brief(name)}: without keys it answers to localhost, and to names given "
                 "by --set hosts=[NAME]",
                 code="wrong-host",
+                public=True,
             )
         if len(self._good) < MOST_HOSTS:
             self._good.add(host)
@@ -138,7 +139,9 @@ class TooFast(UserError):
     """More requests than the rate of one caller; `retry_after` is in seconds."""
 
     def __init__(self, rate: float, wait: float):
-        super().__init__(f"at most {rate:g} requests a second; come back in {wait:.1f} s", code="rate-exceeded")
+        super().__init__(
+            f"at most {rate:g} requests a second; come back in {wait:.1f} s", code="rate-exceeded", public=True
+        )
         self.retry_after = wait
 
 
@@ -177,7 +180,9 @@ class LimitedBody:
             async with asyncio.timeout_at(self._until):
                 message = await self._receive()
         except TimeoutError:
-            self.error = UserError(f"the body did not come within {self._seconds:g} seconds", code="body-too-slow")
+            self.error = UserError(
+                f"the body did not come within {self._seconds:g} seconds", code="body-too-slow", public=True
+            )
             raise self.error from None
         if message["type"] == "http.request":
             self._left -= len(message.get("body", b""))
@@ -190,4 +195,4 @@ class LimitedBody:
 
 def too_large(most: int) -> UserError:
     """The error for a body of too many bytes."""
-    return UserError(f"a body may have {most:,} bytes at most; send less at once", code="body-too-large")
+    return UserError(f"a body may have {most:,} bytes at most; send less at once", code="body-too-large", public=True)

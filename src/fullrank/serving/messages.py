@@ -35,7 +35,7 @@ Whole = Annotated[StrictInt, Field(ge=-(2**63), le=2**63 - 1)]
 def _addressable(given: str) -> str:
     """Raises `UserError` for what browsers and clients fold away in an address."""
     if given in (".", ".."):
-        raise UserError(f"{given!r} is no id, since no address can name it", code="invalid-id")
+        raise UserError(f"{given!r} is no id, since no address can name it", code="invalid-id", public=True)
     return given
 
 
@@ -53,6 +53,7 @@ def _seconds(given: float) -> float:
             f"a time is in seconds since 1970, at most {LATEST:,} (the year 5138); milliseconds are to be divided by "
             "1000",
             code="not-seconds",
+            public=True,
         )
     return given
 

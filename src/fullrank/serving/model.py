@@ -18,7 +18,7 @@ import polars as pl
 import torch
 from jaxtyping import Bool, Float, Int
 
-from fullrank.core.errors import UserError
+from fullrank.core.errors import UserError, in_context
 from fullrank.core.jagged import Jagged
 from fullrank.data.histories import Histories
 from fullrank.data.user_keys import UserKeys, user_keys
@@ -123,10 +123,11 @@ class ServedModel:
         Raises `UserError` for a document with a key in `strict` that this version cannot take in.
         """
         old = self.state
-        predictor, items = old.items.with_documents(old.predictor, documents, time.time(), strict=strict)
-        ranker = old.ranker
-        if ranker is not None and items.catalog is not old.items.catalog:
-            ranker = ranker.with_items(items.catalog, items.changed_since(old.items))
+        with in_context("", public=True):  # of what was said of items, and of nothing else
+            predictor, items = old.items.with_documents(old.predictor, documents, time.time(), strict=strict)
+            ranker = old.ranker
+            if ranker is not None and items.catalog is not old.items.catalog:
+                ranker = ranker.with_items(items.catalog, items.changed_since(old.items))
         finder = old.finder if predictor is old.predictor else old.finder.with_items(predictor)
         return State(predictor, items, finder, ranker, documents)
 
@@ -147,7 +148,7 @@ class ServedModel:
     def number(self, item: int | str) -> int:
         """The number of an external id. Raises `UserError` for an unknown one."""
         if not self.knows(item):
-            raise UserError(f"there is no item {item!r}", code="unknown-item")
+            raise UserError(f"there is no item {item!r}", code="unknown-item", public=True)
         return self.numbers.get(item)
 
     def read(
@@ -167,10 +168,12 @@ class ServedModel:
             items.mask(asked.filters)  # what cannot be asked is told now
         ranked = self.ranked and asked.ranker is not False
         if asked.ranker and not self.ranked:
-            raise UserError("this service has no ranker: leave ranker out", code="no-ranker")
+            raise UserError("this service has no ranker: leave ranker out", code="no-ranker", public=True)
         if asked.context:
             if not ranked or self.state.ranker is None:
-                raise UserError("context is what a ranker reads, and none ranks here: leave it out", code="no-ranker")
+                raise UserError(
+                    "context is what a ranker reads, and none ranks here: leave it out", code="no-ranker", public=True
+                )
             self.state.ranker.check_names(asked.context)
         return Ask(
             known[-settings.history_most :],
@@ -286,7 +289,8 @@ class ServedModel:
         if asked.reasoning is None:
             return self.predictor.budget
         given = asked.reasoning.model_dump(exclude_none=True)
-        budget = changed("budget", self.predictor.budget, given) if given else self.predictor.budget
+        with in_context("", public=True):
+            budget = changed("budget", self.predictor.budget, given) if given else self.predictor.budget
         if budget != AS_TRAINED:
             check_budget(self.predictor.model, budget)
             check_most("reasoning steps", budget.steps or 0, max(self.settings.steps_most, self._own_steps))
@@ -303,6 +307,7 @@ class ServedModel:
                 f"this model reads when events happened, and the event of {lacking[0]!r} has no time where others have "
                 'one: give each event as {"item": id, "time": seconds}, or none of them a time',
                 code="missing-times",
+                public=True,
             )
         moments = even_times(np.array([len(history)])) if lacking else [moment for _, moment in history]
         pairs = [(self.numbers.get(item), int(at)) for (item, _), at in zip(history, moments, strict=True)]

@@ -1,4 +1,4 @@
-"""The OpenAPI document: bodies and answers of every route, errors, keys; clients are made from it."""
+"""Forms of answers, and the OpenAPI document that clients are made from."""
 
 from __future__ import annotations
 
@@ -232,72 +232,41 @@ class Card(Form):
 
 
 REFERENCE = "#/components/schemas/{model}"
-ANSWERS: dict[tuple[str, str], type[BaseModel]] = {
-    ("post", "/v1/recommend"): RecommendAnswer,
-    ("post", "/v1/recommend:batch"): BatchAnswer,
-    ("post", "/v1/predict"): PredictAnswer,
-    ("post", "/v1/events"): EventsAnswer,
-    ("get", "/v1/users/{user}/history"): HistoryAnswer,
-    ("put", "/v1/users/{user}"): UserAnswer,
-    ("delete", "/v1/users/{user}"): ForgottenAnswer,
-    ("get", "/v1/items"): FoundItems,
-    ("post", "/v1/items"): TakenItems,
-    ("get", "/v1/items/{item}"): ItemAnswer,
-    ("get", "/v1/items/{item}/similar"): SimilarAnswer,
-    ("get", "/v1/model"): Card,
-    ("get", "/v1/versions"): VersionsAnswer,
-    ("post", "/v1/versions/check"): VersionsAnswer,
-    ("post", "/v1/versions/rollback"): VersionsAnswer,
-    ("put", "/v1/versions/split"): VersionsAnswer,
-    ("post", "/v1/versions/{name}/activate"): VersionsAnswer,
-    ("get", "/healthz"): Alive,
-    ("get", "/readyz"): Ready,
+PROBLEM: JsonObject = {
+    "description": "An error: `code` says which.",
+    "content": {"application/problem+json": {"schema": {"$ref": REFERENCE.format(model="Problem")}}},
 }
-"""(method, path) -> the form of its answer."""
+"""The response of every route where it does not answer."""
 
 
 def describe(app: FastAPI) -> None:
     """Have the app answer `/openapi.json` with the whole document; made when it is first asked for."""
-    made = app.openapi
+    routes_document = app.openapi
 
     def document() -> JsonObject:
         if app.openapi_schema is None:
-            app.openapi_schema = completed(made(), app.state.service.body_schemas())
+            app.openapi_schema = completed(routes_document(), app.state.service.body_schemas())
         return app.openapi_schema
 
     app.openapi = document  # type: ignore[method-assign]
 
 
 def completed(document: JsonObject, bodies: JsonObject) -> JsonObject:
-    """FastAPI's document with what it cannot know: bodies that routes read themselves, answers, errors, keys.
+    """FastAPI's document with what it cannot know: the bodies, which routes read themselves, and the scopes of keys.
 
     `bodies` are schemas that bodies refer to and that follow from the run.
     """
-    routes = [(method, path) for path, operations in document["paths"].items() for method in operations]
-    named = {name for name in vars(messages) if f'"{REFERENCE.format(model=name)}"' in json.dumps(document["paths"])}
-    asked: list[type[BaseModel]] = [getattr(messages, name) for name in sorted(named)]
-    kinds: list[type[BaseModel]] = [*asked, *(ANSWERS[route] for route in routes if route in ANSWERS), Problem]
-    _, schemas = models_json_schema([(kind, "validation") for kind in dict.fromkeys(kinds)], ref_template=REFERENCE)
-    document["components"] = {
-        "schemas": schemas["$defs"] | bodies,
-        "securitySchemes": {"key": {"type": "http", "scheme": "bearer", "description": "Needed with --keys."}},
-    }
-    problem = {"application/problem+json": {"schema": {"$ref": REFERENCE.format(model="Problem")}}}
+    text = json.dumps(document["paths"])
+    kinds = [kind for name, kind in sorted(vars(messages).items()) if f'"{REFERENCE.format(model=name)}"' in text]
+    _, schemas = models_json_schema([(kind, "validation") for kind in [*kinds, Problem]], ref_template=REFERENCE)
+    components = document["components"]
+    components["schemas"] |= schemas["$defs"] | bodies
+    components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer", "description": "Needed with --keys."}}
     for path, operations in document["paths"].items():
-        for method, one in operations.items():
-            one["summary"] = one["description"].split(".")[0].replace("\n", " ")
-            one["responses"] = {"200": _answer(ANSWERS.get((method, path)))}
-            one["responses"]["default"] = {"description": "An error: `code` says which.", "content": problem}
+        for method, operation in operations.items():
+            operation["summary"] = operation["description"].split(".")[0].replace("\n", " ")
             scope = scope_of(method.upper(), path)
             if scope is not None:
-                one["security"] = [{"key": []}] if scope == "admin" else [{}, {"key": []}]
-                one["description"] += f" Scope: {scope}."
+                operation["security"] = [{"key": []}] if scope == "admin" else [{}, {"key": []}]
+                operation["description"] += f" Scope: {scope}."
     return document
-
-
-def _answer(form: type[BaseModel] | None) -> JsonObject:
-    if form is None:
-        return {"description": "Text.", "content": {"text/plain": {"schema": {"type": "string"}}}}
-    schema = {"$ref": REFERENCE.format(model=form.__name__)}
-    told = (form.__doc__ or "").splitlines()[0] if form.__doc__ and form.__doc__ != Form.__doc__ else "The answer."
-    return {"description": told, "content": {"application/json": {"schema": schema}}}

@@ -31,7 +31,7 @@ class PredictService(BaseService[ServedPredictor]):
             frame = await asyncio.to_thread(model.rows.frame, asked.rows)
         with self._span("model"):
             found: list[float] = await self.batcher.submit(model.answer, frame, id(model))
-        self.telemetry.rows(len(found))
+        self.telemetry.rows.inc(len(found))
         return {"request_id": request_id or token_hex(8), "version": model.name, "probabilities": found}
 
     async def check(self) -> JsonObject:

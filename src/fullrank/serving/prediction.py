@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 from jaxtyping import Float
 
-from fullrank.core.errors import did_you_mean
+from fullrank.core.errors import did_you_mean, in_context
 from fullrank.data.impressions.encoding import transform
 from fullrank.data.impressions.fields import AnyField, Categorical, Numeric, Schema
 from fullrank.data.impressions.vocabulary import Vocabulary
@@ -54,9 +54,9 @@ class ServedPredictor:
     def probabilities(self, frame: pl.DataFrame) -> Float[np.ndarray, "R"]:
         """The click probabilities of a table. Raises `UserError` where a column holds what the model refuses."""
         model, encoder, device = self.predictor.model, self.predictor.encoder, self.predictor.device
-        return np.concatenate([
-            predict_batch(model, transform(encoder, part, "the rows"), device) for part in frame.iter_slices(ROWS)
-        ])  # fmt: skip
+        with in_context("", public=True):
+            batches = [transform(encoder, part, "the rows") for part in frame.iter_slices(ROWS)]
+        return np.concatenate([predict_batch(model, batch, device) for batch in batches])
 
     def card(self) -> JsonObject:
         """What the model is, was trained on, and reads."""

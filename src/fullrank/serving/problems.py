@@ -1,7 +1,7 @@
 """Problem details (RFC 9457): every error of the service as one JSON body, without anything of the machine's inside.
 
-A `UserError` tells its sentence under the status of its code; what names files of this machine tells that the log has
-it; anything unforeseen is a 500 with the request's id alone, and its traceback goes to the log.
+A `UserError` that is `public` tells its sentence under the status of its code. Any other is a 500 whose sentence the
+log alone has; anything unforeseen is one too, and its traceback goes to the log.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from http import HTTPStatus
 from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
+from starlette.responses import Response
 
 from fullrank.core.errors import UserError, did_you_mean, middle_cut
 from fullrank.core.log import logger
@@ -30,7 +31,18 @@ MOST_ERRORS = 20
 """Mistakes of a body that are told one by one."""
 MOST_DETAIL = 500
 """Characters of one of them."""
-BAD, DENIED, MISSING, CONFLICT, LARGE, REFUSED, BUSY, BROKEN, AWAY = 400, 403, 404, 409, 413, 422, 429, 500, 503
+BAD, DENIED, MISSING, LATE, CONFLICT, LARGE, REFUSED, BUSY, BROKEN, AWAY = (
+    400,
+    403,
+    404,
+    408,
+    409,
+    413,
+    422,
+    429,
+    500,
+    503,
+)
 STATUS = {
     "invalid-json": BAD, "invalid-host": BAD, "invalid-address": BAD, "wrong-host": 421, "wrong-origin": DENIED,
     "key-missing": 401, "key-unknown": 401, "scope-missing": DENIED, "admin-off": DENIED,
@@ -38,7 +50,7 @@ STATUS = {
     "version-refused": CONFLICT, "version-changed": CONFLICT, "version-not-whole": CONFLICT, "no-canaries": CONFLICT,
     "version-cannot-be-opened": CONFLICT, "no-former-version": CONFLICT, "nothing-watched": CONFLICT,
     "no-version": AWAY, "service-stopping": AWAY,
-    "body-too-large": LARGE, "body-too-slow": 408,
+    "body-too-large": LARGE, "body-too-slow": LATE,
     "overloaded": BUSY, "too-many-open": BUSY, "rate-exceeded": BUSY,
     "store-unavailable": AWAY, "deadline": AWAY,
 }  # fmt: skip
@@ -47,30 +59,15 @@ NAMED_IN_PATH = frozenset({"unknown-item", "unknown-user"})
 """Codes that are a 404 where the address names it, and `REFUSED` where a body (POST) does."""
 RETRY_AFTER = {BUSY: 1, AWAY: 1}
 """Status -> seconds after which it makes sense to try again, where the error has no `retry_after` of its own."""
-HIDDEN = frozenset(
-    """
-    already-there data-not-needed export-of-other-run file-damaged file-error file-unreadable fisher-of-other-model
-    folder-locked folder-not-empty folder-of-others foreign-files history-store-damaged
-    id-types-differ index-of-other-vectors inside-a-store items-without-codes keys-writable manifest-incomplete
-    manifest-invalid-spec missing-file missing-folder missing-package missing-store network-disk newer-history-store
-    no-epochs no-histories no-known-ids no-logged-answers no-new-items not-a-folder not-a-history-store not-a-keys-file
-    not-a-ranking-model
-    not-a-recommender not-a-run not-an-answer-log not-an-evaluation not-an-onnx-export not-text not-written
-    option-of-other-problem other-evaluation-there other-lists-there other-vectors out-of-memory recipe-not-importable
-    run-not-finished same-folder spec-cannot-be-built store-differs store-not-opened store-of-other-problem
-    tokeniser-damaged unfit-store-server unknown-format version-name-taken
-    weights-differ-from-spec weights-not-finite wrong-folder wrong-format-version
-    """.split()
-)
-"""Codes whose sentences name files or folders: matters of who runs the service (a 500), told by the log alone."""
 DETAILS = {"store-unavailable": "the store of histories cannot be read or written at the moment; try again"}
-"""Codes whose own sentence is for the log, and what is told in its place."""
+"""Codes whose own sentence is not public, and what is told in its place."""
 COLUMN = "column"
 """Type of a mistake in one value of a row, as pydantic's mistakes have types."""
 UNROUTED = ("not-found", "method-not-allowed")
 """Codes of a request that no route takes."""
 _HIDDEN: dict[str, re.Pattern[str]] = {}
 """Places of this process, and how they are found in a sentence (`hide_places`)."""
+NOT_VALID = "it is not valid"
 INSIDE = "the service could not do this; its log tells why, under the request_id"
 _PLACES = re.compile(
     r"""(?<=['"])~?/(?!v1/)[^'"]+"""  # '/in/quotes'
@@ -99,8 +96,8 @@ class ProblemDetails:
         }  # fmt: skip
         return told | {"errors": list(self.errors)} if self.errors else told
 
-    def encoded(self, request_id: str | None) -> bytes:
-        return json.dumps(self.body(request_id)).encode()
+    def response(self, request_id: str | None) -> Response:
+        return Response(json.dumps(self.body(request_id)), self.status, dict(self.headers), CONTENT_TYPE)
 
 
 def problem_of(error: BaseException, *, method: str = "POST", request_id: str | None = None) -> ProblemDetails:
@@ -123,7 +120,7 @@ def install(app: Any) -> None:
 
     A `UserError` of a route goes on to `Guard`, which tells it, and counts it.
     """
-    from fastapi import Request, Response
+    from fastapi import Request
     from fastapi.exceptions import RequestValidationError
     from starlette.exceptions import HTTPException
 
@@ -136,7 +133,7 @@ def install(app: Any) -> None:
                 allowed, told = f" (allowed: {methods})", replace(told, headers={"Allow": methods})
             where = middle_cut(request.url.path)
             told = replace(told, detail=f"no {request.method} at {where}{allowed}: /openapi.json lists all routes")
-        return Response(told.encoded(request_id), told.status, dict(told.headers), CONTENT_TYPE)
+        return told.response(request_id)
 
     for kind in (RequestValidationError, HTTPException):
         app.add_exception_handler(kind, tell)
@@ -166,7 +163,7 @@ def _of_user_error(error: UserError, method: str, request_id: str | None) -> Pro
     code = error.code
     given = getattr(error, "status", None)
     headers: dict[str, str] = {}
-    if code in HIDDEN:
+    if not error.public and code not in DETAILS:
         log.error(f"request {request_id} was refused ({code}): {error}")
         return ProblemDetails(BROKEN, code, INSIDE)
     status = given if isinstance(given, int) else STATUS.get(code, REFUSED)
@@ -177,6 +174,8 @@ def _of_user_error(error: UserError, method: str, request_id: str | None) -> Pro
         headers["Retry-After"] = str(max(1, math.ceil(RETRY_AFTER[status] if wait is None else wait)))
     if status == 401:
         headers["WWW-Authenticate"] = "Bearer"
+    if status in (LATE, LARGE):
+        headers["Connection"] = "close"  # what is left of the body is not read
     if code in DETAILS:
         log.warning(f"request {request_id}: {error}")
     return ProblemDetails(status, code, DETAILS.get(code) or without_places(str(error)), headers=headers)
@@ -210,7 +209,7 @@ def _of_validation(mistakes: Iterable[Mapping[str, Any]], model: str = "") -> Pr
         ({"pointer": name} if place == "body" else {"parameter": name, "in": place}) | {"detail": "; or ".join(told)}
         for (place, name), told in list(found.items())[:MOST_ERRORS]
     )
-    first = errors[0] if errors else {"pointer": "#", "detail": "it is not valid"}
+    first = errors[0] if errors else {"pointer": "#", "detail": NOT_VALID}
     more = f" (and {len(found) - 1} more, see errors)" if len(found) > 1 else ""
     detail = f"{first.get('pointer') or first.get('parameter')}: {first['detail']}{more}"
     return ProblemDetails(BAD if unread else REFUSED, "invalid-json" if unread else "invalid-request", detail, errors)
@@ -267,10 +266,10 @@ def _sentence(mistake: Mapping[str, Any], model: str) -> str:
     """What pydantic says is wrong, or a `UserError` of ours inside; never the value that was given."""
     inner = (mistake.get("ctx") or {}).get("error")
     if isinstance(inner, UserError):
-        return without_places(middle_cut(str(inner), MOST_DETAIL))
+        return without_places(middle_cut(str(inner), MOST_DETAIL)) if inner.public else NOT_VALID
     if mistake.get("type") == "json_invalid":
         return f"the body is not JSON ({middle_cut(str(inner), MOST_DETAIL)})" if inner else "the body is not JSON"
     if mistake.get("type") == "extra_forbidden":
         return _unknown(model, mistake["loc"])
-    text = str(mistake.get("msg", "it is not valid")).removeprefix("Value error, ")
+    text = str(mistake.get("msg", NOT_VALID)).removeprefix("Value error, ")
     return without_places(middle_cut(text[:1].lower() + text[1:], MOST_DETAIL))

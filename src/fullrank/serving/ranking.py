@@ -29,7 +29,7 @@ from fullrank.cascade.rerank import (
 )
 from fullrank.cascade.stages import RankingStage
 from fullrank.core.device import resolve_device
-from fullrank.core.errors import UserError, unknown
+from fullrank.core.errors import UserError, in_context, unknown
 from fullrank.core.jagged import Jagged
 from fullrank.data.events.catalog import Catalog
 from fullrank.data.impressions.fields import SequenceOf
@@ -117,7 +117,7 @@ class ServedRanker:
         """Raise `UserError` for a field that is not the ranker's."""
         for name in fields:
             if name not in self.fields:
-                raise unknown("context field", name, self.fields)
+                raise unknown("context field", name, self.fields, public=True)
 
     def check(self, fields: Mapping[str, Any]) -> None:
         """Raise `UserError` for fields that are not the ranker's, or of a type that it refuses."""
@@ -129,7 +129,8 @@ class ServedRanker:
         columns = [_column(name, [ask.fields.get(name) for ask in asks]) for name in names]
         if self.user in _names(self.stage):
             columns.append(pl.Series(self.user, [ask.user for ask in asks], dtype=pl.String))
-        encoded = encode_fields(self.stage.encoder, columns, len(asks), "the request")
+        with in_context("", public=True):
+            encoded = encode_fields(self.stage.encoder, columns, len(asks), "the request")
         return replace(encoded, bags=encoded.bags | self._histories(asks, encoded.bags))
 
     def _histories(self, asks: Sequence[Ask], given: Mapping[int, Jagged]) -> dict[int, Jagged]:

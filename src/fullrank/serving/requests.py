@@ -120,4 +120,4 @@ def check_most(name: str, given: int, most: int) -> None:
     """Raise `UserError` where a request asks for more than the service gives."""
     if given > most:
         told = f"{name} is {given:,}" if name in ("k", "limit") else f"there are {given:,} {name}"
-        raise UserError(f"{told}, and this service takes at most {most:,}", code="too-many")
+        raise UserError(f"{told}, and this service takes at most {most:,}", code="too-many", public=True)

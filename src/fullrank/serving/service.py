@@ -60,7 +60,9 @@ class Service(BaseService[ServedModel]):
         history = given_history(asked)
         if history is None:
             if user is None:
-                raise UserError("give a user, or a history (an empty one gets popular items)", code="no-history")
+                raise UserError(
+                    "give a user, or a history (an empty one gets popular items)", code="no-history", public=True
+                )
             events = await self._stored(self.store.history(user, self.settings.history_most))
             history = [(event.item, event.time) for event in events]
         else:
@@ -98,6 +100,7 @@ class Service(BaseService[ServedModel]):
                     f"the event of user {user!r} at {one.time:,.0f} lies in the future, and would stay the user's last "
                     f"for long: send seconds since 1970 (now {now:,.0f}), or leave time out for now",
                     code="time-in-future",
+                    public=True,
                 )
             key = one.event_id
             if key is None:  # the same event sent twice has the same id, where its time says that it is the same

@@ -72,10 +72,10 @@ class Telemetry:
         self._batch = histogram("batch_size", "Requests of one forward pass.", buckets=SIZES)
         self._wait = histogram("queue_wait_seconds", "What the oldest request of a batch waited.")
         self._model = histogram("model_seconds", "Forward pass, search and ranker of one batch.")
-        self._queue = gauge("queue_length", "Requests that wait for the model, or are in it.")
-        self._store_errors = counter("store_errors", "Calls of the store of histories that failed.")
+        self.queue = gauge("queue_length", "Requests that wait for the model, or are in it.")
+        self.store_errors = counter("store_errors", "Calls of the store of histories that failed.")
         self._events = counter("events", "Events received: stored, or known by their id.", "result")
-        self._rows = counter("rows", "Rows of which click probabilities were given.")
+        self.rows = counter("rows", "Rows of which click probabilities were given.")
         self._items = gauge("items", "Items of the catalogue, by state (live or retired).", "state", many="livemax")
         self._active = gauge("version_share", "Share of users that a version answers.", "version", many="livemax")
         self._swaps = counter("version_swaps", "Changes of the versions that answer, or of their shares.")
@@ -105,22 +105,10 @@ class Telemetry:
         """Count a request that was turned away: queue, deadline, rate, open or body."""
         self._shed.labels(reason).inc()
 
-    def store_error(self) -> None:
-        """Count a call of the store that failed."""
-        self._store_errors.inc()
-
     def events(self, stored: int, duplicates: int) -> None:
         """Count events that were received."""
         self._events.labels("stored").inc(stored)
         self._events.labels("duplicate").inc(duplicates)
-
-    def rows(self, count: int) -> None:
-        """Count rows that got a probability."""
-        self._rows.inc(count)
-
-    def queue(self, waiting: int) -> None:
-        """Say how many requests wait now. Asked for when the metrics are read is often enough."""
-        self._queue.set(waiting)
 
     def items(self, live: int, retired: int) -> None:
         """Say how many items may be recommended, and how many may not."""

@@ -32,8 +32,7 @@ from fullrank.core.log import logger
 from fullrank.core.spec import Spec
 from fullrank.data import manifest as manifests
 from fullrank.inference.exact import top_k
-from fullrank.inference.filters import BatchFilter
-from fullrank.models.contracts import DenseScorer, Scorer
+from fullrank.models.contracts import DenseScorer
 from fullrank.serving.vector_search import VectorSearch, faiss_threads, the_library
 
 log = logger(__name__)
@@ -102,7 +101,7 @@ class IndexFacts:
     faiss: str
 
 
-class VectorIndex:
+class VectorIndex(VectorSearch):
     """An index and the search with it: a `Search` of `inference/search.py` for models that score by inner products.
 
     Safe from many threads. A list may lack an item of the exact one (`facts.recall`); what filters refuse is never
@@ -111,14 +110,8 @@ class VectorIndex:
     """
 
     def __init__(self, index: Any, facts: IndexFacts):
-        self.index, self.facts = index, facts
-        self._search = VectorSearch(index, facts.items, facts.cells, facts.probes, facts.rerank)
-
-    def __call__(
-        self, scorer: Scorer, k: int, filters: BatchFilter | None = None
-    ) -> tuple[Float[Tensor, "B k"], Tensor]:
-        """The k best items of each row found, as `top_k` gives them. Raises `UserError` where `top_k` does."""
-        return self._search(scorer, k, filters)
+        super().__init__(index, facts.items, facts.cells, facts.probes, facts.rerank)
+        self.facts = facts
 
     @staticmethod
     def build(

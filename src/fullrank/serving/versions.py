@@ -1,11 +1,20 @@
-"""Versions: the models that a service may answer with, which users each of them answers, swap and rollback.
+"""Versions: the models that a service may answer with, which users each of them answers, swap, rollback, and new runs.
 
 What answers is one immutable object (`_Routing`), replaced in one assignment: a request takes its model from it once
 and keeps it, so no swap loses a request. The version before stays open, for requests in flight and to go back to it.
 
 Which versions answer, with which shares, is a document of the store (kind `versions`, key `active`). Every process
-follows it: it opens and warms what the document names in a thread of its own, then swaps. `watching.py` says how a new
-run becomes such a document.
+follows it: it opens and warms what the document names in a thread of its own, then swaps.
+
+A run that comes later than those that answer is checked as soon as it is whole (`version_checks.py`). One process
+claims it by a document of the store and leaves its verdict there, by the hash of the run's manifest; what was refused
+is not looked at again until its files change. Runs that were there before are left alone until somebody activates them
+by name.
+
+Users are divided by weighted rendezvous hashing, a pure function of the user's id and the shares: every version draws a
+number from (version, user), and the one with the largest share / -ln(number) has the user. A version gets its share of
+users, and when shares change nobody moves who need not: from 90 : 10 to 80 : 20 a ninth of the first version's users go
+to the second, and none back.
 
     versions = Versions(opener, Watched(base=Path("runs/may"), folder=Path("runs")))
     await versions.start(store)             # opens what answered last, or the base
@@ -17,29 +26,49 @@ run becomes such a document.
 from __future__ import annotations
 
 import asyncio
-import queue
+import hashlib
+import math
+import os
+import random
 import threading
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from concurrent.futures import Future
-from dataclasses import asdict
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, TypeVar
+
+from pydantic import Field, TypeAdapter, ValidationError
 
 from fullrank.core.checks import check_given
 from fullrank.core.errors import UserError, unknown
+from fullrank.core.locks import HOST
 from fullrank.core.log import logger
-from fullrank.serving.canary import RunOnModel, Verdict, here
+from fullrank.problem import Problem
 from fullrank.serving.messages import JsonObject
 from fullrank.serving.problems import without_places
-from fullrank.serving.split import ActiveVersions, Share, Split
 from fullrank.serving.stores import Document, HistoryStore, StoreUnavailable
-from fullrank.serving.version_folders import VersionFolder
-from fullrank.serving.watching import ACTIVE, KIND, VERDICT, Watched, Watcher
+from fullrank.serving.version_checks import (
+    TRIALS,
+    CanarySettings,
+    Check,
+    RunOnModel,
+    Verdict,
+    VersionFolder,
+    check_run_files,
+    examine,
+    here,
+    list_versions,
+)
 
 log = logger(__name__)
 
+KIND, ACTIVE, VERDICT, CLAIM = "versions", "active", "verdict:", "claim:"
+SETTLE = 0.5
+"""Seconds between a claim and a look whether it is still the last one."""
+CLAIMED = 120.0
+"""Seconds after which a claim without a verdict is that of a process that has ended."""
 RETRY = 5.0
 """Seconds between two tries to open what the store says should answer."""
 WARM_UP = 4
@@ -47,11 +76,71 @@ WARM_UP = 4
 M = TypeVar("M")
 
 
-def _told(verdict: Verdict) -> JsonObject:
-    """A verdict for whoever asks over HTTP: without folders of this machine."""
-    told = verdict.dump()
-    told["checks"] = [{**check, "detail": without_places(check["detail"])} for check in told["checks"]]
-    return told
+@dataclass(frozen=True)
+class Share:
+    """One version that answers: which run, and for which share of the users."""
+
+    name: str
+    manifest: str
+    share: Annotated[float, Field(gt=0)] = 1.0
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.name, self.manifest
+
+
+@dataclass(frozen=True)
+class ActiveVersions:
+    """Which versions answer, and which did before: the document."""
+
+    split: Annotated[tuple[Share, ...], Field(min_length=1)]
+    previous: tuple[Share, ...] = ()
+
+    @property
+    def shares(self) -> dict[str, float]:
+        return {one.name: one.share for one in self.split}
+
+    @property
+    def first(self) -> str:
+        """The version with the largest share."""
+        return max(self.split, key=lambda one: one.share).name
+
+    @classmethod
+    def read(cls, body: Mapping[str, Any] | None) -> ActiveVersions | None:
+        """The inverse of `asdict`, by which the document is made; None for what that did not write."""
+        try:
+            return TypeAdapter(cls).validate_python(body)
+        except ValidationError:
+            return None
+
+
+class Split:
+    """Versions and their shares, in one object that is replaced whole."""
+
+    def __init__(self, shares: Mapping[str, float]):
+        self.shares = dict(shares)
+        self.only = next(iter(self.shares)) if len(self.shares) == 1 else None
+        self._drawn = [
+            (name, share, hashlib.blake2b(f"\0{name}\0".encode(), digest_size=8))
+            for name, share in sorted(self.shares.items())
+        ]
+
+    def of(self, user: str | None) -> str:
+        """The version of a user; without an id, one drawn by the shares."""
+        if self.only is not None:
+            return self.only
+        if user is None:
+            return random.choices(list(self.shares), list(self.shares.values()))[0]
+        key = user.encode("utf-8", "surrogatepass")
+
+        def score(version: tuple[str, float, hashlib.blake2b]) -> float:
+            _, share, begun = version
+            hashed = begun.copy()
+            hashed.update(key)
+            number = (int.from_bytes(hashed.digest(), "big") + 0.5) / 2**64
+            return math.inf if number >= 1 else share / -math.log(number)
+
+        return max(self._drawn, key=score)[0]
 
 
 class _Routing(Generic[M]):
@@ -97,9 +186,9 @@ class Versions(Generic[M]):
         self._sequence = 0  # of the last document `active` that was obeyed
         self._wanted: ActiveVersions | None = None  # what the store says, until it is so
         self._retry_at = 0.0
-        self._commands: queue.SimpleQueue[Callable[[], Any]] = queue.SimpleQueue()
-        self._thread: threading.Thread | None = None
+        self._thread = ThreadPoolExecutor(1, "versions")
         self._stop = threading.Event()
+        self._watching: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop
 
     async def begin(self, documents: Sequence[Document]) -> None:
@@ -119,18 +208,14 @@ class Versions(Generic[M]):
             await self.begin(await store.documents())
         if self.watcher.folder is not None and ACTIVE not in self.documents:
             await self._publish(self.state)
-        self._thread = threading.Thread(target=self._work, name="versions", daemon=True)
-        self._thread.start()
+        self._watching = asyncio.create_task(self._watch())
 
     async def close(self) -> None:
         """End the thread; models stay as they are for requests in flight."""
         self._stop.set()
-        self._commands.put(lambda: None)
-        if self._thread is not None:
-            await asyncio.to_thread(self._thread.join)
-            self._thread = None
-        while not self._commands.empty():  # who still waits is told so
-            self._commands.get()()
+        if self._watching is not None:
+            self._watching.cancel()
+        await asyncio.to_thread(self._thread.shutdown)
 
     # -- what a request asks
 
@@ -152,7 +237,7 @@ class Versions(Generic[M]):
             return routing.models[name]
         opened = {own: model for (own, _), model in list(self._opened.items()) if own != self.watcher.checking}
         if name not in opened:
-            raise unknown("version", name, opened | routing.models)
+            raise unknown("version", name, opened | routing.models, public=True)
         return opened[name]
 
     def models(self) -> list[M]:
@@ -177,6 +262,9 @@ class Versions(Generic[M]):
 
     def _described(self, folder: VersionFolder, state: ActiveVersions) -> JsonObject:
         verdict = self.watcher.verdict(folder)
+        told = None if verdict is None else verdict.dump()  # without folders of this machine
+        for check in () if told is None else told["checks"]:
+            check["detail"] = without_places(check["detail"])
         if folder.name in state.shares:
             word = "serving"
         elif folder.name == self.watcher.checking:
@@ -189,7 +277,7 @@ class Versions(Generic[M]):
             "name": folder.name, "state": word, "share": state.shares.get(folder.name, 0.0),
             "open": any(name == folder.name for name, _ in list(self._opened)),
             "reason": without_places(folder.reason or ("" if verdict is None else verdict.reason)),
-            "verdict": None if verdict is None else _told(verdict),
+            "verdict": told,
         }  # fmt: skip
 
     # -- what an administrator asks, on the event loop
@@ -209,7 +297,9 @@ class Versions(Generic[M]):
         previous = self.state.previous
         if not previous:
             raise UserError(
-                f"no version answered before {self.state.first!r}: activate one by its name", code="no-former-version"
+                f"no version answered before {self.state.first!r}: activate one by its name",
+                code="no-former-version",
+                public=True,
             )
         await self._change_and_wait(previous)
 
@@ -222,14 +312,16 @@ class Versions(Generic[M]):
         for name, share in shares.items():
             folder = await asyncio.to_thread(self.watcher.whole, name)
             split.append(Share(name, folder.manifest, share / total))
-            if not self._may_answer(split[-1]):
+            if split[-1].key not in self._opened or name == self.watcher.checking:
                 verdicts[VERDICT + name] = (await self._checked(folder)).dump()
         await self._change_and_wait(tuple(split), verdicts)
 
     async def check_now(self) -> JsonObject:
         """Look at the watched folder at once; what `describe` says then. Raises `UserError` where none is watched."""
-        remedy = "start the service with --watch DIR"
-        check_given("a folder to watch", self.watcher.folder, remedy, code="nothing-watched")
+        if self.watcher.folder is None:
+            raise UserError(
+                "a folder to watch is missing: start the service with --watch DIR", code="nothing-watched", public=True
+            )
         await self._in_thread(self.watcher.scan)
         return self.describe()
 
@@ -239,13 +331,15 @@ class Versions(Generic[M]):
         if state is None:
             return
         self._swap_or_want(state)
-        self._commands.put(lambda: None)  # wakes the thread, which opens what is wanted
+        self._thread.submit(self._keep_up)
 
     async def _checked(self, folder: VersionFolder) -> Verdict:
         verdict: Verdict = await self._in_thread(partial(self.watcher.check, folder))
         if not verdict.ok:
             await self.store.put_documents(KIND, {VERDICT + folder.name: verdict.dump()})
-            raise UserError(f"the version {folder.name!r} was refused: {verdict.reason}", code="version-refused")
+            raise UserError(
+                f"the version {folder.name!r} was refused: {verdict.reason}", code="version-refused", public=True
+            )
         return verdict
 
     # -- state, on the event loop
@@ -254,9 +348,6 @@ class Versions(Generic[M]):
     def _current(self) -> _Routing[M]:
         assert self._routing is not None, "start first"
         return self._routing
-
-    def _may_answer(self, share: Share) -> bool:
-        return share.key in self._opened and share.name != self.watcher.checking
 
     def _note(self, document: Document) -> ActiveVersions | None:
         """Remember a document; the state that it asks for, where it is new."""
@@ -292,7 +383,9 @@ class Versions(Generic[M]):
         if self._wanted is not None:
             await self._in_thread(self._catch_up)
         if self._wanted is not None:
-            raise UserError(f"the version cannot be opened: {self.detail}", code="version-cannot-be-opened")
+            raise UserError(
+                f"the version cannot be opened: {self.detail}", code="version-cannot-be-opened", public=True
+            )
 
     async def _publish(self, state: ActiveVersions, more: Mapping[str, Any] | None = None) -> bool:
         """One write for all processes: the state, and what led to it. False where a later one of another process was
@@ -340,39 +433,39 @@ class Versions(Generic[M]):
 
     # -- the thread of its own
 
-    def _work(self) -> None:
-        looked = 0.0
-        while not self._stop.is_set():
-            try:
-                self._commands.get(timeout=self._poll)()
-            except queue.Empty:
-                pass
-            try:
-                if self._wanted is not None and time.monotonic() >= self._retry_at:
-                    self._catch_up()
-                watching = self.watcher.folder is not None and not self._stop.is_set()
-                if watching and time.monotonic() - looked >= self._poll:
-                    self.watcher.scan(self._stop.is_set)
-                    looked = time.monotonic()
-            except StoreUnavailable as error:
-                log.warning(f"versions: {error}")
-            except Exception:
-                log.exception("versions: the watched folder could not be looked at; it is tried again")
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(self._poll)
+            await self._loop.run_in_executor(self._thread, self._look)
+
+    def _look(self) -> None:
+        self._keep_up()
+        if self.watcher.folder is not None and not self._stop.is_set():
+            self._attempt(partial(self.watcher.scan, self._stop.is_set))
+
+    def _keep_up(self) -> None:
+        if self._wanted is not None and time.monotonic() >= self._retry_at and not self._stop.is_set():
+            self._attempt(self._catch_up)
+
+    def _attempt(self, step: Callable[[], None]) -> None:
+        try:
+            step()
+        except StoreUnavailable as error:
+            log.warning(f"versions: {error}")
+        except Exception:
+            log.exception("versions: the watched folder could not be looked at; it is tried again")
 
     async def _in_thread(self, step: Callable[[], Any]) -> Any:
         """Run a step in the thread of the versions, one after the other."""
-        future: Future[Any] = Future()
 
-        def command() -> None:
-            try:
-                if self._stop.is_set():
-                    raise UserError("the service is being stopped; try again when it is back", code="service-stopping")
-                future.set_result(step())
-            except BaseException as error:  # whoever asked is told
-                future.set_exception(error)
+        def unless_stopping() -> Any:
+            if self._stop.is_set():
+                raise UserError(
+                    "the service is being stopped; try again when it is back", code="service-stopping", public=True
+                )
+            return step()
 
-        self._commands.put(command)
-        return await asyncio.wrap_future(future)
+        return await self._loop.run_in_executor(self._thread, unless_stopping)
 
     def on_loop(self, step: Coroutine[Any, Any, Any]) -> Any:
         """Wait, in the thread, for something of the event loop."""
@@ -391,7 +484,7 @@ class Versions(Generic[M]):
         else:
             first = "" if self.watcher.base is None else self.watcher.base.name
             newest = sorted(listing.values(), key=lambda one: (one.name != first, -one.time))
-            whole = (Share(one.name, one.manifest, 1.0) for one in newest if one.state == "whole")
+            whole = (Share(one.name, one.manifest) for one in newest if one.state == "whole")
             found = next((one for one in whole if self._opens(one, errors)), None)
             if found is None:
                 errors += [f"{one.name}: {one.reason}" for one in newest if one.state != "whole"]
@@ -446,6 +539,7 @@ class Versions(Generic[M]):
             raise UserError(
                 f"the folder of the version {share.name!r} holds another run now; copy runs into folders of new names",
                 code="version-changed",
+                public=True,
             )
         try:
             model = self._opener(folder.path)
@@ -460,13 +554,10 @@ class Versions(Generic[M]):
             raise UserError(
                 f"the version {share.name!r} cannot be opened ({type(error).__name__})",
                 code="version-cannot-be-opened",
+                public=True,
             ) from error
         self.opened_at[share.key] = folder.time
-        if self._routing is None:  # nobody changes items yet
-            self._adopt(model)
-            self._opened[share.key] = model
-        else:
-            self.on_loop(self._adopted(share.key, model))
+        self.on_loop(self._adopted(share.key, model))
         return model
 
     async def _adopted(self, key: tuple[str, str], model: M) -> None:
@@ -478,3 +569,179 @@ class Versions(Generic[M]):
         """Let go of a version that neither answers nor did before."""
         if key not in {one.key for one in (*self.state.split, *self.state.previous)}:
             self._opened.pop(key, None)
+
+
+@dataclass(frozen=True)
+class Watched:
+    """The runs that may answer, and how a new one is checked."""
+
+    base: Path | None = None
+    """The run that answers where nothing else is said."""
+    folder: Path | None = None
+    """The folder in which new runs appear."""
+    settings: CanarySettings = CanarySettings()
+    canaries: Path | None = None
+    """A table of events to check on; else the store's users are taken."""
+    auto_activate: bool = True
+    problem: Problem = "retrieval"
+    """The family of the runs."""
+
+
+class Watcher:
+    """The runs that there are, and what was found of each. Its methods are of the versions' thread."""
+
+    def __init__(self, versions: Versions[Any], watched: Watched, run: RunOnModel):
+        base, folder = watched.base, watched.folder
+        check_given("a run to serve", base or folder, "name it, or a folder of runs", code="no-version")
+        self.problem, self.trial = watched.problem, TRIALS[watched.problem]
+        self.versions, self.folder, self.settings = versions, folder, watched.settings
+        self.base = None if base is None else Path(os.path.abspath(base))
+        if folder is not None and not folder.is_dir():
+            raise UserError(
+                f"{str(folder)!r}, which is to be watched, is no folder; make it, or name the folder in which new runs "
+                "appear",
+                code="not-a-folder",
+            )
+        if self.base is not None and folder is not None and (folder / self.base.name).is_dir():
+            if not os.path.samefile(self.base, folder / self.base.name):
+                raise UserError(
+                    f"{str(self.base)!r} and {str(folder / self.base.name)!r} are two runs of one name; rename "
+                    "one, since versions go by it",
+                    code="version-name-taken",
+                )
+        self.auto_activate = watched.auto_activate
+        self.listing: dict[str, VersionFolder] = {}
+        self.checking: str | None = None
+        """The version that is being checked."""
+        self._run = run
+        self._table = None if watched.canaries is None else self.trial.read(watched.canaries, self.settings)
+        self._seen: dict[str, Verdict] = {}  # by identity
+        self._me = f"{HOST}-{os.getpid()}-{id(self):x}"
+
+    def look(self) -> dict[str, VersionFolder]:
+        """List the watched folder, and the base beside it where that lies elsewhere."""
+        listing = {} if self.folder is None else list_versions(self.folder)
+        if self.base is not None and self.base.name not in listing:
+            listing[self.base.name] = examine(self.base)
+        self.listing = listing
+        return listing
+
+    def whole(self, name: str) -> VersionFolder:
+        """The version of that name. Raises `UserError` for names that no listing gave, and where it is not whole."""
+        found = self.look().get(name)
+        if found is None:
+            raise unknown("version", name, self.listing, public=True)
+        if found.state != "whole":
+            raise UserError(
+                f"the version {name!r} cannot answer: {found.reason}", code="version-not-whole", public=True
+            )
+        return found
+
+    def scan(self, stopping: Callable[[], bool] = lambda: False) -> None:
+        """Check what is new, the newest first, and let it answer where it passes."""
+        self.look()
+        self._forget_gone()
+        versions = self.versions
+        for folder in sorted(self.listing.values(), key=lambda one: one.time, reverse=True):
+            newest = max(versions.opened_at.get(share.key, 0.0) for share in versions.state.split)
+            if stopping() or folder.time <= newest:
+                return
+            if folder.state == "whole" and self.verdict(folder) is None and self._claim(folder):
+                self._judge(folder)
+
+    def verdict(self, folder: VersionFolder) -> Verdict | None:
+        """What was found of a run as it is on the disk now, by this process or another."""
+        if not folder.identity:
+            return None
+        if folder.identity not in self._seen:
+            body = self.versions.documents.get(VERDICT + folder.name)
+            verdict = None if body is None else Verdict.read(body)
+            if verdict is None or verdict.identity != folder.identity:
+                return None
+            self._seen[folder.identity] = verdict
+        return self._seen[folder.identity]
+
+    def check(self, folder: VersionFolder) -> Verdict:
+        """All that is asked of a version before it may answer. It is open then, unless it is refused."""
+        begun, against = time.perf_counter(), self.versions.state.first
+        share = Share(folder.name, folder.manifest)
+        self.checking = folder.name
+        try:
+            checks = check_run_files(folder.path, self.problem)
+            if all(check.ok for check in checks):
+                checks += self._check_open(share)
+            spent = round(time.perf_counter() - begun, 3)
+            verdict = Verdict(folder.name, against, folder.manifest, folder.identity, tuple(checks), spent, time.time())
+            if not verdict.ok:
+                self.versions.drop(share.key)
+        finally:
+            self.checking = None
+        self._seen[folder.identity] = verdict
+        if verdict.ok:
+            log.info(f"the version {folder.name!r} passed its check: {'; '.join(str(check) for check in checks)}")
+        else:
+            log.error(f"the version {folder.name!r} is refused: {verdict.reason}")
+        return verdict
+
+    def canaries(self, most: int | None = None) -> Any:
+        """What versions are asked, as `trial` has it; nothing where the store has nobody yet, or is away."""
+        if self._table is not None:
+            return self._table[:most]
+        settings = self.settings if most is None else self.settings.model_copy(update={"requests": most})
+        try:
+            return self.versions.on_loop(self.trial.sample(self.versions.store, settings))
+        except StoreUnavailable as error:
+            log.warning(f"no canaries: {error}")
+            return []
+
+    def _judge(self, folder: VersionFolder) -> None:
+        verdict = self.check(folder)
+        body = {VERDICT + folder.name: verdict.dump(), CLAIM + folder.name: None}
+        share = Share(folder.name, folder.manifest)
+        if verdict.ok and self.auto_activate and len(self.versions.state.split) == 1:
+            self.versions.on_loop(self.versions.change((share,), body))
+            return
+        if verdict.ok:
+            log.info(f"the version {folder.name!r} may answer: activate it when it should")
+        self.versions.on_loop(self.versions.store.put_documents(KIND, body))
+        self.versions.drop(share.key)
+
+    def _check_open(self, share: Share) -> list[Check]:
+        try:
+            model = self.versions.open_version(share)
+        except UserError as error:
+            return [Check("opens", False, detail=str(error))]
+        active, opens = self.versions.active, Check("opens", True)
+        try:
+            beside = None if active is model else active
+            return [opens, *self.trial.check(model, beside, self.canaries(), self.settings, self._run)]
+        except Exception as error:  # a model may raise anything; whatever it is, it does not answer
+            log.exception(f"the version {share.name!r} fails on canaries")
+            return [opens, Check("answers", False, detail=f"it raised {type(error).__name__}: {str(error)[:200]}")]
+
+    def _claim(self, folder: VersionFolder) -> bool:
+        """Whether this process is the one that checks a run. Two may, where both put their claim at one moment."""
+        key, now, store = CLAIM + folder.name, time.time(), self.versions.store
+        held = self.versions.documents.get(key, {})
+        other = held.get("identity") == folder.identity and held.get("by") != self._me
+        if other and held.get("until", 0) > now:
+            return False
+        body = {"identity": folder.identity, "by": self._me, "until": now + CLAIMED}
+        sequence = self.versions.on_loop(store.put_documents(KIND, {key: body}))
+        time.sleep(SETTLE)
+        last = [
+            one for one in self.versions.on_loop(store.documents(sequence - 1)) if (one.kind, one.key) == (KIND, key)
+        ]
+        if not last or last[-1].body is None:
+            return False  # its checker is done
+        self.versions.documents[key] = last[-1].body
+        return bool(last[-1].body.get("by") == self._me)
+
+    def _forget_gone(self) -> None:
+        """Remove the verdicts on runs that are no longer there."""
+        known = {VERDICT + name for name in (*self.listing, *self.versions.state.shares)}
+        gone = [key for key in list(self.versions.documents) if key.startswith(VERDICT) and key not in known]
+        for key in gone:
+            self.versions.documents.pop(key, None)
+        if gone:
+            self.versions.on_loop(self.versions.store.put_documents(KIND, dict.fromkeys(gone)))

@@ -1,7 +1,8 @@
 """Routes of the service: a file for each family of models and one for what all have, a shell around the service.
 
 A file has ``add(app)``. Bodies are read by pydantic from the raw bytes and answers are written by orjson: FastAPI's own
-reading of bodies and its response models cost as much again as a small model's answer.
+reading of bodies and checking of answers cost as much again as a small model's answer. A route's `response_model` says
+the form of its answer in the document, and checks nothing, since the route returns a `Response`.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from starlette.convertors import Convertor, register_url_convertor
 from fullrank.serving.addresses import ID, KEPT
 from fullrank.serving.base import BaseService
 from fullrank.serving.messages import Body
+from fullrank.serving.openapi import REFERENCE
 from fullrank.serving.service import Service
 
 B = TypeVar("B", bound=Body)
@@ -58,5 +60,5 @@ def answer(body: Any, status: int = 200) -> Response:
 
 def takes(kind: type[Body]) -> dict[str, Any]:
     """What OpenAPI is told of a route whose body is read by `read`; `openapi.completed` adds the schema."""
-    schema = {"$ref": f"#/components/schemas/{kind.__name__}"}
+    schema = {"$ref": REFERENCE.format(model=kind.__name__)}
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}

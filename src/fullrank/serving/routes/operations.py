@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 from fastapi import FastAPI, Request, Response
+from fastapi.responses import PlainTextResponse
 
 from fullrank.serving.messages import SplitRequest
+from fullrank.serving.openapi import Alive, Card, Ready, VersionsAnswer
 from fullrank.serving.page import Page
 from fullrank.serving.routes import answer, opened, read, takes
 
 
 def add(app: FastAPI) -> None:
-    app.get("/v1/versions", tags=["versions"])(listed)
-    app.post("/v1/versions/check", tags=["versions"])(check)
-    app.post("/v1/versions/rollback", tags=["versions"])(rollback)
-    app.put("/v1/versions/split", openapi_extra=takes(SplitRequest), tags=["versions"])(split)
-    app.post("/v1/versions/{name}/activate", tags=["versions"])(activate)
-    app.get("/healthz", tags=["operations"])(alive)
-    app.get("/readyz", tags=["operations"])(ready)
+    app.get("/v1/versions", response_model=VersionsAnswer, tags=["versions"])(listed)
+    app.post("/v1/versions/check", response_model=VersionsAnswer, tags=["versions"])(check)
+    app.post("/v1/versions/rollback", response_model=VersionsAnswer, tags=["versions"])(rollback)
+    app.put("/v1/versions/split", response_model=VersionsAnswer, openapi_extra=takes(SplitRequest), tags=["versions"])(
+        split
+    )
+    app.post("/v1/versions/{name}/activate", response_model=VersionsAnswer, tags=["versions"])(activate)
+    app.get("/healthz", response_model=Alive, tags=["operations"])(alive)
+    app.get("/readyz", response_model=Ready, tags=["operations"])(ready)
     app.head("/healthz", include_in_schema=False)(alive)  # as some balancers ask
     app.head("/readyz", include_in_schema=False)(ready)
-    app.get("/metrics", tags=["operations"])(metrics)
-    app.get("/v1/model", tags=["operations"])(model)
+    app.get("/metrics", response_class=PlainTextResponse, tags=["operations"])(metrics)
+    app.get("/v1/model", response_model=Card, tags=["operations"])(model)
     app.get("/", include_in_schema=False)(page)
 
 

@@ -8,6 +8,18 @@ from typing import Annotated, Any
 from fastapi import FastAPI, Query, Request, Response
 
 from fullrank.serving.messages import BatchRequest, EventsRequest, ItemsRequest, Name, RecommendRequest, UserRequest
+from fullrank.serving.openapi import (
+    BatchAnswer,
+    EventsAnswer,
+    ForgottenAnswer,
+    FoundItems,
+    HistoryAnswer,
+    ItemAnswer,
+    RecommendAnswer,
+    SimilarAnswer,
+    TakenItems,
+    UserAnswer,
+)
 from fullrank.serving.problems import problem_of
 from fullrank.serving.requests import check_most
 from fullrank.serving.routes import answer, read, service_of, takes
@@ -16,16 +28,22 @@ K = Annotated[int, Query(ge=1, le=1_000_000)]
 
 
 def add(app: FastAPI) -> None:
-    app.post("/v1/recommend", openapi_extra=takes(RecommendRequest), tags=["lists"])(recommend)
-    app.post("/v1/recommend:batch", openapi_extra=takes(BatchRequest), tags=["lists"])(recommend_batch)
-    app.post("/v1/events", openapi_extra=takes(EventsRequest), tags=["users"])(events)
-    app.get("/v1/users/{user:id}/history", tags=["users"])(history)
-    app.put("/v1/users/{user:id}", openapi_extra=takes(UserRequest), tags=["users"])(put_user)
-    app.delete("/v1/users/{user:id}", tags=["users"])(delete_user)
-    app.get("/v1/items", tags=["items"])(search)
-    app.post("/v1/items", openapi_extra=takes(ItemsRequest), tags=["items"])(put_items)
-    app.get("/v1/items/{item:id}/similar", tags=["items"])(similar)
-    app.get("/v1/items/{item:id}", tags=["items"])(item)
+    app.post("/v1/recommend", response_model=RecommendAnswer, openapi_extra=takes(RecommendRequest), tags=["lists"])(
+        recommend
+    )
+    app.post("/v1/recommend:batch", response_model=BatchAnswer, openapi_extra=takes(BatchRequest), tags=["lists"])(
+        recommend_batch
+    )
+    app.post("/v1/events", response_model=EventsAnswer, openapi_extra=takes(EventsRequest), tags=["users"])(events)
+    app.get("/v1/users/{user:id}/history", response_model=HistoryAnswer, tags=["users"])(history)
+    app.put("/v1/users/{user:id}", response_model=UserAnswer, openapi_extra=takes(UserRequest), tags=["users"])(
+        put_user
+    )
+    app.delete("/v1/users/{user:id}", response_model=ForgottenAnswer, tags=["users"])(delete_user)
+    app.get("/v1/items", response_model=FoundItems, tags=["items"])(search)
+    app.post("/v1/items", response_model=TakenItems, openapi_extra=takes(ItemsRequest), tags=["items"])(put_items)
+    app.get("/v1/items/{item:id}/similar", response_model=SimilarAnswer, tags=["items"])(similar)
+    app.get("/v1/items/{item:id}", response_model=ItemAnswer, tags=["items"])(item)
 
 
 async def recommend(request: Request) -> Response:

@@ -216,6 +216,7 @@ def json_text(value: Any) -> str:
         raise UserError(
             f"{brief(value)} cannot be stored as JSON: {str(error)[:100]}; give text, numbers, lists and mappings",
             code="not-storable",
+            public=True,
         ) from None
 
 
@@ -229,12 +230,13 @@ def _time(event: Event) -> float:
         raise UserError(
             f"the time of event {brief(event.event_id)} is {event.time}; give seconds since 1970",
             code="time-not-finite",
+            public=True,
         )
     return float(event.time)
 
 
 def _event_json(event: Event) -> str:
     if isinstance(event.item, bool):
-        raise UserError(f"{event.item} is no item id; give text or a whole number", code="not-an-item-id")
+        raise UserError(f"{event.item} is no item id; give text or a whole number", code="not-an-item-id", public=True)
     json_text(event.user)  # half a character, which UTF-8 cannot hold, would fail inside the store
     return json_text([event.event_id, event.item, float(event.time)])

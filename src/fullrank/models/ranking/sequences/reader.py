@@ -79,6 +79,7 @@ def aligned(bags: Sequence[Bag], names: Sequence[str], uneven: Literal["error", 
                 f"{row} of the batch), and the two are read event by event: give them the same max_length, and a value "
                 "for every event (missing ones are left out of a sequence), or set uneven=newest",
                 code="lengths-differ",
+                public=True,
             )
     wide = min(bag.ids.shape[1] for bag in bags)  # padding alone can be wider
     return [Bag(bag.ids[:, :wide], bag.lengths) for bag in bags]

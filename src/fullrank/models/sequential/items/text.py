@@ -226,7 +226,9 @@ class Text(ItemsSpec):
         if all(frame[name][old:].is_null().all() for name in self._present(catalog)):
             names = ", ".join(dict.fromkeys(repr(field.column) for field in self.fields))
             raise UserError(
-                f"the new items have no text: give them the columns that this run reads ({names})", code="no-text"
+                f"the new items have no text: give them the columns that this run reads ({names})",
+                code="no-text",
+                public=True,
             )
         for field in self.fields:
             text = text_of(field, new, may_be_empty=True)

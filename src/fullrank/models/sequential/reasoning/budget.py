@@ -49,6 +49,7 @@ class Budget(Spec):
                 f"this model was trained with {reasoner.streams} streams: {self.streams} cannot be asked for; train "
                 "one with more (model.reasoner.streams)",
                 code="too-many-streams",
+                public=True,
             )
         return self.streams or reasoner.streams
 
@@ -68,6 +69,7 @@ def check_budget(model: Model, budget: Budget) -> None:
             f"this model does not reason, so reasoning.{given} has no effect: leave it out, or train a recipe "
             "with a reasoner (`fullrank list recipes`)",
             code="no-reasoner",
+            public=True,
         )
 
 

@@ -1,21 +1,35 @@
-"""Check of a new version before it answers anybody: its files, that it opens and answers, and that it is not worse.
+"""Whether a version may answer: the runs below a watched folder, and the check of each before it answers anybody.
 
-Canaries are histories whose next event is known: users of the history store (their last event is the target) or a
-table of events. The new version and the one that answers are asked for all of them. The new one is refused where an
-answer is short, not finite or holds what was refused, and where its hit rate or nDCG is worse: the 95 % interval of the
-paired difference lies below zero and the loss is above the tolerance, or less than half is left.
+A version is a folder directly below the watched one, its name the folder's. Only names that a listing gave are known,
+so nothing of a request becomes a path. Links out of the watched folder are refused. A run that is still copied or
+trained is waited for: it is whole when its manifest is sealed and every file that it lists has the size that it says.
+
+A check looks at the files of a run, whether it opens and answers, and whether it is worse. Canaries of a recommender
+are histories whose next event is known: users of the history store (their last event is the target) or a table of
+events. The new version and the one that answers are asked for all of them. The new one is refused where an answer is
+short, not finite or holds what was refused, and where its hit rate or nDCG is worse: the 95 % interval of the paired
+difference lies below zero and the loss is above the tolerance, or less than half is left.
+
+Canaries of a ranking model are rows of a table of impressions (`--canary`); where it has labels, the log loss of the
+new version is compared with that of the one that answers, paired by row. Without a table a row of missing values is
+asked for.
 
 Events on which the new version was trained flatter it. A worse model may pass on them; a good one is not refused.
 """
 
 from __future__ import annotations
 
+import hashlib
+import os
+import re
+import stat
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import polars as pl
@@ -24,20 +38,119 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from fullrank.core.bounds import MOST_COUNT, MOST_LIST, Share
 from fullrank.core.errors import UserError
-from fullrank.core.log import logger
+from fullrank.core.readers import read_bytes, read_json_text
 from fullrank.core.spec import Spec
 from fullrank.data import values
 from fullrank.data.frames import InputTable
+from fullrank.data.impressions.encoding import known_labels, require_fields
 from fullrank.evaluation.statistics import bounds, resample
 from fullrank.inference.list_options import ListOptions
+from fullrank.metrics import ctr
 from fullrank.problem import Problem
 from fullrank.run import Run
 from fullrank.serving.item_documents import item_numbers
+from fullrank.serving.prediction import ServedPredictor
 from fullrank.serving.requests import Ask
 from fullrank.serving.stores import HistoryStore
 from fullrank.verification import verify
 
-log = logger(__name__)
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,127}")
+"""Names of versions; others are passed over."""
+MOST_NAMES = 10_000
+"""Folders that are looked at in a watched folder."""
+SETTLED = 60.0
+"""Seconds without a change after which a run that is not whole is no copy on its way, but damaged."""
+
+
+@dataclass(frozen=True)
+class VersionFolder:
+    """A folder that is a version, or may become one."""
+
+    name: str
+    path: Path
+    state: Literal["whole", "waiting", "refused"]
+    reason: str = ""
+    """Why it is not whole."""
+    manifest: str = ""
+    """SHA-256 of its manifest: which run this is, whatever its folder is called."""
+    identity: str = ""
+    """The manifest and the sizes and times of the files: what was refused is looked at again when one changes."""
+    time: float = 0.0
+    """When its manifest came here: not when it was written, which a copy may tell too."""
+
+
+def list_versions(folder: Path) -> dict[str, VersionFolder]:
+    """Name -> version, of every folder below a watched one that may be a version. Empty where it is not there."""
+    try:
+        with os.scandir(folder) as entries:
+            places = [entry for entry in entries if entry.is_dir(follow_symlinks=False) or entry.is_symlink()]
+            names = sorted(entry.name for entry in places if NAME.fullmatch(entry.name))
+    except OSError:
+        return {}
+    return {name: examine(folder / name, inside=folder) for name in names[:MOST_NAMES]}
+
+
+def examine(path: Path, *, inside: Path | None = None) -> VersionFolder:
+    """What one folder is. With `inside`, links that lead out of that folder are refused."""
+    name = path.name
+    try:
+        if inside is not None and path.is_symlink():
+            return VersionFolder(name, path, "refused", "it is a link; copy the run into the watched folder")
+        if inside is not None and (link := _link_outside(path, inside)):
+            return VersionFolder(name, path, "refused", f"its file {link} is a link out of the watched folder")
+        file = path / "manifest.json"
+        if not path.is_dir():
+            return VersionFolder(name, path, "waiting", "there is no such folder")
+        if not file.is_file():
+            return VersionFolder(name, path, "waiting", "it is no run folder yet (it has no manifest.json)")
+        there, data = file.stat().st_ctime, read_bytes(file)
+        manifest = hashlib.sha256(data).hexdigest()
+        sizes = [(entry.name, entry.stat()) for entry in sorted(os.scandir(path), key=lambda entry: entry.name)]
+        stamp = repr([(name, s.st_size, s.st_mtime_ns) for name, s in sizes if stat.S_ISREG(s.st_mode)])
+        identity = f"{manifest}-{hashlib.sha256(stamp.encode()).hexdigest()[:16]}"
+        changed = max([path.stat().st_mtime, *(s.st_mtime for _, s in sizes)])
+        missing = _missing(path, data)
+    except (OSError, UserError) as error:
+        return VersionFolder(name, path, "waiting", f"it cannot be read yet ({error})")
+    damaged = missing != _TRAINING and time.time() - changed > SETTLED  # the check will say what is wrong with it
+    whole = damaged or not missing
+    return VersionFolder(name, path, "whole" if whole else "waiting", missing, manifest, identity, there)
+
+
+_TRAINING = "its training has not ended"
+
+
+def _missing(path: Path, data: bytes) -> str:
+    """What a run lacks to be whole; empty where it lacks nothing."""
+    tree: Any = None
+    with suppress(UserError):
+        tree = read_json_text(data)
+    if not isinstance(tree, dict):
+        return "its manifest is not whole"
+    if tree.get("finished") is False:
+        return _TRAINING
+    files = tree.get("files")  # older formats list none: opening them says what is wrong
+    for name, entry in files.items() if isinstance(files, dict) else ():
+        size = entry.get("bytes") if isinstance(entry, dict) else None
+        if os.path.basename(name) != name:
+            return f"its manifest lists {name!r}"
+        try:
+            found = (path / name).stat().st_size
+        except OSError:
+            return f"{name} is missing"
+        if size is not None and found != size:
+            return f"{name} has {found:,} of {size:,} bytes"
+    return ""
+
+
+def _link_outside(path: Path, inside: Path) -> str | None:
+    """The first file of a run that is a link out of the watched folder."""
+    root = os.path.realpath(inside)
+    for entry in os.scandir(path):
+        if entry.is_symlink() and os.path.commonpath([root, os.path.realpath(entry.path)]) != root:
+            return entry.name
+    return None
+
 
 AT_ONCE = 8
 """Canaries of one forward pass: requests of users wait no longer than that for it."""
@@ -359,3 +472,105 @@ def _made_up(model: Model) -> list[Canary]:
         Canary(tuple(catalog.external(row).to_list()), tuple(now - 60.0 * n for n in range(length, 0, -1)), "")
         for row in rows
     ]
+
+
+ROWS_EACH = 50
+"""Rows asked for each history that a recommender would be asked for."""
+ROWS_AT_ONCE = 1000
+"""Rows of one forward pass: requests wait no longer than that for it."""
+
+
+def read_rows(path: Path, settings: CanarySettings) -> pl.DataFrame:
+    """Rows of a table of impressions, drawn at random. Raises `UserError` where it cannot be read."""
+    source = InputTable(path, "the canaries")
+    frame = source.read(source.columns)
+    most = settings.requests * ROWS_EACH
+    return frame.sample(most, seed=0) if len(frame) > most else frame
+
+
+async def no_rows(store: HistoryStore, settings: CanarySettings) -> pl.DataFrame:
+    """The store of a ranking model's service knows no rows."""
+    return pl.DataFrame()
+
+
+def ask_rows(
+    model: ServedPredictor, rows: pl.DataFrame | Sequence[object], k: int = 1, run: RunOnModel = here
+) -> Float[np.ndarray, "R"]:
+    """The probabilities of canaries, a few at a time; of a row of missing values where there are none."""
+    asked = rows if isinstance(rows, pl.DataFrame) and len(rows) else model.blank
+    require_fields(InputTable(asked, "the canaries"), model.predictor.encoder.schema)
+    return np.concatenate([run(partial(model.probabilities, part)) for part in asked.iter_slices(ROWS_AT_ONCE)])
+
+
+def check_predictor(
+    model: ServedPredictor,
+    active: ServedPredictor | None,
+    rows: pl.DataFrame,
+    settings: CanarySettings,
+    run: RunOnModel = here,
+) -> list[Check]:
+    """All that is asked of an opened version, beside the one that answers now (None: none does)."""
+    checks = [] if active is None else [_check_row_columns(model, active)]
+    if not all(check.ok for check in checks):
+        return checks
+    found = ask_rows(model, rows, run=run)
+    bad = int((~np.isfinite(found) | (found < 0) | (found > 1)).sum())
+    told = f"{bad:,} of {len(found):,} answers are no probability" if bad else ""
+    checks.append(Check("answers", not bad, 1 - bad / len(found), 1.0, told))
+    if not bad and active is not None and len(rows):
+        checks += _check_log_loss(active, rows, found, ask_rows(active, rows, run=run), settings)
+    return checks
+
+
+def _check_row_columns(model: ServedPredictor, active: ServedPredictor) -> Check:
+    """Requests give every column of the version that answers, so that another one has to read the same."""
+    before, now = active.rows.properties, model.rows.properties
+    changed = {
+        "no longer read": before.keys() - now.keys(),
+        "new": now.keys() - before.keys(),
+        "of another type": {name for name in before.keys() & now.keys() if before[name] != now[name]},
+    }
+    told = [f"{what}: {', '.join(sorted(names))}" for what, names in changed.items() if names]
+    return Check("columns", not told, detail="; ".join(told))
+
+
+def _check_log_loss(
+    active: ServedPredictor,
+    rows: pl.DataFrame,
+    new: Float[np.ndarray, "R"],
+    old: Float[np.ndarray, "R"],
+    settings: CanarySettings,
+) -> Iterator[Check]:
+    """Log loss, paired by row."""
+    schema = active.predictor.encoder.schema
+    labels = known_labels(schema, rows, "the canaries")
+    if labels is None or len(rows) < FEWEST:
+        lack = f"{len(rows)} rows, fewer than {FEWEST}" if labels is not None else f"no labels in {schema.label!r}"
+        yield Check("quality", True, detail=f"not judged: {lack}")
+        return
+    before, after = (ctr.losses(found, labels.astype(np.float64)) for found in (old, new))
+    upper = bounds(resample((before - after)[:, None], samples=SAMPLES, seed=0)[:, 0], 0.95)[1]
+    was, now = float(before.mean()), float(after.mean())
+    more = (now - was) / max(was, ctr.LEAST)
+    detail = f"{now:.4f}, {was:.4f} of the version that answers; upper end of what is gained {upper:+.4f}"
+    yield Check("rise of log loss", not (upper < 0 and more > settings.tolerance), more, settings.tolerance, detail)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Canaries of one family, and what is asked by them."""
+
+    read: Callable[..., Any]
+    """(path of a table, settings) -> canaries."""
+    sample: Callable[..., Any]
+    """(store, settings) -> canaries, awaited."""
+    ask: Callable[..., Any]
+    """(version, canaries, k, run): have it answer them."""
+    check: Callable[..., Any]
+    """(version, the one that answers or None, canaries, settings, run) -> checks."""
+
+
+TRIALS: dict[Problem, Trial] = {
+    "retrieval": Trial(read_canaries, sample_canaries, asked_all, check_model),
+    "ranking": Trial(read_rows, no_rows, ask_rows, check_predictor),
+}
