@@ -120,7 +120,10 @@ def _defined(statement: ast.stmt) -> Iterator[str]:
     elif isinstance(statement, ast.Import | ast.ImportFrom):
         yield from (alias.asname or alias.name.split(".")[0] for alias in statement.names)
     else:
-        yield from (n.id for n in ast.walk(statement) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store))
+        # of an assignment its targets: the variable of a comprehension on its right is no name of the module
+        targets = getattr(statement, "targets", [getattr(statement, "target", statement)])
+        names = (n for target in targets for n in ast.walk(target) if isinstance(n, ast.Name))
+        yield from (n.id for n in names if isinstance(n.ctx, ast.Store))
 
 
 def _used(node: ast.AST) -> Iterator[str]:
