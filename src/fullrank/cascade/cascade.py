@@ -129,7 +129,8 @@ class Cascade:
         unnamed = pl.Series("user", [None] * len(request), dtype=pl.String)
         everybody = unnamed if request.names is None else request.names
         reranker.require_some(everybody)
-        ids, scores = np.full((len(request), k), -1), np.full((len(request), k), -np.inf)  # where items are fewer
+        ids = np.full((len(request), k), -1)  # which stays where items are fewer
+        scores = np.full((len(request), k), -np.inf)
         for low, high in blocks(len(request), candidates):
             part = request.part(low, high)
             found = self.predictor.lists(part, deep, kept.take(np.arange(low, high)))

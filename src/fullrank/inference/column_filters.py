@@ -159,7 +159,8 @@ def _one_fits(column: pl.Series, kind: Kind, wanted: Any) -> Bool[np.ndarray, "E
         fits = _is_one_of(column, values)
     else:
         plain = column.cast(pl.String if kind == "text" else pl.Boolean)
-        fits = plain == values[0] if len(values) == 1 else plain.is_in(pl.Series(values, dtype=plain.dtype).implode())
+        among = pl.Series(values, dtype=plain.dtype)
+        fits = plain == values[0] if len(values) == 1 else plain.is_in(among.implode())
     return fits.fill_null(False).to_numpy()
 
 

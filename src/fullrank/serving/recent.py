@@ -18,6 +18,9 @@ class Recent(Generic[T]):
         self._kept: OrderedDict[Hashable, T] = OrderedDict()
         self._lock = threading.Lock()
 
+    def __len__(self) -> int:
+        return len(self._kept)
+
     def __contains__(self, key: Hashable) -> bool:
         return key in self._kept
 
