@@ -13,12 +13,13 @@ from fullrank.serving.guard import CLIENT_GONE, SAFE, Guard
 from fullrank.serving.keys import Access, Keys, add_key
 from fullrank.serving.limits import HostRule, LimitedBody, RateLimit, caller_of, check_exposure
 from fullrank.serving.problems import install
+from fullrank.serving.telemetry import Telemetry
 from refusals import refused
 
 fastapi = pytest.importorskip("fastapi")
 
 
-class Counted:
+class Counted(Telemetry):
     """What a guard tells its telemetry."""
 
     def __init__(self) -> None:

@@ -13,14 +13,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from http import HTTPStatus
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from pydantic import BaseModel, ValidationError
-from starlette.responses import Response
 
 from fullrank.core.errors import UserError, did_you_mean, middle_cut
 from fullrank.core.log import logger
 from fullrank.core.spec import MEMBER
+
+if TYPE_CHECKING:
+    from starlette.responses import Response
 
 log = logger(__name__)
 
@@ -97,6 +99,8 @@ class ProblemDetails:
         return told | {"errors": list(self.errors)} if self.errors else told
 
     def response(self, request_id: str | None) -> Response:
+        from starlette.responses import Response
+
         return Response(json.dumps(self.body(request_id)), self.status, dict(self.headers), CONTENT_TYPE)
 
 
