@@ -38,7 +38,7 @@ def test_shares_by_layer(found) -> None:
     assert softmax[4] == pytest.approx(softmax[2]) and softmax[4] + softmax[5] == pytest.approx(1, abs=1e-4)
     assert focused[4] + focused[5] < 0.9, "signed shares cancel"
     missing = Focus.figure(found[2:])
-    assert isinstance(missing, Missing) and missing.why == "popularity: it has no attention that shows its weights."
+    assert isinstance(missing, Missing) and missing.why == made.absent[0]
 
 
 def test_a_case_with_titles(found) -> None:
