@@ -148,7 +148,8 @@ def diagnose_run(
     """The rows of a run's weights, with their hash. `users`, `impressions`: None is the default of the problem."""
     sample = sample_size(run, users=users, impressions=impressions)
     model: Any = run.model().to(device)
-    return DIAGNOSE[run.spec.problem](run, model, store, split, sample, seed, vectors, progress)
+    about = {"split": split, "seed": seed, "weights": weights_hash(run.path), "progress": progress}
+    return DIAGNOSE[run.spec.problem](run, model, store, sample, vectors, **about)
 
 
 def sample_size(run: Run, *, users: int | None, impressions: int | None) -> int | None:
@@ -160,25 +161,16 @@ def sample_size(run: Run, *, users: int | None, impressions: int | None) -> int 
     return users if impressions is None else impressions
 
 
-def _of_retrieval(
-    run: Run, model: Model, store: Store, split: str, sample: int | None, seed: int,
-    vectors: Float[np.ndarray, "V D"] | None, progress: Progress | None,
-) -> Diagnosis:  # fmt: skip
-    return diagnose_retrieval(
-        model, store, split=split, users=sample, seed=seed, evaluation=run.spec.lists, weights=weights_hash(run.path),
-        vectors=vectors, progress=progress,
-    )  # fmt: skip
+def _of_retrieval(run: Run, model: Model, store: Store, sample: int | None, vectors: Any, **about: Any) -> Diagnosis:
+    return diagnose_retrieval(model, store, users=sample, evaluation=run.spec.lists, vectors=vectors, **about)
 
 
 def _of_ranking(
-    run: Run, model: RankingModule, store: ImpressionStore, split: str, sample: int | None, seed: int,
-    vectors: Float[np.ndarray, "V D"] | None, progress: Progress | None,
-) -> Diagnosis:  # fmt: skip
+    run: Run, model: RankingModule, store: ImpressionStore, sample: int | None, vectors: Any, **about: Any
+) -> Diagnosis:
     if vectors is not None:
         require_problem(run, "retrieval", "leave vectors out", code="vectors-without-history")
-    return diagnose_ranking(
-        model, store, split=split, impressions=sample, seed=seed, weights=weights_hash(run.path), progress=progress
-    )
+    return diagnose_ranking(model, store, impressions=sample, **about)
 
 
 DIAGNOSE: Mapping[Problem, Callable[..., Diagnosis]] = {"retrieval": _of_retrieval, "ranking": _of_ranking}

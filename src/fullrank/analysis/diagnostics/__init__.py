@@ -112,6 +112,8 @@ class Diagnostic(Section):
     a page can be drawn of a diagnosis.jsonl of another day; where the rows are absent they give `Missing`.
     """
 
+    silent: ClassVar[bool] = False
+    """Whether a run without rows is no news: most models lack the part."""
     runs_model: ClassVar[bool] = False
     """Whether `rows` runs the model again (with targets, so never on the training split) and `observe` is not used."""
     progress: Progress | None = None
@@ -146,7 +148,9 @@ class Diagnostic(Section):
 
     @classmethod
     def lacks(cls, result: RunResult) -> str | None:
-        return None if result.diagnosis.of(cls.name) else result.why_missing(cls.name)
+        if result.diagnosis.of(cls.name):
+            return None
+        return "" if cls.silent else result.why_missing(cls.name)
 
 
 def find_sections(problem: Problem, first: Sequence[str] = ()) -> list[type[Section]]:

@@ -20,7 +20,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from fullrank.analysis.diagnostics import Claim, Diagnostic, Figure, Row, RunResult, Runs, Sample, device_of, lines
+from fullrank.analysis.diagnostics import Claim, Diagnostic, Figure, Row, Runs, Sample, device_of, lines
 from fullrank.evaluation.retrieval import longest_list
 from fullrank.inference.batches import BLOCK, score_batches
 from fullrank.inference.filters import Filters
@@ -43,6 +43,7 @@ class BeamLoss(Diagnostic):
 
     name = "beam_loss"
     internal = True
+    silent = True
     claim = Claim(
         "What the beam search loses, by level",
         "Items are found code by code, and after each code only the best beginnings are kept. The lines say for "
@@ -100,10 +101,6 @@ class BeamLoss(Diagnostic):
             for level, (nodes, _) in enumerate(search.walk(scorer, width, filters)):
                 found[at, level] = _place(nodes, wanted[torch.from_numpy(at).to(device), level]).cpu().numpy()
         return found
-
-    @classmethod
-    def lacks(cls, result: RunResult) -> str | None:
-        return None if result.diagnosis.of(cls.name, "kept") else ""
 
     @classmethod
     def draw(cls, claim: Claim, there: Runs) -> Figure:

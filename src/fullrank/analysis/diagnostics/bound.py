@@ -33,7 +33,7 @@ from fullrank.analysis.diagnostics import (
     lines,
 )
 from fullrank.analysis.diagnostics.norms import feed_forward_norm, spectral_norm
-from fullrank.analysis.diagnostics.spectrum import ScoreMatrix, triangle
+from fullrank.analysis.diagnostics.spectrum import ScoreMatrix, stacked
 from fullrank.models.contracts import DenseScorer, last
 from fullrank.models.sequential.encoders.feed_forward import MLP, SwiGLU
 from fullrank.models.sequential.encoders.transformer import Block
@@ -105,8 +105,7 @@ class Bound(Diagnostic):
             return
         valid = inputs.valid
         self.rows_seen += int(valid.sum())
-        known: list[Tensor] | list[None] = self.triangles or [None] * len(states.layers)
-        self.triangles = [triangle(x[valid], old) for x, old in zip(states.layers, known, strict=True)]
+        self.triangles = stacked(self.triangles, [x[valid] for x in states.layers])
         for module, x in batch.module_inputs.items():
             self._input(module, x[valid].double())
         for attention in batch.attentions:

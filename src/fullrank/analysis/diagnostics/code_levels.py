@@ -23,7 +23,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from fullrank.analysis.diagnostics import Activations, Claim, Diagnostic, Row, RunResult, lines
+from fullrank.analysis.diagnostics import Activations, Claim, Diagnostic, Row, lines
 from fullrank.inference.trie_beam import trie_of
 from fullrank.models.contracts import Model, Scorer
 from fullrank.models.sequential.codes import GeneratedScorer
@@ -38,13 +38,10 @@ class CodeDiagnostic(Diagnostic):
     """A diagnostic of the codes of what was chosen next, level by level. Without codes it has nothing to say."""
 
     internal = True
+    silent = True
 
     def begin(self) -> None:
         self.items = predicted_items(self.context.model)
-
-    @classmethod
-    def lacks(cls, result: RunResult) -> str | None:
-        return None if result.diagnosis.of(cls.name) else ""
 
     @torch.no_grad()
     def observe(self, batch: Activations) -> None:

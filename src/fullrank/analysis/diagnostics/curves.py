@@ -15,7 +15,7 @@ class RetrievalCurves(Section):
 
     name = "curves"
     watched: ClassVar[Mapping[str, str]] = {"watch/collapse_share": "collapse share"}
-    """What `--watch` adds to the journal."""
+    """Figures that `--watch` adds to the journal."""
     claim = Claim(
         "Training curves",
         "Each run after every pass over the data. The weights of the epoch with the best validation metric are the "

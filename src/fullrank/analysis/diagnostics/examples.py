@@ -12,7 +12,7 @@ from jaxtyping import Int
 from fullrank.analysis.diagnostics import Missing, RunResult, Runs, Section, Shown, readable
 from fullrank.analysis.report import Example, Examples, RankedList
 from fullrank.analysis.report.draw import look
-from fullrank.analysis.report.paired import most_accurate
+from fullrank.analysis.report.paired import worth
 from fullrank.analysis.report.results import item_title
 from fullrank.data.events.store import Store
 from fullrank.data.histories import EvalSet
@@ -70,10 +70,7 @@ def example_users(results: Runs) -> Int[np.ndarray, "n"]:
 
 def shown_runs(results: Runs) -> list[RunResult]:
     """At most `RUNS`."""
-    left, best = list(results), list[RunResult]()
-    while left and len(best) < RUNS:
-        best.append(most_accurate(left))
-        left.remove(best[-1])
+    best = sorted(results, key=worth, reverse=True)[:RUNS]
     return [one for one in results if one in best]
 
 

@@ -16,7 +16,7 @@ from fullrank.analysis.diagnostics import (
     Row,
     lines,
 )
-from fullrank.analysis.diagnostics.spectrum import rank_figures, triangle
+from fullrank.analysis.diagnostics.spectrum import rank_figures, stacked
 from fullrank.models.contracts import last
 
 DEPTH = "layer (0: input)"
@@ -53,8 +53,7 @@ class Layers(Diagnostic):
         if batch.states is None or batch.inputs is None:
             return
         tops = [last(layer, batch.inputs) for layer in batch.states.layers]
-        above: list[Tensor] | list[None] = self.triangles or [None] * len(tops)
-        self.triangles = [triangle(top, old) for top, old in zip(tops, above, strict=True)]
+        self.triangles = stacked(self.triangles, tops)
 
     def rows(self) -> list[Row]:
         if not self.triangles:

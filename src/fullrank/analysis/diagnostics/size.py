@@ -80,20 +80,20 @@ class RetrievalSize(Section):
 
     @classmethod
     def size(cls, one: RunResult) -> int | None:
-        """What stands across: counted only where specs leave it open, since that may open the run's weights."""
+        """The number across: counted only where specs leave it open, since that may open the run's weights."""
         model = one.run.model() if isinstance(one.run.spec.model, Recommender) else None
         return None if model is None else non_embedding(cast(RecommenderModel, model))
 
     @classmethod
     def values(cls, accuracy: str) -> dict[str, Value]:
-        """What is drawn."""
+        """The figures that are drawn."""
         return _tail_values(accuracy) | {
             "effective rank": lambda one: one.diagnosis.last_layer("layers", "entropy_rank")
         }
 
     @classmethod
     def others(cls, one: RunResult) -> dict[str, Any]:
-        """What the table has beside it."""
+        """More columns of the table."""
         return {"layers": one.layers, "width": getattr(one.run.spec.model, "dim", None)}
 
     @classmethod

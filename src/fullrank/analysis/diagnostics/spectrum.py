@@ -10,6 +10,7 @@ is D x D. The triangular factors are made block by block in float64.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -77,6 +78,11 @@ def triangle(x: Float[Tensor, "*n D"], above: Float[Tensor, "k D"] | None = None
         part = flat[low : low + ROWS].detach().cpu().double()
         found = torch.linalg.qr(torch.cat([found, part]), mode="r").R
     return found
+
+
+def stacked(above: Sequence[Tensor], layers: Sequence[Tensor]) -> list[Tensor]:
+    """The triangle of each layer with one more batch; `above` is empty at first."""
+    return [triangle(x, *above[place : place + 1]) for place, x in enumerate(layers)]
 
 
 def score_spectrum(vectors: Float[Tensor, "U D"], table: Float[Tensor, "V D"]) -> Spectrum:

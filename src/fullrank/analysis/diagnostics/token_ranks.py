@@ -26,8 +26,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fullrank.analysis.diagnostics import (
-    Cells,
-    Chart,
     Claim,
     Diagnostic,
     Figure,
@@ -164,12 +162,13 @@ class TokenRanks(Diagnostic):
         shares = result.diagnosis.values(NAME, "stable_rank_bin", "label", "index")
         labels = list(dict.fromkeys(label for label, _ in shares))
         bins = range(min(place for _, place in shares) - 1, max(place for _, place in shares) + 2)
-        charts = []
+        charts, shown = [], "share of impressions"
         for pair in zip(labels[:-1], labels[1:], strict=True) if len(labels) > 1 else [labels]:
             drawn = tuple(
                 (_word(label), (place + 0.5) * BIN, shares.get((label, place), 0.0)) for label in pair for place in bins
             )
-            charts.append(_histogram(drawn, beside=_word(pair[0]) if len(pair) > 1 else ""))
+            before = _word(pair[0]) if len(pair) > 1 else ""
+            charts.append(lines("stable rank", shown, by="layer", beside=before, filled=True, rows=drawn))
         columns = {f"{percent} %": layer_values(result, "stable_rank_quantile", percent) for percent in PERCENTS}
         columns["mean change"] = layer_values(result, "stable_rank_change")
         columns["share that rose"] = layer_values(result, "stable_rank_rose")
@@ -190,12 +189,6 @@ def largest_rank(result: RunResult, label: str) -> int:
 def last_layer_value(result: RunResult, name: str) -> float | None:
     """A figure after the last layer."""
     return next(reversed(layer_values(result, name).values()), None)
-
-
-def _histogram(shares: Cells, beside: str) -> Chart:
-    """Shares of impressions by the middle of each bar, of one layer or of two over each other."""
-    rank, share = "stable rank", "share of impressions"
-    return lines(rank, share, by="layer", beside=beside, filled=True, rows=shares)
 
 
 def _word(label: str) -> str:

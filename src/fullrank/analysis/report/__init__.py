@@ -3,7 +3,7 @@
     report(["runs/a", "runs/b"]).save("report.html")
 
 `collect.py` evaluates and diagnoses what is missing in the folders and gives a `RunResult` of each run; the sections of
-`diagnostics/` make a `Figure`, an `OpenTable` or `Examples` of these, or a `Missing` that says why there is none;
+`diagnostics/` make a `Figure` or `Examples` of these, or a `Missing` that says why there is none;
 `answer.py` says in sentences what they come to, `page.py` puts them on a page: the answer first, models from inside
 last. Whatever comes from data (names of runs, titles of items) is text there and nothing else. Needs the extra `report`
 (matplotlib, jinja2).

@@ -84,12 +84,6 @@ class Chart:
         return (self.y,) if isinstance(self.y, str) else self.y
 
     @property
-    def headers(self) -> list[str]:
-        """Words of the columns of its rows."""
-        ends = ["", ""] if "x" in self.interval else []
-        return [*filter(None, (self.by, self.dash, self.x)), *ends, *self.columns]
-
-    @property
     def word(self) -> str:
         """At the axis of the values."""
         return self.axis or self.columns[0]
@@ -103,7 +97,7 @@ bars = partial(Chart, "bars")
 
 @dataclass
 class Series:
-    """What is drawn in one look; a number that is not there is nan, which breaks a line."""
+    """Points in one look; a number that is not there is nan, which breaks a line."""
 
     label: str
     kind: str
@@ -119,7 +113,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Claim:
-    """What a figure says, and the columns that show it."""
+    """A statement of a figure, and the columns that show it."""
 
     title: str
     caption: str
@@ -157,8 +151,7 @@ class Claim:
         panels: list[Panel] = []
         absent = []
         for chart in charts or self.charts:
-            drawn = (headers, table) if chart.rows is None else (chart.headers, chart.rows)
-            series = _series(chart, *drawn)
+            series = _series(chart, headers, table)
             if any(np.isfinite(one.y).any() for one in series):
                 panels.append(draw_chart(f"{self.name}-{len(panels)}", chart, series))
             else:
@@ -175,7 +168,11 @@ class Claim:
 
 def _series(chart: Chart, headers: Sequence[Any], rows: Sequence[Sequence[Any]]) -> list[Series]:
     """The series of a chart, in the order of the rows."""
-    place, columns = {header: number for number, header in reversed([*enumerate(headers)])}, chart.columns
+    columns = chart.columns
+    if chart.rows is not None:
+        ends = ["", ""] if "x" in chart.interval else []
+        headers, rows = [*filter(None, (chart.by, chart.dash, chart.x)), *ends, *columns], chart.rows
+    place = {header: number for number, header in reversed([*enumerate(headers)])}
     if not chart.x:
         rows = [(row[place[chart.by]], name, row[place[name]]) for row in rows for name in columns]
         place, columns = {chart.by: 0, "": 1, chart.word: 2}, (chart.word,)
@@ -187,13 +184,13 @@ def _series(chart: Chart, headers: Sequence[Any], rows: Sequence[Sequence[Any]])
             groups.setdefault((label, kind, name), []).append(row)
     series = []
     for (label, kind, name), some in groups.items():
-        ends = {
+        intervals = {
             axis: [_numbers(some, place[column] + side) for side in (1, 2)]
             for axis, column in (("x", chart.x), ("y", name)) if axis in chart.interval
         }  # fmt: skip
         y = [np.nan if "y" in chart.log and value <= 0 else value for value in _numbers(some, place[name])]
         notes = [_plain(row[place[chart.note]]) for row in some] if chart.note else []
-        series.append(Series(label, kind, [row[place[chart.x]] for row in some], y, ends, notes))
+        series.append(Series(label, kind, [row[place[chart.x]] for row in some], y, intervals, notes))
     return _styled(chart, series)
 
 
@@ -312,7 +309,7 @@ def _short(label: str, many: int) -> str:
 
 
 def _describe(chart: Chart, series: Sequence[Series]) -> str:
-    """What a chart shows, in words: each value of a few, else where each line begins and ends."""
+    """A chart in words: each value of a few, else where each line begins and ends."""
     said = []
     for one in series:
         label = _short(one.label, NAMED + 1) if chart.by else one.label

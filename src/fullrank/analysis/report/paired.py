@@ -57,12 +57,13 @@ def reference_run(results: Runs) -> RunResult:
 
 def most_accurate(results: Runs) -> RunResult:
     """By the metric that the page calls accuracy; of equal ones the first."""
-
-    def worth(one: RunResult) -> float:
-        value = one.metric(one.accuracy)
-        return -float("inf") if value is None else -value if one.accuracy == "logloss" else value
-
     return max(results, key=worth)
+
+
+def worth(one: RunResult) -> float:
+    """Its accuracy: more is better."""
+    value = one.metric(one.accuracy)
+    return -float("inf") if value is None else -value if one.accuracy == "logloss" else value
 
 
 def is_baseline(one: RunResult) -> bool:

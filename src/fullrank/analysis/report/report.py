@@ -244,7 +244,7 @@ def blocks_of_runs(problem: Problem, results: Runs) -> tuple[RunBlock, ...]:
 def _drawings(
     sections: Sequence[type[Section]], method: str, shown: RunResult | Runs, end: str = ""
 ) -> Iterator[Drawn | Missing]:
-    """What sections draw of a run, or of all, by one of their methods; or why another package's is missing."""
+    """Drawings of sections of a run, or of all, by one of their methods; or why another package's is missing."""
     for section in sections:
         try:
             drawn = getattr(section, method)(shown)
