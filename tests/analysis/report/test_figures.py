@@ -76,14 +76,14 @@ def test_depth_compares_what_differs_in_layers_alone(found, store, tmp_path_fact
 
 
 def test_spectra_layers_and_bounds_leave_out_who_has_none(found) -> None:
-    assert len(figure(SpectralCollapse.figure(found)).rows) == 5 and not figure(SpectralCollapse.figure(found)).absent
+    spectra = figure(SpectralCollapse.figure(found))
+    assert len(spectra.rows) == 5 and not spectra.absent
     made = figure(Layers.figure(found))
     assert len(made.rows) == 2 + 3 + 4 + 2 and len(made.panels) == 3 and "popularity" in made.absent[0]
     assert len(figure(Bound.figure(found)).absent) == 2
     one = found[0]
     share = one.diagnosis.value("spectrum", "collapse_share")
-    assert figure(SpectralCollapse.figure(found)).rows[0][1] == share
-    assert "by pattern, by falling strength: A from 1 to" in figure(SpectralCollapse.figure(found)).panels[0].alt
+    assert spectra.rows[0][1] == share and "by falling strength: A from 1 to" in spectra.panels[0].alt
     assert isinstance(Layers.figure(found[4:]), Missing) and isinstance(Bound.figure(found[3:]), Missing)
 
 

@@ -208,7 +208,7 @@ def _styled(chart: Chart, series: list[Series]) -> list[Series]:
             one.style |= {"linestyle": dash, "marker": "" if len(one.x) > 1 else "*", "markersize": 11}
         if len(one.x) == 1 or (chart.dots and chart.dots in (one.label, one.kind)):
             one.style["linestyle"] = "none"
-        elif chart.plain or len(one.x) > CROWD:
+        elif one.label != chart.beside and (chart.plain or len(one.x) > CROWD):
             one.style |= {"marker": "", "linewidth": 1}
         if told and one.label in labels:  # once in the legend
             labels.remove(one.label)

@@ -137,8 +137,8 @@ def compute(ladder: Ladder, groups: Sequence[str], law: Law | None, *, lower: bo
     """Figure 4: every run, the envelope, and the sigmoid with its interval."""
     claim = Claim(
         "What FLOPs bring",
-        "Each thin line is a run, coloured by its data set; the envelope is the best that any had reached at that "
-        "cost. Small models and small data stop growing early, and the envelope goes on with larger ones.",
+        "Each thin line is a run, coloured by its data set; the envelope (grey) is the best that any had reached at "
+        "that cost. Small models and small data stop growing early, and the envelope goes on with larger ones.",
         name="compute",
     )
     try:
@@ -152,7 +152,9 @@ def compute(ladder: Ladder, groups: Sequence[str], law: Law | None, *, lower: bo
             drawn += [*labelled(trace.group or "runs", trace.flops, trace.metric), (trace.group or "runs", *ended)]
     drawn += labelled("envelope", best.flops, best.metric)
     drawn += _curve(law, np.geomspace(best.flops[0], best.flops[-1], 120))
-    chart = lines("FLOPs", ladder.metric, by="data set", interval="y", log="x", plain=True, rows=drawn)
+    chart = lines(
+        "FLOPs", ladder.metric, by="data set", beside="envelope", interval="y", log="x", plain=True, rows=drawn
+    )
     some = np.unique(np.linspace(0, len(best) - 1, 25).astype(int))
     rows = []
     for place in some:
@@ -226,7 +228,7 @@ def surface(ladder: Ladder, groups: Sequence[str], law: Law | None, why: str) ->
         return claim.missing(f"{why}.")
     grid, amounts = [], np.geomspace(*law.observed["data"], 60)
     for number in np.geomspace(*law.observed["parameters"], GRID):
-        grid += labelled(f"N = {number:.2g}", amounts, law.predict(parameters=float(number), data=amounts))
+        grid += labelled(f"size {number:.2g}", amounts, law.predict(parameters=float(number), data=amounts))
     drawn, along = [], np.geomspace(*law.observed["parameters"], 60)
     for name in groups:
         traces = [trace for trace in ladder.traces if trace.group == name]
