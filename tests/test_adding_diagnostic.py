@@ -60,7 +60,9 @@ def test_the_pages_diagnostic_has_rows_and_a_figure(site: Path, tmp_path: Path) 
     out = tmp_path / "page.html"
     made = json.loads(python(site, "-m", "fullrank", "report", str(run.path), "--out", str(out), "--json"))
     assert made["figures"][-2:] == ["reach", "spectrum"], "behind those of fullrank, before the folded ones"
-    assert "How many items reach a top ten" in out.read_text() and "Percent of the items: A 25" in out.read_text()
+    assert (
+        "How many items reach a top ten" in out.read_text() and "share of the items by run: A 25 %" in out.read_text()
+    )
 
 
 @pytest.mark.process

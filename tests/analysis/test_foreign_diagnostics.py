@@ -200,7 +200,7 @@ def test_a_figure_of_ours_that_fails_is_raised(runs, plant, monkeypatch) -> None
     def broken(given):
         raise RuntimeError("ours")
 
-    for name in ("figure", "figure_of", "table_of"):
+    for name in ("figure", "figure_of"):
         with monkeypatch.context() as patch:
             patch.setattr(SpectralCollapse, name, broken)
             with pytest.raises(RuntimeError, match="ours"):
@@ -219,7 +219,7 @@ def test_figures_and_tables_that_fail_are_missing_with_the_reason(runs, plant) -
     before = report(runs)
     raising = "    @classmethod\n    def {}(cls, given): raise RuntimeError('no <ink>')\n"
     odd = "    @classmethod\n    def {}(cls, given): return 'a picture'\n"
-    methods = ("figure", "figure_of", "table_of")
+    methods = ("figure", "figure_of")
     source = "".join(
         diagnostic(name, "pass\n" + "".join(body.format(method) for method in methods), base=base)
         for name, body, base in (("raising", raising, "Section"), ("odd", odd, "Diagnostic"))
@@ -232,11 +232,10 @@ def test_figures_and_tables_that_fail_are_missing_with_the_reason(runs, plant) -
         name: text for kind, text in (
             ("raising", "it failed: RuntimeError: no <ink>"), ("odd", "it failed: TypeError: 'a picture' is no Figure"),
         ) for name, text in (
-            (kind, text), (f"{kind}-A", text), (f"{kind}-table-A", text.replace("Figure", "RunTable")),
+            (kind, text), (f"{kind}-A", text),
         )
     }  # fmt: skip
     assert [one.name for one in page.figures if one.name not in why] == ours
-    assert [one.tables for one in page.blocks] == [one.tables for one in before.blocks]
     assert "it failed: RuntimeError: no &lt;ink&gt;" in page.html and "no <ink>" not in page.html
 
 

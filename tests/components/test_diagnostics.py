@@ -5,7 +5,7 @@ import torch
 
 from fullrank.analysis.diagnosis import row
 from fullrank.analysis.diagnostics import Diagnostic, find_sections
-from fullrank.analysis.report import Figure, Panel, RunTable
+from fullrank.analysis.report import Figure, Panel
 from fullrank.problem import PROBLEMS
 from fullrank.testing import check_component
 
@@ -72,8 +72,8 @@ class Ragged(Sound):
     """A table whose rows are shorter than its header."""
 
     @classmethod
-    def table_of(cls, result):
-        return RunTable("a", "b", ("x", "y"), ((1,),))
+    def figure_of(cls, result):
+        return Figure(f"a-{result.key}", "b", "c", (), ("x", "y"), ((1,),))
 
 
 class Nameless(Sound):

@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from fullrank.analysis.relevance import ItemVectors, Relevance
+from fullrank.analysis.relevance import Relevance
 from fullrank.core.checks import check_whole
 from fullrank.core.errors import UserError
 from fullrank.core.progress import Progress
@@ -117,7 +117,7 @@ class RetrievalContext:
     sample: Sample
     evaluation: Evaluation = field(default_factory=lambda: sample_protocol(Evaluation()))
     """What `sample_protocol` makes of the run's protocol."""
-    vectors: ItemVectors | None = None
+    vectors: Float[np.ndarray, "V D"] | None = None
     """Of the items (of their texts, say): they help to tell relevant events from noise."""
 
     @cached_property

@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
+import numpy as np
 import torch
+from jaxtyping import Float
 
 from fullrank.analysis.activations import RetrievalContext, activations, sample_protocol, sample_users
 from fullrank.analysis.diagnosis import Diagnosis, Row, about_rows, is_row, not_measured, row
 from fullrank.analysis.diagnostics import Diagnostic, failure, find_diagnostics, is_built_in
 from fullrank.analysis.ranking_activations import RankingContext, ranking_activations, sample_impressions
-from fullrank.analysis.relevance import ItemVectors
 from fullrank.core.errors import UserError, brief
 from fullrank.core.files import jsonable
 from fullrank.core.progress import Progress
@@ -63,7 +64,7 @@ def diagnose_retrieval(
     seed: int = 0,
     evaluation: Evaluation | None = None,
     weights: str | None = None,
-    vectors: ItemVectors | None = None,
+    vectors: Float[np.ndarray, "V D"] | None = None,
     progress: Progress | None = None,
 ) -> Diagnosis:
     """Every diagnostic that applies to this model, on `users` users of a split, by default `USERS`.
@@ -141,15 +142,14 @@ def diagnose_run(
     impressions: int | None = None,
     seed: int = 0,
     device: torch.device | str = "cpu",
-    vectors: ItemVectors | None = None,
+    vectors: Float[np.ndarray, "V D"] | None = None,
     progress: Progress | None = None,
 ) -> Diagnosis:
     """The rows of a run's weights, with their hash. `users`, `impressions`: None is the default of the problem."""
     sample = sample_size(run, users=users, impressions=impressions)
-    return DIAGNOSE[run.spec.problem](
-        run, run.model().to(device), store, sample, vectors, split=split, seed=seed, weights=weights_hash(run.path),
-        progress=progress,
-    )  # fmt: skip
+    model: Any = run.model().to(device)
+    about = {"split": split, "seed": seed, "weights": weights_hash(run.path), "progress": progress}
+    return DIAGNOSE[run.spec.problem](run, model, store, sample, vectors, **about)
 
 
 def sample_size(run: Run, *, users: int | None, impressions: int | None) -> int | None:
@@ -161,14 +161,16 @@ def sample_size(run: Run, *, users: int | None, impressions: int | None) -> int 
     return users if impressions is None else impressions
 
 
-def _of_retrieval(run: Run, model: Any, store: Any, sample: int | None, vectors: Any, **how: Any) -> Diagnosis:
-    return diagnose_retrieval(model, store, users=sample, evaluation=run.spec.lists, vectors=vectors, **how)
+def _of_retrieval(run: Run, model: Model, store: Store, sample: int | None, vectors: Any, **about: Any) -> Diagnosis:
+    return diagnose_retrieval(model, store, users=sample, evaluation=run.spec.lists, vectors=vectors, **about)
 
 
-def _of_ranking(run: Run, model: Any, store: Any, sample: int | None, vectors: Any, **how: Any) -> Diagnosis:
+def _of_ranking(
+    run: Run, model: RankingModule, store: ImpressionStore, sample: int | None, vectors: Any, **about: Any
+) -> Diagnosis:
     if vectors is not None:
         require_problem(run, "retrieval", "leave vectors out", code="vectors-without-history")
-    return diagnose_ranking(model, store, impressions=sample, **how)
+    return diagnose_ranking(model, store, impressions=sample, **about)
 
 
 DIAGNOSE: Mapping[Problem, Callable[..., Diagnosis]] = {"retrieval": _of_retrieval, "ranking": _of_ranking}

@@ -20,7 +20,6 @@ from fullrank.core.checks import check_whole
 from fullrank.core.errors import UserError
 from fullrank.core.progress import Progress
 from fullrank.data.impressions.store import ImpressionStore
-from fullrank.evaluation.ranking import row_batches
 from fullrank.evaluation.retrieval import check_split
 from fullrank.models.ranking import EVERY
 from fullrank.models.ranking.model import RankingModule
@@ -75,16 +74,19 @@ def ranking_activations(
     batch_size: int | None = None,
 ) -> Iterator[RankingActivations]:
     """The impressions, batch by batch, through the model as it predicts; it is left in the mode it was in."""
+    size = batch_size or ROWS
     training, device = model.training, next(model.parameters()).device
     model.eval()
     try:
-        with _recording(model) as inputs:
-            for batch in row_batches(store, rows, batch_size or ROWS, progress):
+        with _recording(model.ranker) as inputs:
+            for low in range(0, len(rows), size):
                 with torch.inference_mode():
-                    out = model.output(batch.to(device), EVERY)
+                    out = model.output(store.batch(rows[low : low + size]).to(device), EVERY)
                 layers = {name: layer for name, layer in out.captures.items() if layer.shape[-1]}
                 yield RankingActivations(layers, dict(inputs))
                 inputs.clear()
+                if progress is not None:
+                    progress(min(low + size, len(rows)), len(rows))
     finally:
         model.train(training)
 
@@ -96,7 +98,7 @@ def layers_of(model: RankingModule, name: str) -> list[nn.Module]:
 
 
 @contextmanager
-def _recording(model: RankingModule) -> Iterator[dict[str, Tensor]]:
+def _recording(ranker: nn.Module) -> Iterator[dict[str, Tensor]]:
     inputs: dict[str, Tensor] = {}
 
     def record(place: int, module: nn.Module) -> Any:
@@ -105,7 +107,8 @@ def _recording(model: RankingModule) -> Iterator[dict[str, Tensor]]:
 
         return module.register_forward_pre_hook(on_input)
 
-    hooks = [record(place, module) for place, module in enumerate(layers_of(model, "feed_forwards"))]
+    found = getattr(ranker, "feed_forwards", None)
+    hooks = [record(n, one) for n, one in enumerate(found)] if isinstance(found, nn.ModuleList) else []
     try:
         yield inputs
     finally:

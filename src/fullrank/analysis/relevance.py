@@ -18,8 +18,6 @@ from fullrank.core.errors import UserError
 from fullrank.core.jagged import Jagged
 from fullrank.data.events.store import Store
 
-ItemVectors = Float[np.ndarray, "V D"]
-"""Of the items themselves (of their texts, say), one row an item."""
 LAST = 20
 """Events of a history that are looked at, from its end."""
 COSINE = 0.6
@@ -31,7 +29,7 @@ AT_ONCE = 1 << 22
 class Relevance:
     """Co-occurrence in the training events of a store, asked for pairs of items."""
 
-    def __init__(self, store: Store, vectors: ItemVectors | None = None):
+    def __init__(self, store: Store, vectors: Float[np.ndarray, "V D"] | None = None):
         """`vectors` are the items' own (of their texts, say), one row an item. Raises `UserError` for another count."""
         if vectors is not None:
             check_type("vectors", vectors, np.ndarray, "an array of numbers, one row an item")

@@ -81,17 +81,18 @@ def _loaded(words: list[str]) -> dict[str, EvaluationResult]:
 
 def _print(output: Output, found: Report, out: Path) -> None:
     from fullrank.analysis.report import Figure, Missing, plural
+    from fullrank.analysis.report.page import is_table
 
     assert found.problem is not None
     rows = SUMMARY[found.problem](output, found)
     missing = [figure for figure in found.figures if isinstance(figure, Missing)]
     for figure in missing:
         output.say(f"left out: {figure.title} ({figure.why.rstrip('.')})")
-    drawn = [figure for figure in found.figures if not isinstance(figure, Missing)]
-    count = sum(isinstance(figure, Figure) for figure in drawn)
+    shown = [figure for figure in found.figures if not isinstance(figure, Missing) and not is_table(figure)]
+    count = sum(isinstance(figure, Figure) and bool(figure.panels) for figure in shown)
     output.say(f"{out}: {plural(count, 'figure')}, in {seconds(output.spent)}", wrap=False)
     output.finish({
-        "out": out, "runs": rows, "figures": [figure.name for figure in drawn],
+        "out": out, "runs": rows, "figures": [figure.name for figure in shown],
         "left_out": {figure.name: figure.why for figure in missing}, "seconds": output.spent,
     })  # fmt: skip
 

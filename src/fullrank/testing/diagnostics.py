@@ -23,7 +23,7 @@ from fullrank.analysis.activations import RetrievalContext, activations, sample_
 from fullrank.analysis.diagnosis import LEFT_OUT, Diagnosis, Row, is_row
 from fullrank.analysis.diagnostics import Diagnostic, Section
 from fullrank.analysis.ranking_activations import RankingContext, ranking_activations, sample_impressions
-from fullrank.analysis.report import Drawn, Examples, Figure, Missing, OpenTable, RunTable
+from fullrank.analysis.report import Drawn, Examples, Missing
 from fullrank.analysis.report.collect import collect
 from fullrank.analysis.report.results import RunResult
 from fullrank.core.files import jsonable
@@ -131,8 +131,6 @@ def check_figures(section: type[Section], device: torch.device) -> None:
             _whole_figure(figure)
         found = [figure.name for figure in drawn if figure is not None]
         assert len(set(found)) == len(found), f"two figures of one page have the name of {_repeated(found)}"
-        for one in group:
-            _whole_table(section.table_of(one))
 
 
 CHECKS: tuple[Callable[[Any, torch.device], None], ...] = (
@@ -167,9 +165,7 @@ def _with(result: RunResult, rows: list[Row]) -> RunResult:
 
 
 def _whole_figure(figure: object) -> None:
-    assert figure is None or isinstance(figure, Drawn | Missing), (
-        f"{figure!r} is no Figure, OpenTable, Examples, Missing or None"
-    )
+    assert figure is None or isinstance(figure, Drawn | Missing), f"{figure!r} is no Figure, Examples, Missing or None"
     if isinstance(figure, Missing):
         assert figure.name and figure.title and figure.why, f"{figure!r} does not say why it is missing"
         return
@@ -178,18 +174,10 @@ def _whole_figure(figure: object) -> None:
     assert figure.name and figure.title and figure.caption, f"{figure.name} is not whole"
     if isinstance(figure, Examples):
         assert figure.users and all(one.lists for one in figure.users), f"{figure.name} shows no lists"
-    if isinstance(figure, Figure):
-        assert figure.panels, f"{figure.name} is not whole"
+    else:
         assert all(panel.alt and panel.svg.startswith("<svg") for panel in figure.panels), f"{figure.name}: a panel"
-    if isinstance(figure, Figure | OpenTable):
         sound = figure.rows and all(len(row) == len(figure.headers) for row in figure.rows)
         assert sound, f"{figure.name}: its numbers do not fit its headers"
-
-
-def _whole_table(table: object) -> None:
-    assert table is None or isinstance(table, RunTable), f"{table!r} is no RunTable or None"
-    if table is not None:
-        assert table.title and table.rows and all(len(row) == len(table.headers) for row in table.rows), table.title
 
 
 def _generators() -> tuple[list[int], str]:

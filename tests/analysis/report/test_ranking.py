@@ -59,7 +59,7 @@ def whole(runs) -> Report:
 
 
 def drawn(made) -> dict:
-    return {figure.name: figure for figure in made.figures if isinstance(figure, Figure)}
+    return {figure.name: figure for figure in made.figures if isinstance(figure, Figure) and figure.panels}
 
 
 def test_every_figure_is_there_with_its_numbers(whole) -> None:

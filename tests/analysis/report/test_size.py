@@ -129,13 +129,13 @@ def test_runs_of_other_sizes_by_their_parameters(ladder) -> None:
         one = by_key[row[0].split()[0]]
         tensors = one.run.model().named_parameters()
         assert row[1] == sum(p.numel() for name, p in tensors if name != "items.embedding.weight")
-        assert row[2:4] == (one.layers, one.run.spec.model.dim)  # type: ignore[attr-defined]
+        assert row[6:] == (one.layers, one.run.spec.model.dim)  # type: ignore[attr-defined]
         ranks = {found["layer"]: found["value"] for found in one.diagnosis.of("layers", "entropy_rank")}
         share = one.diagnosis.value("spectrum", "collapse_share")
-        assert row[4:] == (one.metric("ndcg@10"), one.metric("fair0.8@1"), share, ranks[one.layers])
+        assert row[2:6] == (one.metric("ndcg@10"), one.metric("fair0.8@1"), share, ranks[one.layers])
     words = ["accuracy (ndcg@10)", "long-tail share (fair0.8@1)", "collapse share", "effective rank"]
     assert [panel.alt.split(" by ")[0] for panel in made.panels] == words and not made.absent
-    assert f"C ({made.rows[0][1]:,}) {made.rows[0][7]:.4g}" in made.panels[3].alt
+    assert f"C, B, A, E, F: sasrec from {made.rows[0][5]:.4g} to " in made.panels[3].alt
     assert all("C, B, A, E, F: sasrec" in panel.svg for panel in made.panels)
 
 
@@ -167,4 +167,4 @@ def test_a_figure_that_no_run_has_is_named(ladder) -> None:
     ]
     made = figure(RetrievalSize.figure(bare))
     assert len(made.panels) == 3 and made.absent == ("No panel shows the collapse share: none of these runs has it.",)
-    assert {row[6] for row in made.rows} == {None}
+    assert {row[4] for row in made.rows} == {None}

@@ -13,14 +13,24 @@ from __future__ import annotations
 import functools
 import importlib
 import importlib.metadata
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from fullrank.analysis.diagnosis import Row
-from fullrank.analysis.report import Figure, Missing, RunTable, Shown
-from fullrank.analysis.report.results import RunResult, Runs, measured
+from fullrank.analysis.activations import (
+    FAIRNESS,
+    Activations,
+    RetrievalContext,
+    Sample,
+    SampleStore,
+    activations,
+    device_of,
+)  # fmt: skip
+from fullrank.analysis.diagnosis import Diagnosis, Row, not_measured, row, rows_of
+from fullrank.analysis.report import Cells, Figure, Missing, Shown, TableCell
+from fullrank.analysis.report.charts import Chart, Claim, bars, lines
+from fullrank.analysis.report.results import RunResult, Runs, accuracy_word, not_comparable, readable
 from fullrank.core.errors import UserError
 from fullrank.core.log import logger
 from fullrank.core.progress import Progress
@@ -29,10 +39,17 @@ from fullrank.problem import Problem
 log = logger(__name__)
 
 GROUP = "fullrank.diagnostics"
+__all__ = [
+    "Activations", "Cells", "Chart", "Claim", "Diagnosis", "Diagnostic", "FAIRNESS", "Figure", "Missing",
+    "RetrievalContext", "Row", "RunResult", "Runs", "Sample", "SampleStore", "Section", "Shown", "TableCell",
+    "accuracy_word", "activations", "bars", "device_of", "find_diagnostics", "find_sections", "lines",
+    "not_comparable", "not_measured", "readable", "row", "rows_of",
+]  # fmt: skip
+"""Among them all that the file of a diagnostic needs."""
 
 
 class Section:
-    """A part of the page about some runs. Each of the three may be left as it is: then the page has none of it."""
+    """A part of the page about some runs. Each may be left as it is: then the page has none of it."""
 
     name: ClassVar[str]
     """Of the rows and of the entry point; no two sections of one problem share it."""
@@ -41,32 +58,62 @@ class Section:
     internal: ClassVar[bool] = False
     """Whether its figure shows models from inside: folded on the page, for those who build them."""
 
+    claim: ClassVar[Claim | None] = None
+    """Of a figure of all runs, below which stands why some are not in it."""
+    claim_of: ClassVar[Claim | None] = None
+    """Of a figure of each run alone, which stands in the title as `{}`."""
+
+    @classmethod
+    def lacks(cls, result: RunResult) -> str | None:
+        """Why a run is not in the figures; empty where that is no news, None where it is in them."""
+        return None
+
+    @classmethod
+    def draw(cls, claim: Claim, there: Runs) -> Figure | Missing | None:
+        """The figure of the runs that lack nothing, at least one."""
+        return claim.figure(*claim.read(there, cls.name))
+
+    @classmethod
+    def draw_of(cls, claim: Claim, result: RunResult) -> Figure | Missing | None:
+        """The figure of one run alone, which lacks nothing."""
+        return cls.draw(claim, [result])
+
     @classmethod
     def figure(cls, results: Runs) -> Shown:
         """All runs in one figure, table or examples; `Missing` says why there is none, None leaves it out silently."""
-        return None
+        if cls.claim is None:
+            return None
+        claim = replace(cls.claim, name=cls.claim.name or cls.name)
+        whys = {one.key: cls.lacks(one) for one in results}
+        there = [one for one in results if whys[one.key] is None]
+        absent = tuple(f"Run {one.key} ({one.name}) is not shown: {whys[one.key]}." for one in results if whys[one.key])
+        if not there:
+            return claim.missing(" ".join(absent)) if absent else None
+        drawn = cls.draw(claim, there)
+        return replace(drawn, absent=absent + drawn.absent) if isinstance(drawn, Figure) else drawn
 
     @classmethod
     def figure_of(cls, result: RunResult) -> Shown:
-        """A figure of one run alone."""
-        return None
-
-    @classmethod
-    def table_of(cls, result: RunResult) -> RunTable | None:
-        """Numbers of one run that no figure shows."""
-        return None
+        """A figure or a table of one run alone."""
+        claim, why = cls.claim_of, cls.lacks(result)
+        if claim is None or why == "" or (why and claim.table):
+            return None
+        name, title = f"{claim.name or cls.name}-{result.key}", claim.title.format(f"run {result.key}")
+        claim = replace(claim, name=name, title=title)
+        return cls.draw_of(claim, result) if why is None else claim.missing(f"{result.name}: {why}.")
 
 
 class Diagnostic(Section):
-    """Rows about one model. An instance lives for one diagnosis: it begins, observes every batch, and gives rows once.
+    """Rows about one model. An instance lives for one diagnosis: it observes every batch, then `rows` is called once.
 
     The model is not changed, no random number is drawn without a generator of its own, and the same model and context
-    give the same rows. What does not apply to a model gives the one row that `diagnosis.not_measured(name, why)` makes
-    (its name on disk is `left_out`), never an error; a diagnostic of a part that most models lack (a reasoner) may give
-    no row at all. The figures read rows alone, so that a page can be drawn of a diagnosis.jsonl of another day; where
-    the rows are absent they give `Missing`.
+    give the same rows. What does not apply to a model gives the one row that `left_out(why)` makes, never an error; a
+    diagnostic of a part that most models lack (a reasoner) may give no row at all. The figures read rows alone, so that
+    a page can be drawn of a diagnosis.jsonl of another day; where the rows are absent they give `Missing`.
     """
 
+    silent: ClassVar[bool] = False
+    """Whether a run without rows is no news: most models lack the part."""
     runs_model: ClassVar[bool] = False
     """Whether `rows` runs the model again (with targets, so never on the training split) and `observe` is not used."""
     progress: Progress | None = None
@@ -78,40 +125,32 @@ class Diagnostic(Section):
         self.begin()
 
     def begin(self) -> None:
-        """Set up what `observe` collects."""
+        """Set what `observe` adds to."""
 
     def observe(self, batch: Any) -> None:
         """One batch of the sample: `activations.Activations` or `ranking_activations.RankingActivations`."""
 
     def rows(self) -> list[Row]:
-        """The figures of the whole sample; `diagnosis.row` makes one."""
+        """The figures of the whole sample; `row`, `rows_of` and `left_out` make them."""
         return []
 
+    def row(self, name: str, value: float | int | None, **where: Any) -> Row:
+        """One figure; `where` is the layer, head, index and label at which it was taken."""
+        return row(self.name, name, value, **where)
 
-class RunsFigure(Diagnostic):
-    """A diagnostic with a figure of all runs that have its rows; below it stands why the others are not in it."""
+    def rows_of(self, figures: Mapping[str, Any], **where: Any) -> list[Row]:
+        """A row of each figure (name -> number, also one of torch or numpy), all taken at one place."""
+        return rows_of(self.name, figures, **where)
 
-    title: ClassVar[str]
-    shown_as: ClassVar[str] = ""
-    """Id of the figure on the page, where it is not the name."""
-
-    @classmethod
-    def about(cls, results: Runs) -> Runs:
-        """The runs whose missing rows are told; without any the figure is left out silently."""
-        return results
-
-    @classmethod
-    def draw(cls, there: Runs, results: Runs) -> Figure:
-        """The figure of the runs that have rows, at least one, with the looks that they have among all."""
-        raise NotImplementedError
+    def left_out(self, why: str) -> list[Row]:
+        """The row of a model, or of a part of one, that does not have what is measured."""
+        return [not_measured(self.name, why)]
 
     @classmethod
-    def figure(cls, results: Runs) -> Shown:
-        about = cls.about(results)
-        there, absent = measured(about, cls.name)
-        if not there:
-            return Missing(cls.shown_as or cls.name, cls.title, " ".join(absent)) if about else None
-        return replace(cls.draw(there, results), absent=absent)
+    def lacks(cls, result: RunResult) -> str | None:
+        if result.diagnosis.of(cls.name):
+            return None
+        return "" if cls.silent else result.why_missing(cls.name)
 
 
 def find_sections(problem: Problem, first: Sequence[str] = ()) -> list[type[Section]]:

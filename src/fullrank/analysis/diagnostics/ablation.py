@@ -21,13 +21,20 @@ import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
-from fullrank.analysis.activations import FAIRNESS, Sample, SampleStore, activations, device_of
-from fullrank.analysis.diagnosis import Row, not_measured, rows_of
-from fullrank.analysis.diagnostics import Diagnostic
+from fullrank.analysis.diagnostics import (
+    FAIRNESS,
+    Claim,
+    Diagnostic,
+    Figure,
+    Row,
+    RunResult,
+    Sample,
+    SampleStore,
+    activations,
+    bars,
+    device_of,
+)
 from fullrank.analysis.diagnostics.spectrum import ScoreMatrix, popularity_likeness
-from fullrank.analysis.report import Figure, Missing, Panel, Shown
-from fullrank.analysis.report.draw import COLOURS, GREY, panel
-from fullrank.analysis.report.results import RunResult
 from fullrank.data.batch import Batch
 from fullrank.evaluation import evaluate
 from fullrank.inference.search import Decoding
@@ -45,16 +52,23 @@ class Ablation(Diagnostic):
 
     name = "ablation"
     runs_model = True
+    claim_of = Claim(
+        "Ablation of {}",
+        "One part at a time is switched off, so that it passes its input on, or every event attends to itself "
+        "alone, and everything is measured again on a sample of users; nothing is trained anew. A part without "
+        "which the collapse share falls and the long-tail share rises is one that amplifies popularity. The dashed "
+        "line is the whole model.",
+    )
 
     def rows(self) -> list[Row]:
         parts = parts_of(self.context.model)
         if not parts:
-            return [not_measured(self.name, "it has no blocks to leave out")]
+            return self.left_out("it has no blocks to leave out")
         found: list[Row] = []
         for place, part in enumerate([Part("whole", None, ()), *parts]):
             with self_attending(part.modules) if part.label == "mixing" else silenced(part.modules):
                 figures = self._figures(self.context.sample.first(USERS))
-            found += rows_of(self.name, figures, layer=part.layer, label=part.label)
+            found += self.rows_of(figures, layer=part.layer, label=part.label)
             if self.progress is not None:
                 self.progress(place + 1, len(parts) + 1)
         return found
@@ -78,47 +92,19 @@ class Ablation(Diagnostic):
         return figures | measured.metrics
 
     @classmethod
-    def figure_of(cls, result: RunResult) -> Shown:
-        """Collapse share, fairness and accuracy without each block."""
-        name, title = f"ablation-{result.key}", f"Ablation of run {result.key}"
+    def draw_of(cls, claim: Claim, result: RunResult) -> Figure:
+        """Every figure of the whole model and without each part; collapse, fairness and accuracy are drawn."""
         values = result.diagnosis.values(cls.name, None, "label", "layer", "name")
-        if not values:
-            return Missing(name, title, f"{result.name}: {result.why_missing(cls.name)}.")
-        found: dict[tuple[str, int | None], dict[str, float]] = {}
-        for (label, layer, figure), value in values.items():
-            found.setdefault((label, layer), {})[figure] = value
-        words = {place: _word(*place) for place in found}
-        figures = [
-            name for name in ("collapse_share", FAIRNESS, result.accuracy) if all(name in v for v in found.values())
+        names = list(dict.fromkeys(name for *_, name in values))
+        parts = list(dict.fromkeys((label, layer) for label, layer, _ in values))
+        words = [name.replace("_", " ") for name in names]
+        rows = tuple((_word(*part), *(values.get((*part, name)) for name in names)) for part in parts)
+        charts = [
+            bars("part", name.replace("_", " "), by="", across=True, level={"": values["whole", None, name]})
+            for name in ("collapse_share", FAIRNESS, result.accuracy)
+            if ("whole", None, name) in values
         ]
-        panels: list[Panel] = []
-        for figure in figures:
-
-            def paint(axes: Any, figure: str = figure) -> None:
-                values = [found[place][figure] for place in found]
-                colours = [_colour(label) for label, _ in found]
-                axes.barh(range(len(found)), values, color=colours, height=0.7)
-                axes.axvline(values[0], color=GREY, lw=1, ls="--")
-                axes.set_yticks(range(len(found)), list(words.values()))
-                axes.invert_yaxis()
-                axes.grid(axis="y", visible=False)
-
-            label = f"long-tail share ({figure})" if figure == FAIRNESS else figure.replace("_", " ")
-            alt = f"{label} of the whole model and without each part: " + "; ".join(
-                f"{words[place]} {found[place][figure]:.3f}" for place in found
-            )
-            shape = 1.3 + 0.24 * len(found)
-            panels.append(panel(f"{name}-{len(panels)}", paint, alt, x=label, y="", height=shape))
-        caption = (
-            "One part at a time is switched off, so that it passes its input on, or every event attends to itself "
-            "alone, and everything is measured again on a sample of users; nothing is trained anew. A part without "
-            "which the collapse share falls and the long-tail share rises is one that amplifies popularity. The dashed "
-            "line is the whole model."
-        )
-        names = dict.fromkeys(name for values in found.values() for name in values)
-        table = tuple((words[place], *(found[place].get(name) for name in names)) for place in found)
-        headers = ("", *(name.replace("_", " ") for name in names))
-        return Figure(name, title, caption, tuple(panels), headers, table)
+        return claim.figure(("part", *words), rows, *charts)
 
 
 @dataclass(frozen=True)
@@ -223,7 +209,3 @@ def _word(label: str, layer: int | None) -> str:
         return "every event alone"
     kind = label.replace("_", "-")
     return "whole model" if label == "whole" else f"no {kind}" if layer is None else f"no {kind} {layer + 1}"
-
-
-def _colour(label: str) -> str:
-    return GREY if label == "whole" else COLOURS[1] if label.endswith("feed_forward") else COLOURS[0]

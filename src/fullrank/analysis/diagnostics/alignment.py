@@ -16,11 +16,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fullrank.analysis.activations import Activations
-from fullrank.analysis.diagnosis import Row, not_measured, row, rows_of
-from fullrank.analysis.diagnostics import Diagnostic
-from fullrank.analysis.report import RunTable
-from fullrank.analysis.report.results import RunResult
+from fullrank.analysis.diagnostics import (
+    Activations,
+    Claim,
+    Diagnostic,
+    Figure,
+    Row,
+    RunResult,
+)
 from fullrank.models.sequential.reading import weights_of
 
 USERS = 256
@@ -50,6 +53,12 @@ class Alignment(Diagnostic):
     """u1 against v1 in each layer and head, and v1 between layers."""
 
     name = "alignment"
+    claim_of = Claim(
+        "How alike the attention patterns of {} are",
+        "A layer's attention writes one pattern best and reads one pattern best; the cosine says how alike "
+        "they are, and how alike two layers read. Near 1, what one layer raises the next raises again.",
+        table=True,
+    )
 
     def begin(self) -> None:
         self.heads: dict[int, list[Tensor]] = {}
@@ -90,37 +99,26 @@ class Alignment(Diagnostic):
 
     def rows(self) -> list[Row]:
         if not self.heads:
-            return [not_measured("alignment", "it has no attention over more than one event")]
-        name, found = "alignment", []
+            return self.left_out("it has no attention over more than one event")
+        found: list[Row] = []
         for layer, parts in sorted(self.heads.items()):
             mean = torch.cat(parts).mean(0)
             for head in range(len(mean)):
                 sigma, cosine = (float(part[head]) for part in self.largest[layer])
-                found.append(row(name, "uv_cosine", float(mean[head]), layer=layer, head=head))
+                found.append(self.row("uv_cosine", float(mean[head]), layer=layer, head=head))
                 figures = {"uv_cosine": cosine, "sigma_1": sigma}
-                found += rows_of(name, figures, layer=layer, head=head, label="largest")
+                found += self.rows_of(figures, layer=layer, head=head, label="largest")
         for (one, two), cosines in sorted(self.between.items()):
-            found.append(row(name, "layer_cosine", float(torch.cat(cosines).mean()), layer=one, index=two))
+            found.append(self.row("layer_cosine", float(torch.cat(cosines).mean()), layer=one, index=two))
         return found
 
     @classmethod
-    def table_of(cls, result: RunResult) -> RunTable | None:
+    def draw_of(cls, claim: Claim, result: RunResult) -> Figure:
         """Table 3 of SPRINT: the cosines that Theorem 3.2 assumes to be near 1."""
-        cosines, pairs = result.diagnosis.of("alignment", "uv_cosine"), result.diagnosis.of("alignment", "layer_cosine")
-        if not cosines:
-            return None
+        cosines, pairs = (result.diagnosis.of(cls.name, name) for name in ("uv_cosine", "layer_cosine"))
         rows = [
-            (f"layer {row['layer'] + 1}, head {row['head'] + 1}", 
-             "mean of users" if row["label"] is None else "largest", row["value"])
+            (f"layer {row['layer'] + 1}, head {row['head'] + 1}", row["label"] or "mean of users", row["value"])
             for row in cosines
-        ]  # fmt: skip
+        ]
         rows += [(f"layers {row['layer'] + 1} and {row['index'] + 1}", "mean of users", row["value"]) for row in pairs]
-        return RunTable(
-            f"How alike the attention patterns of run {result.key} are",
-            (
-                "A layer's attention writes one pattern best and reads one pattern best; the cosine says how alike "
-                "they are, and how alike two layers read. Near 1, what one layer raises the next raises again."
-            ),
-            ("where", "of", "cosine"),
-            tuple(rows),
-        )
+        return claim.figure(("where", "of", "cosine"), rows)

@@ -20,12 +20,15 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from fullrank.analysis.activations import Activations
-from fullrank.analysis.diagnosis import Row, not_measured, rows_of
-from fullrank.analysis.diagnostics import Diagnostic
-from fullrank.analysis.report import Figure, Missing, Shown
-from fullrank.analysis.report.draw import GREY, from_zero, legend, look, panel
-from fullrank.analysis.report.results import RunResult
+from fullrank.analysis.diagnostics import (
+    Activations,
+    Claim,
+    Diagnostic,
+    Figure,
+    Row,
+    RunResult,
+    lines,
+)
 from fullrank.models.sequential.attention import mask
 from fullrank.models.sequential.reading import weights_of
 
@@ -49,6 +52,13 @@ class AttentionShare(Diagnostic):
     """Attention mass by popularity band, layer and head."""
 
     name = "attention_share"
+    claim_of = Claim(
+        "Attention by item popularity, {}",
+        "While reading a history, the model weighs its items. At 1 a group of items gets as much weight as it has "
+        "places in the histories; above 1 it gets more. Lines are layers (bands hold their heads); the dotted line "
+        "is what weighing everything alike would give, because early items are read more often.",
+        name="attention",
+    )
 
     def begin(self) -> None:
         self.band = torch.from_numpy(item_bands(self.context.sample.popularity))
@@ -74,72 +84,49 @@ class AttentionShare(Diagnostic):
 
     def rows(self) -> list[Row]:
         if not self.mass:
-            return [not_measured("attention_share", "it has no attention that shows its weights")]
-        name, found = "attention_share", []
+            return self.left_out("it has no attention that shows its weights")
+        found: list[Row] = []
         keys, uniform = _shares(self.keys), _shares(self.uniform)
         for band, label in enumerate(LABELS):
             if keys[band] > 0:
-                found += rows_of(name, {"keys": keys[band], "uniform": uniform[band]}, label=label)
+                found += self.rows_of({"keys": keys[band], "uniform": uniform[band]}, label=label)
         for layer, sums in sorted(self.mass.items()):
             for head, mass in enumerate(_shares(sums)):
                 found += self._head(layer, head, mass, keys)
         return found
 
     def _head(self, layer: int, head: int, mass: Tensor, keys: Tensor) -> list[Row]:
-        name, found = "attention_share", []
+        found: list[Row] = []
         for band, label in enumerate(LABELS):
             if keys[band] > 0:
                 figures = {"mass": mass[band], "ratio": mass[band] / keys[band]}
-                found += rows_of(name, figures, layer=layer, head=head, label=label)
+                found += self.rows_of(figures, layer=layer, head=head, label=label)
         top, share = float(mass[:HEAD].sum()), float(keys[:HEAD].sum())
         of_top = {"mass": top, "ratio": top / share if share > 0 else None}
-        return found + rows_of(name, of_top, layer=layer, head=head, label="top 20 %")
+        return found + self.rows_of(of_top, layer=layer, head=head, label="top 20 %")
 
     @classmethod
-    def figure_of(cls, result: RunResult) -> Shown:
+    def draw_of(cls, claim: Claim, result: RunResult) -> Figure:
         """Attention to each band of popularity over its share of the events that are read."""
-        name, title = f"attention-{result.key}", f"Attention by item popularity, run {result.key}"
         keys, uniform = (result.diagnosis.values(cls.name, of, "label") for of in ("keys", "uniform"))
-        if not keys:
-            return Missing(name, title, f"{result.name}: {result.why_missing('attention_share')}.")
-        labels = [label for label in LABELS if label in keys]
         ratio = result.diagnosis.values(cls.name, "ratio", "layer", "head", "label")
-        heads = sorted({(layer, head) for layer, head, _ in ratio})
-        means = {
-            layer: [
-                float(np.mean([ratio[key, head, label] for key, head in heads if key == layer])) for label in labels
-            ]
-            for layer in sorted({layer for layer, _ in heads})
-        }
-
-        def paint(axes: Any) -> None:
-            at = range(len(labels))
-            axes.axhline(1, color=GREY, lw=1)
-            even = [uniform[label] / keys[label] for label in labels]
-            axes.plot(at, even, color=GREY, ls=":", label="even attention")
-            for place, (layer, values) in enumerate(means.items()):
-                axes.plot(at, values, label=f"layer {layer + 1}", **look(place))
-                for head in (head for key, head in heads if key == layer):
-                    spots = [ratio[layer, head, label] for label in labels]
-                    axes.plot(at, spots, ".", color=look(place)["color"], alpha=0.45, ms=4)
-            axes.set_xticks(list(at), labels)
-            from_zero(axes)
-            legend(axes)
-
-        caption = (
-            "While reading a history, the model weighs its items. At 1 a group of items gets as much weight as it has "
-            "places in the histories; above 1 it gets more. Lines are layers (small dots their heads); the dotted line "
-            "is what weighing everything alike would give, because early items are read more often."
-        )
-        tops = "; ".join(f"layer {layer + 1} {values[0]:.2f}" for layer, values in means.items())
-        alt = f"Attention over share of events by popularity band. For the {labels[0]} of items: {tops}."
-        table = tuple(
-            (f"layer {layer + 1}, head {head + 1}", *(ratio[layer, head, label] for label in labels))
+        heads = list(dict.fromkeys((layer, head) for layer, head, _ in ratio))
+        drawn: list[tuple[Any, ...]] = [("even attention", label, uniform[label] / keys[label]) for label in keys]
+        for layer in dict(heads):
+            for label in keys:
+                of_heads = [ratio[layer, head, label] for other, head in heads if other == layer]
+                mean = float(np.mean(of_heads))
+                drawn.append((f"layer {layer + 1}", label, mean, min(of_heads), max(of_heads)))
+        popularity, word = "items by popularity", "attention over share of events"
+        chart = lines(
+            popularity, word, by="layer", beside="even attention", interval="y", zero=True, level={"": 1},
+            rows=drawn,
+        )  # fmt: skip
+        rows = [
+            (f"layer {layer + 1}, head {head + 1}", *(ratio[layer, head, label] for label in keys))
             for layer, head in heads
-        )
-        first = (("share of events", *(keys[label] for label in labels)),)
-        drawn = panel(name, paint, alt, x="items by popularity", y="attention over share of events")
-        return Figure(name, title, caption, (drawn,), ("", *labels), first + table)
+        ]
+        return claim.figure(("", *keys), (("share of events", *keys.values()), *rows), chart)
 
 
 def _by_band(values: Float[Tensor, "H N"], bins: Int[Tensor, "N"]) -> Float[Tensor, "H bands"]:

@@ -20,12 +20,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from fullrank.analysis.activations import Sample, device_of
-from fullrank.analysis.diagnosis import Row, not_measured, row, rows_of
-from fullrank.analysis.diagnostics import Diagnostic
-from fullrank.analysis.report import Figure, Shown
-from fullrank.analysis.report.lines import level_panel, level_values
-from fullrank.analysis.report.results import RunResult, Runs
+from fullrank.analysis.diagnostics import Claim, Diagnostic, Figure, Row, Runs, Sample, device_of, lines
 from fullrank.evaluation.retrieval import longest_list
 from fullrank.inference.batches import BLOCK, score_batches
 from fullrank.inference.filters import Filters
@@ -48,6 +43,15 @@ class BeamLoss(Diagnostic):
 
     name = "beam_loss"
     internal = True
+    silent = True
+    claim = Claim(
+        "What the beam search loses, by level",
+        "Items are found code by code, and after each code only the best beginnings are kept. The lines say for "
+        "how many people what they chose next can still be found after each level: of the width that the run is "
+        "evaluated with, of a quarter and of four times that, and (exhaustive) how many it would be if no beginning "
+        "had been given up before. Where these part, more beams help; where all fall, the model does not know better.",
+        (lines("level", "share kept", dash="search", percent=True, zero=True),),
+    )
     runs_model = True
 
     def begin(self) -> None:
@@ -56,26 +60,29 @@ class BeamLoss(Diagnostic):
     def rows(self) -> list[Row]:
         if not self.searches:
             return []
-        context, name = self.context, self.name
+        context = self.context
         spec = context.evaluation
         asked = context.sample.first(USERS)
         hidden = match(asked.next_items[:, None], asked.histories.items)[:, 0] if spec.seen == "exclude" else None
         if hidden is not None:
             asked = Sample(asked.eval_set.take(~hidden), asked.popularity)
         if not len(asked):
-            return [not_measured(name, "the targets of all users are in their histories, which are not shown")]
+            return self.left_out("the targets of all users are in their histories, which are not shown")
         decoding = spec.decoding if spec.decoding.kind == "beam" else Decoding(kind="beam")
         own = max(decoding.settings()["beams"], longest_list(spec, context.model.num_items))
         search = TrieBeam(context.model.items, beams=own)
         tuples = len(search.trie)
-        found = rows_of(name, {"beams": own, "users": len(asked)})
+        found = self.rows_of({"beams": own, "users": len(asked)})
         for width in dict.fromkeys(min(max(int(own * factor), 1), tuples) for factor in WIDER):
             places = self._places(search, width, asked)
-            found += _shares(places > 0, f"{width} beams")
+            found += self._shares(places > 0, f"{width} beams")
         if len(asked) * tuples <= EXHAUSTIVE:
             places = self._places(search, tuples, asked)
-            found += _shares((places > 0) & (places <= own), "exhaustive")
+            found += self._shares((places > 0) & (places <= own), "exhaustive")
         return found
+
+    def _shares(self, kept: np.ndarray, label: str) -> list[Row]:
+        return [self.row("kept", float(v), index=n, label=label) for n, v in enumerate(kept.mean(0), 1)]
 
     @torch.inference_mode()
     def _places(self, search: TrieBeam, width: int, asked: Sample) -> Int[np.ndarray, "U K"]:
@@ -96,51 +103,16 @@ class BeamLoss(Diagnostic):
         return found
 
     @classmethod
-    def figure(cls, results: Runs) -> Shown:
-        """The share of people whose next item the search can still reach, level by level."""
-        there = [one for one in results if one.diagnosis.of(cls.name, "kept")]
-        if not there:
-            return None
-        caption = (
-            "Items are found code by code, and after each code only the best beginnings are kept. The line says for "
-            "how many people what they chose next can still be found after each level; the dotted one how many it "
-            "would be if no beginning had been given up before. Where the two part, more beams help; where both fall, "
-            "the model does not know better. The table has other widths too."
-        )
-        drawn = level_panel(
-            cls.name,
-            results,
-            {one.key: level_values(one, cls.name, "kept", _own_label(one)) for one in there},
-            {one.key: level_values(one, cls.name, "kept", "exhaustive") for one in there},
-            means="if none were lost before",
-            alt="Share of targets that are still kept",
-            y="people whose item is kept (%)",
-        )
+    def draw(cls, claim: Claim, there: Runs) -> Figure:
         rows = tuple(
-            (one.label, label, level, value)
-            for one in there for label in _labels(one)
-            for level, value in level_values(one, cls.name, "kept", label).items()
-        )  # fmt: skip
-        headers = ("run", "search", "level", "share kept")
-        return Figure(cls.name, "What the beam search loses, by level", caption, (drawn,), headers, rows)
+            (one.label, search, level, share)
+            for one in there
+            for (search, level), share in one.diagnosis.values(cls.name, "kept", "label", "index").items()
+        )
+        return claim.figure(("run", "search", "level", "share kept"), rows)
 
 
 def _place(nodes: Int[Tensor, "B P"], wanted: Int[Tensor, "B"]) -> Int[Tensor, "B"]:
     """From 1; 0 where it is not among them."""
     same = nodes == wanted[:, None]
     return (same.long().argmax(1) + 1) * same.any(1)
-
-
-def _shares(kept: np.ndarray, label: str) -> list[Row]:
-    return [row(BeamLoss.name, "kept", float(v), index=n, label=label) for n, v in enumerate(kept.mean(0), 1)]
-
-
-def _labels(one: RunResult) -> list[str]:
-    return list(dict.fromkeys(str(found["label"]) for found in one.diagnosis.of(BeamLoss.name, "kept")))
-
-
-def _own_label(one: RunResult) -> str:
-    """The run's own width, or all tuples where these are fewer."""
-    labels, beams = _labels(one), one.diagnosis.value(BeamLoss.name, "beams")
-    own = f"{beams:.0f} beams"
-    return own if own in labels else [label for label in labels if label != "exhaustive"][-1]

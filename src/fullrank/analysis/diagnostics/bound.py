@@ -23,14 +23,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fullrank.analysis.activations import Activations
-from fullrank.analysis.diagnosis import Row, not_measured, row, rows_of
-from fullrank.analysis.diagnostics import RunsFigure
+from fullrank.analysis.diagnostics import (
+    Activations,
+    Claim,
+    Diagnostic,
+    Figure,
+    Row,
+    Runs,
+    lines,
+)
 from fullrank.analysis.diagnostics.norms import feed_forward_norm, spectral_norm
-from fullrank.analysis.diagnostics.spectrum import ScoreMatrix, triangle
-from fullrank.analysis.report import Figure
-from fullrank.analysis.report.draw import integer_ticks, legend, look, panel
-from fullrank.analysis.report.results import Runs
+from fullrank.analysis.diagnostics.spectrum import ScoreMatrix, stacked
 from fullrank.models.contracts import DenseScorer, last
 from fullrank.models.sequential.encoders.feed_forward import MLP, SwiGLU
 from fullrank.models.sequential.encoders.transformer import Block
@@ -52,12 +55,21 @@ class Affine:
         return self.factor * x + self.offset
 
 
-class Bound(RunsFigure):
+class Bound(Diagnostic):
     """The constants of the bound, and the norms that it bounds."""
 
     name = "bound"
-    title = "Theoretical bound vs. measured norm"
     internal = True
+    claim = Claim(
+        "Theoretical bound vs. measured norm",
+        "How large the states can become behind each layer by Theorem 4.1 of SPRINT (dashed), from the norms of "
+        "the model's matrices and its attention, and how large they are (solid), as powers of ten. The bound is "
+        "far above: it is what SPRINT presses down, and it says which factors leave room for one direction to take "
+        "over.",
+        key="layer",
+        at="layer (0: input)",
+        columns={"measured": "log10_norm", "bound": "log10_bound"},
+    )
 
     def begin(self) -> None:
         self.scores = ScoreMatrix(len(self.context.sample), self.context.sample.popularity)
@@ -93,8 +105,7 @@ class Bound(RunsFigure):
             return
         valid = inputs.valid
         self.rows_seen += int(valid.sum())
-        known: list[Tensor] | list[None] = self.triangles or [None] * len(states.layers)
-        self.triangles = [triangle(x[valid], old) for x, old in zip(states.layers, known, strict=True)]
+        self.triangles = stacked(self.triangles, [x[valid] for x in states.layers])
         for module, x in batch.module_inputs.items():
             self._input(module, x[valid].double())
         for attention in batch.attentions:
@@ -134,7 +145,7 @@ class Bound(RunsFigure):
     @torch.no_grad()
     def rows(self) -> list[Row]:
         if self.why is not None or not self.rows_seen:
-            return [not_measured("bound", self.why or "the sample has no events")]
+            return self.left_out(self.why or "the sample has no events")
         found: list[Row] = []
         measured = [spectral_norm(factor) for factor in self.triangles]
         limit = measured[0]
@@ -143,19 +154,19 @@ class Bound(RunsFigure):
             attention, feed = self._sublayers(block)
             for name, affine in (("attention", attention), ("feed_forward", feed)):
                 if affine is not None:
-                    found.append(row("bound", "factor", affine.factor, layer=layer, label=name))
+                    found.append(self.row("factor", affine.factor, layer=layer, label=name))
             for head, column in enumerate(self.columns[block.attention][0]):
-                found.append(row("bound", "column_sum", float(column), layer=layer, head=head))
+                found.append(self.row("column_sum", float(column), layer=layer, head=head))
             limit = self._through(block, attention, feed, limit)
         return found + self._norms(measured[-1], limit, layer=len(self.blocks)) + self._scores(limit)
 
     def _norms(self, measured: float, limit: float, **where: Any) -> list[Row]:
-        return rows_of(self.name, {"log10_norm": _log10(measured), "log10_bound": _log10(limit)}, **where)
+        return self.rows_of({"log10_norm": _log10(measured), "log10_bound": _log10(limit)}, **where)
 
     def _scores(self, limit: float) -> list[Row]:
         spectrum, vectors = self.scores.spectrum(), self.scores.vectors
         if spectrum is None or vectors is None or self.scores.table is None or self.shrunk == inf:
-            return [not_measured("bound", "its answers are not the last layer's states")]
+            return self.left_out("its answers are not the last layer's states")
         if self.closing is not None:
             limit = self._norm(self.closing)(limit)
         limit *= self.shrunk / self.scores.temperature * spectral_norm(self.scores.table)
@@ -202,39 +213,16 @@ class Bound(RunsFigure):
         return Affine(peak * root * size, inside + outside)
 
     @classmethod
-    def draw(cls, there: Runs, results: Runs) -> Figure:
-        """The norm that is measured behind each layer, and the one that Theorem 4.1 allows."""
-        norms, limits = (
-            {one.key: one.diagnosis.values(cls.name, figure, "layer") for one in there}
-            for figure in ("log10_norm", "log10_bound")
-        )
-
-        def paint(axes: Any) -> None:
-            for one in there:
-                for word, lines, dash in (("measured", norms, "-"), ("bound", limits, "--")):
-                    line, style = lines[one.key], look(results.index(one)) | {"linestyle": dash}
-                    axes.plot(list(line), list(line.values()), label=f"{one.key} {word}", **style)
-            integer_ticks(axes)
-            legend(axes)
-
-        caption = (
-            "How large the states can become behind each layer by Theorem 4.1 of SPRINT (dashed), from the norms of "
-            "the model's matrices and its attention, and how large they are (solid), as powers of ten. The bound is "
-            "far above: it is what SPRINT presses down, and it says which factors leave room for one direction to take "
-            "over."
-        )
-        alt = "Measured norm and bound by layer, powers of ten: " + "; ".join(
-            f"{key} ends at {line[max(line)]:.2f} below {limits[key][max(limits[key])]:.2f}"
-            for key, line in norms.items() if line and limits[key]
-        )  # fmt: skip
-        rows: list[tuple[Any, ...]] = []
-        for one in there:
-            rows += [(one.label, layer, norm, limits[one.key].get(layer)) for layer, norm in norms[one.key].items()]
-            scores = one.diagnosis.values(cls.name, None, "name", label="scores")
-            rows.append((one.label, "scores", scores.get("log10_norm"), scores.get("log10_bound")))
-        headers = ("run", "layer", "measured (power of ten)", "bound (power of ten)")
-        drawn = panel(cls.name, paint, alt, x="layer (0: input)", y="norm (power of ten)")
-        return Figure(cls.name, cls.title, caption, (drawn,), headers, tuple(rows))
+    def draw(cls, claim: Claim, there: Runs) -> Figure:
+        """The norm behind each layer and the one that the theorem allows; the table has those of the scores too."""
+        headers, layers = claim.read(there, cls.name)
+        scores = [one.diagnosis.values(cls.name, None, "name", label="scores") for one in there]
+        rows = [
+            (one.label, "scores", *(of.get(name) for name in ("log10_norm", "log10_bound")))
+            for one, of in zip(there, scores, strict=True)
+        ]
+        drawn = lines(claim.at, tuple(claim.columns), axis="norm (power of ten)", rows=layers)
+        return claim.figure(headers, (*layers, *rows), drawn)
 
 
 def _chained(first: Affine, second: Affine) -> Affine:
@@ -249,13 +237,16 @@ def _why_not(blocks: tuple[Block, ...], batch: Activations) -> str | None:
         return "it answers after latent steps, which pass its blocks again"
     for block in blocks:
         feed = block.feed_forward
-        sloped = isinstance(feed, MLP) and feed.activation in LIPSCHITZ
-        if feed is not None and not (isinstance(feed, SwiGLU) or sloped):
+        if feed is not None and not (isinstance(feed, SwiGLU) or _lipschitz(feed)):
             return "its feed-forward has an activation without a known slope"
     for given in batch.attentions:
         if not _is_weighted_sum(given):
             return "its attention is more than a weighted sum of values and an output projection"
     return None if len(batch.attentions) == len(blocks) else "its blocks have no attention that shows its weights"
+
+
+def _lipschitz(feed: nn.Module) -> bool:
+    return isinstance(feed, MLP) and feed.activation in LIPSCHITZ
 
 
 def _is_weighted_sum(given: AttentionInput) -> bool:

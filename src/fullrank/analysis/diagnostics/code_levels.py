@@ -23,12 +23,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from fullrank.analysis.activations import Activations
-from fullrank.analysis.diagnosis import Row, not_measured, rows_of
-from fullrank.analysis.diagnostics import RunsFigure
-from fullrank.analysis.report import Figure
-from fullrank.analysis.report.lines import level_figure
-from fullrank.analysis.report.results import Runs
+from fullrank.analysis.diagnostics import Activations, Claim, Diagnostic, Row, lines
 from fullrank.inference.trie_beam import trie_of
 from fullrank.models.contracts import Model, Scorer
 from fullrank.models.sequential.codes import GeneratedScorer
@@ -39,17 +34,14 @@ from fullrank.semantic_ids.trie import Trie
 NO_TARGETS = "the training split has no targets"
 
 
-class CodeDiagnostic(RunsFigure):
+class CodeDiagnostic(Diagnostic):
     """A diagnostic of the codes of what was chosen next, level by level. Without codes it has nothing to say."""
 
     internal = True
+    silent = True
 
     def begin(self) -> None:
         self.items = predicted_items(self.context.model)
-
-    @classmethod
-    def about(cls, results: Runs) -> Runs:
-        return [one for one in results if one.diagnosis.of(cls.name)]
 
     @torch.no_grad()
     def observe(self, batch: Activations) -> None:
@@ -69,7 +61,26 @@ class CodeLevels(CodeDiagnostic):
     """Accuracy and log-probability of the targets' codes, level by level."""
 
     name = "code_levels"
-    title = "Codes predicted right, by level"
+    claim = Claim(
+        "Codes predicted right, by level",
+        "An item is a few codes, which these models predict. Given the true codes before it, the line says how "
+        "often the code that really came is the most likely of its level, the dashed one how often it is the most "
+        "likely of those that some item has there. The table has its log-probability too, beside what counting how "
+        "often codes were used would give: a level that is no better than counting was not learned.",
+        (
+            lines(
+                "level", ("most likely", "of those that exist"), axis="true code is the most likely",
+                percent=True, zero=True,
+            ),
+        ),
+        key="index",
+        at="level",
+        columns={
+            "codes": "codes", "that exist there": "open", "most likely": "top_1", "of those that exist": "top_1_open",
+            "in the first ten": "top_10", "log p": "log_p", "log p by counting": "log_p_counts",
+            "probability of those that exist": "open_mass", "median rank": "median_rank",
+        },
+    )  # fmt: skip
 
     def begin(self) -> None:
         super().begin()
@@ -96,7 +107,7 @@ class CodeLevels(CodeDiagnostic):
         if self.items is None:
             return []
         if not self.parts:
-            return [not_measured(self.name, NO_TARGETS)]
+            return self.left_out(NO_TARGETS)
         targets, found = torch.cat(self.places), []
         counted = counted_log_p(self.trie, torch.as_tensor(self.context.sample.popularity), targets)
         for level, (size, parts) in enumerate(zip(self.items.sizes, self.parts, strict=True)):
@@ -107,28 +118,8 @@ class CodeLevels(CodeDiagnostic):
                 "open_mass": mass.mean(), "log_p": log_p.mean(), "log_p_counts": counted[level].mean(),
                 "median_rank": rank.median(),
             }  # fmt: skip
-            found += rows_of(self.name, figures, index=level + 1)
+            found += self.rows_of(figures, index=level + 1)
         return found
-
-    @classmethod
-    def draw(cls, there: Runs, results: Runs) -> Figure:
-        """The share of targets whose code is the most likely, level by level."""
-        caption = (
-            "An item is a few codes, which these models predict. Given the true codes before it, the line says how "
-            "often the code that really came is the most likely of its level, the dotted one how often it is the most "
-            "likely of those that some item has there. The table has its log-probability too, beside what counting how "
-            "often codes were used would give: a level that is no better than counting was not learned."
-        )
-        columns = {
-            "codes": "codes", "that exist there": "open", "most likely": "top_1", "of those that exist": "top_1_open",
-            "in the first ten": "top_10", "log p": "log_p", "log p by counting": "log_p_counts",
-            "probability of those that exist": "open_mass", "median rank": "median_rank",
-        }  # fmt: skip
-        return level_figure(
-            cls.name, cls.title, caption, results, line="top_1", dotted="top_1_open", means="among codes that exist",
-            columns={word: (name, None) for word, name in columns.items()},
-            alt="Share of targets whose code is the most likely", y="true code is the most likely (%)",
-        )  # fmt: skip
 
 
 def predicted_items(model: Model) -> SemanticItems | None:

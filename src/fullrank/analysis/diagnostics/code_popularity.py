@@ -26,8 +26,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from fullrank.analysis.activations import Activations
-from fullrank.analysis.diagnosis import Row, not_measured, rows_of
+from fullrank.analysis.diagnostics import Activations, Claim, Row, lines
 from fullrank.analysis.diagnostics.code_levels import NO_TARGETS, CodeDiagnostic
 from fullrank.analysis.diagnostics.spectrum import (
     popularity_likeness,
@@ -36,9 +35,6 @@ from fullrank.analysis.diagnostics.spectrum import (
     spearman,
     triangle,
 )  # fmt: skip
-from fullrank.analysis.report import Figure
-from fullrank.analysis.report.lines import level_figure
-from fullrank.analysis.report.results import Runs
 from fullrank.models.sequential.codes import GeneratedScorer
 from fullrank.models.sequential.items import ItemIndex, unit
 from fullrank.models.sequential.items.semantic import levels_of
@@ -51,7 +47,32 @@ class CodePopularity(CodeDiagnostic):
     """Predicted codes against the popularity of codes, level by level."""
 
     name = "code_popularity"
-    title = "Popularity of predicted codes"
+    claim = Claim(
+        "Popularity of predicted codes",
+        "Of the codes of each level, those of the most used items make a head of 20 %. The line says for how many "
+        "people the most likely code is in it, the dashed one for how many the code that really came is. A line "
+        "well above its dashed one is a model that falls back on popular codes. The table says how many codes are "
+        "in use (of predictions and of what was chosen), how the order of mean probabilities goes with the order "
+        "of use (1: the same), and how many directions the code vectors have.",
+        (
+            lines(
+                "level", ("most likely in the head", "chosen in the head"), axis="codes of the head",
+                percent=True, zero=True,
+            ),
+        ),
+        key="index",
+        at="level",
+        columns={
+            "codes": "codes", "most likely in the head": "head_predicted", "chosen in the head": "head_targets",
+            "probability of the head": "head_mass", "Spearman correlation with use": "spearman",
+            "codes in use": "effective", "of what was chosen": "effective_targets",
+            "effective rank of the table": ("entropy_rank", "table"),
+            "stable rank of the table": ("stable_rank", "table"),
+            "collapse share of the table": ("collapse_share", "table"),
+            "collapse share of the scores": ("collapse_share", "scores"),
+            "their correlation with use": ("popularity_spearman", "scores"),
+        },
+    )  # fmt: skip
 
     def begin(self) -> None:
         super().begin()
@@ -79,7 +100,7 @@ class CodePopularity(CodeDiagnostic):
         if self.items is None:
             return []
         if not self.sums:
-            return [not_measured(self.name, NO_TARGETS)]
+            return self.left_out(NO_TARGETS)
         events, found = self.context.sample.popularity, []
         tables = levels_of(ItemIndex(self.items, normalise=self.context.model.cosine))
         codes = self.items.codes.cpu().numpy()
@@ -94,38 +115,13 @@ class CodePopularity(CodeDiagnostic):
                 "codes": size, "spearman": spearman(counts, shares[0].numpy().round(12)), "head_mass": mass,
                 "head_predicted": predicted, "head_targets": targets, "effective": used, "effective_targets": true,
             }  # fmt: skip
-            found += rows_of(self.name, figures, index=index)
+            found += self.rows_of(figures, index=index)
             vectors = table.vectors.detach()
             ranks = rank_figures(torch.linalg.svdvals(triangle(vectors)))
-            found += rows_of(self.name, ranks, index=index, label="table")
+            found += self.rows_of(ranks, index=index, label="table")
             if level == 0 and self.states:
                 spectrum = score_spectrum(torch.cat(self.states), vectors.float().cpu())
                 like = popularity_likeness(spectrum, counts).spearman
                 ranks = rank_figures(spectrum.sigma)
-                found += rows_of(self.name, ranks | {"popularity_spearman": like}, index=1, label="scores")
+                found += self.rows_of(ranks | {"popularity_spearman": like}, index=1, label="scores")
         return found
-
-    @classmethod
-    def draw(cls, there: Runs, results: Runs) -> Figure:
-        """How often the most likely code is one of the popular ones, beside how often the true one is."""
-        caption = (
-            "Of the codes of each level, those of the most used items make a head of 20 %. The line says for how many "
-            "people the most likely code is in it, the dotted one for how many the code that really came is. A line "
-            "well above its dotted one is a model that falls back on popular codes. The table says how many codes are "
-            "in use (of predictions and of what was chosen), how the order of mean probabilities goes with the order "
-            "of use (1: the same), and how many directions the code vectors have."
-        )
-        columns = {
-            "codes": ("codes", None), "most likely in the head": ("head_predicted", None),
-            "chosen in the head": ("head_targets", None), "probability of the head": ("head_mass", None),
-            "Spearman correlation with use": ("spearman", None), "codes in use": ("effective", None),
-            "of what was chosen": ("effective_targets", None), "effective rank of the table": ("entropy_rank", "table"),
-            "stable rank of the table": ("stable_rank", "table"),
-            "collapse share of the table": ("collapse_share", "table"),
-            "collapse share of the scores": ("collapse_share", "scores"),
-            "their correlation with use": ("popularity_spearman", "scores"),
-        }  # fmt: skip
-        return level_figure(
-            cls.name, cls.title, caption, results, line="head_predicted", dotted="head_targets", columns=columns,
-            means="what was chosen", alt="Share of popular codes among the most likely", y="codes of the head (%)",
-        )  # fmt: skip

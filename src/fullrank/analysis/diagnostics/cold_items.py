@@ -10,10 +10,8 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import Int
 
-from fullrank.analysis.diagnostics import Section
+from fullrank.analysis.diagnostics import Claim, Figure, RunResult, Runs, Section, TableCell, not_comparable
 from fullrank.analysis.diagnostics.recall_bands import recall_name
-from fullrank.analysis.report import OpenTable, TableCell
-from fullrank.analysis.report.results import RunResult, Runs, not_comparable
 
 FEW = 5
 """Items with fewer training events have few."""
@@ -26,14 +24,18 @@ class ColdItems(Section):
 
     name = "cold_items"
 
+    claim = Claim("Items that training hardly knows", "", open=True)
+
     @classmethod
-    def figure(cls, results: Runs) -> OpenTable | None:
-        """A row for each run; nothing where every item has training events, or the runs do not compare."""
-        there = [one for one in results if one.store is not None and one.evaluation.per_user.lists is not None]
-        if not there or not_comparable(results) or not any((one.store.catalog.popularity == 0).any() for one in there):
+    def lacks(cls, result: RunResult) -> str | None:
+        return "" if result.store is None or result.evaluation.per_user.lists is None else None
+
+    @classmethod
+    def draw(cls, claim: Claim, there: Runs) -> Figure | None:
+        """Nothing where every item has training events, or the runs do not compare."""
+        if not_comparable(there) or not any((one.store.catalog.popularity == 0).any() for one in there):
             return None
         groups = {one.key: target_groups(one) for one in there}
-        metric = recall_name(there[0])
         counts = np.bincount(groups[there[0].key], minlength=len(GROUPS))
         rows = []
         for one in there:
@@ -41,17 +43,15 @@ class ColdItems(Section):
             recall = [_mean(values[group == place]) for place in range(len(GROUPS))]
             rows.append((one.label, *recall, *shown(one)))
         cold = float((there[0].store.catalog.popularity == 0).mean())
-        caption = (
-            f"{metric} of people by how often what they chose next was used in training, and where items that were "
-            f"never used come in the lists of all people: the share of all places that they have ({cold:.1%} of the "
-            "items are such), the share of people with at least one of them in their list, and the best place that "
-            "one has in anybody's list."
+        more = (
+            f"{recall_name(there[0])} of people by how often what they chose next was used in training, and where "
+            "items that were never used come in the lists of all people: the share of all places that they have "
+            f"({cold:.1%} of the items are such), the share of people with at least one of them in their list, and the "
+            "best place that one has in anybody's list."
         )
-        headers = (
-            "run", *(TableCell(name, f"{count:,} people") for name, count in zip(GROUPS, counts, strict=True)),
-            "share of places", "people who are shown one", "best place",
-        )  # fmt: skip
-        return OpenTable(cls.name, "Items that training hardly knows", caption, headers, tuple(rows))
+        people = (TableCell(name, f"{count:,} people") for name, count in zip(GROUPS, counts, strict=True))
+        headers = ("run", *people, "share of places", "people who are shown one", "best place")
+        return claim.figure(headers, rows, more=more)
 
 
 def target_groups(one: RunResult) -> Int[np.ndarray, "U"]:

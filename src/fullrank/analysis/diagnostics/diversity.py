@@ -19,13 +19,16 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fullrank.analysis.activations import Activations
-from fullrank.analysis.diagnosis import Row, not_measured, row
-from fullrank.analysis.diagnostics import RunsFigure
-from fullrank.analysis.report import Figure
-from fullrank.analysis.report.draw import integer_ticks, logarithmic
-from fullrank.analysis.report.lines import ends, line_panel
-from fullrank.analysis.report.results import RunResult, Runs
+from fullrank.analysis.diagnostics import (
+    Activations,
+    Claim,
+    Diagnostic,
+    Figure,
+    Row,
+    RunResult,
+    Runs,
+    lines,
+)
 from fullrank.models.contracts import ReasoningStates
 
 ALONE = "it reasons in one stream, which has no other to differ from"
@@ -77,20 +80,27 @@ def reasons(one: RunResult) -> bool:
     return any(one.diagnosis.of(name) for name in REASONING)
 
 
-class ReasoningFigure(RunsFigure):
+class ReasoningFigure(Diagnostic):
     """A figure of the runs with a reasoner: who does not reason is no news."""
 
     @classmethod
-    def about(cls, results: Runs) -> Runs:
-        return [one for one in results if reasons(one)]
+    def lacks(cls, result: RunResult) -> str | None:
+        return super().lacks(result) if reasons(result) else ""
 
 
 class Diversity(ReasoningFigure):
     """D^(t) and its contraction. Without a reasoner it has nothing to say."""
 
     name = "diversity"
-    title = "Distance between reasoning streams"
     internal = True
+    claim = Claim(
+        "Distance between reasoning streams",
+        "Before it answers, a model can reason in several streams, a few steps each. The curve says how far "
+        "apart the streams are after each step (mean squared distance; step 0 is where they start). If it falls to "
+        "nothing, all streams end at the same state and more than one was for nothing. The rate says how fast: "
+        "with every step the distance shrinks by that power of e; below 0 the streams move apart instead.",
+        (lines("step (0: start)", "distance", log="y"),),
+    )
 
     def begin(self) -> None:
         self.reasoner = self.context.model.reasoner
@@ -112,38 +122,24 @@ class Diversity(ReasoningFigure):
 
     def rows(self) -> list[Row]:
         if self.alone:
-            return [not_measured("diversity", ALONE)]
+            return self.left_out(ALONE)
         if self.sums is None:
             return []
         distances = (self.sums / self.users).tolist()
         first = 0 if callable(getattr(self.reasoner, "openings", None)) else 1
-        found = [row("diversity", "distance", value, index=first + t) for t, value in enumerate(distances)]
+        found = [self.row("distance", value, index=first + t) for t, value in enumerate(distances)]
         line = contraction(distances)
         if line is None:
-            return [*found, row("diversity", "gamma", None, label="two streams are the same, or there is one step")]
+            return [*found, self.row("gamma", None, label="two streams are the same, or there is one step")]
         note = STILL if line.gamma <= 0 else None
-        found.append(row("diversity", "gamma", line.gamma, label=note))
-        found.append(row("diversity", "lipschitz", float(np.exp(-line.gamma)), label=note))
-        return [*found, row("diversity", "residual", line.residual)]
+        found.append(self.row("gamma", line.gamma, label=note))
+        found.append(self.row("lipschitz", float(np.exp(-line.gamma)), label=note))
+        return [*found, self.row("residual", line.residual)]
 
     @classmethod
-    def draw(cls, there: Runs, results: Runs) -> Figure:
-        """Squared distance of the streams by step, with the fitted contraction."""
-        lines = {one.key: one.diagnosis.values(cls.name, "distance", "index") for one in there}
-        positive = {key: {step: value for step, value in line.items() if value > 0} for key, line in lines.items()}
-        finish = (logarithmic, integer_ticks) if any(positive.values()) else (integer_ticks,)
-        caption = (
-            "Before it answers, a model can reason in several streams, a few steps each. The curve says how far "
-            "apart the streams are after each step (mean squared distance; step 0 is where they start). If it falls to "
-            "nothing, all streams end at the same state and more than one was for nothing. The rate says how fast: "
-            "with every step the distance shrinks by that power of e; below 0 the streams move apart instead."
-        )
+    def draw(cls, claim: Claim, there: Runs) -> Figure:
         rows = tuple(
-            (one.label, step, value, one.diagnosis.value(cls.name, "gamma"))
-            for one in there for step, value in lines[one.key].items()
+            (one.label, step, distance, one.diagnosis.value(cls.name, "gamma"))
+            for one in there for step, distance in one.diagnosis.values(cls.name, "distance", "index").items()
         )  # fmt: skip
-        drawn = line_panel(
-            cls.name, results, positive, f"Distance of the streams by step: {ends(lines)}",
-            x="reasoning step (0: start)", y="distance of the streams", finish=finish,
-        )  # fmt: skip
-        return Figure(cls.name, cls.title, caption, (drawn,), ("run", "step", "distance", "rate (gamma)"), rows)
+        return claim.figure(("run", "step (0: start)", "distance", "rate (gamma)"), rows)

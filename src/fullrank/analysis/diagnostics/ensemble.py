@@ -19,9 +19,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from fullrank.analysis.activations import Activations
-from fullrank.analysis.diagnosis import Row, not_measured, row, rows_of
-from fullrank.analysis.diagnostics import Diagnostic
+from fullrank.analysis.diagnostics import Activations, Diagnostic, Row
 from fullrank.analysis.diagnostics.diversity import ALONE, contraction, mean_distance, with_openings
 from fullrank.analysis.diagnostics.spectrum import spearman
 from fullrank.analysis.diagnostics.streams import CELLS, log_shares, pooled
@@ -87,7 +85,7 @@ class Ensemble(Diagnostic):
 
     def rows(self) -> list[Row]:
         if self.why is not None:
-            return [not_measured("ensemble", self.why)]
+            return self.left_out(self.why)
         if not self.parts:
             return []
         whole = {name: torch.cat([part[name] for part in self.parts]) for name in self.parts[0]}
@@ -103,8 +101,8 @@ class Ensemble(Diagnostic):
             "loss_gated": -(gate.clamp_min(1e-300).log() + log_p).logsumexp(1).mean(),
             "loss_answer": whole["answer"].mean(),
         }
-        found = rows_of(self.name, figures)
-        constant = _proposition(found, benefit.numpy(), whole["pooled"].numpy())
+        found = self.rows_of(figures)
+        constant = self._proposition(found, benefit.numpy(), whole["pooled"].numpy())
         return found + self._by_step(whole, constant)
 
     def _by_step(self, whole: dict[str, Tensor], constant: float | None) -> list[Row]:
@@ -125,24 +123,23 @@ class Ensemble(Diagnostic):
             if line is not None and constant is not None and opened:
                 limit = alone - constant * float(np.exp(-2 * line.gamma * (t + 1))) * float(distances[0])
                 figures |= {"step_bound": limit, "step_bound_holds": float(mixed <= limit)}
-            found += rows_of(self.name, figures, index=t + 1)
+            found += self.rows_of(figures, index=t + 1)
         return found
 
-
-def _proposition(found: list[Row], benefit: np.ndarray, distance: np.ndarray) -> float | None:
-    """Adds the rows of Proposition 4.2; the fitted constant."""
-    square = float(distance @ distance)
-    if square == 0:
-        found.append(row("ensemble", "constant", None, label="the streams are the same for every user"))
-        return None
-    constant = float(benefit @ distance) / square
-    apart = distance > 0
-    both = len(benefit) > 1 and benefit.std() > 0 and distance.std() > 0
-    figures = {
-        "constant": constant,
-        "largest_constant": (benefit[apart] / distance[apart]).min(),
-        "correlation": np.corrcoef(benefit, distance)[0, 1] if both else None,
-        "rank_correlation": spearman(benefit, distance),
-    }
-    found += rows_of("ensemble", figures)
-    return constant
+    def _proposition(self, found: list[Row], benefit: np.ndarray, distance: np.ndarray) -> float | None:
+        """Adds the rows of Proposition 4.2; the fitted constant."""
+        square = float(distance @ distance)
+        if square == 0:
+            found.append(self.row("constant", None, label="the streams are the same for every user"))
+            return None
+        constant = float(benefit @ distance) / square
+        apart = distance > 0
+        both = len(benefit) > 1 and benefit.std() > 0 and distance.std() > 0
+        figures = {
+            "constant": constant,
+            "largest_constant": (benefit[apart] / distance[apart]).min(),
+            "correlation": np.corrcoef(benefit, distance)[0, 1] if both else None,
+            "rank_correlation": spearman(benefit, distance),
+        }
+        found += self.rows_of(figures)
+        return constant

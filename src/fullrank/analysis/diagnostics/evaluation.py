@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
-from typing import Any
 
 import numpy as np
 
-from fullrank.analysis.activations import FAIRNESS
-from fullrank.analysis.diagnostics import Section
+from fullrank.analysis.diagnostics import FAIRNESS, Claim, Figure, Missing, Runs, Section, bars, lines, not_comparable
 from fullrank.analysis.diagnostics.attention_share import LABELS, item_bands
-from fullrank.analysis.report import Figure, Missing, Shown, join_words
-from fullrank.analysis.report.draw import GREY, diagonal, legend, look, panel
-from fullrank.analysis.report.lines import line_panel
-from fullrank.analysis.report.results import RunResult, Runs, legend_label, not_comparable
+from fullrank.analysis.report import join_words
 from fullrank.metrics.exposure import exposures
 from fullrank.metrics.names import history_words
 
@@ -26,89 +20,63 @@ class Pareto(Section):
     """Accuracy against long-tail share, with intervals, and the runs that no other beats in both."""
 
     name = "pareto"
+    claim = Claim(
+        "Accuracy against long-tail share",
+        "Each point is a run: further up finds more of what people chose next, further right shows more of the long "
+        f"tail ({FAIRNESS}: share of first recommendations from the least popular 80 % of items). Bars are intervals "
+        "over users",
+    )
 
     @classmethod
-    def figure(cls, results: Runs) -> Shown:
-        """Accuracy against long-tail share, with intervals, and the runs that no other beats in both."""
-        name, title = "pareto", "Accuracy against long-tail share"
-        if len(results) < 2:
-            return Missing(name, title, "it compares runs, and the report has one.")
-        why = not_comparable(results)
+    def draw(cls, claim: Claim, there: Runs) -> Figure | Missing:
+        why = "it compares runs, and the report has one" if len(there) < 2 else not_comparable(there)
         if why is not None:
-            return Missing(name, title, f"{why}.")
-        accuracy = results[0].accuracy
-        points = [(one.evaluation.metrics[FAIRNESS], one.evaluation.metrics[accuracy]) for one in results]
-        best = pareto_front(points)
-
-        def paint(axes: Any) -> None:
-            axes.step(*zip(*[points[i] for i in best], strict=True), where="pre", color=GREY, lw=1, ls="--")
-            for place, (one, (x, y)) in enumerate(zip(results, points, strict=True)):
-                style = look(place)
-                axes.errorbar(x, y, xerr=_reach(one, FAIRNESS, x), yerr=_reach(one, accuracy, y),
-                              fmt=style["marker"], color=style["color"], elinewidth=1)  # fmt: skip
-                axes.annotate(
-                    legend_label(one, results), (x, y), xytext=(6, 5), textcoords="offset points", color=style["color"]
-                )
-
-        keys = join_words([results[i].key for i in best])
-        line = "; the dashed line joins them" if len(best) > 1 else ""
-        caption = (
-            f"Each point is a run: further up finds more of what people chose next ({accuracy}), further right shows "
-            f"more of the long tail ({FAIRNESS}: share of first recommendations from the least popular 80 % "
-            f"of items). Bars are intervals over users; {history_words(results[0].evaluation.protocol)}. No run beats "
-            f"{keys} in both{line}."
+            return claim.missing(f"{why}.")
+        accuracy, unknown = there[0].accuracy, (None, None)
+        points = [(one.evaluation.metrics[FAIRNESS], one.evaluation.metrics[accuracy]) for one in there]
+        front = pareto_front(points)
+        drawn = [
+            (one.label, x, *(one.interval(FAIRNESS) or unknown), y, *(one.interval(accuracy) or unknown))
+            for one, (x, y) in zip(there, points, strict=True)
+        ]
+        rows = [(row[0], *row[4:], *row[1:4], "yes" if place in front else "no") for place, row in enumerate(drawn)]
+        line = "; the dotted line joins them" if len(front) > 1 else ""
+        more = (
+            f"; {history_words(there[0].evaluation.protocol)}. No run beats "
+            f"{join_words([there[place].key for place in front])} in both{line}."
         )
-        alt = f"Scatter of {accuracy} against {FAIRNESS} for {len(results)} runs; the best trade-offs are {keys}."
-        rows = [
-            (one.label, y, *(one.interval(accuracy) or (None, None)), x,
-             *(one.interval(FAIRNESS) or (None, None)), "yes" if place in best else "no")
-            for place, (one, (x, y)) in enumerate(zip(results, points, strict=True))
-        ]  # fmt: skip
+        drawn = [*(("best trade-offs", points[place][0], *unknown, points[place][1]) for place in front), *drawn]
         headers = ("run", accuracy, "from", "to", FAIRNESS, "from", "to", "best trade-off")
-        drawn = panel(name, paint, alt, x=f"long-tail share ({FAIRNESS})", y=f"accuracy ({accuracy})")
-        return Figure(name, title, caption, (drawn,), headers, tuple(rows))
+        return claim.figure(headers, rows, lines(FAIRNESS, accuracy, note="run", interval="xy", rows=drawn), more=more)
 
 
 class PopularityBands(Section):
     """Which share of the recommendations goes to each band of popularity."""
 
     name = "bands"
+    claim = Claim(
+        "Recommended items by popularity",
+        "The catalogue is cut into bands, from its most popular 1 % of items to its less popular half. Bars show "
+        f"which share of all recommendations (first {PLACES} places) each run gives to a band, beside the share of "
+        "events that the band really has (grey). A run whose bars lean further left than the grey ones amplifies "
+        "popularity.",
+    )
 
     @classmethod
-    def figure(cls, results: Runs) -> Shown:
-        """Which share of the recommendations goes to each band of popularity."""
-        name, title = "bands", "Recommended items by popularity"
-        columns: list[tuple[str, np.ndarray]] = []
-        for one in results:
+    def draw(cls, claim: Claim, there: Runs) -> Figure:
+        columns: dict[str, np.ndarray] = {}
+        for one in there:
             popularity = one.run.catalog.popularity
             band = item_bands(popularity)
-            if not columns or not np.allclose(columns[0][1], _shares(popularity, band)):
-                columns.append(("events" if not columns else f"events of {one.key}", _shares(popularity, band)))
+            events = _shares(popularity, band)
+            if not columns or not np.allclose(columns["events"], events):
+                columns[f"events of {one.key}" if columns else "events"] = events
             lists = one.evaluation.per_user.lists
             assert lists is not None  # `collect` takes no other evaluations
-            columns.append((one.key, _shares(exposures(lists[:, :PLACES], len(popularity)), band)))
-
-        def paint(axes: Any) -> None:
-            wide, keys = 0.84 / len(columns), [one.key for one in results]
-            names = {one.key: legend_label(one, results) for one in results}
-            for place, (label, shares) in enumerate(columns):
-                colour = look(keys.index(label))["color"] if label in keys else "#b5b5b5"
-                at = np.arange(len(LABELS)) + (place - (len(columns) - 1) / 2) * wide
-                axes.bar(at, 100 * shares, wide * 0.92, color=colour, label=names.get(label, label))
-            axes.set_xticks(range(len(LABELS)), LABELS)
-            legend(axes)
-
-        caption = (
-            "The catalogue is cut into bands, from its most popular 1 % of items to its less popular half. Bars show "
-            f"which share of all recommendations (first {PLACES} places) each run gives to a band, beside the share of "
-            "events that the band really has (grey). A run whose bars lean further left than the grey ones amplifies "
-            "popularity."
-        )
-        tops = join_words([f"{label} {shares[:2].sum():.0%}" for label, shares in columns])
-        alt = f"Bars of recommendations by popularity band. Share of the most popular 5 %: {tops}."
-        rows = tuple((LABELS[b], *(float(shares[b]) for _, shares in columns)) for b in range(len(LABELS)))
-        drawn = panel(name, paint, alt, x="items by popularity", y="share of recommendations (%)")
-        return Figure(name, title, caption, (drawn,), ("items", *(label for label, _ in columns)), rows)
+            columns[one.label] = _shares(exposures(lists[:, :PLACES], len(popularity)), band)
+        rows = tuple((label, *map(float, shares)) for label, *shares in zip(LABELS, *columns.values(), strict=True))
+        chart = bars("items by popularity", tuple(columns), by="", axis="share of recommendations", percent=True)
+        return claim.figure(("items by popularity", *columns), rows, chart)
 
 
 class Reliability(Section):
@@ -116,31 +84,21 @@ class Reliability(Section):
 
     name = "reliability"
     problem = "ranking"
+    claim = Claim(
+        "Calibration",
+        "Impressions in order of their predicted probability, cut into parts of about equal size: across is the "
+        "mean prediction of a part, upwards the share of it that was clicked. On the dotted line probabilities are "
+        "right; below it the model promises too much. The mean distance from the line is the calibration error (ece).",
+        (lines("predicted probability", "share clicked", slope=1),),
+    )
 
     @classmethod
-    def figure(cls, results: Runs) -> Shown:
-        """Predicted probability against the share that was clicked, over parts of equally many impressions."""
-        lines = {one.key: {point.probability: point.rate for point in one.evaluation.curve} for one in results}
-        top = max(max(*line, *line.values()) for line in lines.values())
-        caption = (
-            "Impressions in order of their predicted probability, cut into parts of about equal size: across is the "
-            "mean prediction of a part, upwards the share of it that was clicked. On the dotted line probabilities are "
-            "right; below it the model promises too much. The mean distance from the line is the calibration error "
-            "(ece)."
-        )
-        alt = "Clicked over predicted. Mean gap: " + "; ".join(
-            f"{one.key} {one.evaluation.metrics['ece']:.4f}" for one in results
-        )
+    def draw(cls, claim: Claim, there: Runs) -> Figure:
         rows = tuple(
             (one.label, point.rows, point.probability, point.rate)
-            for one in results for point in one.evaluation.curve
+            for one in there for point in one.evaluation.curve
         )  # fmt: skip
-        drawn = line_panel(
-            cls.name, results, lines, alt, x="predicted probability", y="share clicked", first=diagonal(top),
-            finish=(partial(legend, place="upper left"),),
-        )  # fmt: skip
-        headers = ("run", "impressions", "predicted", "clicked")
-        return Figure(cls.name, "Calibration", caption, (drawn,), headers, rows)
+        return claim.figure(("run", "impressions", "predicted probability", "share clicked"), rows)
 
 
 def pareto_front(points: Sequence[tuple[float, float]]) -> list[int]:
@@ -154,8 +112,3 @@ def pareto_front(points: Sequence[tuple[float, float]]) -> list[int]:
 
 def _shares(counts: np.ndarray, band: np.ndarray) -> np.ndarray:
     return np.bincount(band, weights=counts, minlength=len(LABELS)) / max(1, counts.sum())
-
-
-def _reach(one: RunResult, name: str, value: float) -> list[list[float]] | None:
-    pair = one.interval(name)
-    return None if pair is None else [[max(0.0, value - pair[0])], [max(0.0, pair[1] - value)]]

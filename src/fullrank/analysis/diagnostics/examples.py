@@ -9,11 +9,11 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import Int
 
-from fullrank.analysis.diagnostics import Section
-from fullrank.analysis.report import Example, Examples, Missing, RankedList, Shown
+from fullrank.analysis.diagnostics import Missing, RunResult, Runs, Section, Shown, readable
+from fullrank.analysis.report import Example, Examples, RankedList
 from fullrank.analysis.report.draw import look
 from fullrank.analysis.report.paired import worth
-from fullrank.analysis.report.results import RunResult, Runs, item_title, readable
+from fullrank.analysis.report.results import item_title
 from fullrank.data.events.store import Store
 from fullrank.data.histories import EvalSet
 

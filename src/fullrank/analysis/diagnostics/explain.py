@@ -16,13 +16,20 @@ import torch
 from jaxtyping import Bool, Float, Int
 
 from fullrank.analysis.activations import Sample, activations, sample_users
-from fullrank.analysis.diagnosis import Row, not_measured, row, rows_of
-from fullrank.analysis.diagnostics import Diagnostic
+from fullrank.analysis.diagnostics import (
+    Claim,
+    Diagnostic,
+    Figure,
+    Missing,
+    Row,
+    RunResult,
+    Runs,
+    bars,
+    readable,
+)
 from fullrank.analysis.diagnostics.focus import recent_events
 from fullrank.analysis.relevance import LAST, Relevance
-from fullrank.analysis.report import Figure, Missing, Shown
-from fullrank.analysis.report.draw import GREY, legend, look, panel
-from fullrank.analysis.report.results import RunResult, Runs, item_title, legend_label, measured, readable
+from fullrank.analysis.report.results import item_title
 from fullrank.core.errors import UserError
 from fullrank.data.events.store import Store
 from fullrank.models.contracts import Model
@@ -107,14 +114,13 @@ def explain(
 def example_user(store: Store, some: Sample, relevance: Relevance) -> int:
     """Row of the user, among the first of the sample, whose last events have most of both kinds."""
     tried = some.first(TRIED)
-
-    def of_fewer_kind(case: tuple[Any, Any, Any]) -> int:
-        _, items, target = case
+    best, chosen = -1, int(tried.users[0])
+    for user, items, target in zip(tried.users, tried.histories.items.last(LAST), tried.next_items, strict=True):
         marks = relevance(items, np.full(len(items), target))
-        return int(min(marks.sum(), (~marks).sum()))
-
-    cases = zip(tried.users, tried.histories.items.last(LAST), tried.next_items, strict=True)
-    return int(max(cases, key=of_fewer_kind)[0])
+        fewer = int(min(marks.sum(), (~marks).sum()))
+        if fewer > best:
+            best, chosen = fewer, int(user)
+    return chosen
 
 
 class ExampleUser(Diagnostic):
@@ -122,78 +128,54 @@ class ExampleUser(Diagnostic):
 
     name = "case"
     internal = True
+    claim = Claim(
+        "Attention of the runs in one history",
+        "One person's last events, the most recent first, and the share of attention that each run gives to an event, "
+        "mean over its layers and heads; a bar to the left of 0 is subtracted. Events with a tick are related to what "
+        "the person chose next: people who had the one had the other more often than chance.",
+    )
     runs_model = True
 
     def rows(self) -> list[Row]:
-        name, context = self.name, self.context
+        context = self.context
         store, relevance = context.store, context.relevance
         try:
             user = example_user(store, context.sample, relevance)
             found = explain_user(context.model, store, user, split=context.split, relevance=relevance)
         except UserError as error:
-            return [not_measured(name, str(error).partition(";")[0].replace("the model has", "it has"))]
-        rows = rows_of(name, {"user": found.user, "target": found.target})
+            return self.left_out(str(error).partition(";")[0].replace("the model has", "it has"))
+        rows = self.rows_of({"user": found.user, "target": found.target})
         for place, (item, mark) in enumerate(zip(found.items[::-1].tolist(), found.relevant[::-1], strict=True), 1):
-            rows.append(row(name, "item", item, index=place, label="relevant" if mark else "noise"))
+            rows.append(self.row("item", item, index=place, label="relevant" if mark else "noise"))
         for layer, shares in enumerate(found.shares):
-            rows += [row(name, "share", float(s), layer=layer, index=n) for n, s in enumerate(shares[::-1], 1)]
+            rows += [self.row("share", float(s), layer=layer, index=n) for n, s in enumerate(shares[::-1], 1)]
         return rows
 
     @classmethod
-    def figure(cls, results: Runs) -> Shown:
-        """One user's last events with their titles, and the attention that each run gives them."""
-        name, title = "case", "Attention of the runs in one history"
-        there, absent = measured(results, name)
-        if not there:
-            return Missing(name, title, " ".join(absent))
-        history = {one.key: _history(one) for one in there}
-        longest = max(there, key=lambda one: len(history[one.key]))
-        events, about = history[longest.key], _about(longest)
-        alike = [one for one in there if _about(one) == about and events[: len(history[one.key])] == history[one.key]]
-        absent += tuple(
+    def draw(cls, claim: Claim, there: Runs) -> Figure | Missing:
+        longest = max(there, key=lambda one: len(_history(one)))
+        events, about, catalog = _history(longest), _about(longest), longest.run.catalog
+        if any(not 0 <= item < catalog.size for item in (*(item for item, _ in events), about[1])):
+            return claim.missing(f"{longest.name}: its diagnosis names items that are not in its catalogue.")
+        alike = [one for one in there if _about(one) == about and events[: len(_history(one))] == _history(one)]
+        absent = tuple(
             f"Run {one.key} ({one.name}) is not shown: its case is of other data." for one in there if one not in alike
         )
-        if any(not 0 <= item < longest.run.catalog.size for item in (*(item for item, _ in events), about[1])):
-            return Missing(name, title, f"{longest.name}: its diagnosis names items that are not in its catalogue.")
-        titles = [item_title(longest, item) for item, _ in events]
-        shares = {one.key: _shares(one) for one in alike}
-
-        def paint(axes: Any) -> None:
-            thick = 0.8 / len(alike)
-            for place, one in enumerate(alike):
-                values = [100 * float(np.mean(share)) for share in shares[one.key]]
-                at = np.arange(len(values)) + (place - (len(alike) - 1) / 2) * thick
-                axes.barh(at, values, thick, color=look(results.index(one))["color"], label=legend_label(one, results))
-            marks = ["✓" if label == "relevant" else "" for _, label in events]
-            axes.set_yticks(range(len(titles)), [f"{_short(t)} {m}" for t, m in zip(titles, marks, strict=True)])
-            for text, mark in zip(axes.get_yticklabels(), marks, strict=True):
-                text.set_color("black" if mark else GREY)
-            axes.axvline(0, color=GREY, lw=1)
-            axes.invert_yaxis()
-            axes.grid(axis="y", visible=False)
-            legend(axes)
-
-        chosen = item_title(longest, about[1])
-        caption = (
-            f"One person's last events, the most recent first, before they chose '{chosen}'. Those with a tick are "
-            "related to it: people who had the one had the other more often than chance. Bars are the share of "
-            "attention that each run gives to an event, mean over its layers and heads; a bar to the left of 0 is "
-            "subtracted."
-        )
-        marked = "; ".join(f"{one.key} {_relevant(shares[one.key], events):.2f}" for one in alike)
-        alt = (
-            f"Attention to each of {len(events)} events of one person. Sum of the sizes over related events: {marked}."
-        )
-        height = 1.3 + 0.14 * len(events) * (1 + len(alike))
-        drawn = panel(name, paint, alt, x="percent of attention", y="", height=height)
-        layers = [(one, layer) for one in alike for layer in range(len(shares[one.key][0]))]
-        headers = ("event", "item", "title", "related", *(f"{one.key} layer {layer + 1}" for one, layer in layers))
-        rows = tuple(
-            (n + 1, readable(str(longest.run.catalog.ids[item])), titles[n], "yes" if label == "relevant" else "no",
-             *(shares[one.key][n][layer] if n < len(shares[one.key]) else None for one, layer in layers))
-            for n, (item, label) in enumerate(events)
-        )  # fmt: skip
-        return Figure(name, title, caption, (drawn,), headers, rows, absent)
+        shares = {one.key: one.diagnosis.values(cls.name, "share", "index", "layer") for one in alike}
+        columns = [(key, layer) for key, share in shares.items() for layer in dict.fromkeys(n for _, n in share)]
+        rows, drawn = [], []
+        for event, (item, label) in enumerate(events, 1):
+            title, tick = item_title(longest, item), "✓" if label == "relevant" else ""
+            layers = (shares[key].get((event, layer)) for key, layer in columns)
+            rows.append((event, readable(str(catalog.ids[item])), title, "yes" if tick else "no", *layers))
+            named = f"{event}. {title if len(title) <= WIDE else f'{title[: WIDE - 3]}...'} {tick}"
+            for one in alike:
+                parts = [share for (at, _), share in shares[one.key].items() if at == event]
+                drawn += [(one.label, named, float(np.mean(parts)))] if parts else []
+        chart = bars("event", "attention", percent=True, across=True, level={"": 0}, rows=drawn)
+        headers = ("event", "item", "title", "related", *(f"{key} layer {layer + 1}" for key, layer in columns))
+        figure = claim.figure(headers, rows, chart, more=f" Here that was '{item_title(longest, about[1])}'.")
+        return replace(figure, absent=absent)
 
 
 def _about(one: RunResult) -> tuple[int, int, str]:
@@ -206,21 +188,3 @@ def _history(one: RunResult) -> list[tuple[int, str]]:
     """(item, relevant or noise) of the events, the last first."""
     items = one.diagnosis.values("case", "item", "index", "label")
     return [(int(item), label) for (_, label), item in sorted(items.items())]
-
-
-def _shares(one: RunResult) -> list[list[float]]:
-    """By event (the last first), one for each layer."""
-    events: dict[int, list[float]] = {}
-    for (event, _), share in sorted(one.diagnosis.values("case", "share", "index", "layer").items()):
-        events.setdefault(event, []).append(share)
-    return list(events.values())
-
-
-def _relevant(shares: list[list[float]], events: list[tuple[int, str]]) -> float:
-    """Sizes of the mean shares of the relevant events, added up."""
-    means = [abs(float(np.mean(share))) for share in shares]
-    return sum(mean for mean, (_, label) in zip(means, events, strict=False) if label == "relevant")
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= WIDE else text[: WIDE - 3] + "..."

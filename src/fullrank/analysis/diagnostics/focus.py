@@ -23,14 +23,17 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from fullrank.analysis.activations import Activations
-from fullrank.analysis.diagnosis import Row, not_measured, row, rows_of
-from fullrank.analysis.diagnostics import RunsFigure
+from fullrank.analysis.diagnostics import (
+    Activations,
+    Claim,
+    Diagnostic,
+    Figure,
+    Row,
+    RunResult,
+    Runs,
+    lines,
+)
 from fullrank.analysis.relevance import LAST
-from fullrank.analysis.report import Figure
-from fullrank.analysis.report.draw import GREY, from_zero, integer_ticks
-from fullrank.analysis.report.lines import line_panel
-from fullrank.analysis.report.results import RunResult, Runs
 from fullrank.data.batch import Batch
 from fullrank.models.contracts import Model
 from fullrank.models.sequential.reading import event_places, last_shares, tokens_per_event, weights_of
@@ -38,12 +41,19 @@ from fullrank.models.sequential.reading import event_places, last_shares, tokens
 KINDS = ("relevant", "noise")
 
 
-class Focus(RunsFigure):
+class Focus(Diagnostic):
     """Attention of the last event to relevant events and to noise."""
 
     name = "focus"
-    title = "Attention to related events"
     internal = True
+    claim = Claim(
+        "Attention to related events",
+        "Of the last 20 things a person did, some have to do with what they chose next: people who had the one had "
+        "the other more often than chance. The lines say how much of its attention the model gives to those; the "
+        "dashed line is their share of the events, what attending to everything alike would give. The rest goes to "
+        "events that nobody else had together with that choice; it is not wrong to have done them. The table also "
+        "has attention with its sign: below 0 a model subtracts what it reads there.",
+    )
 
     def begin(self) -> None:
         self.targets, self.relevance = self.context.targets, self.context.relevance
@@ -69,21 +79,20 @@ class Focus(RunsFigure):
                 self.seen[given.layer] = self.seen.get(given.layer, torch.zeros_like(sums)) + sums
 
     def rows(self) -> list[Row]:
-        name = "focus"
         if self.targets is None:
-            return [not_measured(name, "the training split has no targets")]
+            return self.left_out("the training split has no targets")
         if not self.attentive:
-            return [not_measured(name, "it has no attention that shows its weights")]
+            return self.left_out("it has no attention that shows its weights")
         if not self.users:
-            return [not_measured(name, "no user of the sample has both relevant events and noise among the last 20")]
+            return self.left_out("no user of the sample has both relevant events and noise among the last 20")
         even = self.even / self.users
-        found = rows_of(name, {"users": self.users, "asked": self.read, "even": even})
+        found = self.rows_of({"users": self.users, "asked": self.read, "even": even})
         for layer, sums in sorted(self.seen.items()):
             means = sums / self.users
             for head, (share, kept, noise) in [(None, means.mean(1)), *enumerate(means.T)]:
-                found += rows_of(name, {"relevant": share, "ratio": float(share) / even}, layer=layer, head=head)
+                found += self.rows_of({"relevant": share, "ratio": float(share) / even}, layer=layer, head=head)
                 for kind, value in zip(KINDS, (kept, noise), strict=True):
-                    found.append(row(name, "signed", float(value), layer=layer, head=head, label=kind))
+                    found.append(self.row("signed", float(value), layer=layer, head=head, label=kind))
         return found
 
     def _marked(self, batch: Batch, targets: Int[np.ndarray, "B"]) -> tuple[Bool[Tensor, "B T"], Bool[Tensor, "B T"]]:
@@ -96,39 +105,19 @@ class Focus(RunsFigure):
         return relevant, window
 
     @classmethod
-    def draw(cls, there: Runs, results: Runs) -> Figure:
-        """The share of attention that relevant events get, layer by layer, beside their share of the events."""
-        shares = {one.key: _over_heads(one, "relevant") for one in there}
-        even = float(np.mean([one.diagnosis.value("focus", "even") or 0.0 for one in there]))
-
-        lines = {key: {layer + 1: 100 * share for layer, share in line.items()} for key, line in shares.items()}
-
-        def evenly(axes: Any) -> None:
-            axes.axhline(100 * even, color=GREY, ls=":", label="even attention")
-
-        caption = (
-            "Of the last 20 things a person did, some have to do with what they chose next: people who had the one had "
-            "the other more often than chance. The lines say how much of its attention the model gives to those; the "
-            "dotted line is their share of the events, what attending to everything alike would give. The rest goes to "
-            "events that nobody else had together with that choice; it is not wrong to have done them. The table also "
-            "has attention with its sign: below 0 a model subtracts what it reads there."
-        )
-        tops = "; ".join(f"{key} " + ", ".join(f"{s:.0%}" for s in line.values()) for key, line in shares.items())
-        alt = f"Share of attention to relevant events by layer, {even:.0%} of the events. Layer by layer: {tops}."
-        headers = (
-            "run", "layer", "share of related events", "over even", "signed, related", "signed, others", "people",
-        )  # fmt: skip
-        others = (("ratio", None), ("signed", "relevant"), ("signed", "noise"))
-        rows = tuple(
-            (one.label, layer + 1, share, *(_over_heads(one, *other)[layer] for other in others),
-             one.diagnosis.value("focus", "users"))
-            for one in there for layer, share in shares[one.key].items()
-        )  # fmt: skip
-        drawn = line_panel(
-            cls.name, results, lines, alt, x="layer", y="attention to related events (%)",
-            first=evenly, finish=(from_zero, integer_ticks),
-        )  # fmt: skip
-        return Figure(cls.name, cls.title, caption, (drawn,), headers, rows)
+    def draw(cls, claim: Claim, there: Runs) -> Figure:
+        columns = {
+            "attention to related events": ("relevant", None), "over even": ("ratio", None),
+            "signed, related": ("signed", "relevant"), "signed, others": ("signed", "noise"),
+        }  # fmt: skip
+        rows: list[tuple[Any, ...]] = []
+        for one in there:
+            values = [_over_heads(one, *column) for column in columns.values()]
+            people = one.diagnosis.value(cls.name, "users")
+            rows += [(one.label, layer + 1, *(value[layer] for value in values), people) for layer in values[0]]
+        even = float(np.mean([one.diagnosis.value(cls.name, "even") or 0.0 for one in there]))
+        shares = lines("layer", next(iter(columns)), percent=True, zero=True, level={"even attention": even})
+        return claim.figure(("run", "layer", *columns, "people"), tuple(rows), shares)
 
 
 def recent_events(model: Model, batch: Batch) -> Bool[Tensor, "B T"]:

@@ -17,16 +17,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fullrank.analysis.diagnosis import Row, not_measured, rows_of
-from fullrank.analysis.diagnostics import Diagnostic
+from fullrank.analysis.diagnostics import Claim, Diagnostic, Figure, Row, RunResult
 from fullrank.analysis.ranking_activations import RankingActivations
-from fullrank.analysis.report import RunTable
-from fullrank.analysis.report.results import RunResult
 from fullrank.models.ranking import LayerOutputs
 from fullrank.models.ranking.blocks import BlocksRanker
 from fullrank.ops.effective_rank import entropy_rank
 
-NAME = "jacobian"
 IMPRESSIONS = 8
 LARGEST = 2048
 """TD: the time of a decomposition grows with its third power, and this one takes seconds."""
@@ -52,8 +48,15 @@ def jacobian(ranker: BlocksRanker, tokens: Float[Tensor, "T D"]) -> Float[Tensor
 class Jacobian(Diagnostic):
     """The directions that a stack of token blocks passes. Other rankers have none."""
 
-    name = NAME
+    name = "jacobian"
     problem = "ranking"
+    claim_of = Claim(
+        "What the blocks of {} pass on",
+        "The Jacobian of the last block's output by the tokens that the first is given, at a few impressions: how "
+        "many directions it passes (entropy rank), and its largest and median singular value. A head sees, and the "
+        "first block is taught, only what passes.",
+        table=True,
+    )
 
     def begin(self) -> None:
         self.tokens: list[Tensor] = []
@@ -65,10 +68,10 @@ class Jacobian(Diagnostic):
     def rows(self) -> list[Row]:
         ranker = self.context.model.ranker
         if not isinstance(ranker, BlocksRanker):
-            return [not_measured(NAME, "it has no blocks of tokens, one behind the other")]
+            return self.left_out("it has no blocks of tokens, one behind the other")
         size = self.tokens[0].numel()
         if size > LARGEST:
-            return [not_measured(NAME, f"its tokens hold {size:,} numbers, and {LARGEST:,} at most are decomposed")]
+            return self.left_out(f"its tokens hold {size:,} numbers, and {LARGEST:,} at most are decomposed")
         training = ranker.training
         ranker.eval()
         try:
@@ -76,23 +79,14 @@ class Jacobian(Diagnostic):
         finally:
             ranker.train(training)
         if not bool(found.isfinite().all()):
-            return [not_measured(NAME, "derivatives of its blocks are not finite")]
+            return self.left_out("derivatives of its blocks are not finite")
         sigma = torch.linalg.svdvals(found)
         figures = {"entropy_rank": entropy_rank(sigma), "largest": sigma[:, 0], "median": sigma.median(1).values}
         means = {"directions": size} | {name: values.mean() for name, values in figures.items()}
         last = len(ranker.feed_forwards) - 1
-        return rows_of(NAME, means, layer=last, label=f"ffn_{last}")
+        return self.rows_of(means, layer=last, label=f"ffn_{last}")
 
     @classmethod
-    def table_of(cls, result: RunResult) -> RunTable | None:
-        """What of the tokens reaches the head."""
-        found = result.diagnosis.of(NAME)
-        if not found:
-            return None
-        said = (
-            "The Jacobian of the last block's output by the tokens that the first is given, at a few impressions: how "
-            "many directions it passes (entropy rank), and its largest and median singular value. A head sees, and the "
-            "first block is taught, only what passes."
-        )
-        rows = tuple((one["name"].replace("_", " "), one["value"]) for one in found)
-        return RunTable(f"What the blocks of run {result.key} pass on", said, ("figure", "value"), rows)
+    def draw_of(cls, claim: Claim, result: RunResult) -> Figure:
+        rows = [(one["name"].replace("_", " "), one["value"]) for one in result.diagnosis.of(cls.name)]
+        return claim.figure(("figure", "value"), rows)

@@ -19,12 +19,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fullrank.analysis.activations import BLOCK, device_of
-from fullrank.analysis.diagnosis import Row, not_measured, row
-from fullrank.analysis.diagnostics import Diagnostic
-from fullrank.analysis.diagnostics.diversity import reasons
-from fullrank.analysis.report import Figure, Missing, Shown
-from fullrank.analysis.report.draw import GREY, legend, look, panel
-from fullrank.analysis.report.results import RunResult
+from fullrank.analysis.diagnostics import Claim, Figure, Row, RunResult, lines, row
+from fullrank.analysis.diagnostics.diversity import ReasoningFigure
 from fullrank.data.batch import Batch
 from fullrank.inference.batches import batches
 from fullrank.models.sequential.attention.softmax import SoftmaxAttention
@@ -52,22 +48,30 @@ class LatentWeights:
     """Over the history's T keys, then the stream's own tokens up to this one."""
 
 
-class LatentAttention(Diagnostic):
+class LatentAttention(ReasoningFigure):
     """Mass by recency band and by place from the end, for each layer, stream and step; nothing without a reasoner."""
 
     name = "latent_attention"
     runs_model = True
+    claim_of = Claim(
+        "Attention of the reasoning steps of {}",
+        "At each step a stream reads the history again. Lines say how much it reads of the most recent "
+        "event, of the two before it, and so on back to the oldest; colours are streams, dashes are steps, the "
+        "grey line is reading everything alike. Streams with different lines look at different parts of the "
+        f"past. '{OWN}' is what a stream reads of its own steps.",
+        name="looks",
+    )
 
     def rows(self) -> list[Row]:
         model = self.context.model
         if model.reasoner is None:
             return []
         if not isinstance(model.reasoner, StepwiseReasoner):
-            return [not_measured(self.name, "its steps refine the states of all events and put no token behind them")]
+            return self.left_out("its steps refine the states of all events and put no token behind them")
         found = [attention_of(block) for block in blocks_of(model)]
         attentions = [one for one in found if isinstance(one, SoftmaxAttention)]
         if not attentions or len(attentions) < len(found):
-            return [not_measured(self.name, "its attention has no softmax weights to show for latent tokens")]
+            return self.left_out("its attention has no softmax weights to show for latent tokens")
         sums = _Sums()
         for _, batch in batches(
             model, self.context.sample.first(USERS).histories, block=BLOCK, device=device_of(model)
@@ -78,56 +82,30 @@ class LatentAttention(Diagnostic):
         return sums.rows()
 
     @classmethod
-    def figure_of(cls, result: RunResult) -> Shown:
-        """Attention of every stream and step over the history, by how far back events lie."""
-        if not reasons(result):
-            return None
-        name, title = f"looks-{result.key}", f"Attention of the reasoning steps of run {result.key}"
-        mass = result.diagnosis.values(cls.name, "mass", "layer", "head", "index", "label")
-        if not mass:
-            return Missing(name, title, f"{result.name}: {result.why_missing('latent_attention')}.")
+    def draw_of(cls, claim: Claim, result: RunResult) -> Figure:
+        """Attention of every stream and step over the history, by how far back events lie; a chart a layer."""
         even = result.diagnosis.values(cls.name, "even", "label")
-        labels = [label for label in (*LABELS, OWN) if label in even or label == OWN]
-        places = sorted({key[:3] for key in mass})
-        panels = []
-        for layer in sorted({place[0] for place in places}):
-
-            def paint(axes: Any, layer: int = layer) -> None:
-                at = range(len(labels))
-                axes.plot(
-                    at, [100 * even.get(label, 0) for label in labels], color=GREY, ls=":", label="even attention"
-                )
-                for _, stream, step in (place for place in places if place[0] == layer):
-                    values = [100 * mass[layer, stream, step, label] for label in labels]
-                    style = look(stream) | {"linestyle": ("-", "--", "-.", ":")[(step - 1) % 4]}
-                    axes.plot(at, values, label=f"stream {stream + 1}, step {step}", **style)
-                axes.set_xticks(list(at), labels)
-                axes.tick_params(axis="x", labelsize=7)
-                axes.set_ylim(top=1.5 * axes.get_ylim()[1])
-                legend(axes, place="upper center")
-
-            tops = "; ".join(
-                f"stream {stream + 1}, step {step}: {mass[layer, stream, step, labels[0]]:.0%}"
-                for key, stream, step in places if key == layer
-            )  # fmt: skip
-            alt = f"Layer {layer + 1}, attention by how long ago events were. To the last event: {tops}."
-            panels.append(
-                panel(f"{name}-{layer}", paint, alt, x=f"place from the end of the history (layer {layer + 1})",
-                      y="percent of attention")
-            )  # fmt: skip
-        caption = (
-            "At each step a stream reads the history again. Lines say how much it reads of the most recent "
-            "event, of the two before it, and so on back to the oldest; colours are streams, dashes are steps, the "
-            "dotted line is reading everything alike. Streams with different lines look at different parts of the "
-            f"past. '{OWN}' is what a stream reads of its own steps."
-        )
-        rows = tuple(
+        mass = result.diagnosis.values(cls.name, "mass", "layer", "head", "index", "label")
+        places, labels = list(dict.fromkeys(key[:3] for key in mass)), (*even, OWN)
+        rows = [("even attention", *even.values(), None)]
+        rows += [
             (f"layer {layer + 1}, stream {stream + 1}, step {step}",
              *(mass[layer, stream, step, label] for label in labels))
             for layer, stream, step in places
-        )  # fmt: skip
-        first = (("even attention", *(even.get(label) for label in labels)),)
-        return Figure(name, title, caption, tuple(panels), ("", *labels), first + rows)
+        ]  # fmt: skip
+        alike = [("even attention", "step 1", label, share) for label, share in even.items()]
+        charts = []
+        for layer in dict.fromkeys(layer for layer, *_ in places):
+            place, attention = f"place from the end of the history (layer {layer + 1})", "attention"
+            drawn = [
+                (f"stream {stream + 1}", f"step {step}", label, share)
+                for (other, stream, step, label), share in mass.items() if other == layer
+            ]  # fmt: skip
+            chart = lines(
+                place, attention, by="stream", dash="step", beside="even attention", percent=True, rows=drawn + alike
+            )
+            charts.append(chart)
+        return claim.figure(("", *labels), tuple(rows), *charts)
 
 
 def latent_weights(model: Any, attentions: Sequence[SoftmaxAttention], batch: Batch) -> Iterator[LatentWeights]:

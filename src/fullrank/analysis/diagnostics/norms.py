@@ -15,11 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fullrank.analysis.diagnosis import Row, not_measured, row
-from fullrank.analysis.diagnostics import Diagnostic
+from fullrank.analysis.diagnostics import Claim, Diagnostic, Figure, Row, RunResult, readable, row
 from fullrank.analysis.diagnostics.spectrum import triangle
-from fullrank.analysis.report import RunTable
-from fullrank.analysis.report.results import RunResult, readable
 from fullrank.models.sequential.model import RecommenderModel
 from fullrank.models.sequential.reading import attention_of, blocks_of, decoder_blocks_of
 
@@ -45,41 +42,36 @@ class Norms(Diagnostic):
     """Spectral norms of a model's matrices, by layer and head."""
 
     name = "norms"
+    claim_of = Claim(
+        "Norms of the matrices of {}",
+        "Largest singular values, and the logs of their products; SPRINT's regulariser keeps these low.",
+        table=True,
+    )
 
     @torch.no_grad()
     def rows(self) -> list[Row]:
         model = self.context.model
         if not isinstance(model, RecommenderModel):
-            return [not_measured("norms", "it has no matrices that were trained")]
-        found = [_sigma(model.items.all(), label="embedding")]
-        found.append(row("norms", "log_product", _log(found[-1]["value"]), label="embedding"))
-        blocks = [one for layer, block in enumerate(blocks_of(model)) for one in _block(layer, block)]
-        blocks += [one for layer, block in enumerate(decoder_blocks_of(model)) for one in _decoder_block(layer, block)]
-        if blocks:
-            found += blocks
+            return self.left_out("it has no matrices that were trained")
+        found = [self.row("sigma", spectral_norm(model.items.all()), label="embedding")]
+        found.append(self.row("log_product", _log(found[-1]["value"]), label="embedding"))
+        blocks = [list(_block(layer, block)) for layer, block in enumerate(blocks_of(model))]
+        blocks += [list(_decoder_block(layer, block)) for layer, block in enumerate(decoder_blocks_of(model))]
+        if any(blocks):
+            found += [one for rows in blocks for one in rows]
             logs = [one["value"] for one in found if one["name"] == "log_product"]
             total = None if None in logs else sum(logs)
-            return [*found, row("norms", "log_product", total, label="total")]
+            return [*found, self.row("log_product", total, label="total")]
         matrices = [(name, p) for name, p in model.encoder.named_parameters() if p.ndim == 2]
-        return found + [_sigma(p, label=name) for name, p in matrices]
+        return found + [self.row("sigma", spectral_norm(p), label=name) for name, p in matrices]
 
     @classmethod
-    def table_of(cls, result: RunResult) -> RunTable | None:
-        """The largest singular value of each matrix."""
-        found = result.diagnosis.of("norms")
-        if not found:
-            return None
+    def draw_of(cls, claim: Claim, result: RunResult) -> Figure:
         rows = [
-            (_matrix(row), None if row["layer"] is None else row["layer"] + 1,
-             None if row["head"] is None else row["head"] + 1, row["value"])
-            for row in found
-        ]  # fmt: skip
-        return RunTable(
-            f"Norms of the matrices of run {result.key}",
-            "Largest singular values, and the logs of their products; SPRINT's regulariser keeps these low.",
-            ("matrix", "layer", "head", "value"),
-            tuple(rows),
-        )
+            (_matrix(row), *(None if row[key] is None else row[key] + 1 for key in ("layer", "head")), row["value"])
+            for row in result.diagnosis.of(cls.name)
+        ]
+        return claim.figure(("matrix", "layer", "head", "value"), rows)
 
 
 def _block(layer: int, block: nn.Module, kind: str = "") -> Iterator[Row]:
@@ -88,8 +80,8 @@ def _block(layer: int, block: nn.Module, kind: str = "") -> Iterator[Row]:
         yield from _attention(layer, attention, kind)
     if feed is not None and callable(getattr(feed, "matrices", None)):
         up, down = feed.matrices()
-        yield _sigma(up, layer=layer, label=f"{kind}up")
-        yield _sigma(down, layer=layer, label=f"{kind}down")
+        yield row("norms", "sigma", spectral_norm(up), layer=layer, label=f"{kind}up")
+        yield row("norms", "sigma", spectral_norm(down), layer=layer, label=f"{kind}down")
         yield row("norms", "log_product", _log(feed_forward_norm((up, down))), layer=layer, label=f"{kind}feed_forward")
 
 
@@ -104,14 +96,10 @@ def _decoder_block(layer: int, block: nn.Module) -> Iterator[Row]:
 def _attention(layer: int, attention: Any, kind: str) -> Iterator[Row]:
     value, output = attention.matrices()
     for head, matrix in enumerate(value):
-        yield _sigma(matrix, layer=layer, head=head, label=f"{kind}value")
-    yield _sigma(output, layer=layer, label=f"{kind}output")
+        yield row("norms", "sigma", spectral_norm(matrix), layer=layer, head=head, label=f"{kind}value")
+    yield row("norms", "sigma", spectral_norm(output), layer=layer, label=f"{kind}output")
     product = attention_norm((value, output))
     yield row("norms", "log_product", _log(product), layer=layer, label=f"{kind}attention")
-
-
-def _sigma(matrix: Tensor, **where: Any) -> Row:
-    return row("norms", "sigma", spectral_norm(matrix), **where)
 
 
 def _log(value: float) -> float | None:

@@ -22,15 +22,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fullrank.analysis.diagnosis import Row, not_measured, row
-from fullrank.analysis.diagnostics import Diagnostic
+from fullrank.analysis.diagnostics import Claim, Diagnostic, Figure, Row, RunResult, readable
 from fullrank.analysis.ranking_activations import RankingActivations, layers_of
-from fullrank.analysis.report import RunTable
-from fullrank.analysis.report.results import RunResult, readable
 from fullrank.models.ranking.mixings.block_transpose import BlockTransposeMixing, transposed
 from fullrank.ops.effective_rank import LEAST
 
-NAME = "rank_theorems"
 SLACK = 1e-9
 """Of rounding, relative: what lies on a bound is within it."""
 
@@ -63,6 +59,14 @@ class RankTheorems(Diagnostic):
 
     name = "rank_theorems"
     problem = "ranking"
+    claim_of = Claim(
+        "The theorems of RankElastor in {}",
+        "Means over the sample. transpose_...: Theorem 2.1, the stable rank behind block transpose between two "
+        "bounds, under an overlap near 0 and a coherence near 1. feed_forward_...: Theorems 2.2 and 3.2, the "
+        "rank behind a feed-forward over, and less, that of what it was given. They are promises about random "
+        "weights.",
+        table=True,
+    )
 
     def begin(self) -> None:
         mixings = layers_of(self.context.model, "mixings")
@@ -87,32 +91,19 @@ class RankTheorems(Diagnostic):
 
     def rows(self) -> list[Row]:
         if not self.mixes:
-            return [not_measured(NAME, "it has no token mixing and no feed-forward per token")]
+            return self.left_out("it has no token mixing and no feed-forward per token")
         rows = []
         for (block, label, name), parts in self.sums.items():
             values = torch.cat(parts)
-            rows.append(row(NAME, name, float(values.mean()) if len(values) else None, layer=block, label=label))
+            rows.append(self.row(name, float(values.mean()) if len(values) else None, layer=block, label=label))
         if not self.transposes:
-            rows.append(not_measured(NAME, "Theorem 2.1 is of block transpose, and it mixes by another module"))
+            rows += self.left_out("Theorem 2.1 is of block transpose, and it mixes by another module")
         return rows
 
     @classmethod
-    def table_of(cls, result: RunResult) -> RunTable | None:
-        """What of RankElastor's theorems is there in this model."""
-        found = result.diagnosis.of("rank_theorems")
-        if not found:
-            return None
-        return RunTable(
-            f"The theorems of RankElastor in run {result.key}",
-            (
-                "Means over the sample. transpose_...: Theorem 2.1, the stable rank behind block transpose between two "
-                "bounds, under an overlap near 0 and a coherence near 1. feed_forward_...: Theorems 2.2 and 3.2, the "
-                "rank behind a feed-forward over, and less, that of what it was given. They are promises about random "
-                "weights."
-            ),
-            ("module", "figure", "value"),
-            tuple((readable(str(row["label"])), row["name"], row["value"]) for row in found),
-        )
+    def draw_of(cls, claim: Claim, result: RunResult) -> Figure:
+        rows = [(readable(str(row["label"])), row["name"], row["value"]) for row in result.diagnosis.of(cls.name)]
+        return claim.figure(("module", "figure", "value"), rows)
 
 
 def _stable(x: Float[Tensor, "B T D"]) -> Float[Tensor, "B"]:

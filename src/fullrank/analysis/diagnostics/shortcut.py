@@ -15,17 +15,25 @@ Differs: the paper's measures of the three were not at hand; these are ours, and
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 from scipy import sparse
 
-from fullrank.analysis.activations import Sample, device_of
-from fullrank.analysis.diagnosis import Diagnosis, Row, not_measured, row, rows_of
-from fullrank.analysis.diagnostics import RunsFigure
-from fullrank.analysis.report import Figure, RunTable
-from fullrank.analysis.report.draw import GREY, legend, look, panel
-from fullrank.analysis.report.results import RunResult, Runs, accuracy_word, legend_label
+from fullrank.analysis.diagnostics import (
+    Claim,
+    Diagnosis,
+    Diagnostic,
+    Figure,
+    Row,
+    RunResult,
+    Runs,
+    Sample,
+    accuracy_word,
+    bars,
+    device_of,
+    not_measured,
+    row,
+)
 from fullrank.data.events.store import Store
 from fullrank.evaluation import evaluate
 from fullrank.inference.search import Decoding
@@ -46,12 +54,25 @@ WORDS = {"model": "model", "graph": "graph", "last_2": "last 2", "last_1": "last
 """Labels of the rows of the metric, and their words in the figure."""
 
 
-class Shortcut(RunsFigure):
+class Shortcut(Diagnostic):
     """Selection metric of the model, of a transition graph and of the last events alone; what makes the data easy."""
 
     name = "shortcut"
-    title = "Accuracy of untrained shortcuts"
+    claim = Claim(
+        "Accuracy of untrained shortcuts",
+        "The graph (the dashed line) counts what followed the last two items in other histories and adds items "
+        "with like words and attributes; nothing of it is trained. To its right, the run itself when it may read "
+        "the last events alone. A model that is hardly above the line has learned little more than the shortcut.",
+    )
     runs_model = True
+    claim_of = Claim(
+        "How easy the data of {} are",
+        "Branching is the effective number of items that follow "
+        "an item directly; the similarity is that of words and attributes, of items one after the other in a "
+        "history and of random pairs. Few successors, like neighbours and targets among the successors make a "
+        "data set easy for a graph.",
+        table=True,
+    )
 
     def rows(self) -> list[Row]:
         context = self.context
@@ -66,67 +87,38 @@ class Shortcut(RunsFigure):
             device = device_of(fitted if model is fitted else context.model)
             own = spec.model_copy(update={"decoding": Decoding()}) if model is fitted else spec  # it has no codes
             metrics = evaluate(model, users, context.split, own, device=device).metrics
-            found += rows_of(self.name, metrics, label=label)
+            found += self.rows_of(metrics, label=label)
             accuracy[label] = metrics[spec.selection]
             if self.progress is not None:
                 self.progress(place + 1, len(models) + 1)
         whole = accuracy["model"]
         shares = {label: accuracy[label] / whole if whole > 0 else None for label in list(models)[1:]}
-        found += [row(self.name, "share_of_model", share, label=label) for label, share in shares.items()]
+        found += [self.row("share_of_model", share, label=label) for label, share in shares.items()]
         return [*found, *data_rows(context.store, context.sample.first(USERS))]
 
     @classmethod
-    def draw(cls, there: Runs, results: Runs) -> Figure:
-        """The selection metric of each run, of the graph and of the last events alone."""
-        bars = {one.key: [_labelled(one.diagnosis, one.accuracy, label) for label in WORDS] for one in there}
-
-        def paint(axes: Any) -> None:
-            width = 0.8 / len(there)
-            for place, one in enumerate(there):
-                at = np.arange(len(WORDS)) + (place - (len(there) - 1) / 2) * width
-                heights = [value or 0.0 for value in bars[one.key]]
-                axes.bar(at, heights, width, label=legend_label(one, results), color=look(results.index(one))["color"])
-            axes.set_xticks(range(len(WORDS)), list(WORDS.values()))
-            line = max(values[list(WORDS).index("graph")] or 0.0 for values in bars.values())
-            axes.axhline(line, color=GREY, lw=1, ls="--")  # the graph is one for all runs of a store
-            axes.set_ylim(0, 1.35 * axes.get_ylim()[1])  # room for the legend above the bars
-            legend(axes, place="upper right")
-
-        word = accuracy_word(there)
-        alt = f"{word}: " + "; ".join(
-            f"{key} " + ", ".join(f"{w} {_shown(v)}" for w, v in zip(WORDS.values(), values, strict=True))
-            for key, values in bars.items()
-        )
+    def draw(cls, claim: Claim, there: Runs) -> Figure:
+        values = {one.key: [_labelled(one.diagnosis, one.accuracy, label) for label in WORDS] for one in there}
+        rows = tuple((one.label, *values[one.key], reached_share(one.diagnosis)) for one in there)
+        graph = max(of_run[list(WORDS).index("graph")] or 0.0 for of_run in values.values())
+        words = tuple(WORDS.values())
+        chart = bars(
+            "", words, axis=accuracy_word(there), level={"": graph}
+        )  # the graph is one for all runs of a store
         verdicts = [(one.key, verdict(one.diagnosis)) for one in there]
-        caption = " ".join([
-            "The graph (the dashed line) counts what followed the last two items in other histories and adds items "
-            "with like words and attributes; nothing of it is trained. To its right, the run itself when it may read "
-            "the last events alone. A model that is hardly above the line has learned little more than the shortcut.",
-            *(f"Run {key}: {said}." for key, said in verdicts if said is not None),
-        ])  # fmt: skip
-        table = tuple((one.label, *bars[one.key], reached_share(one.diagnosis)) for one in there)
-        drawn = panel(cls.name, paint, alt, x="what answers", y=word)
-        headers = ("run", *WORDS.values(), "graph / model")
-        return Figure(cls.name, cls.title, caption, (drawn,), headers, table)
+        more = "".join(f" Run {key}: {sentence}." for key, sentence in verdicts if sentence is not None)
+        return claim.figure(("run", *words, "graph / model"), rows, chart, more=more)
 
     @classmethod
-    def table_of(cls, result: RunResult) -> RunTable | None:
+    def draw_of(cls, claim: Claim, result: RunResult) -> Figure:
         """What makes the data easy, and the verdict."""
-        named = [
+        rows = [
             (f"{one['name'].replace('_', ' ')}{_place(one)}", one["value"])
             for one in result.diagnosis.of(cls.name)
             if one["name"] in ("branching", "target_is_successor", "feature_similarity", "share_of_model")
         ]
-        if not named:
-            return None
-        said = verdict(result.diagnosis) or "the model finds nothing"
-        caption = (
-            f"{said[0].upper()}{said[1:]}. Branching is the effective number of items that follow "
-            "an item directly; the similarity is that of words and attributes, of items one after the other in a "
-            "history and of random pairs. Few successors, like neighbours and targets among the successors make a "
-            "data set easy for a graph."
-        )
-        return RunTable(f"Run {result.key}: how easy the data are", caption, ("of the data", "value"), tuple(named))
+        sentence = verdict(result.diagnosis) or "the model finds nothing"
+        return claim.figure(("of the data", "value"), rows, more=f" {sentence[0].upper()}{sentence[1:]}.")
 
 
 def verdict(diagnosis: Diagnosis) -> str | None:
@@ -201,7 +193,3 @@ def _place(one: Row) -> str:
     if one["index"] is not None:
         return f" of the last {one['index']}"
     return "" if one["label"] is None else f", {WORDS.get(one['label'], one['label'])}"
-
-
-def _shown(value: float | None) -> str:
-    return "unknown" if value is None else f"{value:.4f}"

@@ -10,21 +10,25 @@ is D x D. The triangular factors are made block by block in float64.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import polars as pl
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from fullrank.analysis.activations import Activations
-from fullrank.analysis.diagnosis import Row, not_measured, row, rows_of
-from fullrank.analysis.diagnostics import RunsFigure
-from fullrank.analysis.report import Figure, RunTable
-from fullrank.analysis.report.draw import logarithmic
-from fullrank.analysis.report.lines import line_panel
-from fullrank.analysis.report.results import RunResult, Runs, readable
+from fullrank.analysis.diagnostics import (
+    Activations,
+    Claim,
+    Diagnostic,
+    Figure,
+    Row,
+    RunResult,
+    Runs,
+    lines,
+    readable,
+)
 from fullrank.models.contracts import DenseScorer
 from fullrank.ops.effective_rank import LEAST, collapse_share, entropy_rank, stable_rank
 
@@ -76,6 +80,11 @@ def triangle(x: Float[Tensor, "*n D"], above: Float[Tensor, "k D"] | None = None
     return found
 
 
+def stacked(above: Sequence[Tensor], layers: Sequence[Tensor]) -> list[Tensor]:
+    """The triangle of each layer with one more batch; `above` is empty at first."""
+    return [triangle(x, *above[place : place + 1]) for place, x in enumerate(layers)]
+
+
 def score_spectrum(vectors: Float[Tensor, "U D"], table: Float[Tensor, "V D"]) -> Spectrum:
     """The spectrum of vectors @ table.T; the right vector's sum is not negative."""
     users, items = triangle(vectors), triangle(table)
@@ -116,12 +125,28 @@ class ScoreMatrix:
         return score_spectrum(self.vectors, self.table)
 
 
-class SpectralCollapse(RunsFigure):
+class SpectralCollapse(Diagnostic):
     """Share of the first direction, ranks, likeness to popularity, singular values, items of the largest loadings."""
 
     name = "spectrum"
-    title = "Singular values of the scores"
+    claim_of = Claim(
+        "Items of the first singular vector of {}",
+        "The items with the largest part in the strongest pattern of all scores, and their places by "
+        "popularity. If they are the most popular ones, the pattern is popularity.",
+        table=True,
+    )
     internal = True
+    claim = Claim(
+        "Singular values of the scores",
+        "All scores that a model gives (users by items) are a sum of patterns; the curve shows how strong each is, "
+        "the first being 1. A curve that drops at once means one pattern decides, and everybody gets nearly the "
+        "same list. The collapse share is the share of the variance that is the first pattern; Spearman's "
+        "correlation compares the order it puts items in with how often they were used (1: a popularity ranking).",
+        columns={
+            "collapse share": "collapse_share", "Spearman correlation with popularity": "popularity_spearman",
+            "as a cosine": "popularity_cosine", "effective rank": "entropy_rank", "of": "width", "largest": "sigma",
+        },
+    )  # fmt: skip
 
     def begin(self) -> None:
         self.scores = ScoreMatrix(len(self.context.sample), self.context.sample.popularity)
@@ -132,80 +157,49 @@ class SpectralCollapse(RunsFigure):
     def rows(self) -> list[Row]:
         spectrum = self.scores.spectrum()
         if spectrum is None:
-            return [not_measured(self.name, "its scores are no inner product of user and item vectors")]
-        name, sigma, like = self.name, spectrum.sigma, popularity_likeness(spectrum, self.scores.popularity)
+            return self.left_out("its scores are no inner product of user and item vectors")
+        sigma, like = spectrum.sigma, popularity_likeness(spectrum, self.scores.popularity)
         likeness = {"popularity_cosine": like.cosine, "popularity_spearman": like.spearman}
-        found = rows_of(name, rank_figures(sigma) | {"width": len(sigma)} | likeness)
-        found += [row(name, "sigma", float(value), index=k + 1) for k, value in enumerate(sigma)]
+        found = self.rows_of(rank_figures(sigma) | {"width": len(sigma)} | likeness)
+        found += [self.row("sigma", float(value), index=k + 1) for k, value in enumerate(sigma)]
         best = np.argsort(-like.right, kind="stable")[:LOADINGS]
-        return found + [row(name, "loading", float(like.right[item]), index=int(item)) for item in best]
+        return found + [self.row("loading", float(like.right[item]), index=int(item)) for item in best]
 
     @classmethod
-    def draw(cls, there: Runs, results: Runs) -> Figure:
-        """Singular values of the score matrix over the largest."""
-        curves = {one.key: [row["value"] for row in one.diagnosis.of(cls.name, "sigma")] for one in there}
-        lines = {
-            key: dict(enumerate((value / values[0] for value in values if value > 0), 1))
-            for key, values in curves.items()
-        }
-        shares, likeness = (
-            {one.key: one.diagnosis.value(cls.name, figure) for one in there}
-            for figure in ("collapse_share", "popularity_spearman")
-        )
-        caption = (
-            "All scores that a model gives (users by items) are a sum of patterns; the curve shows how strong each is, "
-            "the first being 1. A curve that drops at once means one pattern decides, and everybody gets nearly the "
-            "same list. The collapse share is the share of the variance that is the first pattern; Spearman's "
-            "correlation compares the order it puts items in with how often they were used (1: a popularity ranking)."
-        )
-        alt = "Falling curves of singular values. Share of the first: " + "; ".join(
-            f"{key} {share:.3f}" for key, share in shares.items() if share is not None
-        )
+    def draw(cls, claim: Claim, there: Runs) -> Figure:
+        pattern, strength = "pattern, by falling strength", "strength (first = 1)"
+        curves = {one.label: one.diagnosis.values(cls.name, "sigma", "index") for one in there}
         rows = tuple(
-            (one.label, shares[one.key], likeness[one.key],
-             *(one.diagnosis.value(cls.name, name) for name in ("popularity_cosine", "entropy_rank", "width")),
-             curves[one.key][0])
-            for one in there
-        )  # fmt: skip
-        headers = (
-            "run", "collapse share", "Spearman correlation with popularity", "as a cosine", "effective rank", "of",
-            "largest",
-        )  # fmt: skip
-        drawn = line_panel(
-            cls.name, results, lines, alt, x="pattern, by falling strength", y="strength (first = 1)",
-            finish=(logarithmic,), marker=lambda points: "o" if points == 1 else "",
-        )  # fmt: skip
-        return Figure(cls.name, cls.title, caption, (drawn,), headers, rows)
+            (label, k, value / (curve[1] or 1)) for label, curve in curves.items() for k, value in curve.items()
+        )
+        curve = lines(pattern, strength, log="y", rows=rows)
+        return claim.figure(*claim.read(there, cls.name), curve)
 
     @classmethod
-    def table_of(cls, result: RunResult) -> RunTable | None:
+    def draw_of(cls, claim: Claim, result: RunResult) -> Figure | None:
         """The items that the first direction raises most, with their titles."""
-        found = result.diagnosis.of("spectrum", "loading")
-        catalog = result.run.catalog
-        if not found or any(row["index"] is None or not 0 <= row["index"] < catalog.size for row in found):
+        loadings, catalog = result.diagnosis.values(cls.name, "loading", "index"), result.run.catalog
+        if not loadings or not all(0 <= item < catalog.size for item in loadings):
             return None
         order = (-catalog.popularity).argsort(kind="stable").argsort()
-        titles = catalog.titles
         rows = [
-            (readable(str(catalog.ids[row["index"]])), "" if titles is None else readable(titles[row["index"]] or ""),
-             int(catalog.popularity[row["index"]]), int(order[row["index"]]) + 1, row["value"])
-            for row in found
+            (readable(str(catalog.ids[item])), "" if catalog.titles is None else readable(catalog.titles[item] or ""),
+             int(catalog.popularity[item]), int(order[item]) + 1, part)
+            for item, part in loadings.items()
         ]  # fmt: skip
-        return RunTable(
-            f"Items of the first singular vector of run {result.key}",
-            (
-                "The items with the largest part in the strongest pattern of all scores, and their places by "
-                "popularity. If they are the most popular ones, the pattern is popularity."
-            ),
-            ("item", "title", "training events", "place by popularity", "part in the pattern"),
-            tuple(rows),
-        )
+        return claim.figure(("item", "title", "training events", "place by popularity", "part in the pattern"), rows)
 
 
 def spearman(a: np.ndarray, b: np.ndarray) -> float | None:
     """Rank correlation; equal values share their mean rank. None where one side is constant."""
-    left, right = (pl.Series(side).rank().to_numpy() for side in (a, b))
+    left, right = _ranks(a), _ranks(b)
     return _cosine(left - left.mean(), right - right.mean())
+
+
+def _ranks(values: np.ndarray) -> Float[np.ndarray, "n"]:
+    _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
+    ends = np.cumsum(counts)
+    return (ends - (counts - 1) / 2)[place]
 
 
 def _cosine(a: np.ndarray, b: np.ndarray) -> float | None:

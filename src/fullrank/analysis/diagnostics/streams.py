@@ -9,20 +9,21 @@ stream it is.
 from __future__ import annotations
 
 import math
-from typing import Any
 
-import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fullrank.analysis.activations import Activations
-from fullrank.analysis.diagnosis import Row, not_measured, row, rows_of
-from fullrank.analysis.diagnostics import Diagnostic
-from fullrank.analysis.diagnostics.diversity import ALONE, reasons
-from fullrank.analysis.report import Figure, Missing, Shown
-from fullrank.analysis.report.draw import COLOURS, GREY, legend, panel
-from fullrank.analysis.report.results import RunResult
+from fullrank.analysis.diagnostics import (
+    Activations,
+    Claim,
+    Figure,
+    Missing,
+    Row,
+    RunResult,
+    bars,
+)
+from fullrank.analysis.diagnostics.diversity import ALONE, ReasoningFigure
 from fullrank.models.contracts import DenseScorer, ReasoningStates
 from fullrank.models.sequential.items import unit
 from fullrank.models.sequential.model import RecommenderModel
@@ -51,10 +52,17 @@ def divergences(log_p: Float[Tensor, "B M V"]) -> Float[Tensor, "M M"]:
     return (cross.diagonal(dim1=1, dim2=2)[:, :, None] - cross).sum(0)
 
 
-class Streams(Diagnostic):
+class Streams(ReasoningFigure):
     """Divergence of the streams, and the gate. Without a reasoner it has nothing to say."""
 
     name = "streams"
+    claim_of = Claim(
+        "Divergence of the reasoning streams of {}",
+        "Left, how different the recommendations of two streams would be if each answered alone (Kullback-Leibler "
+        "divergence in nats; 0: the same). Right, how the gate that mixes them divides its trust: the mean weight "
+        "of each stream, and for how many people it is the heaviest; the dashed line is equal trust. Bars near "
+        "0, or a gate that always picks one stream, means that the others add nothing.",
+    )
 
     def begin(self) -> None:
         self.cosine = isinstance(self.context.model, RecommenderModel) and self.context.model.cosine
@@ -85,74 +93,41 @@ class Streams(Diagnostic):
         gate = torch.cat(self.gates)
         streams = gate.shape[1]
         if streams == 1:
-            return [not_measured("streams", ALONE)]
+            return self.left_out(ALONE)
         found = []
         if self.kl is not None:
             kl = (self.kl / self.compared).clamp_min(0)
             found += [
-                row("streams", "kl", float(kl[a, b]), head=a, index=b)
+                self.row("kl", float(kl[a, b]), head=a, index=b)
                 for a in range(streams) for b in range(streams)
             ]  # fmt: skip
-            found.append(row("streams", "mean_kl", float(kl.sum()) / (streams * (streams - 1))))
+            found.append(self.row("mean_kl", float(kl.sum()) / (streams * (streams - 1))))
         entropy = -torch.special.xlogy(gate, gate).sum(1) / math.log(streams)
-        found.append(row("streams", "gate_entropy", float(entropy.mean())))
+        found.append(self.row("gate_entropy", float(entropy.mean())))
         use = torch.bincount(gate.argmax(1), minlength=streams) / len(gate)
         for stream in range(streams):
             figures = {"gate_weight": gate[:, stream].mean(), "gate_use": use[stream]}
-            found += rows_of(self.name, figures, head=stream)
+            found += self.rows_of(figures, head=stream)
         return found
 
     @classmethod
-    def figure_of(cls, result: RunResult) -> Shown:
+    def draw_of(cls, claim: Claim, result: RunResult) -> Figure | Missing:
         """The matrix of divergences, and weight and use of each stream."""
-        if not reasons(result):
-            return None
-        name, title = f"streams-{result.key}", f"Divergence of the reasoning streams of run {result.key}"
         kl = result.diagnosis.values(cls.name, "kl", "head", "index")
         if not kl:
-            return Missing(name, title, f"{result.name}: {result.why_missing('streams')}.")
-        many = 1 + max(a for a, _ in kl)
-        table = np.array([[kl[a, b] for b in range(many)] for a in range(many)])
+            return claim.missing(f"{result.name}: its streams took no step.")
         weight, use = (result.diagnosis.values(cls.name, figure, "head") for figure in ("gate_weight", "gate_use"))
-        entropy = result.diagnosis.value("streams", "gate_entropy")
-
-        def matrix(axes: Any) -> None:
-            axes.imshow(table, cmap="Blues", vmin=0, vmax=max(float(table.max()), 1e-12))
-            for a in range(many):
-                for b in range(many):
-                    dark = table[a, b] > 0.6 * table.max()
-                    axes.text(b, a, f"{table[a, b]:.3g}", ha="center", va="center", color="white" if dark else "black")
-            axes.set_xticks(range(many), [str(m + 1) for m in range(many)])
-            axes.set_yticks(range(many), [str(m + 1) for m in range(many)])
-            axes.grid(visible=False)
-
-        def gate(axes: Any) -> None:
-            at = np.arange(many)
-            axes.bar(at - 0.2, [100 * weight[m] for m in range(many)], 0.38, color=COLOURS[0], label="mean weight")
-            axes.bar(at + 0.2, [100 * use[m] for m in range(many)], 0.38, color=COLOURS[1], label="heaviest for")
-            axes.axhline(100 / many, color=GREY, lw=1, ls="--")
-            axes.set_xticks(at, [str(m + 1) for m in range(many)])
-            axes.grid(axis="x", visible=False)
-            legend(axes)
-
+        entropy = result.diagnosis.value(cls.name, "gate_entropy")
+        others = tuple(f"from stream {stream + 1}" for stream in weight)
+        rows = tuple(
+            (f"stream {a + 1}", *(kl[a, b] for b in weight), weight[a], use[a], entropy) for a in weight
+        )  # fmt: skip
+        headers = ("stream", *others, "mean weight", "heaviest for", "entropy of the gate")
         gain = result.diagnosis.values("gate_gain", None, "name", label=result.accuracy)
-        worth = "" if "gain" not in gain else (
+        more = "" if "gain" not in gain else (
             f" With equal weights instead, {result.accuracy} would be {gain['even']:.4f}, not {gain['learned']:.4f}."
         )  # fmt: skip
-        caption = (
-            "Left, how different the recommendations of two streams would be if each answered alone (Kullback-Leibler "
-            "divergence in nats; 0: the same). Right, how the gate that mixes them divides its trust: the mean weight "
-            "of each stream, and for how many people it is the heaviest; the dashed line is equal trust. A matrix near "
-            f"0, or a gate that always picks one stream, means that the others add nothing.{worth}"
+        trust = bars(
+            "stream", ("mean weight", "heaviest for"), by="", axis="share", percent=True, level={"": 1 / len(weight)}
         )
-        alt = f"Divergence between {many} streams, at most {table.max():.3g} nats."
-        told = "; ".join(f"{m + 1} {weight[m]:.0%} and {use[m]:.0%}" for m in range(many))
-        rows = tuple((f"stream {m + 1}", *table[m].tolist(), weight[m], use[m], entropy) for m in range(many))
-        from_streams = (f"from stream {m + 1}" for m in range(many))
-        headers = ("", *from_streams, "mean weight", "heaviest for", "entropy of the gate")
-        panels = (
-            panel(f"{name}-kl", matrix, alt, x="stream", y="stream"),
-            panel(f"{name}-gate", gate, f"Mean weight of each stream, and share of people: {told}.", x="stream",
-                  y="percent"),
-        )  # fmt: skip
-        return Figure(name, title, caption, panels, headers, rows)
+        return claim.figure(headers, rows, bars("stream", others, by="", axis="divergence (nats)"), trust, more=more)

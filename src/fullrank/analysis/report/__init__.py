@@ -3,7 +3,7 @@
     report(["runs/a", "runs/b"]).save("report.html")
 
 `collect.py` evaluates and diagnoses what is missing in the folders and gives a `RunResult` of each run; the sections of
-`diagnostics/` make a `Figure`, an `OpenTable` or `Examples` of these, or a `Missing` that says why there is none;
+`diagnostics/` make a `Figure` or `Examples` of these, or a `Missing` that says why there is none;
 `answer.py` says in sentences what they come to, `page.py` puts them on a page: the answer first, models from inside
 last. Whatever comes from data (names of runs, titles of items) is text there and nothing else. Needs the extra `report`
 (matplotlib, jinja2).
@@ -43,26 +43,15 @@ class Figure:
     caption: str
     """For a person who has not read the papers."""
     panels: tuple[Panel, ...]
-    headers: tuple[str, ...]
+    """Empty of a table, where there is nothing to draw."""
+    headers: tuple[Any, ...]
+    """Words, or a `TableCell` with a word and the metric's name."""
     rows: Cells
     """Its data table."""
     absent: tuple[str, ...] = ()
     """A sentence for each run that is not in it."""
     open: bool = False
-    """Whether the data table stands beside it, rather than folded below it."""
-
-
-@dataclass(frozen=True)
-class OpenTable:
-    """Numbers that stand open on the page: a part of the answer, with nothing to draw."""
-
-    name: str
-    title: str
-    caption: str
-    headers: tuple[Any, ...]
-    """Words, or a `TableCell` with a word and the metric's name."""
-    rows: Cells
-    absent: tuple[str, ...] = ()
+    """Whether the data table stands open: it is a part of the answer."""
 
 
 @dataclass(frozen=True)
@@ -107,17 +96,7 @@ class Missing:
     why: str
 
 
-@dataclass(frozen=True)
-class RunTable:
-    """Numbers without a figure, folded until they are asked for."""
-
-    title: str
-    caption: str
-    headers: tuple[str, ...]
-    rows: Cells
-
-
-Drawn = Figure | OpenTable | Examples
+Drawn = Figure | Examples
 """What a section may put on a page."""
 Shown = Drawn | Missing | None
 """A drawing, the reason why there is none, or None for a section that is left out silently."""

@@ -133,10 +133,12 @@ def _collapse(one: RunResult, among: Runs) -> Iterator[str]:
 
 def _shortcuts(results: Runs) -> Iterator[str]:
     """The learned runs of which an untrained graph reaches most."""
-    for one in results:
-        share = reached_share(one.diagnosis)
-        if share is not None and share >= SOLVED and not is_baseline(one):
-            yield f"Is training worth it: {verdict(one.diagnosis)} ({one.key}, {one.name})."
+    solved = [
+        one for one in results
+        if not is_baseline(one) and (share := reached_share(one.diagnosis)) is not None and share >= SOLVED
+    ]  # fmt: skip
+    for one in solved:
+        yield f"Is training worth it: {verdict(one.diagnosis)} ({one.key}, {one.name})."
 
 
 def _called(one: RunResult) -> str:

@@ -16,7 +16,7 @@ from fullrank.analysis.diagnosis import NAME, Diagnosis
 from fullrank.analysis.report.paired import with_differences
 from fullrank.analysis.report.results import RunResult, run_key, run_names
 from fullrank.core.errors import UserError, no_effect, unknown
-from fullrank.core.progress import Tell, quiet
+from fullrank.core.progress import Tell
 from fullrank.data.events.store import Store
 from fullrank.data.impressions.store import AnyStore, ImpressionStore
 from fullrank.evaluation import EVALUATE, EvaluationResult
@@ -46,10 +46,9 @@ def collect(
     Accuracy is the metric that `settings` or else the first run select by, where every run has it. `sample` is the size
     of the diagnosis, in users or impressions.
     """
-    tell = tell or quiet
     names = _names(runs, settings, evaluations)
     family = FAMILIES[runs[0].spec.problem]
-    stores = [store_of(run, data) for run in runs]
+    stores = [family.store(run, data) for run in runs]
     evaluated: list[EvaluationResult] = []
     for name, run, store in zip(names, runs, stores, strict=True):
         found = (evaluations or {}).get(name)
@@ -63,7 +62,7 @@ def collect(
             kept = EvaluationResult.load(run.path)
             found = kept if family.fits(kept, run, store, split) else None
         if found is None:
-            spec, tick = family.spec(run, settings), tell(f"evaluate {run.path}")
+            spec, tick = family.spec(run, settings), None if tell is None else tell(f"evaluate {run.path}")
             model: Any = run.model().to(device)
             found = EVALUATE[run.spec.problem](model, store, split, spec, device=device, progress=tick)
         evaluated.append(found)
@@ -75,7 +74,8 @@ def collect(
         about, measure = family.diagnosis(run, store, split, sample, one, accuracy)
         diagnosis = _kept_diagnosis(run, about)
         if diagnosis is None:
-            diagnosis = measure(run.model().to(device), progress=tell(f"diagnose {run.path}"))
+            tick = None if tell is None else tell(f"diagnose {run.path}")
+            diagnosis = measure(run.model().to(device), progress=tick)
         results.append(RunResult(run_key(place), name, run, one, diagnosis, tuple(run.rows()), accuracy, store))
     return with_differences(results, tell)
 
@@ -86,6 +86,10 @@ Measure = tuple[dict[str, Any], Callable[..., Diagnosis]]
 
 class Family(ABC):
     """What collecting the results of runs of one problem needs to know."""
+
+    def store(self, run: Run, data: Any) -> Any:
+        """The store of the run's training, or the one that is given: of its problem, where the fingerprints agree."""
+        return store_of(run, data)
 
     @abstractmethod
     def spec(self, run: Run, settings: Settings) -> Any:

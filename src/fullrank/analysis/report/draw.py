@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import io
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from fullrank.analysis.report import Panel
@@ -33,6 +33,9 @@ STYLE: Any = {
     "legend.frameon": False,
     "figure.constrained_layout.use": True,
 }
+
+FEW = 8
+"""Whole numbers that each have their tick."""
 
 Painter = Callable[[Any], None]
 """Draws on a matplotlib Axes."""
@@ -77,11 +80,12 @@ def inline(text: str, name: str, alt: str) -> str:
     return f'<svg {box[0]} role="img" aria-label="{html.escape(alt, quote=True)}">{rest.strip()}'
 
 
-def legend(axes: Any, *, place: str = "best") -> None:
-    """A legend where anything is labelled."""
+def legend(axes: Any, *, above: bool = False) -> None:
+    """A legend where anything is labelled, inside the axes or above them."""
     handles, labels = axes.get_legend_handles_labels()
     if labels:
-        axes.legend(handles, labels, loc=place, fontsize=8, ncols=max(1, -(-len(labels) // 8)))
+        place = {"loc": "lower right", "bbox_to_anchor": (1, 1)} if above else {"loc": "best"}
+        axes.legend(handles, labels, fontsize=8, ncols=3 if above else -(-len(labels) // 8), **place)
 
 
 def from_zero(axes: Any) -> None:
@@ -90,24 +94,20 @@ def from_zero(axes: Any) -> None:
         axes.set_ylim(bottom=0)
 
 
-def diagonal(end: float) -> Painter:
-    """The dotted line on which both axes are the same."""
-    return lambda axes: axes.plot([0, end], [0, end], color=GREY, linewidth=1, linestyle=":")
-
-
-def logarithmic(axes: Any) -> None:
-    """A logarithmic y."""
-    powers(axes, "y")
-
-
-def integer_ticks(axes: Any) -> None:
-    """Ticks at whole numbers along x: layers and epochs have no halves."""
+def whole_ticks(axes: Any, values: Collection[float]) -> None:
+    """Ticks at whole numbers along x where most values are whole: layers and epochs have no halves."""
     from matplotlib.ticker import MaxNLocator
 
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    whole = [value for value in values if float(value).is_integer()]
+    if len(whole) <= len(values) / 2:
+        return
+    if len(whole) <= FEW:
+        axes.set_xticks(sorted(whole), [f"{value:g}" for value in sorted(whole)])
+    else:
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 
-def powers(axes: Any, names: str = "x") -> None:
+def powers(axes: Any, names: str) -> None:
     """Logarithmic axes, of the names x and y, with plain ticks."""
     for name in names:
         getattr(axes, f"set_{name}scale")("log")
@@ -115,10 +115,7 @@ def powers(axes: Any, names: str = "x") -> None:
 
 
 def plain_powers(axis: Any) -> None:
-    """Ticks of a logarithmic axis as plain text, 1e+15; those between too where there would be one or none.
-
-    Matplotlib writes powers in a markup that is switched off here.
-    """
+    """Ticks of a logarithmic axis as plain text, 1e+15; those between too where there would be one or none."""
     from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
     low, high = axis.get_view_interval()

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from fullrank.analysis.report import Figure
-from fullrank.analysis.report.draw import GREY, legend, look, panel, powers
+from fullrank.analysis.report.charts import Claim, bars, lines
+from fullrank.analysis.report.draw import look
 from fullrank.analysis.report.page import Report, SummaryRow, SummaryTable, check_extra
 from fullrank.scaling.growth import RARE, TOP, Growth, growth_sentences, short_number
 
@@ -65,97 +64,55 @@ def _summary(grown: Growth) -> SummaryTable:
 
 def catalogue(grown: Growth) -> Figure:
     """Figure 1, top and middle: different items by users and by interactions, the latter with its power law."""
-    name = "growth"
-
-    def painter(x: np.ndarray, line: np.ndarray | None) -> Any:
-        def paint(axes: Any) -> None:
-            axes.plot(x, grown.items, label="measured", **look(0))
-            if line is not None:
-                axes.plot(x, line, color=GREY, ls="--", label="power law")
-                legend(axes)
-            powers(axes, "xy")
-
-        return paint
-
-    law = grown.law
-    line = None if law is None else law.predict(grown.interactions)
-    last = f"{grown.items[-1]:,} items"
-    by_users = f"Items by users, both logarithmic: {last} at all {grown.users[-1]:,} users."
-    by_events = f"Items by interactions, both logarithmic: {last} at all {grown.interactions[-1]:,} interactions."
-    panels = (
-        panel(f"{name}-users", painter(grown.users, None), by_users, x="users", y="items", height=2.6),
-        panel(f"{name}-interactions", painter(grown.interactions, line), by_events, x="interactions", y="items",
-              height=2.6),
-    )  # fmt: skip
+    law, columns = grown.law, [grown.users.tolist(), grown.interactions.tolist(), grown.items.tolist()]
+    predicted = [None] * len(grown.items) if law is None else law.predict(grown.interactions).tolist()
+    words = ("users", "interactions", "items", "items by the power law")
     caption = "Users join at random and bring all they did; an item counts from the first user who has it. " + (
         "There are too few points for a power law."
         if law is None
-        else f"Dashed: items grow as interactions^{law.exponent:.3f}, fitted to these points. It describes them; where "
-        "they bend away from it, it predicts nothing."
+        else f"The law: items grow as interactions^{law.exponent:.3f}, fitted to these points. It describes them; "
+        "where they bend away from it, it predicts nothing."
     )
-    rows = tuple(
-        (*row, None if line is None else float(line[place]))
-        for place, row in enumerate(
-            zip(grown.users.tolist(), grown.interactions.tolist(), grown.items.tolist(), strict=True)
-        )
+    claim = Claim("How the catalogue grows", caption, name="growth")
+    laws = words[2:] if law else words[2:3]
+    return claim.figure(
+        words,
+        zip(*columns, predicted, strict=True),
+        lines("users", "items", by="", log="xy"),
+        lines("interactions", laws, by="", axis="items", log="xy"),
     )
-    headers = ("users", "interactions", "items", "items by the power law")
-    return Figure(name, "How the catalogue grows", caption, panels, headers, rows)
 
 
 def parameters(grown: Growth) -> Figure:
     """Figure 1, bottom: all parameters by items, with a table of vectors and with items made of text."""
-    name, values = "parameters", grown.parameters
-
-    def paint(axes: Any) -> None:
-        for place, other in enumerate(grown.others):
-            colour = look(place)["color"]
-            axes.plot(
-                grown.items, values[:, place], label=f"{short_number(other)} and a table", color=colour, marker="."
-            )
-            axes.axhline(other, color=colour, ls=":", label=f"{short_number(other)}, text items")
-        powers(axes, "xy")
-        axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), fontsize=7)
-
-    ends = "; ".join(
-        f"{short_number(other)} becomes {total:,}"
-        for other, total in zip(grown.others, values[-1].tolist(), strict=True)
-    )  # fmt: skip
-    alt = f"Parameters by items for {len(grown.others)} sizes of the rest of the model. At all items {ends}."
-    drawn = panel(name, paint, alt, x="items", y="parameters")
+    sizes = [short_number(other) for other in grown.others]
+    kinds = ("with a table", "text items")
+    drawn = tuple(
+        (size, int(items), int(total), other)
+        for size, other, totals in zip(sizes, grown.others, grown.parameters.T, strict=True)
+        for items, total in zip(grown.items, totals, strict=True)
+    )
     caption = (
         f"A table keeps {grown.dim} numbers for each item, so a model grows with the catalogue and a small one is soon "
-        "little but its table. Dotted: a model that makes vectors from text has the rest alone, whatever the catalogue."
+        "little but its table. Dashed: a model that makes vectors from text has the rest alone, whatever the catalogue."
     )
-    models = (f"{short_number(other)} and a table" for other in grown.others)
-    rows = tuple((int(n), *row) for n, row in zip(grown.items, values.tolist(), strict=True))
-    return Figure(name, "What that does to the parameters", caption, (drawn,), ("items", *models), rows)
+    rows = tuple((int(n), *row) for n, row in zip(grown.items, grown.parameters.tolist(), strict=True))
+    chart = lines("items", kinds, by="the rest", axis="parameters", log="xy", rows=drawn)
+    claim = Claim("What that does to the parameters", caption, name="parameters")
+    return claim.figure(("items", *(f"{size} and a table" for size in sizes)), rows, chart)
 
 
 def popularity(grown: Growth) -> Figure:
     """Figure 3: how many items have how many events."""
-    name, bins = "popularity", grown.histogram
-    lows = np.array([low for low, _, _ in bins])
-
-    def paint(axes: Any) -> None:
-        axes.bar(lows, [count for _, _, count in bins], width=lows, align="edge", color=look(0)["color"], ec="#ffffff")
-        if grown.per_item.max() >= RARE:
-            axes.axvline(RARE, color=GREY, lw=1, ls="--", label=f"{RARE} events")
-            legend(axes)
-        powers(axes)
-
     rare, theirs = grown.rare
     count, most = grown.top
-    alt = (
-        f"Histogram of events per item in bins that double: the median item has {np.median(grown.per_item):g}, "
-        f"{rare:.1%} of the items have fewer than {RARE}."
-    )
-    drawn = panel(name, paint, alt, x="events of an item", y="items")
     caption = (
-        f"Each bar is twice as wide as the one before. {rare:.1%} of the items have fewer than {RARE} events and "
-        f"{theirs:.1%} of all events; the most popular {count:,} have {most:.1%}. A {RARE}-core has no item with "
-        f"fewer than {RARE} events."
+        f"Each bar is twice as wide as the one before; the median item has {np.median(grown.per_item):g} events. "
+        f"{rare:.1%} of the items have fewer than {RARE} events and {theirs:.1%} of all events; the most popular "
+        f"{count:,} have {most:.1%}. A {RARE}-core has no item with fewer than {RARE} events."
     )
-    rows = tuple((f"{low:,} to {high:,}", n, n / len(grown.per_item)) for low, high, n in bins)
-    headers = ("events of an item", "items", "share of the items")
-    return Figure(name, "How events are spread over items", caption, (drawn,), headers, rows)
+    rows = tuple((f"{low:,} to {high:,}", n, n / len(grown.per_item)) for low, high, n in grown.histogram)
+    claim = Claim(
+        "How events are spread over items", caption, (bars("events of an item", "items", by=""),), name="popularity"
+    )
+    return claim.figure(("events of an item", "items", "share of the items"), rows)

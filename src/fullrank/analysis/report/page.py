@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fullrank import __version__
-from fullrank.analysis.report import Drawn, Figure, Missing, RunTable, TableCell
+from fullrank.analysis.report import Drawn, Figure, Missing, TableCell
 from fullrank.analysis.report.results import RunResult
 from fullrank.core.errors import package
 from fullrank.core.files import write_text
@@ -50,7 +50,6 @@ class RunBlock:
     name: str
     note: str
     figures: tuple[Drawn | Missing, ...]
-    tables: tuple[RunTable, ...]
 
 
 @dataclass(frozen=True)
@@ -118,7 +117,12 @@ class Report:
 
 def is_wide(figure: Drawn) -> bool:
     """Whether it takes the whole width: all but a figure of one pair of axes, of which two stand side by side."""
-    return not isinstance(figure, Figure) or figure.open or len(figure.panels) > 1
+    return not isinstance(figure, Figure) or figure.open or len(figure.panels) != 1
+
+
+def is_table(figure: Drawn | Missing) -> bool:
+    """Whether it is numbers alone, folded."""
+    return isinstance(figure, Figure) and not figure.panels and not figure.open
 
 
 def check_extra() -> None:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from fullrank.analysis.activations import FAIRNESS
 from fullrank.analysis.report.results import RunResult, Runs, not_comparable
 from fullrank.core.errors import UserError
-from fullrank.core.progress import Tell, quiet
+from fullrank.core.progress import Tell
 from fullrank.evaluation import compare
 from fullrank.evaluation.statistics import RESAMPLED
 from fullrank.models.ranking.lr import LR
@@ -24,18 +24,20 @@ MORE: Mapping[Problem, tuple[str, ...]] = {"retrieval": (FAIRNESS, "coverage@10"
 """Metrics that are compared beside the accuracy, where every run has them."""
 
 
-def with_differences(results: Runs, tell: Tell = quiet) -> list[RunResult]:
+def with_differences(results: Runs, tell: Tell | None = None) -> list[RunResult]:
     """The results, each with its differences from the reference; as they were where runs cannot be compared."""
     if len(results) < 2 or not_comparable(results) is not None:
         return list(results)
     base = reference_run(results)
     names = [name for name in _metrics(results) if all(one.metric(name) is not None for one in results)]
-    found, tick = [], tell("compare runs")
+    tick = None if tell is None else tell("compare runs")
+    found = []
     try:
         for place, one in enumerate(results):
             each = {} if one is base else {name: compare(base.evaluation, one.evaluation, name) for name in names}
             found.append(replace(one, reference=base.key, against=each))
-            tick(place + 1, len(results))
+            if tick is not None:
+                tick(place + 1, len(results))
     except UserError:  # evaluations that were given by hand may hold other users
         return list(results)
     return found
@@ -59,7 +61,7 @@ def most_accurate(results: Runs) -> RunResult:
 
 
 def worth(one: RunResult) -> float:
-    """Its accuracy, larger for a better one."""
+    """Its accuracy: more is better."""
     value = one.metric(one.accuracy)
     return -float("inf") if value is None else -value if one.accuracy == "logloss" else value
 

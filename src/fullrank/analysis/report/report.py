@@ -8,7 +8,7 @@ that section is missing; one of ours is raised.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +17,12 @@ import torch
 from fullrank.analysis.activations import FAIRNESS
 from fullrank.analysis.diagnose import sample_size
 from fullrank.analysis.diagnostics import Section, failure, find_sections, is_built_in
-from fullrank.analysis.report import Drawn, Missing, RunTable, duration, join_words, plural
+from fullrank.analysis.report import Drawn, Missing, duration, join_words, plural
 from fullrank.analysis.report.answer import accuracy_sentence, retrieval_answer
 from fullrank.analysis.report.collect import collect
 from fullrank.analysis.report.draw import look
 from fullrank.analysis.report.facts import run_facts
-from fullrank.analysis.report.page import Report, RunBlock, SummaryRow, SummaryTable, check_extra
+from fullrank.analysis.report.page import Report, RunBlock, SummaryRow, SummaryTable, check_extra, is_table
 from fullrank.analysis.report.paired import most_accurate
 from fullrank.analysis.report.results import RunResult, Runs, metric_cell, metric_header, not_comparable
 from fullrank.core.errors import brief
@@ -136,7 +136,7 @@ def retrieval_page(results: Runs, split: str) -> Report:
         results, split,
         title=f"What {plural(len(results), 'run')} recommend{'s' if len(results) == 1 else ''}, and why",
         subtitle=f"Accuracy, long-tail share and popularity bias on the {split} split.",
-        sentences=tuple(retrieval_answer(results)),
+        sentences=retrieval_answer(results),
         summary=_summary(results, [*accuracies, *more], {"collapse share": _collapse}, note),
         words=RETRIEVAL_WORDS,
     )  # fmt: skip
@@ -155,19 +155,22 @@ def ranking_page(results: Runs, split: str) -> Report:
         title=f"What {plural(len(results), 'ranking model')} predict{'s' if len(results) == 1 else ''}, "
         "and how it gets there",
         subtitle=f"Accuracy and calibration on the {split} split.",
-        sentences=tuple(_sentences(results)),
+        sentences=_sentences(results),
         summary=_summary(results, metrics, {}, note),
         words=RANKING_WORDS,
     )  # fmt: skip
 
 
-def _page(results: Runs, split: str, **parts: Any) -> Report:
-    """A page with these parts of its own, and with those that every page has."""
+def _page(
+    results: Runs, split: str, *, title: str, subtitle: str, sentences: Iterable[str],
+    summary: SummaryTable, words: tuple[tuple[str, str], ...],
+) -> Report:  # fmt: skip
     problem = results[0].run.spec.problem
     return Report(
-        **parts, facts=run_facts(results, split), sections=joint_figures(problem, results, internal=False),
-        internals=joint_figures(problem, results, internal=True), blocks=blocks_of_runs(problem, results),
-        problem=problem, results=tuple(results),
+        title=title, subtitle=subtitle, sentences=tuple(sentences), facts=run_facts(results, split), summary=summary,
+        sections=joint_figures(problem, results, internal=False),
+        internals=joint_figures(problem, results, internal=True),
+        blocks=blocks_of_runs(problem, results), words=words, problem=problem, results=tuple(results),
     )  # fmt: skip
 
 
@@ -225,44 +228,34 @@ def _kind(one: RunResult) -> str:
 
 def joint_figures(problem: Problem, results: Runs, *, internal: bool | None = None) -> tuple[Drawn | Missing, ...]:
     """Figures of all runs together; `internal` keeps the sections that show models from inside, or the others."""
-    drawn = [
-        _drawn(section, section.name, section.figure, results)
-        for section in find_sections(problem, ORDER[problem]) if internal in (None, section.internal)
-    ]  # fmt: skip
-    return tuple(figure for figure in drawn if figure is not None)
+    sections = find_sections(problem, ORDER[problem])
+    return tuple(_drawings([one for one in sections if internal in (None, one.internal)], "figure", results))
 
 
 def blocks_of_runs(problem: Problem, results: Runs) -> tuple[RunBlock, ...]:
-    """Figures and tables of each run alone. A table that fails leaves its reason among the figures."""
-    sections = find_sections(problem, ORDER[problem])
-    blocks = []
+    """Figures of each run alone, then its tables."""
+    sections, blocks = find_sections(problem, ORDER[problem]), []
     for one in results:
-        drawn = [_drawn(section, f"{section.name}-{one.key}", section.figure_of, one) for section in sections]
-        tables = [
-            _drawn(section, f"{section.name}-table-{one.key}", section.table_of, one, RunTable) for section in sections
-        ]
-        figures = (*drawn, *(table for table in tables if isinstance(table, Missing)))
-        blocks.append(
-            RunBlock(
-                one.key, one.name, _note(one),
-                tuple(figure for figure in figures if figure is not None),
-                tuple(table for table in tables if isinstance(table, RunTable)),
-            )
-        )  # fmt: skip
+        drawn = sorted(_drawings(sections, "figure_of", one, f"-{one.key}"), key=is_table)
+        blocks.append(RunBlock(one.key, one.name, _note(one), tuple(drawn)))
     return tuple(blocks)
 
 
-def _drawn(section: type[Section], name: str, draw: Callable[[Any], Any], given: Any, kind: Any = Drawn) -> Any:
-    """A drawing of this kind, or None; or why another package's is missing."""
-    try:
-        found = draw(given)
-        if not isinstance(found, (kind, Missing, type(None))):
-            raise TypeError(f"{brief(found)} is no {'Figure' if kind is Drawn else 'RunTable'}")
-    except Exception as error:
-        if is_built_in(section):
-            raise
-        return Missing(name, section.name, failure(section, error))
-    return found
+def _drawings(
+    sections: Sequence[type[Section]], method: str, shown: RunResult | Runs, end: str = ""
+) -> Iterator[Drawn | Missing]:
+    """Drawings of sections of a run, or of all, by one of their methods; or why another package's is missing."""
+    for section in sections:
+        try:
+            drawn = getattr(section, method)(shown)
+            if not isinstance(drawn, Drawn | Missing | None):
+                raise TypeError(f"{brief(drawn)} is no Figure")
+        except Exception as error:
+            if is_built_in(section):
+                raise
+            drawn = Missing(section.name + end, section.name, failure(section, error))
+        if drawn is not None:
+            yield drawn
 
 
 def _note(one: RunResult) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -85,25 +86,9 @@ class RunResult:
         """Why the rows of a diagnostic are not there."""
         return self.diagnosis.left_out().get(diagnostic, "it was not measured")
 
-    def absent(self, diagnostic: str) -> str:
-        """The sentence below a figure that this run is not in."""
-        return f"Run {self.key} ({self.name}) is not shown: {self.why_missing(diagnostic)}."
-
 
 Runs = Sequence[RunResult]
 """The runs on a page, in its order."""
-
-
-def legend_label(one: RunResult, results: Runs) -> str:
-    """A run in a legend: its letter and name, or its letter alone where there are too many runs for names."""
-    name = one.name if len(one.name) <= 16 else f"{one.name[:15]}…"
-    return f"{one.key} {name}" if len(results) <= 6 else one.key
-
-
-def measured(results: Runs, diagnostic: str) -> tuple[list[RunResult], tuple[str, ...]]:
-    """The runs that have rows of a diagnostic, and a sentence for each that has none."""
-    there = [one for one in results if one.diagnosis.of(diagnostic)]
-    return there, tuple(one.absent(diagnostic) for one in results if one not in there)
 
 
 def accuracy_word(results: Runs) -> str:
@@ -195,3 +180,9 @@ def run_key(place: int) -> str:
     """A ... Z, A1 ... Z1, ..."""
     turn, letter = divmod(place, len(ascii_uppercase))
     return ascii_uppercase[letter] + (str(turn) if turn else "")
+
+
+def run_place(label: str) -> int | None:
+    """The place of the run whose letter a label begins with (`RunResult.label`); None of another label."""
+    found = re.match(r"([A-Z])([1-9]\d*)?( |$)", label)
+    return None if found is None else ascii_uppercase.index(found[1]) + len(ascii_uppercase) * int(found[2] or 0)

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from fullrank.analysis.report import Figure, Missing, join_words, plural
-from fullrank.analysis.report.draw import GREY, legend, look, panel, powers
+from fullrank.analysis.report.charts import Claim, labelled, lines
+from fullrank.analysis.report.draw import look
 from fullrank.analysis.report.page import Report, SummaryRow, SummaryTable, check_extra
 from fullrank.core.errors import UserError
 from fullrank.scaling.fit import RESAMPLES, Law, fit_law
@@ -23,6 +24,8 @@ BEYOND = 100.0
 """How many times the largest FLOPs are drawn beyond the runs."""
 SHOWN = 150
 """Records drawn as points; the lines are fitted to all."""
+GRID = 5
+"""Sizes for which the law of both is drawn."""
 WORDS = (
     ("FLOPs", "Multiplications and additions spent on training, counted as the file of the runs counts them."),
     ("envelope", "The best metric that any run had reached at a number of FLOPs: what was possible with that much."),
@@ -132,187 +135,138 @@ def _summary(ladder: Ladder, groups: Sequence[str], lower: bool) -> SummaryTable
 
 def compute(ladder: Ladder, groups: Sequence[str], law: Law | None, *, lower: bool) -> Figure | Missing:
     """Figure 4: every run, the envelope, and the sigmoid with its interval."""
-    name, title = "compute", "What FLOPs bring"
+    claim = Claim(
+        "What FLOPs bring",
+        "Each thin line is a run, coloured by its data set; the envelope (grey) is the best that any had reached at "
+        "that cost. Small models and small data stop growing early, and the envelope goes on with larger ones.",
+        name="compute",
+    )
     try:
         best = envelope(ladder, lower=lower)
     except UserError as error:
-        return Missing(name, title, str(error))
-    grid = np.geomspace(best.flops[0], best.flops[-1], 120)
-
-    def paint(axes: Any) -> None:
-        for trace in ladder.traces:
-            axes.plot(trace.flops, trace.metric, color=look(groups.index(trace.group))["color"], lw=0.6, alpha=0.5)
-        axes.plot(best.flops, best.metric, color="#000000", lw=1.2, label="envelope")
-        if law is not None:
-            low, high = law.interval(flops=grid)
-            axes.fill_between(grid, low, high, color=look(1)["color"], alpha=0.2, lw=0)
-            axes.plot(grid, law.predict(flops=grid), color=look(1)["color"], ls="--", label="sigmoid")
-        powers(axes)
-        legend(axes)
-
-    drawn = panel(
-        name, paint, f"{ladder.metric} of {len(ladder)} runs by FLOPs with their envelope.", x="FLOPs", y=ladder.metric
-    )
-    caption = (
-        "Each thin line is a run, coloured by its data set; black is the best that any had reached at that cost. Small "
-        "models and small data stop growing early, and the envelope goes on with larger ones."
+        return claim.missing(str(error))
+    drawn: list[tuple[Any, ...]] = []
+    for trace in ladder.traces:
+        if trace.flops is not None:
+            ended = (trace.flops[-1], None)  # so that the next run's line does not begin here
+            drawn += [*labelled(trace.group or "runs", trace.flops, trace.metric), (trace.group or "runs", *ended)]
+    drawn += labelled("envelope", best.flops, best.metric)
+    drawn += _curve(law, np.geomspace(best.flops[0], best.flops[-1], 120))
+    chart = lines(
+        "FLOPs", ladder.metric, by="data set", beside="envelope", interval="y", log="x", plain=True, rows=drawn
     )
     some = np.unique(np.linspace(0, len(best) - 1, 25).astype(int))
+    rows = []
+    for place in some:
+        flops, holder = float(best.flops[place]), ladder.traces[best.run[place]]
+        expected = (None, None, None) if law is None else law.estimate(flops=flops)
+        rows.append((f"{flops:.3g}", float(best.metric[place]), holder.group or holder.run, *expected))
+    return claim.figure(("FLOPs", ladder.metric, "held by", "sigmoid", "from", "to"), tuple(rows), chart)
 
-    def expected(flops: float) -> tuple[float | None, ...]:
-        return (None, None, None) if law is None else law.estimate(flops=flops)
 
-    rows = tuple(
-        (f"{best.flops[i]:.3g}", float(best.metric[i]), holder.group or holder.run, *expected(float(best.flops[i])))
-        for i in some
-        for holder in (ladder.traces[best.run[i]],)
-    )  # fmt: skip
-    return Figure(name, title, caption, (drawn,), ("FLOPs", ladder.metric, "held by", "sigmoid", "from", "to"), rows)
+def _curve(law: Law | None, grid: np.ndarray) -> list[tuple[Any, ...]]:
+    """A law over FLOPs, with its interval."""
+    if law is None:
+        return []
+    return labelled(law.form.name, grid, law.predict(flops=grid), *law.interval(flops=grid))
 
 
 def splits(ladder: Ladder, *, lower: bool) -> Figure | Missing:
     """Figure 5: interactions seen and parameters of the records, with their lines."""
-    name, title = "frontier", "How the best runs spent their FLOPs"
-    try:
-        lines, points = compute_frontier(ladder, lower=lower)
-    except UserError as error:
-        return Missing(name, title, str(error))
-    flops = points["flops"]
-
-    def painter(key: str) -> Any:
-        def paint(axes: Any) -> None:
-            some = np.unique(np.linspace(0, len(flops) - 1, SHOWN).astype(int))
-            axes.scatter(flops[some], points[key][some], c=points["metric"][some], cmap="viridis", s=6)
-            axes.plot(flops, lines[key](flops), color="#D55E00", ls=":", lw=2)
-            powers(axes, "xy")
-
-        return paint
-
     words = {"seen": "interactions seen", "parameters": "parameters", "data": "interactions of the data set"}
-    panels = tuple(
-        panel(f"{name}-{key}", painter(key), f"{word} of the envelope's runs by FLOPs, slope {lines[key].slope:.3g}.",
-              x="FLOPs", y=word, height=2.6)
-        for key, word in words.items()
-    )  # fmt: skip
-    caption = (
-        "Each point is a record of the envelope, brighter where the metric is better; the dotted line is straight in "
-        "logarithms. "
-        + join_words([f"{word} grow as FLOPs^{lines[key].slope:.3g}" for key, word in words.items()])
-        + "."
-    )
-    rows = tuple((word, lines[key].slope, float(lines[key](flops[-1])[0])) for key, word in words.items())
-    return Figure(name, title, caption, panels, ("what", "slope", "at the most FLOPs"), rows)
+    claim = Claim("How the best runs spent their FLOPs", "", name="frontier")
+    try:
+        laws, points = compute_frontier(ladder, lower=lower)
+    except UserError as error:
+        return claim.missing(str(error))
+    flops, charts = points["flops"], []
+    some = np.unique(np.linspace(0, len(flops) - 1, SHOWN).astype(int))
+    for key, word in words.items():
+        drawn = labelled("records", flops[some], points[key][some])
+        drawn += labelled(f"slope {laws[key].slope:.3g}", flops, laws[key](flops))
+        charts.append(lines("FLOPs", word, by="what", dots="records", log="xy", plain=True, rows=drawn))
+    growth = join_words([f"{word} grow as FLOPs^{laws[key].slope:.3g}" for key, word in words.items()])
+    more = f"Each point is a record of the envelope; the line is straight in logarithms. {growth}."
+    rows = tuple((word, laws[key].slope, float(laws[key](flops[-1])[0])) for key, word in words.items())
+    return claim.figure(("what", "slope", "at the most FLOPs"), rows, *charts, more=more)
 
 
 def extrapolation(ladder: Ladder, line: Law | None, bent: Law | None, why: str) -> Figure | Missing:
     """Figure 6: the line and the sigmoid through the envelope, and beyond the runs."""
-    name, title = "extrapolation", "A line or a sigmoid"
+    claim = Claim("A line or a sigmoid", "Both are fitted to the envelope ", name="extrapolation")
     if line is None or bent is None:
-        return Missing(name, title, f"{why}.")
+        return claim.missing(f"{why}.")
     best = envelope(ladder)
     last = float(best.flops[-1])
-    grid = np.geomspace(best.flops[0], last * BEYOND, 160)
-
-    def paint(axes: Any) -> None:
-        axes.plot(best.flops, best.metric, color="#000000", lw=1, label="envelope")
-        for place, law in enumerate((line, bent)):
-            low, high = law.interval(flops=grid)
-            colour = look(place)["color"]
-            axes.fill_between(grid, low, high, color=colour, alpha=0.15, lw=0)
-            axes.plot(grid, law.predict(flops=grid), color=colour, ls=look(place)["linestyle"], label=law.form.name)
-        axes.axvline(last, color=GREY, lw=0.8)
-        powers(axes)
-        legend(axes, place="upper left")
-
-    drawn = panel(
-        name, paint, "The envelope with a line and a sigmoid, drawn beyond the runs.", x="FLOPs", y=ladder.metric
-    )
-    caption = (
-        f"Both are fitted to the envelope (rmse of the line {line.rmse:.5f}, of the sigmoid {bent.rmse:.5f}) and drawn "
-        f"{BEYOND:g} times beyond the most FLOPs spent (grey). There no run speaks for either; bands are intervals "
-        "over resampled runs."
+    drawn = labelled("envelope", best.flops, best.metric)
+    for law in (line, bent):
+        drawn += _curve(law, np.geomspace(best.flops[0], last * BEYOND, 160))
+    upright = {"most FLOPs spent": last}
+    chart = lines("FLOPs", ladder.metric, by="what", interval="y", log="x", plain=True, upright=upright, rows=drawn)
+    more = (
+        f"(rmse of the line {line.rmse:.5f}, of the sigmoid {bent.rmse:.5f}) and drawn {BEYOND:g} times beyond the "
+        "most FLOPs spent (grey). There no run speaks for either; bands are intervals over resampled runs."
     )
     rows = tuple(
         (f"{at:.3g}", *line.estimate(flops=at), *bent.estimate(flops=at))
         for at in (last * f for f in (0.1, 1, 10, BEYOND))
     )
     headers = ("FLOPs", "line", "from", "to", "sigmoid", "from", "to")
-    return Figure(name, title, caption, (drawn,), headers, rows)
+    return claim.figure(headers, rows, chart, more=more)
 
 
 def surface(ladder: Ladder, groups: Sequence[str], law: Law | None, why: str) -> Figure | Missing:
-    """Figure 7: the law over size and data with the runs on it, and along size for each data set."""
-    name, title = "surface", "Size and data"
-    if law is None:
-        return Missing(name, title, f"{why}.")
-    n = np.geomspace(*law.observed["parameters"], 60)
-    t = np.geomspace(*law.observed["data"], 60)
-    wide, high = np.meshgrid(n, t)
-    values = law.predict(parameters=wide.ravel(), data=high.ravel()).reshape(wide.shape)
-    best = [float(trace.metric[trace.best(lower=law.form.lower)]) for trace in ladder.traces]
-
-    def contours(axes: Any) -> None:
-        drawn = axes.contour(wide, high, values, levels=10, cmap="viridis", linewidths=1.2)
-        axes.clabel(drawn, fontsize=7, fmt="%.3g")
-        own = [(x.parameters, x.data) for x in ladder.traces]
-        axes.scatter(*zip(*own, strict=True), c=best, cmap="viridis", s=10)
-        powers(axes, "xy")
-
-    def along(axes: Any) -> None:
-        for place, group in enumerate(groups):
-            here = [(x, y) for x, y in zip(ladder.traces, best, strict=True) if x.group == group]
-            colour = look(place)["color"]
-            axes.scatter([x.parameters for x, _ in here], [y for _, y in here], s=8, color=colour)
-            for data in sorted({float(x.data or 0) for x, _ in here})[-1:]:
-                axes.plot(n, law.predict(parameters=n, data=data), color=colour, lw=1)
-        powers(axes)
-
-    panels = (
-        panel(f"{name}-map", contours, "Contours of the law over parameters and interactions.", x="parameters N",
-              y="interactions T"),
-        panel(f"{name}-size", along, "The law along parameters for each data set, with the runs.", x="parameters N",
-              y=ladder.metric),
-    )  # fmt: skip
-    open_ = sorted({p for one in law.unidentified for p in one.parameters})
-    caption = (
-        "First, the metric that the law expects of a size and a data set (lines of equal height) with the runs; then "
-        "along size for each data set. " + (f"Not determined by these runs: {', '.join(open_)}." if open_ else "")
+    """Figure 7: the law over size and data, and along size for each data set with its runs."""
+    size, data = "parameters N", "interactions T"
+    claim = Claim(
+        "Size and data",
+        "First, what the law expects along data for some sizes; then along size for each data set, with the best of "
+        "each run as points. ",
+        name="surface",
     )
+    if law is None:
+        return claim.missing(f"{why}.")
+    grid, amounts = [], np.geomspace(*law.observed["data"], 60)
+    for number in np.geomspace(*law.observed["parameters"], GRID):
+        grid += labelled(f"size {number:.2g}", amounts, law.predict(parameters=float(number), data=amounts))
+    drawn, along = [], np.geomspace(*law.observed["parameters"], 60)
+    for name in groups:
+        traces = [trace for trace in ladder.traces if trace.group == name]
+        metrics = [trace.metric[trace.best(lower=law.form.lower)] for trace in traces]
+        expectation = law.predict(parameters=along, data=max(float(trace.data or 0) for trace in traces))
+        for what, *columns in (("run", [trace.parameters for trace in traces], metrics), ("law", along, expectation)):
+            drawn += labelled(name or "runs", [what] * len(columns[0]), *columns)
+    unknown = sorted({p for one in law.unidentified for p in one.parameters})
+    more = f"Not determined by these runs: {', '.join(unknown)}." if unknown else ""
     rows = tuple((key, value, *law.intervals[key]) for key, value in law.parameters.items())
-    return Figure(name, title, caption, panels, ("parameter", "value", "from", "to"), rows)
+    charts = (
+        lines(data, ladder.metric, by="size", log="x", plain=True, rows=grid),
+        lines(size, ladder.metric, by="data set", dash="what", dots="run", log="x", rows=drawn),
+    )
+    return claim.figure(("parameter", "value", "from", "to"), rows, *charts, more=more)
 
 
 def held_out(held: Sequence[HeldOut]) -> Figure | Missing:
     """Predictions of the largest runs by laws that had not seen them."""
-    name, title = "held-out", "Predicted before they were seen"
-    if not held:
-        return Missing(name, title, "no runs were held out.")
-
-    def painter(one: HeldOut) -> Any:
-        def paint(axes: Any) -> None:
-            off = np.stack([one.predicted - one.low, one.high - one.predicted]).clip(0)
-            axes.errorbar(one.measured, one.predicted, yerr=off, fmt="o", ms=3, lw=0.8, color=look(0)["color"])
-            ends = [float(min(one.measured.min(), one.low.min())), float(max(one.measured.max(), one.high.max()))]
-            axes.plot(ends, ends, color=GREY, lw=0.8)
-
-        return paint
-
-    panels = tuple(
-        panel(f"{name}-{one.by}", painter(one), f"Predicted against measured, without the largest {one.by}.",
-              x="measured", y=f"predicted without the largest {one.by}")
-        for one in held
-    )  # fmt: skip
-    told = [(one, one.dump()) for one in held]
-    caption = "On the grey line the prediction is right; bars are the interval of one run. " + " ".join(
-        f"Largest {one.by} ({one.runs} runs): rmse {d['rmse']:.5f}, bias {d['bias']:+.5f}, {one.inside:.0%} inside."
-        for one, d in told
+    claim = Claim(
+        "Predicted before they were seen",
+        "On the dotted line the prediction is right; bars are the interval of one run.",
+        name="held-out",
     )
+    if not held:
+        return claim.missing("no runs were held out.")
+    charts, rows, more = [], [], ""
+    for one in held:
+        told, word = one.dump(), f"predicted without the largest {one.by}"
+        drawn = labelled("runs", one.measured, one.predicted, one.low, one.high)
+        charts.append(lines("measured", word, by="what", dots="runs", interval="y", slope=1, rows=drawn))
+        more += (
+            f" Largest {one.by} ({one.runs} runs): rmse {told['rmse']:.5f}, bias {told['bias']:+.5f}, "
+            f"{one.inside:.0%} inside."
+        )
+        errors = (told[name] for name in ("points", "rmse", "bias", "largest_error"))
+        rows.append((one.by, one.law.form.name, one.runs, *errors, one.inside, told["rmse_of_nearest"]))
     headers = (
         "held out", "form", "runs", "points", "rmse", "bias", "largest error", "inside", "rmse of the nearest point",
     )  # fmt: skip
-    rows = tuple(
-        (one.by, one.law.form.name, one.runs, d["points"], d["rmse"], d["bias"], d["largest_error"], one.inside,
-         d["rmse_of_nearest"])
-        for one, d in told
-    )  # fmt: skip
-    return Figure(name, title, caption, panels, headers, rows)
+    return claim.figure(headers, tuple(rows), *charts, more=more)

@@ -1,0 +1,330 @@
+"""Figures from rows: a claim says what is shown and which columns of a table are x, y and by.
+
+    Claim("Rank by layer", "After each layer ...", (lines("layer", "rank"),), key="layer", columns={"rank": "rank"})
+
+`lines` and `bars` draw a series for each value of the column `by`, a run in its own look; a claim without a chart is a
+table. The text for those who cannot see a picture is written from the rows that are drawn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Literal
+
+import numpy as np
+
+from fullrank.analysis.report import Cells, Figure, Missing, Panel
+from fullrank.analysis.report.draw import GREY, SIZE, from_zero, legend, look, panel, powers, whole_ticks
+from fullrank.analysis.report.results import Runs, run_place
+
+DASHES = ("-", "--", ":", "-.")
+"""Of several columns y, or of the values of `dash`."""
+BESIDE: Mapping[str, Any] = {"color": GREY, "marker": "", "linestyle": ":"}
+"""The look of what a figure compares with."""
+CROWD = 30
+"""Points of a line from which on they have no markers."""
+NAMED = 6
+"""Runs of a chart up to which its legend has their names."""
+WIDE = 40
+"""Characters that fit below a chart side by side."""
+
+
+def labelled(label: str, *columns: Iterable[Any]) -> list[tuple[Any, ...]]:
+    """Rows of a series from its columns."""
+    return [(label, *values) for values in zip(*columns, strict=True)]
+
+
+@dataclass(frozen=True)
+class Chart:
+    """One pair of axes: which columns of a table are drawn, and how."""
+
+    kind: Literal["lines", "bars"]
+    x: str
+    """Empty where the words of the columns y stand along x."""
+    y: str | tuple[str, ...]
+    by: str = "run"
+    """The column with a series for each of its values; empty where each column y is a series."""
+    dash: str = ""
+    """A column by which the lines of one colour differ in their dashes, as those of several columns y do."""
+    axis: str = ""
+    """The word at the axis of the values, where it is not the first y."""
+    rows: Sequence[Sequence[Any]] | None = None
+    """What is drawn where it is not the table of the figure: by, dash, x (from, to), the columns y (from, to)."""
+    interval: str = ""
+    """`x`, `y` or both: the two columns behind it are the ends of its interval."""
+    log: str = ""
+    """The logarithmic axes: `x`, `y` or both."""
+    percent: bool = False
+    """Whether the values are shares."""
+    zero: bool = False
+    """Whether a line's axis begins at 0: what differs by little must look it."""
+    slope: float = 0
+    """Of a dotted line through 0."""
+    level: Mapping[str, float] = field(default_factory=dict)
+    """Word -> value of y (of horizontal bars: of x) with a dashed line."""
+    upright: Mapping[str, float] = field(default_factory=dict)
+    """Word -> value of x with a dashed line."""
+    note: str = ""
+    """A column that is written beside each point."""
+    beside: str = ""
+    """The series that the others are compared with: grey. Where others are runs, what is none is grey as well."""
+    dots: str = ""
+    """The series, or the value of `dash`, whose points are not joined."""
+    plain: bool = False
+    """Whether lines are thin and have no markers, where there are many."""
+    filled: bool = False
+    """Whether the lines are the outlines of histograms."""
+    across: bool = False
+    """Whether bars are horizontal, for long words."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return (self.y,) if isinstance(self.y, str) else self.y
+
+    @property
+    def word(self) -> str:
+        """At the axis of the values."""
+        return self.axis or self.columns[0]
+
+
+lines = partial(Chart, "lines")
+"""A line for each series; of a single point the point, of an interval a band."""
+bars = partial(Chart, "bars")
+"""A bar for each place along x and each series, side by side."""
+
+
+@dataclass
+class Series:
+    """Points in one look; a number that is not there is nan, which breaks a line."""
+
+    label: str
+    kind: str
+    """Its dash: a value of `dash` or, of several columns y, the column."""
+    x: list[Any]
+    y: list[float]
+    ends: Mapping[str, Sequence[list[float]]]
+    """Axis -> lower and upper ends of the intervals."""
+    notes: list[str]
+    style: dict[str, Any] = field(default_factory=dict)
+    """As matplotlib's lines take it."""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A statement of a figure, and the columns that show it."""
+
+    title: str
+    caption: str
+    """For a person who has not read the papers."""
+    charts: tuple[Chart, ...] = ()
+    key: str = ""
+    """The key of a diagnosis' rows (`layer`, `index`) by which the table has its rows; without one it has one a run."""
+    at: str = ""
+    """The word of the key's column, where it is not the key."""
+    columns: Mapping[str, str | tuple[str, str]] = field(default_factory=dict)
+    """Word of a column of the table -> name of a diagnosis' rows, with their label where they have one."""
+    name: str = ""
+    """Id on the page; by default the section's name."""
+    open: bool = False
+    """Whether the table stands beside the figure, rather than folded below it."""
+    table: bool = False
+    """Whether it is a table without a chart, which a run that lacks it is silent about."""
+
+    def read(self, there: Runs, diagnostic: str) -> tuple[Sequence[str], Cells]:
+        """The columns of the runs' rows of a diagnostic."""
+        rows: list[tuple[Any, ...]] = []
+        named = [(name, None) if isinstance(name, str) else name for name in self.columns.values()]
+        for one in there:
+            if not self.key:
+                rows.append((one.label, *(one.diagnosis.value(diagnostic, name) for name, _ in named)))
+                continue
+            values = [one.diagnosis.values(diagnostic, name, self.key, label=label) for name, label in named]
+            rows += [(one.label, place, *(value.get(place) for value in values)) for place in values[0]]
+        keys = (self.at or self.key,) if self.key else ()
+        return ("run", *keys, *self.columns), tuple(rows)
+
+    def figure(self, headers: Sequence[Any], rows: Iterable[Sequence[Any]], *charts: Chart, more: str = "") -> Figure:
+        """The charts of a table, by default those of the claim; one without any value is named as absent."""
+        table = tuple(map(tuple, rows))
+        panels: list[Panel] = []
+        absent = []
+        for chart in charts or self.charts:
+            series = _series(chart, headers, table)
+            if any(np.isfinite(one.y).any() for one in series):
+                panels.append(draw_chart(f"{self.name}-{len(panels)}", chart, series))
+            else:
+                absent.append(f"No panel shows the {chart.word}: none of these runs has it.")
+        return Figure(
+            self.name, self.title, self.caption + more, tuple(panels), tuple(headers), table, tuple(absent),
+            self.open,
+        )  # fmt: skip
+
+    def missing(self, why: str) -> Missing:
+        """In place of the figure."""
+        return Missing(self.name, self.title, why)
+
+
+def _series(chart: Chart, headers: Sequence[Any], rows: Sequence[Sequence[Any]]) -> list[Series]:
+    """The series of a chart, in the order of the rows."""
+    columns = chart.columns
+    if chart.rows is not None:
+        ends = ["", ""] if "x" in chart.interval else []
+        headers, rows = [*filter(None, (chart.by, chart.dash, chart.x)), *ends, *columns], chart.rows
+    place = {header: number for number, header in reversed([*enumerate(headers)])}
+    if not chart.x:
+        rows = [(row[place[chart.by]], name, row[place[name]]) for row in rows for name in columns]
+        place, columns = {chart.by: 0, "": 1, chart.word: 2}, (chart.word,)
+    groups: dict[tuple[str, str, str], list[Sequence[Any]]] = {}
+    for row in rows:
+        for name in columns:
+            label = str(row[place[chart.by]]) if chart.by else name
+            kind = str(row[place[chart.dash]]) if chart.dash else name if chart.by and len(columns) > 1 else ""
+            groups.setdefault((label, kind, name), []).append(row)
+    series = []
+    for (label, kind, name), some in groups.items():
+        intervals = {
+            axis: [_numbers(some, place[column] + side) for side in (1, 2)]
+            for axis, column in (("x", chart.x), ("y", name)) if axis in chart.interval
+        }  # fmt: skip
+        y = [np.nan if "y" in chart.log and value <= 0 else value for value in _numbers(some, place[name])]
+        notes = [_plain(row[place[chart.note]]) for row in some] if chart.note else []
+        series.append(Series(label, kind, [row[place[chart.x]] for row in some], y, intervals, notes))
+    return _styled(chart, series)
+
+
+def _styled(chart: Chart, series: list[Series]) -> list[Series]:
+    """With its look: a run's is its own on the whole page, and others have theirs in order; of kinds, the dash."""
+    labels, kinds = (list(dict.fromkeys(words)) for words in ([s.label for s in series], [s.kind for s in series]))
+    ours = any(run_place(label) is not None for label in labels)
+    told = chart.by not in (chart.x, chart.note) if chart.by else len(labels) > 1
+    order = [label for label in labels if label != chart.beside]
+    for one in series:
+        place = run_place(one.label) if ours else order.index(one.label) if one.label in order else None
+        one.style = dict(BESIDE if place is None else look(place))
+        if one.kind != kinds[0]:
+            dash = DASHES[kinds.index(one.kind) % len(DASHES)]
+            one.style |= {"linestyle": dash, "marker": "" if len(one.x) > 1 else "*", "markersize": 11}
+        if len(one.x) == 1 or (chart.dots and chart.dots in (one.label, one.kind)):
+            one.style["linestyle"] = "none"
+        elif one.label != chart.beside and (chart.plain or len(one.x) > CROWD):
+            one.style |= {"marker": "", "linewidth": 1}
+        if told and one.label in labels:  # once in the legend
+            labels.remove(one.label)
+            one.style["label"] = _short(one.label, len(order))
+    return series
+
+
+def _numbers(rows: Sequence[Sequence[Any]], column: int) -> list[float]:
+    return [float(row[column]) if column < len(row) and row[column] is not None else np.nan for row in rows]
+
+
+def draw_chart(name: str, chart: Chart, series: Sequence[Series]) -> Panel:
+    """The picture of some series, and its description."""
+    points = [x for one in series for x in one.x]
+    named = chart.kind != "lines" or any(isinstance(x, str) for x in points)
+    places = {word: number for number, word in enumerate(dict.fromkeys(points))} if named else {}
+
+    def paint(axes: Any) -> None:
+        PAINT[chart.kind](axes, chart, series, places)
+        if places:
+            _name_places(axes, [_short(str(word), len(places)) for word in places], chart.across)
+        elif "x" not in chart.log:
+            whole_ticks(axes, set(points))
+        draw = axes.axvline if chart.across or chart.upright else axes.axhline
+        for word, value in (chart.level or chart.upright).items():
+            draw(value, color=GREY, linewidth=1, linestyle="--", label=word)
+        if chart.slope:
+            ends = axes.get_xlim(), axes.get_ylim()
+            axes.axline((0, 0), slope=chart.slope, color=GREY, linewidth=1, linestyle=":")
+            axes.set(xlim=ends[0], ylim=ends[1])
+        if chart.percent:
+            (axes.xaxis if chart.across else axes.yaxis).set_major_formatter(lambda value, _: f"{100 * value:g} %")
+        if chart.zero:
+            from_zero(axes)
+        powers(axes, chart.log)
+        for number, kind in enumerate(dict.fromkeys(one.kind for one in series if one.kind)):
+            axes.plot([], [], label=kind, color=GREY, linestyle=DASHES[number % len(DASHES)])
+        legend(axes, above=chart.across)
+
+    height = 1.3 + 0.14 * len(places) * (1 + len(series)) if chart.across else SIZE[1]
+    x, y = (chart.word, "") if chart.across else (chart.x, chart.word)
+    return panel(name, paint, _describe(chart, series), x=x, y=y, height=height)
+
+
+def _paint_lines(axes: Any, chart: Chart, series: Sequence[Series], places: Mapping[Any, int]) -> None:
+    for one in series:
+        x, colour, joined = [places.get(at, at) for at in one.x], one.style["color"], one.style["linestyle"] != "none"
+        if chart.filled:
+            one.style |= {"drawstyle": "steps-mid", "marker": ""}
+            axes.fill_between(x, one.y, step="mid", color=colour, alpha=0.3, linewidth=0)
+        axes.plot(x, one.y, **one.style)
+        if joined and one.ends:
+            axes.fill_between(x, *one.ends["y"], color=colour, alpha=0.15, linewidth=0)
+        else:
+            _paint_ends(axes, one, x, colour)
+        for note, *at in zip(one.notes if colour != GREY else (), x, one.y, strict=False):
+            words = _short(note, len(series))
+            axes.annotate(words, at, xytext=(6, 5), textcoords="offset points", fontsize=8, color=colour)
+
+
+def _paint_ends(axes: Any, one: Series, x: Sequence[float], colour: str) -> None:
+    """The intervals of single points as bars."""
+    for axis, ends in one.ends.items():
+        draw, at = (axes.vlines, x) if axis == "y" else (axes.hlines, one.y)
+        draw(at, *ends, color=colour, linewidth=1)
+
+
+def _paint_bars(axes: Any, chart: Chart, series: Sequence[Series], places: Mapping[Any, int]) -> None:
+    wide = 0.84 / (1 if chart.by == chart.x else len(series))
+    for number, one in enumerate(series):
+        off = 0 if chart.by == chart.x else (number - (len(series) - 1) / 2) * wide
+        at, look_of = [places[x] + off for x in one.x], {key: one.style.get(key) for key in ("color", "label")}
+        (axes.barh if chart.across else axes.bar)(at, one.y, wide * 0.92, **look_of)
+        _paint_ends(axes, one, at, "#444444")
+    axes.grid(axis="y" if chart.across else "x", visible=False)
+    if not chart.across and len(series) > 1:
+        axes.set_ylim(top=1.25 * axes.get_ylim()[1])  # room for the legend
+
+
+PAINT = {"lines": _paint_lines, "bars": _paint_bars}
+
+
+def _name_places(axes: Any, words: Sequence[str], across: bool) -> None:
+    """Words along an axis, slanted where they would run into each other."""
+    if across:
+        axes.set_yticks(range(len(words)), words)
+        axes.invert_yaxis()
+    else:
+        slanted = {"rotation": 30, "ha": "right", "fontsize": 8} if sum(map(len, words)) > WIDE else {}
+        axes.set_xticks(range(len(words)), words, **slanted)
+
+
+def _short(label: str, many: int) -> str:
+    """A run's letter and the beginning of its name, or its letter alone among many; other words whole."""
+    if run_place(label) is None:
+        return label
+    return label.split()[0] if many > NAMED else label if len(label) <= 18 else f"{label[:17]}…"
+
+
+def _describe(chart: Chart, series: Sequence[Series]) -> str:
+    """A chart in words: each value of a few, else where each line begins and ends."""
+    said = []
+    for one in series:
+        label = _short(one.label, NAMED + 1) if chart.by else one.label
+        there = [(_short(_plain(x), NAMED + 1), _value(chart, y)) for x, y in zip(one.x, one.y, strict=True) if y == y]
+        if len(there) > 2 and not isinstance(one.x[0], str):
+            values = f"from {there[0][1]} to {there[-1][1]}"
+        else:
+            values = ", ".join(value if x == label else f"{x} {value}" for x, value in there)
+        said.append(" ".join(filter(None, (label, one.kind, values or "nothing"))))
+    return f"{chart.word}{f' by {chart.x}' if chart.x else ''}: {'; '.join(said)}"
+
+
+def _plain(value: Any) -> str:
+    return f"{value:.3g}" if isinstance(value, int | float) else str(value)
+
+
+def _value(chart: Chart, value: float) -> str:
+    return f"{100 * value:.3g} %" if chart.percent else f"{value:.4g}"
