@@ -17,7 +17,7 @@ from contextvars import ContextVar
 from datetime import UTC, datetime
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fullrank.core.errors import UserError, brief
 from fullrank.core.log import logger
@@ -96,7 +96,7 @@ def _acquire(place: Path, what: str, wait: float) -> BaseFileLock | None:
             if wait or path.exists():  # else its holder has just ended, or no file can be made there
                 raise _refusal(path, place) from None
         except FileNotFoundError as error:  # whoever made the folder around it has just removed it
-            reason = error.strerror
+            reason = str(error.strerror)
         except OSError as error:
             if error.errno not in _NO_LOCKS:
                 reason = error.strerror or str(error)
@@ -123,15 +123,11 @@ def _write_note(what: str, handle: int) -> None:
 
 def _refusal(path: Path, place: Path) -> UserError:
     """What to tell of the process that has the lock, as far as its note says."""
-    note: Any = None
-    with suppress(OSError, UserError), path.open("rb") as file:
+    who = "another process"
+    with suppress(OSError, UserError, KeyError, TypeError), path.open("rb") as file:
         note = read_json_text(file.read(_NOTE))
-    keys = ("what", "pid", "host", "since")
-    if isinstance(note, dict) and all(key in note for key in keys):
-        what, pid, host, since = (brief(note[key], 80).strip("'") for key in keys)
+        what, pid, host, since = (brief(note[key], 80).strip("'") for key in ("what", "pid", "host", "since"))
         who = f"{what} (process {pid} on {host}, since {since})"
-    else:
-        who = "another process"
     return UserError(
         f"{str(place)!r} is being written by {who}; wait until that has ended, or name another folder",
         code="folder-locked",
