@@ -139,7 +139,7 @@ def test_a_disk_without_locks(
     def flock(*_: object) -> None:
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(locks.fcntl, "flock", flock)
+    monkeypatch.setattr("fcntl.flock", flock)
     with caplog.at_level(logging.INFO, "fullrank"):
         for _ in range(3):
             with folder_lock(tmp_path / "run", "train"):

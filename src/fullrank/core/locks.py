@@ -1,11 +1,8 @@
 """A lock on a folder while it is written: a second writer, of whatever verb, process or thread, is refused at once.
 
-The lock is the kernel's (flock on `.NAME.lock` beside the folder NAME), so it ends with its process, however that ends:
-the file that a killed process left is no lock. What stands in the file says who has it, for whoever is refused.
-
-The package filelock takes the same lock, but opens the file truncating it before it has the lock: who is refused would
-have emptied the holder's note. The kernel's lock does not reach across machines on every shared disk, and a process
-that was forked from the holder holds it too.
+The lock is the kernel's (the package filelock on `.NAME.lock` beside the folder NAME), so it ends with its process,
+however that ends: the file that a killed process left is no lock. What stands in the file says who has it, for whoever
+is refused. The kernel's lock does not reach across machines on every shared disk.
 """
 
 from __future__ import annotations
@@ -14,28 +11,25 @@ import errno
 import json
 import os
 import platform
-import sys
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from datetime import UTC, datetime
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from fullrank.core.errors import UserError, brief
 from fullrank.core.log import logger
 from fullrank.core.readers import read_json_text
 
-if sys.platform != "win32":
-    import fcntl
+if TYPE_CHECKING:
+    from filelock import BaseFileLock
 
 log = logger(__name__)
 
 HOST = platform.node()
 _NO_LOCKS = {errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL}
-_TAKEN = {errno.EAGAIN, errno.EWOULDBLOCK, errno.EACCES}
 _NOTE = 4096
 """Bytes of a lock file that are read."""
 _TRIES = 100
@@ -58,27 +52,20 @@ def folder_lock(folder: str | Path, what: str, *, wait: float = 0.0) -> Iterator
     if place in held:
         yield
         return
-    made = [parent for parent in place.parents if not os.path.exists(parent)]  # the innermost first
+    missing = [parent for parent in place.parents if not os.path.exists(parent)]
     try:
-        path = _lock_file(place)
-        handle = _acquire_within(wait, path, place)
+        lock = _acquire(place, what, wait)
+        token = _HELD.set({**held, place: lock is not None})
         try:
-            if handle is not None:
-                _write_note(handle, what)
-            token = _HELD.set({**held, place: handle is not None})
-            try:
-                yield
-            finally:
-                _HELD.reset(token)
+            yield
         finally:
-            if handle is not None:
+            _HELD.reset(token)
+            if lock is not None:
                 with suppress(OSError):  # before it is let go: after that the file may be another's
-                    path.unlink()
-                os.close(handle)
-    except _NotLocked as error:
-        raise UserError(f"cannot lock {str(place)!r} ({error})", code="not-written") from error
+                    os.unlink(lock.lock_file)
+                lock.release()
     finally:
-        for parent in made:  # a verb that wrote nothing leaves nothing
+        for parent in missing:  # a verb that wrote nothing leaves nothing
             with suppress(OSError):
                 parent.rmdir()
 
@@ -88,10 +75,6 @@ def holds_lock(place: Path) -> bool:
     return _HELD.get().get(place, False)
 
 
-class _NotLocked(Exception):
-    """No lock file could be made."""
-
-
 def _lock_file(place: Path) -> Path:
     """Beside the folder, which may be exchanged for another. In it where its surroundings cannot be written to, as with
     a disk that is mounted there."""
@@ -99,86 +82,52 @@ def _lock_file(place: Path) -> Path:
     return (place if inside else place.parent) / f".{place.name}.lock"
 
 
-def _acquire_within(seconds: float, path: Path, place: Path) -> int | None:
-    """`_acquire`, tried again for so long while another has the lock."""
-    until = time.monotonic() + seconds
-    while True:
-        try:
-            return _acquire(path, place)
-        except UserError:
-            if time.monotonic() >= until:
-                raise
-            time.sleep(min(0.5, seconds))
+def _acquire(place: Path, what: str, wait: float) -> BaseFileLock | None:
+    """The lock on a place, with a note of who has it; None where there are no locks."""
+    from filelock import FileLock, Timeout
 
-
-def _acquire(path: Path, place: Path) -> int | None:
-    """A handle that has the lock; None where there are no locks."""
-    if sys.platform == "win32":
-        _tell_no_locks("this system")
-        return None
-    vanished: OSError | None = None
+    path, reason = _lock_file(place), "its file vanishes"
+    lock = FileLock(path, timeout=wait, thread_local=False, on_acquired=partial(_write_note, what))
     for _ in range(_TRIES):
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            # never through a link: what it points to would be written over
-            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+            lock.acquire()
+            return lock
+        except Timeout:
+            if wait or path.exists():  # else its holder has just ended, or no file can be made there
+                raise _refusal(path, place) from None
         except FileNotFoundError as error:  # whoever made the folder around it has just removed it
-            vanished = error
-            continue
+            reason = str(error.strerror)
         except OSError as error:
-            raise _NotLocked(error.strerror or error) from error
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            refusal = _refusal(handle, place)
-            os.close(handle)
-            if error.errno in _TAKEN:
-                raise refusal from None
             if error.errno not in _NO_LOCKS:
-                raise _NotLocked(error.strerror or error) from error
-            _tell_no_locks(f"the disk of {place}")
+                reason = error.strerror or str(error)
+                break
+            _tell_no_locks(place)
             with suppress(OSError):
                 path.unlink()
             return None
-        if _is_at(handle, path):
-            return handle
-        os.close(handle)  # its holder removed the file when it ended: the lock is one on nothing
-    if vanished is not None:  # /proc says so of whatever is made there
-        raise _NotLocked(vanished.strerror) from vanished
-    raise UserError(f"{str(place)!r} is written by one process after another; try again", code="folder-locked")
+    raise UserError(f"cannot lock {str(place)!r} ({reason})", code="not-written")
 
 
 @cache
-def _tell_no_locks(where: str) -> None:
-    log.info(f"{where} has no locks: nothing keeps two processes from writing to one folder at the same time")
+def _tell_no_locks(place: Path) -> None:
+    consequence = "nothing keeps two processes from writing to one folder at the same time"
+    log.info(f"the disk of {place} has no locks: {consequence}")
 
 
-def _is_at(handle: int, path: Path) -> bool:
-    """Whether an open file is the one that has the name `path` now."""
-    try:
-        return os.path.samestat(os.fstat(handle), os.stat(path))
-    except FileNotFoundError:
-        return False
-
-
-def _write_note(handle: int, what: str) -> None:
+def _write_note(what: str, handle: int) -> None:
     since = datetime.now(UTC).isoformat(timespec="seconds")
     with suppress(OSError):  # a full disk: the lock holds without it
         os.ftruncate(handle, 0)
         os.write(handle, json.dumps({"pid": os.getpid(), "host": HOST, "what": what, "since": since}).encode())
 
 
-def _refusal(handle: int, place: Path) -> UserError:
+def _refusal(path: Path, place: Path) -> UserError:
     """What to tell of the process that has the lock, as far as its note says."""
-    note: Any = None
-    with suppress(OSError, UserError):
-        note = read_json_text(os.read(handle, _NOTE))
-    keys = ("what", "pid", "host", "since")
-    if isinstance(note, dict) and all(key in note for key in keys):
-        what, pid, host, since = (brief(note[key], 80).strip("'") for key in keys)
+    who = "another process"
+    with suppress(OSError, UserError, KeyError, TypeError), path.open("rb") as file:
+        note = read_json_text(file.read(_NOTE))
+        what, pid, host, since = (brief(note[key], 80).strip("'") for key in ("what", "pid", "host", "since"))
         who = f"{what} (process {pid} on {host}, since {since})"
-    else:
-        who = "another process"
     return UserError(
         f"{str(place)!r} is being written by {who}; wait until that has ended, or name another folder",
         code="folder-locked",

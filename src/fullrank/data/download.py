@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 import ssl
 import time
@@ -73,22 +74,14 @@ def download(
                 raise UserError(sentence, code="not-a-file")
     require_no_store(target, "downloads")
     make_folder(target)
-    found: list[Path] = []
-    missing: list[RemoteFile] = []
     with folder_lock(target, "download"), Reporter(progress, sizes=True) as shown:
-        for file in files:
-            path = _complete(file, target)
-            if path is None and file.manual is None:
-                path = _fetch(_Part.of(file, target / file.name), target / file.name, shown, attempts)
-            if path is None:
-                missing.append(file)
-            else:
-                found.append(path)
+        paths = [_complete(file, target) or _fetch(file, target / file.name, shown, attempts) for file in files]
+    missing = [file for file, path in zip(files, paths, strict=True) if path is None]
     if missing:
         names = ", ".join(file.name for file in missing)
         sentence = f"{names} cannot be downloaded to {target} from {missing[0].url}: {missing[0].manual}"
         raise UserError(sentence, code="fetch-by-hand")
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(filter(None, paths)))
 
 
 class _Interrupted(Exception):
@@ -133,6 +126,7 @@ class _Part:
     def restart(self, total: int | None = None, validator: str | None = None) -> None:
         """Begin another version. The old bytes go first: a kill must not pair them with a new validator."""
         self.path.unlink(missing_ok=True)
+        self.note.unlink(missing_ok=True)
         self.done, self.total, self.validator = 0, total, validator
 
     def begin(self, response: urllib3.BaseHTTPResponse) -> None:
@@ -155,10 +149,7 @@ class _Part:
             self.restart()
             raise _Interrupted("the file on the server has changed, it is begun again")
         self.total, self.validator = total, validator
-        self._save()
-
-    def _save(self) -> None:
-        size, total = self.file.size, self.total
+        size = self.file.size
         if size is not None and total not in (None, size):
             raise UserError(
                 f"{self.file.url} has {total:,} bytes but the published file has {size:,}: the publisher may have "
@@ -191,7 +182,6 @@ class _Part:
                 self.done += out.write(block)
                 if self.done > most:  # of no use to a later run
                     self.restart()
-                    self.note.unlink(missing_ok=True)
                     raise UserError(
                         f"{self.file.url} has sent more than {most:,} bytes and has not ended, so it is not the "
                         "published file; fetch it by hand, or set base_url to a mirror",
@@ -201,9 +191,15 @@ class _Part:
             raise _Interrupted(f"the connection ended after {self.done:,} of {self.total:,} bytes")
 
 
-def _fetch(part: _Part, target: Path, shown: Reporter, attempts: int) -> Path:
-    """Bring a part to its end and give it its final name, with as much patience as `attempts` says."""
-    file, failures, most = part.file, 0, part.done
+def _fetch(file: RemoteFile, target: Path, shown: Reporter, attempts: int) -> Path | None:
+    """Bring a file's part to its end and give it its final name, with as much patience as `attempts` says.
+
+    None for a file that has to be fetched by hand.
+    """
+    if file.manual is not None:
+        return None
+    part = _Part.of(file, target)
+    failures, most = 0, part.done
     try:
         while part.total is None or part.done != part.total:
             try:
@@ -221,7 +217,6 @@ def _fetch(part: _Part, target: Path, shown: Reporter, attempts: int) -> Path:
                 pause(wait)
         if (fault := _fault(part.path, file)) is not None:  # what is wrong is of no use to a later run
             part.restart()
-            part.note.unlink(missing_ok=True)
             raise fault
         os.replace(part.path, target)
         part.note.unlink(missing_ok=True)
@@ -306,7 +301,7 @@ def _length(given: str, url: str) -> int | None:
     """The length that a header says, None where it says none (`*` of a range). Raises `UserError` for nonsense."""
     if given in ("", "*"):
         return None
-    if not (given.isascii() and given.isdigit() and len(given) < 16):
+    if not re.fullmatch("[0-9]{1,15}", given):
         raise UserError(
             f"cannot download {url}: the server says that it has {brief(given, 60)} bytes, which is no length; set "
             "base_url to a mirror, or fetch it by hand",
@@ -317,7 +312,7 @@ def _length(given: str, url: str) -> int | None:
 
 def _is_validator(value: object) -> bool:
     """Whether a value can be sent back as If-Range: no header takes a line break."""
-    return value is None or (isinstance(value, str) and len(value) < 1000 and value.isascii() and value.isprintable())
+    return value is None or (isinstance(value, str) and re.fullmatch("[ -~]{0,999}", value) is not None)
 
 
 def _shown(text: str) -> str:

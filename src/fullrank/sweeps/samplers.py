@@ -44,9 +44,8 @@ class Range(Spec):
 
     @model_validator(mode="after")
     def _is_one_range(self) -> Range:
-        given = {name: getattr(self, name) for name in type(self).model_fields if getattr(self, name) is not None}
         check_one_way(dict(self), needed=True, code="not-one-range")
-        name, values = next(iter(given.items()))
+        name, values = next((name, values) for name, values in self if values is not None)
         if name != "choice" and (values[0] >= values[1] or (name == "log" and values[0] <= 0)):
             raise UserError(
                 f"{name}: the lower end, then the upper one{', both above 0' * (name == 'log')}; given: {list(values)}",
@@ -54,14 +53,21 @@ class Range(Spec):
             )
         return self
 
+    @property
+    def ends(self) -> tuple[float, float]:
+        """The ends of a range of real numbers."""
+        return self.log or self.uniform or (0.0, 1.0)
+
     def at(self, place: float) -> Any:
         """The value at a place in [0, 1); numbers to 3 significant digits, within the range."""
         if self.choice is not None:
             return self.choice[int(place * len(self.choice))]
         if self.integer is not None:
             return self.integer[0] + int(place * (self.integer[1] - self.integer[0] + 1))
-        low, high = self.log or self.uniform or (0.0, 1.0)
-        return self.tidy(low + (high - low) * place if self.log is None else low * (high / low) ** place)
+        low, high = self.ends
+        if self.log is not None:
+            return self.tidy(low * (high / low) ** place)
+        return self.tidy(low + (high - low) * place)
 
     def tidy(self, value: Any) -> Any:
         """A value as it is tried: of a choice the one at this place, a number to 3 significant digits in the range."""
@@ -69,7 +75,7 @@ class Range(Spec):
             return self.choice[value]
         if self.integer is not None:
             return value
-        low, high = self.log or self.uniform or (0.0, 1.0)
+        low, high = self.ends
         return min(max(float(f"{value:.3g}"), low), high)
 
     def place_of(self, value: Any) -> Any:
@@ -78,7 +84,9 @@ class Range(Spec):
         Raises `ValueError` for what is none of the choices. They are compared as JSON, which a kept value has been:
         there a tuple is a list, and True is not 1.
         """
-        return value if self.choice is None else [json.dumps(one) for one in self.choice].index(json.dumps(value))
+        if self.choice is None:
+            return value
+        return [json.dumps(choice) for choice in self.choice].index(json.dumps(value))
 
 
 def halton(dimensions: int, seed: int) -> Iterator[Sequence[float]]:
@@ -145,7 +153,7 @@ def tpe(
     `spare` that was not is taken then. Needs the extra `tune`. Raises `UserError` where there is none in `spare`.
     """
     optuna = package("optuna", "tune", "the sampler 'tpe'")
-    kinds = {path: _distribution(some) for path, some in space.items()}
+    kinds = {path: _distribution(values) for path, values in space.items()}
     sampler_seed = int(np.random.SeedSequence([seed, len(tried)]).generate_state(1)[0])
     before = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.WARNING)  # a line per study says nothing that ours do not
@@ -156,16 +164,13 @@ def tpe(
             if score is not None and settings.keys() == space.keys():  # the defaults of trial 0 may be no such point
                 point = {path: space[path].place_of(value) for path, value in settings.items()}
                 study.add_trial(optuna.trial.create_trial(params=point, distributions=kinds, value=score))
-        for _ in range(ATTEMPTS):
-            asked = study.ask(kinds).params
-            settings = {path: some.tidy(asked[path]) for path, some in space.items()}
+        points = (study.ask(kinds).params for _ in range(ATTEMPTS))
+        preferred = ({path: values.tidy(point[path]) for path, values in space.items()} for point in points)
+        for settings in itertools.chain(preferred, spare):
             if settings not in tried:
                 return settings
     finally:
         optuna.logging.set_verbosity(before)
-    for settings in spare:
-        if settings not in tried:
-            return settings
     raise UserError(
         f"TPE found nothing in the space that was not among the {len(tried)} trials so far: ask for fewer trials, or "
         "widen the space",
@@ -173,15 +178,12 @@ def tpe(
     )
 
 
-def _distribution(some: Range) -> Any:
+def _distribution(values: Range) -> Any:
     """A range in Optuna's terms; of choices their places, because a value may be a list or a mapping."""
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
-    if some.choice is not None:
-        return CategoricalDistribution(range(len(some.choice)))
-    if some.integer is not None:
-        return IntDistribution(*some.integer)
-    if some.log is not None:
-        return FloatDistribution(*some.log, log=True)
-    assert some.uniform is not None
-    return FloatDistribution(*some.uniform)
+    if values.choice is not None:
+        return CategoricalDistribution(range(len(values.choice)))
+    if values.integer is not None:
+        return IntDistribution(*values.integer)
+    return FloatDistribution(*values.ends, log=values.log is not None)

@@ -25,6 +25,9 @@ from fullrank.sweeps.samplers import Range, halton
 MOST = 12
 """Settings that are searched at once: Halton's points in more dimensions lie on lines for too long."""
 
+INSTEAD = {"training.max_epochs": "'epochs_share' decides the epochs of a trial", "seed": "use 'seeds'"}
+"""Settings that are not searched -> what to do instead."""
+
 Plan = dict[str, list[dict[str, Any]]]
 """Name of a cell -> the values of each of its trials, by axis of the space (`settings_of` says what they set)."""
 
@@ -87,9 +90,8 @@ class Search(StudyFile):
                     f"and no setting stands there twice; given: {', '.join(map(repr, space))}",
                     code="repeated-setting",
                 )
-            for path in ("training.max_epochs", "seed"):
+            for path, instead in INSTEAD.items():
                 if path in paths:
-                    instead = "'epochs_share' decides the epochs of a trial" if "." in path else "use 'seeds'"
                     raise UserError(
                         f"cell {cell.name!r}: {path} cannot be searched; {instead}", code="setting-not-searchable"
                     )
@@ -108,18 +110,16 @@ class Search(StudyFile):
         space = self.space_of(cell)
         tried: list[dict[str, Any]] = [{}]
         for point in itertools.islice(halton(len(space), self.seed), 200 + 20 * self.trials):
-            if len(tried) == self.trials:
-                break
             values = {path: some.at(u) for (path, some), u in zip(space.items(), point, strict=True)}
             if values not in tried:
                 tried.append(values)
-        if len(tried) < self.trials:
-            raise UserError(
-                f"cell {cell.name!r}: the space holds too few different settings for {self.trials} trials; "
-                f"ask for at most {len(tried)}",
-                code="space-exhausted",
-            )
-        return tried
+            if len(tried) == self.trials:
+                return tried
+        raise UserError(
+            f"cell {cell.name!r}: the space holds too few different settings for {self.trials} trials; "
+            f"ask for at most {len(tried)}",
+            code="space-exhausted",
+        )
 
     def space_of(self, cell: SearchCell) -> dict[str, Range]:
         """What is searched in a cell."""

@@ -52,7 +52,7 @@ def tune(
     Raises `UserError` for what is wrong in the space, its settings or the folders, before anything runs.
     """
     check_store("store", store)
-    if not isinstance(sampler, str) or sampler not in SAMPLERS:
+    if sampler not in SAMPLERS:
         raise unknown("sampler", sampler, SAMPLERS)
     begun, folder, points = time.perf_counter(), Path(out), space.plan()
 
@@ -96,11 +96,8 @@ class AskedTrials:
 
     def begin(self, points: Plan) -> Plan:
         """The trials of the first round of a call: the first points, and what all cells were asked for before."""
-        rounds = max(min(map(len, self.kept.values())), STARTUP)
-        return {
-            name: [*self.kept[name][:rounds], *some[len(self.kept[name]) : rounds]][: self.space.trials]
-            for name, some in points.items()
-        }
+        rounds = min(max(min(map(len, self.kept.values())), STARTUP), self.space.trials)
+        return {name: [*kept, *points[name][len(kept) :]][:rounds] for name, kept in self.kept.items()}
 
     def write(self, plan: Plan) -> None:
         """Keep the plan, as far as it is longer than what is kept."""
@@ -151,12 +148,12 @@ def _by_tpe(
     while not outcome.not_run and len(plan[space.cells[0].name]) < space.trials:
         trial = len(plan[space.cells[0].name])
         new = {trial_name(cell.name, trial) for cell in space.cells}
-        for number, cell in enumerate(space.cells):
+        for cell in space.cells:
             tried, kept = plan[cell.name], asked.kept[cell.name]
             if trial < len(kept):  # where a cell joined the search later, the others are ahead of it
                 tried.append(kept[trial])
                 continue
-            scores = [_worth(trial) for trial in _trials(space, plan, number, outcome)]
+            scores = [_larger_better(earlier) for earlier in _trials(cell, plan, outcome)]
             # of all points, as many as there are trials, one is left: fewer were tried
             tried.append(tpe(space.space_of(cell), tried, scores, space.seed, points[cell.name]))
         asked.write(plan)  # before a run folder is made of it
@@ -168,7 +165,7 @@ def _by_tpe(
 
 def tuned(space: Search, plan: Plan, store: AnyStore, outcome: Outcome, command: str | None) -> dict[str, Any]:
     """The state of a search: best settings and scores per cell, the budget, and every trial."""
-    trials = {cell.name: _trials(space, plan, number, outcome) for number, cell in enumerate(space.cells)}
+    trials = {cell.name: _trials(cell, plan, outcome) for cell in space.cells}
     rounds = min(_complete(some) for some in trials.values())
     best = {name: _best(some[:rounds]) for name, some in trials.items()}
     return {
@@ -196,30 +193,30 @@ def best_grid(space: Search, found: dict[str, Any]) -> Grid:
     return Grid(name=space.name, cells=tuple(cells), seeds=(0, 1, 2))
 
 
-def _trials(space: Search, plan: Plan, number: int, outcome: Outcome) -> list[dict[str, Any]]:
+def _trials(cell: SearchCell, plan: Plan, outcome: Outcome) -> list[dict[str, Any]]:
     """Every trial of a cell: its settings, its score (None where it failed or did not run) and its rows' figures."""
-    cell, found = space.cells[number], []
+    found = []
     for trial, settings in enumerate(plan[cell.name]):
         name = trial_name(cell.name, trial)
         rows = [row for row in outcome.newest if row["cell"] == name]
-        errors = [row["error"] for row in rows if row.get("error")]
+        error = next((row["error"] for row in rows if row.get("error")), None)
         jobs = [job for job in outcome.jobs if job.cell == name]
-        whole = len(rows) == len(jobs) and not errors
-        metric = jobs[0].experiment.evaluation.selection
+        experiment, ended = jobs[0].experiment, len(rows) == len(jobs)
+        metric = experiment.evaluation.selection
         scores = [row["metrics"].get("validation", {}).get(metric) for row in rows]  # None: of no number
         found.append(
             {
                 "trial": trial,
                 "set": settings_of(settings),
                 "metric": metric,
-                "better": "larger" if selection_sign(jobs[0].experiment.evaluation) > 0 else "smaller",
-                "score": statistics.fmean(scores) if whole and None not in scores else None,
+                "better": "larger" if selection_sign(experiment.evaluation) > 0 else "smaller",
+                "score": statistics.fmean(scores) if ended and error is None and None not in scores else None,
                 "seeds": [row["seed"] for row in rows],
-                "epochs_allowed": jobs[0].experiment.training.max_epochs,
+                "epochs_allowed": experiment.training.max_epochs,
                 "epochs": [row.get("epochs") for row in rows],
                 "hours": round(sum(sum(row["seconds"].values()) for row in rows) / 3600, 5),
-                "error": errors[0] if errors else None,
-                "ended": len(rows) == len(jobs),
+                "error": error,
+                "ended": ended,
             }
         )
     return found
@@ -230,12 +227,17 @@ def _complete(trials: list[dict[str, Any]]) -> int:
     return next((n for n, trial in enumerate(trials) if not trial["ended"]), len(trials))
 
 
+def _larger_better(trial: dict[str, Any]) -> Any:
+    """A trial's score as one of which the larger is better, None where it has none."""
+    return -trial["score"] if trial["score"] is not None and trial["better"] == "smaller" else trial["score"]
+
+
 def _best(trials: list[dict[str, Any]]) -> dict[str, Any] | None:
     """The trial with the best score, the earliest of equals; None where none has a score."""
     scored = [trial for trial in trials if trial["score"] is not None]
     if not scored:
         return None
-    top = max(scored, key=_worth)  # the first of equals
+    top = max(scored, key=_larger_better)
     return {**{key: top[key] for key in ("trial", "set", "metric", "score")}, "default_score": trials[0]["score"]}
 
 

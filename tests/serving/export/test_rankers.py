@@ -11,12 +11,11 @@ import sequences
 from clicks import FIELDS, impressions
 from discover import Pair
 from fullrank.cli import main
+from fullrank.models.ranking.fused import FusedTable
 from fullrank.models.ranking.model import RankingModel
-from fullrank.serving.export.graph import Graph
-from fullrank.serving.export.make import TorchGraph, write_program
-from fullrank.serving.export.onnx import OnnxGraph, write_onnx
+from fullrank.serving.export.make import written
 from fullrank.serving.export.parity import TOLERANCE, compare_probabilities, impression_batches
-from fullrank.serving.export.ranker import PaddedTable, ranker_graph
+from fullrank.serving.export.ranker import ranker_graph
 from fullrank.serving.export.session import ExportedModel
 from rankers_small import ALL, model
 from refusals import refused
@@ -24,21 +23,12 @@ from sequences import SEARCH, TOGETHER
 from tiny import shaken
 
 
-def opened(graph: Graph, to: str, folder: Path) -> OnnxGraph | TorchGraph:
-    """A graph that was written, to be asked."""
-    if to == "onnx":
-        write_onnx(graph, folder)
-        return OnnxGraph(folder / "model.onnx")
-    write_program(graph, folder)
-    return TorchGraph(folder / "model.pt2", [port.name for port in graph.inputs])
-
-
 @ALL
 @pytest.mark.slow
 @pytest.mark.parametrize("to", ["onnx", "torch"])
 @pytest.mark.parametrize("embedding", [(), ("bags=sum",)])
 def test_every_ranker(pair: Pair, to: str, embedding: tuple, tmp_path: Path) -> None:
-    answer = opened(ranker_graph(model(pair, *embedding).eval()), to, tmp_path)
+    _, answer = written(ranker_graph(model(pair, *embedding).eval()), tmp_path, to)
     found = compare_probabilities(answer, model(pair, *embedding).eval(), impression_batches(FIELDS))
     assert found["largest_difference"] <= TOLERANCE
 
@@ -55,7 +45,8 @@ def test_padded_bags_are_pooled_as_packed_ones(pair: Pair) -> None:
         probability, logit = graph.module(*given)
         expected = own.output(batch).logits
     assert torch.allclose(logit, expected, atol=1e-5) and torch.allclose(probability, expected.sigmoid(), atol=1e-6)
-    assert any(isinstance(module, PaddedTable) for module in graph.module.modules())
+    tables = [module for module in graph.module.modules() if isinstance(module, FusedTable)]
+    assert tables and all(table.padded for table in tables)
 
 
 @pytest.mark.parametrize(("port", "off"), [(0, 0.01), (1, 0.01), (0, float("nan"))])
@@ -106,7 +97,7 @@ def test_behaviour_sequences(settings: tuple, to: str, tmp_path: Path) -> None:
     own, exported = (shaken(spec.build(sequences.FIELDS)).eval() for _ in range(2))
     exported.load_state_dict(own.state_dict())
     graph = ranker_graph(exported)
-    answer = opened(graph, to, tmp_path)
+    _, answer = written(graph, tmp_path, to)
     batches = impression_batches(sequences.FIELDS, own.embedding.equally_long)
     assert compare_probabilities(answer, own, batches)["largest_difference"] <= TOLERANCE
     letters = {port.name: port.shape[1] for port in graph.inputs if port.name in ("bag_0", "bag_3")}

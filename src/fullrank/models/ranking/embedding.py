@@ -18,7 +18,7 @@ whole tables as in FuxiCTR (`table`), and in both of the vectors of numbers.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import torch
 from jaxtyping import Float
@@ -229,8 +229,8 @@ class FieldEmbedding(nn.Module):
             found.append(torch.where((at >= 0)[..., None], vectors, 0.0))
         return torch.cat(found, 1)
 
-    def _table(self, name: str) -> Any:
-        """The `FusedTable` that holds a field, or what a graph that is exported has in its place."""
+    def _table(self, name: str) -> FusedTable:
+        """The table that holds a field."""
         return next(table for table in self._all_tables() if name in table.starts)
 
     def _linear(self, batch: Impressions) -> Float[Tensor, "B"]:

@@ -56,16 +56,30 @@ class FusedTable(nn.Module):
         offsets = [self.starts[fields[p].name] for p in self.places]
         self.register_buffer("offsets", torch.tensor(offsets, dtype=torch.long), persistent=False)
         self.table = nn.Parameter(torch.empty(rows, width))
+        self.padded = False
+        """Whether bags stay padded, as in a graph that is exported."""
 
     def forward(self, batch: Impressions) -> Found:
         found: Found = []
         if self.places:
             found.append((self.places, F.embedding(self.row_ids(batch), self.table, sparse=self.sparse)))
         for number, place, start in self.pooled:
-            ids, offsets = flattened(batch.bags[number])
-            pooled = F.embedding_bag(ids + start, self.table, offsets, mode=self.mode, sparse=self.sparse)
-            found.append(([place], pooled[:, None]))
+            pool = self.pool_padded if self.padded else self.pool
+            found.append(([place], pool(batch.bags[number], start)[:, None]))
         return found
+
+    def pool(self, bag: Bag, start: int) -> Float[Tensor, "B E"]:
+        """The sum (or mean) of each row's vectors, which begin at row `start`; a row without values has the missing
+        one."""
+        ids, offsets = flattened(bag)
+        return F.embedding_bag(ids + start, self.table, offsets, mode=self.mode, sparse=self.sparse)
+
+    def pool_padded(self, bag: Bag, start: int) -> Float[Tensor, "B E"]:
+        """`pool` by a gather and a masked sum, which every runtime of graphs has."""
+        inside, ids = inside_of(bag)
+        vectors = F.embedding(ids + start, self.table)
+        pooled = (vectors * inside[..., None].to(vectors.dtype)).sum(1)
+        return pooled if self.mode == "sum" else pooled / bag.lengths.clamp_min(1)[:, None].to(pooled.dtype)
 
     def rows(self, name: str, ids: Int[Tensor, "*n"]) -> Float[Tensor, "*n E"]:
         """The vectors of some ids of a field."""

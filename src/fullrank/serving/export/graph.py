@@ -1,4 +1,6 @@
-"""The graph of a trained model: one module with named inputs and outputs, which ONNX and torch programs are made of.
+"""The graph of a trained model: a module with named inputs and outputs, and one program traced of it.
+
+The program is what `--to torch` writes, and what ONNX is made from.
 
 Sizes that may change from call to call have a letter: B rows, T events of a history, X excluded items, L values of a
 bag. Every other size is fixed when the graph is made.
@@ -6,12 +8,15 @@ bag. Every other size is fixed when the graph is made.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.export._patches import register_gru_while_loop_decomposition
 
 from fullrank.core.errors import UserError
 
@@ -55,7 +60,17 @@ class Traced:
 
     def fix(self, ports: Sequence[Port]) -> list[dict[str, Any]]:
         """The ports as plain data, with what is fixed written as a number."""
-        return [asdict(port) | {"shape": [self.fixed.get(str(one), one) for one in port.shape]} for port in ports]
+        return [asdict(port) | {"shape": [self.fixed.get(str(size), size) for size in port.shape]} for port in ports]
+
+
+@contextmanager
+def tracing() -> Iterator[None]:
+    """Quiet, without gradients, and with a GRU as one operator: torch would unroll it, which fixes its length.
+
+    For all that traces: what makes ONNX of a program does it again.
+    """
+    with warnings.catch_warnings(action="ignore"), torch.no_grad(), register_gru_while_loop_decomposition():
+        yield
 
 
 def trace(graph: Graph) -> Traced:
@@ -63,31 +78,25 @@ def trace(graph: Graph) -> Traced:
 
     Raises `UserError` for a model whose answer depends on numbers in a way that no graph can hold.
     """
-    bounded = {letter: most for letter, most in graph.most.items() if most > 1}
-    attempts = [bounded, dict[str, int]()] if bounded else [{}]
-    while True:
-        fixed = attempts.pop()
+    reason: Exception | None = None
+    for fixed in ({}, {letter: most for letter, most in graph.most.items() if most > 1}):
         try:
-            with torch.no_grad():
-                program = torch.export.export(
-                    graph.module, _example(graph, fixed), dynamic_shapes={"given": _open(graph, fixed)}
-                )
-            return Traced(program, fixed)
+            with tracing():
+                shapes = {"given": _open(graph, fixed)}
+                return Traced(torch.export.export(graph.module, _example(graph, fixed), dynamic_shapes=shapes), fixed)
         except Exception as error:  # torch tells what it cannot trace by a dozen types of its own
-            if attempts:
-                continue
-            reason = (str(error).splitlines() or [type(error).__name__])[0]
-            raise UserError(
-                f"this model cannot be traced into a graph ({reason[:200]}); fullrank serve and recommend run it "
-                "as it is",
-                code="not-exportable",
-            ) from error
+            reason = error
+    first_line = (str(reason).splitlines() or [type(reason).__name__])[0]
+    raise UserError(
+        f"this model cannot be traced into a graph ({first_line[:200]}); fullrank serve and recommend run it as it is",
+        code="not-exportable",
+    ) from reason
 
 
 def _open(graph: Graph, fixed: dict[str, int]) -> tuple[dict[int, Any], ...]:
-    letters = {one for port in graph.inputs for one in port.shape if isinstance(one, str)} - set(fixed)
+    letters = {size for port in graph.inputs for size in port.shape if isinstance(size, str)} - set(fixed)
     dims = {letter: torch.export.Dim(letter, min=1, max=graph.most.get(letter)) for letter in sorted(letters)}
-    return tuple({at: dims[str(one)] for at, one in enumerate(port.shape) if one in dims} for port in graph.inputs)
+    return tuple({at: dims[str(size)] for at, size in enumerate(port.shape) if size in dims} for port in graph.inputs)
 
 
 def _example(graph: Graph, fixed: dict[str, int]) -> tuple[Tensor, ...]:

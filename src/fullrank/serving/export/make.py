@@ -10,25 +10,25 @@ from typing import Any
 import numpy as np
 import polars as pl
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Int
 
-from fullrank.core.checks import check_flag, check_type, check_whole
+from fullrank.core.checks import check_whole
 from fullrank.core.errors import UserError, unknown
 from fullrank.core.files import copy_file, open_whole, whole_folder, without_dots
 from fullrank.data.histories import Histories
 from fullrank.data.impressions.store import AnyStore
 from fullrank.data.manifest import damaged_file, require_outside_stores
 from fullrank.inference.batches import BLOCK, score_batches
+from fullrank.inference.exact import top_k
 from fullrank.inference.filters import seen_policy
 from fullrank.inference.predictor import Predictor
-from fullrank.inference.rank import rank
 from fullrank.models.contracts import DenseScorer
 from fullrank.models.sequential.reasoning.budget import AS_TRAINED, Budget
 from fullrank.run import Run, event_store_of, require_empty
 from fullrank.run_manifest import METRICS, SEALED, WEIGHTS, write_manifest
 from fullrank.serving.export.folder import MODELS, Exported, require_replaceable_export, write_export
 from fullrank.serving.export.graph import Graph, Port, Traced, trace
-from fullrank.serving.export.onnx import OPSET, OnnxGraph, write_onnx
+from fullrank.serving.export.onnx import OPSET, OnnxGraph, require_onnx, write_onnx
 from fullrank.serving.export.parity import (
     Answer,
     compare_lists,
@@ -68,8 +68,6 @@ def export_run(
     and where the graph does not answer as the run does.
     """
     check_to(to)
-    check_flag("int8", int8)
-    check_flag("logs", logs)
     place = without_dots(out)
     ranking = run.spec.problem == "ranking"
     given = {"k": k, "seen": seen, "int8": int8 or None, "data": data, "logs": logs or None}
@@ -89,21 +87,18 @@ def export_run(
     return write_export(place, run, run.catalog, to, lambda folder: _recommender(run, folder, to, length, policy))
 
 
-def check_to(to: Any) -> None:
+def check_to(to: str) -> None:
     """Raise `UserError` for an export that there is not."""
-    if check_type("to", to, str, "'onnx', 'torch', 'faiss' or 'folder'") not in (*MODELS, FOLDER):
-        raise unknown("export", to, (*MODELS, FOLDER))
+    targets = (*MODELS, FOLDER)
+    if to not in targets:
+        raise unknown("export", to, targets)
 
 
 def _refuse_idle(to: str, ranking: bool, given: dict[str, Any], *, needs_store: bool) -> None:
     """Raise `UserError` for an argument that this export would not read."""
-    read = set[str]()
-    if to == FOLDER:
-        read = {"logs"}
-    elif to == "faiss" and not ranking:
-        read = {"int8", "data"}
-    elif to != "faiss":
-        read = {"data"} if needs_store else set[str]() if ranking else {"k", "seen"}
+    of_graph = {"data"} if needs_store else set[str]() if ranking else {"k", "seen"}
+    of_index = set[str]() if ranking else {"int8", "data"}
+    read = {FOLDER: {"logs"}, "faiss": of_index}.get(to, of_graph)
     idle = [name for name, value in given.items() if value is not None and name not in read]
     if idle:
         what = "a ranking model" if ranking else "a recommender"
@@ -117,7 +112,7 @@ def _refuse_idle(to: str, ranking: bool, given: dict[str, Any], *, needs_store: 
 def _recommender(run: Run, folder: Path, to: str, k: int, seen: str) -> dict[str, Any]:
     budget = _fixed(run.spec.lists.reasoning)
     graph = recommender_graph(run.model(), k, hide_seen=seen == "exclude", budget=budget)
-    traced, answer = _written(graph, folder, to)
+    traced, answer = written(graph, folder, to)
     model: Any = run.model()
     k = int(graph.outputs[0].shape[1])
     batches = history_batches(run.catalog, model.max_length, traced.fixed.get("T"))
@@ -136,26 +131,37 @@ def _recommender(run: Run, folder: Path, to: str, k: int, seen: str) -> dict[str
 
 def _ranker(exported: Any, model: Any, folder: Path, to: str) -> dict[str, Any]:
     graph = ranker_graph(exported)
-    traced, answer = _written(graph, folder, to)
+    traced, answer = written(graph, folder, to)
     embedding = model.embedding
     parity = compare_probabilities(answer, model, impression_batches(embedding.fields, embedding.equally_long))
     calibration = None if model.calibration is None else model.calibration.spec.method
     return _described(graph, traced, to) | {"calibration": calibration, "parity": parity}
 
 
-def _written(graph: Graph, folder: Path, to: str) -> tuple[Traced, Answer]:
-    """The graph on disk, and what answers from it."""
+def written(graph: Graph, folder: Path, to: str) -> tuple[Traced, Answer]:
+    """One traced program, on disk as torch saves it or as ONNX, and what answers from that file.
+
+    Raises `UserError` where the model cannot be traced.
+    """
+    path = folder / MODELS[to]
     if to == "onnx":
-        traced = write_onnx(graph, folder)
-        return traced, OnnxGraph(folder / MODELS[to])
-    traced = write_program(graph, folder)
-    return traced, TorchGraph(folder / MODELS[to], [port.name for port in graph.inputs])
+        require_onnx()
+        traced = trace(graph)
+        write_onnx(traced, graph, path)
+        return traced, OnnxGraph(path)
+    traced = trace(graph)
+    traced.program.example_inputs = None  # the archive would hold it as a pickle, and nothing reads it
+    with open_whole(path) as file:
+        torch.export.save(traced.program, file)
+    return traced, loaded_program(path, [port.name for port in graph.inputs])
 
 
 def _described(graph: Graph, traced: Traced, to: str) -> dict[str, Any]:
-    found: dict[str, Any] = {"inputs": traced.fix(graph.inputs), "outputs": traced.fix(graph.outputs)}
-    found |= {"largest": {letter: most for letter, most in graph.most.items() if letter not in traced.fixed}}
-    return found | ({"opset": OPSET} if to == "onnx" else {}) | {"torch": torch.__version__}
+    return {
+        "inputs": traced.fix(graph.inputs), "outputs": traced.fix(graph.outputs),
+        "largest": {letter: most for letter, most in graph.most.items() if letter not in traced.fixed},
+        **({"opset": OPSET} if to == "onnx" else {}), "torch": torch.__version__,
+    }  # fmt: skip
 
 
 def _fixed(budget: Budget) -> Budget:
@@ -180,29 +186,15 @@ def _vectors(run: Run, out: Path, int8: bool, data: AnyStore | str | Path | None
     )  # fmt: skip
 
 
-def write_program(graph: Graph, folder: Path) -> Traced:
-    """Write the graph as `torch.export` saves it, for torch alone, in Python or by AOTInductor in C++.
+def loaded_program(path: Path, inputs: Sequence[str]) -> Answer:
+    """What answers from a program as torch saved it: for torch alone, in Python or by AOTInductor in C++."""
+    module = torch.export.load(path).module()
 
-    Raises `UserError` where the model cannot be traced.
-    """
-    traced = trace(graph)
-    traced.program.example_inputs = None  # the archive would hold it as a pickle, and nothing reads it
-    with open_whole(folder / MODELS["torch"]) as file:
-        torch.export.save(traced.program, file)
-    return traced
-
-
-class TorchGraph:
-    """A program that was written by `write_program`, loaded again."""
-
-    def __init__(self, path: Path, inputs: Sequence[str]):
-        self.module = torch.export.load(path).module()
-        self.inputs = tuple(inputs)
-
-    def __call__(self, given: Mapping[str, np.ndarray]) -> Sequence[np.ndarray]:
-        """The outputs in order."""
+    def answer(given: Mapping[str, np.ndarray]) -> Sequence[np.ndarray]:
         with torch.inference_mode():
-            return [one.numpy() for one in self.module(*(torch.from_numpy(given[name]) for name in self.inputs))]
+            return [output.numpy() for output in module(*(torch.from_numpy(given[name]) for name in inputs))]
+
+    return answer
 
 
 def export_folder(run: Run, out: Path, *, logs: bool = False) -> Run:
@@ -254,12 +246,9 @@ def write_index(predictor: Predictor, folder: Path, histories: Histories, *, int
 
     vectors = np.ascontiguousarray(predictor.item_vectors(), np.float32)
     size, dim = vectors.shape
-    kind = faiss.ScalarQuantizer.QT_8bit
-    inner: Any = faiss.IndexScalarQuantizer(dim, kind, faiss.METRIC_INNER_PRODUCT) if int8 else faiss.IndexFlatIP(dim)
-    if int8:
-        inner.train(vectors)
     ids, external = index_ids(predictor.catalog.ids)
-    index = faiss.IndexIDMap(inner)
+    index = faiss.index_factory(dim, "IDMap,SQ8" if int8 else "IDMap,Flat", faiss.METRIC_INNER_PRODUCT)
+    index.train(vectors)
     index.add_with_ids(vectors, ids)
     path = folder / MODELS["faiss"]
     with open_whole(path) as file:  # faiss's own writing does not look whether its end reached the disk
@@ -289,16 +278,11 @@ def measured_recall(
     predictor: Predictor, index: Any, ids: Int[np.ndarray, "V"], histories: Histories
 ) -> tuple[float, int]:
     """The share of each user's exact list that the index finds, seen items included, and how many users were asked."""
-    k = min(K, len(ids))
-    own = None if predictor.model.reasoner is None else predictor.budget
-    exact = rank(predictor.model, histories, k=k, seen="keep", budget=own, index=predictor.index).ids
-    users: Float[np.ndarray, "U D"] | None = None
-    for at, scorer in score_batches(predictor.model, histories, block=BLOCK, budget=own, index=predictor.index):
+    k, hits = min(K, len(ids)), 0
+    budget = None if predictor.model.reasoner is None else predictor.budget
+    for _, scorer in score_batches(predictor.model, histories, block=BLOCK, budget=budget, index=predictor.index):
         assert isinstance(scorer, DenseScorer)  # `item_vectors` has refused others
-        found = (scorer.vectors / scorer.temperature).float().cpu().numpy()
-        users = np.zeros((len(histories), found.shape[1]), np.float32) if users is None else users
-        users[at] = found
-    assert users is not None
-    _, listed = index.search(users, k)
-    hits = (ids[exact][:, :, None] == listed[:, None]).any(2)
-    return float(hits.mean()), len(histories)
+        _, exact = top_k(scorer, k)
+        _, listed = index.search((scorer.vectors / scorer.temperature).float().cpu().numpy(), k)
+        hits += int((ids[exact.cpu().numpy()][:, :, None] == listed[:, None]).any(2).sum())
+    return hits / (k * len(histories)), len(histories)

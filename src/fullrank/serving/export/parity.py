@@ -16,7 +16,7 @@ from jaxtyping import Float, Int
 
 from fullrank.core.errors import UserError
 from fullrank.core.jagged import Jagged
-from fullrank.data.batch import Bag, Impressions
+from fullrank.data.batch import Bag
 from fullrank.data.events.catalog import Catalog
 from fullrank.data.histories import Histories
 from fullrank.data.impressions.fields import FieldInfo
@@ -25,7 +25,7 @@ from fullrank.inference.filters import Filters
 from fullrank.inference.rank import rank
 from fullrank.models.ranking.model import RankingModule
 from fullrank.models.sequential.reasoning.budget import Budget
-from fullrank.serving.export.ranker import KINDS, of_kind
+from fullrank.serving.export.ranker import by_input, impressions_of
 
 TOLERANCE = 1e-4
 ROWS = (1, 1, 4, 16, 64)
@@ -62,7 +62,7 @@ def history_batches(catalog: Catalog, most: int, length: int | None = None) -> l
 
 
 def histories_of(batch: Arrays) -> Histories:
-    """The histories of a batch, without their padding."""
+    """The histories of a batch without their padding."""
     lengths = batch["lengths"]
     inside = np.arange(batch["items"].shape[1]) < lengths[:, None]
     return Histories(Jagged.from_lengths(batch["items"][inside], lengths), batch["times"][inside])
@@ -84,8 +84,7 @@ def compare_lists(answer: Answer, model: Any, batches: Sequence[Arrays], *, k: i
         refused = hidden is not None and bool((hidden.refuses(torch.from_numpy(ids)).numpy() & (ids >= 0)).any())
         _require(not refused, "it lists items that were seen or excluded")
         full = ids >= 0
-        true = np.full(ids.shape, -np.inf, np.float32)
-        true[full] = _true_scores(model, histories, ids, full, own)
+        true = _true_scores(model, histories, ids, own)
         apart = np.maximum(_apart(scores[full], expected.scores[full]), _apart(scores[full], true[full]))
         worst = float(apart.max(initial=0.0))
         _require(worst <= TOLERANCE, f"a score is {worst:.3g} away")
@@ -97,17 +96,14 @@ def compare_lists(answer: Answer, model: Any, batches: Sequence[Arrays], *, k: i
 
 
 def _true_scores(
-    model: Any, histories: Histories, ids: Int[np.ndarray, "B k"], full: np.ndarray, budget: Budget | None
-) -> Float[np.ndarray, "n"]:
-    """The model's own scores of the items that a graph listed, row after row."""
-    rows, _ = full.nonzero()
-    wanted, found = ids[full], np.zeros(len(rows), np.float32)
+    model: Any, histories: Histories, ids: Int[np.ndarray, "B k"], budget: Budget | None
+) -> Float[np.ndarray, "B k"]:
+    """The model's own scores of the items that a graph listed; 0 in empty places."""
+    scores = np.zeros(ids.shape, np.float32)
     for at, scorer in score_batches(model, histories, block=BLOCK, budget=budget):
-        place = np.full(len(histories), -1)
-        place[at] = np.arange(len(at))
-        own = np.flatnonzero(place[rows] >= 0)
-        found[own] = pair_scores(scorer, place[rows[own]], wanted[own], block=BLOCK)
-    return found
+        rows, columns = (ids[at] >= 0).nonzero()
+        scores[at[rows], columns] = pair_scores(scorer, rows, ids[at[rows], columns], block=BLOCK)
+    return scores
 
 
 def impression_batches(fields: Sequence[FieldInfo], equally_long: Sequence[Sequence[int]] = ()) -> list[Arrays]:
@@ -116,7 +112,7 @@ def impression_batches(fields: Sequence[FieldInfo], equally_long: Sequence[Seque
     Bags whose numbers stand together in `equally_long` are equally long.
     """
     draw = np.random.default_rng(0)
-    categorical, numeric, bags = (of_kind(tuple(fields), *kinds) for kinds in KINDS)
+    categorical, numeric, bags = by_input(fields)
     found = []
     for rows in ROWS:
         ids = [draw.integers(0, max(field.size, 1), rows) for field in categorical]
@@ -125,7 +121,8 @@ def impression_batches(fields: Sequence[FieldInfo], equally_long: Sequence[Seque
             "categorical": np.stack(ids, 1) if ids else np.zeros((rows, 0), np.int64),
             "numeric": np.where(draw.random(numbers.shape) < 0.1, np.nan, numbers).astype(np.float32),
         }
-        for n, owner in enumerate(_owner(fields, bag) for bag in bags):
+        for n, bag in enumerate(bags):
+            owner = next(field for field in fields if field.name == (bag.shares or bag.name))
             batch[f"bag_{n}"] = draw.integers(0, max(owner.size, 1), (rows, MOST_VALUES))
             batch[f"bag_lengths_{n}"] = draw.integers(0, MOST_VALUES + 1, rows)
         for group in equally_long:
@@ -134,26 +131,15 @@ def impression_batches(fields: Sequence[FieldInfo], equally_long: Sequence[Seque
     return found
 
 
-def _owner(fields: Sequence[FieldInfo], field: FieldInfo) -> FieldInfo:
-    """The field whose table it uses."""
-    return next(one for one in fields if one.name == (field.shares or field.name))
-
-
 def compare_probabilities(answer: Answer, model: RankingModule, batches: Sequence[Arrays]) -> Any:
     """The figures of a ranking model's graph. Raises `UserError` where it differs from the model."""
     figures = []
     for batch in batches:
         probability, logit = answer(batch)
-        numeric = torch.from_numpy(batch["numeric"])
-        bags = [
-            Bag(torch.from_numpy(batch[f"bag_{n}"]), torch.from_numpy(batch[f"bag_lengths_{n}"]))
-            for n in range(sum(name.startswith("bag_lengths_") for name in batch))
-        ]
-        encoded = Impressions(
-            torch.from_numpy(batch["categorical"]), numeric.nan_to_num(0.0), numeric.isnan(), tuple(bags)
-        )
+        given = {name: torch.from_numpy(values) for name, values in batch.items()}
+        bags = tuple(Bag(given[f"bag_{n}"], given[f"bag_lengths_{n}"]) for n in range(len(given) // 2 - 1))
         with torch.inference_mode():
-            logits = model.logits(encoded)
+            logits = model.logits(impressions_of(given["categorical"], given["numeric"], bags))
         expected = logits.sigmoid().numpy()
         _require(probability.shape == expected.shape, "it gives another number of probabilities")
         worst = float(max(_apart(probability, expected).max(), _apart(logit, logits.numpy()).max()))

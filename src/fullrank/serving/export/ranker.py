@@ -1,19 +1,21 @@
 """The graph of a ranking model: encoded impressions in, click probabilities out.
 
-Bags come padded, with their lengths; pooling them is written as a gather and a masked sum, which every runtime has, and
-so is attention to histories (`FieldEmbedding.padded`). Sequences that must be equally long share a letter.
+Bags come padded, with their lengths, and stay so (`FusedTable.padded`, `FieldEmbedding.padded`). Sequences that must be
+equally long share a letter.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from fullrank.data.batch import Bag, Impressions
 from fullrank.data.impressions.fields import FieldInfo
-from fullrank.models.ranking.fused import Found, FusedTable, inside_of
+from fullrank.models.ranking.embedding import FieldEmbedding
+from fullrank.models.ranking.fused import FusedTable
 from fullrank.models.ranking.model import RankingModule
 from fullrank.serving.export.graph import EXAMPLE_ROWS, Graph, Port
 
@@ -21,34 +23,12 @@ VALUES = 4
 """Values of a bag of the example; each has one more than the one before it, but for those that run in parallel."""
 
 
-class PaddedTable(nn.Module):
-    """A `FusedTable` whose bags stay padded."""
-
-    def __init__(self, inner: FusedTable):
-        super().__init__()
-        self.inner, self.starts = inner, inner.starts
-
-    def rows(self, name: str, ids: Tensor) -> Tensor:
-        """The vectors of some ids of a field."""
-        return self.inner.rows(name, ids)
-
-    def forward(self, batch: Impressions) -> Found:
-        inner = self.inner
-        found: Found = []
-        if inner.places:
-            found.append((inner.places, F.embedding(inner.row_ids(batch), inner.table)))
-        for number, place, start in inner.pooled:
-            pooled = pool(batch.bags[number], start, inner.table, mean=inner.mode == "mean")
-            found.append(([place], pooled[:, None]))
-        return found
-
-
-def pool(bag: Bag, start: int, table: Float[Tensor, "N E"], *, mean: bool) -> Float[Tensor, "B E"]:
-    """The sum (or mean) of each row's vectors, which begin at row `start`; a row without values has the missing one."""
-    inside, ids = inside_of(bag)
-    vectors = F.embedding(ids + start, table)
-    pooled = (vectors * inside[..., None].to(vectors.dtype)).sum(1)
-    return pooled / bag.lengths.clamp_min(1)[:, None].to(pooled.dtype) if mean else pooled
+def impressions_of(
+    categorical: Int[Tensor, "B F"], numeric: Float[Tensor, "B X"], bags: tuple[Bag, ...]
+) -> Impressions:
+    """The batch of a model from the inputs of its graph, where NaN is a missing number."""
+    missing = numeric.isnan()
+    return Impressions(categorical, torch.where(missing, 0.0, numeric), missing, bags)
 
 
 class RankerGraph(nn.Module):
@@ -56,25 +36,18 @@ class RankerGraph(nn.Module):
 
     def __init__(self, model: RankingModule):
         super().__init__()
-        fields = model.embedding.fields
-        self.categorical, self.numbers, self.bags = (len(of_kind(fields, *kinds)) for kinds in KINDS)
-        embedding = model.embedding
-        embedding.tables = nn.ModuleList(PaddedTable(table) for table in embedding.tables)  # type: ignore[arg-type]
-        if embedding.linear_table is not None:
-            embedding.linear_table = PaddedTable(embedding.linear_table)  # type: ignore[assignment]
-        embedding.padded = True
-        for group, table in embedding.contexts.items():
-            embedding.contexts[group] = PaddedTable(table)  # type: ignore[arg-type]
+        self.categorical, self.numbers, self.bags = map(len, by_input(model.embedding.fields))
+        for part in model.embedding.modules():
+            if isinstance(part, FieldEmbedding | FusedTable):
+                part.padded = True
         self.model = model
 
     def forward(self, *given: Tensor) -> tuple[Float[Tensor, "B"], Float[Tensor, "B"]]:
         left, rows = list(given), given[0].shape[0]
         categorical = left.pop(0) if self.categorical else given[0].new_zeros(rows, 0, dtype=torch.long)
         raw = left.pop(0) if self.numbers else given[0].new_zeros(rows, 0, dtype=torch.float32)
-        missing = raw.isnan()
         bags = tuple(Bag(left[2 * n], left[2 * n + 1]) for n in range(self.bags))
-        batch = Impressions(categorical, torch.where(missing, 0.0, raw), missing, bags)
-        logits = self.model.logits(batch).float()
+        logits = self.model.logits(impressions_of(categorical, raw, bags)).float()
         return logits.sigmoid(), logits
 
 
@@ -82,14 +55,14 @@ KINDS = (("categorical",), ("numeric",), ("bag", "sequence"))
 """Kinds of fields by input."""
 
 
-def of_kind(fields: tuple[FieldInfo, ...], *kinds: str) -> list[FieldInfo]:
-    """The fields of some kinds, in the order of the schema: the columns of an input."""
-    return [field for field in fields if field.kind in kinds]
+def by_input(fields: Sequence[FieldInfo]) -> list[list[FieldInfo]]:
+    """The categorical fields, the numeric ones, and bags and sequences, each in the order of the schema."""
+    return [[field for field in fields if field.kind in kinds] for kinds in KINDS]
 
 
 def ranker_graph(model: RankingModule) -> Graph:
     """The graph of a trained ranking model, which keeps parts of `model`: give one that nobody else uses."""
-    categorical, numeric, bags = (of_kind(model.embedding.fields, *kinds) for kinds in KINDS)
+    categorical, numeric, bags = by_input(model.embedding.fields)
     inputs: list[Port] = []
     example: list[Tensor] = []
     if categorical:

@@ -15,12 +15,12 @@ from torch import Tensor, nn
 
 from fullrank.core.errors import UserError
 from fullrank.data.batch import Batch
+from fullrank.models.contracts import Scorer
 from fullrank.models.sequential.attention.hstu import HSTUAttention, bucket_edges
 from fullrank.models.sequential.encoders.fmlp import Filter, FMLPBlock
-from fullrank.models.sequential.items import Items, unit
-from fullrank.models.sequential.items.semantic import SemanticItems
+from fullrank.models.sequential.items import ItemIndex, Items, unit
+from fullrank.models.sequential.items.semantic import CodeScorer
 from fullrank.models.sequential.model import RecommenderModel
-from fullrank.models.sequential.reasoning import Reasoner
 from fullrank.models.sequential.reasoning.budget import Budget
 from fullrank.serving.export.graph import EXAMPLE_ROWS, Graph, Port
 
@@ -31,65 +31,29 @@ LENGTHS = (7, 6, 4, 2)
 
 
 class FrozenItems(Items):
-    """Item vectors as constants."""
+    """Item vectors as constants, of length one where the scores are cosines."""
 
     table: Tensor
-    norms: Tensor
-    events: Tensor
+    norms: Tensor | None
+    events: Tensor | None
 
-    def __init__(self, vectors: Float[Tensor, "V D"], *, normalise: bool, read: Float[Tensor, "V D"] | None = None):
-        """`read` are the vectors that the encoder reads, where they are others."""
+    def __init__(self, items: Items, *, normalise: bool):
         super().__init__()
-        self.size, self.reads_apart = len(vectors), read is not None
-        if read is not None:
-            self.register_buffer("events", read.contiguous())
+        vectors = items.all()
+        self.size = len(vectors)
         self.register_buffer("table", (unit(vectors) if normalise else vectors).contiguous())
-        self.norms_kept = normalise
-        if normalise:
-            self.register_buffer("norms", vectors.norm(dim=-1, keepdim=True))
+        self.register_buffer("norms", vectors.norm(dim=-1, keepdim=True) if normalise else None)
+        self.register_buffer("events", items.read(torch.arange(self.size)) if items.reads_apart else None)
 
     def embed(self, ids: Int[Tensor, "*n"]) -> Float[Tensor, "*n D"]:
         vectors = nn.functional.embedding(ids, self.table)
-        return vectors * nn.functional.embedding(ids, self.norms) if self.norms_kept else vectors
+        return vectors if self.norms is None else vectors * nn.functional.embedding(ids, self.norms)
 
     def read(self, ids: Int[Tensor, "*n"]) -> Float[Tensor, "*n D"]:
-        return nn.functional.embedding(ids, self.events) if self.reads_apart else self.embed(ids)
+        return self.embed(ids) if self.events is None else nn.functional.embedding(ids, self.events)
 
     def all(self) -> Float[Tensor, "V D"]:
         return self.table
-
-
-class DenseScores(nn.Module):
-    """Scores by inner product with the table of item vectors."""
-
-    def __init__(self, temperature: float, *, cosine: bool):
-        super().__init__()
-        self.temperature, self.cosine = temperature, cosine
-
-    def forward(self, vectors: Float[Tensor, "B D"], table: Float[Tensor, "V D"]) -> Float[Tensor, "B V"]:
-        return ((unit(vectors) if self.cosine else vectors) / self.temperature) @ table.T
-
-
-class CodeScores(nn.Module):
-    """Scores by the mean log-probability of each item's codes (`models/sequential/items/semantic.py`)."""
-
-    rows: Tensor
-
-    def __init__(self, items: SemanticItems, temperature: float, *, cosine: bool):
-        super().__init__()
-        self.temperature, self.cosine = temperature, cosine
-        table = unit(items.table) if cosine else items.table
-        self.levels = nn.ParameterList(nn.Parameter(level.detach().clone()) for level in table.split(items.sizes))
-        self.register_buffer("rows", (items.codes + items.offsets).T.contiguous())
-
-    def forward(self, vectors: Float[Tensor, "B K D"], table: Float[Tensor, "V D"]) -> Float[Tensor, "B V"]:
-        vectors = (unit(vectors) if self.cosine else vectors) / self.temperature
-        each = [(vectors[:, k] @ level.T).log_softmax(-1) for k, level in enumerate(self.levels)]
-        codes = torch.cat(each, 1) / len(each)
-        scores = codes.index_select(1, self.rows[0])
-        for row in self.rows[1:]:
-            scores = scores + codes.index_select(1, row)
-        return scores
 
 
 class RecommenderGraph(nn.Module):
@@ -98,31 +62,26 @@ class RecommenderGraph(nn.Module):
     def __init__(self, model: RecommenderModel, k: int, *, hide_seen: bool, budget: Budget):
         super().__init__()
         self.k, self.hide_seen, self.budget = min(k, model.num_items), hide_seen, budget
-        self.reads_times = model.reads_times
-        self.encoder, self.task = model.encoder, model.task
-        for part in list(self.encoder.modules()):
+        for part in list(model.encoder.modules()):
             if isinstance(part, HSTUAttention) and part.by_time is not None:
                 part.bucket_edges = bucket_edges()
             if isinstance(part, FMLPBlock):
                 part.filter = Convolution(part.filter)  # type: ignore[assignment]
+        for idle in ("loss", "weighting", "penalties"):  # their tensors would be shipped
+            delattr(model, idle)
+        by_codes, cosine = model.task.generates, model.cosine
         with torch.no_grad():
-            read = model.items.read(torch.arange(model.num_items)) if model.items.reads_apart else None
-            normalise = model.cosine and not model.task.generates
-            self.items = FrozenItems(model.items.all().detach(), normalise=normalise, read=read)
-        how: dict[str, Any] = {"temperature": model.temperature, "cosine": model.cosine}
-        if model.task.generates:
-            assert isinstance(model.items, SemanticItems)
-            self.scores: nn.Module = CodeScores(model.items, **how)
-        else:
-            self.scores = DenseScores(**how)
+            frozen = FrozenItems(model.items, normalise=cosine and not by_codes)
+        self.coded, self.normalise = model.items if by_codes else None, cosine and by_codes
+        model.items = frozen
+        self.model = model
 
     def forward(self, *given: Tensor) -> tuple[Float[Tensor, "B k"], Int[Tensor, "B k"]]:
         (items, lengths), excluded = given[:2], given[-1]
-        batch = Batch(items, lengths, times=given[2] if self.reads_times else None)
-        x, inputs = self.task.inference_inputs(self.items, batch)
-        reasons = isinstance(self.encoder, Reasoner)
-        states = self.encoder(x, inputs, self.budget) if reasons else self.encoder(x, inputs)
-        scores = self.scores(self.task.readout(states, inputs), self.items.all()).float()
+        batch = Batch(items, lengths, times=given[2] if self.model.reads_times else None)
+        searched = self.model.items if self.coded is None else self.coded
+        index = ItemIndex(searched, normalise=self.normalise)
+        scores = _all_scores(self.model.answer(batch, index=index, budget=self.budget)).float()
         hidden = excluded
         if self.hide_seen:
             valid = torch.arange(items.shape[1], device=items.device) < lengths[:, None]
@@ -132,6 +91,14 @@ class RecommenderGraph(nn.Module):
         scores = scores.scatter_reduce(1, hidden.clamp_min(0), ceiling, "amin")
         values, ids = scores.topk(self.k)
         return values, ids.masked_fill(values == -torch.inf, -1)
+
+
+def _all_scores(scorer: Scorer) -> Float[Tensor, "B V"]:
+    """The scores of all items; of codes by look-ups, which every runtime has."""
+    if isinstance(scorer, CodeScorer):
+        by_level = [scorer.levels.index_select(0, rows) for rows in scorer.rows.unbind(1)]
+        return sum(by_level[1:], by_level[0]).T
+    return scorer.block(0, scorer.size)
 
 
 def recommender_graph(model: Any, k: int, *, hide_seen: bool, budget: Budget) -> Graph:

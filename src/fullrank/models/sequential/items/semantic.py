@@ -86,7 +86,7 @@ class SemanticItems(LookedUpItems):
         self.sizes, self.parts = sizes, spec.parts
         self.register_buffer("codes", codes)
         self.count_items(catalog.popularity)
-        self.register_buffer("offsets", torch.tensor([0, *sizes]).cumsum(0)[:-1], persistent=False)
+        self.register_buffer("offsets", torch.tensor([0, *sizes[:-1]]).cumsum(0), persistent=False)
         self.table = small(sum(sizes), dim // len(sizes) if spec.parts == "concat" else dim)
 
     def embed(self, ids: Int[Tensor, "*n"]) -> Float[Tensor, "*n D"]:
