@@ -8,6 +8,7 @@ search that is cut off and goes on asks for the same trials as an unbroken one.
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
