@@ -7,6 +7,7 @@ import pytest
 from fullrank.api import train
 from fullrank.data.events.store import Store
 from fullrank.experiment import Experiment, find_experiment
+from fullrank.ops.sharded_rows import RowShard
 from fullrank.training.shards import shard_of
 from refusals import refused
 from tests.training.conftest import column, tiny
@@ -97,6 +98,12 @@ def test_what_cannot_be_shared_out_is_refused(code: str, setting: str, named: st
 def test_models_without_an_item_table_are_refused(recipe: str, market: Store) -> None:
     with refused("items-not-sharded", recipe):
         shard_of(find_experiment(recipe).override("training.shard_items=true"), market.catalog)
+
+
+def test_items_without_a_table_say_so_where_they_are_built(market: Store) -> None:
+    spec = shared("model.items={kind: text, fields: [title]}").model
+    with refused("items-not-sharded", "text", "model.items=table"):
+        spec.build(market.catalog, RowShard(market.num_items, 0, 2))  # type: ignore[attr-defined]
 
 
 def test_watching_and_tiny_catalogues_are_refused(market: Store, monkeypatch: pytest.MonkeyPatch) -> None:

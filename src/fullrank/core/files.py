@@ -96,7 +96,13 @@ def write_jsonl(path: str | Path, rows: Iterable[Any]) -> None:
 
 
 def write_array(path: str | Path, array: np.ndarray) -> None:
-    """Write a .npy file.
+    """Write a .npy file."""
+    with open_whole(path) as file:
+        put_array(file, array)
+
+
+def put_array(file: IO[bytes], array: np.ndarray) -> None:
+    """Write an array to a file as .npy files have it.
 
     `np.save` writes through a stream of C and does not look whether its end reached the disk: on a full one the file
     would be cut short without an error.
@@ -104,9 +110,8 @@ def write_array(path: str | Path, array: np.ndarray) -> None:
     import numpy as np
 
     array = np.asarray(array, order="C")
-    with open_whole(path) as file:
-        np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(array))
-        file.write(array.reshape(-1).view(np.uint8).data)
+    np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(array))
+    file.write(array.reshape(-1).view(np.uint8).data)
 
 
 def copy_file(source: Path, path: Path) -> None:
@@ -189,9 +194,6 @@ class PendingFolder:
     def commit(self) -> None:
         """Take the place, in exchange for an older folder."""
         _carry(self.path, self.folder, self.keeps)
-        for file in self.folder.iterdir():
-            flush(file)
-        flush(self.folder)
         old = _swap(self.folder, self.path)
         if old is not None:
             _carry(old, self.path, self.keeps)  # what has come in the meantime
@@ -296,16 +298,15 @@ def reason_of(error: Exception) -> str:
 
 def take_place(folder: Path, out: Path) -> None:
     """Give a finished folder the place `out`, in exchange for an older one, which goes. Raises `OSError`."""
-    for file in folder.iterdir():
-        flush(file)
-    flush(folder)
     old = _swap(folder, out)
     if old is not None:
         shutil.rmtree(old)
 
 
 def _swap(new: Path, out: Path) -> Path | None:
-    """Give `new` the place `out`; where the older folder is now, None where there was none."""
+    """Give `new`, flushed, the place `out`; where the older folder is now, None where there was none."""
+    for file in (*new.iterdir(), new):
+        flush(file)
     aside: Path | None = None
     if not out.exists():
         new.rename(out)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Int, Integer, Shaped
+from jaxtyping import Bool, Int, Int64, Integer, Shaped
 
 from fullrank.core.parted import Flat
 
@@ -71,7 +71,7 @@ class Jagged:
     @property
     def offsets(self) -> Int[np.ndarray, "O"]:
         """Where rows begin once they lie behind each other, and where the last ends (what `flat` numbers)."""
-        return np.concatenate([np.zeros(1, np.int64), np.cumsum(self.lengths)])
+        return offsets_of(self.lengths)
 
     def take(self, rows: Rows) -> Jagged:
         """Some of the rows, over the same values."""
@@ -110,7 +110,7 @@ class Jagged:
     def distinct(self) -> Jagged:
         """Each row's different ids (0 or more), rising, over values of their own."""
         flat, lengths = self.flat().astype(np.int64), self.lengths
-        if bool((lengths == 1).all()):
+        if (lengths == 1).all():
             return Jagged.from_lengths(flat, lengths)  # one value in each row: nothing to sort
         width = int(flat.max(initial=0)) + 1
         keys = np.unique(self.row_of() * width + flat)
@@ -132,6 +132,11 @@ class Jagged:
         lengths = self.lengths
         steps = np.arange(max(int(lengths.max(initial=0)), 1) if width is None else width)
         return self.starts[:, None] + steps, steps >= lengths[:, None]
+
+
+def offsets_of(lengths: Integer[np.ndarray, "R"]) -> Int64[np.ndarray, "O"]:
+    """Where rows of these lengths begin once they lie behind each other, and where the last ends."""
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])
 
 
 def _padded(values: Flat, at: np.ndarray, padding: np.ndarray, fill: Any = 0) -> np.ndarray:

@@ -58,7 +58,7 @@ def folder_lock(folder: str | Path, what: str, *, wait: float = 0.0) -> Iterator
     if place in held:
         yield
         return
-    made = _missing_parents(place)
+    made = [parent for parent in place.parents if not os.path.exists(parent)]  # the innermost first
     try:
         path = _lock_file(place)
         handle = _acquire_within(wait, path, place)
@@ -90,11 +90,6 @@ def holds_lock(place: Path) -> bool:
 
 class _NotLocked(Exception):
     """No lock file could be made."""
-
-
-def _missing_parents(place: Path) -> list[Path]:
-    """The folders around a place that are not there, the innermost first."""
-    return [parent for parent in place.parents if not os.path.exists(parent)]
 
 
 def _lock_file(place: Path) -> Path:

@@ -32,39 +32,39 @@ def uniform_at(
     """A number in [0, 1) for each place; its coordinates are whole numbers of at least 0, a scalar is one of all."""
     state = np.full(len(first), _signed(seed), np.int64)
     for coordinate in (first, *others):
-        state = _finalise((state ^ np.asarray(coordinate).astype(np.int64)) + _GOLDEN)
-    return _shifted(state, 11) * _UNIT
+        state = finalise((state ^ np.asarray(coordinate).astype(np.int64)) + _GOLDEN)
+    return shifted(state, 11) * _UNIT
 
 
 def uniform_of_rows(seed: int, rows: Int64[np.ndarray, "R"]) -> Float64[np.ndarray, "R"]:
     """A number in [0, 1) for each row number."""
-    return _shifted(bits_of_rows(seed, rows).view(np.int64), 11) * _UNIT
+    return shifted(bits_of_rows(seed, rows).view(np.int64), 11) * _UNIT
 
 
 def bits_of_rows(seed: int, rows: Int64[np.ndarray, "R"]) -> UInt64[np.ndarray, "R"]:
     """64 well-mixed bits for each row number."""
-    start = _finalise(np.array([_signed(seed)]) + _GOLDEN)
-    return _finalise(rows * _GOLDEN + start).view(np.uint64)
+    start = finalise(np.array([_signed(seed)]) + _GOLDEN)
+    return finalise(rows * _GOLDEN + start).view(np.uint64)
 
 
 def uniform_draws(seed: int, step: int, rows: Int[Tensor, "R"], draws: int) -> Float64[Tensor, "R draws"]:
     """`draws` numbers in [0, 1) for each row id, whichever other rows are asked for; seeds count modulo 2^63."""
     import torch
 
-    place = _finalise(torch.tensor(seed % 2**63, dtype=torch.int64, device=rows.device) * _GOLDEN + step)
-    row = _finalise(place ^ (rows.long() * _FIRST))
+    place = finalise(torch.tensor(seed % 2**63, dtype=torch.int64, device=rows.device) * _GOLDEN + step)
+    row = finalise(place ^ (rows.long() * _FIRST))
     count = torch.arange(1, draws + 1, dtype=torch.int64, device=rows.device)
-    return _shifted(_finalise(row[:, None] + count * _GOLDEN), 11).double() * _UNIT
+    return shifted(finalise(row[:, None] + count * _GOLDEN), 11).double() * _UNIT
 
 
-def _finalise(x: Any) -> Any:
+def finalise(x: Any) -> Any:
     """SplitMix64's finaliser, on signed integers that wrap around: of numpy and of torch, the same bits."""
-    x = (x ^ _shifted(x, 30)) * _FIRST
-    x = (x ^ _shifted(x, 27)) * _SECOND
-    return x ^ _shifted(x, 31)
+    x = (x ^ shifted(x, 30)) * _FIRST
+    x = (x ^ shifted(x, 27)) * _SECOND
+    return x ^ shifted(x, 31)
 
 
-def _shifted(x: Any, by: int) -> Any:
+def shifted(x: Any, by: int) -> Any:
     """Logical shift to the right: that of signed integers would carry the sign along."""
     return (x >> by) & ((1 << (64 - by)) - 1)
 

@@ -124,7 +124,7 @@ def read_json_text(text: str | bytes) -> Any:
     except _Refused:
         raise
     except (RecursionError, MemoryError):
-        raise _Refused(_DEEP, code="too-deep") from None
+        raise _TooDeep() from None
     except ValueError as error:
         raise _Refused(str(error)[:200], code="not-json") from None
     if whole.count("[") + whole.count("{") > MOST_LEVELS:  # most texts need no walk
@@ -151,7 +151,7 @@ def read_yaml_text(text: str) -> Any:
     except yaml.YAMLError as error:
         raise _Refused((str(error).splitlines() or ["it has no sense"])[0][:200], code="not-yaml") from None
     except (RecursionError, MemoryError):
-        raise _Refused(_DEEP, code="too-deep") from None
+        raise _TooDeep() from None
     except ValueError as error:
         raise _Refused(f"a value is not what it says: {str(error)[:100]}", code="not-yaml") from None
     except Exception:  # PyYAML's constructors index and search what they did not check: `!!timestamp x`, `!!bool x`
@@ -165,11 +165,13 @@ def _decoded(text: bytes) -> str:
         raise _Refused("it is not text", code="not-text") from None
 
 
-_DEEP = f"lists and mappings stand in each other more than {MOST_LEVELS} deep"
-
-
 class _Refused(UserError):
     """A reason, which a caller makes a sentence of."""
+
+
+class _TooDeep(_Refused):
+    def __init__(self) -> None:
+        super().__init__(f"lists and mappings stand in each other more than {MOST_LEVELS} deep", code="too-deep")
 
 
 class _Loader(yaml.SafeLoader):
@@ -177,13 +179,17 @@ class _Loader(yaml.SafeLoader):
 
     def fetch_flow_collection_start(self, token: Any) -> None:
         if self.flow_level >= MOST_LEVELS:
-            raise _Refused(_DEEP, code="too-deep")
+            raise _TooDeep()
         super().fetch_flow_collection_start(token)
 
 
+def _refuse_long(number: str) -> None:
+    if len(number) > MOST_DIGITS:
+        raise _Refused(f"a number has {len(number):,} digits, more than {MOST_DIGITS:,}", code="number-too-long")
+
+
 def _whole(digits: str) -> int:
-    if len(digits) > MOST_DIGITS:
-        raise _Refused(f"a number has {len(digits):,} digits, more than {MOST_DIGITS:,}", code="number-too-long")
+    _refuse_long(digits)
     return int(digits)
 
 
@@ -192,7 +198,7 @@ def _refuse_deep(tree: Any) -> None:
     while front := [inner for outer in front for inner in _inside(outer)]:
         level += 1
         if level > MOST_LEVELS:
-            raise _Refused(_DEEP, code="too-deep")
+            raise _TooDeep()
 
 
 def _inside(value: Any) -> list[Any]:
@@ -219,15 +225,13 @@ def _measure(root: yaml.Node) -> None:
                     f"it holds more than {MOST_NODES:,} values, with its aliases written out", code="too-many-values"
                 )
             if levels > MOST_LEVELS:
-                raise _Refused(_DEEP, code="too-deep")
+                raise _TooDeep()
             found[key] = values, levels
         elif key in above:
             raise _Refused("it holds itself by an alias", code="endless-alias")
         elif isinstance(node, yaml.ScalarNode):
-            if len(node.value) > MOST_DIGITS and node.tag.endswith((":int", ":float")):
-                raise _Refused(
-                    f"a number has {len(node.value):,} digits, more than {MOST_DIGITS:,}", code="number-too-long"
-                )
+            if node.tag.endswith((":int", ":float")):
+                _refuse_long(node.value)
             found[key] = 1, 0
         elif key not in found:
             above.add(key)

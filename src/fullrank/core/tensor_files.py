@@ -10,7 +10,7 @@ import json
 import math
 import signal
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,12 +78,9 @@ def _write_pieces(path: Path, tensors: Mapping[str, Tensor | Pieces]) -> None:
     with open_whole(path) as file:
         file.write(len(head).to_bytes(8, "little") + head)
         for name in names:
-            for piece in _pieces_of(tensors[name]):
+            tensor = tensors[name]
+            for piece in tensor.make() if isinstance(tensor, Pieces) else [tensor]:
                 file.write(piece.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
-
-
-def _pieces_of(tensor: Tensor | Pieces) -> Iterable[Tensor]:
-    return tensor.make() if isinstance(tensor, Pieces) else [tensor]
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:

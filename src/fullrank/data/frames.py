@@ -19,10 +19,10 @@ import json
 import os
 import re
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import narwhals as nw
 import polars as pl
@@ -216,11 +216,8 @@ class Chunks:
 
     def each(self, work: Callable[[int, pl.DataFrame], R], columns: Sequence[str]) -> Iterator[R]:
         """`work` of the first row number and the frame of each chunk, in order; several are worked on at once."""
-
-        def one(start: int) -> R:
-            return work(*next(self.of(columns, start, min(start + CHUNK, self.rows))))
-
-        return in_order(one, range(0, self.rows, CHUNK), thread_count())
+        chosen, starts = list(dict.fromkeys(columns)), range(0, self.rows, CHUNK)
+        return in_order(lambda start: work(start, self._read(start, self.rows, chosen)), starts, thread_count())
 
     def of(self, columns: Sequence[str], first: int = 0, stop: int | None = None) -> Iterator[tuple[int, pl.DataFrame]]:
         """The chunks of rows `first` .. `stop` - 1 (None: of all that follow) with some of the columns."""
@@ -262,9 +259,22 @@ def input_name(table: Any) -> str:
     return f"{type(table).__module__.split('.')[0]}.{type(table).__name__}"
 
 
-def name_rows(name: str, rows: int, start: int, frame: pl.DataFrame) -> str:
+@runtime_checkable
+class NamedRows(Protocol):
+    """Rows of a table."""
+
+    @property
+    def name(self) -> str:
+        """The table in errors."""
+        ...
+
+    @property
+    def rows(self) -> int: ...
+
+
+def name_rows(table: NamedRows, start: int, frame: pl.DataFrame) -> str:
     """A table in errors, with the rows of a frame where it has more."""
-    return name if rows == len(frame) else f"{name}, rows {start:,} to {start + len(frame) - 1:,},"
+    return table.name if table.rows == len(frame) else f"{table.name}, rows {start:,} to {start + len(frame) - 1:,},"
 
 
 def _wrap(table: Any, what: str) -> nw.LazyFrame[Any] | nw.DataFrame[Any]:
@@ -411,8 +421,5 @@ def _inferred(series: pl.Series) -> pl.Series:
         cast = series.cast(dtype, strict=False)
         if cast.null_count() == series.null_count():
             return cast
-    truth: Mapping[str, bool] = {"true": True, "false": False}
     lower = series.str.to_lowercase()
-    if lower.drop_nulls().is_in(list(truth)).all():
-        return lower.replace_strict(truth, default=None, return_dtype=pl.Boolean)
-    return series
+    return lower == "true" if lower.drop_nulls().is_in(["true", "false"]).all() else series

@@ -80,7 +80,7 @@ class EvalSet:
             users = self.take(slice(low, low + chunk))
             truth, seen = users.truth, users.histories.items
             items = seen.flat()
-            if bool((truth.lengths == 1).all()):  # one target each: no need to sort anything
+            if (truth.lengths == 1).all():  # one target each: no need to sort anything
                 hits = np.flatnonzero(items == np.repeat(truth.flat(), seen.lengths))
                 count += len(np.unique(np.searchsorted(seen.offsets, hits, side="right")))
                 continue

@@ -99,27 +99,22 @@ def _hash_of(path: str, *state: int) -> str:
 def sealed(tree: Mapping[str, Any]) -> dict[str, Any]:
     """A manifest with its seal: the SHA-256 of all its other keys, as JSON with sorted keys and without spaces."""
     own = {key: value for key, value in tree.items() if key != SEAL}
-    return own | {SEAL: _seal_of(own)}
+    as_read = read_json_text(json.dumps(own))  # keys that are numbers become text
+    text = json.dumps(as_read, sort_keys=True, separators=(",", ":"))
+    return own | {SEAL: hashlib.sha256(text.encode()).hexdigest()}
 
 
-def write_manifest(
-    folder: Path, form: tuple[str, int], facts: dict[str, Any], files: dict[str, dict[str, Any]]
-) -> None:
-    """The manifest of a folder that holds all else: `form` is the name and the version of its format."""
-    header = {"format": form[0], "format_version": form[1], "library_version": __version__}
+def write_manifest(folder: Path, form: FolderFormat, facts: dict[str, Any], files: dict[str, dict[str, Any]]) -> None:
+    """The manifest of a folder of this form that holds all else."""
+    header = {"format": form.name, "format_version": form.version, "library_version": __version__}
     tree = header | facts | {"content": content(files), "files": files}
     write_json(folder / NAME, sealed(tree), indent=1, ensure_ascii=False)
 
 
 def check_seal(tree: Mapping[str, Any], path: Path, again: str = AGAIN) -> None:
     """Raise `UserError` where the manifest `path`, as read, has a seal that is not its own. Older ones have none."""
-    if SEAL in tree and tree[SEAL] != _seal_of({key: value for key, value in tree.items() if key != SEAL}):
+    if SEAL in tree and tree[SEAL] != sealed(tree)[SEAL]:
         raise damaged_file(path, "it is not as it was written (its seal differs)", again)
-
-
-def _seal_of(own: Mapping[str, Any]) -> str:
-    as_read = read_json_text(json.dumps(own))  # keys that are numbers become text
-    return hashlib.sha256(json.dumps(as_read, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def is_store(folder: Path, *problems: Problem) -> bool:
@@ -180,13 +175,15 @@ class FolderFormat:
     """What to do where one is damaged or of another version."""
 
 
-def read_header(folder: Path, form: FolderFormat) -> dict[str, Any]:
-    """The manifest of a folder of this form. Raises `UserError` for another folder, form or version."""
+def read_header(folder: Path, *forms: FolderFormat) -> dict[str, Any]:
+    """The manifest of a folder of one of these forms. Raises `UserError` for another folder, form or version."""
+    form = forms[0]
     if not folder.exists():
         raise UserError(f"there is no {form.what} at {str(folder)!r}; {form.make}", code="missing-folder")
     described = (folder / NAME).is_file()
     manifest = load_manifest(folder) if described else {}
     named = manifest.get("format")
+    form = next((other for other in forms if other.name == named), form)
     if named != form.name:
         what = "is a run" if (folder / "spec.json").is_file() else f"has the format {named!r}, not {form.name!r}"
         what = STORES.get(str(named), what) if described else f"has no {NAME}"

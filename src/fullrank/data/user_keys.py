@@ -16,6 +16,7 @@ import polars as pl
 from jaxtyping import Int, Integer, UInt64
 
 from fullrank.core.jagged import Rows
+from fullrank.core.random import finalise, shifted
 from fullrank.data.values import NATIVE, joined
 
 PRIME = np.uint64(0x100000001B3)
@@ -31,10 +32,8 @@ def user_keys(ids: pl.Series) -> Int[np.ndarray, "U"]:
             mixed = _of_numbers(ids.fill_null(0).to_numpy())
         else:
             mixed = _of_text(ids.cast(pl.String).fill_null(""))
-        for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-            mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
-        mixed ^= mixed >> np.uint64(31)
-    return np.where(known, (mixed >> np.uint64(2)).astype(np.int64), UNKNOWN)
+        mixed = finalise(mixed.view(np.int64))
+    return np.where(known, shifted(mixed, 2), UNKNOWN)
 
 
 def _of_text(text: pl.Series) -> UInt64[np.ndarray, "U"]:

@@ -41,15 +41,14 @@ def ids(series: pl.Series, what: str, *, typed: bool = True) -> pl.Series:
     if series.dtype.is_float():
         refuse((series != series.floor()) | (series.abs() > 2**53), series, what,
                "ids that are neither whole numbers nor strings", code="not-whole-numbers")  # fmt: skip
-    if isinstance(series.dtype, (pl.Categorical, pl.Enum)):
-        series = series.cast(pl.String)
+    series = without_categories(series)
     if series.dtype == pl.String and not typed:
         series = whole_text(series)
     if series.dtype == pl.String:
         refuse(series == "", series, what, "empty ids", code="empty-ids")
         return series
     if series.dtype.is_integer():
-        return series if series.dtype not in (pl.Int128, pl.UInt128) else _cast(series, pl.Int64, what)
+        return series if series.dtype not in (pl.Int128, pl.UInt128) else _whole(series, what)
     raise wrong_type(series, what, "ids are whole numbers or strings: cast the column first")
 
 
@@ -60,6 +59,11 @@ def without_fractions(series: pl.Series) -> pl.Series:
     known = series.fill_nan(None)
     fits = ((known == known.floor()) & (known.abs() <= 2**53)).fill_null(True)
     return known.cast(pl.Int64) if fits.all() else known
+
+
+def without_categories(series: pl.Series) -> pl.Series:
+    """A column of categories as strings; any other column as it is."""
+    return series.cast(pl.String) if isinstance(series.dtype, (pl.Categorical, pl.Enum)) else series
 
 
 def whole_text(series: pl.Series) -> pl.Series:
@@ -208,7 +212,7 @@ class TextIndex:
             hashes = values.hash(self.seed).to_numpy()
             self.order = np.argsort(hashes, kind="stable")
             self.sorted = hashes[self.order]
-            if not bool((self.sorted[1:] == self.sorted[:-1]).any()):
+            if not (self.sorted[1:] == self.sorted[:-1]).any():
                 return
         raise UserError(
             f"the vocabulary of {values.name!r} holds a value twice; prepare the data again", code="file-damaged"
@@ -286,7 +290,7 @@ def seconds(
     return time, key
 
 
-def _refuse_other_unit(time: Int64[np.ndarray, "E"], what: str, unit: Unit = "s") -> None:
+def _refuse_other_unit(time: Int64[np.ndarray, "E"], what: str, unit: Unit) -> None:
     """Raise `UserError` where numbers that were read as `unit` lie beyond the year 5000: they count a finer one."""
     if not len(time) or max(int(time.max()), -int(time.min())) <= _YEAR_5000:
         return
@@ -314,12 +318,11 @@ def moments(series: pl.Series, what: str, *, typed: bool = True, notes: set[str]
     an offset and some has none. Raises `UserError` for text that is neither, and for columns of other types.
     """
     if series.dtype == pl.String:
-        numeric = None if typed else _numeric_text(series)
-        if numeric is not None:
-            refuse(numeric.is_null(), series, what, "times that are missing or no numbers", code="unreadable-times")
-        found, mixed = _iso(series) if numeric is None else (numeric, False)
-        refuse(found.is_null(), series, what, "times that are missing or not ISO 8601 (2014-06-01 12:00:00)",
-               code="unreadable-times")  # fmt: skip
+        found, mixed, problem = None if typed else _numeric_text(series), False, "no numbers"
+        if found is None:
+            found, mixed = iso(series)
+            problem = "not ISO 8601 (2014-06-01 12:00:00)"
+        refuse(found.is_null(), series, what, f"times that are missing or {problem}", code="unreadable-times")
         if mixed and notes is not None:
             notes.add(f"times in column {series.name!r} have an offset from UTC in some rows and none in others, which "
                       "are taken as UTC")  # fmt: skip
@@ -339,18 +342,14 @@ def in_time(
     for the order that it was trained on. Times are read, and refused, as in `seconds`.
     """
     time, key = seconds(series, what, unit, typed=typed, notes=notes)
-    if bool((key[1:] >= key[:-1]).all()):
+    if (key[1:] >= key[:-1]).all():
         return time, None
     return time, stable_order(key)
 
 
-def iso(text: pl.Series) -> pl.Series:
-    """Datetimes (microseconds, UTC) of ISO 8601 strings; null where a string is none."""
-    return _iso(text)[0]
-
-
-def _iso(text: pl.Series) -> tuple[pl.Series, bool]:
-    """`iso`, and whether some strings have an offset and others none."""
+def iso(text: pl.Series) -> tuple[pl.Series, bool]:
+    """Datetimes (microseconds, UTC) of ISO 8601 strings, null where a string is none; and whether some of them have an
+    offset and others none."""
     clean = text.str.strip_chars().str.replace(r"^(\d{4}-\d{2}-\d{2}) ", "${1}T").str.replace(r"[zZ]$", "+00:00")
     clean = clean.str.replace(r"(T\d{2}:\d{2})($|[+-])", "${1}:00${2}")
     parsers: tuple[Callable[[], pl.Series], ...] = (
@@ -372,7 +371,7 @@ def _iso(text: pl.Series) -> tuple[pl.Series, bool]:
 
 def iso_seconds(text: str) -> int:
     """Seconds since 1970 of an ISO 8601 date. Raises `UserError` for other text."""
-    found = iso(pl.Series([text]))
+    found, _ = iso(pl.Series([text]))
     if found.null_count():
         raise UserError(f"{text!r} is not an ISO 8601 date (2014-06-01 or 2014-06-01T12:00:00Z)", code="not-a-date")
     return int(found.to_physical()[0]) // 10**6
@@ -424,16 +423,16 @@ def _numeric_text(series: pl.Series) -> pl.Series | None:
     return whole if whole.null_count() == number.null_count() else number
 
 
-def _cast(series: pl.Series, dtype: Any, what: str) -> pl.Series:
-    cast = series.cast(dtype, strict=False)
-    refuse(cast.is_null(), series, what, "numbers that do not fit 64 bits", code="numbers-too-large")
-    return cast
+def _whole(series: pl.Series, what: str) -> pl.Series:
+    whole = series.cast(pl.Int64, strict=False)
+    refuse(whole.is_null(), series, what, "numbers that do not fit 64 bits", code="numbers-too-large")
+    return whole
 
 
 def _clock(series: pl.Series, what: str, per_second: int) -> tuple[np.ndarray, np.ndarray]:
     if series.dtype.is_integer():
         refuse(series.is_null(), series, what, "missing times", code="missing-times")
-        key = _cast(series, pl.Int64, what).to_numpy()
+        key = _whole(series, what).to_numpy()
         return (key if per_second == 1 else key // per_second), key
     exact = series.cast(pl.Float64, strict=False)
     bad = exact.is_null() | ~exact.is_finite()

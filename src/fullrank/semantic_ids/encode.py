@@ -47,7 +47,7 @@ def encode(
     fingerprint. An item of which nothing is known is described by the mean of all vectors, is not learned from, and is
     counted. Raises `UserError` where the vectors cannot be had, or where a limit says that the codes are bad.
     """
-    place, spec = without_dots(Path(out)), spec.override(*set)
+    place, spec = without_dots(out), spec.override(*set)
     with folder_lock(place, "encode"):
         folder.require_replaceable_codes(place, overwrite=overwrite)
         return _encode_locked(items, place, spec, Path(cache), tell)
@@ -122,7 +122,7 @@ def open_items(items: Catalog | Store | str | Path) -> tuple[Catalog, dict[str, 
 def fill_unknown(found: Vectors) -> Float[Tensor, "V D"]:
     """The vectors, with the mean of those known where nothing is known."""
     matrix = found.matrix.clone()
-    if not bool(found.known.all()):
+    if not found.known.all():
         matrix[~found.known] = matrix[found.known].double().mean(0).float()
     return matrix
 

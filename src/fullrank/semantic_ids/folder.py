@@ -47,7 +47,7 @@ def write_folder(
         write_table(table, folder / TABLE)
         write_tensors(folder / BOOKS, dict(tensors))
         files = manifests.describe_files(folder)
-        manifests.write_manifest(folder, (FORMAT, VERSION), jsonable(facts), files)
+        manifests.write_manifest(folder, FORM, jsonable(facts), files)
 
 
 def codes_column(codes: Int64[Tensor, "V K"]) -> pl.Series:
@@ -91,6 +91,6 @@ def _table(frame: pl.DataFrame, path: Path, sizes: tuple[int, ...]) -> tuple[pl.
     if cells.null_count() or cells.explode().null_count():
         raise manifests.damaged_file(path, "an item lacks codes", AGAIN)
     codes = torch.from_numpy(cells.to_numpy().astype(np.int64).reshape(len(ids), len(sizes)))
-    if bool((codes >= torch.tensor(sizes)).any()):
+    if (codes >= torch.tensor(sizes)).any():
         raise manifests.damaged_file(path, "it holds codes beyond the sizes of the levels", AGAIN)
     return ids, codes

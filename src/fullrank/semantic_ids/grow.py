@@ -6,7 +6,7 @@ What can drift is said: how much worse the codebooks describe the new items than
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +50,7 @@ def grow_codes(
     and how well they are described. Raises `UserError` where no item is new or none of the new has a vector.
     """
     old = codes if isinstance(codes, Codes) else Codes.open(codes)
-    place = without_dots(Path(out))
+    place = without_dots(out)
     source = _source(old, vectors if vectors is None else Path(vectors))
     with folder_lock(place, "encode --grow"):
         folder.require_replaceable_codes(place, overwrite=overwrite)
@@ -84,7 +84,7 @@ def _grow_locked(
         "spec": old.spec.dump() | {"vectors": source.dump()}, "sizes": list(old.sizes),
         "item_ids": ids_hash(catalog.ids), "data": origin, "vectors": found.facts, "report": report, "grown": drift,
         "counts": old.manifest["counts"] | {"items": catalog.size, "without_vector": lacking},
-        "notes": [*notes(found.facts, lacking, catalog.size), *_advice(drift), *_gone(old, catalog, count)],
+        "notes": [*notes(found.facts, lacking, catalog.size), *_doubts(old, drift, len(old) - count)],
     }  # fmt: skip
     folder.write_folder(place, catalog.ids, final, old.tensors, facts)
     return Codes.open(place)
@@ -132,15 +132,12 @@ def _drift(old: Codes, x: Float[Tensor, "V R"], first: Int64[Tensor, "V K"], new
     return {"described": int(new.sum()), "error": error, "error_before": before, "ratio": error / max(before, 1e-30)}
 
 
-def _advice(drift: dict[str, Any]) -> Sequence[str]:
-    if drift["ratio"] < DRIFT:
-        return ()
-    return (
-        f"the codebooks describe the new items {drift['ratio']:.1f} times worse than those they were learned from: "
-        "encode all items anew before long, and train again",
-    )
-
-
-def _gone(old: Codes, catalog: Catalog, kept: int) -> Sequence[str]:
-    gone = len(old) - kept
-    return (f"{gone:,} items of {old.path.name} are not among these items: their codes are left out",) if gone else ()
+def _doubts(old: Codes, drift: dict[str, Any], gone: int) -> Iterator[str]:
+    """What to know of new items that are described badly, and of old ones that are `gone`."""
+    if drift["ratio"] >= DRIFT:
+        yield (
+            f"the codebooks describe the new items {drift['ratio']:.1f} times worse than those they were learned from: "
+            "encode all items anew before long, and train again"
+        )
+    if gone:
+        yield f"{gone:,} items of {old.path.name} are not among these items: their codes are left out"

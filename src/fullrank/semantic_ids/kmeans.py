@@ -111,11 +111,6 @@ def require_vectors(x: Float[Tensor, "n D"], size: int, name: str) -> None:
         )
 
 
-def sample_rows(x: Float[Tensor, "n D"], points: int, generator: torch.Generator) -> Float[Tensor, "M D"]:
-    """At most so many rows, drawn without repetition, in their order."""
-    return x if len(x) <= points else x[sample_places(len(x), points, generator)]
-
-
 def sample_places(count: int, points: int, generator: torch.Generator) -> Int64[Tensor, "M"]:
     """The numbers of at most so many of `count` rows, drawn without repetition, in their order."""
     if count <= points:

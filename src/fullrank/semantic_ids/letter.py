@@ -97,7 +97,7 @@ class CollaborativeAlignment(Term):
 
     def __call__(self, step: LearningStep) -> Float[Tensor, ""]:
         here = self.known[step.rows]
-        if not bool(here.any()):
+        if not here.any():
             return step.through.sum() * 0
         logits = step.through[here] @ self.vectors[step.rows[here]].T
         return self.weight * F.cross_entropy(logits, torch.arange(len(logits)))
@@ -124,7 +124,7 @@ class CodeDiversity(Term):
             own = step.codes[:, level]
             partner = partners(own, cluster, self.generator)
             paired = partner >= 0
-            if not bool(paired.any()):
+            if not paired.any():
                 continue
             logits = step.words[paired, level] @ step.books[level].T / self.temperature
             masked = logits.scatter(1, own[paired, None], -torch.inf)

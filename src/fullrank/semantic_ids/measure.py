@@ -84,19 +84,17 @@ def variance(x: Float[Tensor, "n D"]) -> float:
     return float((x.double() - x.double().mean(0)).pow(2).sum(1).mean())
 
 
-def neighbour_recall(
-    raw: Float[Tensor, "n D"], described: Float[Tensor, "n E"], seed: int, k: int = NEIGHBOURS, queries: int = QUERIES
-) -> dict[str, Any]:
+def neighbour_recall(raw: Float[Tensor, "n D"], described: Float[Tensor, "n E"], seed: int) -> dict[str, Any]:
     """Recall of an item's k nearest by cosine of its vector, among the k nearest by cosine of what its codes describe.
 
-    Over at most `queries` items, drawn by the seed; the item itself is no neighbour. With fewer than k + 1 items, k is
+    Over at most `QUERIES` items, drawn by the seed; the item itself is no neighbour. With fewer than k + 1 items, k is
     smaller.
     """
-    k = min(k, len(raw) - 1)
+    k = min(NEIGHBOURS, len(raw) - 1)
     if k < 1:
         return {"k": k, "items": 0, "recall": None}
     generator = torch.Generator().manual_seed(seed)
-    chosen = torch.randperm(len(raw), generator=generator)[:queries].sort().values
+    chosen = torch.randperm(len(raw), generator=generator)[:QUERIES].sort().values
     one, two = F.normalize(raw, dim=1), F.normalize(described, dim=1)
     hits = 0
     for rows in chosen.split(ROWS):

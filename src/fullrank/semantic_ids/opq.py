@@ -28,7 +28,7 @@ from fullrank.core.checks import divided
 from fullrank.core.errors import UserError, package
 from fullrank.core.progress import Progress
 from fullrank.semantic_ids import BookSize, CodesSpec, Levels
-from fullrank.semantic_ids.kmeans import assign, kmeans, lloyd, require_vectors, sample_rows
+from fullrank.semantic_ids.kmeans import assign, kmeans, lloyd, require_vectors, sample_places
 from fullrank.semantic_ids.quantisers import Product
 
 FIRST = 10
@@ -61,11 +61,12 @@ class Opq(CodesSpec):
         require_vectors(x, self.size, "opq")
         generator = torch.Generator().manual_seed(seed)
         mean = x.double().mean(0).float()
-        sample = sample_rows(x, max(self.points, self.size), generator) - mean
+        sample = x[sample_places(len(x), max(self.points, self.size), generator)] - mean
         rotation = initial_rotation(sample, self.levels)
         steps = self.rounds + 1
         turn = _faiss if self.chosen(*sample.shape) == "faiss" else _torch
-        rotation = turn(sample, rotation, self, generator, lambda done: tick(done, steps))
+        if self.rounds:
+            rotation = turn(sample, rotation, self, generator, lambda done: tick(done, steps))
         words = kmeans(subspaces(sample, rotation, self.levels), self.size, self.iterations, generator)
         tick(steps, steps)
         return Product(words, rotation, mean)
@@ -123,9 +124,8 @@ def _torch(
     x: Float[Tensor, "n D"], rotation: Float[Tensor, "D D"], spec: Opq, generator: torch.Generator, tick: Done
 ) -> Float[Tensor, "D D"]:
     """The rotation after some rounds of: codebooks by one step of k-means, rotation by Procrustes (OPQ_NP)."""
-    words = kmeans(subspaces(x, rotation, spec.levels), spec.size, FIRST, generator) if spec.rounds else None
+    words = kmeans(subspaces(x, rotation, spec.levels), spec.size, FIRST, generator)
     for done in range(spec.rounds):
-        assert words is not None
         turned = subspaces(x, rotation, spec.levels)
         words = lloyd(turned, words, 1)
         code, _ = assign(turned, words)
@@ -142,8 +142,6 @@ def _faiss(
     """The rotation that faiss's OPQMatrix learns from the same start."""
     import faiss
 
-    if not spec.rounds:
-        return rotation
     width = x.shape[1]
     learner = faiss.OPQMatrix(width, spec.levels)
     learner.niter, learner.niter_pq, learner.niter_pq_0, learner.max_train_points = spec.rounds, 4, FIRST, len(x)

@@ -89,7 +89,7 @@ def require_tensors(tensors: Mapping[str, Tensor], shapes: Mapping[str, str], **
             size > 0 and sizes.setdefault(letter, size) == size
             for letter, size in zip(letters, tensor.shape, strict=True)
         )
-        if not fits or tensor.dtype != torch.float32 or not bool(tensor.isfinite().all()):
+        if not fits or tensor.dtype != torch.float32 or not tensor.isfinite().all():
             wanted = ", ".join(f"{sizes.get(letter, letter)}" for letter in letters)
             raise UserError(
                 f"it lacks the tensor {name!r} of the shape ({wanted}), float32 and finite: given is "

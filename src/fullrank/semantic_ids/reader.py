@@ -14,10 +14,12 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from fullrank.core.errors import UserError, in_context
+from fullrank.core.jagged import offsets_of
 from fullrank.core.tensor_files import read_tensors
 from fullrank.data import manifest as manifests
 from fullrank.data.events.catalog import Catalog
 from fullrank.data.events.store import Store
+from fullrank.data.values import IdIndex
 from fullrank.semantic_ids import Quantiser, folder
 from fullrank.semantic_ids.collisions import Policy, group_by_codes
 from fullrank.semantic_ids.spec import Encode
@@ -170,18 +172,13 @@ class Codes:
     def rows(self, items: Catalog | Store) -> Int64[Tensor, "V"]:
         """The row of each item of a catalogue; -1 where it has no codes."""
         catalog = _catalog(items)
-        known = pl.DataFrame({"item_id": self.item_ids, "row": range(len(self))})
         if (self.item_ids.dtype == pl.String) != (catalog.ids.dtype == pl.String):
             raise UserError(
                 f"the items' ids are {catalog.ids.dtype} (such as {catalog.ids[0]!r}), those of {str(self.path)!r} are "
                 f"{self.item_ids.dtype} (such as {self.item_ids[0]!r}); encode the items of this store",
                 code="id-types-differ",
             )
-        if catalog.ids.dtype != pl.String:
-            known = known.with_columns(pl.col("item_id").cast(pl.Int128))
-        wanted = pl.DataFrame({"item_id": catalog.ids.cast(known["item_id"].dtype)})
-        found = wanted.join(known, on="item_id", how="left", maintain_order="left")["row"]
-        return torch.from_numpy(found.fill_null(-1).cast(pl.Int64).to_numpy().copy())
+        return torch.from_numpy(IdIndex(self.item_ids).find(catalog.ids))
 
 
 def _catalog(items: Catalog | Store) -> Catalog:
@@ -206,7 +203,7 @@ class Tuples:
         order = np.lexsort((np.arange(len(group)), -np.asarray(popularity), group))
         self.tuples, self.of_item = torch.from_numpy(tuples), torch.from_numpy(group.astype(np.int64))
         self.items = torch.from_numpy(order.astype(np.int64))
-        self.offsets = torch.from_numpy(np.concatenate([[0], np.cumsum(np.bincount(group))]).astype(np.int64))
+        self.offsets = torch.from_numpy(offsets_of(np.bincount(group)))
         self._keys()
 
     def __len__(self) -> int:
@@ -229,6 +226,6 @@ class Tuples:
             generator = torch.Generator().manual_seed(seed)
             self._factors = torch.randint(-(2**62), 2**62, (self.tuples.shape[1],), generator=generator) * 2 + 1
             self._sorted, self._order = (self.tuples * self._factors).sum(1).sort()
-            if not bool((self._sorted[1:] == self._sorted[:-1]).any()):
+            if not (self._sorted[1:] == self._sorted[:-1]).any():
                 return
         raise AssertionError("a hundred hashes of distinct tuples collided")

@@ -16,9 +16,9 @@ from pydantic import Field
 from torch import Tensor
 
 from fullrank.core.bounds import MOST_ROUNDS, Count
-from fullrank.core.progress import Progress
+from fullrank.core.progress import Progress, quiet
 from fullrank.semantic_ids import BookSize, CodesSpec, Levels
-from fullrank.semantic_ids.kmeans import kmeans, require_vectors, sample_rows
+from fullrank.semantic_ids.kmeans import kmeans, require_vectors, sample_places
 from fullrank.semantic_ids.quantisers import Residual, nearest_codeword
 
 
@@ -39,12 +39,20 @@ class RqKmeans(CodesSpec):
         require_vectors(x, self.size, "rq_kmeans")
         generator = torch.Generator().manual_seed(seed)
         mean = x.double().mean(0).float()
-        rest, books = sample_rows(x, max(self.points, self.size), generator) - mean, []
-        for level in range(self.levels):
-            books.append(kmeans(rest[None], self.size, self.iterations, generator)[0])
-            rest = rest - books[-1][nearest_codeword(rest, books[-1])]
-            tick(level + 1, self.levels)
-        return Residual(torch.stack(books), mean)
+        points = x[sample_places(len(x), max(self.points, self.size), generator)] - mean
+        return Residual(residual_kmeans(points, self.levels, self.size, self.iterations, generator, tick), mean)
 
     def restore(self, tensors: Mapping[str, Tensor]) -> Residual:
         return Residual.restore(tensors, self.levels, self.size)
+
+
+def residual_kmeans(
+    x: Float[Tensor, "n D"], levels: int, size: int, rounds: int, generator: torch.Generator, tick: Progress = quiet("")
+) -> Float[Tensor, "K C D"]:
+    """Codebooks by k-means of the vectors, and of what each level leaves of them."""
+    books = []
+    for level in range(levels):
+        books.append(kmeans(x[None], size, rounds, generator)[0])
+        x = x - books[-1][nearest_codeword(x, books[-1])]
+        tick(level + 1, levels)
+    return torch.stack(books)

@@ -41,8 +41,9 @@ from fullrank.semantic_ids.autoencoder import (
     run_layers,
     scaled_vectors,
 )
-from fullrank.semantic_ids.kmeans import kmeans, require_vectors, revive, sample_places
+from fullrank.semantic_ids.kmeans import require_vectors, revive, sample_places
 from fullrank.semantic_ids.quantisers import nearest_codeword
+from fullrank.semantic_ids.rq_kmeans import residual_kmeans
 
 START_ROUNDS = 25
 """Rounds of k-means behind the first codebooks, and of looking for dead codes at the end."""
@@ -104,15 +105,6 @@ class MovingAverage:
     def restart(self, moved: Bool[Tensor, "K C"], books: Float[Tensor, "K C d"]) -> None:
         """Codewords that were moved begin anew."""
         self.sums[moved], self.counts[moved] = books[moved], 1.0
-
-
-def start(z: Float[Tensor, "n d"], levels: int, size: int, generator: torch.Generator) -> Float[Tensor, "K C d"]:
-    """First codebooks: k-means of the latent vectors of a batch, and of what each level leaves of them."""
-    books = []
-    for _ in range(levels):
-        books.append(kmeans(z[None], size, START_ROUNDS, generator)[0])
-        z = z - books[-1][nearest_codeword(z, books[-1])]
-    return torch.stack(books)
 
 
 def revive_dead(
@@ -244,7 +236,7 @@ def learn(
     scale = (points - mean.double()).pow(2).mean().sqrt().float()[None]
     seen = scaled_vectors(x[rows], mean, scale).float()
     first = seen[torch.randperm(len(seen), generator=generator)[: max(spec.batch, spec.size)]]
-    books = start(run_layers(first, encoder), spec.levels, spec.size, generator)
+    books = residual_kmeans(run_layers(first, encoder), spec.levels, spec.size, START_ROUNDS, generator)
     average = MovingAverage(books, spec.decay) if spec.update == "ema" else None
     learned = [*layer_weights(encoder, decoder), *([books] if average is None else [])]
     facts: dict[str, float] = {}
@@ -274,7 +266,7 @@ def learn(
                 for name, value in ({"squared_error": error} | parts).items():
                     facts[name] = facts.get(name, 0.0) + value.item() * len(batch) / len(seen)
             _require_finite(spec, epoch, [*learned, books], facts)
-            if spec.revive and not bool(used.all()):
+            if spec.revive and not used.all():
                 moved = revive_dead(_latent(seen, encoder), books.detach(), ~used)
                 revived += int(moved.sum())
                 if average is not None:
@@ -295,7 +287,7 @@ def _latent(seen: Float[Tensor, "n D"], encoder: Layers) -> Tensor:
 
 def _require_finite(spec: AutoencoderSpec, epoch: int, learned: Sequence[Tensor], facts: Mapping[str, float]) -> None:
     """Raises `UserError` where the learning has diverged."""
-    if not all(math.isfinite(value) for value in facts.values()) or not all(bool(p.isfinite().all()) for p in learned):
+    if not all(math.isfinite(value) for value in facts.values()) or not all(p.isfinite().all() for p in learned):
         raise UserError(
             f"the loss of {spec.kind_of()} is no longer finite in epoch {epoch + 1}; set a smaller learner.lr",
             code="loss-not-finite",

@@ -45,7 +45,7 @@ class Trie:
         new[:1] = True
         before = torch.zeros(len(codes), dtype=torch.long)  # the node of the level before that each tuple lies below
         for level in range(codes.shape[1]):
-            new = new | _changed(codes[:, level])
+            new[1:] |= codes[1:, level] != codes[:-1, level]
             first = new.nonzero()[:, 0]
             parents = before[first]
             nodes = self.levels[-1].size if self.levels else 1
@@ -87,12 +87,6 @@ class Trie:
     def kept_before(self, kept: Bool[Tensor, "V"]) -> Int[Tensor, "V1"]:
         """How many of the items before each place, and of all, are kept: below node j x[below[j + 1]] - x[below[j]]."""
         return torch.nn.functional.pad(kept[self.items.long()].cumsum(0, dtype=torch.int32), (1, 0))
-
-
-def _changed(column: Int[Tensor, "T"]) -> Bool[Tensor, "T"]:
-    changed = torch.ones(len(column), dtype=torch.bool)
-    changed[1:] = column[1:] != column[:-1]
-    return changed
 
 
 def _starts(parents: Int[Tensor, "N"], nodes: int) -> Int[Tensor, "n"]:

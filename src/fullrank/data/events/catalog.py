@@ -128,8 +128,7 @@ class Catalog:
         given = values.without_fractions(given) if isinstance(external, pl.Series) else given
         if len(given) == 0:
             return np.zeros(0, np.int64)
-        if isinstance(given.dtype, (pl.Categorical, pl.Enum)):
-            given = given.cast(pl.String)
+        given = values.without_categories(given)
         own, theirs = (("strings" if d == pl.String else "whole numbers") for d in (self.ids.dtype, given.dtype))
         if not (given.dtype == pl.String or given.dtype.is_integer()) or own != theirs:
             first = brief(given.head(1).to_list()[0], 80)  # of a list, not the Series, whose repr has many lines
@@ -225,21 +224,17 @@ class Catalog:
             )
 
     def _append(self, ids: pl.Series, raw: pl.DataFrame) -> pl.DataFrame:
-        schema = self.frame.schema
         old = self.frame.with_columns(map_version=self._versions)
         count = np.arange(self.size, self.size + len(ids))
+        new = pl.DataFrame({"item": count, "item_id": ids}).hstack(raw.get_columns())
+        new = new.with_columns(train_count=0, map_version=self.version + 1)
         try:
-            own = {n: raw[n].cast(schema[n]) if n in raw else pl.repeat(None, len(ids), dtype=schema[n], eager=True)
-                   for n in self.columns}  # fmt: skip
-            keys = {"item": pl.Series(count).cast(schema["item"]), "item_id": ids.cast(schema["item_id"])}
+            new = new.cast({name: old.schema[name] for name in new.columns})
         except pl.exceptions.PolarsError as error:
             raise UserError(
                 f"new items do not fit the catalogue's types: {str(error).splitlines()[0]}", code="wrong-column-type"
             ) from None
-        zero = pl.repeat(0, len(ids), dtype=schema["train_count"], eager=True)
-        version = pl.repeat(self.version + 1, len(ids), dtype=pl.Int32, eager=True)
-        new = pl.DataFrame(keys | {"train_count": zero, "map_version": version} | own)
-        return pl.concat([old, new.select(old.columns)])
+        return pl.concat([old, new], how="diagonal")
 
     @cached_property
     def _versions(self) -> pl.Series:

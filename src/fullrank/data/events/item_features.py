@@ -14,7 +14,7 @@ import polars as pl
 from jaxtyping import Float32, Int64
 
 from fullrank.core.errors import UserError
-from fullrank.data.values import refuse, wrong_type
+from fullrank.data.values import IdIndex, refuse, wrong_type
 
 LONGEST = 64
 """Different values in the list of one item: every item holds as many codes as the longest list has."""
@@ -81,15 +81,7 @@ def coded(column: pl.Series, base: int, *, listed: bool = False) -> CategoricalF
         hint = "; use it as a numeric feature" if dtype.is_numeric() and not listed else ""
         raise wrong_type(column, what, f"categories are strings, whole numbers or booleans{hint}")
     known = column[:base].drop_nulls().unique().sort()
-    if known.is_empty():
-        return CategoricalFeature(column.name, np.zeros(len(column), np.int64), known)
-    codes = pl.DataFrame({"value": column}).join(
-        pl.DataFrame({"value": known, "code": np.arange(1, len(known) + 1)}),
-        on="value",
-        how="left",
-        maintain_order="left",
-    )
-    return CategoricalFeature(column.name, codes["code"].fill_null(0).to_numpy().astype(np.int64), known)
+    return CategoricalFeature(column.name, IdIndex(known).find(column) + 1, known)
 
 
 def coded_lists(column: pl.Series, base: int) -> CategoryLists:

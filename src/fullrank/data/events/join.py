@@ -50,7 +50,7 @@ def join_stores(
     given = [check_number("weights", one) for one in ([1.0] * len(parts) if weights is None else weights)]
     called = [one.path.name for one in parts] if names is None else list(names)
     _check(parts, given, called)
-    place = without_dots(Path(out))
+    place = without_dots(out)
     require_elsewhere(place, *(one.path for one in parts))
     with folder_lock(place, "join"):
         require_replaceable_store(place, overwrite=overwrite)

@@ -24,7 +24,7 @@ from fullrank.data.events import parts, splits, write
 from fullrank.data.events.filters import Prepare, filters
 from fullrank.data.events.spill import Spill, load_events, save_events
 from fullrank.data.events.store import Store
-from fullrank.data.events.table import Events, JoinedTable
+from fullrank.data.events.table import Events, JoinedTable, compacted
 from fullrank.data.user_keys import user_keys
 from fullrank.parallel import Runner
 
@@ -67,16 +67,6 @@ class Counted:
     def is_core(self, per_user: int, per_item: int) -> bool:
         """Whether each user and each item that is left has so many events."""
         return self.fewest >= per_user and not ((self.items > 0) & (self.items < per_item)).any()
-
-
-@dataclass(frozen=True)
-class AllCounted:
-    """What is left behind each of several filters."""
-
-    each: tuple[Counted, ...]
-
-    def __add__(self, other: AllCounted) -> AllCounted:
-        return AllCounted(tuple(a + b for a, b in zip(self.each, other.each, strict=True)))
 
 
 @dataclass(frozen=True)
@@ -131,14 +121,14 @@ class PartWork:
     def item_ids(self) -> pl.Series:
         return read_parquet(self.scratch / ITEM_IDS, "the item ids")["item_id"]
 
-    def filter(self, number: int) -> AllCounted:
-        """Filter the events of a part; what is left goes to its folder."""
+    def filter(self, number: int) -> np.ndarray:
+        """Filter the events of a part; what is left goes to its folder. What was `Counted` behind each filter."""
         events, counted = self._read(number), []
         for _, _, keep in filters(self.spec, self.until):
             events = keep(events)
             counted.append(Counted.of(events))
         save_events(self._folder(number), replace(events, rating=None))
-        return AllCounted(tuple(counted))
+        return np.array(counted, object)  # those of two parts add up one by one
 
     def core(self, number: int, enough: Bool[np.ndarray, "V"], per_user: int) -> Counted:
         """Drop events of items that have not enough, and of users with fewer than `per_user`."""
@@ -160,12 +150,11 @@ class PartWork:
     def write(self, number: int, there: Bool[np.ndarray, "V"], split: Any) -> Segments:
         """Write a part with the items that are `there`, and count its segments."""
         out = self.work / parts.part_folder(number)
-        ids, codes = self.item_ids.filter(pl.Series(there)), (np.cumsum(there) - 1).astype(np.int32)
+        ids, codes = self.item_ids.filter(there), (np.cumsum(there) - 1).astype(np.int32)
         if not (out / manifests.NAME).is_file():  # else of an earlier preparation that was killed
             events = self._left(number)
-            used = np.bincount(events.user, minlength=len(events.user_ids)) > 0
-            user_ids, user = events.user_ids.filter(pl.Series(used)), (np.cumsum(used) - 1).astype(np.int32)
-            events = replace(events, user=user[events.user], user_ids=user_ids, item=codes[events.item], item_ids=ids)
+            user, user_ids = compacted(events.user, events.user_ids)
+            events = replace(events, user=user, user_ids=user_ids, item=codes[events.item], item_ids=ids)
             items, users = (JoinedTable(one, pl.DataFrame(), None) for one in (ids, user_ids))
             spec, told, keys = self.spec.dump(), {"part": number}, user_keys(user_ids)
             write.write_store(out, events, items, users, spec, split, told, keys=keys)
@@ -179,11 +168,9 @@ class PartWork:
         order = np.argsort(user_keys(user_ids), kind="stable")
         rank = np.empty(len(order), np.int32)
         rank[order] = np.arange(len(order), dtype=np.int32)
-        events = Events(
-            rank[user], columns["item"], user_ids[order].alias("user_id"), self.item_ids, columns.get("time"),
-            columns.get("rating"), columns.get("weight"), columns.get("type"), tuple(state["types"]),
-        )  # fmt: skip
-        key = columns.get("key", events.time)  # a key that is the time itself was not written
+        key = columns.pop("key", columns.get("time"))  # a key that is the time itself was not written
+        ids, types = user_ids[order].alias("user_id"), tuple(state["types"])
+        events = Events(rank[user], **columns, user_ids=ids, item_ids=self.item_ids, type_names=types)
         return events.take(stable_order(events.user) if key is None else stable_order(events.user, key))
 
     def _left(self, number: int) -> Events:

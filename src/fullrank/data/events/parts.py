@@ -21,11 +21,10 @@ import numpy as np
 import polars as pl
 from jaxtyping import Int32, Int64
 
+from fullrank.core.jagged import offsets_of
 from fullrank.data import manifest as manifests
 from fullrank.data.values import hash_ids, joined
 
-FORMAT = manifests.PARTS
-FORMAT_VERSION = 1
 BUCKETS = 4096
 _KEY_BITS = 62
 _SHIFT = np.int64(_KEY_BITS - (BUCKETS - 1).bit_length())
@@ -65,7 +64,7 @@ def bucket_hashes(
     buckets, starts = user_buckets(keys), offsets[:-1]
     text = user_ids.cast(pl.String)
     sizes, letters = text.str.len_bytes().to_numpy().astype("<i8"), joined(text)
-    ends = np.concatenate([[0], np.cumsum(sizes)]).tolist()
+    ends = offsets_of(sizes).tolist()
     numbers = np.column_stack([np.diff(offsets), bounds - starts[:, None]]).astype("<i8")
     items = np.ascontiguousarray(items, dtype="<i4")
     found = {}
@@ -86,14 +85,18 @@ def whole_fingerprint(user_type: Any, item_ids: pl.Series, hashes: Mapping[int, 
     for kind in (user_type, item_ids.dtype):
         state.update(b"text" if kind == pl.String else b"whole")
     hash_ids(state, item_ids)
-    for bucket in sorted(hashes):
-        state.update(f"{bucket}:{hashes[bucket]}\n".encode())
+    state.update(bucket_lines(hashes).encode())
     return state.hexdigest()
+
+
+def bucket_lines(hashes: Mapping[int, str]) -> str:
+    """Buckets (or blocks of rows) in order with their hashes, a line each."""
+    return "".join(f"{bucket}:{hashes[bucket]}\n" for bucket in sorted(hashes))
 
 
 def is_parts(manifest: Mapping[str, Any]) -> bool:
     """Whether a manifest is that of a store in parts, of events or of impressions."""
-    return manifest.get("format") in (FORMAT, manifests.IMPRESSION_PARTS)
+    return manifest.get("format") in (manifests.PARTS, manifests.IMPRESSION_PARTS)
 
 
 def in_parts(folder: Path) -> bool:

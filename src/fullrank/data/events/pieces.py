@@ -47,7 +47,7 @@ class EventPieces:
                 yield found
 
     def _one(self, work: Callable[[str, pl.DataFrame], T], start: int, frame: pl.DataFrame) -> tuple[int, T | None]:
-        what, left_out = name_rows(self.source.name, self.chunks.rows, start, frame), 0
+        what, left_out = name_rows(self.chunks, start, frame), 0
         if self.spec.missing == "drop":
             missing = missing_rows(frame, self.spec.columns)
             left_out = int(missing.sum())
@@ -93,7 +93,7 @@ class EventPieces:
 
         for some, text, span in self._each(coded, self.columns):
             spill.hold(some)
-            self.text_users, events = text, events + int(some.edges[-1])
+            self.text_users, events = text, events + len(some["item"][0])
             spans += [] if span is None else [span]
         spill.flush()
         return (min(one for one, _ in spans), max(one for _, one in spans)) if spans else None, events

@@ -28,7 +28,7 @@ from fullrank.core.memory import available_bytes, gibibytes
 from fullrank.data.column_names import TimeColumn, keywords_said, with_keywords
 from fullrank.data.events import spark, splits
 from fullrank.data.events.filters import Missing, Prepare, Say, filters, k_core, note_filter
-from fullrank.data.events.part_work import SPILL
+from fullrank.data.events.part_work import SPILL, Counted
 from fullrank.data.events.parts import MOST_PARTS
 from fullrank.data.events.spill import SUFFIX
 from fullrank.data.events.store import Store, require_replaceable_store
@@ -102,7 +102,7 @@ def prepare(
     Equal times keep input order, which is the engine's: Spark promises none, so add a column that decides ties there.
     Raises `UserError` with one sentence for anything that cannot be read or would be empty.
     """
-    place = without_dots(Path(out))
+    place = without_dots(out)
     check_engine(parts, engine, master)
     if items_id is not None and items is None:
         raise no_effect(f"items_id={items_id!r}", "without a table of items", "give items, or leave it out")
@@ -186,12 +186,12 @@ def _filter(events: Events, spec: Prepare, say: Say) -> tuple[Events, splits.Rul
     steps: list[dict[str, Any]] = []
     for name, facts, keep in filters(spec, until):
         events = keep(events)
-        note_filter(steps, say, name, facts, events.counts())
+        note_filter(steps, say, name, facts, Counted.of(events).facts())
     per_user, per_item = spec.per_user_and_item
     if max(per_user, per_item) > 1:
         events, rounds = k_core(events, per_user, per_item)
         facts = {"per_user": per_user, "per_item": per_item, "rounds": rounds}
-        note_filter(steps, say, "k_core", facts, events.counts())
+        note_filter(steps, say, "k_core", facts, Counted.of(events).facts())
     return events, split.at(events.time) if isinstance(split, splits.GlobalTime) else split, steps
 
 

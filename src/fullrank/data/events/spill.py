@@ -7,14 +7,14 @@ is `HELD` bytes at most, and one part when it is read back.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 from jaxtyping import Int, Int64, UInt8
 
-from fullrank.core.files import NotWritten, reason_of
+from fullrank.core.files import NotWritten, put_array, reason_of
+from fullrank.core.jagged import offsets_of
 from fullrank.core.order import stable_order
 from fullrank.core.parquet import read_parquet
 from fullrank.core.tables import write_table
@@ -28,17 +28,8 @@ TEXT = "user_text"
 """The file of the bytes of user ids that are text; their lengths stand in `user`."""
 
 
-@dataclass(frozen=True)
-class ByPart:
-    """Some events in order of their parts."""
-
-    edges: Int64[np.ndarray, "P1"]
-    """Where each part begins, and where the last ends."""
-    columns: Mapping[str, np.ndarray]
-    letter_edges: Int64[np.ndarray, "P1"] | None = None
-    """`edges` of `letters`."""
-    letters: UInt8[np.ndarray, "m"] | None = None
-    """The bytes of user ids that are text."""
+ByPart = dict[str, tuple[np.ndarray, Int64[np.ndarray, "P1"]]]
+"""Some events in order of their parts: by file the values, where those of each part begin, and where the last ends."""
 
 
 class Spill:
@@ -58,25 +49,23 @@ class Spill:
     def by_part(self, part: Int[np.ndarray, "n"], users: pl.Series, columns: Mapping[str, np.ndarray]) -> ByPart:
         """The same events in order of their parts, for `hold`; any thread may do it."""
         order = stable_order(part)
-        edges = np.concatenate([[0], np.cumsum(np.bincount(part, minlength=self.parts))])
+        edges = offsets_of(np.bincount(part, minlength=self.parts))
         users = take(users, order, users.name)
-        own = {name: values[order] for name, values in columns.items()}
+        own = {name: (values[order], edges) for name, values in columns.items()}
         if users.dtype != pl.String:
-            return ByPart(edges, {"user": users.to_numpy(), **own})
+            return {"user": (users.to_numpy(), edges), **own}
         lengths = users.str.len_bytes().to_numpy().astype(np.uint32)
-        ends = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])[edges]
-        return ByPart(edges, {"user": lengths, **own}, ends, np.frombuffer(joined(users), np.uint8))
+        letters = np.frombuffer(joined(users), np.uint8), offsets_of(lengths)[edges]
+        return {"user": (lengths, edges), **own, TEXT: letters}
 
     def hold(self, events: ByPart) -> None:
         """Have events wait behind those of each part that came before. Raises `UserError` as `flush`."""
-        self.columns = {name: values.dtype.str for name, values in events.columns.items()}
-        arrays = {name: (values, events.edges.tolist()) for name, values in events.columns.items()}
-        if events.letters is not None and events.letter_edges is not None:
-            arrays[TEXT] = events.letters, events.letter_edges.tolist()
-        for number in np.flatnonzero(np.diff(events.edges)).tolist():
-            for name, (values, edges) in arrays.items():
-                self._waiting.setdefault((number, name), []).append(values[edges[number] : edges[number + 1]])
-        self._held += sum(values.nbytes for values, _ in arrays.values())
+        self.columns = {name: values.dtype.str for name, (values, _) in events.items() if name != TEXT}
+        for name, (values, edges) in events.items():
+            places = edges.tolist()
+            for number in np.flatnonzero(np.diff(edges)).tolist():
+                self._waiting.setdefault((number, name), []).append(values[places[number] : places[number + 1]])
+            self._held += values.nbytes
         if self._held > min(HELD, EACH * len(self._waiting)):
             self.flush()
 
@@ -111,8 +100,7 @@ def _texts(lengths: Int64[np.ndarray, "n"], letters: UInt8[np.ndarray, "m"]) -> 
     """Text of its bytes behind each other: cut where each ends."""
     import pyarrow as pa
 
-    edges = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
-    buffers = [pa.py_buffer(edges), pa.py_buffer(letters)]
+    buffers = [pa.py_buffer(offsets_of(lengths)), pa.py_buffer(letters)]
     return pl.Series("user_id", pa.LargeStringArray.from_buffers(len(lengths), *buffers))
 
 
@@ -134,8 +122,7 @@ def save_events(folder: Path, events: Events) -> None:
             path = folder / f"{name}.npy"
             path.unlink(missing_ok=True)
             with open(path, "wb") as file:
-                np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(values))
-                file.write(np.ascontiguousarray(values).data)
+                put_array(file, values)
     write_table(pl.DataFrame({"user_id": events.user_ids}), folder / "users.parquet")
 
 

@@ -18,7 +18,7 @@ from pydantic import BeforeValidator, Field, field_validator
 
 from fullrank.core.bounds import Seconds
 from fullrank.core.errors import UserError, unknown
-from fullrank.core.jagged import Jagged
+from fullrank.core.jagged import Jagged, offsets_of
 from fullrank.core.spec import Spec
 from fullrank.data.histories import MANY_REPEATS, EvalSet, Histories
 from fullrank.data.values import iso_seconds, with_date
@@ -239,6 +239,12 @@ def split_counts(
     return result
 
 
+def rule_of(split: Mapping[str, Any]) -> dict[str, Any]:
+    """What a manifest says of a split, without what was counted of its events."""
+    counted = ("train", "validation", "test", "users_train_only", "train_share_after_test")
+    return {key: fact for key, fact in split.items() if key not in counted}
+
+
 def split_notes(split: Mapping[str, Any]) -> list[str]:
     """What to know before training on a split with these counts, as sentences."""
     parts = {part: split[part] for part in ("validation", "test")}
@@ -271,7 +277,7 @@ def event_parts(offsets: Int64[np.ndarray, "U1"], bounds: Int64[np.ndarray, "U 2
 
 def _before(offsets: np.ndarray, times: np.ndarray, moment: int) -> np.ndarray:
     """How many events of each user lie before a moment."""
-    total = np.concatenate([[0], np.cumsum(times < moment)])
+    total = offsets_of(times < moment)
     return total[offsets[1:]] - total[offsets[:-1]]
 
 

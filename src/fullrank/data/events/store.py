@@ -26,8 +26,9 @@ from fullrank.data.histories import EvalSet, Histories
 from fullrank.data.user_keys import UserKeys, user_keys
 from fullrank.data.values import IdIndex
 
-FORMAT = manifests.FORMATS["retrieval"][0]
-FORMAT_VERSION = 1
+MAKE = "make one with fullrank prepare"
+FORMS = [manifests.FolderFormat("store", MAKE, name, 1) for name in manifests.FORMATS["retrieval"]]
+"""Of a store in one, and of one in parts."""
 ARRAYS: Mapping[str, tuple[str, bool]] = {
     "items": ("<i4", True),
     "offsets": ("<i8", True),
@@ -177,14 +178,14 @@ class Store:
         new) are left out unless `without_history`; the manifest counts them. Raises `UserError` for another split.
         """
         starts, stops, bounds = self.offsets[:-1], self.offsets[1:], self.bounds
-        if split == "train":
-            ends, target_ends = np.maximum(bounds[:, 0] - 1, starts), bounds[:, 0]
-        elif split == "validation":
-            ends, target_ends = bounds[:, 0], bounds[:, 1]
-        elif split == "test":
-            ends, target_ends = bounds[:, 1], stops
-        else:
-            raise unknown("split", split, ("train", "validation", "test"))
+        places = {
+            "train": (np.maximum(bounds[:, 0] - 1, starts), bounds[:, 0]),
+            "validation": (bounds[:, 0], bounds[:, 1]),
+            "test": (bounds[:, 1], stops),
+        }
+        if split not in places:
+            raise unknown("split", split, places)
+        ends, target_ends = places[split]
         chosen = target_ends > ends
         if not without_history:
             chosen = chosen & (ends > starts)
@@ -235,10 +236,10 @@ class Store:
     def _check(self) -> None:
         """Everything that an index into the arrays relies on. Raises `UserError`."""
         starts, stops = self.offsets[:-1], self.offsets[1:]
-        if self.offsets[0] != 0 or self.offsets[-1] != self.num_events or bool((stops < starts).any()):
+        if self.offsets[0] != 0 or self.offsets[-1] != self.num_events or (stops < starts).any():
             raise manifests.damaged_file(self.path / "offsets.npy", "offsets must rise from 0 to the number of events")
         low, high = self.bounds[:, 0], self.bounds[:, 1]
-        if bool(((low < starts) | (high < low) | (stops < high)).any()):
+        if ((low < starts) | (high < low) | (stops < high)).any():
             raise manifests.damaged_file(self.path / "bounds.npy", "bounds must lie in order inside each user's events")
         _in_range(self.items, self.num_items, self.path / "items.npy")
         if self.types is not None:
@@ -319,9 +320,8 @@ def require_replaceable_store(out: Path, *, overwrite: bool) -> None:
 
 def _read_manifest(folder: Path) -> dict[str, Any]:
     """The manifest, its structure checked. Raises `UserError` for a folder that is no store or a newer one."""
-    in_parts = parts.in_parts(folder)
-    form = (parts.FORMAT, parts.FORMAT_VERSION) if in_parts else (FORMAT, FORMAT_VERSION)
-    manifest = manifests.read_header(folder, manifests.FolderFormat("store", "make one with fullrank prepare", *form))
+    manifest = manifests.read_header(folder, *FORMS)
+    in_parts = parts.is_parts(manifest)
     kinds = {"fingerprint": str, "content": str, "spec": dict, "files": dict, "split": dict, "type_names": list,
              "counts": dict}  # fmt: skip
     manifests.require_keys(folder, manifest, kinds)

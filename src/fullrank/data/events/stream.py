@@ -27,6 +27,7 @@ from fullrank.data.events.filters import Prepare, Say, filters, note_filter
 from fullrank.data.events.part_work import ITEM_IDS, SPILL, PartTimes, PartWork, Segments
 from fullrank.data.events.pieces import EventPieces
 from fullrank.data.events.spill import Spill, largest_part
+from fullrank.data.events.store import FORMS
 from fullrank.data.events.table import JoinedTable, join_table, unit_notes
 from fullrank.data.events.write import whole_table
 from fullrank.data.frames import InputTable
@@ -94,9 +95,9 @@ def make_parts(
 
     done = partial(note_filter, steps, say)
     left = runner.total(tasks.filter, numbers)
-    for (name, facts, _), counted in zip(filters(spec, until), left.each, strict=True):
+    for (name, facts, _), counted in zip(filters(spec, until), left, strict=True):
         done(name, facts, counted.facts())
-    found, rounds = left.each[-1], 0
+    found, rounds = left[-1], 0
     per_user, per_item = spec.per_user_and_item
     if max(per_user, per_item) > 1:
         while not found.is_core(per_user, per_item):  # `filters.k_core`, a round over all parts at a time
@@ -107,7 +108,7 @@ def make_parts(
         split = split.at(PartTimes(tasks, numbers, runner, found.events) if state["span"] else None)
     say("split and write", {})
     segments = runner.total(partial(tasks.write, there=found.items > 0, split=split), numbers)
-    catalogue = beside.catalogue(spec, tasks.item_ids.filter(pl.Series(found.items > 0)))
+    catalogue = beside.catalogue(spec, tasks.item_ids.filter(found.items > 0))
     beside = replace(beside, notes=(*beside.notes, *state["notes"]))
     _write_whole(work.path, count, catalogue, beside, spec, steps, segments)
 
@@ -145,13 +146,12 @@ def _write_whole(
         "notes": [*splits.split_notes(split), *beside.notes, *catalogue.notes],
         "parts": parts.described(own),
     }  # fmt: skip
-    manifests.write_manifest(folder, (parts.FORMAT, parts.FORMAT_VERSION), tree, files)
+    manifests.write_manifest(folder, FORMS[1], tree, files)
 
 
 def _split(own: list[dict[str, Any]], seen: Int64[np.ndarray, "3 V"]) -> dict[str, Any]:
     """The split of all parts: their counts together, and those of items that no part knows alone."""
-    summed = ("train", "validation", "test", "users_train_only", "train_share_after_test")
-    whole = {key: value for key, value in own[0].items() if key not in summed}
+    whole = splits.rule_of(own[0])
     whole["users_train_only"] = sum(one["users_train_only"] for one in own)
     for number, name in enumerate(("train", "validation", "test")):
         whole[name] = {key: sum(one[name][key] for one in own) for key in own[0][name]}

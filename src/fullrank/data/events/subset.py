@@ -22,14 +22,13 @@ from pydantic import Field
 from fullrank.core.checks import public
 from fullrank.core.errors import UserError
 from fullrank.core.files import without_dots
+from fullrank.core.jagged import offsets_of
 from fullrank.core.locks import folder_lock
 from fullrank.core.random import uniform_at
 from fullrank.data.events import splits
 from fullrank.data.events.store import Store, require_replaceable_store
 from fullrank.data.events.write import save_store
 from fullrank.data.manifest import require_elsewhere
-
-_PARTS = ("train", "validation", "test", "users_train_only", "train_share_after_test")
 
 
 @public
@@ -58,7 +57,7 @@ def subset(
     Raises `UserError` for shares that are none, and where no users or training events would be left.
     """
     source = store if isinstance(store, Store) else Store.open(store)
-    place = without_dots(Path(out))
+    place = without_dots(out)
     if share == 1 and hide_items == 0 and without is None:
         raise UserError(
             "a share of 1 without hidden items is the whole store: give a smaller share, hide_items, or without",
@@ -133,8 +132,7 @@ def _write(
 ) -> None:
     counts = np.stack([np.bincount(owner[remains & (part == p)], minlength=source.num_users) for p in range(3)], 1)
     present = counts.sum(1) > 0
-    ends = np.cumsum(counts[present].sum(1))
-    offsets = np.concatenate([[0], ends]).astype(np.int64)
+    offsets = offsets_of(counts[present].sum(1))
     bounds = offsets[:-1, None] + np.cumsum(counts[present, :2], axis=1)
     items = (np.cumsum(alive) - 1)[np.asarray(source.items)[remains]]
     arrays = {"items": items, "offsets": offsets, "bounds": bounds}
@@ -142,9 +140,8 @@ def _write(
         array = getattr(source, name)
         if array is not None:
             arrays[name] = np.asarray(array)[remains]
-    catalogue = source.catalog.frame.filter(pl.Series(alive)).with_columns(item=np.arange(alive.sum()))
-    people = source.users.filter(pl.Series(present)).with_columns(user=np.arange(len(ends)))
-    rule = {k: v for k, v in source.manifest["split"].items() if k not in _PARTS}
+    catalogue = source.catalog.frame.filter(alive).with_columns(item=np.arange(alive.sum()))
+    people = source.users.filter(present).with_columns(user=np.arange(present.sum()))
     before = event_distribution(np.diff(source.offsets), np.bincount(source.items, minlength=source.num_items))
     after = event_distribution(np.diff(offsets), np.bincount(items, minlength=len(catalogue)))
     drift = {
@@ -159,7 +156,7 @@ def _write(
         "subset": {**facts, "drift": drift},
         "item_table": source.manifest.get("item_table"),
         "user_table": source.manifest.get("user_table"),
-        "split": rule,
+        "split": splits.rule_of(source.manifest["split"]),
         "type_names": list(source.type_names),
         "notes": notes,
     }

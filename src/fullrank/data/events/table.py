@@ -85,16 +85,10 @@ class Events:
         arrays = {k: v[rows] for k, v in vars(self).items() if isinstance(v, np.ndarray)}
         return replace(self, **arrays)
 
-    def counts(self) -> dict[str, int]:
-        """Distinct users, distinct items, events."""
-        users = np.bincount(self.user, minlength=len(self.user_ids))
-        items = np.bincount(self.item, minlength=len(self.item_ids))
-        return {"users": int((users > 0).sum()), "items": int((items > 0).sum()), "events": len(self)}
-
     def compact(self) -> Events:
         """The same events with codes 0 .. U-1 and 0 .. V-1: ids without an event are dropped, order is kept."""
-        user, user_ids = _compact(self.user, self.user_ids)
-        item, item_ids = _compact(self.item, self.item_ids)
+        user, user_ids = compacted(self.user, self.user_ids)
+        item, item_ids = compacted(self.item, self.item_ids)
         return replace(self, user=user, item=item, user_ids=user_ids, item_ids=item_ids)
 
 
@@ -160,10 +154,11 @@ def _coded(frame: pl.DataFrame, notes: tuple[str, ...], source: InputTable, colu
     return events if order is None else events.take(order)
 
 
-def _compact(code: np.ndarray, ids: pl.Series) -> tuple[np.ndarray, pl.Series]:
+def compacted(code: np.ndarray, ids: pl.Series) -> tuple[np.ndarray, pl.Series]:
+    """Codes 0 .. n - 1 of the ids that there are, and these, in their order."""
     used = np.bincount(code, minlength=len(ids)) > 0
     new = (np.cumsum(used) - 1).astype(np.int32)
-    return new[code], ids.filter(pl.Series(used))
+    return new[code], ids.filter(used)
 
 
 def missing_rows(frame: pl.DataFrame, columns: Columns) -> pl.Series:
@@ -281,13 +276,12 @@ def _refuse_differing(frame: pl.DataFrame, ids: pl.Series, first: pl.Series, key
     """Raise `UserError` where rows of one id differ. Nobody but its owner can say which of them is right: a table of
     variants, of translations or of several dates would lose all but one row of each id without a word.
     """
-    again = pl.Series(np.flatnonzero(~first.to_numpy()))
-    places = pl.DataFrame({"id": ids, "row": np.arange(len(ids))})
-    kept = places.filter(~first).join(places.filter(first), on="id", how="left", maintain_order="left")["row_right"]
+    again = np.flatnonzero(~first)
+    kept = np.flatnonzero(first)[values.IdIndex(ids.filter(first)).find(ids.gather(again))]
     same = {column.name: _equal(column.gather(again), column.gather(kept)) for column in frame}
     differ = ~np.logical_and.reduce([*same.values(), np.ones(len(again), bool)])
     if differ.any():
-        wrong = ids.gather(again).filter(pl.Series(differ))
+        wrong = ids.gather(again).filter(differ)
         columns = [column for column, equal in same.items() if not equal[differ][0]]
         raise UserError(
             f"{name} has several rows that differ for {wrong.n_unique():,} ids, such as {wrong[0]!r} with "

@@ -12,11 +12,12 @@ import polars as pl
 from jaxtyping import Int64
 
 from fullrank.core.files import whole_folder, write_array
+from fullrank.core.jagged import offsets_of
 from fullrank.core.order import stable_order
 from fullrank.core.tables import write_table
 from fullrank.data import manifest as manifests
 from fullrank.data.events import parts, splits
-from fullrank.data.events.store import ARRAYS, FORMAT, FORMAT_VERSION
+from fullrank.data.events.store import ARRAYS, FORMS
 from fullrank.data.events.table import Events, JoinedTable
 from fullrank.data.values import hash_ids
 
@@ -36,9 +37,9 @@ def write_store(
 
     `keys` of the users, in rising order, make it a part of a store in parts: it gets the hashes of its buckets.
     """
-    if not bool((events.user[1:] >= events.user[:-1]).all()):
+    if not (events.user[1:] >= events.user[:-1]).all():
         events = events.take(stable_order(events.user))  # they are chronological: users' histories stay so
-    offsets = np.concatenate([[0], np.cumsum(np.bincount(events.user, minlength=len(users.ids)))]).astype(np.int64)
+    offsets = offsets_of(np.bincount(events.user, minlength=len(users.ids)))
     bounds, rule = split.bounds(offsets, events.time)
     if keys is not None:
         facts = facts | {"buckets": parts.bucket_hashes(keys, users.ids, events.item, offsets, bounds)}
@@ -80,7 +81,7 @@ def save_store(
             write_array(folder / f"{name}.npy", array)
         write_table(items.with_columns(train_count=popularity), folder / "items.parquet")
         write_table(users, folder / "users.parquet")
-        manifests.write_manifest(folder, (FORMAT, FORMAT_VERSION), manifest, manifests.describe_files(folder))
+        manifests.write_manifest(folder, FORMS[0], manifest, manifests.describe_files(folder))
 
 
 def store_fingerprint(

@@ -116,7 +116,7 @@ class StoreArrays:
         starts, ends, owner = bag.starts.take(rows), bag.ends.take(rows), bag.starts.owners(rows)
         most = bag.sizes[owner]
         wrong = (starts < 0) | (ends < starts) | (ends > most)
-        if bool(wrong.any()):
+        if wrong.any():
             reason = f"its offsets {starts.min()} .. {ends.max()} must rise from 0 to the {most.max()} values"
             raise damaged_file(self.folder_of(int(rows[wrong.argmax()])) / f"bag{number}_offsets.npy", reason)
         return Jagged(bag.ids, starts + bag.first[owner], ends + bag.first[owner])

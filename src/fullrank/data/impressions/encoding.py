@@ -156,17 +156,17 @@ def bag_values(series: pl.Series, field: BagOf | SequenceOf, what: str) -> tuple
             return found[Jagged.from_lengths(np.arange(len(found)), lengths).take(code).flat()], lengths[code]
     series = _lists(series, field, what)
     given = series.list.len().fill_null(0).to_numpy().astype(np.int64)
-    found = canonical(series.filter(pl.Series(given > 0)).explode(), what)
+    found = canonical(series.filter(given > 0).explode(), what)
     row = np.repeat(np.arange(len(series)), given)
     there = found.is_not_null().to_numpy()
-    found, row = found.filter(pl.Series(there)), row[there]
+    found, row = found.filter(there), row[there]
     lengths = np.bincount(row, minlength=len(series)).astype(np.int64)
     if len(lengths) and int(lengths.max()) > field.max_length:
         starts = np.cumsum(lengths) - lengths
         at = np.arange(len(row)) - starts[row]
         if isinstance(field, SequenceOf):  # counted from the end: the newest are kept
             at = lengths[row] - 1 - at
-        found = found.filter(pl.Series(at < field.max_length))
+        found = found.filter(at < field.max_length)
         lengths = np.minimum(lengths, field.max_length)
     return found, lengths
 
@@ -176,8 +176,7 @@ _LOOK = 1_000
 
 
 def _lists(series: pl.Series, field: BagOf | SequenceOf, what: str) -> pl.Series:
-    if isinstance(series.dtype, (pl.Categorical, pl.Enum)):
-        series = series.cast(pl.String)
+    series = values.without_categories(series)
     if series.dtype == pl.Null:
         return series.cast(pl.List(pl.String))
     if series.dtype == pl.String:
@@ -234,7 +233,7 @@ def known_groups(column: pl.Series, known: pl.Series) -> Int32[np.ndarray, "R"] 
     found = Vocabulary(known.cast(pl.String)).ids(group) - FIRST
     new = found < 0
     # Numbered by value, so that equal new groups share a number, whatever the order of the rows.
-    found[new] = len(known) + group.filter(pl.Series(new)).rank("dense").to_numpy().astype(np.int32) - 1
+    found[new] = len(known) + group.filter(new).rank("dense").to_numpy().astype(np.int32) - 1
     return found
 
 

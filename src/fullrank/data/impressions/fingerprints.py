@@ -25,36 +25,23 @@ TABLES = ("vocabulary.parquet", "groups.parquet")
 BLOCKS = 4096
 
 
-def impressions_fingerprint(folder: Path, files: Mapping[str, Mapping[str, Any]], schema: Schema) -> str:
-    """SHA-256 of what a ranker can see: schema, vocabularies and arrays; neither engine nor file format enter."""
-    state = _of_schema(schema)
-    for name in sorted(files):
-        if name.endswith(".npy"):
-            state.update(f"{name} {files[name]['sha256']}\n".encode())
-    _add_tables(state, folder, files)
-    return state.hexdigest()
+def fingerprint(folder: Path, files: Iterable[str], schema: Schema, arrays: str) -> str:
+    """SHA-256 of what a ranker can see: schema, arrays and vocabularies; neither engine nor file format enter.
 
-
-def fingerprint_of_parts(folder: Path, files: Iterable[str], schema: Schema, hashes: Mapping[int, str]) -> str:
-    """The fingerprint of a store in parts: of schema, vocabularies and the blocks in order."""
-    state = _of_schema(schema)
-    for block in sorted(hashes):
-        state.update(f"{block}:{hashes[block]}\n".encode())
-    _add_tables(state, folder, files)
-    return state.hexdigest()
-
-
-def _of_schema(schema: Schema) -> Any:
+    `arrays` are `array_lines`, of a store in parts `parts.bucket_lines` of its blocks.
+    """
     # without later settings: a store is what it was before them
-    return hashlib.sha256((json.dumps(spec_tree(schema), indent=2) + "\n").encode())
-
-
-def _add_tables(state: Any, folder: Path, files: Iterable[str]) -> None:
+    state = hashlib.sha256((json.dumps(spec_tree(schema), indent=2) + "\n" + arrays).encode())
     for name in TABLES:
         if name in files:
-            table = read_parquet(folder / name, "the table")
-            for column in table.columns:
-                hash_ids(state, table[column])
+            for column in read_parquet(folder / name, "the table"):
+                hash_ids(state, column)
+    return state.hexdigest()
+
+
+def array_lines(files: Mapping[str, Mapping[str, Any]]) -> str:
+    """The arrays of a store with their hashes, a line each."""
+    return "".join(f"{name} {files[name]['sha256']}\n" for name in sorted(files) if name.endswith(".npy"))
 
 
 def block_edges(rows: int) -> Int64[np.ndarray, "edges"]:

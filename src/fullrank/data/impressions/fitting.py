@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -83,7 +84,6 @@ class Fit:
         numbers = {field.name: numeric.statistics_of(field, exact=exact) for field in schema.fields}
         self._numbers: dict[str, Any] = {name: each for name, each in numbers.items() if each is not None}
         self._groups = Counts()
-        self._tables: dict[str, pl.DataFrame] | None = None
 
     def __add__(self, other: Fit) -> Fit:
         """The statistics of the rows of both, which have to be `exact`."""
@@ -118,7 +118,7 @@ class Fit:
                 found = canonical(frame[field.name], name)
                 counted.missing[field.name] += found.null_count()
                 if field.name in self._values:
-                    self._values[field.name].add(found.filter(pl.Series(train)))
+                    self._values[field.name].add(found.filter(train))
         for at, bag in enumerate(self.multivalued):
             name, column = f"column {bag.name!r} of {what}", frame[bag.name]
             if bag.separator is not None and isinstance(column.dtype, pl.List | pl.Array):
@@ -127,7 +127,7 @@ class Fit:
             counted.missing[bag.name] += int((lengths == 0).sum())
             counted.lengths[at] += np.bincount(part, weights=lengths, minlength=len(PARTS)).astype(np.int64)
             if bag.name in self._values:
-                self._values[bag.name].add(found.filter(pl.Series(np.repeat(train, lengths))))
+                self._values[bag.name].add(found.filter(np.repeat(train, lengths)))
         if schema.group is not None:
             name = f"column {schema.group!r} of {what}"
             group = canonical(frame[schema.group], name)
@@ -151,21 +151,20 @@ class Fit:
                     code="constant-labels",
                 )
 
+    @cached_property
     def vocabularies(self) -> dict[str, pl.DataFrame]:
-        """`value` and `count` in the order of ids, by field."""
-        if self._tables is None:
-            self._tables = {}
-            for field in self.schema.fields:
-                if field.name not in self._values or isinstance(field, Numeric) or field.shares is not None:
-                    continue
-                more = [self._values[bag.name] for bag in self.multivalued if bag.extends and bag.shares == field.name]
-                table = self._values[field.name].table(*more, least=field.min_count, numbers=not self.typed)
-                self._tables[field.name] = table
-        return self._tables
+        """`value` and `count` in the order of ids, by field, once all rows are counted."""
+        tables = {}
+        for field in self.schema.fields:
+            if field.name not in self._values or isinstance(field, Numeric) or field.shares is not None:
+                continue
+            more = [self._values[bag.name] for bag in self.multivalued if bag.extends and bag.shares == field.name]
+            tables[field.name] = self._values[field.name].table(*more, least=field.min_count, numbers=not self.typed)
+        return tables
 
     def encoder(self) -> FieldEncoder:
         """The fitted schema."""
-        lookups: dict[str, Lookup] = {name: Vocabulary(table["value"]) for name, table in self.vocabularies().items()}
+        lookups: dict[str, Lookup] = {name: Vocabulary(table["value"]) for name, table in self.vocabularies.items()}
         for field in self.schema.fields:
             if not isinstance(field, Numeric) and field.hash_buckets is not None:
                 lookups[field.name] = Hashed(field.hash_buckets)

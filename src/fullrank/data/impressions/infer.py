@@ -111,12 +111,12 @@ def list_text(column: pl.Series) -> ListText | None:
     doubt = None
     for separator in LIST_SEPARATORS:
         share = int(values.str.contains(separator, literal=True).sum()) / len(values)
-        if share < LEAST_SHARE or (separator == "," and bool(values.str.contains(THOUSANDS).any())):
+        if share < LEAST_SHARE or (separator == "," and values.str.contains(THOUSANDS).any()):
             continue
         parts = pl.DataFrame({"part": values.str.split(separator).list.eval(pl.element().str.strip_chars())})
         parts = parts.with_columns(place=pl.int_ranges(pl.col("part").list.len())).explode("part", "place")
         parts = parts.filter(pl.col("part") != "")
-        if separator == " " and not bool(parts["part"].str.contains(r"^\d+$").all()):
+        if separator == " " and not parts["part"].str.contains(r"^\d+$").all():
             continue
         counted = parts.group_by("part").agg(count=pl.len(), places=pl.col("place").n_unique())
         again = counted.filter(pl.col("count") > 1)
@@ -142,7 +142,7 @@ def _field(column: pl.Series) -> AnyField:
         )
     if column.dtype.is_float():
         known = column.fill_nan(None).drop_nulls()
-        if not len(known) or bool((known != known.floor()).any()):
+        if not len(known) or (known != known.floor()).any():
             return Numeric(name=column.name)
     return Categorical(name=column.name)
 
@@ -157,7 +157,7 @@ def _target(history: SequenceOf, frame: pl.DataFrame, categorical: Sequence[str]
     values = column.explode() if history.separator is None else column.str.split(history.separator).explode()
     values = values.cast(pl.String).str.strip_chars()
     for name in [*named, *(name for name in categorical if stems[name] == "item")]:
-        if bool(values.is_in(frame[name].cast(pl.String).implode()).any()):
+        if values.is_in(frame[name].cast(pl.String).implode()).any():
             return name
     return None
 

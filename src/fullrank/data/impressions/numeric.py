@@ -32,7 +32,7 @@ def parse_numbers(series: pl.Series, what: str) -> Float64[np.ndarray, "R"]:
         raise wrong_type(series, what, "a numeric field holds numbers")
     values = series.cast(pl.Float64, strict=False)
     lost = values.is_null() & series.is_not_null()
-    if series.dtype == pl.String and bool(lost.any()):
+    if series.dtype == pl.String and lost.any():
         lost = lost & (series.str.strip_chars() != "")
     refuse(lost | (values.is_infinite() & values.is_not_null()).fill_null(False), series, what,
            "values that are no finite numbers", code="unreadable-numbers")  # fmt: skip
@@ -172,7 +172,7 @@ def transform_numbers(
         values = np.sign(values) * np.log1p(np.abs(values))
     with np.errstate(over="ignore"):
         small = values.astype(np.float32)
-    if bool(np.isinf(small).any()):
+    if np.isinf(small).any():
         raise UserError(
             f"{what} holds numbers beyond 3e38, which do not fit; use transform=log or drop them",
             code="numbers-too-large",

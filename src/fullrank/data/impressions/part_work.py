@@ -233,7 +233,7 @@ class PartTasks:
                     copy_file(self.work / name, folder / name)
             groups = None if self._groups is None else len(self._groups)
             facts: dict[str, Any] = {"input": None, "notes": [], "part": number, HASHES: hashes.done()}
-            write_store_manifest(folder, self.schema, self.encoder, counted.manifest(groups), facts)
+            write_store_manifest(folder, self.encoder, counted.manifest(groups), facts)
         return 1
 
     @cached_property
@@ -245,7 +245,7 @@ class PartTasks:
     def _chunks(self, number: int, columns: Sequence[str]) -> Iterator[tuple[int, pl.DataFrame, str]]:
         """The number of the first row, the rows, and what errors call them."""
         for start, frame in self.rows.of(number, columns):
-            yield start, frame, name_rows(self.rows.name, self.rows.rows, start, frame)
+            yield start, frame, name_rows(self.rows, start, frame)
 
     def _times(self, number: int) -> Iterator[np.ndarray]:
         assert self.schema.time is not None
@@ -264,4 +264,4 @@ class PartTasks:
 
     @cached_property
     def _coder(self) -> RowCoder:
-        return RowCoder(self.schema, self.encoder, self._groups, self.typed)
+        return RowCoder(self.encoder, self._groups, self.typed)

@@ -41,7 +41,7 @@ from fullrank.data.events.stream import identity_of
 from fullrank.data.frames import InputTable, input_name, require_rows
 from fullrank.data.impressions import encoder_files
 from fullrank.data.impressions.fields import Schema, schema_tree
-from fullrank.data.impressions.fingerprints import TABLES, fingerprint_of_parts
+from fullrank.data.impressions.fingerprints import TABLES, fingerprint
 from fullrank.data.impressions.infer import infer, summary
 from fullrank.data.impressions.part_work import (
     FITTED,
@@ -54,7 +54,7 @@ from fullrank.data.impressions.part_work import (
 )
 from fullrank.data.impressions.spark import rows_on_spark
 from fullrank.data.impressions.splits import TemporalSplit
-from fullrank.data.impressions.store import ImpressionStore, is_own
+from fullrank.data.impressions.store import FORMS, ImpressionStore, is_own
 from fullrank.data.impressions.write import Say, write_store_manifest, write_tables
 from fullrank.data.manifest import is_store, require_outside_stores
 from fullrank.data.values import Unit
@@ -97,7 +97,7 @@ def prepare_impressions(
     DataFrame, and the store is the same.
     Raises `UserError` with one sentence for whatever cannot be read as the schema says; `out` is then as it was.
     """
-    place = without_dots(Path(out))
+    place = without_dots(out)
     check_engine(parts, engine, master)
     named = {
         "label": ("label", label),
@@ -183,7 +183,7 @@ def _prepare_whole(source: InputTable, place: Path, schema: Schema, facts: dict[
         say("encode and write")
         tasks.encode(0, borders, folder)
         shutil.rmtree(scratch)
-        write_store_manifest(folder, schema, tasks.encoder, fitted["counts"], facts)
+        write_store_manifest(folder, tasks.encoder, fitted["counts"], facts)
 
 
 def _write_parts(tasks: PartTasks, runner: Runner, facts: dict[str, Any], say: Say) -> None:
@@ -201,10 +201,10 @@ def _write_parts(tasks: PartTasks, runner: Runner, facts: dict[str, Any], say: S
         "fitted": fitted["fitted"],
         "counts": fitted["counts"],
         **facts,
-        "fingerprint": fingerprint_of_parts(folder, files, tasks.schema, hashes),
+        "fingerprint": fingerprint(folder, files, tasks.schema, parts.bucket_lines(hashes)),
         "parts": parts.described(written),
     }
-    manifests.write_manifest(folder, (manifests.IMPRESSION_PARTS, parts.FORMAT_VERSION), tree, files)
+    manifests.write_manifest(folder, FORMS[1], tree, files)
 
 
 def _fitted(tasks: PartTasks, runner: Runner, say: Say) -> tuple[dict[str, Any], Borders | None]:

@@ -19,7 +19,7 @@ from fullrank.core.errors import UserError, no_effect
 from fullrank.core.random import uniform_of_rows
 from fullrank.core.spec import Spec
 from fullrank.data.events.splits import by_kind, check_moments
-from fullrank.data.values import iso_seconds, refuse, wrong_type
+from fullrank.data.values import iso_seconds, refuse, without_categories, wrong_type
 
 PARTS = ("train", "validation", "test")
 _ALIASES = {"train": 0, "training": 0, "validation": 1, "valid": 1, "val": 1, "dev": 1, "test": 2}
@@ -97,8 +97,7 @@ class GivenSplit(Spec):
 
     def parts(self, column: pl.Series, what: str) -> np.ndarray:
         """The part of each row: int8 [R]. Raises `UserError` for any other value."""
-        if isinstance(column.dtype, (pl.Categorical, pl.Enum)):
-            column = column.cast(pl.String)
+        column = without_categories(column)
         if column.dtype != pl.String:
             raise wrong_type(column, what, f"a split column says {', '.join(PARTS)}")
         found = column.str.strip_chars().str.to_lowercase().replace_strict(_ALIASES, default=None, return_dtype=pl.Int8)

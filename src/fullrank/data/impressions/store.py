@@ -50,9 +50,9 @@ from fullrank.data.manifest import damaged_file
 if TYPE_CHECKING:
     from fullrank.data.batch import Impressions
 
-FORMAT = manifests.FORMATS["ranking"][0]
-FORMAT_VERSION = 1
 MAKE = "make one with fullrank prepare-impressions"
+FORMS = [manifests.FolderFormat("store of impressions", MAKE, name, 1) for name in manifests.FORMATS["ranking"]]
+"""Of a store in one, and of one in parts."""
 
 
 class ImpressionStore:
@@ -253,9 +253,8 @@ class ImpressionStore:
 
 def _read_manifest(folder: Path) -> tuple[dict[str, Any], Schema]:
     """The manifest, its structure checked, and its schema. Raises `UserError` for anything that is no such store."""
-    in_parts = parts.in_parts(folder)
-    form = (manifests.IMPRESSION_PARTS, parts.FORMAT_VERSION) if in_parts else (FORMAT, FORMAT_VERSION)
-    tree = manifests.read_header(folder, manifests.FolderFormat("store of impressions", MAKE, *form))
+    tree = manifests.read_header(folder, *FORMS)
+    in_parts = parts.is_parts(tree)
     kinds = {"fingerprint": str, "content": str, "schema": dict, "files": dict, "fitted": dict, "fields": list,
              "counts": dict}  # fmt: skip
     manifests.require_keys(folder, tree, kinds)

@@ -149,12 +149,12 @@ def canonical(series: pl.Series, what: str) -> pl.Series:
         series = series.cast(pl.String)
     if series.dtype != pl.String:
         raise wrong_type(series, what, "categories are text, whole numbers or booleans")
-    return series.set(series == "", None) if bool((series == "").any()) else series
+    return series.set(series == "", None) if (series == "").any() else series
 
 
 def as_whole_numbers(values: pl.Series) -> pl.Series | None:
     """Text as Int64 where all of it are whole numbers, plainly written (42, not 042), else None."""
     whole = values.cast(pl.Int64, strict=False)
-    if whole.null_count() > values.null_count() or not bool((whole.cast(pl.String) == values.cast(pl.String)).all()):
+    if whole.null_count() > values.null_count() or not (whole.cast(pl.String) == values.cast(pl.String)).all():
         return None
     return whole

@@ -15,17 +15,17 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from fullrank.core.jagged import Jagged
+from fullrank.core.jagged import Jagged, offsets_of
 from fullrank.core.tables import write_table
 from fullrank.data import manifest as manifests
 from fullrank.data.impressions import encoder_files
 from fullrank.data.impressions.arrays import array_shapes
 from fullrank.data.impressions.encoding import FieldEncoder, read_labels
 from fullrank.data.impressions.fields import Schema
-from fullrank.data.impressions.fingerprints import impressions_fingerprint
+from fullrank.data.impressions.fingerprints import array_lines, fingerprint
 from fullrank.data.impressions.fitting import Fit, RowCounts
 from fullrank.data.impressions.splits import PARTS, GivenSplit, RandomSplit, TemporalSplit, TimeParts
-from fullrank.data.impressions.store import FORMAT, FORMAT_VERSION
+from fullrank.data.impressions.store import FORMS
 from fullrank.data.impressions.vocabulary import Vocabulary, canonical
 from fullrank.data.values import seconds
 
@@ -36,7 +36,6 @@ Say = Callable[[str], None]
 class RowCoder:
     """Rows of a table as the arrays of a store."""
 
-    schema: Schema
     encoder: FieldEncoder
     groups: pl.Series | None
     typed: bool
@@ -47,7 +46,7 @@ class RowCoder:
 
     def block(self, start: int, frame: pl.DataFrame, what: str) -> dict[str, Any]:
         """The arrays of some rows by file, in input order; those of a bag as a `Jagged`."""
-        schema, encoded = self.schema, self.encoder.encode(frame, what)
+        schema, encoded = self.encoder.schema, self.encoder.encode(frame, what)
         block: dict[str, Any] = {
             "labels": read_labels(frame[schema.label], schema.label_threshold, f"column {schema.label!r} of {what}"),
             "inputs": np.arange(start, start + len(frame), dtype=np.int64),
@@ -142,8 +141,7 @@ class _Array:
         np.lib.format.write_array_header_1_0(self.file, header)
         width = self.dtype.itemsize * int(np.prod(shape[1:], dtype=np.int64))
         self.end = self.file.tell() + shape[0] * width
-        starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
-        self.places = [self.file.tell() + int(start) * width for start in starts]
+        self.places = [self.file.tell() + start * width for start in offsets_of(sizes)[:-1].tolist()]
 
     def last(self, values: np.ndarray) -> None:
         """The values behind those of all parts."""
@@ -160,14 +158,12 @@ class _Array:
 
 def write_tables(folder: Path, fit: Fit, groups: pl.Series | None) -> None:
     """The values of fields, and the groups."""
-    encoder_files.write_vocabulary(folder, fit.vocabularies())
+    encoder_files.write_vocabulary(folder, fit.vocabularies)
     if groups is not None:
         write_table(pl.DataFrame({"value": groups}), folder / "groups.parquet")
 
 
-def write_store_manifest(
-    folder: Path, schema: Schema, encoder: FieldEncoder, counts: dict[str, Any], facts: dict[str, Any]
-) -> None:
+def write_store_manifest(folder: Path, encoder: FieldEncoder, counts: dict[str, Any], facts: dict[str, Any]) -> None:
     """The manifest of a folder that holds all else."""
     files, state = manifests.describe_files(folder), encoder_files.encoder_state(encoder)
     tree = {
@@ -176,6 +172,6 @@ def write_store_manifest(
         "fitted": state["fitted"],
         "counts": counts,
         **facts,
-        "fingerprint": impressions_fingerprint(folder, files, schema),
+        "fingerprint": fingerprint(folder, files, encoder.schema, array_lines(files)),
     }
-    manifests.write_manifest(folder, (FORMAT, FORMAT_VERSION), tree, files)
+    manifests.write_manifest(folder, FORMS[0], tree, files)

@@ -14,6 +14,7 @@ from typing import Protocol, runtime_checkable
 
 import polars as pl
 
+from fullrank.core.spec import Spec
 from fullrank.data.impressions.fields import Schema
 
 
@@ -69,6 +70,14 @@ class ImpressionTables:
     """The fields as the set is used in the literature."""
     notes: tuple[str, ...] = ()
     """Facts worth a line in the manifest."""
+
+
+class Generated(Spec):
+    """Base of a source that generates its data."""
+
+    def files(self) -> tuple[RemoteFile, ...]:
+        """Nothing is downloaded."""
+        return ()
 
 
 @runtime_checkable

@@ -152,7 +152,7 @@ def build(
         topic_vectors=vectors,
         lead=lead,
         echo=echo,
-        accessories=_accessories(topic, weight, lead, len(share), rng),
+        accessories=_accessories(topic, lead, len(share), rng),
         accessory_share=share / share.sum(),
         interests=interests,
         user_tier=rng.choice(TIERS, size=users, p=[0.35, 0.3, 0.2, 0.15]),
@@ -163,7 +163,7 @@ def build(
     )
 
 
-def _accessories(topic: Ints, weight: Floats, lead: Floats, count: int, rng: np.random.Generator) -> Ints:
+def _accessories(topic: Ints, lead: Floats, count: int, rng: np.random.Generator) -> Ints:
     """[V, accessories] distinct items that follow each item: of its topic's three favourite next topics, not itself.
 
     Items are walked in a random cyclic order, so each item is an accessory about as often as any other.

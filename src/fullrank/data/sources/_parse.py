@@ -12,7 +12,7 @@ import io
 import json
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,9 @@ BLOCK = 200_000
 TOLERATED = 1_000
 """One line in so many may be unreadable; more means that the file is not what it should be."""
 
-_DAMAGED = (*BROKEN, EOFError, zlib.error)
+_DAMAGED = (*BROKEN, EOFError, zlib.error, UnicodeDecodeError)
+REVIEWS = {"user_id": pl.String, "item_id": pl.String, "timestamp": pl.Int64, "rating": pl.Float32}
+"""Columns of reviews with stars."""
 Record = dict[str, Any]
 Row = tuple[Any, ...]
 Schema = Mapping[str, Any]
@@ -82,13 +84,10 @@ def records(
 
 def lines(path: Path) -> Iterator[str]:
     """The lines of a UTF-8 text file that are not blank. Raises `UserError` where the file is damaged."""
-    try:
-        with open_text(path) as stream:
-            for line in stream:
-                if line := line.strip():
-                    yield line
-    except (EOFError, OSError, zlib.error, UnicodeDecodeError) as error:
-        raise damaged_download(path, error) from None
+    with reading(path), open_text(path) as stream:
+        for line in stream:
+            if line := line.strip():
+                yield line
 
 
 def parse_line(line: str) -> Record:
@@ -116,20 +115,17 @@ def delimited(
 
     `data` replaces the file's bytes where they had to be rewritten first. Raises `UserError` with the file's name.
     """
-    try:
+    with reading(path):
         return pl.read_csv(
             path if data is None else data,
             has_header=header,
             columns=list(columns) if header else None,
-            new_columns=None if header else list(columns),
             schema_overrides=dict(columns) if header else None,
             schema=None if header else dict(columns),
             separator=separator,
             quote_char='"' if quoted else None,
             glob=False,
         )
-    except _DAMAGED as error:
-        raise damaged_download(path, error) from None
 
 
 def damaged_download(path: Path, error: BaseException) -> UserError:
@@ -139,6 +135,15 @@ def damaged_download(path: Path, error: BaseException) -> UserError:
         f"{path} is damaged or not in the publisher's format ({reason}); delete it and download it again",
         code="wrong-download",
     )
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Raise `UserError` where the block cannot read a file to its end."""
+    try:
+        yield
+    except _DAMAGED as error:
+        raise damaged_download(path, error) from None
 
 
 def number(value: Any) -> float | None:
@@ -194,11 +199,9 @@ def scanned(path: Path, columns: Sequence[str]) -> pl.LazyFrame:
 
     Raises `UserError` for missing columns with the nearest that is there.
     """
-    try:
+    with reading(path):
         frame = pl.scan_csv(path, infer_schema=False, glob=False)
         names = frame.collect_schema().names()
-    except _DAMAGED as error:
-        raise damaged_download(path, error) from None
     for column in columns:
         if column not in names:
             what = f"{path} is not in the publisher's format: it has no column"

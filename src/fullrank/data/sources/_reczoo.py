@@ -14,13 +14,12 @@ import numpy as np
 import polars as pl
 
 from fullrank.core.errors import UserError, command_line
-from fullrank.core.parquet import BROKEN
 from fullrank.core.random import uniform_of_rows
 from fullrank.core.spec import Spec
-from fullrank.data.impressions.fields import Schema
+from fullrank.data.impressions.fields import Schema, SequenceOf
 from fullrank.data.sources import ImpressionTables, RemoteFile
 from fullrank.data.sources._archive import unpacked
-from fullrank.data.sources._parse import damaged_download, scanned
+from fullrank.data.sources._parse import reading, scanned
 
 HOST = "https://huggingface.co/datasets/reczoo"
 TRAIN, TEST = "train.csv", "test.csv"
@@ -52,33 +51,36 @@ class SequenceSet(Spec):
         return (remote_file(self.base_url, self.archive),)
 
     def impressions(self, folder: Path) -> ImpressionTables:
-        """Both files behind each other, unpacked into `folder` where they lie there as an archive."""
-        table = _train_and_test(folder, self.archive, self.kind, self.columns, self.validation)
+        """Both files behind each other, unpacked into `folder` where they lie there as an archive.
+
+        The column `split` says which rows are trained on.
+        """
+        hint = f"run: {command_line('download', self.kind, '--out', folder)}"
+        paths = unpacked(folder, (TRAIN, TEST), self.archive, hint=hint).values()
+        columns = [name for name in self.columns.columns if name != "split"]
+        train, test = (scanned(path, columns).select(*columns) for path in paths)
+        for path, frame in zip(paths, (train, test), strict=True):
+            _require_separator(path, frame, [field.name for field in self.columns.several()])
+        parts = [train.with_columns(split=pl.lit("train"))]
+        if self.validation == "train":
+            # by a hash of the row number: a rule such as every tenth row would meet the order positive, negative, ...
+            held_out = pl.col("row").map_batches(_held_out, return_dtype=pl.Boolean, is_elementwise=True)
+            split = pl.when(held_out).then(pl.lit("validation")).otherwise(pl.lit("train"))
+            parts = [train.with_row_index("row").with_columns(split=split).drop("row")]
+        else:
+            parts.append(test.with_columns(split=pl.lit("validation")))
+        table = pl.concat([*parts, test.with_columns(split=pl.lit("test"))])
         return ImpressionTables(table, self.columns, (self.note,))
+
+
+def history(name: str, shares: str, max_length: int = 100) -> SequenceOf:
+    """A behaviour sequence of values of another field, which all have ids."""
+    return SequenceOf(name=name, shares=shares, extends=True, separator=SEPARATOR, max_length=max_length)
 
 
 def remote_file(base_url: str, archive: str, names: Sequence[str] = (TRAIN, TEST)) -> RemoteFile:
     """The archive below `base_url`; the files `names` that were taken out of it serve as well."""
     return RemoteFile(f"{base_url.rstrip('/')}/{archive}", archive, alternatives=tuple(names))
-
-
-def _train_and_test(folder: Path, archive: str, kind: str, schema: Schema, validation: Validation) -> pl.LazyFrame:
-    """The columns of a schema in train.csv and test.csv, and the column `split`, by which it splits."""
-    hint = f"run: {command_line('download', kind, '--out', folder)}"
-    paths = unpacked(folder, (TRAIN, TEST), archive, hint=hint).values()
-    columns = [name for name in schema.columns if name != "split"]
-    train, test = (scanned(path, columns).select(*columns) for path in paths)
-    for path, frame in zip(paths, (train, test), strict=True):
-        _require_separator(path, frame, [field.name for field in schema.several()])
-    parts = [train.with_columns(split=pl.lit("train"))]
-    if validation == "train":
-        # by a hash of the row number: a rule such as every tenth row would meet the order positive, negative, ...
-        held_out = pl.col("row").map_batches(_held_out, return_dtype=pl.Boolean, is_elementwise=True)
-        split = pl.when(held_out).then(pl.lit("validation")).otherwise(pl.lit("train"))
-        parts = [train.with_row_index("row").with_columns(split=split).drop("row")]
-    else:
-        parts.append(test.with_columns(split=pl.lit("validation")))
-    return pl.concat([*parts, test.with_columns(split=pl.lit("test"))])
 
 
 def _held_out(rows: pl.Series) -> pl.Series:
@@ -87,10 +89,8 @@ def _held_out(rows: pl.Series) -> pl.Series:
 
 def _require_separator(path: Path, frame: pl.LazyFrame, names: Sequence[str]) -> None:
     """Refuse other separators: a whole history would be read as one value that nothing knows."""
-    try:
+    with reading(path):
         head = frame.select(names).head(LOOK).collect()
-    except BROKEN as error:
-        raise damaged_download(path, error) from None
     for name in names:
         other = head[name].drop_nulls().str.extract(r"([\s,;|\[\]])", 1).drop_nulls()
         if len(other):

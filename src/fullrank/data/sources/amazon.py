@@ -22,6 +22,7 @@ from fullrank.core.errors import command_line, no_such
 from fullrank.core.spec import Spec
 from fullrank.data.sources import RemoteFile, Tables
 from fullrank.data.sources._parse import (
+    REVIEWS,
     Record,
     Row,
     delimited,
@@ -41,7 +42,6 @@ BASES = {
 }
 """The editions' folders. The same group's other addresses (datarepo.eng.ucsd.edu, jmcauley.ucsd.edu) also served
 them; an edition that moved is reached with `base_url`."""
-_EVENTS = {"user_id": pl.String, "item_id": pl.String, "timestamp": pl.Int64, "rating": pl.Float32}
 _ITEMS = {
     "item_id": pl.String,
     "title": pl.String,
@@ -139,12 +139,12 @@ class Amazon(Spec):
                 {"user_id": pl.String, "parent_asin": pl.String, "rating": pl.Float32, "timestamp": pl.Int64},
             )
             frame = frame.rename({"parent_asin": "item_id"}).with_columns(timestamp=pl.col("timestamp") // 1000)
-            return frame.select(*_EVENTS), 0
+            return frame.select(*REVIEWS), 0
         if self.subset == "ratings":
             order = ("user_id", "item_id") if self.year == 2014 else ("item_id", "user_id")
-            columns = {name: _EVENTS[name] for name in (*order, "rating", "timestamp")}
-            return delimited(path, columns, header=False).select(*_EVENTS), 0
-        return records(path, _EVENTS, _review)
+            columns = {name: REVIEWS[name] for name in (*order, "rating", "timestamp")}
+            return delimited(path, columns, header=False).select(*REVIEWS), 0
+        return records(path, REVIEWS, _review)
 
     def _item(self, record: Record) -> Row:
         path = _category_path(record.get("categories") if self.year != 2018 else record.get("category"))

@@ -12,15 +12,15 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from fullrank.data.impressions.fields import Categorical, Schema, SequenceOf
+from fullrank.data.impressions.fields import Categorical, Schema
 from fullrank.data.impressions.splits import GivenSplit
 from fullrank.data.sources import _reczoo
 
 FIELDS = (
     Categorical(name="item_id"),
     Categorical(name="cate_id"),
-    SequenceOf(name="item_history", shares="item_id", extends=True, separator=_reczoo.SEPARATOR, max_length=100),
-    SequenceOf(name="cate_history", shares="cate_id", extends=True, separator=_reczoo.SEPARATOR, max_length=100),
+    _reczoo.history("item_history", "item_id"),
+    _reczoo.history("cate_history", "cate_id"),
 )
 
 

@@ -72,7 +72,7 @@ def _with_negatives(records: pl.DataFrame, negatives: int, seed: int) -> pl.Data
     items = records["item"].unique().sort()
     item = records["item"].rank("dense").to_numpy().astype(np.int64) - 1
     used = np.unique(user * len(items) + item)
-    if bool((np.bincount(used // len(items)) == len(items)).any()):
+    if (np.bincount(used // len(items)) == len(items)).any():
         raise UserError("a user of frappe.csv used every item: no negative can be drawn", code="no-negatives-left")
     drawn = np.repeat(user, negatives)
     other, open_ = np.empty(len(drawn), np.int64), np.arange(len(drawn))

@@ -14,7 +14,7 @@ import polars as pl
 from fullrank.core.errors import command_line
 from fullrank.core.spec import Spec
 from fullrank.data.sources import RemoteFile, Tables
-from fullrank.data.sources._parse import damaged_download, delimited, require, rows_with_events
+from fullrank.data.sources._parse import delimited, reading, require, rows_with_events
 
 BASE = "https://snap.stanford.edu/data"
 _NAME = "loc-gowalla_totalCheckins.txt.gz"
@@ -43,11 +43,9 @@ class Gowalla(Spec):
             "item_id": pl.Int64,
         }
         frame = delimited(path, columns, separator="\t", header=False, quoted=False).reverse()
-        try:
-            time = pl.col("time").str.to_datetime("%Y-%m-%dT%H:%M:%SZ", time_unit="us").dt.epoch("s")
+        time = pl.col("time").str.to_datetime("%Y-%m-%dT%H:%M:%SZ", time_unit="us").dt.epoch("s")
+        with reading(path):
             frame = frame.with_columns(timestamp=time)
-        except pl.exceptions.PolarsError as error:
-            raise damaged_download(path, error) from None
         events = frame.select("user_id", "item_id", "timestamp")
         items = rows_with_events(frame.select("item_id", "latitude", "longitude"), events)
         return Tables(events, items, notes=("Gowalla: published by SNAP, cite Cho et al. 2011",))

@@ -14,15 +14,15 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from fullrank.data.impressions.fields import Categorical, Schema, SequenceOf
+from fullrank.data.impressions.fields import Categorical, Schema
 from fullrank.data.impressions.splits import GivenSplit
 from fullrank.data.sources import _reczoo
 
 FIELDS = (
     Categorical(name="user_id", min_count=10),
     Categorical(name="item_id", min_count=10),
-    SequenceOf(name="pos_items", shares="item_id", extends=True, separator=_reczoo.SEPARATOR, max_length=100),
-    SequenceOf(name="neg_items", shares="item_id", extends=True, separator=_reczoo.SEPARATOR, max_length=100),
+    _reczoo.history("pos_items", "item_id"),
+    _reczoo.history("neg_items", "item_id"),
 )
 
 

@@ -17,7 +17,7 @@ from fullrank.core.errors import command_line
 from fullrank.core.spec import Spec
 from fullrank.data.sources import RemoteFile, Tables
 from fullrank.data.sources._archive import extract
-from fullrank.data.sources._parse import Schema, delimited, require, rows_with_events
+from fullrank.data.sources._parse import REVIEWS, Schema, delimited, require, rows_with_events
 
 BASE = "https://files.grouplens.org/datasets/movielens"
 _MD5 = {
@@ -57,7 +57,7 @@ class MovieLens(Spec):
             year=pl.col("title").str.extract(r"\((\d{4})\)\s*$").cast(pl.Int32)
         )
         note = f"MovieLens {self.variant}: for research; see the README in {name}"
-        return Tables(events, items, users, notes=(note,))
+        return Tables(events.select(*REVIEWS), items, users, notes=(note,))
 
     def _old(self, archive: Path) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]:
         paths = extract(archive, ("ratings.dat", "movies.dat", "users.dat"), archive.parent)
@@ -69,11 +69,7 @@ class MovieLens(Spec):
         users = _double_colon(
             paths["users.dat"], {"user_id": i64, "gender": string, "age": i64, "occupation": i64, "zip": string}
         )
-        return (
-            events.select("user_id", "item_id", "timestamp", "rating"),
-            movies,
-            rows_with_events(users, events, "user_id"),
-        )
+        return events, movies, rows_with_events(users, events, "user_id")
 
     def _new(self, archive: Path) -> tuple[pl.DataFrame, pl.DataFrame, None]:
         paths = extract(archive, ("ratings.csv", "movies.csv"), archive.parent)
@@ -85,7 +81,7 @@ class MovieLens(Spec):
         missing = pl.col("genres") == "(no genres listed)"
         movies = movies.with_columns(genres=pl.when(missing).then(None).otherwise("genres"))
         events = events.rename({"userId": "user_id", "movieId": "item_id"})
-        return events.select("user_id", "item_id", "timestamp", "rating"), movies.rename({"movieId": "item_id"}), None
+        return events, movies.rename({"movieId": "item_id"}), None
 
 
 def _double_colon(path: Path, columns: Schema) -> pl.DataFrame:

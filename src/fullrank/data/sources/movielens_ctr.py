@@ -13,12 +13,11 @@ import polars as pl
 from pydantic import Field
 
 from fullrank.core.errors import UserError
-from fullrank.core.parquet import BROKEN
 from fullrank.core.spec import Spec
 from fullrank.data.impressions.fields import AnyField, BagOf, Categorical, Schema
 from fullrank.data.impressions.splits import TemporalSplit
 from fullrank.data.sources import ImpressionTables, RemoteFile
-from fullrank.data.sources._parse import damaged_download
+from fullrank.data.sources._parse import reading
 from fullrank.data.sources.movielens import BASE, MovieLens
 
 PARQUET = ("ratings.parquet", "users.parquet", "movies.parquet")
@@ -81,7 +80,5 @@ def _joined(ratings: pl.DataFrame, users: pl.DataFrame, movies: pl.DataFrame) ->
 
 
 def _parquet(path: Path) -> pl.DataFrame:
-    try:
+    with reading(path):
         return pl.read_parquet(path, glob=False)
-    except BROKEN as error:
-        raise damaged_download(path, error) from None

@@ -17,9 +17,8 @@ from pydantic import Field
 
 from fullrank.core.bounds import MOST_SEED
 from fullrank.core.memory import require_memory
-from fullrank.core.spec import Spec
-from fullrank.data.sources import RemoteFile, Tables
-from fullrank.data.sources._marketplace import TIERS, Ints, Market, build
+from fullrank.data.sources import Generated, Tables
+from fullrank.data.sources._marketplace import TIERS, Floats, Ints, Market, build
 
 BLOCK = 16_384
 """Users simulated at once: bounds memory (some hundred MB at 20 events per user)."""
@@ -75,32 +74,28 @@ BRANDS = tuple(start + end for start in _STARTS for end in _ENDS)
 """128 invented brand names."""
 
 
-class Planted(Spec):
+class Planted(Generated):
     """Generated marketplace. 3,000 users and about 60,000 events by default: a small model trains on it in a minute."""
 
     kind: Literal["planted"] = "planted"
-    users: int = Field(default=3_000, ge=1, le=10**8)
+    users: int = Field(3_000, ge=1, le=10**8)
     """Number of users."""
-    items: int = Field(default=1_000, ge=32, le=10**7)
+    items: int = Field(1_000, ge=32, le=10**7)
     """Number of items, at least 32 (two shelves at four price tiers)."""
-    events_per_user: float = Field(default=20.0, ge=5.0, le=10**4)
+    events_per_user: float = Field(20.0, ge=5.0, le=10**4)
     """Mean events of a user; lengths are skewed, from 5 to ten times the mean."""
-    session_length: float = Field(default=6.0, gt=1.0, le=1e6)
+    session_length: float = Field(6.0, gt=1.0, le=1e6)
     """Mean events of a session (geometric)."""
-    popularity_exponent: float = Field(default=1.1, ge=0.0, le=100)
+    popularity_exponent: float = Field(1.1, ge=0.0, le=100)
     """Exponent of the items' attractiveness over their rank; 0 makes all alike."""
-    follow: float = Field(default=0.1, ge=0.0, lt=1.0)
+    follow: float = Field(0.1, ge=0.0, lt=1.0)
     """Probability that a purchase inside a session is an accessory of the one before."""
-    loyalty: float = Field(default=0.85, gt=0.0, lt=1.0)
+    loyalty: float = Field(0.85, gt=0.0, lt=1.0)
     """Probability that a shopper buys at the preferred price tier."""
-    drift: float = Field(default=0.03, ge=0.0, le=1000)
+    drift: float = Field(0.03, ge=0.0, le=1000)
     """Radians that a shopper's interests rotate per event; 0 keeps them fixed."""
-    seed: int = Field(default=0, ge=0, le=MOST_SEED)
+    seed: int = Field(0, ge=0, le=MOST_SEED)
     """Which of the marketplaces with these settings."""
-
-    def files(self) -> tuple[RemoteFile, ...]:
-        """Nothing is downloaded."""
-        return ()
 
     def read(self, folder: Path | None = None) -> Tables:
         """The events, items and users of the marketplace; `folder` is not used.
@@ -114,7 +109,8 @@ class Planted(Spec):
             "set fewer of them",
         )
         market = self.truth()
-        user, item, time, rating = self._events(market)
+        blocks = [self._block(market, low) for low in range(0, self.users, BLOCK)]
+        user, item, time, rating = (np.concatenate(column) for column in zip(*blocks, strict=True))
         order = np.lexsort((user, time))
         ids, user_ids = self.item_ids(), np.arange(self.users, dtype=np.int64) + 1
         events = pl.DataFrame(
@@ -148,13 +144,8 @@ class Planted(Spec):
         """[V] external id of each item of the truth; shuffled, so that an id says nothing about the item."""
         return np.random.default_rng([self.seed, 1]).permutation(self.items).astype(np.int64) + 1001
 
-    def _events(self, market: Market) -> tuple[Ints, Ints, Ints, NDArray[np.int8]]:
-        """User rows, item rows, seconds and ratings [E], grouped by user."""
-        blocks = [self._block(market, low) for low in range(0, self.users, BLOCK)]
-        user, item, time, rating = (np.concatenate(column) for column in zip(*blocks, strict=True))
-        return user, item, time, rating
-
     def _block(self, market: Market, low: int) -> tuple[Ints, Ints, Ints, NDArray[np.int8]]:
+        """User rows, item rows, seconds and ratings [E] of some users, grouped by user."""
         rng = np.random.default_rng([self.seed, 3, low])
         lengths = self._lengths(rng, min(BLOCK, self.users - low))
         users = np.arange(low, low + len(lengths))
@@ -208,7 +199,7 @@ class _Draws:
             again = again[(owned[again] == item[again, None]).any(axis=1)]
         return item
 
-    def _draw(self, users: Ints, last: Ints, reach: NDArray[np.float64], rng: np.random.Generator) -> Ints:
+    def _draw(self, users: Ints, last: Ints, reach: Floats, rng: np.random.Generator) -> Ints:
         market, chance = self.market, rng.random((5, len(users)))
         topic = (reach < (chance[0] * reach[:, -1])[:, None]).sum(axis=1)
         other = (market.user_tier[users] + 1 + (chance[1] * (TIERS - 1)).astype(np.int64)) % TIERS

@@ -21,10 +21,9 @@ from pydantic import Field
 
 from fullrank.core.bounds import MOST_COUNT, MOST_SEED
 from fullrank.core.memory import require_memory
-from fullrank.core.spec import Spec
 from fullrank.data.impressions.fields import BagOf, Categorical, Numeric, Schema, SequenceOf
 from fullrank.data.impressions.splits import ImpressionSplit, RandomSplit
-from fullrank.data.sources import ImpressionTables, RemoteFile
+from fullrank.data.sources import Generated, ImpressionTables
 
 START = 1_577_836_800
 """2020-01-01 00:00 UTC; rows are a second apart."""
@@ -35,7 +34,7 @@ BLOCK = 1 << 20
 """Rows drawn at once."""
 
 
-class PlantedClicks(Spec):
+class PlantedClicks(Generated):
     """Generated impressions: 50,000 by default, which a small ranker learns in seconds."""
 
     kind: Literal["planted_clicks"] = "planted_clicks"
@@ -61,10 +60,6 @@ class PlantedClicks(Spec):
     """How the schema splits: random or temporal (there is no split column)."""
     seed: int = Field(0, ge=0, le=MOST_SEED)
     """Which of the worlds with these settings."""
-
-    def files(self) -> tuple[RemoteFile, ...]:
-        """Nothing is downloaded."""
-        return ()
 
     def impressions(self, folder: Path | None = None) -> ImpressionTables:
         """The impressions; `folder` is not used."""

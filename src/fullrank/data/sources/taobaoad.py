@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from fullrank.data.impressions.fields import Categorical, Numeric, Schema, SequenceOf
+from fullrank.data.impressions.fields import Categorical, Numeric, Schema
 from fullrank.data.impressions.splits import GivenSplit
 from fullrank.data.sources import _reczoo
 
@@ -27,10 +27,7 @@ HISTORIES = {"cate_his": "cate_id", "brand_his": "brand", "btag_his": "btag"}
 FIELDS = (
     *(Categorical(name=name, min_count=10) for name in CATEGORIES),
     Numeric(name="price", transform="linear"),
-    *(
-        SequenceOf(name=name, shares=shares, extends=True, separator=_reczoo.SEPARATOR, max_length=50)
-        for name, shares in HISTORIES.items()
-    ),
+    *(_reczoo.history(name, shares, 50) for name, shares in HISTORIES.items()),
 )
 
 

@@ -17,6 +17,7 @@ from fullrank.core.spec import Spec
 from fullrank.data.sources import RemoteFile, Tables
 from fullrank.data.sources._archive import extract
 from fullrank.data.sources._parse import (
+    REVIEWS,
     Record,
     Row,
     joined,
@@ -32,7 +33,6 @@ PAGE = "https://business.yelp.com/data/resources/open-dataset/"
 _REVIEWS, _ITEMS_FILE, _USERS_FILE = (f"yelp_academic_dataset_{part}.json" for part in ("review", "business", "user"))
 _WANTED = (_REVIEWS, _ITEMS_FILE, _USERS_FILE)
 _TAR, _TARS, _ZIP = "yelp_dataset.tar", ("yelp_dataset.tar", "yelp_dataset.tgz", "yelp_dataset.tar.gz"), "Yelp-JSON.zip"
-_EVENTS = {"user_id": pl.String, "item_id": pl.String, "timestamp": pl.Int64, "rating": pl.Float32}
 _ITEMS = {
     "item_id": pl.String,
     "title": pl.String,
@@ -66,7 +66,7 @@ class Yelp(Spec):
         `category` is the first of a business's `categories` (A|B|C). Archives are unpacked into `folder`.
         """
         paths = _locate(folder)
-        events, broken = records(paths[_REVIEWS], _EVENTS, _review)
+        events, broken = records(paths[_REVIEWS], REVIEWS, _review)
         items, broken_items = records(paths[_ITEMS_FILE], _ITEMS, _business)
         users, broken_users = records(paths[_USERS_FILE], _USERS, _user)
         counts = zip((broken, broken_items, broken_users), _WANTED, strict=True)

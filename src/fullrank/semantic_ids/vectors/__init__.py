@@ -38,7 +38,7 @@ class Vectors:
 
 def require_known(known: Any, whose: str, remedy: str, *, code: str = "items-without-vectors") -> None:
     """Raise `UserError` where none of some items is `known` by a vector (a mask); `whose` names them."""
-    if not bool(known.any()):
+    if not known.any():
         raise UserError(f"none of {whose} has a vector; {remedy}", code=code)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import torch
 import torch.nn.functional as F
@@ -46,13 +46,10 @@ class JoinedVectors(VectorsSpec):
         weights = self.weights or (1.0,) * len(found)
         matrix = torch.cat([w * F.normalize(one.matrix, dim=1) for one, w in zip(found, weights, strict=True)], 1)
         known = torch.stack([one.known for one in found]).any(0)
-        return Vectors(matrix, known, _facts(found, weights, matrix.shape[1]))
-
-
-def _facts(found: list[Vectors], weights: tuple[float, ...], width: int) -> dict[str, Any]:
-    marks = [[one.facts.get("fingerprint"), weight] for one, weight in zip(found, weights, strict=True)]
-    return {
-        "kind": "joined", "width": width, "parts": [one.facts for one in found],
-        "fingerprint": hashlib.sha256(repr(marks).encode()).hexdigest(),
-        "rows_of_other_items": sum(one.facts.get("rows_of_other_items", 0) for one in found),
-    }  # fmt: skip
+        marks = [[one.facts.get("fingerprint"), weight] for one, weight in zip(found, weights, strict=True)]
+        facts = {
+            "kind": "joined", "width": matrix.shape[1], "parts": [one.facts for one in found],
+            "fingerprint": hashlib.sha256(repr(marks).encode()).hexdigest(),
+            "rows_of_other_items": sum(one.facts.get("rows_of_other_items", 0) for one in found),
+        }  # fmt: skip
+        return Vectors(matrix, known, facts)

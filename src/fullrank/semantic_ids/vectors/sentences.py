@@ -191,7 +191,7 @@ def _checked(part: np.ndarray, rows: int) -> Float32[np.ndarray, "n D"]:
             f"the model gave vectors of shape {part.shape} for {rows} texts; it is no sentence encoder",
             code="not-a-sentence-encoder",
         )
-    if not bool(np.isfinite(part).all()):
+    if not np.isfinite(part).all():
         raise UserError(
             "the model gave vectors that are not finite; choose another model or another precision",
             code="vectors-not-finite",

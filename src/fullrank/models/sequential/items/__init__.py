@@ -132,8 +132,12 @@ class ItemsSpec(Spec):
     def build(self, dim: int, catalog: Catalog) -> Items: ...
 
     def build_shard(self, dim: int, catalog: Catalog, shard: RowShard) -> Items:
-        """The same items, of which this process holds some: of those that `training.shards` lets through."""
-        raise NotImplementedError
+        """The same items, of which this process holds some. Raises `UserError` where they are no table of vectors."""
+        raise UserError(
+            f"items of kind {self.kind_of()} have no table of vectors that processes could share out: set "
+            "model.items=table, or build them whole",
+            code="items-not-sharded",
+        )
 
     def add_columns_of_events(self, catalog: Catalog, events: Callable[[], TrainingEvents]) -> Catalog:
         """The catalogue with what these items read of the training events, which `events` gives; before `add_columns`.
