@@ -181,7 +181,7 @@ def _late_block_first(best: tuple[torch.Tensor, ...], block: tuple[torch.Tensor,
 
 @pytest.mark.parametrize(
     ("name", "broken", "levels"),
-    [("_repair", _as_they_are, 3), ("_ordered", _as_they_are, 1000), ("_merge", _late_block_first, 1000)],
+    [("_repair", _as_they_are, 3), ("_ordered", _as_they_are, 1000), ("merge", _late_block_first, 1000)],
 )
 def test_planted_faults_are_caught(name: str, broken: Callable, levels: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of the three places that keep ties in order is needed: without it the twin disagrees."""

@@ -226,10 +226,8 @@ def test_search_of_vectors_is_the_exact_one(items: int, rows: int) -> None:
     barred = draw.random(items) < 0.3
     filters = Filters(Jagged.from_lists([row.tolist() for row in hidden]), barred).of_batch(None)
     scores, ids = top_k(DenseScorer(vectors, table), 12, filters=filters)
-    found = searched(FastSearch(table, barred), vectors, 12, hidden)
+    found = searched(FastSearch(table).barring(barred), vectors, 12, hidden)
     assert np.array_equal(found[1], ids.numpy()) and np.array_equal(found[0], scores.numpy())
-    other = searched(FastSearch(table).barring(barred), vectors, 12, hidden)
-    assert np.array_equal(other[1], found[1])
 
 
 def test_items_that_came_later(small: tuple[RecommenderModel, FastEncoder]) -> None:
@@ -238,7 +236,7 @@ def test_items_that_came_later(small: tuple[RecommenderModel, FastEncoder]) -> N
     old = model.items.all().detach()
     grown = encoder.with_items(torch.cat([old, old[[8]]]))
     like, new = (one.lists_of([np.array([3, item])], 20)[1] for one, item in ((grown, 8), (grown, 3000)))
-    assert np.array_equal(like, new) and grown.num_items == 3001 and encoder.num_items == 3000
+    assert np.array_equal(like, new) and grown.search.size == 3001 and encoder.search.size == 3000
     at = int(encoder.lists_of([np.array([3])], 1)[1][0, 0])
     _, ids = encoder.with_items(torch.cat([old, old[[at]]])).lists_of([np.array([3])], 2)
     assert ids.tolist() == [[at, 3000]]

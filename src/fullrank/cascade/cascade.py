@@ -129,7 +129,8 @@ class Cascade:
         unnamed = pl.Series("user", [None] * len(request), dtype=pl.String)
         everybody = unnamed if request.names is None else request.names
         reranker.require_some(everybody)
-        ids, scores = [np.zeros((0, k), np.int64)], [np.zeros((0, k))]
+        ids = np.full((len(request), k), -1)  # which stays where items are fewer
+        scores = np.full((len(request), k), -np.inf)
         for low, high in blocks(len(request), candidates):
             part = request.part(low, high)
             found = self.predictor.lists(part, deep, kept.take(np.arange(low, high)))
@@ -137,14 +138,11 @@ class Cascade:
                 _refuse_empty(part, found.ids)
             scored = reranker(everybody[low:high], part.histories.items, found.ids, found.scores, blend)
             best, value = best_candidates(scored, found.ids, k)
-            ids.append(_filled(best, k, -1))
-            scores.append(_filled(value, k, -np.inf))
+            ids[low:high, : best.shape[1]], scores[low:high, : best.shape[1]] = best, value
             if progress is not None:
                 progress(high, len(request))
         source = np.full(len(request), RANKER)
-        return request.give(
-            long_frame(request.names, np.concatenate(ids), np.concatenate(scores), catalog, asked, source=source)
-        )
+        return request.give(long_frame(request.names, ids, scores, catalog, asked, source=source))
 
     def evaluate(
         self,
@@ -220,8 +218,3 @@ def _refuse_empty(request: RequestBatch, ids: Int[np.ndarray, "B C"]) -> None:
             "is seen, excluded or not allowed): seen='keep' recommends seen ones again, bare='skip' leaves users out",
             code="no-candidates",
         )
-
-
-def _filled(values: np.ndarray, k: int, rest: float) -> np.ndarray:
-    """[B, k]: with empty places where the catalogue has fewer items."""
-    return np.pad(values, ((0, 0), (0, k - values.shape[1])), constant_values=rest)

@@ -223,13 +223,9 @@ def blocks(users: int, candidates: int) -> list[tuple[int, int]]:
     return [(low, min(low + size, users)) for low in range(0, users, size)]
 
 
-MOST_CANDIDATES = MOST_LIST
-"""As many as a ranked list may have."""
-
-
 def check_candidates(k: int, candidates: int, blend: float) -> None:
     """Raise `UserError` for a list longer than the candidates, and for a share that is none."""
-    check_whole("candidates", candidates, 1, MOST_CANDIDATES)
+    check_whole("candidates", candidates, 1, MOST_LIST)
     check_number("blend", blend)
     if k > candidates:
         raise UserError(

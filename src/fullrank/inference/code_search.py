@@ -6,14 +6,16 @@ gets the rest from exact scores (`padded` counts these users).
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass
+from functools import reduce
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from fullrank.inference.exact import select, top_k
+from fullrank.inference.exact import of_length, select, top_k
 from fullrank.inference.filters import BatchFilter
 from fullrank.models.sequential.items.semantic import CodeScorer, SemanticItems
 from fullrank.semantic_ids.reader import Tuples
@@ -46,11 +48,7 @@ class Candidates:
         if filters is not None:
             scores = scores.masked_fill(filters.refuses(self.items.clamp_min(0)), -torch.inf)
         values, at = select(scores, min(k, scores.shape[1]))
-        ids = self.items.gather(1, at).masked_fill(values == -torch.inf, -1)
-        missing = k - values.shape[1]
-        if missing > 0:
-            values, ids = F.pad(values, (0, missing), value=-torch.inf), F.pad(ids, (0, missing), value=-1)
-        return values, ids
+        return of_length(k, values, self.items.gather(1, at))
 
 
 class GraphSearch:
@@ -175,12 +173,8 @@ def fill_from_exact(
 def own_scores(scorer: CodeScorer, items: Int[Tensor, "B m"]) -> Float[Tensor, "B m"]:
     """Each user's scores of their own items, level by level, in the order of an exact scorer's sums."""
     users = torch.arange(len(items), device=items.device)[:, None]
-    flat, total = scorer.levels.flatten(), None
-    for level in scorer.rows.T:
-        part = flat[level[items] * scorer.levels.shape[1] + users]
-        total = part if total is None else total + part
-    assert total is not None
-    return total
+    flat = scorer.levels.flatten()
+    return reduce(operator.add, (flat[level[items] * scorer.levels.shape[1] + users] for level in scorer.rows.T))
 
 
 def exact_lists(

@@ -131,10 +131,10 @@ def _fits(column: pl.Series, wanted: Any) -> Bool[np.ndarray, "V"]:
     if listed:
         lists = column.arr.to_list() if isinstance(column.dtype, pl.Array) else column
         lengths = lists.list.len().fill_null(0).to_numpy().astype(np.int64)
-        flat = lists.filter(pl.Series(lengths > 0)).explode() if lengths.any() else column.clear()
         if not lengths.any():
             _values(name, kind, wanted)
             return np.zeros(len(column), bool)
+        flat = lists.filter(pl.Series(lengths > 0)).explode()
         return _any(_one_fits(flat.alias(name), kind, wanted), lengths)
     return _one_fits(column, kind, wanted)
 
@@ -151,15 +151,12 @@ def _one_fits(column: pl.Series, kind: Kind, wanted: Any) -> Bool[np.ndarray, "E
     values = _values(column.name, kind, wanted)
     if isinstance(values, tuple):
         fits = _within_range(column, *values)
-    elif kind == "text":
-        text = column if column.dtype == pl.String else column.cast(pl.String)
-        fits = text == values[0] if len(values) == 1 else text.is_in(pl.Series(values, dtype=pl.String).implode())
     elif kind == "number":
         fits = _is_one_of(column, values)
     else:
-        fits = pl.repeat(False, len(column), eager=True)
-        for value in values:
-            fits = fits | (column == value)
+        plain = column.cast(pl.String if kind == "text" else pl.Boolean)
+        among = pl.Series(values, dtype=plain.dtype)
+        fits = plain == values[0] if len(values) == 1 else plain.is_in(among.implode())
     return fits.fill_null(False).to_numpy()
 
 

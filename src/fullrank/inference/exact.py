@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
@@ -47,18 +48,23 @@ def top_k(
         values, ids = _filtered(scores, filters, first + low, k, floor, borrowed=score == scorer.block)
         refuse_nan(values, f"users among the items {first + low} to {first + high - 1}")
         ids = ids + (first + low)
-        best = (values, ids) if best is None else _merge(best, (values, ids), k)
+        best = (values, ids) if best is None else merge(best, (values, ids), k)
         floor = best[0][:, -1:] if best[0].shape[1] == k else None
         del scores  # before the next block is made, so that one block is alive and not two
     if best is None:
         raise UserError("the model has no items to rank", code="no-items")
-    values, ids = best
-    ids = ids.masked_fill(values == -torch.inf, -1)
-    missing = k - values.shape[1]
-    if missing > 0:
-        values = torch.nn.functional.pad(values, (0, missing), value=-torch.inf)
-        ids = torch.nn.functional.pad(ids, (0, missing), value=-1)
+    values, ids = of_length(k, *best)
     return values.float(), ids
+
+
+def of_length(
+    k: int, values: Float[Tensor, "B m"], ids: Int[Tensor, "B m"]
+) -> tuple[Float[Tensor, "B k"], Int[Tensor, "B k"]]:
+    """At most k items of each row, and empty places (-inf, -1) where they are fewer or score -inf."""
+    ids, missing = ids.masked_fill(values == -torch.inf, -1), k - values.shape[1]
+    if missing > 0:
+        values, ids = F.pad(values, (0, missing), value=-torch.inf), F.pad(ids, (0, missing), value=-1)
+    return values, ids
 
 
 def block_scorer(scorer: Scorer, block: int) -> Callable[[int, int], Float[Tensor, "B n"]]:
@@ -163,7 +169,7 @@ def _repair(
     return values[:, :k], torch.cat([ids, equal], 1).gather(1, at[:, :k])
 
 
-def _merge(best: tuple[Tensor, Tensor], block: tuple[Tensor, Tensor], k: int) -> tuple[Tensor, Tensor]:
+def merge(best: tuple[Tensor, Tensor], block: tuple[Tensor, Tensor], k: int) -> tuple[Tensor, Tensor]:
     """Both lists are ordered and the block's ids are larger: a stable sort keeps equal scores in order of their ids."""
     values, at = torch.cat([best[0], block[0]], 1).sort(dim=1, descending=True, stable=True)
     return values[:, :k], torch.cat([best[1], block[1]], 1).gather(1, at[:, :k])

@@ -37,8 +37,7 @@ class Filters:
         """Those of some of the users."""
         if self.excluded is None and self.allowed is None and not self.masks:
             return self
-        part = (None if one is None else one.take(rows) for one in (self.excluded, self.allowed))
-        excluded, allowed = part
+        excluded, allowed = (None if one is None else one.take(rows) for one in (self.excluded, self.allowed))
         own = ((np.flatnonzero(np.isin(rows, group)), refused) for group, refused in self.masks)
         masks = tuple((group, refused) for group, refused in own if len(group))
         return replace(self, excluded=excluded, allowed=allowed, masks=masks)

@@ -17,7 +17,7 @@ from uuid import uuid4
 import numpy as np
 import polars as pl
 
-from fullrank.core.errors import UserError, no_effect
+from fullrank.core.errors import UserError
 from fullrank.core.files import scratch_folder
 from fullrank.core.tables import write_table
 from fullrank.data import values
@@ -30,8 +30,8 @@ from fullrank.data.events.store import Store
 from fullrank.data.events.stream import identity_of
 from fullrank.data.events.table import Columns
 from fullrank.data.frames import Chunks, InputTable
-from fullrank.inference.requests import FlatEvents, RequestBatch, batch_of, require_some
-from fullrank.inference.stored_users import read_history_rows, refuse_table_columns
+from fullrank.inference.requests import FlatEvents, RequestBatch, batch_of, event_columns, require_some
+from fullrank.inference.stored_users import read_rows, refuse_table_columns
 from fullrank.parallel.spark import as_user_error
 
 PART_USERS = 1 << 15
@@ -85,7 +85,8 @@ class StoreParts:
             rows = np.arange(max(low - start, 0), min(high - start, users))
             start += users
             if len(rows):
-                yield read_history_rows(rows, _store(folder, content), catalog, **policies)
+                store = _store(folder, content)
+                yield read_rows(rows, store.user_ids.gather(rows).alias("user"), store, catalog, **policies)
 
 
 @dataclass(frozen=True)
@@ -101,6 +102,7 @@ class TableParts:
     """Columns of the table, for sentences."""
 
     def read(self, number: int, catalog: Catalog, **policies: Any) -> Iterator[RequestBatch]:
+        """The same as of `StoreParts`."""
         users, own = Spill(Path(self.folder), 1).read(number, self.columns, text=self.text_users)
         users = users.cast(pl.String) if self.text_users else users  # no users have no type
         codes, names = values.dense(users) if len(users) else (np.zeros(0, np.int32), users)
@@ -110,9 +112,6 @@ class TableParts:
         lengths = np.bincount(codes, minlength=len(names))
         flat = FlatEvents(names.alias("user"), lengths, own["item"][order].astype(np.int64), times)
         yield batch_of(flat, self.names, ordered=False, **policies)
-
-
-HistoryParts = StoreParts | TableParts
 
 
 @dataclass(frozen=True)
@@ -130,20 +129,15 @@ class HistoryTable:
     @classmethod
     def of(cls, table: Any, parts: int | None, named: EventColumns) -> HistoryTable:
         """Raises `UserError` for what is no table of events with types: Parquet, JSON lines or a DataFrame."""
-        source, (user, item, *times) = InputTable(table, "histories"), named.names
-        source.require(user, "name it with user_col=")
-        source.require(item, "name it with item_col=")
+        source = InputTable(table, "histories")
+        user, item, *times = event_columns(source, named)
         if not source.typed:
             raise UserError(
                 f"{source.name} is text without types: histories of many users are read from Parquet, JSON lines or a "
                 "DataFrame",
                 code="unknown-suffix",
             )
-        if times and times != ["timestamp"]:
-            source.require(times[0], "name it with time_col=")
-        time = next((name for name in times if name in source.columns), None)
-        if time is None and named.unit != "s":
-            raise no_effect(f"time_unit={named.unit!r}", "since the histories have no column of times")
+        time = times[0] if times else None
         return cls(source, table, Columns(user=user, item=item, time=time, time_unit=named.unit), parts)
 
     @property

@@ -33,7 +33,7 @@ from fullrank.core.tables import write_table
 from fullrank.data import manifest as manifests
 from fullrank.data.events.catalog import Catalog
 from fullrank.inference.filters import Filters
-from fullrank.inference.history_parts import HistoryParts, HistoryTable, StoreParts, TableParts
+from fullrank.inference.history_parts import HistoryTable, StoreParts, TableParts
 from fullrank.inference.list_options import ListOptions
 from fullrank.inference.model_source import ModelSource
 from fullrank.inference.predictor import Predictor
@@ -91,7 +91,7 @@ class ListTask:
     """The lists of a part, to its file."""
 
     model: ModelSource
-    histories: HistoryParts
+    histories: StoreParts | TableParts
     out: str
     options: ListOptions
     barred: Bool[np.ndarray, "V"] | None
@@ -174,8 +174,9 @@ def barred_items(options: ListOptions, item: str, catalog: Catalog) -> Bool[np.n
     """
     for name in ("exclude", "allow", "filters"):
         given = getattr(options, name)
-        single = isinstance(given, Mapping) if name != "filters" else isinstance(given, list | tuple)
-        if single or (name != "filters" and isinstance(given, list | tuple) and any(map(is_list, given))):
+        several = isinstance(given, list | tuple)
+        by_user = isinstance(given, Mapping) or (several and any(map(is_list, given)))
+        if several if name == "filters" else by_user:
             raise UserError(
                 f"{name} of single users has no effect on lists in parts, whose users are not in order: give one for "
                 "all of them",
@@ -242,7 +243,7 @@ def _other_lists(out: Path, there: Mapping[str, Any], asked: Mapping[str, Any]) 
 
 def _parts_of(
     histories: StoreParts | HistoryTable, out: Path, manifest: Mapping[str, Any], catalog: Catalog, session: Any | None
-) -> HistoryParts:
+) -> StoreParts | TableParts:
     """The histories in parts: of a store as they are, of a table once its events are in files."""
     if isinstance(histories, StoreParts):
         return histories

@@ -11,6 +11,9 @@ many levels of like scores leave a bound that nothing reaches. Users go side by 
 
 from __future__ import annotations
 
+import operator
+from functools import reduce
+
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
@@ -101,11 +104,7 @@ class _ActiveUsers:
 
     def bound(self) -> Float[Tensor, "B"]:
         """More than this no item scores whose codes were all left; -inf where a level has none left."""
-        total = None
-        for level in self._next().unbind(1):
-            total = level if total is None else total + level
-        assert total is not None
-        return total
+        return reduce(operator.add, self._next().unbind(1))
 
     def take(self) -> Int[Tensor, "B n"]:
         """The next codes of each user, from the level with the best one; -1 behind a level's last."""

@@ -8,7 +8,6 @@ looking one list ahead costs a ranking a step, which pays where steps cost more 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -30,8 +29,6 @@ from fullrank.models.sequential.reasoning.budget import Budget, check_budget
 
 LIST_BYTES = 12
 """Memory of a place in a list: id and score."""
-TopOfStates = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
-"""(states, rows of the batch) -> scores and ids of the best items of these rows."""
 
 
 def rank(
@@ -75,11 +72,12 @@ def rank(
     if budget is not None and budget.adaptive is not None:
         check_budget(model, budget)
         steps = np.zeros(len(histories), dtype=np.int64)
-        read = batches(model, histories, **how)
-        for at, *found in _early_exit_lists(
-            model, read, budget, k, lambda at: _filter_of(filters, seen_items, at, device), index, width
-        ):
-            scores[at], ids[at], steps[at] = found
+        with evaluating(model):
+            index = model.index_items() if index is None else index
+            for at, batch in batches(model, histories, **how):
+                batch_filter = _filter_of(filters, seen_items, at, device)
+                lists = _early_exit_lists(model, batch, budget, k, batch_filter, index, width)
+                scores[at], ids[at], steps[at] = (part.cpu().numpy() for part in lists)
         return RankedLists(ids, scores, policy, steps)
     search = search_of(model, decoding or Decoding(), width) if search is None else search
     for at, scorer in score_batches(model, histories, budget=budget, index=index, **how):
@@ -95,48 +93,30 @@ def _filter_of(
     return filters.take(at).of_batch(None if seen_items is None else seen_items.take(at), device)
 
 
+@torch.inference_mode()
 def _early_exit_lists(
-    model: Any,
-    read: Iterator[tuple[np.ndarray, Batch]],
-    budget: Budget,
-    k: int,
-    filter_of: Callable[[np.ndarray], BatchFilter | None],
-    index: Any | None,
-    block: int,
-) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]:
-    """(positions of the users, scores [b, k], ids [b, k], steps [b]) batch by batch, as `rank` puts them together.
+    model: Any, batch: Batch, budget: Budget, k: int, filters: BatchFilter | None, index: Any | None, block: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Scores [b, k], ids [b, k] and steps [b] of a batch.
 
     The model is a `Recommender` with a reasoner. What a user gets does not depend on who else is in the batch, beyond
     float rounding.
     """
     assert budget.adaptive is not None
-    length, most = budget.adaptive, budget.steps_of(model.reasoner)
-    with evaluating(model):
-        index = model.index_items() if index is None else index
-        for at, batch in read:
-            batch_filter = filter_of(at)
+    length, users = budget.adaptive, len(batch.lengths)
 
-            # Defaults bind this batch's filter and size: the loop's variables change under a closure.
-            def top(states: Tensor, rows: Tensor, among: BatchFilter | None = batch_filter, of: int = len(at)) -> Any:
-                own = None if among is None else among.only(rows, of)
-                return top_k(model.searched(states, index), max(k, length), filters=own, block=block)
+    def top(state: Any, rows: Tensor) -> tuple[Tensor, Tensor]:
+        own = None if filters is None else filters.only(rows, users)
+        states = model.reasoner.answered(state)
+        return top_k(model.searched(states, index), max(k, length), filters=own, block=block)
 
-            scores, ids, taken = _until_stable(model, batch, budget, top, length, most)
-            yield at, scores[:, :k].cpu().numpy(), ids[:, :k].cpu().numpy(), taken.cpu().numpy()
-
-
-@torch.inference_mode()
-def _until_stable(
-    model: Any, batch: Batch, budget: Budget, top: TopOfStates, length: int, most: int
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Scores, ids and steps of every row of a batch."""
     state = model.reasoner.begin(*model.task.inference_inputs(model.items, batch), budget)
-    rows = torch.arange(len(batch.lengths), device=batch.lengths.device)  # of the batch: who still computes steps
-    scores, ids = (part.clone() for part in top(model.reasoner.answered(state), rows))
+    rows = torch.arange(users, device=batch.lengths.device)  # of the batch: who still computes steps
+    scores, ids = (part.clone() for part in top(state, rows))
     taken, unchanged = torch.zeros_like(rows), torch.zeros_like(rows)
-    for step in range(1, most + 1):
+    for step in range(1, budget.steps_of(model.reasoner) + 1):
         state = model.reasoner.advance(state)
-        best, found = top(model.reasoner.answered(state), rows)
+        best, found = top(state, rows)
         same = (found[:, :length] == ids[rows, :length]).all(1)
         unchanged[rows] = torch.where(same, unchanged[rows] + 1, 0)
         scores[rows], ids[rows], taken[rows] = best, found, step
@@ -146,4 +126,4 @@ def _until_stable(
         if not bool(going.all()):
             kept = going.nonzero()[:, 0]
             state, rows = model.reasoner.select(state, kept), rows[kept]
-    return scores, ids, taken
+    return scores[:, :k], ids[:, :k], taken

@@ -82,7 +82,7 @@ def read_histories(
         if columns.unit != "s":
             raise no_effect(f"time_unit={columns.unit!r}", "on histories without times")
     else:
-        flat = _from_table(histories, columns.names, catalog, columns.unit)
+        flat = _from_table(histories, columns, catalog)
     if untimed == "auto" and not listed:
         untimed = "error"  # the column may have another name
     return batch_of(flat, columns.names, unknown=unknown, untimed=untimed, timed=timed, ordered=listed)
@@ -347,7 +347,22 @@ def _user_names(given: list[Any]) -> pl.Series:
     return users
 
 
-def _from_table(table: Any, columns: tuple[str, ...], catalog: Catalog, unit: values.Unit) -> FlatEvents:
+def event_columns(source: InputTable, named: EventColumns) -> tuple[str, ...]:
+    """The columns of user, item and, where the table has one, time.
+
+    Raises `UserError` for one that is missing, but for the usual one of times, and for a unit of times without them.
+    """
+    names = named.names
+    if names[2:] == USUAL[2:] and USUAL[2] not in source.columns:
+        names = names[:2]
+    for name, keyword in zip(names, ("user_col", "item_col", "time_col"), strict=False):
+        source.require(name, f"name it with {keyword}=")
+    if len(names) == 2 and named.unit != "s":
+        raise no_effect(f"time_unit={named.unit!r}", "since the histories have no column of times")
+    return names
+
+
+def _from_table(table: Any, named: EventColumns, catalog: Catalog) -> FlatEvents:
     """The events of a table as `prepare` reads them: its parser of times, its order, ties in input order."""
     if isinstance(table, str | bytes) and not str(table).lower().endswith(SUFFIXES):  # an id rather than a file
         raise _not_histories(table)
@@ -355,10 +370,8 @@ def _from_table(table: Any, columns: tuple[str, ...], catalog: Catalog, unit: va
         source = InputTable(table, "histories")
     except UserError as error:
         raise _not_histories(table) if error.code == "not-a-table" else error from None
-    for name, keyword in zip(columns, ("user_col", "item_col", "time_col"), strict=False):
-        if name != USUAL[2] or keyword != "time_col":  # the usual one may be absent
-            source.require(name, f"name it with {keyword}=")
-    frame = source.read([name for name in columns if name in source.columns])
+    columns = event_columns(source, named)
+    frame = source.read(columns)
     for name in columns[:2]:
         source.require_one_kind(name)
     users = _table_users(frame[columns[0]])
@@ -370,12 +383,10 @@ def _from_table(table: Any, columns: tuple[str, ...], catalog: Catalog, unit: va
         frame = frame.with_columns(catalog.parse(frame[columns[1]].to_list()).alias(columns[1]))
     codes, names = values.dense(users) if len(users) else (np.zeros(0, np.int32), users)
     times, order = None, np.arange(len(frame))
-    if len(columns) > 2 and columns[2] in frame.columns:
+    if len(columns) > 2:
         what = f"column {columns[2]!r} of the histories"
-        times, moved = values.in_time(frame[columns[2]], what, unit, typed=source.typed)
+        times, moved = values.in_time(frame[columns[2]], what, named.unit, typed=source.typed)
         order = order if moved is None else moved
-    elif unit != "s":
-        raise no_effect(f"time_unit={unit!r}", "since the histories have no column of times")
     order = order[np.argsort(codes[order], kind="stable")]
     lengths = np.bincount(codes, minlength=len(names))
     items = catalog.lookup(frame[columns[1]])[order]

@@ -69,10 +69,8 @@ def read_users(
                 code="unknown-user",
             )
         given, rows = given.filter(pl.Series(rows >= 0)), rows[rows >= 0]
-    return batch_of(
-        _events(given, rows, store, catalog), ("user_id", "item_id", "timestamp"), unknown=unknown,
-        untimed="error" if untimed == "auto" else untimed, timed=timed, ordered=True,
-    )  # fmt: skip
+    untimed = "error" if untimed == "auto" else untimed
+    return read_rows(rows, given, store, catalog, unknown=unknown, untimed=untimed, timed=timed)
 
 
 def _left_out(store: Store) -> str:
@@ -84,17 +82,6 @@ def _left_out(store: Store) -> str:
     names = ", ".join(dict.fromkeys(now["filter"] for now, before in zip(filters[1:], users, strict=False)
                                     if now["users"] < before))  # fmt: skip
     return f" (its preparation left out {users[0] - users[-1]:,} of {users[0]:,} users, by {names})"
-
-
-def read_history_rows(
-    rows: Int[np.ndarray, "U"], store: Store, catalog: Catalog, *, unknown: str, untimed: str, timed: bool
-) -> RequestBatch:
-    """The users in these rows of a store with all their events there; policies as in `read_users`."""
-    given = store.user_ids.gather(rows).alias("user")
-    return batch_of(
-        _events(given, rows, store, catalog), ("user_id", "item_id", "timestamp"), unknown=unknown, untimed=untimed,
-        timed=timed, ordered=True,
-    )  # fmt: skip
 
 
 def _ids(users: Users, store: Store) -> pl.Series:
@@ -124,8 +111,13 @@ def _ids(users: Users, store: Store) -> pl.Series:
     return given.alias("user")
 
 
-def _events(given: pl.Series, rows: Int[np.ndarray, "U"], store: Store, catalog: Catalog) -> FlatEvents:
-    """All events of these rows of a store, none where a row is -1; items as the model's catalogue numbers them."""
+def read_rows(
+    rows: Int[np.ndarray, "U"], users: pl.Series, store: Store, catalog: Catalog, **policies: Any
+) -> RequestBatch:
+    """The users in these rows of a store with all their events there, none where a row is -1.
+
+    Items are as the model's catalogue numbers them, `policies` as in `batch_of`.
+    """
     known = rows >= 0
     lengths = np.zeros(len(rows), np.int64)
     found = store.events.take(rows[known])
@@ -135,4 +127,5 @@ def _events(given: pl.Series, rows: Int[np.ndarray, "U"], store: Store, catalog:
         what = f"items of {str(store.path)!r}"
         raise values.none_known(store.catalog.ids, what, "the model's catalogue", catalog.ids)
     seconds = found.seconds
-    return FlatEvents(given, lengths, number[found.items.flat()], None if seconds is None else seconds.flat())
+    times = None if seconds is None else seconds.flat()
+    return batch_of(FlatEvents(users, lengths, number[found.items.flat()], times), USUAL, ordered=True, **policies)

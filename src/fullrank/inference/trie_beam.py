@@ -15,11 +15,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from fullrank.inference.exact import select
+from fullrank.inference.exact import of_length, select
 from fullrank.inference.filters import BatchFilter
 from fullrank.models.sequential.codes import GeneratedScorer
 from fullrank.models.sequential.items.semantic import SemanticItems
@@ -79,9 +78,7 @@ class TrieBeam:
         if filters is not None:
             scores = scores.masked_fill(filters.refuses(items), -torch.inf)
         values, found = select(scores, min(k, scores.shape[1]))  # of equal scores the smaller id: items rise
-        ids = items.gather(1, found).masked_fill(values == -torch.inf, -1)
-        missing = k - values.shape[1]
-        return F.pad(values, (0, missing), value=-torch.inf), F.pad(ids, (0, missing), value=-1)
+        return of_length(k, values, items.gather(1, found))
 
 
 def trie_of(items: SemanticItems) -> Trie:

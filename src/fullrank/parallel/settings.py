@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from typing import Any, Literal, TypedDict, get_args
 
-from fullrank.core.checks import check_type, check_whole
-from fullrank.core.errors import brief, no_effect, unknown
+from fullrank.core.checks import check_choice, check_type, check_whole
+from fullrank.core.errors import no_effect
 from fullrank.parallel import Local, Runner
 
 EngineName = Literal["embedded", "spark", "ray"]
@@ -51,8 +51,7 @@ class EngineSettings:
         return cls(**{name: keywords[name] for name in ENGINE_DEFAULTS if name in keywords})  # type: ignore[literal-required]
 
     def __post_init__(self) -> None:
-        if self.engine not in ENGINES:
-            raise unknown("engine", brief(self.engine) if not isinstance(self.engine, str) else self.engine, ENGINES)
+        check_choice("engine", self.engine, ENGINES)
         owners = {"master": "spark", "ray": "ray", "workers": "embedded"}
         for name, owner in owners.items():
             if getattr(self, name) is not None and self.engine != owner:

@@ -56,7 +56,7 @@ CLEAN_EVERY = 3600.0
 PATIENCE = 60.0
 """Seconds that forgetting waits for another process that rewrites parts."""
 _WHAT = "the part of the answer log"
-_PART = re.compile(r"answers-(\d{8}T\d{12})-[0-9a-f]{8}-\d+-\d+\.parquet")
+_PART = re.compile(r"answers-\d{8}T\d{12}-[0-9a-f]{8}-\d+-\d+\.parquet")
 _MARKER = re.compile(r"forgotten-([0-9a-f]{64})\.json")
 _NUMBERS = itertools.count(1)
 
@@ -140,7 +140,7 @@ class AnswerLog:
                     continue
                 self._buffer.append(answer)
                 self._places += places
-            if len(self._buffer) >= self.rows or 4 * self._places >= self.most_places:
+            if self._is_full():
                 self._state.notify_all()
 
     def flush(self) -> None:
@@ -186,8 +186,9 @@ class AnswerLog:
     def clean(self) -> int:
         """Remove parts beyond `days` and markers that no buffer can need; how many parts were removed."""
         self._cleaned, removed = time.time(), 0
+        oldest = _beginning(self._cleaned - self.days * 86400)
         for path in self.parts():
-            if _time_of(path.name) < self._cleaned - self.days * 86400:
+            if path.name < oldest:  # names begin with the time
                 path.unlink(missing_ok=True)
                 removed += 1
         for path, _, at in self._markers():
@@ -251,11 +252,7 @@ class AnswerLog:
         if late:
             self.dropped += late
             taken = [answer for answer in taken if answer.time >= oldest]
-        until = {name: at for _, name, at in self._markers()}
-        if not until:
-            return taken
-        users = {answer.user for answer in taken if answer.user is not None}
-        marked = {user: until[key] for user in users if (key := _hash(user)) in until}
+        marked = self._marked({answer.user for answer in taken if answer.user is not None})
         return [answer for answer in taken if answer.user is None or answer.time > marked.get(answer.user, -1.0)]
 
     def _markers(self) -> Iterator[tuple[Path, str, float]]:
@@ -269,13 +266,14 @@ class AnswerLog:
                 if isinstance(at, int | float):
                     yield self.folder / name, found[1], float(at)
 
+    def _marked(self, users: Iterable[str], since: float = 0.0) -> dict[str, float]:
+        """Of these users those with a marker, and its time; nobody is looked at where there is none."""
+        until = {name: at for _, name, at in self._markers() if at >= since}
+        return {user: until[key] for user in users if (key := _hash(user)) in until} if until else {}
+
     def _forget_marked(self, parts: list[Path], *, since: float) -> None:
         """Remove the answers of marked users from some parts."""
-        until = {name: at for _, name, at in self._markers() if at >= since}
-        if not until:
-            return
-        users = {user for path in parts for user in _users(path)}
-        self._rewrite({user: until[key] for user in users if (key := _hash(user)) in until}, parts)
+        self._rewrite(self._marked((user for path in parts for user in _users(path)), since), parts)
 
     def _rewrite(self, until: dict[str, float], parts: list[Path]) -> int:
         """Parts without the answers given to these users up to a time each; how many answers that were."""
@@ -323,16 +321,14 @@ def _frame(answers: list[LoggedAnswer]) -> pl.DataFrame:
     return pl.concat(frames)
 
 
+def _beginning(at: float) -> str:
+    """How the name of a part of that time begins."""
+    return datetime.fromtimestamp(at, UTC).strftime("answers-%Y%m%dT%H%M%S%f")
+
+
 def _part_name(at: float) -> str:
     host = hashlib.sha256(HOST.encode()).hexdigest()[:8]
-    stamp = datetime.fromtimestamp(at, UTC).strftime("%Y%m%dT%H%M%S%f")
-    return f"answers-{stamp}-{host}-{os.getpid()}-{next(_NUMBERS)}.parquet"
-
-
-def _time_of(name: str) -> float:
-    found = _PART.fullmatch(name)
-    assert found is not None
-    return datetime.strptime(found[1], "%Y%m%dT%H%M%S%f").replace(tzinfo=UTC).timestamp()
+    return f"{_beginning(at)}-{host}-{os.getpid()}-{next(_NUMBERS)}.parquet"
 
 
 def _hash(user: str) -> str:

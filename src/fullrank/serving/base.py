@@ -91,7 +91,6 @@ class BaseService(ABC, Generic[M]):
             await self.store.open()
             documents = await self.store.documents()
             self._keep(documents)
-            self._sequence = max((one.sequence for one in documents), default=0)
         await self.versions.begin(documents)
         if new:
             await self.store.open()
@@ -174,11 +173,15 @@ class BaseService(ABC, Generic[M]):
         """Bring a version up to date, on the event loop, before it answers."""
 
     def _keep(self, documents: Sequence[Document]) -> None:
-        """Keep what the store says when it is opened."""
+        """Keep what the store says since `_sequence`."""
+        self._sequence = max([self._sequence, *(one.sequence for one in documents)])
 
-    @abstractmethod
     async def _take_in(self) -> None:
-        """Take in what other processes wrote since `_sequence`."""
+        """Take in what other processes wrote."""
+        documents = await self.store.documents(self._sequence)
+        for document in documents:
+            self.versions.follow(document)
+        self._keep(documents)
 
     def _opened(self) -> None:
         """Open what is written beside answers, and say what the store promises."""

@@ -18,6 +18,7 @@ from typing import Any
 
 from fullrank.core.errors import UserError
 from fullrank.core.log import logger
+from fullrank.serving.stores import settle
 
 log = logger(__name__)
 
@@ -64,8 +65,6 @@ class Batcher:
         self.most, self.queue, self.timeout, self._observe = most, queue, timeout, observe
         self.waiting = 0
         """Requests that have no answer yet."""
-        self.shed = 0
-        """Requests refused so far because the queue was full."""
         self._jobs: SimpleQueue[Queued | None] = SimpleQueue()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
@@ -89,37 +88,30 @@ class Batcher:
         self, answer: Callable[[Sequence[Any]], Sequence[Any]], ask: Any, group: Hashable = None
     ) -> asyncio.Future[Any]:
         """A future of the answer. Raises `Overloaded` where the queue is full."""
-        self._check_open()
-        assert self._loop is not None
-        if self.waiting >= self.queue:
-            self.shed += 1
+        if self.waiting >= self.queue and not self._closed:
             raise Overloaded(self.waiting)
-        future: asyncio.Future[Any] = self._loop.create_future()
-        self.waiting += 1
-        self._jobs.put(Queued(answer, group, ask, future, time.perf_counter()))
-        return future
+        return self._put(answer, group, ask, time.perf_counter())
 
     async def call(self, work: Callable[[], Any]) -> Any:
         """Run something else on the model thread, between two batches: what must not meet a forward pass.
 
         The bound of the queue and the deadline are for requests, and this is none.
         """
-        self._check_open()
+        return await self._put(lambda asks: [work() for _ in asks], object(), None, inf)
+
+    def _put(
+        self, answer: Callable[[Sequence[Any]], Sequence[Any]], group: Hashable, ask: Any, since: float
+    ) -> asyncio.Future[Any]:
+        if self._closed:  # what came behind the last batch would wait for ever
+            raise UserError("the service is being stopped; try again when it is back", code="service-stopping")
         assert self._loop is not None
         future: asyncio.Future[Any] = self._loop.create_future()
         self.waiting += 1
-        self._jobs.put(Queued(lambda asks: [work() for _ in asks], object(), None, future, inf))
-        return await future
-
-    def _check_open(self) -> None:
-        if self._closed:  # what came behind the last batch would wait for ever
-            raise UserError("the service is being stopped; try again when it is back", code="service-stopping")
+        self._jobs.put(Queued(answer, group, ask, future, since))
+        return future
 
     def _run(self) -> None:
-        while True:
-            jobs = self._take()
-            if jobs is None:
-                return
+        while (jobs := self._take()) is not None:
             self._answer(jobs)
 
     def _take(self) -> list[Queued] | None:
@@ -165,12 +157,7 @@ class Batcher:
         """On the event loop."""
         self.waiting -= len(done)
         for future, answer in done:
-            if future.done():
-                continue
-            if isinstance(answer, BaseException):
-                future.set_exception(answer)
-            else:
-                future.set_result(answer)
+            settle(future, answer)
 
 
 def answers_of(jobs: list[Queued]) -> list[Any]:

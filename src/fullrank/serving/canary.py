@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 from jaxtyping import Float
-from pydantic import Field
+from pydantic import Field, TypeAdapter, ValidationError
 
 from fullrank.core.bounds import MOST_COUNT, MOST_LIST, Share
 from fullrank.core.errors import UserError
@@ -124,10 +124,8 @@ class Verdict:
     def read(cls, body: dict[str, Any]) -> Verdict | None:
         """The inverse of `dump`; None for what it did not write."""
         try:
-            checks = tuple(Check(**check) for check in body["checks"])
-            own = {name: body[name] for name in cls.__dataclass_fields__ if name != "checks"}
-            return cls(checks=checks, **own)
-        except (KeyError, TypeError):
+            return TypeAdapter(cls).validate_python(body)
+        except ValidationError:
             return None
 
 
@@ -203,7 +201,7 @@ def check_model(
         return checks
     asked = list(canaries) or _made_up(model if active is None else active)
     answers = asked_all(model, asked, settings.k, run)
-    checks += _check_answers(model, asked, answers, settings)
+    checks += _check_answers(answers)
     if checks[-1].ok and canaries and active is not None:
         checks += _check_quality(canaries, answers, asked_all(active, canaries, settings.k, run), settings)
     return checks
@@ -301,9 +299,7 @@ def _family(dtype: Any) -> str:
     )
 
 
-def _check_answers(
-    model: Model, asked: Sequence[Canary], answers: Sequence[Asked], settings: CanarySettings
-) -> Iterator[Check]:
+def _check_answers(answers: Sequence[Asked]) -> Iterator[Check]:
     count = len(answers)
     if not count:
         yield Check("answers", False, 0, 1, "there is nothing to ask it")
@@ -339,11 +335,9 @@ def _gains(canaries: Sequence[Canary], answers: Sequence[Asked]) -> Float[np.nda
     """Hit, and nDCG with one target, of each canary."""
     found = np.zeros((len(canaries), 2))
     for row, (canary, answer) in enumerate(zip(canaries, answers, strict=True)):
-        target = str(canary.target)
-        for place, item in enumerate(answer.items):
-            if str(item) == target:
-                found[row] = 1, 1 / np.log2(place + 2)
-                break
+        target, items = str(canary.target), list(map(str, answer.items))
+        if target in items:
+            found[row] = 1, 1 / np.log2(items.index(target) + 2)
     return found
 
 

@@ -7,8 +7,6 @@ Making a snapshot may take a while (new vectors, a table put together), so it is
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
 from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from math import inf
@@ -24,6 +22,7 @@ from fullrank.run import Run
 from fullrank.serving.growth import ItemGrowth
 from fullrank.serving.item_documents import TITLE, Entry, Reading, item_numbers, read_documents
 from fullrank.serving.live_content import Content, Shared, origins_of
+from fullrank.serving.recent import Recent
 
 log = logger(__name__)
 Documents = Mapping[str, Mapping[str, Any] | None]
@@ -53,8 +52,8 @@ class LiveItems:
         self.any_barred = bool(self.barred.any())
         self.next_expiry = float(content.expires_at[~expired].min(initial=inf))
         """Seconds since 1970 at which `at` gives another snapshot."""
-        self._masks: OrderedDict[str, Bool[np.ndarray, "V"]] = OrderedDict()
-        self._lock = threading.Lock()
+        most = max(LEAST_MASKS, min(MOST_MASKS, MASK_BYTES // self.size))
+        self._masks: Recent[Bool[np.ndarray, "V"]] = Recent(most)
 
     @classmethod
     def of(cls, run: Run, predictor: Predictor, documents: Documents, now: float) -> tuple[Predictor, LiveItems]:
@@ -106,18 +105,9 @@ class LiveItems:
         """
         if not filters:
             return self.barred
-        key = filters_key(filters)
-        with self._lock:
-            found = self._masks.get(key)
-            if found is not None:
-                self._masks.move_to_end(key)
-                return found
-        made = refused_by(self._content.values, filters) | self.barred
-        with self._lock:
-            found = self._masks.setdefault(key, made)  # of two threads that made it the first one's is kept
-            while len(self._masks) > max(LEAST_MASKS, min(MOST_MASKS, MASK_BYTES // self.size)):
-                self._masks.popitem(last=False)
-        return found
+        return self._masks.get(
+            filters_key(filters), lambda: refused_by(self._content.values, filters) | self.barred
+        )  # fmt: skip
 
     def has_mask(self, filters: Mapping[str, Any]) -> bool:
         """Whether `mask` remembers these filters, and so costs nothing."""

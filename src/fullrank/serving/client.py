@@ -40,13 +40,11 @@ class Client:
 
     def recommend_batch(self, requests: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """The answers, or problems, of several requests."""
-        found: list[dict[str, Any]] = self.call("POST", "/v1/recommend:batch", {"requests": list(requests)})["answers"]
-        return found
+        return self.call("POST", "/v1/recommend:batch", {"requests": list(requests)})["answers"]
 
     def predict(self, rows: Sequence[Mapping[str, Any]], **request: Any) -> list[float]:
         """The click probability of each row, of a service whose run is a ranking model."""
-        found: list[float] = self.call("POST", "/v1/predict", {"rows": list(rows), **request})["probabilities"]
-        return found
+        return self.call("POST", "/v1/predict", {"rows": list(rows), **request})["probabilities"]
 
     def similar(self, item: Any, k: int = 10) -> dict[str, Any]:
         """The k items most like one."""

@@ -103,11 +103,6 @@ class FastEncoder:
             made._warm_up()
         return made
 
-    @property
-    def num_items(self) -> int:
-        """V, with those that `with_items` added."""
-        return self.search.size
-
     @torch.inference_mode()
     def with_items(
         self, vectors: Float[Tensor, "V D"] | None = None, barred: Bool[np.ndarray, "V"] | None = None
@@ -130,8 +125,7 @@ class FastEncoder:
     ) -> Float[Tensor, "B D"]:
         """Readouts (`model.task.readout`) of histories of one array of item numbers each, oldest first, as
         `model.searched` takes them. None is empty, and a model that reads times gets them."""
-        made: Tensor = self._ranking.states(self._vectors, *self._read(histories, times))
-        return made
+        return self._ranking.states(self._vectors, *self._read(histories, times))
 
     @torch.inference_mode()
     def lists_of(
@@ -153,8 +147,7 @@ class FastEncoder:
 
         def part(rows: slice, hidden: Hidden) -> Found:
             events = self._read(histories[rows], None if times is None else times[rows])
-            found: Found = self._ranking(self._vectors, search.searched, *events, k, hidden)
-            return found
+            return self._ranking(self._vectors, search.searched, *events, k, hidden)
 
         return search.cut(len(histories), k, hidden, refused, part)
 

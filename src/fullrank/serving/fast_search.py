@@ -108,11 +108,11 @@ class FastSearch:
 
     _compiled: Any = None
 
-    def __init__(self, table: Float[Tensor, "V D"], barred: Bool[np.ndarray, "V"] | None = None):
-        """`table` as `index.all()` gives it; `barred` are items that nobody is shown, at no cost."""
+    def __init__(self, table: Float[Tensor, "V D"]):
+        """`table` as `index.all()` gives it."""
         with torch.inference_mode():
             table = table.detach().contiguous()
-            self.searched = Searched(table, lay_out(table), _added(barred))
+            self.searched = Searched(table, lay_out(table), None)
         if FastSearch._compiled is None:  # it has no weights: all tables share it
             with warnings.catch_warnings():  # masks may be arrays that nobody may write, of which torch warns once
                 warnings.simplefilter("ignore", UserWarning)
@@ -120,9 +120,11 @@ class FastSearch:
             FastSearch._compiled = compiled(Best())
 
     def barring(self, barred: Bool[np.ndarray, "V"] | None) -> "FastSearch":
-        """The same table with other items barred; nothing is laid out anew."""
-        made = copy(self)
-        made.searched = self.searched._replace(added=_added(barred))
+        """The same table, of which these items are shown to nobody, at no cost; nothing is laid out anew."""
+        made, added = copy(self), None
+        if barred is not None and barred.any():
+            added = torch.zeros(len(barred)).masked_fill_(torch.from_numpy(barred), -torch.inf)
+        made.searched = self.searched._replace(added=added)
         return made
 
     @property
@@ -164,13 +166,6 @@ class FastSearch:
         if missing > 0:
             values, ids = F.pad(values, (0, missing), value=-torch.inf), F.pad(ids, (0, missing), value=-1)
         return values.numpy(), ids.numpy()
-
-
-def _added(barred: Bool[np.ndarray, "V"] | None) -> Tensor | None:
-    """`Searched.added` of items that nobody is shown; None where there is none."""
-    if barred is None or not barred.any():
-        return None
-    return torch.zeros(len(barred)).masked_fill_(torch.from_numpy(barred), -torch.inf)
 
 
 def compiled(module: nn.Module) -> Any:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Literal
 
 import numpy as np
@@ -42,6 +42,7 @@ from fullrank.models.sequential.items.tpab import COUNTS, STARTS
 from fullrank.models.sequential.items.unisrec import AUGMENTED, VECTORS, UniSRec
 from fullrank.semantic_ids.reader import CODES, SIZES
 from fullrank.serving.item_documents import Newcomer, item_numbers
+from fullrank.serving.recent import Recent
 from fullrank.serving.titles import SimilarTitles
 from fullrank.training.cold_start.grow import grown_model
 
@@ -81,7 +82,7 @@ class ItemGrowth:
         self.spec, self.predictor = spec, predictor
         self.items = getattr(spec, "items", None)
         self.catalog = _widened(predictor.catalog)
-        self._texts: dict[str, Near] = {}
+        self._texts: Recent[Near] = Recent(MOST_TEXTS)
         self._tables = GrowingTables(self.catalog.size)
         self._lock = threading.Lock()
 
@@ -194,18 +195,15 @@ class ItemGrowth:
         if isinstance(self.items, Text) and one.text:
             first = self.reads[0]
             given = cells[first]
-            cells[first] = [*(given or []), one.text] if self._listed(first) else f"{given or ''} {one.text}".strip()
+            listed = isinstance(self.catalog.frame[first].dtype, pl.List | pl.Array)
+            cells[first] = [*(given or []), one.text] if listed else f"{given or ''} {one.text}".strip()
         known = {name: value for name, value in cells.items() if value is not None and value != []}
         return tuple((name, tuple(value) if isinstance(value, list) else value) for name, value in known.items())
-
-    def _listed(self, column: str) -> bool:
-        return isinstance(self.catalog.frame[column].dtype, pl.List | pl.Array)
 
     def _similar(self, one: Newcomer) -> Near:
         text = " ".join(part for part in (one.title, one.text) if part)
         with self._lock:
             titles = self.titles if text else None
-            near = self._texts.get(text)
         if not text or titles is None:
             lacks = "it has no title" if not text else "the run's items have no titles to compare with"
             raise UserError(
@@ -213,13 +211,7 @@ class ItemGrowth:
                 f"{'give a title, or ' if not text else ''}name items that it is like (like)",
                 code="nothing-to-start-from",
             )
-        if near is None:
-            items, alike = titles.find([text], NEIGHBOURS)[0]
-            near = tuple(items.tolist()), tuple((alike / max(alike.sum(), 1e-12)).tolist())
-            with self._lock:
-                while len(self._texts) >= MOST_TEXTS:
-                    del self._texts[next(iter(self._texts))]
-                self._texts[text] = near
+        near = self._texts.get(text, partial(_neighbours, titles, text))
         if not near[0]:
             raise UserError(
                 f"item {one.id!r}: no title of the catalogue is like {brief(text, 80)}; name items that it is like "
@@ -259,7 +251,7 @@ class ItemGrowth:
         old = self.catalog
         cells = {
             name: pl.Series(
-                name, [_plain(dict(one.read).get(name)) for one in origins], dtype=old.frame.schema[name], strict=True
+                name, [dict(one.read).get(name) for one in origins], dtype=old.frame.schema[name], strict=True
             )
             for name in self.reads
         }
@@ -279,6 +271,12 @@ class ItemGrowth:
         if not (source >= 0).any():
             return grown
         return Catalog(grown.frame.with_columns(grown.frame[name].gather(place) for name in copied))
+
+
+def _neighbours(titles: SimilarTitles, text: str) -> Near:
+    """The items whose titles are most like a text."""
+    ((items, alike),) = titles.find([text], NEIGHBOURS)
+    return tuple(items.tolist()), tuple((alike / max(alike.sum(), 1e-12)).tolist())
 
 
 def _like(one: Newcomer, found: Mapping[Any, Origin | UserError], known: Mapping[Any, int]) -> Near:
@@ -305,14 +303,9 @@ def _like(one: Newcomer, found: Mapping[Any, Origin | UserError], known: Mapping
 
 def _widened(catalog: Catalog) -> Catalog:
     """With whole ids of 64 bits: a new item's may be larger than those of the run."""
-    dtype = catalog.ids.dtype
-    if dtype == pl.String or dtype in (pl.Int64, pl.UInt64):
+    if catalog.ids.dtype in (pl.String, pl.Int64, pl.UInt64):
         return catalog
     return Catalog(catalog.frame.with_columns(pl.col("item_id").cast(pl.Int64)))
-
-
-def _plain(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value
 
 
 class GrowingTables:

@@ -51,10 +51,6 @@ class Entry:
     retired: bool = False
     expires_at: float | None = None
 
-    def as_removed(self) -> Entry:
-        """What is left of an item whose document is gone: its number, which nobody is shown any more."""
-        return replace(self, retired=True, body={})
-
 
 @dataclass(frozen=True)
 class Reading:
@@ -81,7 +77,8 @@ def read_documents(
     entries: dict[str, Entry] = {}
     for key, entry in before.entries.items():  # added items keep their order, by which they are numbered
         if entry.newcomer is not None:
-            entries[key] = entry if documents.get(key) is not None else entry.as_removed()
+            gone = documents.get(key) is None  # then its number is left, which nobody is shown any more
+            entries[key] = replace(entry, retired=True, body={}) if gone else entry
     fresh: dict[str, Mapping[str, Any]] = {}
     refused: dict[str, UserError] = {}
     for key, body in documents.items():
@@ -99,9 +96,7 @@ def read_documents(
             entries[key] = _entry(body, ids[key], number, catalog, own_columns, types)
         except UserError as error:
             refused[key] = error
-            if key in entries:  # one that was added keeps its number and what was said of it before
-                continue
-            if key in before.entries:
+            if key in before.entries:  # what was said of it before holds on
                 entries[key] = before.entries[key]
     return Reading(entries, refused, types)
 

@@ -7,7 +7,6 @@ how long that takes tells nothing of a stored key, since nobody can choose the d
 
 from __future__ import annotations
 
-import hmac
 import os
 import re
 import secrets
@@ -66,7 +65,7 @@ class Keys:
         self.path = Path(path)
         self._clock = clock
         self._stamp = _stamp(self.path)
-        self._keys = {bytes.fromhex(key.key_sha256): key for key in read_keys(path)}
+        self._keys = {key.key_sha256: key for key in read_keys(path)}
         self._looked = clock()
 
     def find(self, header: str | bytes | None) -> Key | None:
@@ -78,9 +77,7 @@ class Keys:
         scheme, _, key = given.partition(b" ")
         if scheme.lower() != b"bearer":
             return None
-        digest = sha256(key.strip()).digest()
-        found = self._keys.get(digest)
-        return found if found is not None and hmac.compare_digest(digest, bytes.fromhex(found.key_sha256)) else None
+        return self._keys.get(sha256(key.strip()).hexdigest())
 
     def __len__(self) -> int:
         return len(self._keys)
@@ -99,7 +96,7 @@ class Keys:
             log.error("the file of keys has gone: no key is accepted until it is back")
             return
         try:
-            self._keys = {bytes.fromhex(key.key_sha256): key for key in read_keys(self.path)}
+            self._keys = {key.key_sha256: key for key in read_keys(self.path)}
         except UserError as error:
             log.error(f"the file of keys was changed and cannot be read; the keys from before hold on: {error}")
 

@@ -6,8 +6,8 @@ the snapshot's own (`catalogue.py`). V items.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -37,17 +37,12 @@ class Shared:
         self.ids: list[Any] = catalog.ids.to_list()
         self.bands: list[str] = np.array(BANDS, object)[popularity_bands(catalog.popularity)].tolist()
         self.popular_order = np.argsort(-catalog.popularity, kind="stable")
-        self._search: TitleSearch | None = None
-        self._lock = threading.Lock()
 
-    @property
+    @cached_property
     def search(self) -> TitleSearch:
         """The titles of the run's items, indexed once."""
-        with self._lock:
-            if self._search is None:
-                assert self.titles is not None
-                self._search = TitleSearch(self.titles, self.popular_order)
-            return self._search
+        assert self.titles is not None
+        return TitleSearch(self.titles, self.popular_order)
 
 
 class Content:

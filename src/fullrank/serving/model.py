@@ -33,7 +33,7 @@ from fullrank.serving.catalogue import Documents, LiveItems
 from fullrank.serving.explain import explain_lists
 from fullrank.serving.messages import PastEvent, RecommendRequest
 from fullrank.serving.ranking import ServedRanker
-from fullrank.serving.requests import Answer, Ask, ItemNumbers, check_most
+from fullrank.serving.requests import Answer, Ask, ItemNumbers, check_most, jagged
 from fullrank.serving.searching import Finder
 from fullrank.serving.settings import ServeSettings
 
@@ -162,10 +162,7 @@ class ServedModel:
         if asked.explain:
             check_most("k of a list that is explained", asked.k, MOST_EXPLAINED)
         size = items.catalog.size
-        known = self.numbers.known([item for item, _ in history], size)
-        times = None
-        if self.reads_times:
-            known, times = self._timed(history, size)
+        known, times = self._timed(history, size)
         if asked.filters:
             items.mask(asked.filters)  # what cannot be asked is told now
         ranked = self.ranked and asked.ranker is not False
@@ -211,7 +208,7 @@ class ServedModel:
         hidden = [_hidden(ask) for ask in asks]
         masks = [_refused(ask, live) for ask in asks]
         known = [row for row, ask in enumerate(asks) if len(ask.items) or self.allows_empty]
-        answers: list[Answer] = []
+        answers: dict[int, Answer] = {}
         if known:
             some = [asks[row] for row in known]
             timed = [ask.times for ask in some if ask.times is not None]
@@ -224,18 +221,16 @@ class ServedModel:
                 assert state.ranker is not None
                 ids, scores = state.ranker.order(some, ids, scores, self.settings.blend)
             taken = [None] * len(some) if steps is None else steps.tolist()
-            answers = [
-                Answer(*_cut(best, values, ask.options), steps=own, ranked=ranked)
-                for ask, own, best, values in zip(some, taken, ids, scores, strict=True)
-            ]
-        if len(known) < len(asks):
-            found = dict(zip(known, answers, strict=True))
-            answers = [
-                found[row] if row in found else self._popular(state, live, ask, hidden[row], masks[row], k)
-                for row, ask in enumerate(asks)
-            ]
-        _explain(state, asks, answers)
-        return answers
+            answers = {
+                row: Answer(*_cut(best, values, asks[row].options), steps=own, ranked=ranked)
+                for row, own, best, values in zip(known, taken, ids, scores, strict=True)
+            }
+        lists = [
+            answers[row] if row in answers else self._popular(state, live, ask, hidden[row], masks[row], k)
+            for row, ask in enumerate(asks)
+        ]
+        _explain(state, asks, lists)
+        return lists
 
     def similar(self, asks: Sequence[tuple[int, int]]) -> list[Answer]:
         """Of each (item, k) the items most like it, without itself and without what is retired."""
@@ -255,17 +250,18 @@ class ServedModel:
         items, number = self.state.items, self.numbers.get(item)
         return items.titles[number] if items.titles is not None and 0 <= number < items.catalog.size else None
 
+    def named(self, number: int) -> dict[str, Any]:
+        """An item with its title and its band of popularity."""
+        items = self.state.items
+        title = None if items.titles is None else items.titles[number]
+        return {"item": items.ids[number], "title": title, "popularity": items.bands[number]}
+
     def described(self, number: int) -> dict[str, Any]:
-        """What is known of one item: id, title, popularity, whether it is shown, and its columns."""
+        """What is known of one item: `named`, whether it is shown, and its columns."""
         items = self.state.items.at(time.time())
         row = items.catalog.frame.row(number, named=True)
-        return {
-            "item": items.ids[number],
-            "title": items.titles[number] if items.titles is not None else None,
-            "popularity": items.bands[number],
-            "shown": not bool(items.barred[number]),
-            "columns": {name: row[name] for name in items.columns},
-        }
+        shown, columns = not bool(items.barred[number]), {name: row[name] for name in items.columns}
+        return {**self.named(number), "shown": shown, "columns": columns}
 
     def _finder(self, state: State, live: LiveItems) -> Finder:
         """The search with what is retired or expired now; made anew when that changes."""
@@ -296,8 +292,11 @@ class ServedModel:
             check_most("reasoning steps", budget.steps or 0, max(self.settings.steps_most, self._own_steps))
         return budget
 
-    def _timed(self, history: Past, size: int) -> tuple[Int[np.ndarray, "n"], Int[np.ndarray, "n"]]:
-        """Known items and their times, in order of time; where no event has one, as of now, a day between events."""
+    def _timed(self, history: Past, size: int) -> tuple[Int[np.ndarray, "n"], Int[np.ndarray, "n"] | None]:
+        """Known items and, for a model that reads them, their times, in order of time; where no event has one, as of
+        now, a day between events."""
+        if not self.reads_times:
+            return self.numbers.known([item for item, _ in history], size), None
         lacking = [item for item, moment in history if moment is None]
         if 0 < len(lacking) < len(history):
             raise UserError(
@@ -326,15 +325,12 @@ def _explain(state: State, asks: Sequence[Ask], answers: Sequence[Answer]) -> No
         return
     told = explain_lists(state.predictor, histories_of([asks[row] for row in some]), [answers[row].ids for row in some])
     for row, explanation in zip(some, told, strict=True):
-        answers[row].because = explanation.because
-        if explanation.attention is not None:
-            answers[row].attention = explanation.attention.round(4).tolist()
+        answers[row].explanation = explanation
 
 
 def histories_of(asks: Sequence[Ask]) -> Histories:
     """The histories of some requests."""
-    lengths = np.array([len(ask.items) for ask in asks], np.int64)
-    items = Jagged.from_lengths(np.concatenate([ask.items for ask in asks]), lengths)
+    items = jagged([ask.items for ask in asks])
     timed = [ask.times for ask in asks if ask.times is not None]
     keys = UserKeys(partial(user_keys, pl.Series([ask.user for ask in asks], dtype=pl.String)))
     return Histories(items, np.concatenate(timed) if len(timed) == len(asks) else None, keys=keys)

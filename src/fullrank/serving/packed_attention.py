@@ -63,8 +63,7 @@ def lay_out(weight: Tensor) -> Tensor:
     """A matrix [out, in] as oneDNN wants it; as it is where that is not to be had."""
     if not can_pack():
         return weight
-    made: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight, CHUNK)
-    return made
+    return torch.ops.mkldnn._reorder_linear_weight(weight, CHUNK)
 
 
 @no_type_check

@@ -44,11 +44,6 @@ class PredictService(BaseService[ServedPredictor]):
     def _open_model(self, folder: Path) -> ServedPredictor:
         return ServedPredictor.open(folder, folder.name, self.settings)
 
-    async def _take_in(self) -> None:
-        for document in await self.store.documents(self._sequence):
-            self.versions.follow(document)
-            self._sequence = document.sequence
-
     def _served(self) -> JsonObject:
         return {"columns": len(self.model.rows.fields)}
 

@@ -213,13 +213,11 @@ def _column(field: AnyField, values: list[Any]) -> pl.Series:
         whole = set(map(type, values)) <= {NOTHING, int}
         dtype: Any = pl.Int64() if whole else pl.String()
         return pl.Series(field.name, values if whole else _texts(values), dtype=dtype).cast(pl.String)
-    lists = [_parts(value, field.separator) if isinstance(value, str) else value for value in values]
+    lists = [
+        [part.strip() for part in value.split(field.separator)] if isinstance(value, str) else value for value in values
+    ]
     texts = [value if value is None else _texts(value) for value in lists]
     return pl.Series(field.name, texts, dtype=pl.List(pl.String))
-
-
-def _parts(text: str, separator: str | None) -> list[str]:
-    return [part.strip() for part in text.split(separator)]
 
 
 def _texts(values: list[Any]) -> list[str | None]:

@@ -21,6 +21,7 @@ from fullrank.cascade.rerank import (
     EncodedFields,
     PairFeatures,
     behind,
+    best_candidates,
     blend_scores,
     encode_fields,
     history_bags,
@@ -34,7 +35,7 @@ from fullrank.data.events.catalog import Catalog
 from fullrank.data.impressions.fields import SequenceOf
 from fullrank.inference.list_options import ListOptions
 from fullrank.run import Run
-from fullrank.serving.requests import Ask
+from fullrank.serving.requests import Ask, jagged
 from fullrank.serving.settings import ServeSettings
 
 
@@ -110,8 +111,7 @@ class ServedRanker:
         """Candidates (-1 in empty places) by click probability, mixed with the retriever's order by `blend`."""
         pairs = PairFeatures(self.stage.encoder, self._users(asks), self.items)
         found = blend_scores(probabilities(self.stage.model, pairs, ids, self.device), scores, blend)
-        order = np.argsort(-found, axis=1, kind="stable")
-        return np.take_along_axis(ids, order, 1), np.take_along_axis(found, order, 1)
+        return best_candidates(found, ids, ids.shape[1])
 
     def check_names(self, fields: Iterable[str]) -> None:
         """Raise `UserError` for a field that is not the ranker's."""
@@ -136,10 +136,7 @@ class ServedRanker:
         """The sequences that are filled from histories; a request that gives one itself keeps that, as in `given`."""
         if not self.of_history:
             return {}
-        items = Jagged.from_lengths(
-            np.concatenate([ask.items for ask in asks]).astype(np.int64), np.array([len(ask.items) for ask in asks])
-        )
-        found = history_bags(self.stage, self.of_history, self.items, items)
+        found = history_bags(self.stage, self.of_history, self.items, jagged([ask.items for ask in asks]))
         for number, bag in found.items():
             if number in given:
                 name, rows = self.stage.encoder.multivalued[number].name, np.arange(len(asks))

@@ -11,8 +11,10 @@ import numpy as np
 from jaxtyping import Int
 
 from fullrank.core.errors import UserError
+from fullrank.core.jagged import Jagged
 from fullrank.inference.list_options import ListChoices
 from fullrank.models.sequential.reasoning.budget import AS_TRAINED, Budget
+from fullrank.serving.explain import ListExplanation
 
 NONE = np.zeros(0, np.int64)
 _WHOLE = re.compile(r"-?[0-9]+")
@@ -58,10 +60,13 @@ class Answer:
     steps: int | None = None
     """Steps that a reasoner took, where it stops by itself."""
     ranked: bool = False
-    attention: Sequence[Sequence[float]] | None = None
-    """[L][n] share of attention of each of the last n events of the history, layer by layer."""
-    because: Sequence[Sequence[tuple[int, float]]] | None = None
-    """For each item of the list: events of the history that it is like, and how much."""
+    explanation: ListExplanation | None = None
+    """Of a request that asks for one."""
+
+
+def jagged(rows: Sequence[Int[np.ndarray, "_"]]) -> Jagged:
+    """A row of each request."""
+    return Jagged.from_lengths(np.concatenate(rows), np.array([len(row) for row in rows], np.int64))
 
 
 class ItemNumbers:

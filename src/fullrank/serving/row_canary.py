@@ -26,7 +26,6 @@ ROWS = 50
 """Rows asked for each history that a recommender would be asked for."""
 AT_ONCE = 1000
 """Rows of one forward pass: requests wait no longer than that for it."""
-NO_ROWS = pl.DataFrame()
 
 
 def read_rows(path: Path, settings: CanarySettings) -> pl.DataFrame:
@@ -39,7 +38,7 @@ def read_rows(path: Path, settings: CanarySettings) -> pl.DataFrame:
 
 async def no_rows(store: HistoryStore, settings: CanarySettings) -> pl.DataFrame:
     """The store of a ranking model's service knows no rows."""
-    return NO_ROWS
+    return pl.DataFrame()
 
 
 def ask_rows(

@@ -16,7 +16,6 @@ import torch
 from jaxtyping import Bool, Float, Int
 
 from fullrank.core.errors import UserError
-from fullrank.core.jagged import Jagged
 from fullrank.data.histories import Histories
 from fullrank.inference.batches import BLOCK, score_batches
 from fullrank.inference.filters import Filters
@@ -30,6 +29,7 @@ from fullrank.models.sequential.reasoning.budget import Budget
 from fullrank.run import Run
 from fullrank.serving.card import sample_histories
 from fullrank.serving.fast import FastEncoder
+from fullrank.serving.requests import jagged
 from fullrank.serving.settings import ServeSettings
 from fullrank.serving.vector_index import IndexSettings, VectorIndex, is_index
 
@@ -179,13 +179,13 @@ def _by_graph(
     own = [row[-graph.max_length :] for row in items]
     if graph.seen == "exclude" and any(not np.isin(row, hides).all() for row, hides in zip(own, hidden, strict=True)):
         return None
-    rows = _jagged(own)
+    rows = jagged(own)
     width = graph.length
     moments = None
     if graph.reads_times:
         assert times is not None
-        moments = _jagged([row[-graph.max_length :] for row in times]).padded(width)
-    scores, ids = graph.answer(rows.padded(width), rows.lengths, moments, _jagged(hidden).padded(fill=-1))
+        moments = jagged([row[-graph.max_length :] for row in times]).padded(width)
+    scores, ids = graph.answer(rows.padded(width), rows.lengths, moments, jagged(hidden).padded(fill=-1))
     return scores[:, :k], ids[:, :k], None
 
 
@@ -243,19 +243,13 @@ def _no_vectors(predictor: Predictor) -> UserError:
     )
 
 
-def _histories(
-    items: Rows, times: Rows | None
-) -> Histories:  # fmt: skip
-    return Histories(_jagged(items), None if times is None else np.concatenate(times))
-
-
-def _jagged(rows: Rows) -> Jagged:
-    return Jagged.from_lengths(np.concatenate(rows), np.array([len(row) for row in rows], np.int64))
+def _histories(items: Rows, times: Rows | None) -> Histories:
+    return Histories(jagged(items), None if times is None else np.concatenate(times))
 
 
 def _filters(hidden: Rows, masks: Masks, barred: Bool[np.ndarray, "V"] | None) -> Filters:
     """Rows with one mask are one group."""
-    excluded = _jagged(hidden)
+    excluded = jagged(hidden)
     groups: dict[int, tuple[list[int], np.ndarray]] = {}
     for row, mask in enumerate(masks):
         if mask is not None:

@@ -46,7 +46,7 @@ def run_server(settings: ServeSettings, say: Callable[[str], None]) -> None:
         say, f"serving {settings.run} at http://{shown}:{port} (page: /, API: /openapi.json); stop with Ctrl-C"
     )
     if settings.workers > 1:
-        with metrics_folder(settings.workers), told_failure() as failure:
+        with metrics_folder(), told_failure() as failure:
             processes = Processes(config, socket, started)
             processes.run()
             if processes.failed:

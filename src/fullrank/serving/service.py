@@ -155,7 +155,7 @@ class Service(BaseService[ServedModel]):
         async with self._changing:
             while True:
                 # A change is of what all processes said so far: what is not mentioned in it stays as it is.
-                await self._stored(self._read_changes())
+                await self._stored(super()._take_in())
                 bodies = self._merged(model, asked)
                 new = {key: not model.knows(body["id"]) for key, body in bodies.items()}
                 # Made before it is stored: what this version cannot take in is refused, and no process hears of it.
@@ -193,7 +193,10 @@ class Service(BaseService[ServedModel]):
                 await self.batcher.call(lambda model=model, state=state: model.put(state))  # type: ignore[misc]
 
     def _keep(self, documents: Sequence[Document]) -> None:
-        self.items = {one.key: one.body for one in documents if one.kind == ITEM}
+        super()._keep(documents)
+        fresh = {one.key: one.body for one in documents if one.kind == ITEM}
+        if any(self.items.get(key) != body for key, body in fresh.items()):
+            self.items = {**self.items, **fresh}
 
     def _opened(self) -> None:
         log.info(f"the store: {self.store.promise}")
@@ -225,18 +228,8 @@ class Service(BaseService[ServedModel]):
             self.versions.follow(document)
         if documents or any(model.documents is not self.items for model in self.versions.models()):
             async with self._changing:
-                await self._read_changes()  # again: an item may have been changed here since
+                await super()._take_in()  # again: an item may have been changed here since
                 await self._bring_up_to_date()
-
-    async def _read_changes(self) -> None:
-        """Read what any process wrote since the last look; whoever asks holds `_changing`."""
-        documents = await self.store.documents(self._sequence)
-        for document in documents:
-            self.versions.follow(document)
-        fresh = {one.key: one.body for one in documents if one.kind == ITEM}
-        if any(self.items.get(key) != body for key, body in fresh.items()):
-            self.items = {**self.items, **fresh}
-        self._sequence = max([self._sequence, *(one.sequence for one in documents)])
 
     def _merged(self, model: ServedModel, asked: ItemsRequest) -> dict[str, JsonObject]:
         """The documents of the items of a request: what was said of each before, and what it says."""
@@ -289,29 +282,24 @@ def _event_id(user: str, item: int | str, moment: float) -> str:
 
 def listed(model: ServedModel, answer: Answer, *, titles: bool) -> list[JsonObject]:
     """The places of a list, best first."""
+    places = zip(answer.ids, answer.scores, strict=True)
+    if titles:
+        return [{**model.named(one), "score": score} for one, score in places]
     ids = model.items.ids
-    if not titles:
-        return [{"item": ids[one], "score": score} for one, score in zip(answer.ids, answer.scores, strict=True)]
-    return [{**named(model, one), "score": score} for one, score in zip(answer.ids, answer.scores, strict=True)]
-
-
-def named(model: ServedModel, number: int) -> JsonObject:
-    """An item with its title and its band of popularity."""
-    items = model.items
-    title = None if items.titles is None else items.titles[number]
-    return {"item": items.ids[number], "title": title, "popularity": items.bands[number]}
+    return [{"item": ids[one], "score": score} for one, score in places]
 
 
 def add_reasons(model: ServedModel, ask: Ask, answer: Answer, body: JsonObject) -> None:
     """Put into a body why: the events of the history that each item is like, and the attention that each event got."""
 
     def of(number: int) -> JsonObject:
-        return {name: value for name, value in named(model, number).items() if name != "popularity"}
+        return {name: value for name, value in model.named(number).items() if name != "popularity"}
 
-    if answer.because is not None:
-        for one, events in zip(body["items"], answer.because, strict=True):
+    told = answer.explanation
+    if told is not None and told.because is not None:
+        for one, events in zip(body["items"], told.because, strict=True):
             one["because"] = [{**of(event), "similarity": likeness} for event, likeness in events]
-    if answer.attention is not None:
-        shares = list(zip(*answer.attention, strict=True))
+    if told is not None and told.attention is not None:
+        shares = told.attention.T.round(4).tolist()
         read = ask.items[len(ask.items) - len(shares) :].tolist()
-        body["attention"] = [{**of(item), "shares": list(own)} for item, own in zip(read, shares, strict=True)]
+        body["attention"] = [{**of(item), "shares": own} for item, own in zip(read, shares, strict=True)]

@@ -12,7 +12,9 @@ import math
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field, TypeAdapter, ValidationError
 
 
 @dataclass(frozen=True)
@@ -21,7 +23,7 @@ class Share:
 
     name: str
     manifest: str
-    share: float
+    share: Annotated[float, Field(gt=0)]
 
     @property
     def key(self) -> tuple[str, str]:
@@ -32,7 +34,7 @@ class Share:
 class ActiveVersions:
     """Which versions answer, and which did before: the document."""
 
-    split: tuple[Share, ...]
+    split: Annotated[tuple[Share, ...], Field(min_length=1)]
     previous: tuple[Share, ...] = ()
 
     @property
@@ -44,31 +46,20 @@ class ActiveVersions:
         """The version with the largest share."""
         return max(self.split, key=lambda one: one.share).name
 
-    def body(self) -> dict[str, Any]:
-        """The document's body."""
-        return {
-            name: [{"name": one.name, "manifest": one.manifest, "share": one.share} for one in shares]
-            for name, shares in (("split", self.split), ("previous", self.previous))
-        }
-
     @classmethod
     def read(cls, body: Mapping[str, Any] | None) -> ActiveVersions | None:
-        """The inverse of `body`; None for what it did not write."""
+        """The inverse of `asdict`, by which the document is made; None for what that did not write."""
         try:
-            split, previous = (
-                tuple(Share(str(one["name"]), str(one["manifest"]), float(one["share"])) for one in (body or {})[name])
-                for name in ("split", "previous")
-            )
-        except (KeyError, TypeError, ValueError):
+            return TypeAdapter(cls).validate_python(body)
+        except ValidationError:
             return None
-        return cls(split, previous) if split and all(one.share > 0 for one in split) else None
 
 
 class Split:
     """Versions and their shares, in one object that is replaced whole."""
 
     def __init__(self, shares: Mapping[str, float]):
-        self.shares = {name: share for name, share in shares.items() if share > 0}
+        self.shares = dict(shares)
         self.only = next(iter(self.shares)) if len(self.shares) == 1 else None
         self._drawn = [
             (name, share, hashlib.blake2b(f"\0{name}\0".encode(), digest_size=8))

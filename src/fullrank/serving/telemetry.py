@@ -31,14 +31,11 @@ _LIVE = re.compile(r"gauge_live[a-z]*_(\d+)\.db")
 
 
 @contextmanager
-def metrics_folder(workers: int) -> Iterator[None]:
+def metrics_folder() -> Iterator[None]:
     """Hold the folder in which several processes count; to be entered before they are started.
 
-    One process needs none. The folder of a service that was killed goes with the next one (`scratch_folder`).
+    The folder of a service that was killed goes with the next one (`scratch_folder`).
     """
-    if workers == 1:
-        yield
-        return
     with scratch_folder() as folder:
         before = os.environ.get(FOLDER)
         os.environ[FOLDER] = str(folder)
@@ -194,8 +191,6 @@ class AccessLog:
 def _lives(process: int) -> bool:
     try:
         os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
+    except OSError as error:
+        return not isinstance(error, ProcessLookupError)  # another user's lives
     return True

@@ -10,7 +10,7 @@ import importlib
 import importlib.util
 import os
 from collections.abc import Iterator, Mapping, MutableMapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from fullrank.core.log import logger
@@ -72,11 +72,9 @@ class Tracing:
                     span.update_name(f"{scope['method']} {route}")
                     span.set_attribute("http.route", route)
 
-    @contextmanager
-    def span(self, name: str, **attributes: Any) -> Iterator[Any]:
+    def span(self, name: str, **attributes: Any) -> AbstractContextManager[Any]:
         """A span around a block, such as a call of the store."""
-        with self._tracer.start_as_current_span(name, attributes=attributes) as span:
-            yield span
+        return self._tracer.start_as_current_span(name, attributes=attributes)
 
     def close(self) -> None:
         """Send what waits, where the exporter is this service's own."""

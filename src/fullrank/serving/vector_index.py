@@ -14,7 +14,6 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -25,18 +24,17 @@ from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor
 
-from fullrank import __version__
 from fullrank.core.bounds import MOST_COUNT, MOST_LIST
 from fullrank.core.constraints import only_with
 from fullrank.core.errors import UserError
-from fullrank.core.files import open_whole, require_replaceable, whole_folder, write_json
+from fullrank.core.files import open_whole, require_replaceable, whole_folder
 from fullrank.core.log import logger
 from fullrank.core.spec import Spec
 from fullrank.data import manifest as manifests
 from fullrank.inference.exact import top_k
 from fullrank.inference.filters import BatchFilter
 from fullrank.models.contracts import DenseScorer, Scorer
-from fullrank.serving.vector_search import VectorSearch, the_library
+from fullrank.serving.vector_search import VectorSearch, faiss_threads, the_library
 
 log = logger(__name__)
 
@@ -149,16 +147,12 @@ class VectorIndex:
                 code="vectors-of-other-width",
             )
         asked = asked[np.sort(draw.permutation(len(asked))[: settings.users])]
-        before = faiss.omp_get_max_threads()
-        faiss.omp_set_num_threads(threads or os.cpu_count() or 1)
-        try:
+        with faiss_threads(threads or os.cpu_count() or 1):
             began = time.perf_counter()
             index, cells = _trained(table, settings, draw)
             trained = time.perf_counter()
             index.add(table)
             added = time.perf_counter()
-        finally:
-            faiss.omp_set_num_threads(before)
         measured = _measure(index, cells, table, asked, settings)
         facts = IndexFacts(
             kind=settings.kind, items=len(table), width=table.shape[1], rerank=settings.rerank, cells=cells,
@@ -181,10 +175,8 @@ class VectorIndex:
         with whole_folder(folder, "the build of an index") as part:
             with open_whole(part / CODES) as file:
                 file.write(faiss.serialize_index(self.index).data)
-            files = manifests.describe_files(part)
-            header = {"format": FORMAT, "format_version": VERSION, "library_version": __version__}
-            whole = header | {"facts": asdict(self.facts), "content": manifests.content(files), "files": files}
-            write_json(part / manifests.NAME, manifests.sealed(whole))
+            facts, files = {"facts": asdict(self.facts)}, manifests.describe_files(part)
+            manifests.write_manifest(part, (FORMAT, VERSION), facts, files)
 
     @staticmethod
     def open(folder: str | Path, vectors: Float[np.ndarray, "V D"]) -> VectorIndex:
@@ -279,35 +271,31 @@ def _measure(index: Any, cells: int, table: np.ndarray, asked: np.ndarray, setti
         top_k(DenseScorer(some, scorer.table), long)[0] for some in scorer.vectors.split(256)
     ])  # fmt: skip
 
-    def shares(search: Callable[..., tuple[Tensor, Tensor]], length: int) -> Tensor:
-        values, _ = search(scorer, length, None)
-        least = best[:, length - 1 : length]
-        return (values >= least - 1e-5 * least.abs()).double().mean(1)
+    def hits(values: Float[Tensor, "U k"]) -> Float[Tensor, "U k"]:
+        least = best[:, values.shape[1] - 1, None]
+        return (values >= least - 1e-5 * least.abs()).double()
 
     probes = settings.probes or max(cells // 256, 1)
     while True:
         probes = min(probes, max(cells, 1))
         search = VectorSearch(index, len(table), cells, probes, settings.rerank)
-        each = shares(search, k)
+        each = hits(search(scorer, k)[0]).mean(1)
         mean, error = float(each.mean()), float(each.std(correction=0)) / len(each) ** 0.5
         if settings.probes or probes >= cells or mean - error >= settings.recall:
             break
         probes += -(-probes // 3)
     ids = torch.from_numpy(search.nearest(asked, k))
     scores = torch.einsum("bd,bkd->bk", scorer.vectors, scorer.table[ids.clamp_min(0)]).masked_fill(ids < 0, -torch.inf)
-    least = best[:, k - 1 : k]
     return {
         "probes": probes if cells else 0, "recall": round(mean, 5), "recall_error": round(error, 5),
-        "recall_100": round(float(shares(search, long).mean()), 5),
-        "recall_codes": round(float((scores >= least - 1e-5 * least.abs()).double().mean()), 5),
+        "recall_100": round(float(hits(search(scorer, long)[0]).mean(1).mean()), 5),
+        "recall_codes": round(float(hits(scores).mean()), 5),
     }  # fmt: skip
 
 
 def _facts_of(manifest: dict[str, Any], folder: Path) -> IndexFacts:
-    tree = manifest.get("facts")
-    names = {field.name for field in fields(IndexFacts)}
-    if manifests.SEAL not in manifest or not isinstance(tree, dict) or set(tree) != names:
-        raise manifests.incomplete_manifest(folder, "lacks its seal or the facts of an index", AGAIN)
-    if not isinstance(manifest.get("files"), dict) or not isinstance(manifest.get("content"), str):
-        raise manifests.incomplete_manifest(folder, "lacks 'files' or 'content'", AGAIN)
-    return IndexFacts(**tree)
+    kinds = {manifests.SEAL: str, "facts": dict, "files": dict, "content": str}
+    manifests.require_keys(folder, manifest, kinds, AGAIN)
+    if manifest["facts"].keys() != {field.name for field in fields(IndexFacts)}:
+        raise manifests.incomplete_manifest(folder, "lacks the facts of an index", AGAIN)
+    return IndexFacts(**manifest["facts"])

@@ -9,8 +9,6 @@ one, so lists are full while items remain.
 from __future__ import annotations
 
 import math
-import threading
-from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,9 +23,10 @@ from torch import Tensor
 from fullrank.core.errors import UserError
 from fullrank.core.jagged import Jagged
 from fullrank.inference.code_search import Candidates
-from fullrank.inference.exact import select, top_k
+from fullrank.inference.exact import merge, select, top_k
 from fullrank.inference.filters import BatchFilter
 from fullrank.models.contracts import DenseScorer, Scorer
+from fullrank.serving.recent import Recent
 
 FEW = 20_000
 """Where a mask leaves at most so many items, all are scored: about a millisecond at width 64."""
@@ -68,8 +67,7 @@ class VectorSearch:
 
     def __init__(self, index: Any, items: int, cells: int, probes: int, rerank: int):
         self.index, self.items, self.cells, self.probes, self.rerank = index, items, cells, probes, rerank
-        self._plans: OrderedDict[tuple[tuple[int, int], ...], Plan] = OrderedDict()
-        self._lock = threading.Lock()
+        self._plans: Recent[Plan] = Recent(MOST_PLANS)
 
     @torch.inference_mode()
     def __call__(
@@ -155,7 +153,7 @@ class VectorSearch:
         if hidden > OVERFETCH:
             hidden = 0  # the plan of such a user refuses them
         count = max(self.rerank, k + max(k // 2, 10)) + hidden
-        with one_thread():
+        with faiss_threads(1):  # a service has its own threads, and batches are small
             found = self.nearest(some.vectors.float().cpu().numpy(), count, k, plan)
         scores, ids = _scored(some, torch.from_numpy(found).to(rows.device)).best(k, own)
         short = (ids[:, -1] < 0).nonzero()[:, 0]
@@ -208,19 +206,11 @@ class VectorSearch:
             return self._make_plan((), refused)
         if not masks:
             return None
-        key = tuple((mask.data_ptr(), len(mask)) for mask in masks)
-        with self._lock:
-            found = self._plans.get(key)
-            if found is not None:
-                self._plans.move_to_end(key)
-                return found
-        refused = torch.stack([mask[: self.items] for mask in masks]).any(0).cpu()
-        made = self._make_plan(masks, refused)
-        with self._lock:
-            self._plans[key] = made
-            while len(self._plans) > MOST_PLANS:
-                self._plans.popitem(last=False)
-        return made
+
+        def make() -> Plan:
+            return self._make_plan(masks, torch.stack([mask[: self.items] for mask in masks]).any(0).cpu())
+
+        return self._plans.get(tuple((mask.data_ptr(), len(mask)) for mask in masks), make)
 
     def _make_plan(self, masks: tuple[Tensor, ...], refused: Bool[Tensor, "v"]) -> Plan:
         faiss = the_library()
@@ -287,10 +277,8 @@ def _with_newer(
         newer, _ = filters.hide(newer, first, borrowed=False)
     values, found = select(newer, min(scores.shape[1], newer.shape[1]))
     found = (found + first).masked_fill(values == -torch.inf, -1)
-    # Both are ordered and the newer ids are larger: a stable sort keeps equal scores in order of their ids.
-    scores, at = torch.cat([scores, values.float()], 1).sort(dim=1, descending=True, stable=True)
-    k = ids.shape[1]
-    return scores[:, :k].contiguous(), torch.cat([ids, found], 1).gather(1, at[:, :k])
+    scores, ids = merge((scores, ids), (values.float(), found), ids.shape[1])
+    return scores.contiguous(), ids
 
 
 def _described(scorer: Scorer) -> str:
@@ -307,11 +295,11 @@ def the_library() -> Any:
 
 
 @contextmanager
-def one_thread() -> Iterator[None]:
-    """faiss in this thread alone: a service has its own threads, and batches are small."""
+def faiss_threads(count: int) -> Iterator[None]:
+    """faiss with so many threads."""
     faiss = the_library()
     before = faiss.omp_get_max_threads()
-    faiss.omp_set_num_threads(1)
+    faiss.omp_set_num_threads(count)
     try:
         yield
     finally:

@@ -12,6 +12,7 @@ import os
 import re
 import stat
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -48,7 +49,8 @@ def list_versions(folder: Path) -> dict[str, VersionFolder]:
     """Name -> version, of every folder below a watched one that may be a version. Empty where it is not there."""
     try:
         with os.scandir(folder) as entries:
-            names = sorted(entry.name for entry in entries if NAME.fullmatch(entry.name) and _is_place(entry))
+            places = [entry for entry in entries if entry.is_dir(follow_symlinks=False) or entry.is_symlink()]
+            names = sorted(entry.name for entry in places if NAME.fullmatch(entry.name))
     except OSError:
         return {}
     return {name: examine(folder / name, inside=folder) for name in names[:MOST_NAMES]}
@@ -76,23 +78,19 @@ def examine(path: Path, *, inside: Path | None = None) -> VersionFolder:
         missing = _missing(path, data)
     except (OSError, UserError) as error:
         return VersionFolder(name, path, "waiting", f"it cannot be read yet ({error})")
-    facts: dict[str, Any] = {"manifest": manifest, "identity": identity, "time": there}
-    if missing is None:
-        return VersionFolder(name, path, "whole", **facts)
-    if missing != _TRAINING and time.time() - changed > SETTLED:  # the check will say what is wrong with it
-        return VersionFolder(name, path, "whole", missing, **facts)
-    return VersionFolder(name, path, "waiting", missing, **facts)
+    damaged = missing != _TRAINING and time.time() - changed > SETTLED  # the check will say what is wrong with it
+    whole = damaged or not missing
+    return VersionFolder(name, path, "whole" if whole else "waiting", missing, manifest, identity, there)
 
 
 _TRAINING = "its training has not ended"
 
 
-def _missing(path: Path, data: bytes) -> str | None:
-    """What a run lacks to be whole; None where it lacks nothing."""
-    try:
-        tree: Any = read_json_text(data)
-    except UserError:
-        return "its manifest is not whole"
+def _missing(path: Path, data: bytes) -> str:
+    """What a run lacks to be whole; empty where it lacks nothing."""
+    tree: Any = None
+    with suppress(UserError):
+        tree = read_json_text(data)
     if not isinstance(tree, dict):
         return "its manifest is not whole"
     if tree.get("finished") is False:
@@ -108,11 +106,7 @@ def _missing(path: Path, data: bytes) -> str | None:
             return f"{name} is missing"
         if size is not None and found != size:
             return f"{name} has {found:,} of {size:,} bytes"
-    return None
-
-
-def _is_place(entry: os.DirEntry[str]) -> bool:
-    return entry.is_dir(follow_symlinks=False) or entry.is_symlink()
+    return ""
 
 
 def _link_outside(path: Path, inside: Path) -> str | None:

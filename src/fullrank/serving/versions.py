@@ -20,8 +20,9 @@ import asyncio
 import queue
 import threading
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -35,7 +36,7 @@ from fullrank.serving.problems import without_places
 from fullrank.serving.split import ActiveVersions, Share, Split
 from fullrank.serving.stores import Document, HistoryStore, StoreUnavailable
 from fullrank.serving.version_folders import VersionFolder
-from fullrank.serving.watching import ACTIVE, KIND, VERDICT, OpenVersions, Watched, Watcher
+from fullrank.serving.watching import ACTIVE, KIND, VERDICT, Watched, Watcher
 
 log = logger(__name__)
 
@@ -61,7 +62,7 @@ class _Routing(Generic[M]):
         self.split = Split(state.shares)
 
 
-class Versions(OpenVersions, Generic[M]):
+class Versions(Generic[M]):
     """The versions of one process. `for_user`, `named`, `active` and `describe` are for any thread; what is awaited and
     `follow` are for the event loop that `start` ran on; all else is for the versions' own thread.
     """
@@ -83,8 +84,11 @@ class Versions(OpenVersions, Generic[M]):
         """
         self._opener, self._keep, self._poll = opener, keep, poll
         self._run, self._adopt, self._changed = run, adopt, changed
-        self.documents = {}
-        self.opened_at = {}
+        self.store: HistoryStore
+        self.documents: dict[str, dict[str, Any]] = {}
+        """Key -> body of the documents of this kind, as this process knows them."""
+        self.opened_at: dict[tuple[str, str], float] = {}
+        """When the manifests of opened runs came to their place."""
         self.detail: str | None = None
         """What is not as it should be, for readyz; None where all is well."""
         self.watcher = Watcher(self, watched, run)
@@ -146,11 +150,10 @@ class Versions(OpenVersions, Generic[M]):
         routing = self._current
         if name in routing.models:
             return routing.models[name]
-        open_names = {own: key for key in list(self._opened) if (own := key[0]) != self.watcher.checking}
-        found = self._opened.get(open_names[name]) if name in open_names else None
-        if found is None:
-            raise unknown("version", name, {*open_names, *routing.models})
-        return found
+        opened = {own: model for (own, _), model in list(self._opened.items()) if own != self.watcher.checking}
+        if name not in opened:
+            raise unknown("version", name, opened | routing.models)
+        return opened[name]
 
     def models(self) -> list[M]:
         """All that are open: what changes items changes them in each."""
@@ -235,11 +238,8 @@ class Versions(OpenVersions, Generic[M]):
         state = self._note(document)
         if state is None:
             return
-        if self._is_open(state):
-            self._apply(state)
-        else:
-            self._wanted, self._retry_at = state, 0.0
-            self._commands.put(lambda: None)  # wakes the thread, which opens what is wanted
+        self._swap_or_want(state)
+        self._commands.put(lambda: None)  # wakes the thread, which opens what is wanted
 
     async def _checked(self, folder: VersionFolder) -> Verdict:
         verdict: Verdict = await self._in_thread(partial(self.watcher.check, folder))
@@ -284,12 +284,8 @@ class Versions(OpenVersions, Generic[M]):
         if split == now.split:
             return
         state = ActiveVersions(split, now.split)
-        if not await self._publish(state, more):
-            return
-        if self._is_open(state):
-            self._apply(state)
-        else:
-            self._wanted, self._retry_at = state, 0.0
+        if await self._publish(state, more):
+            self._swap_or_want(state)
 
     async def _change_and_wait(self, split: tuple[Share, ...], more: Mapping[str, Any] | None = None) -> None:
         await self.change(split, more)
@@ -301,13 +297,19 @@ class Versions(OpenVersions, Generic[M]):
     async def _publish(self, state: ActiveVersions, more: Mapping[str, Any] | None = None) -> bool:
         """One write for all processes: the state, and what led to it. False where a later one of another process was
         followed before this returned: that one holds."""
-        bodies = {**(more or {}), ACTIVE: state.body()}
+        bodies = {**(more or {}), ACTIVE: asdict(state)}
         sequence = await self.store.put_documents(KIND, bodies)
         holds = sequence >= self._sequence
         later = {} if holds else {ACTIVE: self.documents[ACTIVE]}
         self.documents |= {key: body for key, body in bodies.items() if body is not None} | later
         self._sequence = max(self._sequence, sequence)
         return holds
+
+    def _swap_or_want(self, state: ActiveVersions) -> None:
+        if self._is_open(state):
+            self._apply(state)
+        else:
+            self._wanted, self._retry_at = state, 0.0
 
     def _is_open(self, state: ActiveVersions) -> bool:
         return all(one.key in self._opened for one in state.split)
@@ -372,13 +374,9 @@ class Versions(OpenVersions, Generic[M]):
         self._commands.put(command)
         return await asyncio.wrap_future(future)
 
-    def on_loop(self, step: Awaitable[Any]) -> Any:
+    def on_loop(self, step: Coroutine[Any, Any, Any]) -> Any:
         """Wait, in the thread, for something of the event loop."""
-
-        async def awaited() -> Any:
-            return await step
-
-        return asyncio.run_coroutine_threadsafe(awaited(), self._loop).result(60)
+        return asyncio.run_coroutine_threadsafe(step, self._loop).result(60)
 
     def _begin(self) -> None:
         """Open what the document says, else what answered before that, else the base, else the newest run."""

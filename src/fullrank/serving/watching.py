@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import os
 import time
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fullrank.core.checks import check_given
 from fullrank.core.errors import UserError, unknown
@@ -33,9 +32,12 @@ from fullrank.serving.canary import (
     sample_canaries,
 )
 from fullrank.serving.row_canary import ask_rows, check_predictor, no_rows, read_rows
-from fullrank.serving.split import ActiveVersions, Share
-from fullrank.serving.stores import HistoryStore, StoreUnavailable
+from fullrank.serving.split import Share
+from fullrank.serving.stores import StoreUnavailable
 from fullrank.serving.version_folders import VersionFolder, examine, list_versions
+
+if TYPE_CHECKING:
+    from fullrank.serving.versions import Versions
 
 log = logger(__name__)
 
@@ -44,42 +46,6 @@ SETTLE = 0.5
 """Seconds between a claim and a look whether it is still the last one."""
 CLAIMED = 120.0
 """Seconds after which a claim without a verdict is that of a process that has ended."""
-
-
-class OpenVersions(ABC):
-    """A contract: all that the watcher needs of `Versions`."""
-
-    documents: dict[str, dict[str, Any]]
-    """Key -> body of the documents of this kind, as this process knows them."""
-    opened_at: dict[tuple[str, str], float]
-    """When the manifests of opened runs came to their place."""
-    store: HistoryStore
-
-    @property
-    @abstractmethod
-    def state(self) -> ActiveVersions:
-        """Which versions answer."""
-
-    @property
-    @abstractmethod
-    def active(self) -> Any:
-        """The version with the largest share."""
-
-    @abstractmethod
-    def open_version(self, share: Share) -> Any:
-        """An open version; its run is opened and warmed where it is not yet. Raises `UserError`."""
-
-    @abstractmethod
-    def drop(self, key: tuple[str, str]) -> None:
-        """Let go of a version that neither answers nor did before."""
-
-    @abstractmethod
-    def on_loop(self, step: Any) -> Any:
-        """Wait, in the versions' thread, for something of the event loop."""
-
-    @abstractmethod
-    async def change(self, split: tuple[Share, ...], more: Mapping[str, Any] | None = None) -> None:
-        """Publish what answers from now on, then swap; on the event loop."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +67,7 @@ class Watched:
 class Watcher:
     """The runs that there are, and what was found of each. Its methods are of the versions' thread."""
 
-    def __init__(self, versions: OpenVersions, watched: Watched, run: RunOnModel):
+    def __init__(self, versions: Versions[Any], watched: Watched, run: RunOnModel):
         base, folder = watched.base, watched.folder
         check_given("a run to serve", base or folder, "name it, or a folder of runs", code="no-version")
         self.problem, self.trial = watched.problem, TRIALS[watched.problem]

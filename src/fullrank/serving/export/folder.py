@@ -13,7 +13,6 @@ from typing import Any
 
 import polars as pl
 
-from fullrank import __version__
 from fullrank.core.checks import check_path
 from fullrank.core.errors import UserError
 from fullrank.core.files import copy_file, jsonable, require_replaceable, whole_folder, write_json
@@ -70,8 +69,7 @@ class Exported:
     @property
     def parity(self) -> dict[str, Any]:
         """How far its answers are from the run's, as measured when it was written."""
-        found: dict[str, Any] = self.manifest["parity"]
-        return found
+        return dict(self.manifest["parity"])
 
     @property
     def item_ids(self) -> pl.Series:
@@ -88,12 +86,12 @@ class Exported:
     def require_problem(self, problem: Problem) -> None:
         """Raise `UserError` for what a model of the other problem alone can answer."""
         if self.manifest["problem"] != problem:
-            code, own = ("not-a-ranking-model", "recommends items: use `answer`")
-            if problem == "retrieval":
-                code, own = (
-                    "not-a-recommender",
-                    "gives probabilities of clicks and ranks no catalogue: use `probabilities`",
-                )
+            own, code = {
+                "ranking": ("recommends items: use `answer`", "not-a-ranking-model"),
+                "retrieval": (
+                    "gives probabilities of clicks and ranks no catalogue: use `probabilities`", "not-a-recommender"
+                ),
+            }[problem]  # fmt: skip
             raise UserError(f"{self.path} {own}", code=code)
 
     def require_run(self, run: Run) -> None:
@@ -139,13 +137,10 @@ def write_export(
             values = {name: table["value"].to_list() for name, table in tables.items()}
             write_json(folder / VALUES, values, indent=None, ensure_ascii=False)
             copy_file(Path(__file__).with_name(ENCODE), folder / ENCODE)
-        files = manifests.describe_files(folder)
-        header = {"format": FORMAT, "format_version": VERSION, "library_version": __version__, "to": to}
         source = {
             "path": str(run.path), "weights_sha256": weights_hash(run.path),
             "split_fingerprint": run.manifest["data"]["split_fingerprint"],
         }  # fmt: skip
-        whole = header | {"problem": run.spec.problem, "run": source} | jsonable(facts)
-        whole |= {"content": manifests.content(files), "files": files}
-        write_json(folder / manifests.NAME, manifests.sealed(whole), indent=1, ensure_ascii=False)
+        told = {"to": to, "problem": run.spec.problem, "run": source} | jsonable(facts)
+        manifests.write_manifest(folder, (FORMAT, VERSION), told, manifests.describe_files(folder))
     return Exported(out, manifests.load_manifest(out))

@@ -7,7 +7,7 @@ bag. Every other size is fixed when the graph is made.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 import torch
@@ -15,7 +15,6 @@ from torch import Tensor, nn
 
 from fullrank.core.errors import UserError
 
-Target = Literal["onnx", "torch"]
 EXAMPLE_ROWS = 3
 """Rows of the example that a graph is traced with. Sizes of 0 and 1 would be taken for constants, and so would sizes
 that happen to be equal."""
@@ -30,10 +29,6 @@ class Port:
     shape: tuple[str | int, ...]
     """Numbers are fixed sizes, letters those that may change."""
     meaning: str
-
-    def dump(self) -> dict[str, Any]:
-        """Plain data, for the manifest."""
-        return {"name": self.name, "dtype": self.dtype, "shape": list(self.shape), "meaning": self.meaning}
 
 
 @dataclass(frozen=True)
@@ -60,7 +55,7 @@ class Traced:
 
     def fix(self, ports: Sequence[Port]) -> list[dict[str, Any]]:
         """The ports as plain data, with what is fixed written as a number."""
-        return [port.dump() | {"shape": [self.fixed.get(str(one), one) for one in port.shape]} for port in ports]
+        return [asdict(port) | {"shape": [self.fixed.get(str(one), one) for one in port.shape]} for port in ports]
 
 
 def trace(graph: Graph) -> Traced:
@@ -69,8 +64,9 @@ def trace(graph: Graph) -> Traced:
     Raises `UserError` for a model whose answer depends on numbers in a way that no graph can hold.
     """
     bounded = {letter: most for letter, most in graph.most.items() if most > 1}
-    attempts = [dict[str, int](), bounded] if bounded else [{}]
-    for number, fixed in enumerate(attempts):
+    attempts = [bounded, dict[str, int]()] if bounded else [{}]
+    while True:
+        fixed = attempts.pop()
         try:
             with torch.no_grad():
                 program = torch.export.export(
@@ -78,7 +74,7 @@ def trace(graph: Graph) -> Traced:
                 )
             return Traced(program, fixed)
         except Exception as error:  # torch tells what it cannot trace by a dozen types of its own
-            if number + 1 < len(attempts):
+            if attempts:
                 continue
             reason = (str(error).splitlines() or [type(error).__name__])[0]
             raise UserError(
@@ -86,7 +82,6 @@ def trace(graph: Graph) -> Traced:
                 "as it is",
                 code="not-exportable",
             ) from error
-    raise AssertionError("the last attempt returns or raises")
 
 
 def _open(graph: Graph, fixed: dict[str, int]) -> tuple[dict[int, Any], ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,6 @@ from jaxtyping import Float, Int
 from fullrank.core.checks import check_flag, check_type, check_whole
 from fullrank.core.errors import UserError, unknown
 from fullrank.core.files import copy_file, open_whole, whole_folder, without_dots
-from fullrank.core.jagged import Jagged
 from fullrank.data.histories import Histories
 from fullrank.data.impressions.store import AnyStore
 from fullrank.data.manifest import damaged_file, require_outside_stores
@@ -27,12 +27,13 @@ from fullrank.models.sequential.reasoning.budget import AS_TRAINED, Budget
 from fullrank.run import Run, event_store_of, require_empty
 from fullrank.run_manifest import METRICS, SEALED, WEIGHTS, write_manifest
 from fullrank.serving.export.folder import MODELS, Exported, require_replaceable_export, write_export
-from fullrank.serving.export.graph import Graph, Traced, trace
+from fullrank.serving.export.graph import Graph, Port, Traced, trace
 from fullrank.serving.export.onnx import OPSET, OnnxGraph, write_onnx
 from fullrank.serving.export.parity import (
     Answer,
     compare_lists,
     compare_probabilities,
+    histories_of,
     history_batches,
     impression_batches,
 )
@@ -172,9 +173,7 @@ def _vectors(run: Run, out: Path, int8: bool, data: AnyStore | str | Path | None
         histories, source = known.take(np.sort(rows)), "test histories of the store"
     else:
         drawn = history_batches(catalog, min(predictor.model.max_length, DRAWN))[-1]
-        inside = np.arange(drawn["items"].shape[1]) < drawn["lengths"][:, None]
-        items = Jagged.from_lengths(drawn["items"][inside], drawn["lengths"])
-        histories, source = Histories(items, drawn["times"][inside]), "drawn by popularity"
+        histories, source = histories_of(drawn), "drawn by popularity"
     return write_export(
         out, run, catalog, "faiss",
         lambda folder: write_index(predictor, folder, histories, int8=int8, source=source),
@@ -266,12 +265,13 @@ def write_index(predictor: Predictor, folder: Path, histories: Histories, *, int
     with open_whole(path) as file:  # faiss's own writing does not look whether its end reached the disk
         file.write(faiss.serialize_index(index).data)
     recall, users = measured_recall(predictor, faiss.read_index(str(path)), ids, histories)
+    outputs = (
+        Port("scores", "float32", ("B", "k"), "inner products, largest first"),
+        Port("ids", "int64", ("B", "k"), "the index's ids, -1 where none is left"),
+    )
     return {
-        "inputs": [{"name": "vectors", "dtype": "float32", "shape": ["B", dim], "meaning": "vectors of users"}],
-        "outputs": [
-            {"name": "scores", "dtype": "float32", "shape": ["B", "k"], "meaning": "inner products, largest first"},
-            {"name": "ids", "dtype": "int64", "shape": ["B", "k"], "meaning": "the index's ids, -1 where none is left"},
-        ],
+        "inputs": [asdict(Port("vectors", "float32", ("B", dim), "vectors of users"))],
+        "outputs": [asdict(port) for port in outputs],
         "items": size, "width": dim, "int8": int8, "ids": "item_id" if external else "item",
         "bytes": path.stat().st_size,
         "parity": {f"recall@{K}": recall, "users": users, "histories": source},

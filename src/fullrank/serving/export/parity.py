@@ -61,22 +61,26 @@ def history_batches(catalog: Catalog, most: int, length: int | None = None) -> l
     return found
 
 
+def histories_of(batch: Arrays) -> Histories:
+    """The histories of a batch, without their padding."""
+    lengths = batch["lengths"]
+    inside = np.arange(batch["items"].shape[1]) < lengths[:, None]
+    return Histories(Jagged.from_lengths(batch["items"][inside], lengths), batch["times"][inside])
+
+
 def compare_lists(answer: Answer, model: Any, batches: Sequence[Arrays], *, k: int, seen: str, budget: Budget) -> Any:
     """The figures of a recommender's graph, for the manifest. Raises `UserError` where it differs from the model."""
     own = budget if model.reasoner is not None else None
     figures = []
     for batch in batches:
         scores, ids = answer(batch)
-        lengths = batch["lengths"]
-        inside = np.arange(batch["items"].shape[1]) < lengths[:, None]
-        items = Jagged.from_lengths(batch["items"][inside], lengths)
-        histories = Histories(items, batch["times"][inside])
+        histories = histories_of(batch)
         there = batch["excluded"] >= 0
         filters = Filters(Jagged.from_lengths(batch["excluded"][there], there.sum(1)))
         expected = rank(model, histories, k=k, seen=seen, filters=filters, budget=own)
         _require(scores.shape == ids.shape == expected.ids.shape, "its lists have another length")
         _require(np.array_equal(ids < 0, expected.ids < 0), "it leaves other places empty")
-        hidden = filters.of_batch(items if seen == "exclude" else None)
+        hidden = filters.of_batch(histories.items if seen == "exclude" else None)
         refused = hidden is not None and bool((hidden.refuses(torch.from_numpy(ids)).numpy() & (ids >= 0)).any())
         _require(not refused, "it lists items that were seen or excluded")
         full = ids >= 0
@@ -86,7 +90,7 @@ def compare_lists(answer: Answer, model: Any, batches: Sequence[Arrays], *, k: i
         worst = float(apart.max(initial=0.0))
         _require(worst <= TOLERANCE, f"a score is {worst:.3g} away")
         figures.append({
-            "rows": len(ids), "length": int(lengths.max()), "largest_difference": worst,
+            "rows": len(ids), "length": int(batch["lengths"].max()), "largest_difference": worst,
             "same_places": float((ids == expected.ids).mean()),
         })  # fmt: skip
     return of_all(figures)

@@ -38,14 +38,12 @@ register_url_convertor("id", IdConvertor())
 
 def opened(request: Request) -> BaseService[Any]:
     """The service, whichever family it is of."""
-    service: BaseService[Any] = request.app.state.service
-    return service
+    return request.app.state.service
 
 
 def service_of(request: Request) -> Service:
     """The service of a recommender."""
-    service: Service = request.app.state.service
-    return service
+    return request.app.state.service
 
 
 async def read(request: Request, kind: type[B]) -> B:

@@ -58,9 +58,7 @@ async def put_user(request: Request, user: Name) -> Response:
     return answer(await service_of(request).put_user(user, await read(request, UserRequest)))
 
 
-async def history(
-    request: Request, user: Name, limit: Annotated[int, Query(ge=1, le=1_000_000)] = 100
-) -> Response:  # fmt: skip
+async def history(request: Request, user: Name, limit: K = 100) -> Response:
     """A user's last events, oldest first."""
     return answer(await service_of(request).history(user, limit))
 

@@ -189,11 +189,9 @@ def event_rows(events: Sequence[Event]) -> list[tuple[str, str, float, str]]:
     return [(e.event_id, e.user, _time(e), _event_json(e)) for e in events]
 
 
-def history_of(user: str, rows: Iterable[Sequence[Any]]) -> list[Event]:
+def history_of(user: str, rows: Sequence[Sequence[Any]]) -> list[Event]:
     """Events of a user, from rows that end with event id, item and time, newest first."""
-    found = [Event(row[-3], user, row[-2], row[-1]) for row in rows]
-    found.reverse()
-    return found
+    return [Event(row[-3], user, row[-2], row[-1]) for row in reversed(rows)]
 
 
 def document_rows(kind: str, bodies: Mapping[str, dict[str, Any] | None]) -> list[tuple[str, str]]:

@@ -70,11 +70,6 @@ class Writer:
 
     def check(self) -> None:
         """Raise `StoreUnavailable` where the file is not the one that was opened: what is written would be lost."""
-        if self._closed:
-            raise StoreUnavailable(f"the store {str(self.path)!r} is closed")
-        self._same_file()
-
-    def _same_file(self) -> None:
         if _identity(self.path) != self._file:
             raise StoreUnavailable(f"the store {str(self.path)!r} was removed or replaced; restart the service")
 
@@ -97,7 +92,7 @@ class Writer:
             return
         try:
             results = self._transaction([job.work for job in jobs])
-            self._same_file()
+            self.check()
         except StoreUnavailable as error:
             _answer([(job, error) for job in jobs])
         except sqlite3.OperationalError as error:  # full, locked, read-only, an error of the disk
@@ -147,13 +142,9 @@ def _identity(path: Path) -> tuple[int, int] | None:
 
 
 def _answer(results: Sequence[tuple[_Job, Any]]) -> None:
-    """Wake those who wait: each event loop once, however many of its calls were in the transaction."""
-    loops: dict[asyncio.AbstractEventLoop, list[tuple[_Job, Any]]] = {}
-    for job, result in results:
-        loops.setdefault(job.future.get_loop(), []).append((job, result))
-    for loop, answers in loops.items():
-        with suppress(RuntimeError):  # the loop was closed: nobody waits any more
-            loop.call_soon_threadsafe(_resolve, answers)
+    """Wake those who wait: their event loop once, however many calls were in the transaction."""
+    with suppress(RuntimeError):  # the loop was closed: nobody waits any more
+        results[0][0].future.get_loop().call_soon_threadsafe(_resolve, results)
 
 
 def _resolve(answers: Sequence[tuple[_Job, Any]]) -> None:

@@ -97,13 +97,9 @@ class RedisStore(HistoryStore):
 
     async def add_events(self, events: Sequence[Event]) -> list[bool]:
         rows = event_rows(events)
-        if not rows:
-            return []
-        found: list[bool] = await self._add(rows)
-        return found
+        return await self._add(rows) if rows else []
 
     async def _add_together(self, calls: Sequence[list[tuple[str, str, float, str]]]) -> list[list[bool]]:
-        found: list[bool] = []
         rows = [row for call in calls for row in call]
         if len(calls) > 1 and len(rows) > _EVENTS_TOGETHER:  # a script keeps the server from everybody else
             half = len(calls) // 2
@@ -115,9 +111,8 @@ class RedisStore(HistoryStore):
         arguments: list[Any] = [self.keep, len(users), *users]
         for event_id, user, time, body in rows:
             arguments += [users[user], event_id, repr(time), body[1:]]
-        found = [new == 1 for new in await self._script(ADD, keys, arguments)]
-        ends = iter(found)
-        return [[next(ends) for _ in call] for call in calls]
+        new = iter(await self._script(ADD, keys, arguments))
+        return [[next(new) == 1 for _ in call] for call in calls]
 
     async def history(self, user: str, limit: int) -> list[Event]:
         limit = min(limit, self.keep)
@@ -126,8 +121,7 @@ class RedisStore(HistoryStore):
 
     async def _read_together(self, calls: Sequence[tuple[bytes, int]]) -> Sequence[bytes]:
         keys = [self._key("history").encode() + b":" + user for user, _ in calls]
-        found: list[bytes] = await self._script(READ, keys, [limit for _, limit in calls])
-        return found
+        return await self._script(READ, keys, [limit for _, limit in calls])
 
     async def put_user(self, user: str, features: Mapping[str, Any]) -> None:
         text = json_text(dict(features))
@@ -139,8 +133,7 @@ class RedisStore(HistoryStore):
         return None if found is None else json_value(found)
 
     async def _users_together(self, users: Sequence[bytes]) -> Sequence[bytes | None]:
-        found: list[bytes | None] = await self._call(lambda client: client.hmget(self._key("features"), list(users)))
-        return found
+        return await self._call(lambda client: client.hmget(self._key("features"), list(users)))
 
     async def delete_user(self, user: str) -> Forgotten:
         json_text(user)
@@ -160,7 +153,7 @@ class RedisStore(HistoryStore):
         while True:
             found = await self._script(DOCUMENTS, [self._key("documents"), self._key("order")], [after, _PAGE])
             page = json_value(b"[" + found + b"]")
-            rows += [(sequence, body) for sequence, body in page]
+            rows += page
             if len(page) < _PAGE:
                 return latest(rows)
             after = page[-1][0]

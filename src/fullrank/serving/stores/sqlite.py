@@ -94,8 +94,7 @@ class SqliteStore(HistoryStore):
         rows = event_rows(events)
         if not rows:
             return []
-        found: list[bool] = await self._open_writer().write(lambda connection: self._add(connection, rows), len(rows))
-        return found
+        return await self._open_writer().write(lambda connection: self._add(connection, rows), len(rows))
 
     def _add(self, connection: sqlite3.Connection, rows: Sequence[tuple[str, str, float, str]]) -> list[bool]:
         numbers: dict[str, int] = {}
@@ -153,15 +152,13 @@ class SqliteStore(HistoryStore):
 
     async def delete_user(self, user: str) -> Forgotten:
         json_text(user)
-        found: Forgotten = await self._open_writer().write(lambda connection: _forget(connection, user), scrub=True)
-        return found
+        return await self._open_writer().write(lambda connection: _forget(connection, user), scrub=True)
 
     async def put_documents(self, kind: str, bodies: Mapping[str, dict[str, Any] | None]) -> int:
         rows = document_rows(kind, bodies)
         if not rows:
             return 0
-        found: int = await self._open_writer().write(lambda connection: _put(connection, kind, rows), len(rows))
-        return found
+        return await self._open_writer().write(lambda connection: _put(connection, kind, rows), len(rows))
 
     async def documents(self, after: int = 0) -> list[Document]:
         newest = self._read(lambda connection: connection.execute("SELECT max(sequence) FROM document").fetchone()[0])
@@ -212,8 +209,7 @@ def _number(connection: sqlite3.Connection, user: str) -> int:
     row = connection.execute("SELECT number FROM user WHERE name = ?", (user,)).fetchone()
     if row is None:
         row = connection.execute("INSERT INTO user (name) VALUES (?) RETURNING number", (user,)).fetchone()
-    number: int = row[0]
-    return number
+    return row[0]
 
 
 def _forget(connection: sqlite3.Connection, user: str) -> Forgotten:

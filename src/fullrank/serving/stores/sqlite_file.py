@@ -171,8 +171,7 @@ def _write_ahead(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def _pragma(connection: sqlite3.Connection, name: str) -> int:
-    found: int = connection.execute(f"PRAGMA {name}").fetchone()[0]
-    return found
+    return connection.execute(f"PRAGMA {name}").fetchone()[0]
 
 
 def _not_opened(path: Path, reason: str) -> UserError:
