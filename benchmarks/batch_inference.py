@@ -174,7 +174,7 @@ def _run_one(folder: str, name: str, parts: str, where: str) -> None:
     """The lists in this process or on Spark: seconds, the session's own, and what came of it, as JSON."""
     begun, how = time.perf_counter(), {}
     if where != "embedded":
-        from fullrank.data.events.spark import session_of
+        from fullrank.parallel.spark import session_of
 
         session_of(None, where)
         how = {"engine": "spark"}

@@ -32,11 +32,11 @@ import polars as pl
 
 from benchmarks.harness import CACHE, ROOT, Benchmark, Figures, Say, main, require, rounded
 from benchmarks.memory import in_a_process, most_anonymous
-from fullrank.data.events import spark
 from fullrank.data.events.pieces import EventPieces
 from fullrank.data.events.prepare import Prepare, prepare
 from fullrank.data.events.store import Store
-from fullrank.data.events.stream import Here
+from fullrank.parallel import Threads
+from fullrank.parallel.spark import session_of
 
 PER_FILE = 10_000_000
 PER_PART = 2_000_000
@@ -171,7 +171,7 @@ def _timed_passes() -> Iterator[dict[str, float]]:
     with (
         timed(EventPieces, "look", lambda *given: "look"),
         timed(EventPieces, "spill", lambda *given: "spill"),
-        timed(Here, "total", task),
+        timed(Threads, "total", task),
     ):
         yield seconds
 
@@ -179,7 +179,7 @@ def _timed_passes() -> Iterator[dict[str, float]]:
 def _one(events: str, out: str, parts: str, master: str | None = None) -> None:
     """One preparation, in this process: its seconds, its peak memory and what came of it, as JSON."""
     if master is not None:
-        spark.session_of(None, master).sparkContext.setLogLevel("ERROR")
+        session_of(None, master).sparkContext.setLogLevel("ERROR")
     begun, used = time.perf_counter(), time.process_time()
     with most_anonymous() as most, _timed_passes() as passes:
         if master is None:

@@ -17,24 +17,25 @@ import signal
 import statistics
 import threading
 import time
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from benchmarks.harness import CACHE, Benchmark, Figures, Say, main, require, rounded
+from fullrank import parallel
 from fullrank.api import train
 from fullrank.core.tensor_files import read_tensors
 from fullrank.data.events.prepare import prepare
 from fullrank.data.events.store import Store
 from fullrank.data.sources.planted import Planted
-from fullrank.sweeps.engine import Engine, Local, Work
+from fullrank.parallel import Local, Runner
+from fullrank.parallel.processes import LocalProcesses
+from fullrank.parallel.ray import RayEngine
 from fullrank.sweeps.grid import Grid
-from fullrank.sweeps.processes import LocalProcesses
-from fullrank.sweeps.ray_engine import RayEngine
-from fullrank.sweeps.sent_work import SentWork
+from fullrank.sweeps.work import Work
 
 SMALL = {
     "model.dim": 8, "model.encoder.layers": 1, "training.batch_size": 512, "training.patience": None,
@@ -57,8 +58,8 @@ def check(engine: Any = LocalProcesses) -> None:
     """A row of another process has the metrics of one made here."""
     with place("ray-check") as folder:
         store = shop(folder, 60)
-        ((_, here),) = Local().run(work(store, folder / "here", 1, 1))
-        ((_, there),) = engine(1).run(work(store, folder / "there", 1, 1))
+        ((_, here),) = Local().results(Work.run, work(store, folder / "here", 1, 1))
+        ((_, there),) = engine(1).results(Work.run, work(store, folder / "there", 1, 1))
         require(here["metrics"] == there.get("metrics"), "another process measured other metrics")
 
 
@@ -66,14 +67,14 @@ def measure(options: argparse.Namespace, say: Say) -> Figures:
     figures: Figures = {}
     with place("ray") as folder:
         store = shop(folder, 150)
-        engines: dict[str, Engine] = {
+        engines: dict[str, Runner] = {
             "local": Local(), "processes": LocalProcesses(1), "ray": RayEngine("local", jobs=1),
         }  # fmt: skip
         for name, engine in engines.items():
             say(f"{JOBS} jobs, {name}")
             figures |= paced(name, engine, work(store, folder / name, JOBS, 1), figures.get("job_s_local", 0.0))
         one = work(store, folder / "sent", 1, 1)[0]
-        figures["sent_bytes"] = len(ForkingPickler.dumps(SentWork.of(one, threads=1)))
+        figures["sent_bytes"] = len(ForkingPickler.dumps(one))
         figures["store_bytes"] = sum(file.stat().st_size for file in store.path.rglob("*") if file.is_file())
         with two_nodes() as cluster:
             say("a worker is killed")
@@ -83,9 +84,9 @@ def measure(options: argparse.Namespace, say: Say) -> Figures:
     return rounded(figures)
 
 
-def paced(name: str, engine: Engine, jobs: list[Work], job: float) -> Figures:
+def paced(name: str, engine: Runner, jobs: list[Work], job: float) -> Figures:
     begun, at = time.perf_counter(), list[float]()
-    for _, row in engine.run(jobs):
+    for _, row in engine.results(Work.run, jobs):
         require(not row.get("error"), f"a run failed: {row.get('error')}")
         at.append(time.perf_counter() - begun)
     each = statistics.fmean(b - a for a, b in zip(at, at[1:], strict=False))
@@ -96,27 +97,17 @@ def paced(name: str, engine: Engine, jobs: list[Work], job: float) -> Figures:
 
 def killed_node(cluster: Any, jobs: list[Work]) -> Figures:
     """The rows of jobs on two nodes, the second of which is killed when three rows are there."""
-    engine, handed, rows = RayEngine(cluster.address), Counter[str](), list[Any]()
-    real = RayEngine._submit
-
-    def counted(self: RayEngine, task: Any, one: Work) -> Any:
-        handed[one.job.folder] += 1
-        return real(self, task, one)
-
-    RayEngine._submit = counted  # type: ignore[method-assign]
-    begun = time.perf_counter()
-    try:
-        for done, row in engine.run(jobs):
-            rows.append((done.job.folder, row.get("error")))
+    begun, rows, lost = time.perf_counter(), list[Any](), set[str]()
+    with mock.patch.object(parallel.log, "info", lambda message: lost.add(message.partition(":")[0])):
+        for done, row in RayEngine(cluster.address).results(Work.run, jobs):
+            rows.append((str(done), row.get("error")))
             if len(rows) == 3:
                 node = next(iter(cluster.worker_nodes))
                 threading.Timer(1.0, cluster.remove_node, (node,), {"allow_graceful": False}).start()
-    finally:
-        RayEngine._submit = real  # type: ignore[method-assign]
     return {
         "rows": len(rows), "rows_distinct": len({name for name, _ in rows}),
         "rows_failed": sum(error is not None for _, error in rows),
-        "lost_jobs": sum(count > 1 for count in handed.values()), "killed_node_s": time.perf_counter() - begun,
+        "lost_jobs": len(lost), "killed_node_s": time.perf_counter() - begun,
     }  # fmt: skip
 
 

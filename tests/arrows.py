@@ -20,6 +20,7 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
     for layer in (
         "__version__",
         "core",
+        "parallel",
         "problem",
         "ops",
         "metrics data",

@@ -27,7 +27,6 @@ HOME = ("core/", "core/tensor_files.py")
 PRINTS = ("cli/", "core/")
 ALLOWED: dict[tuple[str, str], str] = {
     ("data/impressions/write.py", "open"): "arrays that grow at three places, in a folder that whole_folder replaces",
-    ("data/impressions/splits.py", "open"): "scratch of the borders, in that folder",
     ("data/events/spill.py", "open"): "columns that grow with each piece of a table, in the folder of work in progress",
     ("data/frames.py", "sink_parquet"): "scratch of an input that cannot be read from the middle",
     ("data/sources/movielens_ctr.py", "pl.read_parquet"): "a publisher's table, as tables of a user are read",

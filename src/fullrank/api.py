@@ -6,7 +6,8 @@ One file although it is long: every call that takes a run stands in one place, a
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -35,7 +36,6 @@ from fullrank.evaluation import (
 )
 from fullrank.evaluation.later_events import LaterEvents, evaluate_later, later_events
 from fullrank.experiment import Experiment, find_experiment
-from fullrank.inference.engines import ENGINE_DEFAULTS, EngineKeywords, EngineSettings, ModelSource, engine_of
 from fullrank.inference.list_options import (
     LIST_DEFAULTS,
     RECOMMEND_DEFAULTS,
@@ -46,9 +46,12 @@ from fullrank.inference.list_options import (
     RecommendKeywords,
     ScoreKeywords,
 )
+from fullrank.inference.model_source import ModelSource, forget_models
 from fullrank.inference.predictor import Predictor
 from fullrank.inference.requests import HistoryInput
 from fullrank.inference.stored_users import Users
+from fullrank.parallel import Runner
+from fullrank.parallel.settings import ENGINE_DEFAULTS, EngineKeywords, EngineSettings, runner_of
 from fullrank.run import Run, event_store_of, require_problem, store_of, store_path
 from fullrank.run_manifest import ITEMS, SEALED, SPEC, WEIGHTS
 
@@ -238,13 +241,11 @@ def evaluate(
     if in_parts:
         from fullrank.evaluation.parts import evaluate_parts
 
-        whole = event_store_of(opened, data)
-        with engine_of(engine, device=device) as runner:
-            model = _model_source(opened, device)
+        events_of = event_store_of(opened, data)
+        with _workers(opened, engine, device) as (runner, model, predictor):
             return evaluate_parts(
-                model, _opened_here(model, engine).model, whole, split, opened.spec.lists.override(*set),
-                engine=runner, parts=engine.parts, progress=progress,
-            )  # fmt: skip
+                model, predictor.model, events_of, split, spec, runner=runner, parts=engine.parts, progress=progress
+            )
     store = store_of(opened, data)
     made = load(opened, data=store if opened.needs_store else None, device=device)
     return EVALUATE[made.problem](made.model, store, split, spec, device=made.device, progress=progress)
@@ -459,9 +460,7 @@ def recommend_parts(
     engine, columns, wanted = EngineSettings.of(options), EventColumns.of(options), ListOptions.of(options)
     opened, folder = _run(run), without_dots(out)
     check_one_way({"histories": histories, "data=, a store of all users,": data}, code="histories-or-users")
-    with engine_of(engine, table=histories, device=device) as runner:
-        model = _model_source(opened, device)
-        predictor = _opened_here(model, engine)
+    with _workers(opened, engine, device, table=histories) as (runner, model, predictor):
         barred = list_parts.barred_items(wanted, columns.names[1], predictor.catalog)
         settings = list_parts.settled(wanted, predictor)
         source: Any
@@ -471,7 +470,7 @@ def recommend_parts(
         else:
             source = history_parts.HistoryTable.of(histories, engine.parts, columns)
         return list_parts.write_list_parts(
-            folder, source, model, settings, barred, catalog=predictor.catalog, engine=runner, overwrite=overwrite,
+            folder, source, model, settings, barred, catalog=predictor.catalog, runner=runner, overwrite=overwrite,
             progress=progress,
         )  # fmt: skip
 
@@ -680,22 +679,26 @@ def _store_of_users(run: Run, users: Any, data: Store | str | Path | None) -> St
     return event_store_of(run) if users is not None and data is None else data
 
 
-def _model_source(run: Run, device: str) -> ModelSource:
-    """A recommender for the workers of an engine, known by the hash of its spec, items and weights."""
+def _events(run: Run, data: Store | str | Path | None) -> Store:
+    """A store of events, or the run's own."""
+    return event_store_of(run) if data is None else _event_store(data)
+
+
+@contextmanager
+def _workers(
+    run: Run, settings: EngineSettings, device: str, *, table: Any = None
+) -> Iterator[tuple[Runner, ModelSource, Predictor]]:
+    """The runner, a recommender for its workers, known by the hash of its spec, items and weights, and the same opened
+    here, where the device has to be only if this process works itself. While the block runs."""
     _ = run.spec.lists  # refuses a ranking model
-    hashes = "".join(file_hash(run.path / name) for name in (SPEC, ITEMS, WEIGHTS))
-    return ModelSource(
-        str(run.path.absolute()),
-        hashlib.sha256(hashes.encode()).hexdigest(),
-        device,
-        _loaded_on,
-        files=partial(_run_files, run),
-    )
-
-
-def _opened_here(model: ModelSource, settings: EngineSettings) -> Predictor:
-    """The model in the caller's process, which has to have the device only where it works itself."""
-    return (model if settings.engine == "embedded" else replace(model, device="cpu")).open()
+    with runner_of(settings, table=table, device=device) as runner:
+        hashes = "".join(file_hash(run.path / name) for name in (SPEC, ITEMS, WEIGHTS))
+        identity = hashlib.sha256(hashes.encode()).hexdigest()
+        model = ModelSource(str(run.path.absolute()), identity, device, _loaded_on, files=partial(_run_files, run))
+        try:
+            yield runner, model, (replace(model, device="cpu") if runner.remote else model).open()
+        finally:
+            forget_models()
 
 
 def _loaded_on(folder: Path, device: str) -> Predictor:

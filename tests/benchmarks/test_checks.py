@@ -1,7 +1,6 @@
 """Each benchmark's check is green before anything is timed, and red where what is timed does something else."""
 
 import asyncio
-from collections.abc import Iterable, Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -15,9 +14,9 @@ from benchmarks.harness import ROOT, Wrong
 from fullrank.data import manifest
 from fullrank.data.events.store import Store
 from fullrank.data.impressions.store import ImpressionStore
+from fullrank.parallel import Local, Runner
 from fullrank.serving.stores import open_history_store
 from fullrank.serving.stores.sqlite import SqliteStore
-from fullrank.sweeps.engine import Local, Work
 
 SLOW = {"batch_inference": "slow", "ray": "cluster", "sharded": "cluster", "serve": "process", "predict": "process"}
 CHECKED = [file.stem for file in (ROOT / "benchmarks").glob("*.py") if "\ndef check(" in file.read_text()]
@@ -89,12 +88,12 @@ def test_figures_of_a_history_store() -> None:
 
 
 def test_other_metrics_are_noticed() -> None:
-    class Other:
+    class Other(Runner):
         def __init__(self, jobs: int) -> None:
             pass
 
-        def run(self, work: Iterable[Work]) -> Iterator[tuple[Work, Any]]:
-            yield from ((one, {**row, "metrics": {}}) for one, row in Local().run(work))
+        def map(self, task: Any, items: Any) -> Any:
+            yield from ((item, {**row, "metrics": {}}) for item, row in Local().map(task, items))
 
     ray.check(lambda jobs: Local())
     with pytest.raises(Wrong, match="other metrics"):

@@ -15,7 +15,6 @@ from fullrank.data.impressions.encoding import bag_values
 from fullrank.data.impressions.fields import BagOf, FieldInfo, Schema, SequenceOf
 from fullrank.data.impressions.infer import infer, summary
 from fullrank.data.impressions.numeric import Moments, Quantiles
-from fullrank.data.impressions.splits import Cuts
 from fullrank.data.impressions.vocabulary import Counts, Hashed, Vocabulary, canonical, hash_bucket
 from refusals import refused
 
@@ -270,22 +269,6 @@ def test_counts_survive_merging(monkeypatch: pytest.MonkeyPatch) -> None:
     found = dict(zip(table["value"].cast(pl.Int64), table["count"], strict=True))
     assert found == {v: int(c) for v, c in zip(*np.unique(draw, return_counts=True), strict=True) if c >= 25}
     assert table["count"].to_list() == sorted(found.values(), reverse=True)
-
-
-@pytest.mark.parametrize("values", [[5, 1, 5, 5, -2, 9, 5], [0.5, -0.0, 0.0, 1e300, -1e300, 2.5, 2.5]])
-def test_cuts_equal_a_stable_sort(tmp_path: Path, values: list, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fullrank.data.impressions.splits._BLOCK", 7)  # ties are counted over several blocks
-    times = np.array(values * 13)
-    for shares in ((0.8, 0.1, 0.1), (0.34, 0.33, 0.33), (1.0, 0.0, 0.0), (0.01, 0.0, 0.99)):
-        cuts = Cuts(tmp_path / "times")
-        for block in np.array_split(times, 5):
-            cuts.add(block, "x")
-        rule = cuts.borders(shares)
-        found = np.concatenate([rule.parts(block) for block in np.array_split(times, 9)])
-        rank = np.empty(len(times), np.int64)
-        rank[np.argsort(times, kind="stable")] = np.arange(len(times))
-        places = [int(len(times) * share + 1e-6) for share in (shares[0], shares[0] + shares[1])]
-        assert found.tolist() == ((rank >= places[0]).astype(int) + (rank >= places[1])).tolist()
 
 
 def test_statistics_do_not_depend_on_the_cut() -> None:

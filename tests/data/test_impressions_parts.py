@@ -161,22 +161,24 @@ def test_parts_are_blocks_in_a_row(rows: int) -> None:
         assert len(cut) == count + 1 and cut[0] == 0 and cut[-1] == rows and np.isin(cut, edges).all()
 
 
-@pytest.mark.parametrize("whole", [True, False])
-def test_borders_are_found_by_counting(whole: bool) -> None:
-    draw = np.random.default_rng(0)
-    times = draw.integers(-50, 50, 999) if whole else draw.normal(size=999).round(2) * 1e9
+@pytest.mark.parametrize("values", [[5, 1, 5, 5, -2, 9, 5], [0.5, -0.0, 0.0, 1e300, -1e300, 2.5, 2.5]])
+@pytest.mark.parametrize("shares", [(0.5, 0.2, 0.3), (1.0, 0.0, 0.0), (0.01, 0.0, 0.99)])
+def test_borders_are_found_by_counting(values: list, shares: Any) -> None:
+    """They are those of a stable sort."""
+    times, size = np.array(values * 13), 13 * len(values)
     parts = np.array_split(times, 4)
     spans = [part_work.TimeSpan.of(part) for part in parts]
     span = spans[0] + spans[1] + part_work.TimeSpan() + spans[2] + spans[3]
     borders = part_work.find_borders(
-        999, 4, (0.5, 0.2, 0.3), span,
+        size, 4, shares, span,
         lambda moments: np.array([np.count_nonzero(times < one) for one in moments]),
         lambda moments: np.array([[np.count_nonzero(part == one) for part in parts] for one in moments]),
     )  # fmt: skip
     found = np.concatenate([borders.of_part(number).parts(part) for number, part in enumerate(parts)])
-    expected = np.empty(999, np.int8)
-    expected[np.argsort(times, kind="stable")] = np.repeat([0, 1, 2], [499, 200, 300])
-    assert np.array_equal(found, expected)
+    rank = np.empty(size, np.int64)
+    rank[np.argsort(times, kind="stable")] = np.arange(size)
+    first, second = (int(size * share + 1e-6) for share in (shares[0], shares[0] + shares[1]))
+    assert found.tolist() == ((rank >= first).astype(int) + (rank >= second)).tolist()
 
 
 def test_mistakes_name_the_rows(table: pl.DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

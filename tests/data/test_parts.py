@@ -13,10 +13,11 @@ import pytest
 
 import fullrank as fr
 from folders import python
+from fullrank import parallel
 from fullrank.core.errors import UserError
 from fullrank.core.jagged import Jagged
 from fullrank.core.parted import PartedArray, occurrences, stretches
-from fullrank.data.events import parts, stream
+from fullrank.data.events import parts
 from fullrank.data.events.loader import Loader
 from fullrank.data.manifest import sealed
 from fullrank.data.user_keys import user_keys
@@ -147,8 +148,8 @@ def test_a_part_is_a_store(table: pl.DataFrame, tmp_path: Path) -> None:
 def test_no_more_parts_are_in_work_than_memory_holds(
     free: int | None, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stream, "thread_count", lambda: 4)
-    monkeypatch.setattr(stream, "available_bytes", lambda: free)
+    monkeypatch.setattr(parallel, "thread_count", lambda: 4)
+    monkeypatch.setattr(parallel, "available_bytes", lambda: free)
     lock, at_work, seen = threading.Lock(), [0], []
 
     def work(number: int) -> int:
@@ -160,7 +161,7 @@ def test_no_more_parts_are_in_work_than_memory_holds(
             at_work[0] -= 1
         return number
 
-    assert stream.Here(100).total(work, range(12)) == sum(range(12))
+    assert parallel.Threads(100).total(work, range(12)) == sum(range(12))
     assert max(seen) == most
 
 
@@ -210,7 +211,7 @@ def test_hostile_manifests_of_parts_are_refused(table: pl.DataFrame, tmp_path: P
 KILLED = """
 import os, sys
 import fullrank as fr
-from fullrank.data.events import stream, write
+from fullrank.data.events import write
 
 left, done = int(sys.argv[3]), write.write_store
 def dying(*given, **named):

@@ -1,8 +1,12 @@
 """The engine spark: the store that one process makes, to the fingerprint. `make test MARK=cluster` runs these."""
 
+import json
 import os
 import shutil
+import signal
+import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -89,6 +93,34 @@ def test_mistakes_are_one_sentence(table: pl.DataFrame, files: Path, tmp_path: P
     text = tmp_path / "events.csv"
     table.write_csv(text)
     refused("reads Parquet", text)
+
+
+KILLED = """
+import json, sys
+import fullrank as fr
+verb, table, out, how = sys.argv[1:]
+getattr(fr, verb)(table, out, parts=6, engine="spark", master="local[2]", **json.loads(how))
+"""
+
+
+@pytest.mark.parametrize("verb", ["prepare", "prepare_impressions"])
+def test_a_killed_preparation_goes_on(
+    verb: str, table: pl.DataFrame, impressions: pl.DataFrame, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path, out, prepare = tmp_path / "table.parquet", tmp_path / "store", getattr(fr, verb)
+    how: dict[str, Any] = {"set": ["k_core=3"]} if verb == "prepare" else {"schema": SCHEMAS["temporal, with ties"]}
+    (table if verb == "prepare" else impressions).write_parquet(path)
+    words = [sys.executable, "-c", KILLED, verb, str(path), str(out), json.dumps(how)]
+    with subprocess.Popen(words, start_new_session=True) as process:
+        while not (tmp_path / "store.preparing" / "state.json").exists():
+            assert process.poll() is None, "it ended before it was killed"
+            time.sleep(0.01)
+        os.killpg(process.pid, signal.SIGKILL)
+    assert not out.exists()
+    with caplog.at_level("INFO"):
+        there = prepare(path, out, parts=6, engine="spark", progress=True, **how)
+    assert "go on with what was read before" in caplog.text
+    assert there.fingerprint == prepare(path, tmp_path / "whole", parts=2, **how).fingerprint
 
 
 IMPRESSIONS = {name: SCHEMAS[name] for name in ("temporal, with ties", "temporal by date", "random", "given, no group")}

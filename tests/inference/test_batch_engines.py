@@ -1,6 +1,9 @@
 """Batch inference and evaluation on Spark and Ray: the bits of one process. `make test MARK=cluster` runs these."""
 
-from collections.abc import Iterator
+import os
+import signal
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +11,7 @@ import polars as pl
 import pytest
 
 import fullrank as fr
+from fullrank import api
 from tests.data.test_spark import spark
 from tests.inference.test_batch_parts import folder, recommend, refusal, written
 
@@ -53,10 +57,45 @@ def test_what_a_worker_refuses_is_one_sentence(engine: str, folder: Path, tmp_pa
     strange = tmp_path / "strange.parquet"
     pl.DataFrame({"user_id": ["new"], "item_id": ["nothing"], "timestamp": [5]}).write_parquet(strange)
     said = refusal(
-        "refused-by-worker" if engine == "spark" else "unknown-item",
-        recommend, folder, tmp_path / "lists", strange, data=None, unknown="error", engine=engine,
+        "unknown-item", recommend, folder, tmp_path / "lists", strange, data=None, unknown="error", engine=engine,
     )  # fmt: skip
     assert "1 events are of items that the model does not know" in said and "\n" not in said
+
+
+def dying(flag: Path, caller: int, at: Path, on: str) -> Any:
+    """Opens a run; the first worker that does is killed, while the flag is there."""
+    if os.getpid() != caller and flag.exists():
+        flag.unlink(missing_ok=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+    return fr.load(at, device=on)
+
+
+@pytest.mark.parametrize("name", ["processes", "spark", "ray"])
+def test_a_killed_worker_costs_no_list_and_no_metric(
+    name: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    """Processes and Ray try the part again; Spark on one machine does not, but the next call goes on."""
+    how: dict[str, Any] = {"workers": 2} if name == "processes" else {"engine": name}
+    if name != "processes":
+        request.getfixturevalue(name)
+    run, flag = folder / "other", tmp_path / "flag"
+    monkeypatch.setattr(api, "_loaded_on", partial(dying, flag, os.getpid()))
+
+    def killed_once(call: Callable[[], Any]) -> Any:
+        flag.touch()
+        try:
+            result = call()
+        except fr.UserError as error:
+            assert name == "spark" and error.code == "spark-failed"
+            result = call()
+        assert not flag.exists()
+        return result
+
+    lists = partial(fr.recommend_parts, run, data=folder / "store", parts=4)
+    one, there = lists(tmp_path / "one"), killed_once(lambda: lists(tmp_path / "there", **how))
+    assert [file.read_bytes() for file in one.files] == [file.read_bytes() for file in there.files]
+    found = killed_once(lambda: fr.evaluate(run, parts=4, device="cpu", **how))  # no worker has it on this device
+    assert found.dump() == fr.evaluate(run).dump()
 
 
 def test_a_spark_frame(spark: Any, folder: Path, tmp_path: Path) -> None:

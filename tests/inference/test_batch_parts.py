@@ -10,11 +10,10 @@ import polars as pl
 import pytest
 
 import fullrank as fr
-from fullrank.core.errors import UserError
 from fullrank.data.events.store import Store
 from fullrank.inference import history_parts, list_parts
-from fullrank.inference.engines import EngineSettings, ModelSource, OneThread, PartsInProcesses, engine_of
 from fullrank.inference.list_parts import ListParts, ListTask
+from fullrank.inference.model_source import ModelSource
 from refusals import refused
 
 USERS, ITEMS = 150, 40
@@ -232,28 +231,3 @@ def test_a_worker_opens_the_files_that_it_is_sent(folder: Path) -> None:
     assert source.open() is ModelSource("/nowhere", "of this test", "cpu", lambda at, on: None).open()  # type: ignore[arg-type,return-value]
     assert opened == [1]
     assert found.equals(fr.load(folder / "run").recommend([["i3"]]))
-
-
-@pytest.mark.slow
-def test_processes_write_the_same_bits(folder: Path, tmp_path: Path) -> None:
-    one = recommend(folder, tmp_path / "one", parts=3)
-    two = recommend(folder, tmp_path / "two", parts=3, workers=2)
-    assert [file.read_bytes() for file in one.files] == [file.read_bytes() for file in two.files]
-    with engine_of(EngineSettings(workers=2)) as engine:
-        assert isinstance(engine, PartsInProcesses) and sorted(engine.map(abs, [-1, -2, 3])) == [1, 2, 3]
-
-
-def test_a_refusal_can_be_sent_on() -> None:
-    with engine_of(EngineSettings()) as engine:
-        assert list(engine.map(abs, [-3])) == [3]
-
-    class Odd(UserError):
-        def __init__(self, sentence: str, second: int):
-            super().__init__(f"{sentence}: {second}", code="odd")
-
-    def fails(number: int) -> None:
-        raise Odd("no part", number)
-
-    with pytest.raises(UserError) as caught:
-        OneThread(fails)(7)
-    assert type(caught.value) is UserError and caught.value.code == "odd" and str(caught.value) == "no part: 7"

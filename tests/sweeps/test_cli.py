@@ -11,7 +11,7 @@ import typer
 from fullrank.cli import sweep as verbs
 from fullrank.cli.errors import guarded
 from fullrank.data.events.store import Store
-from fullrank.sweeps import engine
+from fullrank.sweeps import work
 
 from .conftest import TINY
 
@@ -70,7 +70,7 @@ def test_a_failed_run_makes_the_exit_code_1_and_a_bad_grid_2(
 ) -> None:
     grid = tmp_path / "grid.yaml"
     grid.write_text("cells: [popularity]")
-    monkeypatch.setattr(engine, "fit", None)
+    monkeypatch.setattr(work, "fit", None)
     assert call("sweep", grid, "--data", store.path, "--out", tmp_path / "out", "--json") == 1
     assert last(capsys)["failed"] == ["popularity-seed0"]
     grid.write_text("cells: [popularty]")

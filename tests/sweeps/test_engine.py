@@ -2,19 +2,21 @@
 
 import os
 import pickle
-from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fullrank.data.events.store import Store
-from fullrank.sweeps.engine import Engine, Local, Work, failed_row
+from fullrank.parallel import Local, Runner
+from fullrank.parallel.processes import LocalProcesses
 from fullrank.sweeps.records import Row
 from fullrank.sweeps.search import Search
 from fullrank.sweeps.sweep import run_ladder
 from fullrank.sweeps.tune import tune
+from fullrank.sweeps.work import Work
 from refusals import refused
+from tests.parallel.test_processes import killed_once
 from tests.training.conftest import same_weights
 
 from .conftest import Sweeps, tiny
@@ -24,29 +26,28 @@ pytestmark = pytest.mark.usefixtures("cheap")
 OF_THE_CALL = {"seconds", "load_average", "finished", "tokens_per_s"}
 
 
-class Backwards:
-    """Takes all the work at once, sends it through bytes, and runs it from the last to the first."""
+class Backwards(Runner):
+    """Takes all items at once, sends them through bytes, and runs them from the last to the first."""
 
     def __init__(self) -> None:
         self.ran: list[str] = []
 
-    def run(self, work: Iterable[Work]) -> Iterator[tuple[Work, Row]]:
-        for one in reversed(list(work)):
-            self.ran.append(one.job.folder)
-            sent: Work = pickle.loads(pickle.dumps(one))
-            yield one, sent.run()
+    def map(self, task: Any, items: Any) -> Any:
+        for item in reversed(list(items)):
+            self.ran.append(str(item))
+            yield item, pickle.loads(pickle.dumps(task))(pickle.loads(pickle.dumps(item)))
 
 
-class Failing:
+class Failing(Runner):
     """Runs nothing, asks for at most so many jobs, and gives so many rows for each."""
 
     def __init__(self, most: int = 99, times: int = 1) -> None:
         self.most, self.times, self.asked = most, times, list[str]()
 
-    def run(self, work: Iterable[Work]) -> Iterator[tuple[Work, Row]]:
-        for one in work:
-            self.asked.append(one.job.folder)
-            yield from [(one, failed_row(one.job, one.store, RuntimeError("no machine"), 0.0))] * self.times
+    def map(self, task: Any, items: Any) -> Any:
+        for item in items:
+            self.asked.append(str(item))
+            yield from [(item, RuntimeError("no machine"))] * self.times
             if len(self.asked) == self.most:
                 return
 
@@ -66,7 +67,6 @@ def lasting(rows: list[Row]) -> list[Any]:
 
 def test_rows_are_the_same_in_whatever_order_they_come(out: Path, tmp_path: Path, swept: Sweeps) -> None:
     grid, engine = tiny("[sasrec, popularity]", seeds=(0, 1)), Backwards()
-    assert isinstance(engine, Engine) and isinstance(Local(), Engine)
     seen, outcome = tmp_path / "seen.json", swept.outcome(grid, engine=engine)
     assert engine.ran == ["popularity-seed0", "sasrec-seed1", "sasrec-seed0"]
     assert [row["cell"] for row in outcome.rows.all] == ["popularity", "sasrec", "sasrec"], "as they ended"
@@ -106,8 +106,23 @@ def test_a_process_that_dies_costs_its_job_and_no_other(monkeypatch: pytest.Monk
     assert "BrokenProcessPool" in first["error"] and "BrokenProcessPool" in last["error"]
 
 
-def dies(_: Work) -> Row:
+def dies(*_: Any, **__: Any) -> Row:
     os._exit(1)
+
+
+@pytest.mark.slow
+def test_a_killed_worker_changes_no_row_and_no_weight(
+    out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, swept: Sweeps
+) -> None:
+    grid = tiny("[{name: long, recipe: sasrec, set: {training.max_epochs: 20}}, popularity]")
+    here = swept(grid, tmp_path / "here")
+    killed = killed_once(out / "cells/long-seed0/checkpoints/last.json", monkeypatch)
+    rows = swept(grid, engine=LocalProcesses(jobs=1))
+    assert killed and rows[0]["resumed_at_step"], "it went on from its last checkpoint"
+    for row, other in zip(lasting(rows), lasting(here), strict=True):
+        assert row == {**other, "resumed_at_step": row.get("resumed_at_step")}
+    assert same_weights(out / "cells/long-seed0", tmp_path / "here/cells/long-seed0")
+    assert len((out / "rows.jsonl").read_text().splitlines()) == 2
 
 
 def test_what_an_engine_does_not_ask_for_is_not_run(swept: Sweeps) -> None:

@@ -1,15 +1,14 @@
 """A grid on several stores: each resumable by itself, the rows of all in one file that laws are fitted to."""
 
 import json
-from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
 
 from fullrank.data.events.store import Store
 from fullrank.data.events.subset import subset
+from fullrank.parallel import Local
 from fullrank.scaling.read import read_rows
-from fullrank.sweeps.engine import Local, Work
 from fullrank.sweeps.records import Row, summarise_seeds
 from fullrank.sweeps.sweep import by_store, ladder_rows, run_ladder
 from refusals import refused
@@ -47,8 +46,8 @@ def test_the_common_files_follow_every_row(store: Store, half: Store, out: Path,
     file, seen = tmp_path / "r.json", list[list[tuple[str, str]]]()
 
     class Watching(Local):
-        def run(self, work: Iterable[Work]) -> Iterator[tuple[Work, Row]]:
-            for one in work:
+        def map(self, task: Any, items: Any) -> Any:
+            for one in items:
                 rows = (out / "rows.jsonl").read_text().splitlines() if (out / "rows.jsonl").exists() else []
                 kept = json.loads(file.read_text())["rows"] if file.exists() else []
                 assert [json.loads(row) for row in rows] == kept

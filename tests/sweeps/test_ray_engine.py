@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from fullrank.core.readers import read_jsonl
-from fullrank.sweeps.ray_engine import RayEngine
+from fullrank.parallel.ray import RayEngine
 from tests.ray_nodes import stopped_task, two_nodes
 from tests.training.conftest import same_weights
 

@@ -12,7 +12,7 @@ import torch
 from fullrank.api import evaluate
 from fullrank.core.locks import folder_lock
 from fullrank.data.events.store import Store
-from fullrank.sweeps import engine
+from fullrank.sweeps import work
 from fullrank.sweeps.grid import Grid
 from fullrank.sweeps.records import summarise_seeds
 from fullrank.sweeps.sweep import sweep
@@ -54,7 +54,7 @@ def test_the_same_call_again_repeats_nothing(
     out: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], swept: Sweeps
 ) -> None:
     first = swept("[sasrec, popularity]")
-    monkeypatch.setattr(engine, "fit", None)
+    monkeypatch.setattr(work, "fit", None)
     assert swept("[sasrec, popularity]", progress=True) == first
     assert "2 of 2 runs are finished already" in capsys.readouterr().err
     longer = swept.outcome("[sasrec, gru4rec, popularity]", out / "..", dry_run=True)
@@ -104,13 +104,13 @@ def test_a_further_evaluation_of_a_finished_run_trains_nothing(
 def test_an_evaluation_that_is_the_first_one_again_is_not_computed_twice(
     monkeypatch: pytest.MonkeyPatch, swept: Sweeps
 ) -> None:
-    asked, real = [], engine.EVALUATE["retrieval"]
+    asked, real = [], work.EVALUATE["retrieval"]
 
     def counted(model: Any, data: Any, split: str, spec: Any, **named: Any) -> Any:
         asked.append((split, spec.seen))
         return real(model, data, split, spec, **named)
 
-    monkeypatch.setitem(engine.EVALUATE, "retrieval", counted)
+    monkeypatch.setitem(work.EVALUATE, "retrieval", counted)
     cells = "[popularity, {name: kept, recipe: popularity, set: {evaluation.seen: keep}}]"
     rows = swept(tiny(cells, evaluate_also=BOTH))
     assert asked == [("test", "exclude"), ("test", "keep"), ("test", "keep")]
@@ -139,7 +139,7 @@ def test_a_sweep_cut_off_between_training_and_its_row_only_evaluates(
 
     grid = tiny("[sasrec, gru4rec]")
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setitem(engine.EVALUATE, "retrieval", cut)
+        patched.setitem(work.EVALUATE, "retrieval", cut)
         swept(grid)
     assert not (out / "rows.jsonl").exists(), "an interrupt is no failure"
     before = (out / "cells" / "sasrec-seed0" / "metrics.jsonl").read_text()
@@ -166,7 +166,7 @@ def test_a_failed_run_has_a_row_and_stops_nothing_and_is_tried_again(
 
     grid = tiny("[gru4rec, sasrec]")
     with monkeypatch.context() as patched:
-        patched.setattr(engine, "fit", sometimes)
+        patched.setattr(work, "fit", sometimes)
         outcome = swept.outcome(grid)
     failed, well = outcome.newest
     assert failed["error"] == "RuntimeError: no memory" and failed["metrics"] == {} and outcome.failed == [failed]
@@ -225,7 +225,7 @@ def test_results_hold_the_grid_the_rows_and_means_over_seeds_after_every_row(
         seen.append(len(json.loads(place.read_text())["rows"]) if place.exists() else 0)
         return fit(*given, **named)
 
-    monkeypatch.setattr(engine, "fit", watched)
+    monkeypatch.setattr(work, "fit", watched)
     grid = tiny("[sasrec, popularity]", seeds=(0, 1))
     rows = swept(grid, results=place, command="fullrank sweep x")
     assert seen == [0, 1, 2]

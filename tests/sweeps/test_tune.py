@@ -3,7 +3,7 @@
 import json
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,10 +14,9 @@ import scipy
 from scipy.stats import qmc
 
 from fullrank.data.events.store import Store
-from fullrank.sweeps import engine, runner, samplers
-from fullrank.sweeps.engine import Work, failed_row
+from fullrank.parallel import Runner
+from fullrank.sweeps import runner, samplers, work
 from fullrank.sweeps.grid import Grid
-from fullrank.sweeps.records import Row
 from fullrank.sweeps.search import Search
 from fullrank.sweeps.sweep import sweep
 from fullrank.sweeps.tune import tune
@@ -112,7 +111,7 @@ def test_the_same_call_again_repeats_nothing_and_more_trials_keep_the_first(
         trained.append(experiment)
         return fit(experiment, *rest, **named)
 
-    monkeypatch.setattr(engine, "fit", watched)
+    monkeypatch.setattr(work, "fit", watched)
     first = tuned(search("[sasrec]"))
     again = tuned(search("[sasrec]"))
     assert len(trained) == 3 and again["trials"] == first["trials"] and again["best"] == first["best"]
@@ -140,7 +139,7 @@ def test_a_failed_trial_has_no_score_and_is_never_the_best(monkeypatch: pytest.M
             raise RuntimeError("diverged")
         return fit(experiment, *rest, **named)
 
-    monkeypatch.setattr(engine, "fit", sometimes)
+    monkeypatch.setattr(work, "fit", sometimes)
     found = tuned(search("[sasrec]"))
     trials = found["trials"]["sasrec"]
     assert trials[1]["score"] is None and "diverged" in trials[1]["error"]
@@ -166,7 +165,7 @@ def test_a_search_by_tpe_goes_on_to_the_trials_of_an_unbroken_one(
             raise KeyboardInterrupt
         return fit(experiment, *rest, **named)
 
-    monkeypatch.setattr(engine, "fit", stopped)
+    monkeypatch.setattr(work, "fit", stopped)
     with pytest.raises(KeyboardInterrupt):
         tune(asked, store, tmp_path / "again", progress=False, sampler="tpe")
     again = tune(asked, store, tmp_path / "again", progress=False, sampler="tpe")
@@ -181,16 +180,16 @@ def test_a_time_limit_ends_a_search_by_tpe(tuned: Tuned, monkeypatch: pytest.Mon
     assert len(found["estimate"]) == 7, "every trial was priced when it was asked for"
 
 
-class Flaky:
+class Flaky(Runner):
     """Gives scores drawn from the settings in place of training; the cells named fail. Counts what was started."""
 
     def __init__(self, *failing: str):
         self.failing, self.started = failing, Counter[str]()
 
-    def run(self, work: Iterable[Work]) -> Iterator[tuple[Work, Row]]:
-        for one in work:
+    def map(self, task: Any, items: Any) -> Any:
+        for one in items:
             self.started[one.job.cell] += 1
-            row = failed_row(one.job, one.store, RuntimeError("out of memory"), 1.0)
+            row = work.failed_row(one.job, one.store, RuntimeError("out of memory"), 1.0)
             if one.job.cell not in self.failing:
                 score = zlib.crc32(json.dumps([one.job.settings, one.job.seed]).encode()) / 2**32
                 del row["error"]

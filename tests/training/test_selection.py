@@ -17,8 +17,8 @@ from fullrank.cli.train import report as said_of_training
 from fullrank.data.events.prepare import prepare
 from fullrank.data.events.store import Store
 from fullrank.data.events.subset import subset
-from fullrank.sweeps.engine import check_job_folder, run_job
 from fullrank.sweeps.jobs import Cell, make_jobs
+from fullrank.sweeps.work import check_job_folder, run_job
 from fullrank.training import selection
 from fullrank.training.fit import fit
 from refusals import refused

@@ -17,7 +17,7 @@ from fullrank.cli.told_early import check_store
 from fullrank.core.errors import UserError, command_line
 
 if TYPE_CHECKING:
-    from fullrank.sweeps.engine import Engine
+    from fullrank.parallel import Runner
     from fullrank.sweeps.records import Outcome
 
 RETRIEVAL = ("ndcg@10", "recall@10", "fair0.8@1", "coverage@10")
@@ -67,7 +67,7 @@ class ManyRuns:
     device: Device = "auto"
     as_json: AsJson = False
 
-    def runner(self) -> Engine:
+    def runner(self) -> Runner:
         """The engine that the options name. Raises `UserError` for an option that it does not read."""
         typed = {name: getattr(self, name) for name in ENGINES["ray"] if getattr(self, name) is not None}
         if unread := [name for name in typed if name not in ENGINES[self.engine]]:
@@ -77,15 +77,15 @@ class ManyRuns:
                 code="option-without-effect",
             )
         if self.engine == "processes":
-            from fullrank.sweeps.processes import LocalProcesses
+            from fullrank.parallel.processes import LocalProcesses
 
             return LocalProcesses(**typed, device=self.device)
         if self.engine == "ray":
-            from fullrank.sweeps.ray_engine import RayEngine
+            from fullrank.parallel.ray import RayEngine
 
             names = {"ray": "address", "job_cpus": "cpus", "job_gpus": "gpus"}
             return RayEngine(**{names.get(name, name): option for name, option in typed.items()}, device=self.device)
-        from fullrank.sweeps.engine import Local
+        from fullrank.parallel import Local
 
         return Local(self.device)
 

@@ -16,12 +16,14 @@ import numpy as np
 from fullrank.core.progress import Progress
 from fullrank.data.events.store import Store
 from fullrank.data.histories import EvalSet
+from fullrank.data.sent_store import StoreAt
 from fullrank.evaluation.result import EvaluationResult, PerUser, merge
 from fullrank.evaluation.retrieval import measure_users, users_and_protocol
 from fullrank.evaluation.spec import Evaluation
-from fullrank.inference.engines import ModelSource, PartEngine
-from fullrank.inference.history_parts import count_parts, require_unchanged, stretch
+from fullrank.inference.history_parts import count_parts, stretch
+from fullrank.inference.model_source import ModelSource
 from fullrank.models.contracts import Model
+from fullrank.parallel import Runner
 
 PART_USERS = 1 << 13
 """Users of a part where the caller does not say how many parts there are."""
@@ -32,15 +34,14 @@ class MeasureTask:
     """The rows of a part."""
 
     model: ModelSource
-    store: str
-    fingerprint: str
+    store: StoreAt
     split: str
     spec: Evaluation
     parts: int
 
     def __call__(self, number: int) -> PerUser:
         predictor = self.model.open()
-        store, users, protocol = _measured(self.model, self.store, self.fingerprint, self.split, self.spec)
+        store, users, protocol = _measured(self.model, self.store, self.split, self.spec)
         low, high = stretch(number, self.parts, len(users))
         return measure_users(
             predictor.model, store, users.take(np.arange(low, high)), protocol, self.spec, device=predictor.device
@@ -54,7 +55,7 @@ def evaluate_parts(
     split: str,
     spec: Evaluation,
     *,
-    engine: PartEngine,
+    runner: Runner,
     parts: int | None,
     progress: Progress | None = None,
 ) -> EvaluationResult:
@@ -67,8 +68,8 @@ def evaluate_parts(
     """
     users, _ = users_and_protocol(opened, store, split, spec)
     count, found = count_parts(parts, len(users), PART_USERS), []
-    task = MeasureTask(model.sent(engine), str(store.path.absolute()), store.fingerprint, split, spec, count)
-    for rows in engine.map(task, range(count)):
+    task = MeasureTask(model.sent(runner), StoreAt.of(store), split, spec, count)
+    for _, rows in runner.results(task, range(count)):
         found.append(rows)
         if progress is not None:
             progress(sum(len(one.users) for one in found), len(users))
@@ -77,9 +78,8 @@ def evaluate_parts(
 
 @lru_cache(maxsize=1)
 def _measured(
-    model: ModelSource, path: str, fingerprint: str, split: str, spec: Evaluation
+    model: ModelSource, there: StoreAt, split: str, spec: Evaluation
 ) -> tuple[Store, EvalSet, dict[str, Any]]:
     """The store, the users of the split and the protocol, made once by a process that has several parts of them."""
-    store = Store.open(path)
-    require_unchanged(path, store.fingerprint, fingerprint)
+    store: Any = there.open()
     return store, *users_and_protocol(model.open().model, store, split, spec)

@@ -7,16 +7,15 @@ of a user may lie anywhere in it. What a part holds depends on the data and the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import uuid4
 
 import numpy as np
 import polars as pl
-from jaxtyping import Int64
 
 from fullrank.core.errors import UserError
 from fullrank.core.files import scratch_folder
@@ -25,16 +24,15 @@ from fullrank.data import values
 from fullrank.data.column_names import EventColumns
 from fullrank.data.events import parts, spark
 from fullrank.data.events.catalog import Catalog
+from fullrank.data.events.pieces import coded_piece
 from fullrank.data.events.spill import Spill
 from fullrank.data.events.store import Store
 from fullrank.data.events.stream import identity_of
+from fullrank.data.events.table import Columns
 from fullrank.data.frames import Chunks, InputTable
-from fullrank.data.user_keys import user_keys
 from fullrank.inference.requests import FlatEvents, RequestBatch, batch_of, event_columns, require_some
 from fullrank.inference.stored_users import read_rows, refuse_table_columns
-
-if TYPE_CHECKING:
-    import pyarrow as pa
+from fullrank.parallel.spark import as_user_error
 
 PART_USERS = 1 << 15
 """Users of a part of a store where the caller does not say how many parts there are."""
@@ -53,12 +51,6 @@ def count_parts(parts: int | None, users: int, usual: int) -> int:
     if parts is not None and parts > users:
         raise UserError(f"parts={parts} is more than the {users:,} users there are", code="setting-out-of-range")
     return parts or -(-users // usual)
-
-
-def require_unchanged(folder: str, now: str, before: str) -> None:
-    """Raise `UserError` where a store, by its hash, is another one than when a call began."""
-    if now != before:
-        raise UserError(f"{folder!r} has changed since this began: begin again", code="store-differs")
 
 
 @dataclass(frozen=True)
@@ -129,9 +121,8 @@ class HistoryTable:
     source: InputTable
     given: Any
     """The path or the DataFrame, as the caller has it."""
-    columns: tuple[str, ...]
-    """User, item and, where the table has one, time."""
-    unit: values.Unit
+    columns: Columns
+    """Of user, item and, where the table has one, time."""
     parts: int | None
     """How many it becomes; None: as many as `PART_EVENTS` asks for."""
 
@@ -139,34 +130,45 @@ class HistoryTable:
     def of(cls, table: Any, parts: int | None, named: EventColumns) -> HistoryTable:
         """Raises `UserError` for what is no table of events with types: Parquet, JSON lines or a DataFrame."""
         source = InputTable(table, "histories")
-        columns = event_columns(source, named)
+        user, item, *times = event_columns(source, named)
         if not source.typed:
             raise UserError(
                 f"{source.name} is text without types: histories of many users are read from Parquet, JSON lines or a "
                 "DataFrame",
                 code="unknown-suffix",
             )
-        return cls(source, table, columns, named.unit, parts)
+        time = times[0] if times else None
+        return cls(source, table, Columns(user=user, item=item, time=time, time_unit=named.unit), parts)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The columns: user, item and, where there is one, time."""
+        return tuple(self.columns.roles.values())
 
     @cached_property
     def identity(self) -> Mapping[str, Any]:
         """What lists of this table are known by again; a DataFrame is known by nothing."""
         known = identity_of(self.given) or f"a DataFrame of call {uuid4().hex}"
-        return {"parts": self.parts, "histories": known, "columns": list(self.columns), "time_unit": self.unit}
+        return {
+            "parts": self.parts,
+            "histories": known,
+            "columns": list(self.names),
+            "time_unit": self.columns.time_unit,
+        }
 
     def spill(self, folder: Path, catalog: Catalog, session: Any | None) -> dict[str, Any]:
         """Send every event to the files of its part, here or on a Spark session; what `TableParts` has to know."""
         if session is not None:
             return self._spill_on_spark(folder, catalog, session)
-        for name in self.columns[:2]:
+        for name in self.names[:2]:
             self.source.require_one_kind(name)
         with scratch_folder() as scratch:
-            chunks = Chunks(self.source, self.columns, scratch)
+            chunks = Chunks(self.source, self.names, scratch)
             self.source.require_rows(chunks.rows)
             count = self.parts or -(-chunks.rows // PART_EVENTS)
             spill, text = Spill(folder, count), False
             for _, frame in chunks:
-                part, users, own = _coded_piece(frame, self.source.name, self.columns, self.unit, catalog, count)
+                part, users, own = coded_piece(frame, self.source.name, self.columns, catalog.lookup, (), count)
                 text = users.dtype == pl.String
                 spill.add(part, users, own)
             spill.flush()
@@ -176,49 +178,22 @@ class HistoryTable:
         spark.require_readable(self.source)
         folder.mkdir(parents=True, exist_ok=True)
         write_table(catalog.frame.select("item", "item_id", "train_count"), folder / ITEMS)
-        frame, name = spark.ordered_frame(session, self.given, self.columns, "histories")
-        with spark.told_as_user_error():
+        frame, name = spark.ordered_frame(session, self.given, self.names, "histories")
+        with as_user_error():
             count = self.parts
             if count is None:
                 rows = int(frame.count())
                 self.source.require_rows(rows)
                 count = -(-rows // PART_EVENTS)
-            head = spark.to_polars(frame.limit(0))
-            users = values.ids(head[self.columns[0]], f"column {self.columns[0]!r} of {name}").dtype
-            own = {"item": "<i4"}
-            if len(self.columns) > 2:
-                own |= {"time": "<i8", "key": "<f8" if head[self.columns[2]].dtype.is_float() else "<i8"}
-            code = partial(
-                _coded_batches, name=name, columns=self.columns, unit=self.unit, count=count, items=str(folder / ITEMS)
-            )
-            found = spark.send_to_parts(frame, code, own, users, count, folder)
+            find_of = partial(_item_finder, folder / ITEMS)
+            sent, found = spark.send_to_parts(frame, name, self.columns, find_of, (), count, folder)
         self.source.require_rows(int(found["events"].sum()))
-        text = users == pl.String
-        user = "<u4" if text else pl.Series([], dtype=users).to_numpy().dtype.str
-        return {"parts": count, "columns": {"user": user, **own}, "text_users": text}
+        return {"parts": count, **sent}
 
 
-def _coded_piece(
-    frame: pl.DataFrame, name: str, columns: Sequence[str], unit: values.Unit, catalog: Catalog, count: int
-) -> tuple[Int64[np.ndarray, "n"], pl.Series, dict[str, np.ndarray]]:
-    """Some rows of a table: the part of each, its user's id, and its item (-1: unknown to the model) and time."""
-    users, items = (values.ids(frame[column], f"column {column!r} of {name}") for column in columns[:2])
-    own: dict[str, np.ndarray] = {"item": catalog.lookup(items).astype(np.int32)}
-    if len(columns) > 2:
-        own["time"], own["key"] = values.seconds(frame[columns[2]], f"column {columns[2]!r} of {name}", unit)
-    return parts.part_of(parts.user_buckets(user_keys(users)), count), users, own
-
-
-def _coded_batches(
-    batches: Iterator[pa.RecordBatch], name: str, columns: Sequence[str], unit: values.Unit, count: int, items: str
-) -> Iterator[pa.RecordBatch]:
-    """A Spark worker's pieces of the table, coded."""
-    catalog = Catalog.open(items)
-    for batch in batches:
-        frame = pl.from_arrow(batch)
-        assert isinstance(frame, pl.DataFrame)
-        if len(frame):
-            yield from spark.coded_batches(frame, *_coded_piece(frame, name, columns, unit, catalog, count))
+def _item_finder(items: Path) -> Callable[[pl.Series], np.ndarray]:
+    """For a Spark worker: the numbers of items; -1 where the model does not know one."""
+    return Catalog.open(items).lookup
 
 
 @lru_cache(maxsize=1)
@@ -228,5 +203,6 @@ def _store(folder: str, content: str) -> Store:
     Raises `UserError` where it is another one by now.
     """
     found = Store.open(folder)
-    require_unchanged(folder, found.manifest["content"], content)
+    if found.manifest["content"] != content:
+        raise UserError(f"{folder!r} has changed since this began: begin again", code="store-differs")
     return found

@@ -32,14 +32,15 @@ from fullrank.core.readers import read_json
 from fullrank.core.tables import write_table
 from fullrank.data import manifest as manifests
 from fullrank.data.events.catalog import Catalog
-from fullrank.inference.engines import ModelSource, PartEngine
 from fullrank.inference.filters import Filters
 from fullrank.inference.history_parts import HistoryTable, StoreParts, TableParts
 from fullrank.inference.list_options import ListOptions
+from fullrank.inference.model_source import ModelSource
 from fullrank.inference.predictor import Predictor
 from fullrank.inference.requests import is_list, read_filters, read_histories
 from fullrank.inference.search import Decoding
 from fullrank.models.sequential.reasoning.budget import AS_TRAINED, check_budget
+from fullrank.parallel import Runner
 
 FORMAT, FORMAT_VERSION = "fullrank.lists", 1
 LISTS, HISTORIES = "lists", "histories"
@@ -93,19 +94,13 @@ class ListTask:
     histories: StoreParts | TableParts
     out: str
     options: ListOptions
-    barred: bytes | None
-    """A bit for each item that nobody is shown (`np.packbits`); None: there is none."""
+    barred: Bool[np.ndarray, "V"] | None
+    """The items that nobody is shown; None: there are none."""
 
     def __call__(self, number: int) -> ListCounts:
-        predictor = self.model.open()
-        filters = Filters()
-        if self.barred is not None:
-            bits = np.unpackbits(np.frombuffer(self.barred, np.uint8), count=predictor.catalog.size)
-            filters = Filters(barred=bits.astype(bool))
-        requests = self.histories.read(
-            number, predictor.catalog, unknown=self.options.unknown, untimed=self.options.untimed,
-            timed=predictor.model.reads_times,
-        )  # fmt: skip
+        predictor, filters = self.model.open(), Filters(barred=self.barred)
+        unknown, untimed, timed = self.options.unknown, self.options.untimed, predictor.model.reads_times
+        requests = self.histories.read(number, predictor.catalog, unknown=unknown, untimed=untimed, timed=timed)
         frame = pl.concat([predictor.list_frame(request, self.options, filters) for request in requests])
         write_table(frame, part_file(Path(self.out), number))
         return counts_of(frame.lazy())
@@ -119,7 +114,7 @@ def write_list_parts(
     barred: np.ndarray | None,
     *,
     catalog: Catalog,
-    engine: PartEngine,
+    runner: Runner,
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> ListParts:
@@ -127,24 +122,24 @@ def write_list_parts(
 
     Raises `UserError` where `out` holds something else, and as `Predictor.recommend` does; what was written then stays.
     """
-    bits = None if barred is None else np.packbits(barred).tobytes()
-    known = {"filters": None if bits is None else hashlib.sha256(bits).hexdigest(), **histories.identity}
-    asked = jsonable({"model": model.identity, "settings": _known_by(options), **known})
+    barred_hash = None if barred is None else hashlib.sha256(np.packbits(barred).tobytes()).hexdigest()
+    known = {"model": model.identity, "settings": _known_by(options), "filters": barred_hash}
+    asked = jsonable({**known, **histories.identity})
     with folder_lock(out, "recommend"):
         try:
             manifest = _begun(out, asked, overwrite)
             (out / LISTS).mkdir(exist_ok=True)
-            ready = _parts_of(histories, out, manifest, catalog, engine.session)
+            ready = _parts_of(histories, out, manifest, catalog, runner.session)
             numbers = range(ready.parts)
             there = [number for number in numbers if part_file(out, number).is_file()]
             missing = sorted(set(numbers) - set(there))
             counts = ListCounts()
             if missing:
-                task = ListTask(model.sent(engine), ready, str(out.absolute()), options, bits)
-                for number, found in enumerate(engine.map(task, missing), len(there) + 1):
-                    counts += found
+                task = ListTask(model.sent(runner), ready, str(out.absolute()), options, barred)
+                for written, (_, part_counts) in enumerate(runner.results(task, missing), len(there) + 1):
+                    counts += part_counts
                     if progress is not None:
-                        progress(number, ready.parts)
+                        progress(written, ready.parts)
             for number in there:
                 counts += counts_of(pl.scan_parquet(part_file(out, number), glob=False))
             _finish(out, manifest, ready.parts, counts)
@@ -261,7 +256,7 @@ def _parts_of(
         shutil.rmtree(folder, ignore_errors=True)
         state = histories.spill(folder, catalog, session)
         write_json(folder / STATE, state)
-    return TableParts(str(folder.absolute()), state["parts"], state["columns"], state["text_users"], histories.columns)
+    return TableParts(str(folder.absolute()), names=histories.names, **state)
 
 
 def _finish(out: Path, manifest: dict[str, Any], parts: int, counts: ListCounts) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any, TypedDict
@@ -16,12 +18,12 @@ from fullrank.core.files import make_folder
 from fullrank.core.locks import folder_lock
 from fullrank.data.impressions.store import AnyStore
 from fullrank.data.manifest import require_no_store
+from fullrank.parallel import Local, Runner
 from fullrank.sweeps.cost import measure_costs
 from fullrank.sweeps.display import TOO_LONG, Display
-from fullrank.sweeps.engine import CELLS, Engine, Local, Work, check_job_folder, is_trained, steps_done
 from fullrank.sweeps.jobs import Job
-from fullrank.sweeps.processes import LocalProcesses
 from fullrank.sweeps.records import Outcome, RowsFile
+from fullrank.sweeps.work import CELLS, Work, check_job_folder, failed_row, is_trained, steps_done
 
 HOUR = 3600.0
 MEASURE_SECONDS = 3.0
@@ -36,7 +38,7 @@ class RunOptions(TypedDict, total=False):
     max_hours: float | None
     dry_run: bool
     progress: bool
-    engine: Engine
+    engine: Runner
 
 
 def run_jobs(
@@ -48,7 +50,7 @@ def run_jobs(
     dry_run: bool = False,
     progress: bool = True,
     kept: Callable[[Outcome], None] = lambda outcome: None,
-    engine: Engine = Local(),
+    engine: Runner = Local(),
     start: Callable[[Job], bool] = lambda job: True,
 ) -> Outcome:
     """Hand the jobs to the engine in order. `kept` is called after every new row, and once when all is over.
@@ -65,10 +67,9 @@ def run_jobs(
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise UserError("sweep and tune run in one process; start them without torchrun", code="one-process-only")
     # costs are measured here, whatever the engine; the devices of other machines are not known here
-    device = engine.device if isinstance(engine, Local | LocalProcesses) else "auto"
+    device = "auto" if engine.remote else engine.device
     resolve_device(device)
-    if callable(check := getattr(engine, "check", None)):
-        check()
+    engine.check()
     begun = time.perf_counter()
     folder = Path(out)
     require_no_store(folder, "runs")
@@ -115,7 +116,7 @@ class _Plan:
     limit: float
     """Seconds from `begun`."""
 
-    def run(self, store: AnyStore, engine: Engine, kept: Callable[[Outcome], None]) -> None:
+    def run(self, store: AnyStore, engine: Runner, kept: Callable[[Outcome], None]) -> None:
         outcome, waiting = self.outcome, {job.folder: job for job in self.left}
         handed: dict[str, Job] = {}
 
@@ -132,20 +133,16 @@ class _Plan:
                         cost = outcome.costs.get(job.cost_key)
                         yield Work(job, store, self.folder, cost, self.display.lines)
 
-        rows = engine.run(work())
-        try:
-            for done, row in rows:
+        task = partial(Work.run, device=engine.device, placed=engine.placed)
+        with closing(engine.map(task, work())) as outcomes:
+            for done, result in outcomes:
                 if handed.pop(done.job.folder, None) is None:
-                    raise RuntimeError(
-                        f"the engine gave a row for {done.job.folder}, which it was not asked for, or twice"
-                    )
+                    raise RuntimeError(f"the engine gave a row for {done}, which it was not asked for, or twice")
+                row = failed_row(done.job, store, result, 0.0) if isinstance(result, Exception) else result
                 outcome.rows.add(row)
                 outcome.hours = (time.perf_counter() - self.begun) / HOUR
                 self.display.ended(done.job, row)
                 kept(outcome)
-        finally:
-            if isinstance(rows, Generator):
-                rows.close()
         if handed:
             raise RuntimeError(f"the engine gave no row for {', '.join(handed)}")
         if waiting:  # the engine has asked for no more

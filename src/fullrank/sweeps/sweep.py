@@ -18,7 +18,7 @@ from fullrank.core.checks import check_once, public
 from fullrank.core.files import jsonable, write_json, write_jsonl
 from fullrank.core.locks import folder_lock
 from fullrank.data.impressions.store import AnyStore, check_store
-from fullrank.sweeps.engine import Engine, Local
+from fullrank.parallel import Local, Runner
 from fullrank.sweeps.grid import Grid
 from fullrank.sweeps.records import (
     Outcome,
@@ -44,7 +44,7 @@ def sweep(
     results: str | Path | None = None,
     command: str | None = None,
     progress: bool = True,
-    engine: Engine = Local(),
+    engine: Runner = Local(),
 ) -> list[Row]:
     """Run a grid and return the newest row of each of its runs (failed ones have `error`), in the grid's order.
 

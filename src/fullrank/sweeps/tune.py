@@ -20,7 +20,7 @@ from fullrank.core.locks import folder_lock
 from fullrank.core.readers import read_json
 from fullrank.data.impressions.store import AnyStore, check_store
 from fullrank.evaluation.spec import selection_sign
-from fullrank.sweeps.engine import Engine, Local
+from fullrank.parallel import Local, Runner
 from fullrank.sweeps.grid import Grid
 from fullrank.sweeps.jobs import Cell, parse_exponents, tree_hash
 from fullrank.sweeps.records import Outcome, code_version, environment
@@ -40,7 +40,7 @@ def tune(
     dry_run: bool = False,
     command: str | None = None,
     progress: bool = True,
-    engine: Engine = Local(),
+    engine: Runner = Local(),
     sampler: str = "halton",
 ) -> dict[str, Any]:
     """Search a space on the validation split; returns what is written to `out`/tuned.json.

@@ -21,9 +21,10 @@ from fullrank.core.checks import check_whole, with_defaults
 from fullrank.core.errors import UserError, brief
 from fullrank.core.files import scratch_folder, without_dots
 from fullrank.core.locks import folder_lock
-from fullrank.core.ray_cluster import ray_cluster, require_ray
-from fullrank.data.impressions.store import AnyStore, open_same_store
+from fullrank.data.impressions.store import AnyStore
+from fullrank.data.sent_store import StoreAt
 from fullrank.experiment import Experiment
+from fullrank.parallel.ray import ray_cluster, require_ray
 from fullrank.run import Run, is_run
 from fullrank.training import DEFAULTS, FitOptions
 from fullrank.training.distributed import launched, sum_over_ranks
@@ -67,8 +68,7 @@ class WorkerTask:
     """What each worker trains; plain data but for the callbacks, and small: of the store its place alone."""
 
     experiment: Experiment
-    store: Path
-    fingerprint: str
+    store: StoreAt
     out: Path
     home: Path
     """The folder that relative paths in settings start from."""
@@ -107,9 +107,8 @@ def fit_on_ray(
     )  # fmt: skip
     if mirror is not None and not options["resume"]:  # a worker that is started again would go on from an older run
         mirror.require_free(overwrite=overwrite)
-    path = Path(os.path.abspath(store.path))
     task = WorkerTask(
-        experiment, path, store.fingerprint, folder, Path.cwd(), options, _identity(folder) if overwrite else None,
+        experiment, StoreAt.of(store), folder, Path.cwd(), options, _identity(folder) if overwrite else None,
         on.worker_cpus,
     )  # fmt: skip
     with ray_cluster(on.address) as ray, scratch_folder() as scratch:
@@ -158,7 +157,7 @@ def _work(config: dict[str, Any]) -> None:
     torch.set_num_threads(task.threads)
     # Ray may put more workers on one node than on another, which torchrun never does: each is a node of one process
     os.environ |= {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "GROUP_RANK": os.environ["RANK"]}
-    store = open_same_store(task.store, task.fingerprint)
+    store = task.store.open()
     first, where = launched().rank == 0, get_device()
     if first:
         with folder_lock(task.out, "train", wait=LOCK_SECONDS):

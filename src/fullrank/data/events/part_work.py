@@ -1,16 +1,16 @@
 """What is done with one part of a store that is being prepared: filter, count, keep the k-core, split and write.
 
 Each task knows a folder that all processes see and the number of a part, and nothing of the other parts; what they
-know together are sums (`total`). So whoever runs tasks may run them anywhere, in any order.
+know together are sums (`Runner.total`). So tasks may run anywhere, in any order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -26,6 +26,7 @@ from fullrank.data.events.spill import Spill, load_events, save_events
 from fullrank.data.events.store import Store
 from fullrank.data.events.table import Events, JoinedTable, compacted
 from fullrank.data.user_keys import user_keys
+from fullrank.parallel import Runner
 
 ITEM_IDS, SPILL = "item_ids.parquet", "spill"
 NO_USER = 2**62
@@ -33,16 +34,6 @@ BINS = 1 << 20
 """Stretches of time in which events are counted where a share of them is asked for that is rounded to four digits."""
 WAYS = 1024
 """Moments that a search asks for at once."""
-T = TypeVar("T")
-
-
-@runtime_checkable
-class PartRunner(Protocol):
-    """Whoever runs tasks on parts."""
-
-    def total(self, task: Callable[[int], T], numbers: Iterable[int]) -> T:
-        """The results of the task on all of these parts, added."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -117,6 +108,9 @@ class PartWork:
     """The tasks."""
 
     work: Path
+    """Where the parts go."""
+    scratch: Path
+    """What the tasks leave for one another."""
     spec: Prepare
     state: dict[str, Any]
     """What the reading found: `columns` with their dtypes, `text_users`, `types`, `span` of the times."""
@@ -125,7 +119,7 @@ class PartWork:
 
     @cached_property
     def item_ids(self) -> pl.Series:
-        return read_parquet(self.work / ITEM_IDS, "the item ids")["item_id"]
+        return read_parquet(self.scratch / ITEM_IDS, "the item ids")["item_id"]
 
     def filter(self, number: int) -> np.ndarray:
         """Filter the events of a part; what is left goes to its folder. What was `Counted` behind each filter."""
@@ -168,7 +162,7 @@ class PartWork:
 
     def _read(self, number: int) -> Events:
         """The events of a part as they were read: users in order of key and id, the events of each in order of time."""
-        spill, state = Spill(self.work / SPILL, 1), self.state
+        spill, state = Spill(self.scratch / SPILL, 1), self.state
         users, columns = spill.read(number, state["columns"], text=state["text_users"])
         user, user_ids = values.dense(users) if len(users) else (np.zeros(0, np.int32), users)
         order = np.argsort(user_keys(user_ids), kind="stable")
@@ -185,7 +179,7 @@ class PartWork:
         return load_events(self._folder(number), self.item_ids, tuple(self.state["types"]))
 
     def _folder(self, number: int) -> Path:
-        return self.work / SPILL / f"{number:05}-filtered"
+        return self.scratch / SPILL / f"{number:05}-filtered"
 
 
 def moments_at(
@@ -212,7 +206,7 @@ class PartTimes:
 
     tasks: PartWork
     numbers: range
-    runner: PartRunner
+    runner: Runner
     count: int
 
     def before(self, moment: int) -> int:

@@ -80,8 +80,9 @@ class EventPieces:
         catalogue = IdIndex(item_ids)
 
         def coded(what: str, frame: pl.DataFrame) -> tuple[ByPart, bool, tuple[int, int] | None]:
+            columns = self.spec.columns_read
             part, users, own = coded_piece(
-                frame, what, self.spec, catalogue, type_names, spill.parts, notes=self.doubts
+                frame, what, columns, catalogue.find, type_names, spill.parts, notes=self.doubts
             )
             if times is not None:
                 self.numbers = frame[times].dtype.is_numeric()
@@ -101,8 +102,8 @@ class EventPieces:
 def coded_piece(
     frame: pl.DataFrame,
     what: str,
-    spec: Prepare,
-    catalogue: IdIndex,
+    columns: Columns,
+    find: Callable[[pl.Series], np.ndarray],
     type_names: tuple[str, ...],
     count: int,
     *,
@@ -110,13 +111,12 @@ def coded_piece(
 ) -> tuple[Int64[np.ndarray, "n"], pl.Series, dict[str, np.ndarray]]:
     """Some rows of a table: the part of each of `count`, its user's id, and its other columns as arrays.
 
-    Items are their places in the catalogue, types those in the sorted names. Raises `UserError` for what
-    `table.read_events` refuses.
+    Items are the numbers that `find` gives their ids, types their places in the sorted names. Raises `UserError` for
+    what `table.read_events` refuses.
     """
-    columns = spec.columns_read
     users = values.ids(frame[columns.user], f"column {columns.user!r} of {what}")
     items = values.ids(frame[columns.item], f"column {columns.item!r} of {what}")
-    own: dict[str, np.ndarray] = {"item": catalogue.find(items).astype(np.int32)}
+    own: dict[str, np.ndarray] = {"item": find(items).astype(np.int32)}
     if columns.time is not None:
         name = f"column {columns.time!r} of {what}"
         own["time"], own["key"] = values.seconds(frame[columns.time], name, columns.time_unit, notes=notes)

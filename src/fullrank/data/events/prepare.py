@@ -28,15 +28,16 @@ from fullrank.core.memory import available_bytes, gibibytes
 from fullrank.data.column_names import TimeColumn, keywords_said, with_keywords
 from fullrank.data.events import spark, splits
 from fullrank.data.events.filters import Missing, Prepare, Say, filters, k_core, note_filter
-from fullrank.data.events.part_work import Counted, PartRunner
+from fullrank.data.events.part_work import SPILL, Counted
 from fullrank.data.events.parts import MOST_PARTS
 from fullrank.data.events.spill import SUFFIX
 from fullrank.data.events.store import Store, require_replaceable_store
-from fullrank.data.events.stream import Beside, identity_of, prepare_parts, read_pieces
+from fullrank.data.events.stream import Beside, identity_of, make_parts, read_pieces
 from fullrank.data.events.table import Columns, Events, join_table, read_events, require_columns
 from fullrank.data.events.write import write_store
 from fullrank.data.frames import InputTable, input_name
 from fullrank.data.values import Unit
+from fullrank.parallel.folder import unfinished
 
 log = logger(__name__)
 
@@ -137,9 +138,19 @@ def prepare(
         else:
             if users is not None:
                 raise no_effect("users", "on a store in parts, which keeps no table of users")
-            check = fitting.require if fitting is not None else Path.exists
-            read, runner = _reader(source, spec, parts, engine, master)
-            prepare_parts(read, runner, place, spec, parts, beside, identity_of(events), say, check)
+            read: Callable[[Path], dict[str, Any]] = partial(read_pieces, source, spec, parts)
+            runner = spark.runner_on_spark(source, master) if engine == "spark" else None
+            if runner is not None:
+                read = partial(spark.read_on_spark, runner.session, source.table, spec, parts)
+            with unfinished(place, {"spec": spec.dump(), "parts": parts, "input": identity_of(events)}) as work:
+                if work.state is None:
+                    state = work.note(read(work.scratch))
+                else:
+                    state = work.state
+                    say("go on with what was read before", {"events": state["events"]})
+                if fitting is not None:
+                    fitting.require(work.scratch / SPILL)
+                make_parts(work, spec, parts, beside, state, say, runner)
         store = Store.open(place, verify=False)  # the hashes were taken just now
         say(f"wrote {str(place)!r}", store.manifest["counts"])
     if level < INFO:  # who asked for no steps is told of doubts all the same; the command line prints all notes itself
@@ -165,17 +176,6 @@ def _prepare_whole(source: InputTable, place: Path, spec: Prepare, beside: Besid
     people = join_table(users, "users", spec.columns.user, "user_id", table.user_ids, table.typed)
     say("split and write", {})
     write_store(place, table, catalogue, people, spec.dump(), split, {"filters": steps, "inputs": beside.inputs})
-
-
-def _reader(
-    source: InputTable, spec: Prepare, count: int, engine: Engine, master: str | None
-) -> tuple[Callable[[Path], dict[str, Any]], PartRunner | None]:
-    """What reads a table into a folder, and what runs tasks on parts (None: this process)."""
-    if engine != "spark":
-        return partial(read_pieces, source, spec, count), None
-    spark.require_readable(source)
-    session = spark.session_of(source.table, master)
-    return partial(spark.read_on_spark, session, source.table, spec, count), spark.OnSpark(session)
 
 
 def _filter(events: Events, spec: Prepare, say: Say) -> tuple[Events, splits.Rule, list[dict[str, Any]]]:

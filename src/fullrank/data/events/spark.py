@@ -10,23 +10,18 @@ of its partitions.
 
 from __future__ import annotations
 
-import operator
 import os
-import re
 import shutil
-import sys
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
 
-from fullrank.core.errors import UserError, no_effect, package, reason_line
+from fullrank.core.errors import UserError
 from fullrank.core.parquet import read_parquet
 from fullrank.core.tables import check_suffix, write_table
 from fullrank.data import values
@@ -36,41 +31,16 @@ from fullrank.data.events.pieces import coded_piece
 from fullrank.data.events.spill import Spill
 from fullrank.data.events.table import Columns, left_out_notes, unit_notes
 from fullrank.data.frames import InputTable, require_rows
+from fullrank.parallel.spark import OnSpark, as_user_error, refusals_as_text, session_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-T = TypeVar("T")
+FindOf = Callable[[], Callable[[pl.Series], np.ndarray]]
+"""Makes the function that gives the numbers of items by their ids."""
 ORDER = ("_order_file", "_order_row")
 """Columns that say where an event stands in the input."""
-
-
-def session_of(table: Any, master: str | None) -> SparkSession:
-    """The session of a Spark DataFrame, else the one that is there, else a new one on `master`.
-
-    Raises `UserError` without Spark or Java, and where a session is there already on another master.
-    """
-    package("pyspark.sql", "spark", "the engine spark")
-    from pyspark.sql import SparkSession
-
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    active: SparkSession | None = getattr(table, "sparkSession", None) or SparkSession.getActiveSession()
-    if active is not None:
-        used = active.sparkContext.master
-        if master not in (None, used):
-            why = f"since a Spark session is there already, on {used!r}"
-            raise no_effect(f"master={master!r}", why, "leave it out, or stop that session")
-        return active
-    builder = SparkSession.builder.appName("fullrank")
-    try:
-        return (builder.master(master) if master is not None else builder).getOrCreate()
-    except Exception as error:
-        raise UserError(
-            f"no Spark session could be made on {master or 'the default master'} ({reason_line(error)}); Spark needs "
-            "Java 17 or later, and an address such as local[2] or spark://host:7077",
-            code="spark-not-started",
-        ) from error
 
 
 def require_readable(source: InputTable) -> None:
@@ -85,58 +55,47 @@ def require_readable(source: InputTable) -> None:
         check_suffix(f"the engine spark reads Parquet files: {source.name}", source.path.suffix, (".parquet", ".pq"))
 
 
-@dataclass(frozen=True)
-class OnSpark:
-    """Tasks on parts as a Spark job each, their results added in a tree (`part_work.PartRunner`)."""
-
-    session: SparkSession
-
-    def total(self, task: Callable[[int], T], numbers: Iterable[int]) -> T:
-        places = list(numbers)
-        with told_as_user_error():
-            found: T = self.session.sparkContext.parallelize(places, len(places)).map(task).treeReduce(operator.add)
-        return found
+def runner_on_spark(source: InputTable, master: str | None) -> OnSpark:
+    """A runner on the session of a table. Raises `UserError` for what `require_readable` and `session_of` refuse."""
+    require_readable(source)
+    return OnSpark(session_of(source.table, master))
 
 
-def read_on_spark(session: SparkSession, table: Any, spec: Prepare, count: int, work: Path) -> dict[str, Any]:
+def read_on_spark(session: SparkSession, table: Any, spec: Prepare, count: int, scratch: Path) -> dict[str, Any]:
     """What `stream.read_pieces` does in one process: ids of items, and every event in the files of its part."""
-    frame, name = ordered_frame(session, table, list(dict.fromkeys(spec.columns_read.roles.values())))
-    with told_as_user_error():
+    columns = spec.columns_read
+    frame, name = ordered_frame(session, table, list(dict.fromkeys(columns.roles.values())))
+    with as_user_error():
         frame, notes = _without_missing(frame, spec, name)
-        head = to_polars(frame.limit(0))
-        columns = spec.columns
-        users = values.ids(head[columns.user], f"column {columns.user!r} of {name}")
-        values.ids(head[columns.item], f"column {columns.item!r} of {name}")
-        text_users = users.dtype == pl.String
         item_ids = values.ids(_distinct(frame, columns.item), f"column {columns.item!r} of {name}").sort()
-        item_ids = item_ids.alias("item_id")
         types = () if columns.type is None else tuple(_distinct(frame, columns.type).cast(pl.String).sort())
-        write_table(pl.DataFrame({"item_id": item_ids}), work / ITEM_IDS)
-        code = partial(_coded, spec=spec, count=count, name=name, work=work, types=types)
-        own = _dtypes(head, spec.columns_read)
-        found = send_to_parts(frame, code, own, users.dtype, count, work / SPILL)
-    dtypes = {"user": "<u4" if text_users else users.to_numpy().dtype.str, **own}
+        write_table(pl.DataFrame({"item_id": item_ids}), scratch / ITEM_IDS)
+        find_of = partial(_item_finder, scratch / ITEM_IDS)
+        sent, found = send_to_parts(frame, name, columns, find_of, types, count, scratch / SPILL)
+        number = columns.time is not None and to_polars(frame.limit(0))[columns.time].dtype.is_numeric()
     span = None if columns.time is None else (int(found["first"].min()), int(found["last"].max()))  # type: ignore[arg-type]
-    if span is not None and columns.time is not None:
-        notes += sorted(unit_notes(*span, columns, head[columns.time].dtype.is_numeric()))
-    return {
-        "events": int(found["events"].sum()), "span": span, "types": list(types), "notes": notes,
-        "text_users": text_users, "columns": dtypes,
-    }  # fmt: skip
+    if span is not None:
+        notes += sorted(unit_notes(*span, columns, number))
+    return {"events": int(found["events"].sum()), "span": span, "types": list(types), "notes": notes, **sent}
 
 
 def send_to_parts(
-    frame: DataFrame, code: Callable[..., Any], own: dict[str, str], users: Any, count: int, folder: Path
-) -> pl.DataFrame:
-    """Every event to the files of its part below `folder` (`spill.Spill`); events and times of each task's.
+    frame: DataFrame, name: str, columns: Columns, find_of: FindOf, types: tuple[str, ...], count: int, folder: Path
+) -> tuple[dict[str, Any], pl.DataFrame]:
+    """Every event of a table to the files of its part below `folder` (`spill.Spill`), coded as `coded_piece` does.
 
-    `code` makes Arrow batches of columns part, user, `own` (name -> dtype) and `ORDER` of those of `frame`. `users` is
-    the polars type of their ids.
+    Returns their dtypes with whether users are `text_users`, and events and times of each task's. A worker makes the
+    function that finds items by `find_of`.
     """
-    coded = frame.mapInArrow(code, _schema(own, users == pl.String))
-    sent = coded.repartition(count, "part").sortWithinPartitions("part", *ORDER)
-    spill = partial(_spilled, folder=folder, count=count, users=users)
-    return to_polars(sent.mapInArrow(spill, "events long, first long, last long"))
+    head = to_polars(frame.limit(0))
+    users = values.ids(head[columns.user], f"column {columns.user!r} of {name}")
+    text, own = users.dtype == pl.String, _dtypes(head, columns)
+    code = partial(_coded, name=name, columns=columns, find_of=find_of, types=types, count=count)
+    coded = frame.mapInArrow(code, _schema(own, text)).repartition(count, "part")
+    spill = partial(_spilled, folder=folder, count=count, users=users.dtype)
+    sent = coded.sortWithinPartitions("part", *ORDER).mapInArrow(spill, "events long, first long, last long")
+    dtypes = {"user": "<u4" if text else users.to_numpy().dtype.str, **own}
+    return {"text_users": text, "columns": dtypes}, to_polars(sent)
 
 
 def ordered_frame(
@@ -146,7 +105,7 @@ def ordered_frame(
     from pyspark.sql import functions as F
 
     if isinstance(table, (str, os.PathLike)):
-        with told_as_user_error():
+        with as_user_error():
             whole, name = session.read.parquet(str(table)), f"{what} {str(table)!r}"
         where = [F.col("_metadata.file_path"), F.col("_metadata.row_index")]
     else:  # a number of 33 bits counts the rows of a partition
@@ -186,13 +145,7 @@ def _distinct(frame: DataFrame, name: str) -> pl.Series:
 
 def to_polars(frame: DataFrame) -> pl.DataFrame:
     """A Spark DataFrame that is small, on the driver."""
-    return _from_arrow(frame.toArrow())
-
-
-def _from_arrow(table: pa.Table | pa.RecordBatch) -> pl.DataFrame:
-    found = pl.from_arrow(table)
-    assert isinstance(found, pl.DataFrame)
-    return found
+    return pl.DataFrame(frame.toArrow())
 
 
 def _schema(own: dict[str, str], text_users: bool) -> str:
@@ -213,37 +166,41 @@ def _dtypes(head: pl.DataFrame, columns: Columns) -> dict[str, str]:
     return found | ({"type": "<i4"} if columns.type is not None else {})
 
 
+def _item_finder(ids: Path) -> Callable[[pl.Series], np.ndarray]:
+    return values.IdIndex(read_parquet(ids, "the item ids")["item_id"]).find
+
+
 def _coded(
-    batches: Iterator[pa.RecordBatch], spec: Prepare, count: int, name: str, work: Path, types: tuple[str, ...]
+    batches: Iterator[pa.RecordBatch], name: str, columns: Columns, find_of: FindOf, types: tuple[str, ...], count: int
 ) -> Iterator[pa.RecordBatch]:
-    """A worker's pieces of the table, coded."""
-    catalogue = values.IdIndex(read_parquet(work / ITEM_IDS, "the item ids")["item_id"])
-    for frame in map(_from_arrow, batches):
-        if len(frame):
-            yield from coded_batches(frame, *coded_piece(frame, name, spec, catalogue, types, count))
+    """A worker's pieces of the table, coded, in the columns of `_schema`."""
+    find = find_of()
+    for frame in _frames(batches):
+        with refusals_as_text():
+            part, users, own = coded_piece(frame, name, columns, find, types, count)
+        whole = users if users.dtype == pl.String else users.cast(pl.Int64)
+        order = {name: frame[name] for name in ORDER}
+        yield from _batches(pl.DataFrame({"part": part.astype(np.int32), "user": whole, **own, **order}))
 
 
-def coded_batches(
-    frame: pl.DataFrame, part: np.ndarray, users: pl.Series, own: dict[str, np.ndarray]
-) -> list[pa.RecordBatch]:
-    """Some rows, coded (`pieces.coded_piece`), in the columns of `_schema`."""
-    whole = users if users.dtype == pl.String else users.cast(pl.Int64)
-    return _batches(
-        pl.DataFrame({"part": part.astype(np.int32), "user": whole, **own, **{name: frame[name] for name in ORDER}})
-    )
+def _frames(batches: Iterator[pa.RecordBatch]) -> Iterator[pl.DataFrame]:
+    """Those with rows, of polars."""
+    for batch in batches:
+        if batch.num_rows:
+            yield pl.DataFrame(batch)
 
 
 def _spilled(batches: Iterator[pa.RecordBatch], folder: Path, count: int, users: Any) -> Iterator[pa.RecordBatch]:
     """A worker's parts, which come in order, into their folders: all of them, or nothing where the task fails."""
     own = folder / f"task-{uuid.uuid4().hex}"
     spill, events, seconds = Spill(own, count), 0, []
-    for frame in map(_from_arrow, batches):
-        if len(frame):
-            names = [name for name in frame.columns if name not in ("part", "user", *ORDER)]
-            columns = {name: frame[name].to_numpy() for name in names}
-            spill.add(frame["part"].to_numpy(), frame["user"].cast(users), columns)
-            events += len(frame)
-            seconds += [int(one) for one in (columns["time"].min(), columns["time"].max())] if "time" in names else []
+    for frame in _frames(batches):
+        columns = frame.drop("part", "user", *ORDER).to_dict()
+        arrays = {name: column.to_numpy() for name, column in columns.items()}
+        spill.add(frame["part"].to_numpy(), frame["user"].cast(users), arrays)
+        events += len(frame)
+        if "time" in arrays:
+            seconds += [int(arrays["time"].min()), int(arrays["time"].max())]
     spill.flush()
     for part in sorted(own.iterdir()) if own.exists() else ():
         shutil.rmtree(folder / part.name, ignore_errors=True)  # of an attempt that was given up
@@ -262,25 +219,3 @@ def _batches(frame: pl.DataFrame) -> list[pa.RecordBatch]:
         pa.field(one.name, pa.string() if pa.types.is_large_string(one.type) else one.type) for one in whole.schema
     ]
     return list(whole.cast(pa.schema(plain)).to_batches())
-
-
-@contextmanager
-def told_as_user_error() -> Iterator[None]:
-    """Raise what a worker said of the data, or one sentence of what Spark says, as `UserError`."""
-    try:
-        yield
-    except UserError:
-        raise
-    except Exception as error:
-        text = str(error)
-        if (said := re.search(r"UserError: (.+)", text)) is not None:
-            raise UserError(said[1].strip(), code="refused-by-worker") from error
-        if "No module named 'fullrank'" in text:
-            raise UserError(
-                "Spark's workers have no fullrank: install it where they run, and name that Python by PYSPARK_PYTHON "
-                "before the session is made",
-                code="spark-without-library",
-            ) from error
-        told = re.findall(r"^\s*(?:\w+\.)*\w*(?:Error|Exception): .+", text, re.MULTILINE)
-        reason = (told[-1:] or text.strip().splitlines()[:1] or [type(error).__name__])[0].strip()[:300]
-        raise UserError(f"Spark could not do it: {reason}", code="spark-failed") from error

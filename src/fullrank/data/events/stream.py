@@ -4,51 +4,39 @@ What has to be known of all events is counted on the way: the ids of items, the 
 lies in one part), the moments of a split in time. Everything else is of one user, so each part is made alone, by the
 functions that make a whole store. Memory holds the items, one piece of the table and one part.
 
-The work lies in ``OUT.preparing`` until it is done: a killed preparation goes on behind the reading, with the parts
-that are written.
+A killed preparation goes on behind the reading, with the parts that are written (`parallel/folder.py`).
 """
 
 from __future__ import annotations
 
 import glob
-import operator
 import os
-import shutil
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial, reduce
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import polars as pl
 from jaxtyping import Int64
 
-from fullrank.core.errors import UserError
-from fullrank.core.files import NotWritten, jsonable, reason_of, take_place, write_json
-from fullrank.core.memory import available_bytes
-from fullrank.core.readers import read_json
 from fullrank.core.tables import write_table
-from fullrank.core.threads import in_order, thread_count
 from fullrank.data import manifest as manifests
 from fullrank.data.events import parts, splits
 from fullrank.data.events.filters import Prepare, Say, filters, note_filter
-from fullrank.data.events.part_work import ITEM_IDS, SPILL, PartRunner, PartTimes, PartWork, Segments
+from fullrank.data.events.part_work import ITEM_IDS, SPILL, PartTimes, PartWork, Segments
 from fullrank.data.events.pieces import EventPieces
 from fullrank.data.events.spill import Spill, largest_part
 from fullrank.data.events.store import FORMS
 from fullrank.data.events.table import JoinedTable, join_table, unit_notes
 from fullrank.data.events.write import whole_table
 from fullrank.data.frames import InputTable
+from fullrank.parallel import Runner, Threads
+from fullrank.parallel.folder import Unfinished
 
-WORK = ".preparing"
-"""Behind the name of the store: the folder of a preparation that is under way."""
-STATE = "state.json"
 PEAK, ITEM = 4, 32
 """Times its bytes on the way that a part takes while it is filtered or written (3.5 were measured on ten million
 events), and bytes of an item in what is counted of a part."""
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -67,53 +55,6 @@ class Beside:
         return join_table(self.items, "items", spec.columns.item, "item_id", ids, self.typed, self.items_id)
 
 
-def prepare_parts(
-    read: Callable[[Path], dict[str, Any]],
-    runner: PartRunner | None,
-    place: Path,
-    spec: Prepare,
-    count: int,
-    beside: Beside,
-    identity: Any,
-    say: Say,
-    check: Callable[[Path], object],
-) -> None:
-    """Write a store of so many parts at `place`. The caller holds its lock, and has found that it may be written.
-
-    `read` puts the events into a folder and says what it found; `runner` runs tasks on parts, None: this process;
-    `identity` is what the table is known by again; `check` looks at the parts as they were read.
-    """
-    asked = {"spec": spec.dump(), "parts": count, "input": identity}
-    with preparing(place, asked) as (work, state):
-        if state is None:
-            state = read(work) | asked
-            write_json(work / STATE, state)
-        else:
-            say("go on with what was read before", {"events": state["events"]})
-        check(work / SPILL)
-        make_parts(work, spec, count, beside, state, say, runner)
-        (work / STATE).unlink()
-        (work / ITEM_IDS).unlink()
-        shutil.rmtree(work / SPILL)
-
-
-@contextmanager
-def preparing(place: Path, asked: dict[str, Any]) -> Iterator[tuple[Path, dict[str, Any] | None]]:
-    """The folder of a preparation, which takes its place in the end; and what an earlier one has read, if it was asked
-    for the same and was killed. Raises `UserError` where the disk refuses.
-    """
-    work = place.with_name(place.name + WORK)
-    try:
-        state = _known_state(work, asked)
-        if state is None:
-            shutil.rmtree(work, ignore_errors=True)
-            work.mkdir(parents=True)
-        yield work, state
-        take_place(work, place)
-    except OSError as error:
-        raise NotWritten(place, reason_of(error), folder=True) from error
-
-
 def identity_of(table: Any) -> Any:
     """What a table on disk is known by again: names, sizes and times of its files; None for a frame."""
     if not isinstance(table, (str, os.PathLike)):
@@ -123,26 +64,14 @@ def identity_of(table: Any) -> Any:
     return [[str(file), file.stat().st_size, file.stat().st_mtime_ns] for file in files]
 
 
-def _known_state(work: Path, asked: dict[str, Any]) -> dict[str, Any] | None:
-    """What an earlier preparation of the same table with the same settings has read; None where there is none."""
-    if asked["input"] is None or not (work / STATE).is_file():
-        return None
-    try:
-        found = read_json(work / STATE)
-    except UserError:
-        return None
-    same = all(found.get(key) == jsonable(value) for key, value in asked.items())
-    return found if same else None
-
-
-def read_pieces(source: InputTable, spec: Prepare, count: int, work: Path) -> dict[str, Any]:
+def read_pieces(source: InputTable, spec: Prepare, count: int, scratch: Path) -> dict[str, Any]:
     """Both passes over the table: the ids of items, then every event to the part of its user."""
-    reading = EventPieces(source, spec, work)
+    reading = EventPieces(source, spec, scratch)
     item_ids, type_names = reading.look()
-    write_table(pl.DataFrame({"item_id": item_ids}), work / ITEM_IDS)
-    spill = Spill(work / SPILL, count)
+    write_table(pl.DataFrame({"item_id": item_ids}), scratch / ITEM_IDS)
+    spill = Spill(scratch / SPILL, count)
     span, events = reading.spill(item_ids, type_names, spill)
-    (work / "input.parquet").unlink(missing_ok=True)
+    (scratch / "input.parquet").unlink(missing_ok=True)
     notes = reading.notes
     if span is not None:
         notes += sorted(reading.doubts | unit_notes(*span, spec.columns, reading.numbers))
@@ -152,21 +81,8 @@ def read_pieces(source: InputTable, spec: Prepare, count: int, work: Path) -> di
     }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Here:
-    """Tasks on parts in this process, as many at once as it has cores, and memory for."""
-
-    each: int = 0
-    """Bytes that a task takes."""
-
-    def total(self, task: Callable[[int], T], numbers: Iterable[int]) -> T:
-        free = available_bytes()
-        fit = thread_count() if free is None or not self.each else free // 2 // self.each
-        return reduce(operator.add, in_order(task, numbers, min(thread_count(), max(fit, 1))))
-
-
 def make_parts(
-    work: Path, spec: Prepare, count: int, beside: Beside, state: dict[str, Any], say: Say, runner: PartRunner | None
+    work: Unfinished, spec: Prepare, count: int, beside: Beside, state: dict[str, Any], say: Say, runner: Runner | None
 ) -> None:
     """The parts and the manifest of all from what was read: filters, k-core, split."""
     split: Any = spec.split
@@ -174,8 +90,8 @@ def make_parts(
     steps: list[dict[str, Any]] = []
     if isinstance(split, splits.RollingTime):
         split, until = split.at(None if state["span"] is None else np.array(state["span"]))
-    tasks = PartWork(work, spec, state, until)
-    runner = runner or Here(PEAK * largest_part(work / SPILL) + ITEM * len(tasks.item_ids))
+    tasks = PartWork(work.path, work.scratch, spec, state, until)
+    runner = runner or Threads(PEAK * largest_part(work.scratch / SPILL) + ITEM * len(tasks.item_ids))
 
     done = partial(note_filter, steps, say)
     left = runner.total(tasks.filter, numbers)
@@ -194,7 +110,7 @@ def make_parts(
     segments = runner.total(partial(tasks.write, there=found.items > 0, split=split), numbers)
     catalogue = beside.catalogue(spec, tasks.item_ids.filter(found.items > 0))
     beside = replace(beside, notes=(*beside.notes, *state["notes"]))
-    _write_whole(work, count, catalogue, beside, spec, steps, segments)
+    _write_whole(work.path, count, catalogue, beside, spec, steps, segments)
 
 
 def _write_whole(

@@ -1,7 +1,7 @@
 """What is done with one part of a store of impressions: look at its times, fit, encode and write.
 
 A part is a stretch of input rows. Each task knows a folder that all processes see, the rows of its part, and what was
-fitted on all; what parts know together are sums (`PartRunner.total`), as for events.
+fitted on all; what parts know together are sums (`Runner.total`), as for events.
 
 The borders of the temporal split are found by counting in every part. A border is the time of the row that a share of
 all rows precede; equal times go by input order, so a part has to know how many rows of that time those before it have.
@@ -9,11 +9,12 @@ all rows precede; equal times go by input order, so a part has to know how many 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -25,15 +26,16 @@ from fullrank.core.readers import read_json
 from fullrank.data import manifest as manifests
 from fullrank.data.events import parts
 from fullrank.data.events.part_work import moments_at
-from fullrank.data.frames import Chunks, NamedRows, name_rows
+from fullrank.data.frames import Chunks, InputTable, name_rows
 from fullrank.data.impressions import encoder_files
+from fullrank.data.impressions.encoding import FieldEncoder
 from fullrank.data.impressions.fields import Schema
 from fullrank.data.impressions.fingerprints import TABLES, BlockHashes, part_edges
 from fullrank.data.impressions.fitting import Fit, RowCounts
 from fullrank.data.impressions.splits import Shares, TimeParts
 from fullrank.data.impressions.write import RowCoder, RowSplit, StoreFiles, split_times, write_store_manifest
 
-SCRATCH, FITTED = "scratch", "fitted.json"
+FITTED = "fitted.json"
 HASHES = "blocks"
 """The key of a part's manifest that holds the hash of each of its blocks."""
 
@@ -126,33 +128,39 @@ def _doubles(bits: Int64[np.ndarray, "n"]) -> np.ndarray:
     return np.where(bits >= 0, bits, bits ^ np.int64(_MAGNITUDE)).view(np.float64)
 
 
-@runtime_checkable
-class PartRows(NamedRows, Protocol):
+@dataclass(frozen=True)
+class PartRows(ABC):
     """The rows of a table, part by part."""
 
+    name: str
+    rows: int
+    count: int
+    """Parts."""
+
+    @abstractmethod
     def of(self, number: int, columns: Sequence[str]) -> Iterator[tuple[int, pl.DataFrame]]:
         """Some columns of a part in chunks, in input order, with the row number of the first of each."""
-        ...
+
+    def stretch(self, number: int) -> list[int]:
+        """The first row of a part, and the first behind it."""
+        edges: list[int] = part_edges(self.rows, self.count)[number : number + 2].tolist()
+        return edges
 
 
 @dataclass(frozen=True)
-class CutRows:
+class CutRows(PartRows):
     """The rows of a table that is read from the middle."""
 
     chunks: Chunks
-    count: int
 
-    @property
-    def name(self) -> str:
-        return self.chunks.name
-
-    @property
-    def rows(self) -> int:
-        return self.chunks.rows
+    @classmethod
+    def of_table(cls, source: InputTable, schema: Schema, count: int, scratch: Path, *, read: bool = False) -> CutRows:
+        """Those of a table; what cannot be read from the middle lies in `scratch` once it was `read`."""
+        chunks = Chunks(source, schema.columns, scratch, spooled=read)
+        return cls(chunks.name, chunks.rows, count, chunks)
 
     def of(self, number: int, columns: Sequence[str]) -> Iterator[tuple[int, pl.DataFrame]]:
-        first, stop = part_edges(self.rows, self.count)[number : number + 2].tolist()
-        return self.chunks.of(columns, first, stop)
+        return self.chunks.of(columns, *self.stretch(number))
 
 
 @dataclass(frozen=True)
@@ -160,9 +168,15 @@ class PartTasks:
     """The tasks."""
 
     work: Path
+    """Where the parts go."""
+    scratch: Path
+    """What the tasks leave for one another."""
     rows: PartRows
     schema: Schema
     typed: bool
+
+    exact: bool = True
+    """Whether statistics add up to the last bit in any order."""
 
     def span(self, number: int) -> TimeSpan:
         """The first and the last time of a part."""
@@ -175,62 +189,79 @@ class PartTasks:
             behind += np.bincount(np.searchsorted(moments, times, side="right"), minlength=len(behind))
         return np.cumsum(behind)[:-1]
 
-    def equal(self, number: int, moments: tuple[Any, ...], count: int) -> Int64[np.ndarray, "borders parts"]:
+    def equal(self, number: int, moments: tuple[Any, ...]) -> Int64[np.ndarray, "borders parts"]:
         """How many rows of a part are of each of some moments, in its column; the others are 0."""
-        found = np.zeros((len(moments), count), np.int64)
+        counts = np.zeros((len(moments), self.rows.count), np.int64)
         for times in self._times(number):
-            found[:, number] += [int(np.count_nonzero(times == moment)) for moment in moments]
-        return found
+            counts[:, number] += [int(np.count_nonzero(times == moment)) for moment in moments]
+        return counts
 
     def fit(self, number: int, borders: Borders | None) -> Fit:
-        """The statistics of a part; what is counted of its rows is left for `write`."""
-        fit, split = Fit(self.schema, self.typed, exact=True), self._split(number, borders)
-        for start, frame in self.rows.of(number, self.schema.columns):
-            what = name_rows(self.rows, start, frame)
+        """The statistics of a part; what is counted of its rows is left for `encode`."""
+        fit, split = Fit(self.schema, self.typed, exact=self.exact), self._split(number, borders)
+        for start, frame, what in self._chunks(number, self.schema.columns):
             fit.add(start, frame, split.parts(start, frame, what), what)
         write_json(self._counts(number), fit.counted.dump())
         return fit
 
+    def encode(
+        self, number: int, borders: Borders | None, folder: Path, hashes: BlockHashes | None = None
+    ) -> RowCounts:
+        """Write the arrays of a part, by what was fitted on all, and hash them. Returns what is counted of its rows."""
+        counted, split = RowCounts.restore(read_json(self._counts(number))), self._split(number, borders)
+        store = StoreFiles(folder, self.encoder, counted)
+        try:
+            for start, frame, what in self._chunks(number, self.schema.columns):
+                part, block = split.parts(start, frame, what), self._coder.block(start, frame, what)
+                if hashes is not None:
+                    hashes.add(start, part, block)
+                store.add(part, block)
+        finally:
+            store.close()
+        return counted
+
     def write(self, number: int, borders: Borders | None) -> int:
-        """Write a part, by what was fitted on all. Returns how many were written: 1."""
+        """Write a part of several as a store. Returns how many were written: 1."""
         out = self.work / parts.part_folder(number)
         if (out / manifests.NAME).is_file():  # of an earlier preparation that was killed
             return 1
-        counted = RowCounts.restore(read_json(self._counts(number)))
-        coder, split = self._coder, self._split(number, borders)
         hashes = BlockHashes(self.rows.rows)
         with whole_folder(out) as folder:
-            store = StoreFiles(folder, coder.encoder, counted)
-            try:
-                for start, frame in self.rows.of(number, self.schema.columns):
-                    what = name_rows(self.rows, start, frame)
-                    part, block = split.parts(start, frame, what), coder.block(start, frame, what)
-                    hashes.add(start, part, block)
-                    store.add(part, block)
-            finally:
-                store.close()
+            counted = self.encode(number, borders, folder, hashes)
             for name in TABLES:
                 if (self.work / name).is_file():
                     copy_file(self.work / name, folder / name)
-            groups = None if coder.groups is None else len(coder.groups)
+            groups = None if self._groups is None else len(self._groups)
             facts: dict[str, Any] = {"input": None, "notes": [], "part": number, HASHES: hashes.done()}
-            write_store_manifest(folder, coder.encoder, counted.manifest(groups), facts)
+            write_store_manifest(folder, self.encoder, counted.manifest(groups), facts)
         return 1
+
+    @cached_property
+    def encoder(self) -> FieldEncoder:
+        """The schema as it was fitted on all."""
+        tree = read_json(self.scratch / FITTED)
+        return encoder_files.restore_encoder(self.work / manifests.NAME, tree)
+
+    def _chunks(self, number: int, columns: Sequence[str]) -> Iterator[tuple[int, pl.DataFrame, str]]:
+        """The number of the first row, the rows, and what errors call them."""
+        for start, frame in self.rows.of(number, columns):
+            yield start, frame, name_rows(self.rows, start, frame)
 
     def _times(self, number: int) -> Iterator[np.ndarray]:
         assert self.schema.time is not None
-        for start, frame in self.rows.of(number, [self.schema.time]):
-            what = name_rows(self.rows, start, frame)
+        for _, frame, what in self._chunks(number, [self.schema.time]):
             yield split_times(self.schema, self.typed, frame, what)
 
     def _split(self, number: int, borders: Borders | None) -> RowSplit:
         return RowSplit(self.schema, self.typed, None if borders is None else borders.of_part(number))
 
     def _counts(self, number: int) -> Path:
-        return self.work / SCRATCH / f"counts-{number:05}.json"
+        return self.scratch / f"counts-{number:05}.json"
+
+    @cached_property
+    def _groups(self) -> pl.Series | None:
+        return None if self.schema.group is None else read_parquet(self.work / TABLES[1], "the groups")["value"]
 
     @cached_property
     def _coder(self) -> RowCoder:
-        tree = read_json(self.work / SCRATCH / FITTED)
-        groups = None if self.schema.group is None else read_parquet(self.work / TABLES[1], "the groups")["value"]
-        return RowCoder(encoder_files.restore_encoder(self.work / manifests.NAME, tree), groups, self.typed)
+        return RowCoder(self.encoder, self._groups, self.typed)

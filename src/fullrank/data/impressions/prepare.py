@@ -2,19 +2,18 @@
 
 Without a schema one is inferred from the names and types of the columns, for a first try; what was decided is said.
 
-Of a store in parts each is a stretch of input rows, read twice, once to fit and once to encode. What has to be known of
-all rows is added up: the counts of values and groups, exact moments of numbers, a sample for quantiles that the row
-numbers pick, and rows before a moment (`PartTasks`). So whoever runs tasks on parts may run them anywhere, and the
-store does not depend on how many parts there are. Memory holds the different values, and one chunk. The work lies in
-``OUT.preparing`` until it is done: a killed preparation goes on behind what was read and fitted, with the parts that
-are written.
+A store is one part, or several; a part is a stretch of input rows, read twice, once to fit and once to encode. What has
+to be known of all rows is added up: the counts of values and groups, exact moments of numbers, a sample for quantiles
+that the row numbers pick, and rows before a moment (`PartTasks`). So tasks may run anywhere, and the store does not
+depend on how many parts there are. Memory holds the different values, and one chunk. A killed preparation goes on
+behind what was read and fitted, with the parts that are written (`parallel/folder.py`).
 """
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -22,28 +21,31 @@ from typing import Annotated, Any
 from pydantic import Field, TypeAdapter
 
 from fullrank.core.checks import check_path, check_type, public
-from fullrank.core.files import require_replaceable, whole_folder, without_dots, write_json
+from fullrank.core.files import (
+    require_replaceable,
+    whole_folder,
+    without_dots,
+    write_json,
+)
 from fullrank.core.locks import folder_lock
 from fullrank.core.log import logger, shown_at
 from fullrank.core.overrides import read_setting
 from fullrank.core.readers import read_json
 from fullrank.data import manifest as manifests
 from fullrank.data.column_names import TimeColumn, check_said_once, keywords_said
-from fullrank.data.events import parts, spark
-from fullrank.data.events.part_work import PartRunner
+from fullrank.data.events import parts
 from fullrank.data.events.parts import MOST_PARTS
 from fullrank.data.events.prepare import Engine, check_engine
-from fullrank.data.events.stream import STATE, Here, identity_of, preparing
-from fullrank.data.frames import Chunks, InputTable, input_name, require_rows
+from fullrank.data.events.spark import runner_on_spark
+from fullrank.data.events.stream import identity_of
+from fullrank.data.frames import InputTable, input_name, require_rows
 from fullrank.data.impressions import encoder_files
-from fullrank.data.impressions.encoding import FieldEncoder
 from fullrank.data.impressions.fields import Schema, schema_tree
 from fullrank.data.impressions.fingerprints import TABLES, fingerprint
 from fullrank.data.impressions.infer import infer, summary
 from fullrank.data.impressions.part_work import (
     FITTED,
     HASHES,
-    SCRATCH,
     Borders,
     CutRows,
     PartRows,
@@ -53,29 +55,13 @@ from fullrank.data.impressions.part_work import (
 from fullrank.data.impressions.spark import rows_on_spark
 from fullrank.data.impressions.splits import TemporalSplit
 from fullrank.data.impressions.store import FORMS, ImpressionStore, is_own
-from fullrank.data.impressions.write import Say, write_impressions, write_tables
+from fullrank.data.impressions.write import Say, write_store_manifest, write_tables
 from fullrank.data.manifest import is_store, require_outside_stores
 from fullrank.data.values import Unit
+from fullrank.parallel import Local, Runner, Threads
+from fullrank.parallel.folder import unfinished
 
 log = logger(__name__)
-
-
-@dataclass(frozen=True)
-class Preparation:
-    """A preparation, as a later process knows it again."""
-
-    schema: Schema
-    typed: bool
-    count: int
-    engine: str
-    identity: Any
-    """What the table is known by (`identity_of`)."""
-    facts: dict[str, Any]
-    """For the manifest: `input` and `notes`."""
-
-    def dump(self) -> dict[str, Any]:
-        found = {"schema": self.schema.dump(), "parts": self.count, "engine": self.engine, "input": self.identity}
-        return found | {"typed": self.typed}
 
 
 @public
@@ -136,11 +122,22 @@ def prepare_impressions(
             source.require(column, "name it with label=, user_col= or time_col=, or correct the schema")
         say: Say = partial(log.log, shown_at(progress))
         if parts is None:
-            with whole_folder(place) as folder:
-                write_impressions(folder, source, spec, facts, say)
+            _prepare_whole(source, place, spec, facts, say)
         else:
-            asked = Preparation(spec, source.typed, parts, engine, identity_of(impressions), facts)
-            _prepare_parts(*_reader(source, spec, parts, engine, master), place, asked, say)
+            request = {"schema": spec.dump(), "parts": parts, "engine": engine, "typed": source.typed}
+            request["input"] = identity_of(impressions)
+            rows_in: Callable[..., PartRows] = partial(CutRows.of_table, source, spec, parts)
+            runner: Runner = Threads()
+            if engine == "spark":
+                runner = runner_on_spark(source, master)
+                rows_in = partial(rows_on_spark, runner.session, source.table, spec, parts)
+            with unfinished(place, request) as work:
+                rows = rows_in(work.scratch, read=work.state is not None)
+                require_rows(rows.name, rows.rows)
+                if work.state is not None:
+                    say("go on with what was read before")
+                work.note({})
+                _write_parts(PartTasks(work.path, work.scratch, rows, spec, source.typed), runner, facts, say)
         store = ImpressionStore.open(place, verify=False)  # the hashes were taken just now
         for note in store.encoder.notes:
             log.info(f"note: {note}")
@@ -175,84 +172,68 @@ def _schema_tree(
     return known | changes | early, late
 
 
-def _reader(
-    source: InputTable, schema: Schema, count: int, engine: Engine, master: str | None
-) -> tuple[Callable[..., PartRows], PartRunner]:
-    """What gives the rows of a table part by part, and what runs tasks on parts."""
-    if engine != "spark":
-        columns = schema.columns  # what cannot be read from the middle lies in the folder once it was read
-        return lambda scratch, read: CutRows(Chunks(source, columns, scratch, spooled=read), count), Here()
-    spark.require_readable(source)
-    session = spark.session_of(source.table, master)
-    return partial(rows_on_spark, session, source.table, schema, count), spark.OnSpark(session)
+def _prepare_whole(source: InputTable, place: Path, schema: Schema, facts: dict[str, Any], say: Say) -> None:
+    with whole_folder(place) as folder:
+        scratch = folder / "scratch"  # inside, so that a killed process leaves one folder, which the next one removes
+        scratch.mkdir()
+        rows = CutRows.of_table(source, schema, 1, scratch)
+        source.require_rows(rows.rows)
+        tasks = PartTasks(folder, scratch, rows, schema, source.typed, exact=False)
+        fitted, borders = _fitted(tasks, Local(), say)
+        say("encode and write")
+        tasks.encode(0, borders, folder)
+        shutil.rmtree(scratch)
+        write_store_manifest(folder, tasks.encoder, fitted["counts"], facts)
 
 
-def _prepare_parts(
-    rows_in: Callable[..., PartRows], runner: PartRunner, place: Path, asked: Preparation, say: Say
-) -> None:
-    """Write a store of so many parts at `place`. The caller holds its lock, and has found that it may be written.
-
-    `rows_in(scratch, read=)` gives the rows of the table; `read`: they lie in the folder, an earlier process put them.
-    """
-    with preparing(place, asked.dump()) as (work, state):
-        (work / SCRATCH).mkdir(exist_ok=True)
-        rows = rows_in(work / SCRATCH, read=state is not None)
-        require_rows(rows.name, rows.rows)
-        if state is not None:
-            say("go on with what was read before")
-        write_json(work / STATE, asked.dump())
-        tasks = PartTasks(work, rows, asked.schema, asked.typed)
-        if not (work / SCRATCH / FITTED).is_file():
-            _fit(tasks, asked, runner, say)
-        fitted = read_json(work / SCRATCH / FITTED)
-        say(f"encode and write {asked.count:,} parts")
-        borders = TypeAdapter(Borders | None).validate_python(fitted["borders"])
-        runner.total(partial(tasks.write, borders=borders), range(asked.count))
-        _write_whole(work, asked, fitted)
-        (work / STATE).unlink()
-        shutil.rmtree(work / SCRATCH)
-
-
-def _fit(tasks: PartTasks, asked: Preparation, runner: PartRunner, say: Say) -> None:
-    """Leave in the folder of work what the parts are written by: vocabularies, groups, statistics, borders."""
-    borders = _borders(tasks, asked, runner)
-    say(f"fit {tasks.rows.rows:,} rows")
-    fit = runner.total(partial(tasks.fit, borders=borders), range(asked.count))
-    fit.check(tasks.rows.name)
-    write_tables(tasks.work, fit, fit.groups())
-    found = encoder_files.encoder_state(fit.encoder()) | {"counts": fit.counts()}
-    write_json(tasks.work / SCRATCH / FITTED, found | {"borders": None if borders is None else asdict(borders)})
-
-
-def _borders(tasks: PartTasks, asked: Preparation, runner: PartRunner) -> Borders | None:
-    split, numbers = asked.schema.split, range(asked.count)
-    if not isinstance(split, TemporalSplit):
-        return None
-    if split.moments is not None:
-        return Borders.at(split.moments, asked.count)
-    return find_borders(
-        tasks.rows.rows,
-        asked.count,
-        split.shares,
-        runner.total(tasks.span, numbers),
-        lambda moments: runner.total(partial(tasks.before, moments=moments), numbers),
-        lambda moments: runner.total(partial(tasks.equal, moments=moments, count=asked.count), numbers),
-    )
-
-
-def _write_whole(folder: Path, asked: Preparation, fitted: dict[str, Any]) -> None:
-    """The manifest of a folder that holds all parts."""
-    own = parts.manifests_of(folder, asked.count)
-    hashes = {int(block): digest for part in own for block, digest in part[HASHES].items()}
-    encoder: FieldEncoder = encoder_files.restore_encoder(folder / manifests.NAME, fitted)
+def _write_parts(tasks: PartTasks, runner: Runner, facts: dict[str, Any], say: Say) -> None:
+    """The parts, and the manifest of all."""
+    fitted, borders = _fitted(tasks, runner, say)
+    folder, count = tasks.work, tasks.rows.count
+    say(f"encode and write {count:,} parts")
+    runner.total(partial(tasks.write, borders=borders), range(count))
+    written = parts.manifests_of(folder, count)
+    hashes = {int(block): digest for part in written for block, digest in part[HASHES].items()}
     files = manifests.hash_files(folder, [name for name in TABLES if (folder / name).is_file()])
     tree = {
         "schema": fitted["schema"],
-        "fields": [asdict(field) for field in encoder.fields],
+        "fields": [asdict(field) for field in tasks.encoder.fields],
         "fitted": fitted["fitted"],
         "counts": fitted["counts"],
-        **asked.facts,
-        "fingerprint": fingerprint(folder, files, asked.schema, parts.bucket_lines(hashes)),
-        "parts": parts.described(own),
+        **facts,
+        "fingerprint": fingerprint(folder, files, tasks.schema, parts.bucket_lines(hashes)),
+        "parts": parts.described(written),
     }
     manifests.write_manifest(folder, FORMS[1], tree, files)
+
+
+def _fitted(tasks: PartTasks, runner: Runner, say: Say) -> tuple[dict[str, Any], Borders | None]:
+    """What the parts are written by: counts, the state of the encoder and borders. Vocabularies and groups lie in the
+    folder of work, where an earlier process has not left all of it already."""
+    path = tasks.scratch / FITTED
+    if not path.is_file():
+        borders = _borders(tasks, runner)
+        say(f"fit {tasks.rows.rows:,} rows")
+        fit = runner.total(partial(tasks.fit, borders=borders), range(tasks.rows.count))
+        fit.check(tasks.rows.name)
+        write_tables(tasks.work, fit, fit.groups())
+        state = encoder_files.encoder_state(fit.encoder()) | {"counts": fit.counts()}
+        write_json(path, state | {"borders": None if borders is None else asdict(borders)})
+    fitted = read_json(path)
+    return fitted, TypeAdapter(Borders | None).validate_python(fitted["borders"])
+
+
+def _borders(tasks: PartTasks, runner: Runner) -> Borders | None:
+    split, count = tasks.schema.split, tasks.rows.count
+    if not isinstance(split, TemporalSplit):
+        return None
+    if split.moments is not None:
+        return Borders.at(split.moments, count)
+    return find_borders(
+        tasks.rows.rows,
+        count,
+        split.shares,
+        runner.total(tasks.span, range(count)),
+        lambda moments: runner.total(partial(tasks.before, moments=moments), range(count)),
+        lambda moments: runner.total(partial(tasks.equal, moments=moments), range(count)),
+    )

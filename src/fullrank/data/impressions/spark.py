@@ -19,10 +19,12 @@ import numpy as np
 import polars as pl
 
 from fullrank.core.errors import UserError
-from fullrank.data.events.spark import ORDER, ordered_frame, told_as_user_error
+from fullrank.data.events.spark import ORDER, ordered_frame
 from fullrank.data.frames import Chunks, InputTable
 from fullrank.data.impressions.fields import Schema
-from fullrank.data.impressions.fingerprints import BLOCKS, part_edges
+from fullrank.data.impressions.fingerprints import BLOCKS
+from fullrank.data.impressions.part_work import PartRows
+from fullrank.parallel.spark import as_user_error
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -33,16 +35,13 @@ _PART = "_fullrank_part"
 
 
 @dataclass(frozen=True)
-class RowFiles:
+class RowFiles(PartRows):
     """The rows of a table as Parquet files in a folder, those of each part in one of its own."""
 
     folder: Path
-    name: str
-    rows: int
-    count: int
 
     def of(self, number: int, columns: Sequence[str]) -> Iterator[tuple[int, pl.DataFrame]]:
-        first, stop = part_edges(self.rows, self.count)[number : number + 2].tolist()
+        first, stop = self.stretch(number)
         if first == stop:
             return
         (file,) = (self.folder / f"{_PART}={number}").glob("*.parquet")
@@ -63,13 +62,13 @@ def rows_on_spark(
 ) -> RowFiles:
     """The rows of a table in `scratch`, where Spark puts them unless they were `read` already."""
     folder = scratch / "rows"
-    with told_as_user_error():
+    with as_user_error():
         frame, name = ordered_frame(session, table, schema.columns, "impressions")
         sizes = {row[0]: row[1] for row in frame.groupBy(_FILE).count().collect()}
         rows = sum(sizes.values())
         if rows and not read:
             _write(frame, sizes, rows, count, folder)
-    return RowFiles(folder, name, rows, count)
+    return RowFiles(name, rows, count, folder)
 
 
 def _write(frame: DataFrame, sizes: dict[str, int], rows: int, count: int, folder: Path) -> None:

@@ -6,8 +6,6 @@ A rule gives every row a part: 0 train, 1 validation, 2 test. It sees a table in
 from __future__ import annotations
 
 import datetime
-from collections.abc import Sequence
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -26,8 +24,6 @@ from fullrank.data.values import iso_seconds, refuse, without_categories, wrong_
 PARTS = ("train", "validation", "test")
 _ALIASES = {"train": 0, "training": 0, "validation": 1, "valid": 1, "val": 1, "dev": 1, "test": 2}
 Shares = tuple[Share, Share, Share]
-_BLOCK = 1 << 20
-"""Times that are compared at once."""
 
 
 class _Shared(Spec):
@@ -122,58 +118,12 @@ ImpressionSplit = Annotated[
 """A split rule: a spec, a mapping with `kind`, or the bare kind."""
 
 
-class Cuts:
-    """The temporal split of times that come in chunks: which rows lie before the first and before the second border.
-
-    Times go to a file, and numpy partitions that file in place: its pages are the system's to drop, so the memory of
-    the process does not grow with the rows. Equal times go by input order: a border takes the first of them.
-    """
-
-    def __init__(self, path: Path):
-        self._path = path
-        self._file = open(path, "wb")  # noqa: SIM115  # closed by `borders`
-        self._dtype: np.dtype | None = None
-        self._rows = 0
-
-    def add(self, times: np.ndarray, what: str) -> None:
-        """More times, in input order. Raises `UserError` where their form changes between chunks."""
-        if self._dtype not in (None, times.dtype):
-            raise UserError(
-                f"{what} mixes forms of times (whole numbers, decimals, dates); convert it to one", code="mixed-times"
-            )
-        self._dtype = times.dtype
-        self._rows += len(times)
-        self._file.write(times.tobytes())
-
-    def borders(self, shares: Shares) -> TimeParts:
-        """The rule that gives each row its part; raises nothing."""
-        self._file.close()
-        places = [int(self._rows * share + 1e-6) for share in (shares[0], shares[0] + shares[1])]
-        inside = [place for place in places if place < self._rows]
-        if self._dtype is None or not inside:  # no rows, or none behind a border
-            return TimeParts([None, None])
-        times = np.memmap(self._path, self._dtype, mode="r+")
-        times.partition(inside)
-        return TimeParts([_border(times, place) if place < self._rows else None for place in places])
-
-
-def _border(times: np.ndarray, place: int) -> tuple[Any, int]:
-    """The time of the row that `place` rows precede, of partitioned times, and how many of those rows have it too."""
-    blocks = (times[start : min(start + _BLOCK, place)] for start in range(0, place, _BLOCK))
-    return times[place], sum(int(np.count_nonzero(block == times[place])) for block in blocks)
-
-
 class TimeParts:
     """The part of each row by its time; asked once for every chunk, in input order."""
 
     def __init__(self, borders: list[tuple[Any, int] | None]):
         """`borders`: a time, and how many rows of that time lie before the border; None lies behind all rows."""
         self._left = borders
-
-    @classmethod
-    def at(cls, moments: Sequence[int]) -> TimeParts:
-        """The rule that each part begins at its moment; asked with whole seconds."""
-        return cls([(moment, 0) for moment in moments])
 
     def parts(self, times: np.ndarray) -> np.ndarray:
         """int8 [R]."""

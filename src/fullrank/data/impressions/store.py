@@ -331,15 +331,3 @@ def open_store(path: str | Path) -> AnyStore:
     """Open a store of either kind, which its manifest names. Raises `UserError` where the folder is none."""
     folder = check_path("the store", path)
     return ImpressionStore.open(folder) if manifests.is_store(folder, "ranking") else Store.open(folder)
-
-
-def open_same_store(path: str | Path, fingerprint: str) -> AnyStore:
-    """The store that work was sent out with. Raises `UserError` where this machine has another one at its path."""
-    store = open_store(path)
-    if store.fingerprint != fingerprint:
-        raise UserError(
-            f"{path} is not the store that this was started with (the fingerprints differ); the path has to be the "
-            "same store on every machine, and stay as it is",
-            code="store-differs",
-        )
-    return store

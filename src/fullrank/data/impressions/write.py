@@ -1,4 +1,4 @@
-"""Write a store of impressions: one pass fits the schema, a second encodes, each over chunks, all or nothing.
+"""Write a store of impressions, encoded in a pass over chunks behind the one that fits the schema.
 
 Rows are written in the order train, validation, test; inside a part they keep input order. Files grow at three places,
 one for each part, whose beginnings the first pass has counted.
@@ -6,7 +6,6 @@ one for each part, whose beginnings the first pass has counted.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -19,51 +18,18 @@ import polars as pl
 from fullrank.core.jagged import Jagged, offsets_of
 from fullrank.core.tables import write_table
 from fullrank.data import manifest as manifests
-from fullrank.data.frames import Chunks, InputTable, name_rows
 from fullrank.data.impressions import encoder_files
 from fullrank.data.impressions.arrays import array_shapes
 from fullrank.data.impressions.encoding import FieldEncoder, read_labels
 from fullrank.data.impressions.fields import Schema
 from fullrank.data.impressions.fingerprints import array_lines, fingerprint
 from fullrank.data.impressions.fitting import Fit, RowCounts
-from fullrank.data.impressions.splits import PARTS, Cuts, GivenSplit, RandomSplit, TemporalSplit, TimeParts
+from fullrank.data.impressions.splits import PARTS, GivenSplit, RandomSplit, TemporalSplit, TimeParts
 from fullrank.data.impressions.store import FORMS
 from fullrank.data.impressions.vocabulary import Vocabulary, canonical
 from fullrank.data.values import seconds
 
 Say = Callable[[str], None]
-
-
-def write_impressions(folder: Path, source: InputTable, schema: Schema, facts: dict[str, Any], say: Say) -> None:
-    """Fill `folder` with the store of a table. `facts` go into the manifest."""
-    scratch = folder / "scratch"  # inside, so that a killed process leaves one folder, which the next one removes
-    scratch.mkdir()
-    chunks, typed = Chunks(source, schema.columns, scratch), source.typed
-    source.require_rows(chunks.rows)
-    split = RowSplit(schema, typed, _borders(chunks, schema, typed, scratch))
-    say(f"fit {chunks.rows:,} rows")
-    fit = Fit(schema, typed)
-    with open(scratch / "parts", "wb") as parts_file:
-        for start, frame in chunks:
-            what = name_rows(chunks, start, frame)
-            part = split.parts(start, frame, what)
-            parts_file.write(part.tobytes())
-            fit.add(start, frame, part, what)
-    fit.check(chunks.name)
-    encoder, names = fit.encoder(), fit.groups()
-    coder = RowCoder(encoder, names, typed)
-    say("encode and write")
-    store = StoreFiles(folder, encoder, fit.counted)
-    try:
-        with open(scratch / "parts", "rb") as parts_file:
-            for start, frame in chunks:
-                part = np.frombuffer(parts_file.read(len(frame)), np.int8)
-                store.add(part, coder.block(start, frame, name_rows(chunks, start, frame)))
-    finally:
-        store.close()
-    shutil.rmtree(scratch)
-    write_tables(folder, fit, names)
-    write_store_manifest(folder, encoder, fit.counts(), facts)
 
 
 @dataclass(frozen=True)
@@ -120,19 +86,6 @@ def split_times(schema: Schema, typed: bool, frame: pl.DataFrame, what: str) -> 
     name = f"column {schema.time!r} of {what}"
     whole, exact = seconds(frame[schema.time], name, schema.time_unit, typed=typed)
     return exact if schema.split.moments is None else whole
-
-
-def _borders(chunks: Chunks, schema: Schema, typed: bool, scratch: Path) -> TimeParts | None:
-    split = schema.split
-    if not isinstance(split, TemporalSplit) or schema.time is None:
-        return None
-    if split.moments is not None:
-        return TimeParts.at(split.moments)
-    cuts = Cuts(scratch / "times")
-    for start, frame in chunks.of([schema.time]):
-        times = split_times(schema, typed, frame, name_rows(chunks, start, frame))
-        cuts.add(times, f"column {schema.time!r} of {chunks.name}")
-    return cuts.borders(split.shares)
 
 
 class StoreFiles:

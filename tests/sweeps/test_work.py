@@ -11,13 +11,15 @@ import pytest
 
 from fullrank.cli.sweep import ManyRuns
 from fullrank.core import locks
+from fullrank.data import sent_store
 from fullrank.data.events.store import Store
+from fullrank.data.sent_store import StoreAt
+from fullrank.parallel import Local
+from fullrank.parallel.processes import LocalProcesses
+from fullrank.parallel.ray import RayEngine
 from fullrank.run import Run
-from fullrank.sweeps import runner, sent_work
-from fullrank.sweeps.engine import Local, Work
-from fullrank.sweeps.processes import LocalProcesses
-from fullrank.sweeps.ray_engine import RayEngine
-from fullrank.sweeps.sent_work import SentStore, SentWork
+from fullrank.sweeps import runner, work
+from fullrank.sweeps.work import Work
 from refusals import refused
 
 from .conftest import Sweeps, tiny
@@ -26,40 +28,36 @@ from .test_engine import lasting
 pytestmark = pytest.mark.usefixtures("cheap")
 
 
-def sent(store: Store, out: Path, placed: Path | None = None) -> SentWork:
-    one = SentWork.of(Work(tiny("[sasrec]").jobs()[0], store, out), threads=1, placed=placed)
-    back: SentWork = pickle.loads(pickle.dumps(one))
+def sent(store: Any, out: Path) -> Work:
+    back: Work = pickle.loads(pickle.dumps(Work(tiny("[sasrec]").jobs()[0], store, out)))
     return back
 
 
 def test_the_path_of_the_store_travels_and_the_row_is_the_same(
     store: Store, out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    opened, real = list[Path](), sent_work.open_same_store
-    monkeypatch.setattr(sent_work, "open_same_store", lambda path, known: opened.append(path) or real(path, known))
-    one = sent(store, out, tmp_path / "disk")
+    opened, real = list[Path](), sent_store.open_store
+    monkeypatch.setattr(sent_store, "open_store", lambda path: opened.append(path) or real(path))
+    one, disk = sent(store, out), tmp_path / "disk"
     assert len(pickle.dumps(one)) < 5000 < len(pickle.dumps(store))
-    row = one.run("cpu")
+    row = one.run("cpu", disk)
     here = Work(tiny("[sasrec]").jobs()[0], store, tmp_path / "here").run("cpu")
     assert lasting([row]) == lasting([here])
     place = tmp_path / "disk" / store.fingerprint[:16] / store.path.name
     assert opened == [place], "placed on the local disk"
     assert Run.open(out / "cells" / "sasrec-seed0").manifest["data"]["path"] == str(store.path), "where all find it"
-    sent_work.open_sent(one.store)
-    assert len(opened) == 1, "once in a process"
-    sent_work.open_sent.cache_clear()
+    assert isinstance(one.store, StoreAt) and one.store.open(disk) and len(opened) == 1, "once in a process"
+    sent_store._opened.cache_clear()
     (place / "mark").touch()
-    sent_work.open_sent(one.store)
+    one.store.open(disk)
     assert (place / "mark").exists(), "placed once on a disk"
 
 
-def test_what_cannot_be_opened_is_a_failed_row(store: Store, out: Path, tmp_path: Path) -> None:
-    one = sent(store, out)
-    other = SentWork(**{**vars(one), "store": SentStore(store.path, "f" * 64)})
-    row = other.run("cpu")
-    assert "fingerprints differ" in row["error"] and row["data_fingerprint"] == "f" * 64
-    gone = SentWork(**{**vars(one), "store": SentStore(tmp_path / "gone", store.fingerprint)})
-    assert "gone" in gone.run("cpu")["error"]
+def test_a_store_that_cannot_be_opened_is_told(store: Store, out: Path, tmp_path: Path) -> None:
+    with refused("store-differs", "fingerprints differ"):
+        sent(StoreAt(store.path, "f" * 64), out).run("cpu")
+    with refused("missing-folder", "gone"):
+        sent(StoreAt(tmp_path / "gone", store.fingerprint), out).run("cpu")
     assert not (out / "cells").exists()
 
 
@@ -69,9 +67,10 @@ def test_a_run_folder_is_waited_for(store: Store, out: Path, monkeypatch: pytest
     place = out / "cells" / "sasrec-seed0"
     handle = locks._acquire(locks._lock_file(place), place)
     assert handle is not None
-    monkeypatch.setattr(sent_work, "LOCK_SECONDS", 0.1)
-    assert "is being written by" in one.run("cpu")["error"]
-    monkeypatch.setattr(sent_work, "LOCK_SECONDS", 30.0)
+    monkeypatch.setattr(work, "LOCK_SECONDS", 0.1)
+    with refused("folder-locked", "is being written by"):
+        one.run("cpu")
+    monkeypatch.setattr(work, "LOCK_SECONDS", 30.0)
     threading.Timer(0.3, os.close, (handle,)).start()
     assert not one.run("cpu").get("error")
 
@@ -81,7 +80,7 @@ def test_options_name_an_engine_and_none_is_ignored() -> None:
     assert ManyRuns(here, device="cpu").runner() == Local("cpu")
     assert ManyRuns(here, engine="processes", jobs=3, device="cpu").runner() == LocalProcesses(jobs=3, device="cpu")
     typed = {"jobs": 3, "ray": "host:1", "job_cpus": 2, "job_gpus": 0.5, "placed": here}
-    assert ManyRuns(here, engine="ray", **typed).runner() == RayEngine("host:1", 3, 2, 0.5, "auto", here)
+    assert ManyRuns(here, engine="ray", **typed).runner() == RayEngine("host:1", 3, 2, 0.5, "cuda", here)
     with refused("option-without-effect", "--jobs", "local"):
         ManyRuns(here, jobs=2).runner()
     with refused("option-without-effect", "--ray", "processes"):

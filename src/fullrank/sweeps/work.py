@@ -1,8 +1,7 @@
-"""One job from its start (or from where it was cut off) to its row, and the engines that run jobs.
+"""One job from its start (or from where it was cut off) to its row, in this process or in another.
 
-An engine is handed work and gives rows back as they end, in whatever order. Which jobs there are, what is finished
-already, the time limit, the rows on disk and the display belong to the runner. `Local` is this process, one job after
-another; `processes.py` has several processes of this machine, `ray_engine.py` the nodes of a cluster.
+Which jobs there are, what is finished already, the time limit, the rows on disk and the display belong to `run_jobs`;
+where jobs run, to a `parallel.Runner`.
 """
 
 from __future__ import annotations
@@ -10,19 +9,21 @@ from __future__ import annotations
 import os
 import time
 import traceback
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
 
 from fullrank.core.device import resolve_device
 from fullrank.core.errors import UserError
 from fullrank.core.files import write_text
+from fullrank.core.locks import folder_lock
 from fullrank.core.readers import read_json
 from fullrank.data.impressions.store import AnyStore
+from fullrank.data.sent_store import StoreAt
 from fullrank.evaluation import EVALUATE
 from fullrank.evaluation.spec import selection_sign
 from fullrank.models.sequential.model import RecommenderModel
@@ -38,6 +39,8 @@ from fullrank.training.state import require_same
 
 CELLS = "cells"
 """Folder of the run folders."""
+LOCK_SECONDS = 60.0
+"""How long a job waits for its run folder: whoever had it before may have been given up, and not have ended yet."""
 
 
 def run_job(
@@ -87,25 +90,14 @@ def _evaluated(job: Job, model: Any, store: AnyStore, place: torch.device) -> di
     return {name: made[asked] for name, asked in job.evaluations.items()}
 
 
-@runtime_checkable
-class Named(Protocol):
-    """What a row says of its data; a store, or the place of one that cannot be opened."""
-
-    @property
-    def path(self) -> Path: ...
-
-    @property
-    def fingerprint(self) -> str: ...
-
-
-def failed_row(job: Job, store: Named, error: Exception, seconds: float) -> Row:
+def failed_row(job: Job, store: AnyStore, error: Exception, seconds: float) -> Row:
     """The row of a job that ended with an error."""
     text = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
     spent = {"train": round(seconds, 2), "evaluate": 0.0}
     return {**job_fields(job, store), "error": text, "metrics": {}, "seconds": spent, **_stamp()}
 
 
-def job_fields(job: Job, store: Named) -> Row:
+def job_fields(job: Job, store: AnyStore) -> Row:
     """What a row is about."""
     return {
         "cell": job.cell,
@@ -183,57 +175,46 @@ def _stamp() -> Row:
 
 @dataclass(frozen=True)
 class Work:
-    """One job and all that it needs; plain data, so that it can be sent to another process."""
+    """One job and all that it needs. In another process it is plain data of a few kB: of its store the path alone."""
 
     job: Job
-    store: AnyStore
+    store: AnyStore | StoreAt
     out: Path
     """Folder of the sweep, which the process that runs the job must see too: the run folder is made in it."""
     cost: JobCost | None = None
     """What the job was expected to take; None where it was not measured."""
     progress: bool = False
-    """Print the progress of the training to stderr."""
+    """Print the progress of the training to stderr; another process does not: those of several could not be told apart.
+    """
+    home: Path = field(default_factory=Path.cwd)
+    """The folder that relative paths in the job's settings start from."""
 
-    def run(self, device: str = "auto") -> Row:
-        """The job's row, whatever happens (an interrupt apart): an error is in the row, its traceback in the folder.
+    def __str__(self) -> str:
+        return self.job.folder
 
-        `device` is where the model runs (`core.device`).
+    def __getstate__(self) -> dict[str, Any]:
+        return {
+            **vars(self),
+            "store": StoreAt.of(self.store),
+            "out": Path(os.path.abspath(self.out)),
+            "progress": False,
+        }
+
+    def run(self, device: str = "auto", placed: Path | None = None) -> Row:
+        """The job's row: an error is in the row, its traceback in the folder. `device` is where the model runs.
+
+        Raises `UserError` where the store cannot be opened, or another process does not let go of the run folder.
         """
-        begun = time.perf_counter()
-        trace = self.out / CELLS / f"{self.job.folder}.error.txt"
-        try:
-            row = run_job(self.job, self.store, self.out, cost=self.cost, progress=self.progress, device=device)
-            trace.unlink(missing_ok=True)
-            return row
-        except Exception as error:
-            write_text(trace, traceback.format_exc())
-            return failed_row(self.job, self.store, error, time.perf_counter() - begun)
-
-
-@runtime_checkable
-class Engine(Protocol):
-    """Runs work somewhere."""
-
-    def run(self, work: Iterable[Work]) -> Iterator[tuple[Work, Row]]:
-        """Every piece of work with its row (`Work.run()`), each once and as soon as it ends, in any order.
-
-        `work` is made as it is asked for: whether a job still fits the time allowed is decided at that moment, so an
-        engine asks for a piece when it has a place to start it. A row is on disk before the next one is asked for;
-        where the caller stops asking, the iterator is closed, and what still runs is to be ended.
-
-        An engine may have a method `check()`, called before costs are measured: it raises `UserError` where the engine
-        could not run.
-        """
-        ...
-
-
-@dataclass(frozen=True)
-class Local:
-    """This process, one job after another. Satisfies `Engine`."""
-
-    device: str = "auto"
-    """Where models run."""
-
-    def run(self, work: Iterable[Work]) -> Iterator[tuple[Work, Row]]:
-        for one in work:
-            yield one, one.run(self.device)
+        with suppress(OSError):
+            os.chdir(self.home)
+        store = self.store.open(placed) if isinstance(self.store, StoreAt) else self.store
+        begun, folder = time.perf_counter(), self.out / CELLS / self.job.folder
+        trace = folder.with_name(f"{folder.name}.error.txt")
+        with folder_lock(folder, "sweep", wait=LOCK_SECONDS):
+            try:
+                row = run_job(self.job, store, self.out, cost=self.cost, progress=self.progress, device=device)
+                trace.unlink(missing_ok=True)
+                return row
+            except Exception as error:
+                write_text(trace, traceback.format_exc())
+                return failed_row(self.job, store, error, time.perf_counter() - begun)
