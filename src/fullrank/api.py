@@ -241,6 +241,7 @@ def evaluate(
     if in_parts:
         from fullrank.evaluation.parts import evaluate_parts
 
+        assert isinstance(spec, Evaluation), "a ranking model was refused"
         events_of = event_store_of(opened, data)
         with _workers(opened, engine, device) as (runner, model, predictor):
             return evaluate_parts(
