@@ -29,8 +29,9 @@ from fullrank.models.sequential.encoders.gru import GRU
 from fullrank.models.sequential.encoders.transformer import Transformer
 from fullrank.models.sequential.model import Recommender, RecommenderModel, Scoring
 from fullrank.models.sequential.objectives.tasks.cloze import Cloze
-from fullrank.serving import fast, packed
+from fullrank.serving import fast, fast_search, packed
 from fullrank.serving.fast import FastEncoder
+from fullrank.serving.fast_search import FastSearch
 from fullrank.serving.messages import RecommendRequest
 from fullrank.serving.model import ServedModel, given_history
 from fullrank.serving.searching import Finder
@@ -117,6 +118,7 @@ def test_every_recipe_that_it_takes(recipe: str) -> None:
     if encoder is None:
         assert recipe not in TAKEN
         return
+    assert isinstance(encoder._ranking, torch.jit.ScriptModule), "it is not compiled"
     check_states(model, encoder)
     check_lists(model, encoder)
 
@@ -138,7 +140,10 @@ def causal(spec: Recommender) -> bool:
     return not isinstance(spec.encoder, Transformer) or spec.encoder.attention.causal
 
 
-def test_every_setting_of_the_encoders() -> None:
+def test_every_setting_of_the_encoders(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not compiled: that takes a second each, and computes the same."""
+    monkeypatch.setattr(fast, "compiled", lambda module: module)
+    monkeypatch.setattr(FastEncoder, "_warm_up", lambda encoder: None)
     taken = 0
     for spec in settings():
         model = made(spec, 60)
@@ -205,9 +210,15 @@ def test_equal_scores_are_in_order_of_their_ids(small: tuple[RecommenderModel, F
         assert np.array_equal(first, everything_equal[: len(first)])
 
 
+@torch.inference_mode()
+def searched(search: FastSearch, vectors: torch.Tensor, k: int, hidden: list) -> tuple:
+    compute = lambda rows, some: FastSearch._compiled(vectors[rows], search.searched, k, some)  # noqa: E731
+    return search.cut(len(vectors), k, hidden, None, compute)
+
+
 @pytest.mark.parametrize("items, rows", [(5, 2), (300, 1), (2999, 16), (3000, 3)])
 def test_search_of_vectors_is_the_exact_one(items: int, rows: int) -> None:
-    """With ties, hidden and refused items, at odd sizes."""
+    """For what has vectors of its own, such as a reasoner: with ties, hidden and barred items, at odd sizes."""
     draw = np.random.default_rng(items)
     table = torch.from_numpy(draw.integers(-2, 3, (items, 4))).float()
     vectors = torch.from_numpy(draw.integers(-2, 3, (rows, 4))).float()
@@ -215,10 +226,8 @@ def test_search_of_vectors_is_the_exact_one(items: int, rows: int) -> None:
     barred = draw.random(items) < 0.3
     filters = Filters(Jagged.from_lists([row.tolist() for row in hidden]), barred).of_batch(None)
     scores, ids = top_k(DenseScorer(vectors, table), 12, filters=filters)
-    found = vectors @ table.T
-    fast.hide(found, hidden, [barred] * rows)
-    values, numbers = fast.best(found, 12)
-    assert np.array_equal(numbers, ids.numpy()) and np.array_equal(values, scores.numpy())
+    found = searched(FastSearch(table).barring(barred), vectors, 12, hidden)
+    assert np.array_equal(found[1], ids.numpy()) and np.array_equal(found[0], scores.numpy())
 
 
 def test_items_that_came_later(small: tuple[RecommenderModel, FastEncoder]) -> None:
@@ -227,7 +236,7 @@ def test_items_that_came_later(small: tuple[RecommenderModel, FastEncoder]) -> N
     old = model.items.all().detach()
     grown = encoder.with_items(torch.cat([old, old[[8]]]))
     like, new = (one.lists_of([np.array([3, item])], 20)[1] for one, item in ((grown, 8), (grown, 3000)))
-    assert np.array_equal(like, new) and grown.num_items == 3001 and encoder.num_items == 3000
+    assert np.array_equal(like, new) and grown.search.size == 3001 and encoder.search.size == 3000
     at = int(encoder.lists_of([np.array([3])], 1)[1][0, 0])
     _, ids = encoder.with_items(torch.cat([old, old[[at]]])).lists_of([np.array([3])], 2)
     assert ids.tolist() == [[at, 3000]]
@@ -238,7 +247,7 @@ def test_many_rows_are_parts(small: tuple[RecommenderModel, FastEncoder], monkey
     items, _ = listed(some((5,) * 7, 3000))
     masks = [np.arange(3000) % 7 == i for i in range(7)]
     whole = encoder.lists_of(items, 9, hidden=items, refused=masks)
-    monkeypatch.setattr(fast, "SCORES", 6001)
+    monkeypatch.setattr(fast_search, "SCORES", 6001)
     parts = encoder.lists_of(items, 9, hidden=items, refused=masks)
     assert np.array_equal(whole[1], parts[1]) and np.allclose(whole[0], parts[0], atol=1e-5)
 
@@ -258,22 +267,21 @@ def test_others_fall_back() -> None:
 def test_a_planted_fault_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """Events that see their neighbours' histories, a final layer that reads the first event, other weights."""
     model = made(Recommender(dim=16, encoder=Transformer(attention=Softmax(bias=True), norm="layer")))
+    monkeypatch.setattr(fast, "compiled", lambda module: module)
     check_states(model, taken(model))
-    lay_out = packed.lay_out_events
+    layout = packed.PackedTransformer.layout
 
-    faults = (
-        lambda found: {"chunks": [one._replace(among=torch.zeros_like(one.among)) for one in found.chunks]},
-        lambda found: {"to_come": found.places * 0},
-        lambda found: {"last": found.last - found.places[found.last]},
-    )
-    for fault in faults:
+    def leaky(self: Any, *arguments: Any) -> Any:
+        found = layout(self, *arguments)
+        return found._replace(chunks=[one._replace(among=torch.zeros_like(one.among)) for one in found.chunks])
 
-        def faulty(*arguments: Any, causal: bool) -> Any:
-            found = lay_out(*arguments, causal=causal)
-            return found._replace(**fault(found))  # noqa: B023
+    def first(self: Any, *arguments: Any) -> Any:
+        found = layout(self, *arguments)
+        return found._replace(last=found.last - found.places[found.last])
 
+    for fault in (leaky, lambda self, *a: layout(self, *a)._replace(to_come=layout(self, *a).places * 0), first):
         with monkeypatch.context() as patch, pytest.raises(AssertionError, match="off by"):
-            patch.setattr(packed, "lay_out_events", faulty)
+            patch.setattr(packed.PackedTransformer, "layout", fault)
             changed = made(Recommender(dim=16, encoder=Transformer(positions_from="end")))
             check_states(changed, taken(changed))
     before = taken(model)

@@ -79,11 +79,13 @@ def doctor(
 
 def finish(output: Output, found: dict[str, Any], *checks: str) -> None:
     """End the verb, with exit code 2 where one of its checks found something broken."""
-    output.finish(found)
     problems = [found[name]["problem"] for name in checks if not found[name]["ok"]]
+    broken = UserError(f"not in order: {', '.join(problems)}", code="installation-broken")
+    output.finish(found | ({"error": str(broken), "code": broken.code} if problems else {}))
     if problems and not output.as_json:
-        raise UserError(f"not in order: {', '.join(problems)}", code="installation-broken")
-    if problems:
+        raise broken
+    if problems:  # the report is the one line of JSON
+        typer.echo(f"Error: {broken}", err=True)
         raise typer.Exit(2)
 
 

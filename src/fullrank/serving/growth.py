@@ -161,7 +161,7 @@ class ItemGrowth:
             model = grown_model(self.spec, old.model, catalog, lambda n, t: self._tables.with_means(n, t, origins))
             index = self._index(model, index, origins)
         if hasattr(old.model, "encoder"):
-            model.encoder = old.model.encoder  # the same weights
+            model.encoder = old.model.encoder  # the same weights: what was compiled of the one serves the other
         return Predictor(
             model, catalog, device=old.device, budget=old.budget, decoding=old.decoding, name=old.name,
             index=index,
