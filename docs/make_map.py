@@ -18,7 +18,7 @@ ROOMS = (
     "models/sequential/objectives/weightings", "models/sequential/regularizers", "models/sequential/baselines",
     "models/ranking", "models/ranking/sequences", "models/ranking/mixings", "models/ranking/feed_forwards",
     "semantic_ids", "semantic_ids/vectors", "metrics", "data", "data/events", "data/impressions", "data/sources", "ops",
-    "problem.py", "core",
+    "core/registry.py", "core",
 )  # fmt: skip
 
 

@@ -21,7 +21,6 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
         "__version__",
         "core",
         "parallel",
-        "problem",
         "ops",
         "metrics data",
         "semantic_ids",

@@ -12,7 +12,7 @@ from fullrank.cli import diagnose as cli_diagnose
 from fullrank.cli import evaluate as cli_evaluate
 from fullrank.cli import print_evaluation
 from fullrank.cli import report as cli_report
-from fullrank.core.registry import kinds
+from fullrank.core.registry import PROBLEMS, kinds
 from fullrank.data.events.store import Store
 from fullrank.data.impressions.store import ImpressionStore, open_store
 from fullrank.data.manifest import FORMATS, is_store
@@ -20,7 +20,6 @@ from fullrank.evaluation import EVALUATE, Evaluation, PerImpression, PerUser
 from fullrank.evaluation.compare import COMPARE
 from fullrank.evaluation.spec import RankingEvaluation
 from fullrank.experiment import find_experiment
-from fullrank.problem import PROBLEMS
 from fullrank.training.data_module import DATA_MODULES
 from markets import planted_store
 from tests.training.clicks import shop

@@ -19,7 +19,7 @@ from fullrank.core.checks import check_given, check_one_way, check_texts, check_
 from fullrank.core.device import resolve_device
 from fullrank.core.errors import UserError, brief
 from fullrank.core.files import without_dots
-from fullrank.core.progress import Progress
+from fullrank.core.log import Progress
 from fullrank.data.column_names import COLUMN_DEFAULTS, ColumnKeywords, EventColumns, check_column
 from fullrank.data.events.store import Store
 from fullrank.data.impressions.store import AnyStore, ImpressionStore, open_store
@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from fullrank.analysis.diagnosis import Diagnosis
     from fullrank.analysis.diagnostics.explain import Explanation
     from fullrank.analysis.report.page import Report
-    from fullrank.core.progress import Tell
+    from fullrank.core.log import Tell
     from fullrank.inference.list_parts import ListParts
     from fullrank.inference.predict import PredictionFile
     from fullrank.serving.export.folder import Exported

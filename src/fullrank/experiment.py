@@ -8,14 +8,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from fullrank.core.bounds import MOST_COUNT, MOST_EPOCHS, MOST_FACTOR, MOST_PARTS, MOST_SEED, MOST_VALUE
+from fullrank.core.constraints import MOST_COUNT, MOST_EPOCHS, MOST_FACTOR, MOST_PARTS, MOST_SEED, MOST_VALUE
 from fullrank.core.errors import UserError, in_context, no_such, unknown
 from fullrank.core.readers import read_text
-from fullrank.core.registry import Room, component, kinds
+from fullrank.core.registry import Problem, Room, component, kinds
 from fullrank.core.spec import Spec, later
 from fullrank.evaluation.spec import AnyEvaluation, Evaluation, RankingEvaluation
 from fullrank.models.sequential.model import Recommender
-from fullrank.problem import Problem
 
 Beta = Annotated[float, Field(ge=0, lt=1)]
 

@@ -23,6 +23,7 @@ from fullrank.core.checks import check_given
 from fullrank.core.errors import UserError, brief, command_line, in_context
 from fullrank.core.files import copy_file, foreign_files, whole_folder, write_json, write_text
 from fullrank.core.readers import missing_file, read_json, read_jsonl
+from fullrank.core.registry import Problem
 from fullrank.core.spec import error_sentence
 from fullrank.core.tensor_files import read_tensors, write_tensors
 from fullrank.data import manifest as manifests
@@ -37,7 +38,6 @@ from fullrank.experiment import Experiment
 from fullrank.models.ranking.calibration import Calibration
 from fullrank.ops.model_memory import build_to_train, build_within
 from fullrank.ops.sharded_rows import RowShard
-from fullrank.problem import Problem
 from fullrank.run_manifest import (
     AGAIN,
     CALIBRATION,

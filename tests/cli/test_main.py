@@ -16,7 +16,7 @@ import typer
 from fullrank.cli import VERBS, build
 from fullrank.cli.options import shortcuts
 from fullrank.core.errors import UserError
-from fullrank.core.overrides import read_setting
+from fullrank.core.spec import read_setting
 from tests.cli.conftest import Call
 
 

@@ -8,8 +8,7 @@ import pytest
 
 from fullrank.cli import main
 from fullrank.cli.output import Output, seconds, shown
-from fullrank.core.log import CONTROLS, logger
-from fullrank.core.progress import Reporter
+from fullrank.core.log import CONTROLS, Reporter, logger
 
 
 def test_a_table_fits_80_columns_and_keeps_every_word(

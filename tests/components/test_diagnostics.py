@@ -6,7 +6,7 @@ import torch
 from fullrank.analysis.diagnosis import row
 from fullrank.analysis.diagnostics import Diagnostic, find_sections
 from fullrank.analysis.report import Figure, Panel
-from fullrank.problem import PROBLEMS
+from fullrank.core.registry import PROBLEMS
 from fullrank.testing import check_component
 
 SECTIONS = [section for problem in PROBLEMS for section in find_sections(problem)]

@@ -10,7 +10,7 @@ from pydantic import ConfigDict, Field
 
 import fullrank
 from discover import everything, example, load, name
-from fullrank.core.bounds import Width
+from fullrank.core.constraints import Width
 from fullrank.core.registry import ROOMS
 from fullrank.core.spec import Spec
 from fullrank.testing import ROOMS as CHECKED

@@ -31,7 +31,7 @@ from fullrank.core.files import (
     write_jsonl,
     write_text,
 )  # fmt: skip
-from fullrank.core.leftovers import is_leftover, remove_tree
+from fullrank.core.locks import is_leftover, remove_tree
 from fullrank.core.tables import TableWriter, write_table
 from fullrank.core.tensor_files import write_tensors
 from refusals import refused

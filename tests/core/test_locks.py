@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from folders import left
-from fullrank.core import files, leftovers, locks
+from fullrank.core import files, locks
 from fullrank.core.files import foreign_files, whole_folder, write_text
 from fullrank.core.locks import folder_lock, holds_lock
 from refusals import refused
@@ -188,5 +188,5 @@ def test_two_starters_tidy_at_once(tmp_path: Path) -> None:
         (tmp_path / f".x.{dead}-{number}.part").mkdir()
         (tmp_path / f".x.{dead}-{number}.part" / "whole").write_text("")
     with ThreadPoolExecutor(4) as pool:
-        list(pool.map(lambda _: leftovers.remove_leftovers(tmp_path / "x"), range(8)))
+        list(pool.map(lambda _: locks.remove_leftovers(tmp_path / "x"), range(8)))
     assert left(tmp_path) == []

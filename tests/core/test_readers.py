@@ -11,10 +11,9 @@ import pytest
 
 from fullrank.core import readers
 from fullrank.core.errors import UserError, brief, did_you_mean
-from fullrank.core.overrides import read_setting
 from fullrank.core.readers import read_json, read_json_text, read_jsonl, read_text, read_yaml_text
 from fullrank.core.registry import Room
-from fullrank.core.spec import Spec
+from fullrank.core.spec import Spec, read_setting
 from fullrank.core.tensor_files import read_tensors
 from refusals import Refusal, refused
 

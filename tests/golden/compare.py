@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from fullrank.core.renamed import REMOVED
+from fullrank.core.spec import REMOVED
 
 ROOT = Path(__file__).resolve().parents[2]
 BASELINE = "0addcbbd5a798fc35133f9a551f0e3292a057ded"

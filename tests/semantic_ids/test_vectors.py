@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import save_file
 
 from coded import Sentences, catalog, matrix
-from fullrank.core.progress import quiet
+from fullrank.core.log import quiet
 from fullrank.data.events.catalog import Catalog
 from fullrank.semantic_ids.vectors import sentences
 from fullrank.semantic_ids.vectors.file import FileVectors

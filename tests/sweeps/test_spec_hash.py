@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 
-from fullrank.core.renamed import REMOVED, Removed
-from fullrank.core.spec import Spec, later, spec_tree
+from fullrank.core.spec import REMOVED, Removed, Spec, later, spec_tree
 from fullrank.sweeps.grid import Grid
 from fullrank.sweeps.jobs import ADDED, Job, tree_hash
 from fullrank.sweeps.records import is_row_of

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from fullrank.analysis.relevance import Relevance
 from fullrank.core.checks import check_whole
 from fullrank.core.errors import UserError
-from fullrank.core.progress import Progress
+from fullrank.core.log import Progress
 from fullrank.data.batch import Batch
 from fullrank.data.events.store import Store
 from fullrank.data.histories import EvalSet, Histories

@@ -18,14 +18,14 @@ from fullrank.analysis.diagnostics import Diagnostic, failure, find_diagnostics,
 from fullrank.analysis.ranking_activations import RankingContext, ranking_activations, sample_impressions
 from fullrank.core.errors import UserError, brief
 from fullrank.core.files import jsonable
-from fullrank.core.progress import Progress
+from fullrank.core.log import Progress
+from fullrank.core.registry import Problem
 from fullrank.data.events.store import Store
 from fullrank.data.impressions.store import AnyStore, ImpressionStore
 from fullrank.evaluation import Evaluation
 from fullrank.inference.search import Decoding
 from fullrank.models.contracts import Model
 from fullrank.models.ranking.model import RankingModule
-from fullrank.problem import Problem
 from fullrank.run import Run, require_problem, weights_hash
 
 Result = TypeVar("Result")

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from fullrank.core.checks import check_whole
 from fullrank.core.errors import UserError
-from fullrank.core.progress import Progress
+from fullrank.core.log import Progress
 from fullrank.data.impressions.store import ImpressionStore
 from fullrank.evaluation.retrieval import check_split
 from fullrank.models.ranking import EVERY

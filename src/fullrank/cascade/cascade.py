@@ -23,7 +23,7 @@ from fullrank.cascade.rerank import (
 from fullrank.cascade.stages import RankingStage, RetrievalStage
 from fullrank.core.checks import check_choice, check_one_way, check_overrides, check_type, keywords_checked, takes
 from fullrank.core.errors import UserError
-from fullrank.core.progress import Progress
+from fullrank.core.log import Progress
 from fullrank.data.column_names import EventColumns
 from fullrank.data.impressions.store import AnyStore
 from fullrank.data.impressions.vocabulary import UNKNOWN, Vocabulary, canonical

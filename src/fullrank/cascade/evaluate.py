@@ -21,7 +21,7 @@ from fullrank.cascade.rerank import Reranker, best_candidates, blocks, check_can
 from fullrank.cascade.stages import RetrievalStage
 from fullrank.core.errors import UserError
 from fullrank.core.files import require_replaceable, whole_folder, write_text
-from fullrank.core.progress import Progress
+from fullrank.core.log import Progress
 from fullrank.data.events.store import Store
 from fullrank.data.manifest import require_no_store
 from fullrank.data.values import with_date

@@ -17,8 +17,8 @@ from jaxtyping import Bool, Float, Int
 
 from fullrank.cascade.field_sources import Context, FieldPlan, KeyedTable, constant_column
 from fullrank.cascade.stages import RankingStage
-from fullrank.core.bounds import MOST_LIST
 from fullrank.core.checks import check_number, check_whole
+from fullrank.core.constraints import MOST_LIST
 from fullrank.core.errors import UserError
 from fullrank.core.jagged import Jagged
 from fullrank.data.batch import Impressions

@@ -10,7 +10,7 @@ has `def add(app: typer.Typer) -> None`, which puts them on the app (``app.comma
 - An option that is a setting of a Spec is named, not declared: `COMMAND = spec_options(SPEC, FLAGS)`; those of lists
   are not even named: `COMMAND = list_options()`.
 - A verb does one thing, so that no two of its options exclude each other; an option without effect is told by
-  `check_beside`. What was spelt otherwise before stands in `core/renamed.py`.
+  `check_beside`. What was spelt otherwise before stands in `core/errors.py`.
 - Open `output = Output(as_json)`; talk by `output.say`, `output.table`, `output.progress`; end with
   `output.finish({...})`, which prints the one JSON object when `--json` is given.
 - Raise `UserError` for what the caller can put right: `main` makes it one sentence and exit code 2. Give it a

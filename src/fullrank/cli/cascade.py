@@ -49,7 +49,7 @@ class Order:
     def keywords(self) -> dict[str, Any]:
         """What was typed, as keywords of the library."""
         from fullrank.core.checks import check_one_way
-        from fullrank.core.overrides import read_setting
+        from fullrank.core.spec import read_setting
 
         check_one_way({"--context NAME=VALUE": self.context or None, "--context-table FILE": self.contexts})
         context = dict(map(read_setting, self.context or [])) if self.contexts is None else self.contexts

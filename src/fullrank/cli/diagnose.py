@@ -10,7 +10,7 @@ from fullrank.cli.option_groups import SampleOptions
 from fullrank.cli.options import AsJson, Overwrite, RunFolder, check_out, option
 from fullrank.cli.output import Output, seconds
 from fullrank.core.errors import command_line
-from fullrank.problem import Problem
+from fullrank.core.registry import Problem
 
 if TYPE_CHECKING:
     from fullrank.analysis.diagnosis import Diagnosis

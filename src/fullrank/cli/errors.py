@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from fullrank.cli.in_shell import in_shell, options_of
 from fullrank.cli.output import only_json, print_json
-from fullrank.core.errors import MOST_SENTENCE, UserError, did_you_mean, install_extra, middle_cut
+from fullrank.core.errors import MOST_SENTENCE, UserError, called_now, did_you_mean, install_extra, middle_cut
 from fullrank.core.log import printable
-from fullrank.core.renamed import called_now
 
 if TYPE_CHECKING:
     import typer

@@ -27,7 +27,7 @@ from fullrank.cli.output import Output
 from fullrank.cli.print_evaluation import print_pair, print_single
 from fullrank.cli.told_early import check_runs, check_settings
 from fullrank.core.errors import UserError
-from fullrank.problem import Problem
+from fullrank.core.registry import Problem
 
 if TYPE_CHECKING:
     from fullrank.evaluation import Comparison, EvaluationResult

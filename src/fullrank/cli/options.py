@@ -24,7 +24,7 @@ from typer.core import TyperCommand
 from fullrank import __version__
 from fullrank.cli.grouped_help import GroupedCommand
 from fullrank.cli.told_early import check_runs, check_store
-from fullrank.core.bounds import MOST_VALUE
+from fullrank.core.constraints import MOST_VALUE
 from fullrank.core.errors import UserError, did_you_mean
 
 if TYPE_CHECKING:

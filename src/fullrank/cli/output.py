@@ -18,8 +18,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TextIO
 
 from fullrank.core.files import jsonable
-from fullrank.core.log import CONTROLS, printable
-from fullrank.core.progress import Progress, Tell, reporting, stages
+from fullrank.core.log import CONTROLS, Progress, Tell, printable, reporting, stages
 
 UNBOUNDED = 10_000
 """Columns of a table that is written to a pipe or a file."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fullrank.cli.output import Output, seconds
-from fullrank.problem import Problem
+from fullrank.core.registry import Problem
 
 if TYPE_CHECKING:
     from fullrank.evaluation import Comparison, EvaluationResult, OracleCeiling, StepCurvePoint

@@ -11,7 +11,7 @@ from fullrank.cli.options import AsJson, Overwrite, Settings, argument, check_ou
 from fullrank.cli.output import Output, seconds
 from fullrank.cli.told_early import check_runs, check_settings
 from fullrank.core.errors import UserError
-from fullrank.problem import Problem
+from fullrank.core.registry import Problem
 
 if TYPE_CHECKING:
     from fullrank.analysis.report.page import Report

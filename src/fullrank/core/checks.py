@@ -21,8 +21,7 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 import numpy as np
 from pydantic.fields import FieldInfo
 
-from fullrank.core.errors import UserError, brief, did_you_mean
-from fullrank.core.renamed import called_now
+from fullrank.core.errors import UserError, brief, called_now, did_you_mean
 
 T = TypeVar("T")
 C = TypeVar("C", bound=Callable[..., Any])

@@ -154,3 +154,29 @@ def install_extra(extra: str) -> str:
         source = f"{url.removeprefix('file://')}[{extra}]"
     editable = "-e " if origin.get("dir_info", {}).get("editable") else ""
     return f"pip install {editable}{shlex.quote(source)}"
+
+
+LISTS, LOG = "`fullrank evaluate-lists FILE [RUN]`", "`fullrank evaluate-log DIR --events FILE`"
+PARTS, ASK = "`fullrank recommend-parts RUN --out FOLDER`", "`fullrank ask URL`"
+DOCTOR = "`fullrank doctor-serve`"
+RENAMED = {
+    "recommend reasoning": "budget=",
+    "recommend_parts reasoning": "budget=",
+    "evaluate --drop": "`fullrank study drop RUN --shares SHARE,...`",
+    "evaluate --oracle-step": "`fullrank study oracle-step RUN`",
+    "evaluate --step-curve": "`fullrank study step-curve RUN`",
+    "evaluate --dial": "`fullrank study dial RUN`",
+    **dict.fromkeys(("evaluate --lists", "evaluate --rank-col", "evaluate --score-col"), LISTS),
+    **dict.fromkeys(("evaluate --log", "evaluate --within", "evaluate --columns"), LOG),
+    "evaluate-log --columns": "`--user-col NAME`, `--item-col NAME` and `--time-col NAME`",
+    **{f"doctor --{name}": DOCTOR for name in ("serve", "run", "store", "port")},
+    **{f"recommend --{name}": PARTS for name in ("engine", "parts", "workers", "master", "ray")},
+    **{f"recommend --{name}": ASK for name in ("url", "user", "key")},
+}
+"""What was typed, a function or verb before its argument -> what is to be typed."""
+
+
+def called_now(where: str, old: str) -> str:
+    """The end of a sentence that names the new spelling; empty for what never had another."""
+    new = RENAMED.get(f"{where} {old}")
+    return "" if new is None else f"; it is {new} now"

@@ -23,8 +23,7 @@ from typing import IO, TYPE_CHECKING, Any
 from pydantic_core import to_jsonable_python
 
 from fullrank.core.errors import UserError
-from fullrank.core.leftovers import forget_part, is_leftover, part_name, remove_leftovers
-from fullrank.core.locks import folder_lock
+from fullrank.core.locks import folder_lock, forget_part, is_leftover, part_name, remove_leftovers
 
 if TYPE_CHECKING:
     import numpy as np

@@ -4,9 +4,9 @@
     starts   [R] where each row begins in `values`, and `ends` [R] where it ends; rows may overlap, repeat or skip
     lengths  [R] values of each row;  offsets [R + 1] of rows that lie behind each other from 0
 
-Choosing rows (`take`) or parts of rows (`last`) moves no values: it makes new starts and ends. `flat` and
-`padded` copy, and take values of any shape behind the first axis. E are the values of the array, R the rows, n the
-values in all rows together, O = R + 1.
+`stable_order` sorts what is to become rows. Choosing rows (`take`) or parts of rows (`last`) moves no values: it makes
+new starts and ends. `flat` and `padded` copy, and take values of any shape behind the first axis. E are the values of
+the array, R the rows, n the values in all rows together, O = R + 1.
 """
 
 from __future__ import annotations
@@ -149,3 +149,36 @@ def _padded(values: Flat, at: np.ndarray, padding: np.ndarray, fill: Any = 0) ->
     found = whole.take(at, axis=0, mode="clip")
     found[padding] = fill
     return found
+
+
+_BITS = 63
+"""Of a whole number, in which a key and its row are sorted together."""
+
+
+def stable_order(*keys: Shaped[np.ndarray, "n"]) -> Int64[np.ndarray, "n"]:
+    """The rows in order of the first key, those where it is equal by the second, and so on; equal ones as they stood.
+
+    `np.lexsort` by one sort of numbers that hold key and row: numpy sorts plain 64-bit numbers with vector
+    instructions, ten times as fast as it sorts rows by a key.
+    """
+    rows = len(keys[0])
+    row_bits = max(rows - 1, 0).bit_length()
+    if rows == 0 or not all(key.dtype.kind in "iu" for key in keys):
+        return np.lexsort(keys[::-1])
+    lows = [int(key.min()) for key in keys]
+    widths = [(int(key.max()) - low).bit_length() for key, low in zip(keys, lows, strict=True)]
+    if sum(widths) + row_bits <= _BITS:
+        packed = np.zeros(rows, np.int64)
+        for key, low, width in zip(keys, lows, widths, strict=True):
+            packed <<= width
+            wide = key if key.dtype.kind == "u" else key.astype(np.int64)
+            packed |= (wide - wide.dtype.type(low)).astype(np.int64)
+        packed <<= row_bits
+        packed |= np.arange(rows)
+        packed.sort()
+        packed &= (1 << row_bits) - 1
+        return packed
+    if len(keys) == 1:
+        return np.argsort(keys[0], kind="stable")
+    order = stable_order(*keys[1:])
+    return order[stable_order(keys[0][order])]

@@ -1,10 +1,28 @@
-"""The registry of components: which kinds a room has, and the Spec class of each.
+"""The registry of components (which kinds a room has, and the Spec class of each), and the two families of models.
 
 A room here is a group of components that do the same job; its folder is in `PLACES`. Its kinds are found by reading
 the source of its folder for Spec classes with a field ``kind: Literal["name"] = "name"``; nothing is imported before a
 kind is asked for. A field of a Spec that holds a component is annotated with its room,
 ``attention: Annotated[Spec, Room("attention")]``: it accepts a Spec, a mapping with ``kind``, or the bare kind. Third
 parties join a room through the entry-point group ``fullrank.<room>``.
+
+The two families of models are told apart by one word, their `Problem`, which stores, evaluation specs, experiments and
+results have as an attribute:
+
+- retrieval: a model orders a whole catalogue for each history of events (`data.events.store.Store`).
+- ranking: a CTR model gives the probability that an impression is clicked (`data.impressions.store.ImpressionStore`).
+
+A room that does something for both problems states in a Protocol what that is, and registers its two in one table of
+its own; callers look up by `problem`:
+
+    evaluation.EVALUATE              metrics of a model on a split        `evaluation.Evaluate`
+    evaluation.compare.COMPARE       the paired difference of two results `evaluation.compare.Compare`
+    training.data_module.DATA_MODULES   a store, as training sees it      `training.data_module.DataModule`
+    analysis.diagnose.DIAGNOSE       what a run looks like from inside    a function of a run, its model and a sample
+    analysis.report.report.REPORT    a page about some runs               a function of their results and the split
+    analysis.report.collect.FAMILIES what a page takes from a run folder  `analysis.report.collect.Family`
+    serving.app.SERVICES             the service of a run, and its routes `serving.base.BaseService`
+    serving.watching.TRIALS          how a new version is tried           `serving.watching.Trial`
 """
 
 from __future__ import annotations
@@ -17,7 +35,7 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic.json_schema import JsonSchemaValue
@@ -25,6 +43,9 @@ from pydantic_core import CoreSchema, core_schema
 
 from fullrank.core.errors import UserError, brief, did_you_mean, no_such, unknown
 from fullrank.core.spec import Spec
+
+Problem = Literal["retrieval", "ranking"]
+PROBLEMS: tuple[Problem, ...] = get_args(Problem)
 
 load = importlib.import_module
 """Imports the module of a kind; `specs_alone` puts another in its place."""

@@ -12,8 +12,7 @@ from typing import Any, TypedDict, TypeVar, get_args
 
 from fullrank.core.checks import check_choice, check_distinct, check_that
 from fullrank.core.errors import UserError
-from fullrank.core.overrides import put_setting, read_setting
-from fullrank.core.spec import Spec
+from fullrank.core.spec import Spec, put_setting, read_setting
 from fullrank.data.values import Unit
 
 S = TypeVar("S", bound=Spec)

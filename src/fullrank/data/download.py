@@ -29,7 +29,7 @@ from fullrank.core.checks import check_whole
 from fullrank.core.errors import UserError, brief, in_context
 from fullrank.core.files import make_folder, reason_of, write_json
 from fullrank.core.locks import folder_lock
-from fullrank.core.progress import Reporter
+from fullrank.core.log import Reporter
 from fullrank.core.readers import read_json
 from fullrank.core.registry import find
 from fullrank.data.manifest import is_count, require_no_store

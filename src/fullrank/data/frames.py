@@ -29,12 +29,11 @@ import polars as pl
 
 from fullrank.core.checks import check_distinct, check_that
 from fullrank.core.errors import UserError, brief, no_effect, no_such, reason_line
-from fullrank.core.parquet import BROKEN, unreadable
+from fullrank.core.parquet import BROKEN, UnlikeFiles, unlike_files, unreadable
 from fullrank.core.readers import read_json_text
 from fullrank.core.tables import check_suffix
-from fullrank.core.threads import in_order, thread_count
 from fullrank.data import values
-from fullrank.data.parquet_folder import UnlikeFiles, unlike_files
+from fullrank.parallel import in_order, thread_count
 
 SUFFIXES = (".parquet", ".pq", ".csv", ".csv.gz", ".tsv", ".tsv.gz", ".jsonl", ".jsonl.gz", ".ndjson", ".ndjson.gz")
 """File names that `InputTable` reads."""

@@ -24,7 +24,7 @@ from fullrank import __version__
 from fullrank.core.errors import UserError
 from fullrank.core.files import write_json
 from fullrank.core.readers import cannot_open, cannot_read, missing_file, read_bytes, read_json_text, refuse_special
-from fullrank.problem import PROBLEMS, Problem
+from fullrank.core.registry import PROBLEMS, Problem
 
 PARTS = "fullrank.parts"
 """What a manifest calls a store of events in parts (`data/events/parts.py`)."""

@@ -14,7 +14,7 @@ import polars as pl
 from jaxtyping import Bool, Float64, Int64
 
 from fullrank.core.errors import UserError, no_effect
-from fullrank.core.order import stable_order
+from fullrank.core.jagged import stable_order
 
 Unit = Literal["s", "ms", "us", "ns"]
 T = TypeVar("T", bound=Any)

@@ -16,14 +16,14 @@ from typing import Any, Protocol
 
 import torch
 
-from fullrank.core.progress import Progress
+from fullrank.core.log import Progress
+from fullrank.core.registry import Problem
 from fullrank.evaluation.compare import Comparison, compare
 from fullrank.evaluation.ranking import evaluate_ranking
 from fullrank.evaluation.reasoning_steps import OracleCeiling, StepCurvePoint, accuracy_by_steps, oracle_ceilings
 from fullrank.evaluation.result import EvaluationResult, PerImpression, PerUser, merge
 from fullrank.evaluation.retrieval import evaluate, measure
 from fullrank.evaluation.spec import Evaluation
-from fullrank.problem import Problem
 
 __all__ = [
     "EVALUATE", "Comparison", "Evaluate", "Evaluation", "EvaluationResult", "OracleCeiling", "PerImpression", "PerUser",

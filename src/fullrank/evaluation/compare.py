@@ -20,6 +20,7 @@ from pydantic import Field
 
 from fullrank.core.checks import check_type, public
 from fullrank.core.errors import UserError, unknown
+from fullrank.core.registry import Problem
 from fullrank.evaluation.result import EvaluationResult, require_same_protocol
 from fullrank.evaluation.slices import LABELS
 from fullrank.evaluation.spec import Evaluation
@@ -34,7 +35,6 @@ from fullrank.evaluation.statistics import (
     sign_flip,
 )
 from fullrank.metrics.names import PAIRED, Name, parse_metric, split_name
-from fullrank.problem import Problem
 
 MAY_DIFFER = (
     "bootstrap", "metrics", "ks", "reasoning", "decoding", "popularity_discount", "events", "lists", "targets"

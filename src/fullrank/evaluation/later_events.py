@@ -23,7 +23,7 @@ from jaxtyping import Int
 from fullrank.core.checks import known_times
 from fullrank.core.errors import UserError, no_effect
 from fullrank.core.jagged import Jagged
-from fullrank.core.progress import Progress
+from fullrank.core.log import Progress
 from fullrank.data import values
 from fullrank.data.column_names import EventColumns
 from fullrank.data.events.catalog import Catalog

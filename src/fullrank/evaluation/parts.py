@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from fullrank.core.progress import Progress
+from fullrank.core.log import Progress
 from fullrank.data.events.store import Store
 from fullrank.data.histories import EvalSet
 from fullrank.data.sent_store import StoreAt

@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Int, Int64
 
 from fullrank.core.errors import UserError, unknown
-from fullrank.core.progress import Progress
+from fullrank.core.log import Progress
 from fullrank.data.batch import Impressions
 from fullrank.data.impressions.encoding import FieldEncoder, is_categorical
 from fullrank.data.impressions.fields import AnyField, BagOf, Numeric

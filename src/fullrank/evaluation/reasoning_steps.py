@@ -23,10 +23,10 @@ import numpy as np
 import torch
 from pydantic import Field
 
-from fullrank.core.bounds import MOST_ROUNDS
 from fullrank.core.checks import public
+from fullrank.core.constraints import MOST_ROUNDS
 from fullrank.core.errors import UserError
-from fullrank.core.progress import Progress
+from fullrank.core.log import Progress
 from fullrank.evaluation.retrieval import EvalStore, evaluate
 from fullrank.evaluation.spec import Evaluation
 from fullrank.evaluation.statistics import bounds, resample

@@ -16,6 +16,7 @@ from fullrank.core.errors import UserError
 from fullrank.core.files import NotWritten, jsonable, whole_file, write_json
 from fullrank.core.parquet import read_parquet
 from fullrank.core.readers import read_json, refuse_special
+from fullrank.core.registry import Problem
 from fullrank.core.tables import write_table
 from fullrank.data.manifest import check_seal, require_no_store, sealed, sha256_file
 from fullrank.evaluation.metric_table import metric_table, population
@@ -26,7 +27,6 @@ from fullrank.evaluation.slices import slice_means
 from fullrank.evaluation.statistics import UserValues, summarise
 from fullrank.metrics import ctr
 from fullrank.metrics.names import HISTORY, Name, expand_metrics
-from fullrank.problem import Problem
 
 BROKEN = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
 """What reading a file raises that is not what `EvaluationResult.save` wrote."""

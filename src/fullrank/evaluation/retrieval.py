@@ -15,9 +15,9 @@ import torch
 from jaxtyping import Int
 
 from fullrank.core.errors import UserError, unknown
+from fullrank.core.log import Progress
 from fullrank.core.memory import require_memory
 from fullrank.core.parted import Flat, occurrences
-from fullrank.core.progress import Progress
 from fullrank.data.histories import EvalSet, Histories
 from fullrank.evaluation.event_dropout import EventDropout
 from fullrank.evaluation.popularity_discount import PopularityDiscount

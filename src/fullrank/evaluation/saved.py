@@ -13,8 +13,8 @@ import polars as pl
 from pydantic import BaseModel, BeforeValidator, Field, ValidationError
 
 from fullrank.core.errors import brief
+from fullrank.core.registry import Problem
 from fullrank.core.spec import error_sentence
-from fullrank.problem import Problem
 
 Real = Annotated[float, Field(strict=True), BeforeValidator(lambda value: math.nan if value is None else value)]
 """A number; null, one that cannot be told, is NaN."""

@@ -9,8 +9,17 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from fullrank.core.bounds import MOST_BINS, MOST_ENTRIES, MOST_FACTOR, Count, DropoutRate, ListLength, SeedNumber
-from fullrank.core.constraints import needs, only_with
+from fullrank.core.constraints import (
+    MOST_BINS,
+    MOST_ENTRIES,
+    MOST_FACTOR,
+    Count,
+    DropoutRate,
+    ListLength,
+    SeedNumber,
+    needs,
+    only_with,
+)
 from fullrank.core.errors import UserError, no_effect, unknown
 from fullrank.core.spec import Spec, later
 from fullrank.inference.search import Decoding

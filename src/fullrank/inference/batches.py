@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float, Int
 
 from fullrank.core.errors import UserError
-from fullrank.core.progress import Progress
+from fullrank.core.log import Progress
 from fullrank.data.batch import Batch
 from fullrank.data.histories import Histories
 from fullrank.inference.exact import block_scorer, refuse_nan

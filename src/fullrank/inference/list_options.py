@@ -16,8 +16,8 @@ import polars as pl
 from jaxtyping import Bool, Float, Int
 from pydantic import BaseModel, ConfigDict, Field, SkipValidation, ValidationError, field_validator
 
-from fullrank.core.bounds import MOST_VALUE
 from fullrank.core.checks import MOST, check_choice, check_flag
+from fullrank.core.constraints import MOST_VALUE
 from fullrank.core.errors import UserError, brief
 from fullrank.core.spec import Spec, error_sentence
 from fullrank.data.column_names import COLUMN_DEFAULTS, ColumnKeywords

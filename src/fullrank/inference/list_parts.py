@@ -25,9 +25,8 @@ from jaxtyping import Bool
 
 from fullrank.core.errors import UserError, brief
 from fullrank.core.files import NotWritten, jsonable, reason_of, require_replaceable, write_json
-from fullrank.core.leftovers import sweep_folder
-from fullrank.core.locks import folder_lock
-from fullrank.core.progress import Progress
+from fullrank.core.locks import folder_lock, sweep_folder
+from fullrank.core.log import Progress
 from fullrank.core.readers import read_json
 from fullrank.core.tables import write_table
 from fullrank.data import manifest as manifests

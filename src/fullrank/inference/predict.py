@@ -15,7 +15,7 @@ from jaxtyping import Float
 from fullrank.core.checks import check_path, check_type
 from fullrank.core.errors import UserError
 from fullrank.core.files import scratch_folder
-from fullrank.core.progress import Progress
+from fullrank.core.log import Progress
 from fullrank.core.tables import TableWriter
 from fullrank.data.batch import Impressions
 from fullrank.data.frames import Chunks, InputTable

@@ -22,7 +22,8 @@ from jaxtyping import Float
 from fullrank.core.checks import check_choice, keywords_checked, takes
 from fullrank.core.device import resolve_device
 from fullrank.core.errors import UserError, no_effect
-from fullrank.core.progress import Progress
+from fullrank.core.log import Progress
+from fullrank.core.registry import Problem
 from fullrank.data.column_names import EventColumns
 from fullrank.data.events.catalog import Catalog
 from fullrank.data.events.store import Store
@@ -56,7 +57,6 @@ from fullrank.inference.stored_users import UNKNOWN_USERS, Users, read_users, re
 from fullrank.metrics import RankedLists
 from fullrank.models.contracts import DenseScorer
 from fullrank.models.sequential.reasoning.budget import AS_TRAINED, Budget
-from fullrank.problem import Problem
 
 K = TypeVar("K", Catalog, FieldEncoder)
 UNSET = object()

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from fullrank.core.jagged import Jagged
+from fullrank.core.log import Progress
 from fullrank.core.memory import require_memory
-from fullrank.core.progress import Progress
 from fullrank.data.batch import Batch
 from fullrank.data.histories import Histories
 from fullrank.inference.batches import BLOCK, SCORES, batches, evaluating, score_batches

@@ -19,8 +19,7 @@ from jaxtyping import Float, Int
 from pydantic import Field
 from torch import Tensor
 
-from fullrank.core.bounds import MOST_ROUNDS, ListLength, Parts
-from fullrank.core.constraints import only_with
+from fullrank.core.constraints import MOST_ROUNDS, ListLength, Parts, only_with
 from fullrank.core.errors import UserError
 from fullrank.core.spec import Spec
 from fullrank.inference.code_search import BeamSearch, GraphSearch

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from fullrank.core.bounds import MOST_LIST
+from fullrank.core.constraints import MOST_LIST
 from fullrank.core.errors import UserError, unknown
 from fullrank.metrics import Metric, MetricInputs, accuracy, diversity, exposure
 

@@ -11,8 +11,9 @@ from __future__ import annotations
 import operator
 import traceback
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, wait
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import closing
 from dataclasses import dataclass
 from functools import reduce
@@ -23,12 +24,13 @@ from typing import Any, Generic, TypeVar
 from fullrank.core.errors import UserError, reason_line
 from fullrank.core.log import logger
 from fullrank.core.memory import available_bytes
-from fullrank.core.threads import in_order, thread_count
 
 log = logger(__name__)
 
 POLL_SECONDS = 5.0
 """How often it is looked whether there is more room or less, while no item ends."""
+MOST_THREADS = 8
+"""Threads beyond which the interpreter's lock leaves nothing to gain."""
 A = TypeVar("A")
 R = TypeVar("R")
 Outcomes = Generator[tuple[A, R | Exception], None, None]
@@ -104,6 +106,28 @@ class Threads(Runner):
         fit = most if free is None or not self.task_bytes else free // 2 // self.task_bytes
         attempt = Attempt(task)
         yield from in_order(lambda item: (item, attempt(item)), items, min(most, max(fit, 1)))
+
+
+def thread_count() -> int:
+    """How many work at a time: as many as polars has, one for each core unless POLARS_MAX_THREADS says else."""
+    import polars as pl
+
+    return min(pl.thread_pool_size(), MOST_THREADS)
+
+
+def in_order(task: Callable[[A], R], given: Iterable[A], threads: int) -> Iterator[R]:
+    """`task` of each, in order. One more than `threads` are under way or wait at a time, so memory is bounded."""
+    if threads == 1:
+        yield from map(task, given)
+        return
+    with ThreadPoolExecutor(threads) as pool:
+        waiting: deque[Future[R]] = deque()
+        for one in given:
+            waiting.append(pool.submit(task, one))
+            if len(waiting) > threads:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
 
 
 @dataclass(frozen=True)

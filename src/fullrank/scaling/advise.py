@@ -17,8 +17,8 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import Field
 
-from fullrank.core.bounds import MOST_BINS
 from fullrank.core.checks import check_choice, public
+from fullrank.core.constraints import MOST_BINS
 from fullrank.core.errors import UserError
 from fullrank.scaling.fit import RESAMPLES, Estimate, Law, fit_law, middle
 from fullrank.scaling.frontier import BETWEEN, compute_frontier, epoch_cost, optimum

@@ -36,8 +36,8 @@ import numpy as np
 from jaxtyping import Float
 from pydantic import Field
 
-from fullrank.core.bounds import MOST_BINS
 from fullrank.core.checks import check_choice, public
+from fullrank.core.constraints import MOST_BINS
 from fullrank.core.errors import UserError, unknown
 from fullrank.scaling.forms import FORMS, Centre, LawForm, Points, Solution, Values, Vector, centre_of, solve
 from fullrank.scaling.ladder import Ladder, require_positive

@@ -23,7 +23,7 @@ from jaxtyping import Float, Int64
 from pydantic import Field
 from torch import Tensor
 
-from fullrank.core.progress import Progress
+from fullrank.core.log import Progress
 from fullrank.core.spec import Spec
 from fullrank.semantic_ids.vectors import Vectors
 

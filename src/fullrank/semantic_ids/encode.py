@@ -15,7 +15,7 @@ from torch import Tensor
 from fullrank.core.checks import public
 from fullrank.core.files import without_dots
 from fullrank.core.locks import folder_lock
-from fullrank.core.progress import Progress, Tell, quiet
+from fullrank.core.log import Progress, Tell, quiet
 from fullrank.data import manifest as manifests
 from fullrank.data.events.catalog import Catalog
 from fullrank.data.events.store import Store

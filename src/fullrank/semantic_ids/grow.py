@@ -18,7 +18,7 @@ from fullrank.core.checks import public
 from fullrank.core.errors import UserError
 from fullrank.core.files import without_dots
 from fullrank.core.locks import folder_lock
-from fullrank.core.progress import Tell, quiet
+from fullrank.core.log import Tell, quiet
 from fullrank.data.events.catalog import Catalog
 from fullrank.data.events.store import Store
 from fullrank.semantic_ids import folder, measure

@@ -24,10 +24,9 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
-from fullrank.core.bounds import Factor, Temperature
-from fullrank.core.constraints import needs
+from fullrank.core.constraints import Factor, Temperature, needs
 from fullrank.core.errors import UserError
-from fullrank.core.progress import Progress
+from fullrank.core.log import Progress
 from fullrank.semantic_ids import AlignedCodesSpec, BookSize, Levels
 from fullrank.semantic_ids.autoencoder import Autoencoder
 from fullrank.semantic_ids.kmeans import kmeans, sample_places

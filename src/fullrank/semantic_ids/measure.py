@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from fullrank.core.bounds import Share
+from fullrank.core.constraints import Share
 from fullrank.core.errors import UserError
 from fullrank.core.spec import Spec
 from fullrank.semantic_ids.collisions import group_by_codes

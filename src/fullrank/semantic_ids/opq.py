@@ -23,10 +23,10 @@ from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor
 
-from fullrank.core.bounds import MOST_ROUNDS, Count
 from fullrank.core.checks import divided
+from fullrank.core.constraints import MOST_ROUNDS, Count
 from fullrank.core.errors import UserError, package
-from fullrank.core.progress import Progress
+from fullrank.core.log import Progress
 from fullrank.semantic_ids import BookSize, CodesSpec, Levels
 from fullrank.semantic_ids.kmeans import assign, kmeans, lloyd, require_vectors, sample_places
 from fullrank.semantic_ids.quantisers import Product

@@ -15,8 +15,8 @@ from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor
 
-from fullrank.core.bounds import MOST_ROUNDS, Count
-from fullrank.core.progress import Progress, quiet
+from fullrank.core.constraints import MOST_ROUNDS, Count
+from fullrank.core.log import Progress, quiet
 from fullrank.semantic_ids import BookSize, CodesSpec, Levels
 from fullrank.semantic_ids.kmeans import kmeans, require_vectors, sample_places
 from fullrank.semantic_ids.quantisers import Residual, nearest_codeword

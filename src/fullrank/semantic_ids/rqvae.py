@@ -28,10 +28,10 @@ from jaxtyping import Bool, Float, Int64
 from pydantic import Field
 from torch import Tensor
 
-from fullrank.core.bounds import MOST_EPOCHS, Count, Factor, PositiveShare, Share, Width, Widths
+from fullrank.core.constraints import MOST_EPOCHS, Count, Factor, PositiveShare, Share, Width, Widths
 from fullrank.core.errors import UserError
+from fullrank.core.log import Progress
 from fullrank.core.memory import require_memory
-from fullrank.core.progress import Progress
 from fullrank.semantic_ids import BookSize, CodesSpec, Levels
 from fullrank.semantic_ids.autoencoder import (
     Autoencoder,

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from fullrank.core.bounds import MOST_WIDTH, SeedNumber
+from fullrank.core.constraints import MOST_WIDTH, SeedNumber
 from fullrank.core.registry import Room
 from fullrank.core.spec import Spec, later
 from fullrank.semantic_ids import CodesSpec

@@ -28,8 +28,7 @@ import polars as pl
 from fullrank.core.checks import check_path
 from fullrank.core.errors import UserError
 from fullrank.core.files import make_folder, write_json
-from fullrank.core.leftovers import sweep_folder
-from fullrank.core.locks import HOST, folder_lock
+from fullrank.core.locks import HOST, folder_lock, sweep_folder
 from fullrank.core.log import logger
 from fullrank.core.parquet import read_parquet
 from fullrank.core.readers import read_json

@@ -15,7 +15,7 @@ from fastapi import FastAPI
 from fullrank import __version__
 from fullrank.core.errors import UserError
 from fullrank.core.readers import read_json_text
-from fullrank.problem import Problem
+from fullrank.core.registry import Problem
 from fullrank.serving.base import BaseService, problem_of
 from fullrank.serving.guard import Guard
 from fullrank.serving.keys import Access, Keys

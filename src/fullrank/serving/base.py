@@ -18,7 +18,7 @@ from weakref import WeakKeyDictionary
 
 from fullrank.core.errors import UserError
 from fullrank.core.log import logger
-from fullrank.problem import Problem
+from fullrank.core.registry import Problem
 from fullrank.run import Run
 from fullrank.serving.batcher import Batcher
 from fullrank.serving.messages import JsonObject

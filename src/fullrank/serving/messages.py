@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt, StrictStr
 
-from fullrank.core.bounds import MOST_PARTS
+from fullrank.core.constraints import MOST_PARTS
 from fullrank.core.errors import UserError
 from fullrank.inference.list_options import ListChoices
 

@@ -7,11 +7,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from fullrank.core.bounds import MOST_COUNT, MOST_LIST, MOST_PARTS, Share
-from fullrank.core.constraints import changed, only_with
+from fullrank.core.constraints import MOST_COUNT, MOST_LIST, MOST_PARTS, Share, changed, only_with
 from fullrank.core.errors import UserError, brief, no_effect
+from fullrank.core.registry import Problem
 from fullrank.core.spec import Spec
-from fullrank.problem import Problem
 from fullrank.serving.limits import is_network
 
 SERVED: dict[Problem, str] = {"retrieval": "lists of items", "ranking": "click probabilities"}

@@ -24,8 +24,7 @@ from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor
 
-from fullrank.core.bounds import MOST_COUNT, MOST_LIST
-from fullrank.core.constraints import only_with
+from fullrank.core.constraints import MOST_COUNT, MOST_LIST, only_with
 from fullrank.core.errors import UserError
 from fullrank.core.files import open_whole, require_replaceable, whole_folder
 from fullrank.core.log import logger

@@ -36,9 +36,10 @@ import polars as pl
 from jaxtyping import Float
 from pydantic import Field, TypeAdapter, ValidationError
 
-from fullrank.core.bounds import MOST_COUNT, MOST_LIST, Share
+from fullrank.core.constraints import MOST_COUNT, MOST_LIST, Share
 from fullrank.core.errors import UserError
 from fullrank.core.readers import read_bytes, read_json_text
+from fullrank.core.registry import Problem
 from fullrank.core.spec import Spec
 from fullrank.data import values
 from fullrank.data.frames import InputTable
@@ -46,7 +47,6 @@ from fullrank.data.impressions.encoding import known_labels, require_fields
 from fullrank.evaluation.statistics import bounds, resample
 from fullrank.inference.list_options import ListOptions
 from fullrank.metrics import ctr
-from fullrank.problem import Problem
 from fullrank.run import Run
 from fullrank.serving.item_documents import item_numbers
 from fullrank.serving.prediction import ServedPredictor

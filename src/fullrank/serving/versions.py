@@ -45,7 +45,7 @@ from fullrank.core.checks import check_given
 from fullrank.core.errors import UserError, unknown
 from fullrank.core.locks import HOST
 from fullrank.core.log import logger
-from fullrank.problem import Problem
+from fullrank.core.registry import Problem
 from fullrank.serving.messages import JsonObject
 from fullrank.serving.problems import without_places
 from fullrank.serving.stores import Document, HistoryStore, StoreUnavailable

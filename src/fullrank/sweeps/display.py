@@ -16,8 +16,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from fullrank.core.log import printable
-from fullrank.core.progress import clock
+from fullrank.core.log import clock, printable
 from fullrank.run import Run
 from fullrank.sweeps.jobs import Job
 from fullrank.sweeps.records import Outcome, Row

@@ -10,8 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from fullrank.core.bounds import MOST_ENTRIES, SeedNumber
-from fullrank.core.constraints import needs, once, only_with
+from fullrank.core.constraints import MOST_ENTRIES, SeedNumber, needs, once, only_with
 from fullrank.core.errors import UserError, brief, no_effect
 from fullrank.sweeps.jobs import (
     DIFFERENT,

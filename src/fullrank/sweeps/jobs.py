@@ -13,14 +13,12 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import Field, model_validator
 
-from fullrank.core.bounds import MOST_ENTRIES, SeedNumber
 from fullrank.core.checks import check_once
-from fullrank.core.constraints import once
+from fullrank.core.constraints import MOST_ENTRIES, SeedNumber, once
 from fullrank.core.errors import UserError, brief, in_context
-from fullrank.core.overrides import read_setting
 from fullrank.core.readers import read_text
 from fullrank.core.registry import kinds
-from fullrank.core.spec import Spec, spec_tree
+from fullrank.core.spec import Spec, read_setting, spec_tree
 from fullrank.evaluation.spec import Evaluation, RankingEvaluation
 from fullrank.experiment import Experiment, find_experiment
 

@@ -17,8 +17,8 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import Field, model_validator
 
-from fullrank.core.bounds import MOST_ENTRIES, MOST_SEED, MOST_VALUE
 from fullrank.core.checks import check_one_way
+from fullrank.core.constraints import MOST_ENTRIES, MOST_SEED, MOST_VALUE
 from fullrank.core.errors import UserError, package
 from fullrank.core.spec import Spec
 

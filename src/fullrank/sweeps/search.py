@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
-from fullrank.core.bounds import MOST_ENTRIES, MOST_ROUNDS, MOST_SEED, SeedNumber
+from fullrank.core.constraints import MOST_ENTRIES, MOST_ROUNDS, MOST_SEED, SeedNumber
 from fullrank.core.errors import UserError
 from fullrank.sweeps.jobs import (
     DIFFERENT,

@@ -27,6 +27,7 @@ from fullrank.analysis.report import Drawn, Examples, Missing
 from fullrank.analysis.report.collect import collect
 from fullrank.analysis.report.results import RunResult
 from fullrank.core.files import jsonable
+from fullrank.core.registry import Problem
 from fullrank.data.events.catalog import Catalog
 from fullrank.data.events.prepare import prepare
 from fullrank.data.impressions.prepare import prepare_impressions
@@ -36,7 +37,6 @@ from fullrank.models.ranking.model import RankingModel
 from fullrank.models.sequential.baselines.popularity import Popularity
 from fullrank.models.sequential.encoders.transformer import Transformer
 from fullrank.models.sequential.model import Recommender
-from fullrank.problem import Problem
 from fullrank.run import Run, write_run, write_weights
 from fullrank.run_manifest import seal_run
 from fullrank.semantic_ids.reader import CODES, SIZES

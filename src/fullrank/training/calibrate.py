@@ -22,7 +22,7 @@ from scipy.special import expit, logit
 
 from fullrank.core.device import resolve_device
 from fullrank.core.errors import UserError, unknown
-from fullrank.core.progress import Progress
+from fullrank.core.log import Progress
 from fullrank.data.impressions.store import AnyStore, ImpressionStore
 from fullrank.evaluation.ranking import predict_rows, split_rows
 from fullrank.metrics import ctr

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from fullrank.core.errors import UserError, brief, in_context
 from fullrank.core.files import write_json
-from fullrank.core.leftovers import remove_tree
+from fullrank.core.locks import remove_tree
 from fullrank.core.readers import read_json
 from fullrank.core.tensor_files import Pieces, read_tensors, write_tensors
 from fullrank.data.manifest import damaged_file, sha256_file

@@ -12,10 +12,10 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 
 from fullrank.core.errors import UserError
+from fullrank.core.registry import Problem
 from fullrank.data.batch import Batch, Impressions
 from fullrank.data.impressions.store import AnyStore
 from fullrank.experiment import Experiment
-from fullrank.problem import Problem
 from fullrank.run import CatalogOrEncoder, Run
 from fullrank.training.distributed import ProcessRank
 from fullrank.training.ranking_data import RankingData

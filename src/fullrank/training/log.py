@@ -14,7 +14,7 @@ from typing import Any
 
 from fullrank.core.errors import UserError, install_extra, unknown
 from fullrank.core.files import append_line, write_jsonl
-from fullrank.core.progress import Reporter, clock
+from fullrank.core.log import Reporter, clock
 from fullrank.run import metrics_rows
 
 

@@ -20,8 +20,7 @@ from typing import Any
 from fullrank.core.checks import check_path, check_type
 from fullrank.core.errors import UserError, brief
 from fullrank.core.files import whole_file
-from fullrank.core.leftovers import is_leftover
-from fullrank.core.locks import folder_lock
+from fullrank.core.locks import folder_lock, is_leftover
 from fullrank.core.log import logger
 from fullrank.core.readers import read_json, read_json_text
 from fullrank.data.manifest import NAME as MANIFEST

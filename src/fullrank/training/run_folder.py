@@ -12,7 +12,7 @@ from pathlib import Path
 
 from fullrank.core.errors import UserError
 from fullrank.core.files import NotWritten, PendingFolder, reason_of
-from fullrank.core.leftovers import sweep_folder
+from fullrank.core.locks import sweep_folder
 from fullrank.core.log import logger
 from fullrank.training.state import RUN_FILES, clear_run
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from fullrank.core.errors import UserError
 from fullrank.core.files import foreign_files
-from fullrank.core.leftovers import is_leftover
+from fullrank.core.locks import is_leftover
 from fullrank.data.impressions.store import AnyStore
 from fullrank.data.manifest import require_elsewhere, require_no_store
 from fullrank.experiment import Experiment

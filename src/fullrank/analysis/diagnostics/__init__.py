@@ -32,9 +32,8 @@ from fullrank.analysis.report import Cells, Figure, Missing, Shown, TableCell
 from fullrank.analysis.report.charts import Chart, Claim, bars, lines
 from fullrank.analysis.report.results import RunResult, Runs, accuracy_word, not_comparable, readable
 from fullrank.core.errors import UserError
-from fullrank.core.log import logger
-from fullrank.core.progress import Progress
-from fullrank.problem import Problem
+from fullrank.core.log import Progress, logger
+from fullrank.core.registry import Problem
 
 log = logger(__name__)
 

@@ -16,13 +16,13 @@ from fullrank.analysis.diagnosis import NAME, Diagnosis
 from fullrank.analysis.report.paired import with_differences
 from fullrank.analysis.report.results import RunResult, run_key, run_names
 from fullrank.core.errors import UserError, no_effect, unknown
-from fullrank.core.progress import Tell
+from fullrank.core.log import Tell
+from fullrank.core.registry import Problem
 from fullrank.data.events.store import Store
 from fullrank.data.impressions.store import AnyStore, ImpressionStore
 from fullrank.evaluation import EVALUATE, EvaluationResult
 from fullrank.evaluation.spec import Evaluation
 from fullrank.inference.search import Decoding
-from fullrank.problem import Problem
 from fullrank.run import Run, store_of, weights_hash
 
 Settings = Sequence[str]

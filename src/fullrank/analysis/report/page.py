@@ -14,7 +14,7 @@ from fullrank.analysis.report import Drawn, Figure, Missing, TableCell
 from fullrank.analysis.report.results import RunResult
 from fullrank.core.errors import package
 from fullrank.core.files import write_text
-from fullrank.problem import Problem
+from fullrank.core.registry import Problem
 
 TEMPLATE = "page.html.j2"
 FOOT = f"Written by fullrank {__version__}. The data table of each figure can be unfolded below it."

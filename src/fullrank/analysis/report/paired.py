@@ -12,13 +12,13 @@ from dataclasses import replace
 from fullrank.analysis.activations import FAIRNESS
 from fullrank.analysis.report.results import RunResult, Runs, not_comparable
 from fullrank.core.errors import UserError
-from fullrank.core.progress import Tell
+from fullrank.core.log import Tell
+from fullrank.core.registry import Problem
 from fullrank.evaluation import compare
 from fullrank.evaluation.statistics import RESAMPLED
 from fullrank.models.ranking.lr import LR
 from fullrank.models.ranking.model import RankingModel
 from fullrank.models.sequential.baselines import BaselineSpec
-from fullrank.problem import Problem
 
 MORE: Mapping[Problem, tuple[str, ...]] = {"retrieval": (FAIRNESS, "coverage@10"), "ranking": ("auc", "logloss")}
 """Metrics that are compared beside the accuracy, where every run has them."""

@@ -26,10 +26,10 @@ from fullrank.analysis.report.page import Report, RunBlock, SummaryRow, SummaryT
 from fullrank.analysis.report.paired import most_accurate
 from fullrank.analysis.report.results import RunResult, Runs, metric_cell, metric_header, not_comparable
 from fullrank.core.errors import brief
-from fullrank.core.progress import Tell
+from fullrank.core.log import Tell
+from fullrank.core.registry import Problem
 from fullrank.data.impressions.store import AnyStore
 from fullrank.metrics.names import history_words
-from fullrank.problem import Problem
 from fullrank.run import Run, require_problem
 
 ORDER: Mapping[Problem, tuple[str, ...]] = {

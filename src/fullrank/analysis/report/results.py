@@ -12,10 +12,10 @@ from typing import Any
 from fullrank.analysis.diagnosis import Diagnosis
 from fullrank.analysis.report import TableCell
 from fullrank.core.checks import check_once
+from fullrank.core.registry import Problem
 from fullrank.evaluation.compare import MAY_DIFFER, Comparison
 from fullrank.evaluation.result import protocol_difference, setting_to_align
 from fullrank.models.sequential.model import Recommender
-from fullrank.problem import Problem
 from fullrank.run import Run
 
 

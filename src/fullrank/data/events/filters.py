@@ -9,9 +9,8 @@ import numpy as np
 import polars as pl
 from pydantic import Field, field_validator
 
-from fullrank.core.bounds import MOST_COUNT, MOST_VALUE
 from fullrank.core.checks import check_whole
-from fullrank.core.constraints import needs
+from fullrank.core.constraints import MOST_COUNT, MOST_VALUE, needs
 from fullrank.core.errors import UserError, unknown
 from fullrank.core.spec import Spec, later
 from fullrank.data.events import splits

@@ -16,7 +16,7 @@ import numpy as np
 import polars as pl
 from jaxtyping import Bool, Int64
 
-from fullrank.core.order import stable_order
+from fullrank.core.jagged import stable_order
 from fullrank.core.parquet import read_parquet
 from fullrank.data import manifest as manifests
 from fullrank.data import values

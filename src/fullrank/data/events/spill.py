@@ -14,8 +14,7 @@ import polars as pl
 from jaxtyping import Int, Int64, UInt8
 
 from fullrank.core.files import NotWritten, put_array, reason_of
-from fullrank.core.jagged import offsets_of
-from fullrank.core.order import stable_order
+from fullrank.core.jagged import offsets_of, stable_order
 from fullrank.core.parquet import read_parquet
 from fullrank.core.tables import write_table
 from fullrank.data.events.table import Events

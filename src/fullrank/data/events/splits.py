@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Int64
 from pydantic import BeforeValidator, Field, field_validator
 
-from fullrank.core.bounds import Seconds
+from fullrank.core.constraints import Seconds
 from fullrank.core.errors import UserError, unknown
 from fullrank.core.jagged import Jagged, offsets_of
 from fullrank.core.spec import Spec

@@ -12,8 +12,7 @@ import polars as pl
 from jaxtyping import Int64
 
 from fullrank.core.files import whole_folder, write_array
-from fullrank.core.jagged import offsets_of
-from fullrank.core.order import stable_order
+from fullrank.core.jagged import offsets_of, stable_order
 from fullrank.core.tables import write_table
 from fullrank.data import manifest as manifests
 from fullrank.data.events import parts, splits

@@ -13,8 +13,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from fullrank.core.bounds import MOST_BINS, MOST_COUNT, MOST_LENGTH, MOST_VALUE
-from fullrank.core.constraints import once, only_with
+from fullrank.core.constraints import MOST_BINS, MOST_COUNT, MOST_LENGTH, MOST_VALUE, once, only_with
 from fullrank.core.errors import UserError, in_context, no_effect, no_such
 from fullrank.core.readers import read_text
 from fullrank.core.spec import Spec, later, read_tree

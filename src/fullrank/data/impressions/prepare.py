@@ -29,8 +29,8 @@ from fullrank.core.files import (
 )
 from fullrank.core.locks import folder_lock
 from fullrank.core.log import logger, shown_at
-from fullrank.core.overrides import read_setting
 from fullrank.core.readers import read_json
+from fullrank.core.spec import read_setting
 from fullrank.data import manifest as manifests
 from fullrank.data.column_names import TimeColumn, check_said_once, keywords_said
 from fullrank.data.events import parts

@@ -13,8 +13,7 @@ import polars as pl
 from jaxtyping import Int64
 from pydantic import Field, field_validator, model_validator
 
-from fullrank.core.bounds import MOST_SEED, Seconds, Share
-from fullrank.core.constraints import needs
+from fullrank.core.constraints import MOST_SEED, Seconds, Share, needs
 from fullrank.core.errors import UserError, no_effect
 from fullrank.core.random import uniform_of_rows
 from fullrank.core.spec import Spec

@@ -13,8 +13,7 @@ from typing import Annotated, Literal
 import polars as pl
 from pydantic import Field
 
-from fullrank.core.bounds import MOST_SEED
-from fullrank.core.constraints import only_with
+from fullrank.core.constraints import MOST_SEED, only_with
 from fullrank.core.errors import command_line
 from fullrank.core.spec import Spec
 from fullrank.data.impressions.fields import Categorical, Schema

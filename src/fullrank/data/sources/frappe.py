@@ -15,7 +15,7 @@ import numpy as np
 import polars as pl
 from pydantic import Field
 
-from fullrank.core.bounds import MOST_SEED
+from fullrank.core.constraints import MOST_SEED
 from fullrank.core.errors import UserError, no_effect
 from fullrank.core.spec import Spec
 from fullrank.data.impressions.fields import Categorical, Schema

@@ -15,7 +15,7 @@ import polars as pl
 from numpy.typing import NDArray
 from pydantic import Field
 
-from fullrank.core.bounds import MOST_SEED
+from fullrank.core.constraints import MOST_SEED
 from fullrank.core.memory import require_memory
 from fullrank.data.sources import Generated, Tables
 from fullrank.data.sources._marketplace import TIERS, Floats, Ints, Market, build

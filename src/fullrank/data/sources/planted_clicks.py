@@ -19,7 +19,7 @@ import polars as pl
 from numpy.typing import NDArray
 from pydantic import Field
 
-from fullrank.core.bounds import MOST_COUNT, MOST_SEED
+from fullrank.core.constraints import MOST_COUNT, MOST_SEED
 from fullrank.core.memory import require_memory
 from fullrank.data.impressions.fields import BagOf, Categorical, Numeric, Schema, SequenceOf
 from fullrank.data.impressions.splits import ImpressionSplit, RandomSplit

@@ -20,7 +20,7 @@ import numpy as np
 import polars as pl
 from pydantic import Field, model_validator
 
-from fullrank.core.bounds import MOST_COUNT, MOST_PARTS, MOST_SEED
+from fullrank.core.constraints import MOST_COUNT, MOST_PARTS, MOST_SEED
 from fullrank.core.errors import UserError
 from fullrank.core.memory import require_memory
 from fullrank.data.impressions.fields import Categorical, Schema, SequenceOf

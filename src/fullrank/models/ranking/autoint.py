@@ -17,9 +17,8 @@ from jaxtyping import Float
 from pydantic import model_validator
 from torch import Tensor, nn
 
-from fullrank.core.bounds import DropoutRate, Parts, Width
 from fullrank.core.checks import divided
-from fullrank.core.constraints import only_with
+from fullrank.core.constraints import DropoutRate, Parts, Width, only_with
 from fullrank.core.spec import later
 from fullrank.models.ranking import (
     Fields,

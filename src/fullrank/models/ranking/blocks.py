@@ -35,9 +35,8 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from fullrank.core.bounds import MOST_PARTS, DropoutRate, Parts, Several, Width
 from fullrank.core.checks import divided
-from fullrank.core.constraints import only_with
+from fullrank.core.constraints import MOST_PARTS, DropoutRate, Parts, Several, Width, only_with
 from fullrank.core.errors import UserError
 from fullrank.core.spec import Spec, later
 from fullrank.models.ranking import Fields, FieldTokens, LayerOutputs, Ranker, RankerOutput, RankerSpec

@@ -14,7 +14,7 @@ from jaxtyping import Float, Float64
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from fullrank.core.bounds import MOST_ENTRIES, MOST_VALUE, Count
+from fullrank.core.constraints import MOST_ENTRIES, MOST_VALUE, Count
 from fullrank.core.errors import UserError
 from fullrank.core.spec import Spec
 from fullrank.metrics.ctr import LEAST

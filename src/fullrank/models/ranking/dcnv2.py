@@ -19,8 +19,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from fullrank.core.bounds import Parts, Width
-from fullrank.core.constraints import only_with
+from fullrank.core.constraints import Parts, Width, only_with
 from fullrank.models.ranking import Fields, FieldTokens, Ranker, RankerOutput, RankerSpec
 from fullrank.models.ranking.perceptron import Deep, xavier
 from fullrank.ops.cross import cross

@@ -25,9 +25,8 @@ from jaxtyping import Float
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from fullrank.core.bounds import MOST_ENTRIES, Factor, Width
 from fullrank.core.checks import check_distinct
-from fullrank.core.constraints import once, only_with
+from fullrank.core.constraints import MOST_ENTRIES, Factor, Width, once, only_with
 from fullrank.core.errors import UserError, no_such
 from fullrank.core.spec import Spec
 from fullrank.data.batch import Impressions

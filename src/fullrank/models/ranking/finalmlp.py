@@ -22,9 +22,8 @@ from jaxtyping import Float
 from pydantic import model_validator
 from torch import Tensor, nn
 
-from fullrank.core.bounds import Names, Parts, Widths
 from fullrank.core.checks import divided
-from fullrank.core.constraints import needs, once, only_with
+from fullrank.core.constraints import Names, Parts, Widths, needs, once, only_with
 from fullrank.models.ranking import Fields, FieldTokens, Ranker, RankerOutput, RankerSpec
 from fullrank.models.ranking.perceptron import Deep, xavier
 

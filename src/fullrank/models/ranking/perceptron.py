@@ -9,8 +9,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from fullrank.core.bounds import DropoutRate, Widths
-from fullrank.core.constraints import only_with
+from fullrank.core.constraints import DropoutRate, Widths, only_with
 from fullrank.core.spec import Spec, later
 from fullrank.ops.dropout import Dropout
 from fullrank.ops.norm_relu_dropout import norm_relu_dropout

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from fullrank.core.bounds import Width
+from fullrank.core.constraints import Width
 from fullrank.models.ranking.blocks import Blocks, Heads, Tokeniser
 from fullrank.models.ranking.feed_forwards import AnyFeedForward
 from fullrank.models.ranking.feed_forwards.glu import AUTHORS_BLOCK

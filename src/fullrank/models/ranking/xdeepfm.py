@@ -15,7 +15,7 @@ from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor, nn
 
-from fullrank.core.bounds import MOST_PARTS, Width
+from fullrank.core.constraints import MOST_PARTS, Width
 from fullrank.models.ranking import (
     Fields,
     FieldTokens,

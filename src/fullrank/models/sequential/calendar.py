@@ -16,7 +16,7 @@ from jaxtyping import Float, Int
 from pydantic import Field
 from torch import Tensor, nn
 
-from fullrank.core.bounds import Parts, Width
+from fullrank.core.constraints import Parts, Width
 from fullrank.core.spec import Spec
 from fullrank.models.initial import start_small
 

@@ -11,8 +11,7 @@ from jaxtyping import Float, Int
 from pydantic import Field
 from torch import Tensor, nn
 
-from fullrank.core.bounds import MOST_LENGTH, MOST_PARTS, Temperature, Width
-from fullrank.core.constraints import once
+from fullrank.core.constraints import MOST_LENGTH, MOST_PARTS, Temperature, Width, once
 from fullrank.core.registry import Room
 from fullrank.core.spec import Spec, later
 from fullrank.data.batch import Batch

@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from fullrank.core.errors import UserError
-from fullrank.core.progress import Tell
+from fullrank.core.log import Tell
 from fullrank.core.registry import Room
 from fullrank.core.spec import Spec
 from fullrank.data.events.catalog import Catalog

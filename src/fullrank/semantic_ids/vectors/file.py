@@ -14,7 +14,7 @@ import polars as pl
 import torch
 
 from fullrank.core.errors import UserError
-from fullrank.core.progress import Tell
+from fullrank.core.log import Tell
 from fullrank.data import frames
 from fullrank.data.events.catalog import Catalog
 from fullrank.data.manifest import sha256_file

@@ -15,9 +15,9 @@ import torch
 import torch.nn.functional as F
 from pydantic import Field
 
-from fullrank.core.bounds import MOST_ENTRIES, MOST_FACTOR
+from fullrank.core.constraints import MOST_ENTRIES, MOST_FACTOR
 from fullrank.core.errors import UserError
-from fullrank.core.progress import Tell
+from fullrank.core.log import Tell
 from fullrank.data.events.catalog import Catalog
 from fullrank.semantic_ids.vectors import Vectors, VectorsSpec
 from fullrank.semantic_ids.vectors.file import FileVectors

@@ -26,8 +26,8 @@ from jaxtyping import Float32
 
 from fullrank.core.errors import UserError, package, reason_line
 from fullrank.core.files import make_folder, write_json
-from fullrank.core.leftovers import sweep_folder
-from fullrank.core.progress import Progress
+from fullrank.core.locks import sweep_folder
+from fullrank.core.log import Progress
 from fullrank.core.tensor_files import read_tensors, write_tensors
 from fullrank.data.manifest import require_no_store
 

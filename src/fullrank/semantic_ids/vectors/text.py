@@ -17,9 +17,9 @@ import numpy as np
 import polars as pl
 import torch
 
-from fullrank.core.bounds import Count, DropoutRate, Length
+from fullrank.core.constraints import Count, DropoutRate, Length
 from fullrank.core.errors import UserError
-from fullrank.core.progress import Tell
+from fullrank.core.log import Tell
 from fullrank.core.random import uniform_at
 from fullrank.core.spec import later
 from fullrank.data.events.catalog import Catalog

@@ -17,13 +17,13 @@ from fullrank.core.checks import check_path
 from fullrank.core.errors import UserError
 from fullrank.core.files import copy_file, jsonable, require_replaceable, whole_folder, write_json
 from fullrank.core.parquet import read_parquet
+from fullrank.core.registry import Problem
 from fullrank.core.tables import write_table
 from fullrank.data import manifest as manifests
 from fullrank.data.events.catalog import Catalog
 from fullrank.data.impressions import encoder_files
 from fullrank.data.impressions.encoding import FieldEncoder
 from fullrank.data.manifest import damaged_file
-from fullrank.problem import Problem
 from fullrank.run import Run, weights_hash
 
 FORMAT, VERSION = "fullrank.export", 1

@@ -11,7 +11,7 @@ from base64 import b64encode
 from hashlib import sha256
 from pathlib import Path
 
-from fullrank.problem import Problem
+from fullrank.core.registry import Problem
 
 FILE = Path(__file__).with_name("index.html")
 

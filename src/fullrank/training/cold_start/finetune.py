@@ -17,8 +17,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from fullrank.core.bounds import MOST_EPOCHS, MOST_PARTS
 from fullrank.core.checks import public
+from fullrank.core.constraints import MOST_EPOCHS, MOST_PARTS
 from fullrank.core.errors import UserError, no_effect
 from fullrank.core.log import logger
 from fullrank.core.spec import Spec

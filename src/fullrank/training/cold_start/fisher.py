@@ -17,7 +17,7 @@ from torch import nn
 from fullrank.core.checks import public
 from fullrank.core.device import resolve_device
 from fullrank.core.errors import UserError
-from fullrank.core.progress import Progress
+from fullrank.core.log import Progress
 from fullrank.core.tensor_files import write_tensors
 from fullrank.data.events.store import Store
 from fullrank.models.sequential.model import RecommenderModel

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from fullrank.core.bounds import DropoutRate, Expansion, Factor, Several
+from fullrank.core.constraints import DropoutRate, Expansion, Factor, Several
 from fullrank.core.spec import later
 from fullrank.models.ranking.feed_forwards import FeedForward, FeedForwardSpec, TokensAndTerms
 from fullrank.models.ranking.feed_forwards.gelu import perceptron

@@ -19,8 +19,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from fullrank.core.bounds import Parts
 from fullrank.core.checks import divided
+from fullrank.core.constraints import Parts
 from fullrank.models.ranking.mixings import Mixed, Mixing, MixingSpec
 from fullrank.models.ranking.perceptron import xavier
 

@@ -19,8 +19,7 @@ from jaxtyping import Bool, Float, Int
 from pydantic import Field
 from torch import Tensor, nn
 
-from fullrank.core.bounds import MOST_ENTRIES, Length
-from fullrank.core.constraints import once, only_with
+from fullrank.core.constraints import MOST_ENTRIES, Length, once, only_with
 from fullrank.core.errors import no_such
 from fullrank.core.spec import Spec
 from fullrank.models.ranking import Fields

@@ -18,8 +18,8 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from fullrank.core.bounds import Parts
 from fullrank.core.checks import divided, known_times
+from fullrank.core.constraints import Parts
 from fullrank.core.spec import Spec
 from fullrank.data.batch import Batch, Captures, ColumnSums
 from fullrank.models.contracts import Flops

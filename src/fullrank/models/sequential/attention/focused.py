@@ -38,7 +38,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from fullrank.core.bounds import DropoutRate, PositiveFactor, Width
+from fullrank.core.constraints import DropoutRate, PositiveFactor, Width
 from fullrank.data.batch import Batch, ColumnSums
 from fullrank.models.initial import start_small
 from fullrank.models.sequential.attention import (

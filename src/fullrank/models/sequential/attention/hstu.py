@@ -21,9 +21,8 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from fullrank.core.bounds import DropoutRate, Parts, Width
 from fullrank.core.checks import divided
-from fullrank.core.constraints import needs, only_with
+from fullrank.core.constraints import DropoutRate, Parts, Width, needs, only_with
 from fullrank.data.batch import Batch, ColumnSums
 from fullrank.models.initial import STD, start_otherwise, start_small
 from fullrank.models.sequential.attention import (

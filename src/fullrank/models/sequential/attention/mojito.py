@@ -23,7 +23,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from fullrank.core.bounds import DropoutRate, Width
+from fullrank.core.constraints import DropoutRate, Width
 from fullrank.models.initial import start_otherwise, start_small
 from fullrank.models.sequential.attention import Attention, AttentionSpec, Heads, Mask, Projection, require_times
 from fullrank.models.sequential.attention.positions import Places, even_width, rotate

@@ -18,7 +18,7 @@ from jaxtyping import Float, Int
 from pydantic import Field
 from torch import Tensor, nn
 
-from fullrank.core.bounds import DropoutRate, Width
+from fullrank.core.constraints import DropoutRate, Width
 from fullrank.data.batch import Batch
 from fullrank.models.initial import small, start_small
 from fullrank.models.sequential.attention import Attention, AttentionSpec, Mask, Memory, causal_mask, latent_mask

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from fullrank.core.bounds import DropoutRate
+from fullrank.core.constraints import DropoutRate
 from fullrank.data.batch import Batch, ColumnSums
 from fullrank.models.sequential.attention import Attention, AttentionSpec, Heads, Mask, Memory, WithColumns, latent_mask
 from fullrank.models.sequential.attention.positions import Places, even_width, rotate

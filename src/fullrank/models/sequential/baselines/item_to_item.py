@@ -11,7 +11,7 @@ from typing import Literal
 
 import numpy as np
 
-from fullrank.core.bounds import Length, ListLength, PositiveShare
+from fullrank.core.constraints import Length, ListLength, PositiveShare
 from fullrank.data.events.catalog import Catalog
 from fullrank.data.events.store import Store
 from fullrank.models.sequential.baselines import BaselineSpec

@@ -22,15 +22,15 @@ import numpy as np
 from jaxtyping import Float
 from scipy import sparse
 
-from fullrank.core.bounds import (
+from fullrank.core.constraints import (
     Factor,
     Length,
     ListLength,
     Names,
     PositiveShare,
     Share,
+    only_with,
 )
-from fullrank.core.constraints import only_with
 from fullrank.data.events.catalog import Catalog
 from fullrank.data.events.store import Store
 from fullrank.models.sequential.baselines import BaselineSpec

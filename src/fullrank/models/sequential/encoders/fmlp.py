@@ -20,7 +20,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from fullrank.core.bounds import DropoutRate, Parts, Width
+from fullrank.core.constraints import DropoutRate, Parts, Width
 from fullrank.data.batch import Batch
 from fullrank.models.contracts import States
 from fullrank.models.initial import small, start_small

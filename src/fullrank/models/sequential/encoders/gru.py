@@ -10,7 +10,7 @@ from typing import Literal
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from fullrank.core.bounds import DropoutRate, Parts, Width
+from fullrank.core.constraints import DropoutRate, Parts, Width
 from fullrank.data.batch import Batch
 from fullrank.models.contracts import Flops, States
 from fullrank.models.sequential.encoders import Cache, Encoder, EncoderSpec, Stepped

@@ -21,8 +21,7 @@ from jaxtyping import Bool, Float
 from pydantic import model_validator
 from torch import Tensor, nn
 
-from fullrank.core.bounds import DropoutRate, Parts, Width
-from fullrank.core.constraints import only_with
+from fullrank.core.constraints import DropoutRate, Parts, Width, only_with
 from fullrank.core.errors import UserError, no_effect
 from fullrank.core.registry import Room
 from fullrank.data.batch import Batch, Captures

@@ -13,8 +13,7 @@ from typing import Annotated, Literal, cast
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from fullrank.core.bounds import DropoutRate, Parts, PositiveShare, Width
-from fullrank.core.constraints import only_with
+from fullrank.core.constraints import DropoutRate, Parts, PositiveShare, Width, only_with
 from fullrank.core.registry import Room
 from fullrank.core.spec import later
 from fullrank.data.batch import Batch, Captures

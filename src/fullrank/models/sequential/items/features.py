@@ -20,9 +20,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from fullrank.core.bounds import DropoutRate
 from fullrank.core.checks import halved
-from fullrank.core.constraints import only_with, some_of
+from fullrank.core.constraints import DropoutRate, only_with, some_of
 from fullrank.core.errors import UserError
 from fullrank.core.spec import later
 from fullrank.data.events.catalog import Catalog

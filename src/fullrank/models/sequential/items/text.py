@@ -24,8 +24,7 @@ from jaxtyping import Float, Int
 from pydantic import BeforeValidator, Field
 from torch import Tensor, nn
 
-from fullrank.core.bounds import Length
-from fullrank.core.constraints import once, only_with
+from fullrank.core.constraints import Length, once, only_with
 from fullrank.core.errors import UserError, no_effect, no_such
 from fullrank.core.log import logger
 from fullrank.core.spec import Spec

@@ -27,9 +27,8 @@ from jaxtyping import Float, Int
 from pydantic import Field
 from torch import Tensor, nn
 
-from fullrank.core.bounds import Several
 from fullrank.core.checks import known_times
-from fullrank.core.constraints import only_with
+from fullrank.core.constraints import Several, only_with
 from fullrank.core.errors import UserError
 from fullrank.data.events.catalog import Catalog
 from fullrank.models.initial import small, start_small

@@ -30,10 +30,9 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from fullrank.core.bounds import DropoutRate, Parts
+from fullrank.core.constraints import DropoutRate, Parts
 from fullrank.core.errors import UserError
-from fullrank.core.log import logger
-from fullrank.core.progress import Progress
+from fullrank.core.log import Progress, logger
 from fullrank.data.events.catalog import Catalog, kept_column
 from fullrank.models.initial import small, start_small
 from fullrank.models.sequential.items import ComputedItems, ItemsSpec, other_items, unit

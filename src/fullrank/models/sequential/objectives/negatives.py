@@ -12,8 +12,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from fullrank.core.bounds import Factor, ListLength
-from fullrank.core.constraints import some_of
+from fullrank.core.constraints import Factor, ListLength, some_of
 from fullrank.core.random import uniform_draws
 from fullrank.core.spec import Spec
 from fullrank.data.batch import Batch

@@ -11,8 +11,7 @@ from typing import Annotated, Any, Protocol, runtime_checkable
 
 from pydantic import Field
 
-from fullrank.core.bounds import MOST_PARTS, ListLength, Parts
-from fullrank.core.constraints import not_with, only_with
+from fullrank.core.constraints import MOST_PARTS, ListLength, Parts, not_with, only_with
 from fullrank.core.errors import UserError
 from fullrank.core.spec import Spec
 from fullrank.models.contracts import Model

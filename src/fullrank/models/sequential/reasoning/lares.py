@@ -25,8 +25,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from fullrank.core.bounds import Factor, Parts
-from fullrank.core.constraints import only_with
+from fullrank.core.constraints import Factor, Parts, only_with
 from fullrank.core.errors import UserError
 from fullrank.core.random import uniform_draws
 from fullrank.core.registry import Room

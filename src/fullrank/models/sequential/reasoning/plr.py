@@ -20,8 +20,7 @@ from typing import Annotated, Literal
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from fullrank.core.bounds import Parts, PositiveFactor
-from fullrank.core.constraints import not_with
+from fullrank.core.constraints import Parts, PositiveFactor, not_with
 from fullrank.core.spec import later
 from fullrank.models.contracts import ReasoningStates
 from fullrank.models.initial import STD, small, start_small

@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from fullrank.core.bounds import Parts
+from fullrank.core.constraints import Parts
 from fullrank.models.contracts import ReasoningStates
 from fullrank.models.sequential.reasoning import ReasonerSpec, StepwiseReasoner
 

@@ -26,8 +26,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from fullrank.core.bounds import DropoutRate, PositiveFactor, Share
-from fullrank.core.constraints import some_of
+from fullrank.core.constraints import DropoutRate, PositiveFactor, Share, some_of
 from fullrank.core.random import uniform_draws
 from fullrank.data.batch import Batch
 from fullrank.models.contracts import Step

@@ -19,7 +19,7 @@ from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor
 
-from fullrank.core.bounds import PositiveFactor, Temperature
+from fullrank.core.constraints import PositiveFactor, Temperature
 from fullrank.core.errors import UserError
 from fullrank.models.contracts import Queries, Record, Step
 from fullrank.models.sequential.regularizers import PenaltySpec, SpecPenalty

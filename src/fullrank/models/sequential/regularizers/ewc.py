@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from fullrank.core.bounds import PositiveFactor
+from fullrank.core.constraints import PositiveFactor
 from fullrank.core.errors import UserError
 from fullrank.core.tensor_files import read_tensors
 from fullrank.data.manifest import damaged_file

@@ -19,7 +19,7 @@ from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor
 
-from fullrank.core.bounds import MOST_FACTOR, MOST_LIST, PositiveFactor, Temperature
+from fullrank.core.constraints import MOST_FACTOR, MOST_LIST, PositiveFactor, Temperature
 from fullrank.core.random import uniform_draws
 from fullrank.models.contracts import Step
 from fullrank.models.sequential.items import unit

@@ -19,7 +19,7 @@ from typing import Literal
 from jaxtyping import Float
 from torch import Tensor
 
-from fullrank.core.bounds import PositiveFactor
+from fullrank.core.constraints import PositiveFactor
 from fullrank.models.contracts import Step, last
 from fullrank.models.sequential.items import unit
 from fullrank.models.sequential.regularizers import ContrastTemperature, PenaltySpec, SpecPenalty, last_queries

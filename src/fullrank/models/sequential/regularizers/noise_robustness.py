@@ -22,8 +22,7 @@ from jaxtyping import Float, Int
 from pydantic import model_validator
 from torch import Tensor, nn
 
-from fullrank.core.bounds import Factor, PositiveFactor, Share
-from fullrank.core.constraints import only_with
+from fullrank.core.constraints import Factor, PositiveFactor, Share, only_with
 from fullrank.core.errors import UserError
 from fullrank.core.spec import later
 from fullrank.models.contracts import Step

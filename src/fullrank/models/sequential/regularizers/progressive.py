@@ -21,8 +21,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fullrank.core.bounds import CountFromZero, Factor, PositiveFactor, Temperature
-from fullrank.core.constraints import only_with, some_of
+from fullrank.core.constraints import CountFromZero, Factor, PositiveFactor, Temperature, only_with, some_of
 from fullrank.models.contracts import QueryGroups, States, Step
 from fullrank.models.sequential.regularizers import REASONER, Needs, PenaltySpec, SpecPenalty, states_by_view
 from fullrank.models.sequential.requirements import Requirement

@@ -22,8 +22,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from fullrank.core.bounds import Factor
-from fullrank.core.constraints import some_of
+from fullrank.core.constraints import Factor, some_of
 from fullrank.core.random import uniform_draws
 from fullrank.data.batch import Batch
 from fullrank.models.contracts import Step

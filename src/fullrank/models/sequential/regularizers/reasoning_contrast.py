@@ -16,7 +16,7 @@ from typing import Literal
 from jaxtyping import Float
 from torch import Tensor
 
-from fullrank.core.bounds import PositiveFactor
+from fullrank.core.constraints import PositiveFactor
 from fullrank.models.contracts import Step
 from fullrank.models.sequential.items import unit
 from fullrank.models.sequential.regularizers import (

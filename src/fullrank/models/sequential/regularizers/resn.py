@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fullrank.core.bounds import PositiveFactor
+from fullrank.core.constraints import PositiveFactor
 from fullrank.models.contracts import Step
 from fullrank.models.sequential.regularizers import ITEM_VECTORS, PenaltySpec, SpecPenalty, user_vectors
 

@@ -31,8 +31,7 @@ from jaxtyping import Bool, Float, Int
 from pydantic import model_validator
 from torch import Tensor, nn
 
-from fullrank.core.bounds import Factor
-from fullrank.core.constraints import some_of
+from fullrank.core.constraints import Factor, some_of
 from fullrank.core.errors import UserError
 from fullrank.core.random import uniform_draws
 from fullrank.data.batch import Batch

@@ -19,7 +19,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from fullrank.core.bounds import PositiveFactor, PositiveShare, Share
+from fullrank.core.constraints import PositiveFactor, PositiveShare, Share
 from fullrank.core.random import uniform_draws
 from fullrank.data.batch import Batch
 from fullrank.models.contracts import States, Step

@@ -39,8 +39,7 @@ from jaxtyping import Float
 from pydantic import model_validator
 from torch import Tensor, nn
 
-from fullrank.core.bounds import CountFromZero, Factor, Temperature
-from fullrank.core.constraints import needs, only_with, some_of
+from fullrank.core.constraints import CountFromZero, Factor, Temperature, needs, only_with, some_of
 from fullrank.core.errors import UserError, no_effect
 from fullrank.core.spec import later
 from fullrank.data.batch import ColumnSums

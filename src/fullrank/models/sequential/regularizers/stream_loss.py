@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Literal
 
-from fullrank.core.bounds import Factor
+from fullrank.core.constraints import Factor
 from fullrank.models.contracts import QueryGroups, States
 from fullrank.models.sequential.regularizers import REASONER, PenaltySpec, QueryPenalty
 from fullrank.models.sequential.requirements import Requirement

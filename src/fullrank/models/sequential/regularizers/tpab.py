@@ -15,7 +15,7 @@ from typing import Literal
 
 import torch
 
-from fullrank.core.bounds import PositiveFactor
+from fullrank.core.constraints import PositiveFactor
 from fullrank.models.contracts import Queries, QueryGroups, States
 from fullrank.models.sequential.items import ItemIndex
 from fullrank.models.sequential.regularizers import PenaltySpec, QueryPenalty

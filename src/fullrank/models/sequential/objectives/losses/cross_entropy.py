@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from fullrank.core.bounds import Count, DropoutRate
+from fullrank.core.constraints import Count, DropoutRate
 from fullrank.data.batch import Batch
 from fullrank.models.contracts import Queries, Record
 from fullrank.models.sequential.items import ItemIndex

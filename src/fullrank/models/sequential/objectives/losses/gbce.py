@@ -10,7 +10,7 @@ from typing import Literal
 
 import torch.nn.functional as F
 
-from fullrank.core.bounds import Share
+from fullrank.core.constraints import Share
 from fullrank.data.batch import Batch
 from fullrank.models.contracts import Queries, Record
 from fullrank.models.sequential.objectives.losses import Loss, LossSpec, positive_scores

@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float, Int
 from pydantic import Field
 from torch import Tensor
 
-from fullrank.core.bounds import Share
+from fullrank.core.constraints import Share
 from fullrank.core.random import uniform_draws
 from fullrank.data.batch import Batch
 from fullrank.models.contracts import ItemVectors, Queries, QueryGroups, States, last

@@ -29,8 +29,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from fullrank.core.bounds import CountFromZero, Length
-from fullrank.core.constraints import only_with
+from fullrank.core.constraints import CountFromZero, Length, only_with
 from fullrank.core.spec import later
 from fullrank.data.batch import Batch
 from fullrank.models.contracts import ItemVectors, Queries, QueryGroups, States, last

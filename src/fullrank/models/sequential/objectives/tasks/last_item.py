@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fullrank.core.bounds import Length
+from fullrank.core.constraints import Length
 from fullrank.data.batch import Batch
 from fullrank.models.contracts import ItemVectors, Queries, QueryGroups, States, last
 from fullrank.models.sequential.items import Items

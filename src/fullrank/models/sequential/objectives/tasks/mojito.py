@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from fullrank.core.bounds import PositiveFactor, Share
+from fullrank.core.constraints import PositiveFactor, Share
 from fullrank.data.batch import Batch
 from fullrank.models.contracts import ItemVectors, QueryGroups, States, last
 from fullrank.models.sequential.items import Items, unit

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from fullrank.core.bounds import Parts
+from fullrank.core.constraints import Parts
 from fullrank.data.batch import Batch
 from fullrank.models.contracts import ItemVectors, Queries, QueryGroups, States, last
 from fullrank.models.initial import start_small

@@ -22,7 +22,7 @@ from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor
 
-from fullrank.core.bounds import DropoutRate
+from fullrank.core.constraints import DropoutRate
 from fullrank.core.errors import UserError
 from fullrank.models.contracts import Queries, Step
 from fullrank.models.sequential.objectives.weightings import Weighting, WeightingSpec

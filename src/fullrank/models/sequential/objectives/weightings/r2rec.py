@@ -22,7 +22,7 @@ from jaxtyping import Bool, Float
 from pydantic import Field
 from torch import Tensor
 
-from fullrank.core.bounds import Temperature
+from fullrank.core.constraints import Temperature
 from fullrank.models.contracts import ItemVectors, Queries, Step
 from fullrank.models.sequential.objectives.weightings import Weighting, WeightingSpec
 

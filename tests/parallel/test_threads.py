@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from fullrank.core.threads import in_order
+from fullrank.parallel import in_order
 
 
 @pytest.mark.parametrize("threads", [1, 3])
