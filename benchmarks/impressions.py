@@ -7,9 +7,8 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from fullrank.data.impressions.fields import AnyField, BagOf, Categorical, Schema
 from fullrank.data.impressions.prepare import prepare_impressions
-from fullrank.data.impressions.splits import TemporalSplit
+from fullrank.data.impressions.schema import AnyField, BagOf, Categorical, Schema, TemporalSplit
 from fullrank.data.impressions.store import ImpressionStore
 
 USERS, ITEMS, GENRES = 6040, 3706, 18

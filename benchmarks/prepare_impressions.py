@@ -22,9 +22,8 @@ import polars as pl
 
 from benchmarks.harness import CACHE, Benchmark, Figures, Say, main, require, rounded
 from benchmarks.memory import in_a_process, most_anonymous
-from fullrank.data.impressions.fields import Schema
 from fullrank.data.impressions.prepare import prepare_impressions
-from fullrank.data.impressions.splits import TemporalSplit
+from fullrank.data.impressions.schema import Schema, TemporalSplit
 from fullrank.data.impressions.store import ImpressionStore
 from fullrank.data.sources.planted_clicks import PlantedClicks
 

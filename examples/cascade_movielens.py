@@ -26,7 +26,7 @@ import polars as pl
 
 import fullrank as fr
 from benchmarks import machine
-from fullrank.data.sources.movielens_ctr import MovieLensCTR
+from fullrank.data.sources.movielens import MovieLensCTR
 
 MOMENTS = {"validation_from": 975_768_294, "test_from": 978_132_488}
 """Seconds since 1970: 80 % and 90 % of all ratings are earlier."""

@@ -3,7 +3,7 @@
 import torch
 
 from fullrank.data.batch import Bag, Impressions
-from fullrank.data.impressions.fields import FieldInfo
+from fullrank.data.impressions.schema import FieldInfo
 from fullrank.testing.rankers import FIELDS
 
 __all__ = ["FIELDS", "PLANTED", "impressions", "planted"]

@@ -27,9 +27,12 @@ HOME = ("core/", "core/tensor_files.py")
 PRINTS = ("cli/", "core/")
 ALLOWED: dict[tuple[str, str], str] = {
     ("data/impressions/write.py", "open"): "arrays that grow at three places, in a folder that whole_folder replaces",
-    ("data/events/spill.py", "open"): "columns that grow with each piece of a table, in the folder of work in progress",
+    (
+        "data/events/pieces.py",
+        "open",
+    ): "columns that grow with each piece of a table, in a folder of work in progress",
     ("data/frames.py", "sink_parquet"): "scratch of an input that cannot be read from the middle",
-    ("data/sources/movielens_ctr.py", "pl.read_parquet"): "a publisher's table, as tables of a user are read",
+    ("data/sources/movielens.py", "pl.read_parquet"): "a publisher's table, as tables of a user are read",
     ("data/download.py", "open"): "a transfer that stops and goes on: half a file is its state",
     ("data/download.py", "os.replace"): "the complete and checked transfer gets its final name",
     ("data/sources/_marketplace.py", "savez_compressed"): "into the handle of open_whole",

@@ -19,7 +19,7 @@ from fullrank.cli import build
 from fullrank.core.errors import UserError
 from fullrank.core.registry import find, kinds
 from fullrank.data.events.prepare import Prepare
-from fullrank.data.impressions.fields import Schema
+from fullrank.data.impressions.schema import Schema
 from fullrank.evaluation.spec import Evaluation, RankingEvaluation
 from fullrank.experiment import Experiment, find_experiment
 from fullrank.semantic_ids.spec import Encode

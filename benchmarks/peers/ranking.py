@@ -28,7 +28,7 @@ from fullrank.core.errors import UserError
 from fullrank.data.impressions.prepare import prepare_impressions
 from fullrank.data.impressions.store import ImpressionStore
 from fullrank.data.sources.frappe import Frappe
-from fullrank.data.sources.movielens_ctr import MovieLensCTR
+from fullrank.data.sources.movielens import MovieLensCTR
 from fullrank.experiment import find_experiment
 from fullrank.metrics.ctr import auc, losses
 

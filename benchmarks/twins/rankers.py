@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fullrank.data.batch import Impressions
-from fullrank.data.impressions.fields import FieldInfo
+from fullrank.data.impressions.schema import FieldInfo
 from fullrank.models.ranking.dcnv2 import DCNv2Ranker
 
 

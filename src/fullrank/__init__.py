@@ -29,7 +29,7 @@ _WHERE = {
     "subset": "fullrank.data.events.subset",
     "join_stores": "fullrank.data.events.join",
     "prepare_impressions": "fullrank.data.impressions.prepare",
-    "Schema": "fullrank.data.impressions.fields",
+    "Schema": "fullrank.data.impressions.schema",
     "ImpressionStore": "fullrank.data.impressions.store",
     "download": "fullrank.data.download",
     "encode": "fullrank.semantic_ids.encode",
@@ -130,8 +130,8 @@ if TYPE_CHECKING:
     from fullrank.data.events.prepare import Prepare, prepare
     from fullrank.data.events.store import Store
     from fullrank.data.events.subset import subset
-    from fullrank.data.impressions.fields import Schema
     from fullrank.data.impressions.prepare import prepare_impressions
+    from fullrank.data.impressions.schema import Schema
     from fullrank.data.impressions.store import ImpressionStore
     from fullrank.evaluation import Evaluation
     from fullrank.evaluation.compare import compare

@@ -31,7 +31,7 @@ from fullrank.data.events.catalog import Catalog
 from fullrank.data.events.store import Store
 from fullrank.data.impressions import encoder_files
 from fullrank.data.impressions.encoding import FieldEncoder
-from fullrank.data.impressions.fields import FieldInfo
+from fullrank.data.impressions.schema import FieldInfo
 from fullrank.data.impressions.store import AnyStore, ImpressionStore, check_store, open_store
 from fullrank.data.manifest import damaged_file, is_store, sha256_file
 from fullrank.experiment import Experiment

@@ -163,7 +163,7 @@ def test_commands_that_are_printed_can_be_pasted(call: Call) -> None:
 
 OWN_NAMES = {
     ("demo.py", "fullrank train {}"), ("names.py", "fullrank evaluate A B --metric {}"),
-    ("_reczoo.py", "fullrank download {}"), ("doctor_serve.py", "fullrank doctor {} {}"),
+    ("reczoo.py", "fullrank download {}"), ("doctor_serve.py", "fullrank doctor {} {}"),
     ("study.py", "fullrank study {}"),
 }  # fmt: skip
 """Values that are words of the library, or no command at all."""

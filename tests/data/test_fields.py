@@ -12,9 +12,9 @@ import torch
 import fullrank as fr
 from fullrank.data.frames import InputTable
 from fullrank.data.impressions.encoding import bag_values
-from fullrank.data.impressions.fields import BagOf, FieldInfo, Schema, SequenceOf
 from fullrank.data.impressions.infer import infer, summary
 from fullrank.data.impressions.numeric import Moments, Quantiles
+from fullrank.data.impressions.schema import BagOf, FieldInfo, Schema, SequenceOf
 from fullrank.data.impressions.vocabulary import Counts, Hashed, Vocabulary, canonical, hash_bucket
 from refusals import refused
 

@@ -13,7 +13,7 @@ import pytest
 import fullrank as fr
 from folders import python
 from fullrank.data.impressions import part_work
-from fullrank.data.impressions.fingerprints import BLOCKS, block_edges, part_edges
+from fullrank.data.impressions.arrays import BLOCKS, block_edges, part_edges
 from fullrank.data.impressions.numeric import ExactMoments
 from fullrank.data.impressions.store import ImpressionStore
 from fullrank.data.manifest import sealed

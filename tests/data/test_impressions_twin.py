@@ -16,7 +16,7 @@ import fullrank as fr
 from fullrank.core.random import uniform_of_rows
 from fullrank.core.spec import spec_tree
 from fullrank.data import frames
-from fullrank.data.impressions.fields import Schema
+from fullrank.data.impressions.schema import Schema
 from fullrank.data.impressions.store import ImpressionStore
 from fullrank.data.impressions.vocabulary import hash_bucket
 

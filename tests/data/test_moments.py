@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 import fullrank as fr
-from fullrank.data.impressions.fields import Schema
+from fullrank.data.impressions.schema import Schema
 from refusals import refused
 
 BEGIN = 1_600_000_000

@@ -19,8 +19,8 @@ from fullrank.core.jagged import Jagged
 from fullrank.core.parted import PartedArray, occurrences, stretches
 from fullrank.data.events import parts
 from fullrank.data.events.loader import Loader
+from fullrank.data.histories import user_keys
 from fullrank.data.manifest import sealed
-from fullrank.data.user_keys import user_keys
 from fullrank.models.sequential.objectives.tasks.next_item import NextItem
 
 
@@ -93,7 +93,7 @@ def test_files_are_read_in_pieces(
     {"csv": table.write_csv, "parquet": table.write_parquet, "jsonl": table.write_ndjson}[suffix](path)
     whole = fr.prepare(path, tmp_path / "whole", set=["k_core=3"])
     monkeypatch.setattr("fullrank.data.frames.CHUNK", 333)
-    monkeypatch.setattr("fullrank.data.events.spill.HELD", 5000)
+    monkeypatch.setattr("fullrank.data.events.pieces.HELD", 5000)
     same_events(whole, fr.prepare(path, tmp_path / "parts", parts=7, set=["k_core=3"]))
 
 

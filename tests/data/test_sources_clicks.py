@@ -11,11 +11,10 @@ import pytest
 
 import fullrank as fr
 from fullrank.data.sources import ImpressionTables
-from fullrank.data.sources.avazu import KEPT, Avazu
-from fullrank.data.sources.criteo import CATEGORIES, NUMBERS, Criteo
 from fullrank.data.sources.frappe import FIELDS, Frappe
-from fullrank.data.sources.movielens_ctr import MovieLensCTR
+from fullrank.data.sources.movielens import MovieLensCTR
 from fullrank.data.sources.planted_clicks import PlantedClicks
+from fullrank.data.sources.reczoo import Avazu, Criteo
 from refusals import refused
 from tests.data.test_archives import packed
 
@@ -36,7 +35,7 @@ def frame(found: ImpressionTables) -> pl.DataFrame:
 
 def criteo_part(rows: int, seed: int) -> str:
     draw = np.random.default_rng(seed)
-    lines = [",".join(("label", *NUMBERS, *CATEGORIES))]
+    lines = [",".join(("label", *Criteo.numbers, *Criteo.categories))]
     for row in range(rows):
         numbers = [f"{x:.4f}" if x > 0.2 else "" for x in draw.random(13)]
         lines.append(",".join([f"{row % 2}.0", *numbers, *(f"{code:08x}" for code in draw.integers(0, 5, 26))]))
@@ -61,9 +60,9 @@ def test_criteo(tmp_path: Path, archived: bool) -> None:
     batch, first = store.batch(range(40, 50)), texts["valid.csv"].splitlines()[1].split(",")
     assert batch.missing[0].tolist() == [cell == "" for cell in first[1:14]]
     assert np.allclose(batch.numeric[0], [float(cell or 0) for cell in first[1:14]])
-    assert [store.vocabulary(name)[int(batch.categorical[0, at]) - 2] for at, name in enumerate(CATEGORIES)] == first[
-        14:
-    ]
+    assert [
+        store.vocabulary(name)[int(batch.categorical[0, at]) - 2] for at, name in enumerate(Criteo.categories)
+    ] == first[14:]
 
 
 def test_criteo_of_another_version(tmp_path: Path) -> None:
@@ -74,10 +73,12 @@ def test_criteo_of_another_version(tmp_path: Path) -> None:
 
 
 def avazu_text(hours: list) -> str:
-    header = ["id", "click", "hour", *KEPT]
+    header = ["id", "click", "hour", *Avazu.categories]
     lines = [",".join(header)]
     for row, hour in enumerate(hours):
-        lines.append(",".join([f"1000{row}", str(row % 2), hour, *(f"v{row % 3}" for _ in KEPT[:-1]), f"only{row}"]))
+        lines.append(
+            ",".join([f"1000{row}", str(row % 2), hour, *(f"v{row % 3}" for _ in Avazu.categories[:-1]), f"only{row}"])
+        )
     return "\n".join(lines) + "\n"
 
 

@@ -11,11 +11,9 @@ from hypothesis import strategies as st
 
 import fullrank as fr
 from fullrank.core.random import uniform_of_rows
-from fullrank.data.impressions.fields import SequenceOf
-from fullrank.data.sources.amazonelectronics import AmazonElectronics
-from fullrank.data.sources.kuaivideo import KuaiVideo
+from fullrank.data.impressions.schema import SequenceOf
 from fullrank.data.sources.planted_sequences import FIRST_ITEM, PlantedSequences
-from fullrank.data.sources.taobaoad import CATEGORIES, TaobaoAd
+from fullrank.data.sources.reczoo import AmazonElectronics, KuaiVideo, TaobaoAd
 from fullrank.metrics.ctr import auc
 from refusals import refused
 from tests.data.test_archives import packed
@@ -50,7 +48,7 @@ def part(source: type, rows: int, seed: int) -> pl.DataFrame:
                 "cate_his": history(draw),
                 "brand_his": history(draw, 4, 90),
             }
-            one |= {name: int(draw.integers(0, 3)) for name in CATEGORIES} | {"price": "12.5", "btag": 1}
+            one |= {name: int(draw.integers(0, 3)) for name in TaobaoAd.categories} | {"price": "12.5", "btag": 1}
         table.append(one)
     return pl.DataFrame(table).cast(pl.String)
 

@@ -88,7 +88,7 @@ def test_a_text_file_has_the_lists_of_training(tmp_path: Path) -> None:
 
 def test_on_real_impressions(real_data: Any, tmp_path: Path) -> None:
     """The newest ratings of MovieLens: evaluation of their test split, and `predict` on the file they came from."""
-    from fullrank.data.sources.movielens_ctr import MovieLensCTR
+    from fullrank.data.sources.movielens import MovieLensCTR
 
     source = MovieLensCTR().impressions(real_data("ml-1m"))
     newest = source.table.sort("timestamp", maintain_order=True).tail(30_000)

@@ -10,7 +10,7 @@ import torch
 
 import fullrank as fr
 from fullrank.cli import main
-from fullrank.data.impressions.fields import FieldInfo
+from fullrank.data.impressions.schema import FieldInfo
 from fullrank.experiment import find_experiment
 from refusals import refused
 from tests.training.clicks import shop

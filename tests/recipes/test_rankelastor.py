@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from fullrank.data.impressions.fields import FieldInfo
+from fullrank.data.impressions.schema import FieldInfo
 from fullrank.experiment import Experiment, find_experiment
 from fullrank.recipes import rankelastor as recipes
 from fullrank.sweeps.grid import Grid

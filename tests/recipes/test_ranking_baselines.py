@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import fullrank as fr
-from fullrank.data.impressions.fields import FieldInfo
+from fullrank.data.impressions.schema import FieldInfo
 from fullrank.experiment import Experiment, find_experiment
 from fullrank.recipes import ranking_baselines
 

@@ -17,7 +17,7 @@ from jaxtyping import Int
 from fullrank.core.checks import check_type
 from fullrank.core.errors import UserError, unknown
 from fullrank.data.frames import InputTable
-from fullrank.data.impressions.fields import Categorical, Schema, SequenceOf
+from fullrank.data.impressions.schema import Categorical, Schema, SequenceOf
 from fullrank.data.impressions.vocabulary import FIRST, Vocabulary, canonical
 from fullrank.data.values import none_known, refuse
 

@@ -307,7 +307,7 @@ def spec_of(kind: str | None, room: str | None) -> type[Spec]:
 
         return Prepare
     if kind == "impressions" and room is None:
-        from fullrank.data.impressions.fields import Schema
+        from fullrank.data.impressions.schema import Schema
 
         return Schema
     if kind == "encode" and room is None:

@@ -32,7 +32,7 @@ from fullrank.core.errors import UserError, brief, command_line, did_you_mean
 
 if TYPE_CHECKING:
     from fullrank.data.events.store import Store
-    from fullrank.data.impressions.fields import AnyField, FieldInfo
+    from fullrank.data.impressions.schema import AnyField, FieldInfo
     from fullrank.data.impressions.store import ImpressionStore
     from fullrank.data.sources import EventSource, ImpressionSource
 
@@ -254,8 +254,8 @@ def prepare_impressions(
     fullrank prepare-impressions clicks/ --schema schema.yaml --parts 64 --out data/large
     fullrank prepare-impressions planted_clicks --set source.rows=1000000 --out data/toy
     """
-    from fullrank.data.impressions.fields import Schema
     from fullrank.data.impressions.prepare import prepare_impressions as make
+    from fullrank.data.impressions.schema import Schema
     from fullrank.data.sources import ImpressionSource
 
     output = Output(to.as_json)

@@ -1,16 +1,24 @@
-"""Histories: what each user did, oldest first, as ragged arrays of item ids and times."""
+"""Histories: what each user did, oldest first, as ragged arrays of item ids and times; and keys of who they are.
+
+A key is a number made of the user's id alone, the same in every store, request and process. A model reads it where it
+keeps no vector for each user (TIGER's user token). It is a polynomial in the bytes of the id as text,
+sum_i (byte_i + 1) p^(i+1) modulo 2^64, of all ids at once; then the finaliser of splitmix64, whose low bits depend on
+all of it."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 
 import numpy as np
-from jaxtyping import Int
+import polars as pl
+from jaxtyping import Int, Integer, UInt64
 
 from fullrank.core.jagged import Jagged, Rows
 from fullrank.core.parted import Flat
-from fullrank.data.user_keys import UserKeys
+from fullrank.core.random import finalise, shifted
+from fullrank.data.values import NATIVE, joined
 
 MANY_REPEATS = 0.01
 """Share of targets in their own users' histories above which it is told, and validation ranks the history."""
@@ -94,3 +102,88 @@ class EvalSet:
     def take(self, rows: Rows) -> EvalSet:
         """Some of the users, in the order given."""
         return EvalSet(self.histories.take(rows), self.targets.take(rows))
+
+
+@dataclass(frozen=True)
+class UserKeys:
+    """The keys of some users, made when a model asks for them."""
+
+    make: Callable[[], Int[np.ndarray, "n"]]
+    rows: Rows | None = None
+    """Which of them; None is all."""
+
+    def take(self, rows: Rows) -> UserKeys:
+        """Those of some of these users."""
+        if self.rows is None:
+            return UserKeys(self.make, rows)
+        numbered = isinstance(self.rows, np.ndarray) and self.rows.dtype != bool
+        own = self.rows if numbered else np.arange(len(self.make()))[self.rows]
+        return UserKeys(self.make, own[rows])  # type: ignore[index]
+
+    def numbers(self) -> Int[np.ndarray, "U"]:
+        made = self.make()
+        return made if self.rows is None else made[self.rows]
+
+
+PRIME = np.uint64(0x100000001B3)
+UNKNOWN = -1
+"""The key of a user without an id."""
+
+
+def user_keys(ids: pl.Series) -> Int[np.ndarray, "U"]:
+    """Keys from 0 to 2^62 - 1; a whole number has that of its text, a missing id `UNKNOWN`."""
+    known = ids.is_not_null().to_numpy()
+    with np.errstate(over="ignore"):  # modulo 2^64 on purpose
+        if ids.dtype in NATIVE:
+            mixed = _of_numbers(ids.fill_null(0).to_numpy())
+        else:
+            mixed = _of_text(ids.cast(pl.String).fill_null(""))
+        mixed = finalise(mixed.view(np.int64))
+    return np.where(known, shifted(mixed, 2), UNKNOWN)
+
+
+def _of_text(text: pl.Series) -> UInt64[np.ndarray, "U"]:
+    """The polynomial of each text, and its length."""
+    sizes = text.str.len_bytes().to_numpy().astype(np.int64)
+    letters = np.frombuffer(joined(text), np.uint8).astype(np.uint64)
+    ends = np.cumsum(sizes)
+    powers = np.cumprod(np.full(max(int(sizes.max(initial=0)), 1), PRIME))
+    place = np.arange(len(letters)) - np.repeat(ends - sizes, sizes)
+    running = np.concatenate([np.zeros(1, np.uint64), np.cumsum((letters + np.uint64(1)) * powers[place])])
+    return running[ends] - running[ends - sizes] + sizes.astype(np.uint64)
+
+
+def _of_numbers(numbers: Integer[np.ndarray, "U"]) -> UInt64[np.ndarray, "U"]:
+    """`_of_text` of the digits of whole numbers, by Horner's rule from the last digit on, four digits at a time."""
+    negative = numbers < 0
+    left = numbers.astype(np.uint64)
+    left = np.where(negative, ~left + np.uint64(1), left)
+    leading, power, digits, four = _digit_tables()
+    found, sizes = np.zeros(len(left), np.uint64), negative.astype(np.uint64)
+    while (longer := left >= _FOUR_DIGITS).any():
+        rest = left // _FOUR_DIGITS
+        found = np.where(longer, four[left - rest * _FOUR_DIGITS] + PRIME ** np.uint64(4) * found, found)
+        left = np.where(longer, rest, left)
+        sizes += np.where(longer, np.uint64(4), np.uint64(0))
+    found = leading[left] + power[left] * found
+    found = np.where(negative, np.uint64(ord("-") + 1) + PRIME * found, found)
+    return PRIME * found + sizes + digits[left]
+
+
+_FOUR_DIGITS = np.uint64(10_000)
+
+
+@cache
+def _digit_tables() -> tuple[UInt64[np.ndarray, "10000"], ...]:
+    """Of each number below 10,000: sum_i (digit_i + 1) p^i of its digits, p^(their number) and their number; and that
+    sum with zeros before it, of four digits.
+    """
+    numbers = np.arange(10_000, dtype=np.uint64)
+    digits = np.searchsorted([10, 100, 1000], numbers, side="right") + 1
+    sums = [np.zeros(10_000, np.uint64)]
+    with np.errstate(over="ignore"):
+        for size in range(4):  # one digit more, before the others
+            digit = numbers // np.uint64(10**size) % np.uint64(10)
+            sums.append(digit + np.uint64(ord("0") + 1) + PRIME * sums[-1])
+        power = PRIME ** digits.astype(np.uint64)
+    return np.choose(digits, sums), power, digits.astype(np.uint64), sums[-1]

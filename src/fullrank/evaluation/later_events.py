@@ -29,8 +29,7 @@ from fullrank.data.column_names import EventColumns
 from fullrank.data.events.catalog import Catalog
 from fullrank.data.events.store import Store
 from fullrank.data.frames import InputTable
-from fullrank.data.histories import EvalSet, Histories
-from fullrank.data.user_keys import UserKeys, user_keys
+from fullrank.data.histories import EvalSet, Histories, UserKeys, user_keys
 from fullrank.data.values import TextIndex
 from fullrank.evaluation.result import EvaluationResult, merge
 from fullrank.evaluation.retrieval import measure

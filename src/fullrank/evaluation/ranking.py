@@ -20,7 +20,7 @@ from fullrank.core.errors import UserError, unknown
 from fullrank.core.log import Progress
 from fullrank.data.batch import Impressions
 from fullrank.data.impressions.encoding import FieldEncoder, is_categorical
-from fullrank.data.impressions.fields import AnyField, BagOf, Numeric
+from fullrank.data.impressions.schema import AnyField, BagOf, Numeric
 from fullrank.data.impressions.vocabulary import FIRST, MISSING, UNKNOWN, Vocabulary
 from fullrank.evaluation.result import EvaluationResult, PerImpression
 from fullrank.evaluation.retrieval import check_split

@@ -1,7 +1,7 @@
 """Histories in parts, for batch inference: the users of a store, or of a table of events, each in one part.
 
 A store is cut into stretches of neighbouring users; a part opens the folders that hold its users and no others. A table
-is first sent to files by the hash of its users (`data/events/spill.py`), in the memory of one piece, since the events
+is first sent to files by the hash of its users (`data/events/pieces.py`), in the memory of one piece, since the events
 of a user may lie anywhere in it. What a part holds depends on the data and the number of parts alone.
 """
 
@@ -24,8 +24,7 @@ from fullrank.data import values
 from fullrank.data.column_names import EventColumns
 from fullrank.data.events import parts, spark
 from fullrank.data.events.catalog import Catalog
-from fullrank.data.events.pieces import coded_piece
-from fullrank.data.events.spill import Spill
+from fullrank.data.events.pieces import Spill, coded_piece
 from fullrank.data.events.store import Store
 from fullrank.data.events.stream import identity_of
 from fullrank.data.events.table import Columns

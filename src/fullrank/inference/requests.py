@@ -20,8 +20,7 @@ from fullrank.data import values
 from fullrank.data.column_names import USUAL, EventColumns
 from fullrank.data.events.catalog import Catalog
 from fullrank.data.frames import SUFFIXES, InputTable
-from fullrank.data.histories import Histories
-from fullrank.data.user_keys import UserKeys, user_keys
+from fullrank.data.histories import Histories, UserKeys, user_keys
 from fullrank.inference.column_filters import check_filters, filters_key, item_columns, refused_by
 from fullrank.inference.filters import Filters
 from fullrank.inference.list_options import ItemLists, ListOptions

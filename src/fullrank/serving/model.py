@@ -20,8 +20,7 @@ from jaxtyping import Bool, Float, Int
 
 from fullrank.core.errors import UserError, in_context
 from fullrank.core.jagged import Jagged
-from fullrank.data.histories import Histories
-from fullrank.data.user_keys import UserKeys, user_keys
+from fullrank.data.histories import Histories, UserKeys, user_keys
 from fullrank.inference.exact import top_k
 from fullrank.inference.filters import Filters
 from fullrank.inference.list_options import ListChoices, ListOptions, changed

@@ -14,7 +14,7 @@ from jaxtyping import Float
 
 from fullrank.core.errors import did_you_mean, in_context
 from fullrank.data.impressions.encoding import transform
-from fullrank.data.impressions.fields import AnyField, Categorical, Numeric, Schema
+from fullrank.data.impressions.schema import AnyField, Categorical, Numeric, Schema
 from fullrank.data.impressions.vocabulary import Vocabulary
 from fullrank.inference.predict import ROWS, predict_batch
 from fullrank.inference.predictor import Predictor

@@ -32,7 +32,7 @@ from fullrank.core.device import resolve_device
 from fullrank.core.errors import UserError, in_context, unknown
 from fullrank.core.jagged import Jagged
 from fullrank.data.events.catalog import Catalog
-from fullrank.data.impressions.fields import SequenceOf
+from fullrank.data.impressions.schema import SequenceOf
 from fullrank.inference.list_options import ListOptions
 from fullrank.run import Run
 from fullrank.serving.requests import Ask, jagged

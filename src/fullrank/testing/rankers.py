@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from fullrank.core.spec import Spec
-from fullrank.data.impressions.fields import FieldInfo
+from fullrank.data.impressions.schema import FieldInfo
 from fullrank.models.ranking import EVERY, FieldTokens, RankerSpec
 from fullrank.ops.flop_count import counted
 from fullrank.testing.inputs import Device, all_learn, built, close, close_in_bf16, of_specs, with_parts

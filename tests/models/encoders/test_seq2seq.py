@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 import torch
 
-from fullrank.data.user_keys import user_keys
+from fullrank.data.histories import user_keys
 from fullrank.inference.batches import batches
 from fullrank.inference.exact import top_k
 from fullrank.inference.requests import read_histories

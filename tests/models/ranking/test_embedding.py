@@ -6,7 +6,7 @@ from torch import Tensor
 
 from clicks import FIELDS, impressions
 from fullrank.data.batch import Bag
-from fullrank.data.impressions.fields import FieldInfo
+from fullrank.data.impressions.schema import FieldInfo
 from fullrank.models.ranking.embedding import Embedding, FieldEmbedding
 from fullrank.models.ranking.fused import FusedTable, flattened
 from fullrank.models.ranking.model import RankingModel

@@ -22,10 +22,10 @@ from fullrank.data import manifest as manifests
 from fullrank.data import values
 from fullrank.data.events import parts, splits, write
 from fullrank.data.events.filters import Prepare, filters
-from fullrank.data.events.spill import Spill, load_events, save_events
+from fullrank.data.events.pieces import Spill, load_events, save_events
 from fullrank.data.events.store import Store
 from fullrank.data.events.table import Events, JoinedTable, compacted
-from fullrank.data.user_keys import user_keys
+from fullrank.data.histories import user_keys
 from fullrank.parallel import Runner
 
 ITEM_IDS, SPILL = "item_ids.parquet", "spill"

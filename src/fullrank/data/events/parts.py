@@ -1,6 +1,6 @@
 """Stores in parts: users by the hash of their id, each part a whole store, one manifest and one fingerprint for all.
 
-A user's key is a number made of the id alone (`data/user_keys.py`); its highest bits are one of `BUCKETS` buckets, and
+A user's key is a number made of the id alone (`data/histories.py`); its highest bits are one of `BUCKETS` buckets, and
 a part holds some buckets in a row. Users stand in order of key, then id. So the parts behind each other are the same
 users in the same order whatever their number, and whoever reads places sees one store: batch k, evaluation, shares of
 users. The fingerprint is made of a hash for each bucket, which whoever writes a part makes alone.

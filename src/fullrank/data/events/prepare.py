@@ -30,7 +30,7 @@ from fullrank.data.events import spark, splits
 from fullrank.data.events.filters import Missing, Prepare, Say, filters, k_core, note_filter
 from fullrank.data.events.part_work import SPILL, Counted
 from fullrank.data.events.parts import MOST_PARTS
-from fullrank.data.events.spill import SUFFIX
+from fullrank.data.events.pieces import SUFFIX
 from fullrank.data.events.store import Store, require_replaceable_store
 from fullrank.data.events.stream import Beside, identity_of, make_parts, read_pieces
 from fullrank.data.events.table import Columns, Events, join_table, read_events, require_columns

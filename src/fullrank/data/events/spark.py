@@ -27,8 +27,7 @@ from fullrank.core.tables import check_suffix, write_table
 from fullrank.data import values
 from fullrank.data.events.filters import Prepare
 from fullrank.data.events.part_work import ITEM_IDS, SPILL
-from fullrank.data.events.pieces import coded_piece
-from fullrank.data.events.spill import Spill
+from fullrank.data.events.pieces import Spill, coded_piece
 from fullrank.data.events.table import Columns, left_out_notes, unit_notes
 from fullrank.data.frames import InputTable, require_rows
 from fullrank.parallel.spark import OnSpark, as_user_error, refusals_as_text, session_of

@@ -22,8 +22,7 @@ from fullrank.data import manifest as manifests
 from fullrank.data.events import parts
 from fullrank.data.events.catalog import Catalog
 from fullrank.data.events.splits import repeated_share
-from fullrank.data.histories import EvalSet, Histories
-from fullrank.data.user_keys import UserKeys, user_keys
+from fullrank.data.histories import EvalSet, Histories, UserKeys, user_keys
 from fullrank.data.values import IdIndex
 
 MAKE = "make one with fullrank prepare"
@@ -157,7 +156,7 @@ class Store:
 
     @cached_property
     def user_keys(self) -> Int64[np.ndarray, "U"]:
-        """A number for each user made of the id alone (`fullrank.data.user_keys`)."""
+        """A number for each user made of the id alone (`fullrank.data.histories`)."""
         return user_keys(self.user_ids)
 
     def rows_of(self, users: pl.Series) -> Int64[np.ndarray, "n"]:

@@ -25,8 +25,7 @@ from fullrank.data import manifest as manifests
 from fullrank.data.events import parts, splits
 from fullrank.data.events.filters import Prepare, Say, filters, note_filter
 from fullrank.data.events.part_work import ITEM_IDS, SPILL, PartTimes, PartWork, Segments
-from fullrank.data.events.pieces import EventPieces
-from fullrank.data.events.spill import Spill, largest_part
+from fullrank.data.events.pieces import EventPieces, Spill, largest_part
 from fullrank.data.events.store import FORMS
 from fullrank.data.events.table import JoinedTable, join_table, unit_notes
 from fullrank.data.events.write import whole_table

@@ -18,7 +18,7 @@ from fullrank.core.parquet import read_parquet
 from fullrank.core.readers import missing_file
 from fullrank.core.tables import write_table
 from fullrank.data.impressions.encoding import FieldEncoder, Lookup, vocabulary_owner
-from fullrank.data.impressions.fields import Numeric, Schema
+from fullrank.data.impressions.schema import Numeric, Schema
 from fullrank.data.impressions.vocabulary import Hashed, Vocabulary
 from fullrank.data.manifest import AGAIN, damaged_file
 

@@ -19,7 +19,7 @@ from fullrank.core.jagged import Jagged
 from fullrank.data import values
 from fullrank.data.frames import InputTable
 from fullrank.data.impressions import numeric
-from fullrank.data.impressions.fields import AnyField, BagOf, Categorical, FieldInfo, Numeric, Schema, SequenceOf
+from fullrank.data.impressions.schema import AnyField, BagOf, Categorical, FieldInfo, Numeric, Schema, SequenceOf
 from fullrank.data.impressions.vocabulary import FIRST, Hashed, Vocabulary, canonical
 from fullrank.data.values import wrong_type
 

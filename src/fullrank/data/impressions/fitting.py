@@ -14,8 +14,7 @@ from fullrank.core.errors import UserError, no_effect
 from fullrank.data import values
 from fullrank.data.impressions import numeric
 from fullrank.data.impressions.encoding import FieldEncoder, Lookup, bag_values, read_labels
-from fullrank.data.impressions.fields import AnyField, Categorical, Numeric, Schema
-from fullrank.data.impressions.splits import PARTS
+from fullrank.data.impressions.schema import PARTS, AnyField, Categorical, Numeric, Schema
 from fullrank.data.impressions.vocabulary import Counts, Hashed, Vocabulary, as_whole_numbers, canonical
 
 

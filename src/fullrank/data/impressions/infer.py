@@ -17,8 +17,18 @@ import polars as pl
 from fullrank.core.errors import UserError
 from fullrank.core.log import logger
 from fullrank.data.frames import InputTable, to_polars
-from fullrank.data.impressions.fields import AnyField, BagOf, Categorical, Numeric, Schema, SequenceOf
-from fullrank.data.impressions.splits import GivenSplit, ImpressionSplit, RandomSplit, TemporalSplit
+from fullrank.data.impressions.schema import (
+    AnyField,
+    BagOf,
+    Categorical,
+    GivenSplit,
+    ImpressionSplit,
+    Numeric,
+    RandomSplit,
+    Schema,
+    SequenceOf,
+    TemporalSplit,
+)
 
 log = logger(__name__)
 

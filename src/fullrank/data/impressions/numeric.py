@@ -16,7 +16,7 @@ from jaxtyping import Float32, Float64, Int32, Int64, UInt64
 
 from fullrank.core.errors import UserError
 from fullrank.core.random import bits_of_rows
-from fullrank.data.impressions.fields import BUCKETS, AnyField, Numeric
+from fullrank.data.impressions.schema import BUCKETS, AnyField, Numeric
 from fullrank.data.impressions.vocabulary import FIRST, MISSING
 from fullrank.data.values import refuse, wrong_type
 

@@ -28,11 +28,10 @@ from fullrank.data.events import parts
 from fullrank.data.events.part_work import moments_at
 from fullrank.data.frames import Chunks, InputTable, name_rows
 from fullrank.data.impressions import encoder_files
+from fullrank.data.impressions.arrays import TABLES, BlockHashes, part_edges
 from fullrank.data.impressions.encoding import FieldEncoder
-from fullrank.data.impressions.fields import Schema
-from fullrank.data.impressions.fingerprints import TABLES, BlockHashes, part_edges
 from fullrank.data.impressions.fitting import Fit, RowCounts
-from fullrank.data.impressions.splits import Shares, TimeParts
+from fullrank.data.impressions.schema import Schema, Shares, TimeParts
 from fullrank.data.impressions.write import RowCoder, RowSplit, StoreFiles, split_times, write_store_manifest
 
 FITTED = "fitted.json"

@@ -7,20 +7,28 @@ to be known of all rows is added up: the counts of values and groups, exact mome
 that the row numbers pick, and rows before a moment (`PartTasks`). So tasks may run anywhere, and the store does not
 depend on how many parts there are. Memory holds the different values, and one chunk. A killed preparation goes on
 behind what was read and fitted, with the parts that are written (`parallel/folder.py`).
-"""
+
+Spark numbers the rows of a table, in the order of the files by name and of the rows in them (of a DataFrame that is
+none of files, in the order of its partitions), and puts the columns that are read into a folder, part by part. What
+happens to a part is what happens in one process (`part_work.py`), so the store is the same, to the fingerprint. The
+workers need this library, and ``OUT.preparing`` on a file system that they and the driver share."""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import unquote
 
+import numpy as np
+import polars as pl
 from pydantic import Field, TypeAdapter
 
 from fullrank.core.checks import check_path, check_type, public
+from fullrank.core.errors import UserError
 from fullrank.core.files import (
     require_replaceable,
     whole_folder,
@@ -36,12 +44,11 @@ from fullrank.data.column_names import TimeColumn, check_said_once, keywords_sai
 from fullrank.data.events import parts
 from fullrank.data.events.parts import MOST_PARTS
 from fullrank.data.events.prepare import Engine, check_engine
-from fullrank.data.events.spark import runner_on_spark
+from fullrank.data.events.spark import ORDER, ordered_frame, runner_on_spark
 from fullrank.data.events.stream import identity_of
-from fullrank.data.frames import InputTable, input_name, require_rows
+from fullrank.data.frames import Chunks, InputTable, input_name, require_rows
 from fullrank.data.impressions import encoder_files
-from fullrank.data.impressions.fields import Schema, schema_tree
-from fullrank.data.impressions.fingerprints import TABLES, fingerprint
+from fullrank.data.impressions.arrays import BLOCKS, TABLES, fingerprint
 from fullrank.data.impressions.infer import infer, summary
 from fullrank.data.impressions.part_work import (
     FITTED,
@@ -52,16 +59,24 @@ from fullrank.data.impressions.part_work import (
     PartTasks,
     find_borders,
 )
-from fullrank.data.impressions.spark import rows_on_spark
-from fullrank.data.impressions.splits import TemporalSplit
+from fullrank.data.impressions.schema import Schema, TemporalSplit, schema_tree
 from fullrank.data.impressions.store import FORMS, ImpressionStore, is_own
 from fullrank.data.impressions.write import Say, write_store_manifest, write_tables
 from fullrank.data.manifest import is_store, require_outside_stores
 from fullrank.data.values import Unit
 from fullrank.parallel import Local, Runner, Threads
 from fullrank.parallel.folder import unfinished
+from fullrank.parallel.spark import as_user_error
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
 
 log = logger(__name__)
+
+_FILE, _ROW = ORDER
+_PART = "_fullrank_part"
+"""Column that says the part of an impression."""
 
 
 @public
@@ -237,3 +252,55 @@ def _borders(tasks: PartTasks, runner: Runner) -> Borders | None:
         lambda moments: runner.total(partial(tasks.before, moments=moments), range(count)),
         lambda moments: runner.total(partial(tasks.equal, moments=moments), range(count)),
     )
+
+
+@dataclass(frozen=True)
+class RowFiles(PartRows):
+    """The rows of a table as Parquet files in a folder, those of each part in one of its own."""
+
+    folder: Path
+
+    def of(self, number: int, columns: Sequence[str]) -> Iterator[tuple[int, pl.DataFrame]]:
+        first, stop = self.stretch(number)
+        if first == stop:
+            return
+        (file,) = (self.folder / f"{_PART}={number}").glob("*.parquet")
+        chunks = Chunks(InputTable(file, "impressions"), [_ROW, *columns], self.folder)
+        for start, frame in chunks:
+            own = frame[_ROW].to_numpy()
+            if chunks.rows != stop - first or not np.array_equal(own, first + start + np.arange(len(frame))):
+                raise UserError(
+                    f"the rows of {self.name} came in another order when they were read again; write them to Parquet "
+                    "files first, or sort them",
+                    code="table-changed",
+                )
+            yield first + start, frame.drop(_ROW)
+
+
+def rows_on_spark(
+    session: SparkSession, table: Any, schema: Schema, count: int, scratch: Path, *, read: bool
+) -> RowFiles:
+    """The rows of a table in `scratch`, where Spark puts them unless they were `read` already."""
+    folder = scratch / "rows"
+    with as_user_error():
+        frame, name = ordered_frame(session, table, schema.columns, "impressions")
+        sizes = {row[0]: row[1] for row in frame.groupBy(_FILE).count().collect()}
+        rows = sum(sizes.values())
+        if rows and not read:
+            _write(frame, sizes, rows, count, folder)
+    return RowFiles(name, rows, count, folder)
+
+
+def _write(frame: DataFrame, sizes: dict[str, int], rows: int, count: int, folder: Path) -> None:
+    """Number the rows through all files, and write those of each part, in order."""
+    from pyspark.sql import functions as F
+
+    names = sorted(sizes, key=unquote)
+    first = np.cumsum([0, *(sizes[one] for one in names)])[:-1].tolist()
+    starts = frame.sparkSession.createDataFrame(list(zip(names, first, strict=True)), f"{_FILE} string, first long")
+    numbered = frame.join(F.broadcast(starts), _FILE).withColumn(_ROW, F.col(_ROW) + F.col("first"))
+    block = f"(({_ROW} + 1) * {BLOCKS}L - 1) div {rows}L"  # the inverse of `block_edges`
+    parts = numbered.drop(_FILE, "first").withColumn(_PART, F.expr(f"cast(({block}) * {count}L div {BLOCKS}L as int)"))
+    sent = parts.repartition(count, _PART).sortWithinPartitions(_PART, _ROW)
+    one_file = sent.write.mode("overwrite").option("maxRecordsPerFile", 0)  # for each part
+    one_file.partitionBy(_PART).parquet(folder.resolve().as_uri())

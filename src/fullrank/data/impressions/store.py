@@ -32,7 +32,7 @@ from fullrank.data.events import parts
 from fullrank.data.events.store import Store
 from fullrank.data.frames import InputTable
 from fullrank.data.impressions import encoder_files
-from fullrank.data.impressions.arrays import StoreArrays, array_shapes
+from fullrank.data.impressions.arrays import TABLES, StoreArrays, array_shapes
 from fullrank.data.impressions.encoding import (
     FieldEncoder,
     known_groups,
@@ -41,9 +41,7 @@ from fullrank.data.impressions.encoding import (
     to_tensors,
     transform,
 )
-from fullrank.data.impressions.fields import FieldInfo, Numeric, Schema
-from fullrank.data.impressions.fingerprints import TABLES
-from fullrank.data.impressions.splits import PARTS
+from fullrank.data.impressions.schema import PARTS, FieldInfo, Numeric, Schema
 from fullrank.data.impressions.vocabulary import Vocabulary
 from fullrank.data.manifest import damaged_file
 

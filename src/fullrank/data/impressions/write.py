@@ -19,12 +19,10 @@ from fullrank.core.jagged import Jagged, offsets_of
 from fullrank.core.tables import write_table
 from fullrank.data import manifest as manifests
 from fullrank.data.impressions import encoder_files
-from fullrank.data.impressions.arrays import array_shapes
+from fullrank.data.impressions.arrays import array_lines, array_shapes, fingerprint
 from fullrank.data.impressions.encoding import FieldEncoder, read_labels
-from fullrank.data.impressions.fields import Schema
-from fullrank.data.impressions.fingerprints import array_lines, fingerprint
 from fullrank.data.impressions.fitting import Fit, RowCounts
-from fullrank.data.impressions.splits import PARTS, GivenSplit, RandomSplit, TemporalSplit, TimeParts
+from fullrank.data.impressions.schema import PARTS, GivenSplit, RandomSplit, Schema, TemporalSplit, TimeParts
 from fullrank.data.impressions.store import FORMS
 from fullrank.data.impressions.vocabulary import Vocabulary, canonical
 from fullrank.data.values import seconds

@@ -1,4 +1,4 @@
-"""Public data sets, one per file, and those that the library generates itself (`planted`, `planted_clicks`, ...).
+"""Public data sets, a file for each publisher, and those that the library generates itself (`planted`, ...).
 
 A source names the publisher's files (`files`) and turns them into tables: of events (`read`), for recommenders, or of
 impressions (`impressions`), for rankers. It downloads nothing: `fullrank.data.download` does, so that files fetched by
@@ -15,7 +15,7 @@ from typing import Protocol, runtime_checkable
 import polars as pl
 
 from fullrank.core.spec import Spec
-from fullrank.data.impressions.fields import Schema
+from fullrank.data.impressions.schema import Schema
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class Generated(Spec):
 
 @runtime_checkable
 class EventSource(Protocol):
-    """A source of events: a Spec whose `kind` is the file's name. One with files has a `base_url` for mirrors."""
+    """A source of events: a Spec whose `kind` is its name. One with files has a `base_url` for mirrors."""
 
     def files(self) -> tuple[RemoteFile, ...]:
         """What has to lie in the download folder; empty for a source that generates its data."""
@@ -95,7 +95,7 @@ class EventSource(Protocol):
 
 @runtime_checkable
 class ImpressionSource(Protocol):
-    """A source of impressions: a Spec whose `kind` is the file's name, with `files` as in `EventSource`."""
+    """A source of impressions: a Spec whose `kind` is its name, with `files` as in `EventSource`."""
 
     def files(self) -> tuple[RemoteFile, ...]:
         """What has to lie in the download folder; empty for a source that generates its data."""

@@ -31,7 +31,7 @@ REVIEWS = {"user_id": pl.String, "item_id": pl.String, "timestamp": pl.Int64, "r
 """Columns of reviews with stars."""
 Record = dict[str, Any]
 Row = tuple[Any, ...]
-Schema = Mapping[str, Any]
+ColumnTypes = Mapping[str, Any]
 """Column name to polars type, in order."""
 
 
@@ -52,7 +52,7 @@ def open_text(path: Path) -> io.TextIOWrapper:
 
 def records(
     path: Path,
-    schema: Schema,
+    schema: ColumnTypes,
     pick: Callable[[Record], Row | None],
 ) -> tuple[pl.DataFrame, int]:
     """One row per line of a file of JSON objects or Python dict literals, and the number of unreadable lines.
@@ -104,7 +104,7 @@ def parse_line(line: str) -> Record:
 
 def delimited(
     path: Path,
-    columns: Schema,
+    columns: ColumnTypes,
     *,
     separator: str = ",",
     header: bool = True,
@@ -187,7 +187,7 @@ def rows_with_events(items: pl.DataFrame, events: pl.DataFrame, key: str = "item
     )
 
 
-def _frame(rows: Sequence[Row], schema: Schema, path: Path) -> pl.DataFrame:
+def _frame(rows: Sequence[Row], schema: ColumnTypes, path: Path) -> pl.DataFrame:
     try:
         return pl.DataFrame(rows, schema=dict(schema), orient="row")
     except (pl.exceptions.PolarsError, TypeError, OverflowError) as error:

@@ -18,8 +18,7 @@ from pydantic import Field
 from fullrank.core.constraints import MOST_SEED
 from fullrank.core.errors import UserError, no_effect
 from fullrank.core.spec import Spec
-from fullrank.data.impressions.fields import Categorical, Schema
-from fullrank.data.impressions.splits import GivenSplit, RandomSplit
+from fullrank.data.impressions.schema import Categorical, GivenSplit, RandomSplit, Schema
 from fullrank.data.sources import ImpressionTables, RemoteFile
 from fullrank.data.sources._parse import delimited, require
 

@@ -21,8 +21,15 @@ from pydantic import Field
 
 from fullrank.core.constraints import MOST_COUNT, MOST_SEED
 from fullrank.core.memory import require_memory
-from fullrank.data.impressions.fields import BagOf, Categorical, Numeric, Schema, SequenceOf
-from fullrank.data.impressions.splits import ImpressionSplit, RandomSplit
+from fullrank.data.impressions.schema import (
+    BagOf,
+    Categorical,
+    ImpressionSplit,
+    Numeric,
+    RandomSplit,
+    Schema,
+    SequenceOf,
+)
 from fullrank.data.sources import Generated, ImpressionTables
 
 START = 1_577_836_800

@@ -23,8 +23,7 @@ from pydantic import Field, model_validator
 from fullrank.core.constraints import MOST_COUNT, MOST_PARTS, MOST_SEED
 from fullrank.core.errors import UserError
 from fullrank.core.memory import require_memory
-from fullrank.data.impressions.fields import Categorical, Schema, SequenceOf
-from fullrank.data.impressions.splits import ImpressionSplit, RandomSplit
+from fullrank.data.impressions.schema import Categorical, ImpressionSplit, RandomSplit, Schema, SequenceOf
 from fullrank.data.sources import Generated, ImpressionTables
 from fullrank.data.sources._marketplace import Ints
 from fullrank.metrics.ctr import auc

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from fullrank.core.errors import UserError
 from fullrank.core.spec import Spec
-from fullrank.data.impressions.fields import FieldInfo
+from fullrank.data.impressions.schema import FieldInfo
 from fullrank.models.contracts import Flops
 from fullrank.ops.flop_count import by_part, forward_flops
 

@@ -19,7 +19,7 @@ from fullrank.core.jagged import Jagged
 from fullrank.data.batch import Bag
 from fullrank.data.events.catalog import Catalog
 from fullrank.data.histories import Histories
-from fullrank.data.impressions.fields import FieldInfo
+from fullrank.data.impressions.schema import FieldInfo
 from fullrank.inference.batches import BLOCK, pair_scores, score_batches
 from fullrank.inference.filters import Filters
 from fullrank.inference.rank import rank

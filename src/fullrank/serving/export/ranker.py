@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from fullrank.data.batch import Bag, Impressions
-from fullrank.data.impressions.fields import FieldInfo
+from fullrank.data.impressions.schema import FieldInfo
 from fullrank.models.ranking.embedding import FieldEmbedding
 from fullrank.models.ranking.fused import FusedTable
 from fullrank.models.ranking.model import RankingModule

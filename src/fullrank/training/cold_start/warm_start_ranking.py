@@ -17,7 +17,7 @@ from jaxtyping import Int
 
 from fullrank.core.errors import UserError
 from fullrank.data.impressions.encoding import FieldEncoder, vocabulary_owner
-from fullrank.data.impressions.fields import AnyField, Numeric, Schema
+from fullrank.data.impressions.schema import AnyField, Numeric, Schema
 from fullrank.data.impressions.store import ImpressionStore
 from fullrank.data.impressions.vocabulary import FIRST, UNKNOWN, Hashed, Vocabulary
 from fullrank.models.ranking.fused import FusedTable
