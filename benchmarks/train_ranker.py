@@ -30,10 +30,9 @@ from fullrank.data.impressions.prepare import prepare_impressions
 from fullrank.data.impressions.store import ImpressionStore
 from fullrank.experiment import Experiment, find_experiment
 from fullrank.models.ranking.model import RankingModel, RankingModule
-from fullrank.training.data_module import data_module_of
+from fullrank.training.data_module import ImpressionLoader, data_module_of
 from fullrank.training.fit import fit
 from fullrank.training.optim import clip_gradients, make_optimizer
-from fullrank.training.ranking_data import ImpressionLoader
 
 ROWS = 1_000_000
 """Impressions generated, of which eight tenths train."""

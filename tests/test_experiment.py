@@ -23,7 +23,7 @@ def test_a_function_is_a_recipe() -> None:
         (f"{HOME}:", ("unknown-recipe",)),
         (f"{HOME}:Sprint", ("unknown-recipe",)),
         ("fullrank.experiment:find_experiment", ("recipe-not-callable",)),
-        ("fullrank.training.schedule:factor", ("unknown-recipe", "lr_factor")),
+        ("fullrank.training.optim:factor", ("unknown-recipe", "lr_factor")),
         ("platform:node", ("not-an-experiment",)),
     ],
 )

@@ -23,10 +23,10 @@ from benchmarks.gpu.exact_softmax import megabytes
 from benchmarks.gpu.stores import histories, impressions
 from fullrank.experiment import Experiment, find_experiment
 from fullrank.ops.flop_count import counted
-from fullrank.training import compiled
-from fullrank.training.compiled import compile_part
+from fullrank.training import prepared_model
 from fullrank.training.data_module import data_module_of
 from fullrank.training.optim import clip_gradients, make_optimizer
+from fullrank.training.prepared_model import compile_part
 
 NO_BIAS = ("model.encoder.attention.rel_bias=none", "model.encoder.attention.rope=true")
 """Of HSTU: the form that has a kernel."""
@@ -60,7 +60,7 @@ def rows(where: Where) -> Iterator[dict[str, Any]]:
                 row: dict[str, Any] = {"step": name, "precision": precision, "compiled": compiling}
                 with refusals(row):
                     if where.small:
-                        compiled.BACKEND = "eager"
+                        prepared_model.BACKEND = "eager"
                     step = step_of(experiment, stores[ranking], where.device, precision, compiling, row)
                     flops = counted_once(step) if flops is None else flops
                     row["flops"], row["loss"] = flops, step()  # compiles

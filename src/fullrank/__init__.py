@@ -75,10 +75,10 @@ _WHERE = {
     "Training": "fullrank.experiment",
     "Recommender": "fullrank.models.sequential.model",
     "Run": "fullrank.run",
-    "fill_unseen": "fullrank.training.cold_start.fill",
-    "grow_catalog": "fullrank.training.cold_start.grow",
-    "finetune": "fullrank.training.cold_start.finetune",
-    "fisher_information": "fullrank.training.cold_start.fisher",
+    "fill_unseen": "fullrank.training.grow",
+    "grow_catalog": "fullrank.training.grow",
+    "finetune": "fullrank.training.finetune",
+    "fisher_information": "fullrank.training.finetune",
     "verify": "fullrank.verification",
     "Spec": "fullrank.core.spec",
     "UserError": "fullrank.core.errors",
@@ -153,10 +153,8 @@ if TYPE_CHECKING:
     from fullrank.sweeps.search import Search
     from fullrank.sweeps.sweep import sweep
     from fullrank.sweeps.tune import tune
-    from fullrank.training.cold_start.fill import fill_unseen
-    from fullrank.training.cold_start.finetune import finetune
-    from fullrank.training.cold_start.fisher import fisher_information
-    from fullrank.training.cold_start.grow import grow_catalog
+    from fullrank.training.finetune import finetune, fisher_information
+    from fullrank.training.grow import fill_unseen, grow_catalog
     from fullrank.verification import verify
 
 

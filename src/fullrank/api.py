@@ -145,7 +145,7 @@ def train(
     the last checkpoint, with at least `min_workers` where fewer are left.
     """
     from fullrank.training.fit import fit as fit
-    from fullrank.training.precision import usual_precision
+    from fullrank.training.settled import usual_precision
 
     check_given("out=", out, "name the folder of the run", code="missing-argument")
     assert out is not None

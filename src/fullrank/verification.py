@@ -21,7 +21,7 @@ from fullrank.run_manifest import ENCODER, FORMAT, HASHED, SEALED
 from fullrank.semantic_ids.folder import FORMAT as CODES
 from fullrank.semantic_ids.reader import Codes
 from fullrank.training.checkpoint import read_checkpoint
-from fullrank.training.state import RUN_FILES
+from fullrank.training.run_folder import RUN_FILES
 
 State = Literal["ok", "differs", "missing", "unreadable", "not hashed"]
 SOUND = ("ok", "not hashed")

@@ -12,7 +12,7 @@ from fullrank.serving.catalogue import LiveItems
 from fullrank.serving.growth import ItemGrowth, Origin
 from fullrank.serving.item_documents import Newcomer
 from fullrank.testing.inputs import ITEMS
-from fullrank.training.cold_start.grow import outline
+from fullrank.training.grow import outline
 from refusals import refused
 from tests.serving.live import NOW, TINY, bodies, opened, small, titled
 

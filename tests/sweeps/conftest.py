@@ -34,7 +34,7 @@ TINY: dict[str, Any] = {
 def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     torch.set_num_threads(1)
     tables = Planted(users=150, items=60, events_per_user=8).read()
-    # no repeats, so that validation is evaluated as it chose: `tests/training/test_selection.py` has the others
+    # no repeats, so that validation is evaluated as it chose: `tests/training/test_settled.py` has the others
     return prepare(tables.events, tmp_path_factory.mktemp("scaling") / "shop", set=["duplicates=first"])
 
 

@@ -14,9 +14,9 @@ from fullrank.data.events.store import Store
 from fullrank.experiment import Training
 from fullrank.models.sequential.model import RecommenderModel
 from fullrank.run import Run, build_model
-from fullrank.training import compiled
-from fullrank.training.compiled import compile_part
+from fullrank.training import prepared_model
 from fullrank.training.fit import fit
+from fullrank.training.prepared_model import compile_part
 from refusals import refused
 from tests.training.conftest import tiny
 
@@ -32,7 +32,7 @@ def backend(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         sizes.append(len(graph.graph.nodes))
         return graph
 
-    monkeypatch.setattr(compiled, "BACKEND", as_it_is)
+    monkeypatch.setattr(prepared_model, "BACKEND", as_it_is)
     return sizes
 
 
@@ -65,6 +65,6 @@ def test_without_a_compiler_it_says_so_before_it_trains(
     def none(graph: Any, inputs: Any) -> Any:
         raise RuntimeError("No working C++ compiler found")
 
-    monkeypatch.setattr(compiled, "BACKEND", none)
+    monkeypatch.setattr(prepared_model, "BACKEND", none)
     with refused("compiler-missing", "training.compile"):
         fit(tiny("training.compile=true"), market, tmp_path / "run", progress=False)

@@ -26,9 +26,7 @@ from fullrank.training import TrainState
 def market(tmp_path_factory: pytest.TempPathFactory) -> Store:
     tables = Planted(users=300, items=80, events_per_user=12).read()
     place = tmp_path_factory.mktemp("market") / "store"
-    return prepare(
-        tables.events, place, items=tables.items, set=["duplicates=first"]
-    )  # no repeats: `test_selection.py`
+    return prepare(tables.events, place, items=tables.items, set=["duplicates=first"])  # no repeats: `test_settled.py`
 
 
 def tiny(*settings: str, dropout: float = 0.2) -> Experiment:

@@ -17,9 +17,9 @@ from fullrank.data.events.store import Store
 from fullrank.data.impressions.store import ImpressionStore
 from fullrank.models.ranking.model import RankingModel
 from fullrank.run import Run
+from fullrank.training.data_module import ImpressionLoader
 from fullrank.training.fit import fit
 from fullrank.training.optim import RowOptimizer, clip_gradients, make_optimizer
-from fullrank.training.ranking_data import ImpressionLoader
 from refusals import refused
 from tests.training.clicks import HISTORIES, shop, table, tiny, with_histories
 from tests.training.conftest import Runs, Stop, Stopped, column, same_weights, weights

@@ -120,7 +120,7 @@ def test_fisher_is_the_mean_of_squared_gradients(runs: Runs, market: Store, tmp_
     made = fr.fisher_information(plain, tmp_path / "f", batches=3, batch_size=100, device="cpu")
     held, model = read_tensors(made), plain.model()
     assert isinstance(model, RecommenderModel)
-    from fullrank.training.retrieval_data import RetrievalData
+    from fullrank.training.data_module import RetrievalData
 
     loader = RetrievalData(plain.spec.override("training.batch_size=100"), market, plain.catalog).loader(model)
     expected: dict[str, Any] = {}

@@ -19,7 +19,7 @@ from fullrank.run import Run, write_run, write_weights
 from fullrank.run_manifest import note_once, reopen_run, seal_run
 from fullrank.semantic_ids.encode import open_items
 from fullrank.training import TrainState, fit
-from fullrank.training.retrieval_data import RetrievalData
+from fullrank.training.data_module import RetrievalData
 from refusals import refused
 from seals import as_format_2
 from tests.training.clicks import shop

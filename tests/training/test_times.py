@@ -28,7 +28,7 @@ from fullrank.models.sequential.model import Recommender, RecommenderModel
 from fullrank.models.sequential.objectives.tasks.cloze import known_times
 from fullrank.models.sequential.objectives.tasks.last_item import LastItem
 from fullrank.run import Run
-from fullrank.training.retrieval_data import RetrievalData
+from fullrank.training.data_module import RetrievalData
 from refusals import refused
 from tests.training.conftest import histories, share_of_hits, tiny
 from tiny import catalog, padded

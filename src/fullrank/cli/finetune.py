@@ -49,7 +49,7 @@ def finetune(
     fullrank finetune runs/toys --data data/shop --out runs/shop --stages 0 --set training.lr=1e-4
     """  # fmt: skip
     check_settings(run, how.settings or ())
-    from fullrank.training.cold_start.finetune import finetune as make
+    from fullrank.training.finetune import finetune as make
 
     output = Output(how.as_json)
     made = make(

@@ -38,7 +38,7 @@ def fisher(
     fullrank finetune runs/toys --data data/shop --out runs/shop --ewc runs/toys-fisher.safetensors
     """
     check_out(out, overwrite)
-    from fullrank.training.cold_start.fisher import fisher_information as make
+    from fullrank.training.finetune import fisher_information as make
 
     output = Output(as_json)
     with output.progress(f"fisher {run}") as progress:

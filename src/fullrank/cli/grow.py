@@ -40,7 +40,7 @@ def grow(
     fullrank grow runs/srt --items new.parquet --out runs/today
     """
     from fullrank.run import Run
-    from fullrank.training.cold_start.grow import grow_catalog
+    from fullrank.training.grow import grow_catalog
 
     output = Output(as_json)
     opened = Run.open(run)

@@ -42,7 +42,7 @@ def pretrain(
     check_recipe(recipe, settings)
     from fullrank import api
     from fullrank.data.events.join import join_stores
-    from fullrank.training.state import check_place
+    from fullrank.training.run_folder import check_place
 
     output = Output(as_json)
     check_place(out, overwrite=overwrite)  # before the stores are joined

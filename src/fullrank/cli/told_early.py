@@ -51,7 +51,7 @@ def check_items(given: Path) -> Path:
 
 def check_place(out: Path, *, overwrite: bool) -> None:
     """Raise `UserError` where a run cannot be written into a folder."""
-    ask_alone("fullrank.training.state", methodcaller("check_place", out, overwrite=overwrite))
+    ask_alone("fullrank.training.run_folder", methodcaller("check_place", out, overwrite=overwrite))
 
 
 def check_recipe(name: str | Path, settings: Sequence[str] | None) -> None:

@@ -10,7 +10,8 @@ alone; what a model needs in all is counted before it is built (`core/memory.py`
 
 Constraints are declared on the field that they are about and read by `Spec` alone. A setting that is changed (stands
 elsewhere than at its default) and would have no effect is refused, and so is one whose need is not met. The sentence
-names what was given, what is allowed and what to do."""
+names what was given, what is allowed and what to do.
+"""
 
 from __future__ import annotations
 

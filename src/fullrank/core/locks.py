@@ -6,7 +6,8 @@ left is no lock. What stands in the file says who has it, for whoever is refused
 across machines on every shared disk.
 
 What is being written lies in a hidden folder ``.NAME.PID-N-HOST.part`` beside the place NAME (`core/files.py`). A
-killed process leaves it; the next one that writes there removes it."""
+killed process leaves it; the next one that writes there removes it.
+"""
 
 from __future__ import annotations
 

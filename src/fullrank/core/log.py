@@ -9,7 +9,8 @@ A module takes its logger by ``log = logger(__name__)``. `INFO` is what a person
 the same where nobody asked. The root logger is never touched; where it writes to stderr already, ours is silent.
 
 `Progress` is what a library function takes, and `Reporter` shows it: a bar on a terminal, a line now and then
-elsewhere, nothing where it is off."""
+elsewhere, nothing where it is off.
+"""
 
 from __future__ import annotations
 

@@ -7,7 +7,8 @@ takes out of all proportion to its size is refused. What the library writes take
 Files of a folder may have columns of different types, as those of different months do (`unlike_files`). A column is
 cast where that loses nothing: whole numbers of any width, whole numbers beside floats without fractions (what pandas
 makes of a column with a gap), text beside categories, dates beside datetimes. Any other is left out, and who asks for
-it is told why."""
+it is told why.
+"""
 
 from __future__ import annotations
 

@@ -2,7 +2,8 @@
 
 A component's hyperparameters are declared once, in its Spec; ``kind`` is the component's published name, by which
 `core/registry.py` finds it. One setting as a person writes it, `a.b=value`, is read by `read_setting` and put into the
-plain data of a spec by `put_setting`."""
+plain data of a spec by `put_setting`.
+"""
 
 from __future__ import annotations
 

@@ -3,7 +3,8 @@
 A key is a number made of the user's id alone, the same in every store, request and process. A model reads it where it
 keeps no vector for each user (TIGER's user token). It is a polynomial in the bytes of the id as text,
 sum_i (byte_i + 1) p^(i+1) modulo 2^64, of all ids at once; then the finaliser of splitmix64, whose low bits depend on
-all of it."""
+all of it.
+"""
 
 from __future__ import annotations
 

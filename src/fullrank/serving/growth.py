@@ -44,7 +44,7 @@ from fullrank.semantic_ids.reader import CODES, SIZES
 from fullrank.serving.item_documents import Newcomer, item_numbers
 from fullrank.serving.recent import Recent
 from fullrank.serving.titles import SimilarTitles
-from fullrank.training.cold_start.grow import grown_model
+from fullrank.training.grow import grown_model
 
 NEIGHBOURS = 10
 """Similar titles that a vector is the mean of."""

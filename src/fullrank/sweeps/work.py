@@ -34,8 +34,8 @@ from fullrank.sweeps.jobs import Job
 from fullrank.sweeps.records import Row, code_version, environment
 from fullrank.training.data_module import data_module_of
 from fullrank.training.fit import fit
-from fullrank.training.selection import selection_settled
-from fullrank.training.state import require_same
+from fullrank.training.run_folder import require_same
+from fullrank.training.settled import selection_settled
 
 CELLS = "cells"
 """Folder of the run folders."""

@@ -1,4 +1,4 @@
-"""What training needs of the data: one `DataModule` for each problem, in `retrieval_data.py` and `ranking_data.py`.
+"""A store, as training sees it: one `DataModule` for histories of users (retrieval), one for impressions (ranking).
 
 Everything else of this room (steps, checkpoints, log, patience) is one for both problems.
 """
@@ -6,20 +6,34 @@ Everything else of this room (steps, checkpoints, log, patience) is one for both
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
 import torch
+from jaxtyping import Int
 
+from fullrank.core.checks import known_times
 from fullrank.core.errors import UserError
 from fullrank.core.registry import Problem
 from fullrank.data.batch import Batch, Impressions
-from fullrank.data.impressions.store import AnyStore
+from fullrank.data.events.catalog import Catalog
+from fullrank.data.events.loader import Loader
+from fullrank.data.events.store import Store
+from fullrank.data.impressions.encoding import FieldEncoder
+from fullrank.data.impressions.store import AnyStore, ImpressionStore
+from fullrank.evaluation import measure
+from fullrank.evaluation.ranking import predict_rows, ranking_result, selection_value, split_rows
+from fullrank.evaluation.result import PerImpression
+from fullrank.evaluation.spec import RankingEvaluation
+from fullrank.evaluation.statistics import summarise
 from fullrank.experiment import Experiment
+from fullrank.models.ranking.model import RankingModule
+from fullrank.models.sequential.model import Recommender, RecommenderModel
 from fullrank.run import CatalogOrEncoder, Run
-from fullrank.training.distributed import ProcessRank
-from fullrank.training.ranking_data import RankingData
-from fullrank.training.retrieval_data import RetrievalData
+from fullrank.training.distributed import ProcessRank, gather_ranks, sum_over_ranks
+from fullrank.training.warm_start import copy_ranking_weights, copy_weights
 
 AnyBatch = Batch | Impressions
 
@@ -85,6 +99,193 @@ class DataModule(Protocol):
         ...
 
 
+def data_manifest(data: DataModule) -> dict[str, Any]:
+    """The data in a run's manifest."""
+    store = data.store
+    location = {"path": str(Path(store.path).resolve()), "split_fingerprint": store.fingerprint}
+    whole = getattr(store, "part_of", None)
+    return {**location, **({} if whole is None else {"part_of": whole}), **data.sizes()}
+
+
+@dataclass(frozen=True)
+class RetrievalData:
+    """Histories of users, as training sees them."""
+
+    experiment: Experiment
+    store: Store
+    known: Catalog
+    """The store's items, with what the model's items add to them."""
+
+    @classmethod
+    def of(cls, experiment: Experiment, store: Store, earlier: Run | None = None) -> RetrievalData:
+        """`earlier` is the run that training starts from, or this very run where it goes on.
+
+        Raises `UserError` where the model's items read what cannot be had (`ItemsSpec.add_columns`).
+        """
+        if not isinstance(experiment.model, Recommender):
+            return cls(experiment, store, store.catalog)
+        items = experiment.model.items
+        known = items.add_columns_of_events(store.catalog, store.trained)
+        if earlier is None:
+            return cls(experiment, store, items.add_columns(known))
+        return cls(experiment, store, items.add_columns_of_run(known, earlier.catalog))
+
+    @property
+    def validates(self) -> bool:
+        return len(self.store.eval_set("validation")) > 0
+
+    def loader(self, model: RecommenderModel, world: int = 1) -> Loader:
+        if model.trains_on_times:
+            known_times(
+                self.store.times, "this model", f"the store {self.store.path} was prepared without a time column",
+                "prepare it with one, or choose a model that reads none (hstu: "
+                "model.encoder.attention.rel_bias=positions)",
+            )  # fmt: skip
+        training = self.experiment.training
+        return Loader(
+            self.store,
+            model.task.segments,
+            by=training.batch_by,
+            size=training.batch_size,
+            seed=self.experiment.seed,
+            shards=training.accumulate * world,
+            counts=model.task.counts,
+            times=model.trains_on_times,
+            users=model.reads_users,
+        )
+
+    def warm_start(self, model: RecommenderModel, source: Run) -> None:
+        copy_weights(model, self.known, source)
+
+    def score(self, model: Any, device: torch.device, rank: ProcessRank) -> float:
+        spec = self.experiment.lists.for_selection()
+        if model.items.shard is not None:  # all processes rank the same users together, each among its own items
+            found = measure(model, self.store, "validation", spec, device=device)
+            return float(torch.as_tensor(found.values[spec.selection], dtype=torch.float64).mean())
+        found = measure(model, self.store, "validation", spec, shard=(rank.rank, rank.world), device=device)
+        values = torch.as_tensor(found.values[spec.selection], dtype=torch.float64)
+        total = sum_over_ranks(values.sum().to(device))
+        return total / sum_over_ranks(torch.tensor(float(len(values)), dtype=torch.float64, device=device))
+
+    def evaluate_share(self, model: Any, share: int, device: torch.device, *, all_metrics: bool) -> None:
+        spec = self.experiment.lists if all_metrics else self.experiment.lists.for_selection()
+        rows = measure(model, self.store, "validation", spec, shard=(0, share), device=device)
+        if len(rows.users) > 1:
+            items = len(self.store.catalog.popularity)
+            summarise(rows.values, rows.lists, spec.names(), items=items, samples=spec.bootstrap, seed=0)
+
+    def batch_sizes(self, batch: Batch) -> tuple[int, int]:
+        return int(batch.lengths.sum()), batch.items.numel()
+
+    def throughput(self, held: float, computed: float, seconds: float) -> dict[str, Any]:
+        pace = round(held / max(1e-9, seconds), 1)
+        return {"tokens_per_s": pace, "padding_share": round(1 - held / max(1, computed), 4)}
+
+    def sizes(self) -> dict[str, Any]:
+        return self.store.sizes
+
+
+class ImpressionLoader:
+    """Batches of a store's training rows, about `size` rows each: every epoch all of them once, in a random order."""
+
+    def __init__(self, store: ImpressionStore, size: int, seed: int, shards: int = 1):
+        self.store, self.seed, self.shards = store, seed, shards
+        self.rows = store.split("train")
+        if not len(self.rows):
+            raise UserError(
+                f"the store {store.path} has no training impressions: prepare it with another split", code="empty-split"
+            )
+        self.by, self.total = "rows", len(self.rows)
+        self.steps_per_epoch = -(-len(self.rows) // size)
+        self._epoch: tuple[int, Int[np.ndarray, "N"]] | None = None
+
+    def batch(self, k: int, shard: int = 0) -> Impressions:
+        """One shard of global batch k (from 0, over all epochs)."""
+        epoch, index = divmod(k, self.steps_per_epoch)
+        order = self._order(epoch)
+        edges = [place * len(order) // self.steps_per_epoch for place in (index, index + 1)]
+        whole = order[edges[0] : edges[1]]
+        mine = np.sort(whole[shard :: self.shards])  # rows of a batch have no order; the disk has
+        empty_shard = len(mine) == 0
+        batch = self.store.batch(whole[:1] if empty_shard else mine)
+        return replace(batch, step=k, seed=self.seed, count=len(whole), empty_shard=empty_shard)
+
+    def iterate(self, start: int, stop: int, shards: range) -> Iterator[Impressions]:
+        """The given shards of batches start .. stop - 1, in order."""
+        for k in range(start, stop):
+            for shard in shards:
+                yield self.batch(k, shard)
+
+    def _order(self, epoch: int) -> Int[np.ndarray, "N"]:
+        if self._epoch is None or self._epoch[0] != epoch:
+            drawn = np.random.default_rng([self.seed, epoch]).permutation(len(self.rows))
+            self._epoch = epoch, self.rows.start + drawn
+        return self._epoch[1]
+
+
+@dataclass(frozen=True)
+class RankingData:
+    """Impressions, as training sees them."""
+
+    experiment: Experiment
+    store: ImpressionStore
+
+    @classmethod
+    def of(cls, experiment: Experiment, store: ImpressionStore, earlier: Run | None = None) -> RankingData:
+        """The encoder is the store's own, whichever run training starts from."""
+        return cls(experiment, store)
+
+    @property
+    def known(self) -> FieldEncoder:
+        return self.store.encoder
+
+    @property
+    def validates(self) -> bool:
+        return len(self.store.split("validation")) > 0
+
+    @property
+    def _spec(self) -> RankingEvaluation:
+        assert isinstance(self.experiment.evaluation, RankingEvaluation)
+        return self.experiment.evaluation
+
+    def loader(self, model: RankingModule, world: int = 1) -> ImpressionLoader:
+        training = self.experiment.training
+        return ImpressionLoader(self.store, training.batch_size, self.experiment.seed, training.accumulate * world)
+
+    def warm_start(self, model: RankingModule, source: Run) -> None:
+        copy_ranking_weights(model, self.store, source)
+
+    def score(self, model: Any, device: torch.device, rank: ProcessRank) -> float:
+        rows = split_rows(self.store, "validation")[rank.rank :: rank.world]
+        found = predict_rows(model, self.store, rows, self._spec.batch_size, device=device)
+        parts = [found.probabilities, found.labels, found.groups]
+        whole = [
+            None if p is None else gather_ranks(torch.from_numpy(p).double().to(device)).cpu().numpy() for p in parts
+        ]
+        probabilities, labels, groups = whole
+        assert probabilities is not None and labels is not None
+        whose = None if groups is None else groups.astype(np.int64)
+        return selection_value(
+            PerImpression(np.arange(len(labels)), probabilities, labels, whose), self._spec.selection
+        )
+
+    def evaluate_share(self, model: Any, share: int, device: torch.device, *, all_metrics: bool) -> None:
+        rows = predict_rows(
+            model, self.store, split_rows(self.store, "validation")[::share], self._spec.batch_size, device=device
+        )
+        spec = self._spec if all_metrics else self._spec.for_selection()
+        ranking_result(rows, spec, "validation", self.store.fingerprint)
+
+    def batch_sizes(self, batch: Impressions) -> tuple[int, int]:
+        return len(batch), len(batch)
+
+    def throughput(self, held: float, computed: float, seconds: float) -> dict[str, Any]:
+        return {"rows_per_s": round(held / max(1e-9, seconds), 1)}
+
+    def sizes(self) -> dict[str, Any]:
+        return self.store.sizes | {"trained_until": self.store.trained_until}
+
+
 DATA_MODULES: Mapping[Problem, Callable[[Experiment, Any, Run | None], DataModule]] = {
     "retrieval": RetrievalData.of,
     "ranking": RankingData.of,
@@ -113,11 +314,3 @@ def data_module_of(experiment: Experiment, store: AnyStore, earlier: Run | None 
             code="store-of-other-problem",
         )
     return DATA_MODULES[experiment.problem](experiment, store, earlier)
-
-
-def data_manifest(data: DataModule) -> dict[str, Any]:
-    """The data in a run's manifest."""
-    store = data.store
-    location = {"path": str(Path(store.path).resolve()), "split_fingerprint": store.fingerprint}
-    whole = getattr(store, "part_of", None)
-    return {**location, **({} if whole is None else {"part_of": whole}), **data.sizes()}

@@ -37,20 +37,16 @@ from fullrank.training.checkpoint import (
     forget_other_checkpoints,
     read_checkpoint,
 )
-from fullrank.training.compiled import compile_part
 from fullrank.training.data_module import AnyBatch, Batches, DataModule, data_manifest, data_module_of
 from fullrank.training.distributed import join_processes, launched, sum_over_ranks, told_of_peers
-from fullrank.training.freezing import freeze_below
-from fullrank.training.fsdp import check_encoder, shard_blocks
 from fullrank.training.log import MetricsLog, TrainingProgress, make_loggers
 from fullrank.training.loop import FitModule, Fitting, TrainingLoop
 from fullrank.training.mirror import Mirror
 from fullrank.training.optim import make_optimizer
-from fullrank.training.precision import settled
-from fullrank.training.run_folder import RunFolder
-from fullrank.training.selection import selection_settled
-from fullrank.training.shards import own_weights, parameter_count, shard_of
-from fullrank.training.state import check_folder, initial_run
+from fullrank.training.prepared_model import compile_part, freeze_below
+from fullrank.training.run_folder import RunFolder, check_folder, initial_run
+from fullrank.training.settled import selection_settled, settled
+from fullrank.training.shards import check_encoder, own_weights, parameter_count, shard_blocks, shard_of
 
 log = logger(__name__)
 WARM = 2

@@ -30,18 +30,24 @@ from fullrank.training import Callback, TrainState
 from fullrank.training.checkpoint import Checkpoint, CheckpointState, write_checkpoint
 from fullrank.training.data_module import AnyBatch, Batches, DataModule
 from fullrank.training.distributed import ProcessRank, is_distributed, mean_by_row, sum_over_ranks
-from fullrank.training.fsdp import whole_blocks
 from fullrank.training.log import MetricsLog, TrainingProgress
 from fullrank.training.mirror import Mirror
-from fullrank.training.optim import clip_gradients, dump_optimizer, load_optimizer, make_optimizer
+from fullrank.training.optim import (
+    clip_gradients,
+    dump_optimizer,
+    load_optimizer,
+    lr_factor,
+    make_optimizer,
+    plateau_factor,
+)
 from fullrank.training.run_folder import RunFolder
-from fullrank.training.schedule import lr_factor, plateau_factor
 from fullrank.training.shards import (
     leave_to_us,
     own_moments,
     send_pieces,
     sharded_numbers,
     sharded_parameters,
+    whole_blocks,
     whole_moments,
     whole_weights,
 )

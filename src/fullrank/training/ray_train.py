@@ -30,7 +30,7 @@ from fullrank.training import DEFAULTS, FitOptions
 from fullrank.training.distributed import launched, sum_over_ranks
 from fullrank.training.fit import fit
 from fullrank.training.mirror import Mirror
-from fullrank.training.state import check_folder
+from fullrank.training.run_folder import check_folder
 
 LOCK_SECONDS = 120.0
 """How long a worker that was started again waits for the run folder: the one before it may not have ended yet."""

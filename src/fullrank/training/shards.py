@@ -1,20 +1,27 @@
 """Parameters that several processes hold together, and their place in files.
 
-Those are item tables (`training.shard_items`, which this file checks) and the blocks of an encoder (`fsdp.py`). A run
-folder and a checkpoint hold them whole, as one process writes them, so either is read by any number of processes. They
-are written by process 0, which gets the rows of the others piece by piece; on the way back each process takes its own
-rows of the file, which is mapped.
+Those are item tables (`training.shard_items`) and the blocks of a large encoder (`training.shard_encoder`, FSDP2 of
+torch). Process r of W holds 1/W of the rows of every matrix in the blocks, with their gradient and moments. A block is
+gathered when it is run, forward and again backward, and its gradient is averaged into the rows of each (`fully_shard`).
+What is around the blocks (item table, positions, norms) stays with DDP.
+
+A run folder and a checkpoint hold them whole, as one process writes them, so either is read by any number of processes.
+They are written by process 0, which gets the rows of the others piece by piece; on the way back each process takes its
+own rows of the file, which is mapped.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 import torch
 import torch.distributed
 from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
@@ -39,13 +46,13 @@ def shard_of(experiment: Experiment, known: CatalogOrEncoder, callbacks: tuple[A
     """
     if not experiment.training.shard_items:
         return None
-    _check_experiment(experiment)
+    _check_items(experiment)
     here = launched()
     if here.world == 1:
         return None
     assert isinstance(known, Catalog)  # a recommender's
     if callbacks:
-        raise watch_of_shards("training.shard_items", "item table")
+        raise _watch_of_shards("training.shard_items", "item table")
     if known.size < here.world:
         raise UserError(
             f"the item table has {known.size} rows to be shared out to {here.world} processes: start fewer, or set "
@@ -56,16 +63,7 @@ def shard_of(experiment: Experiment, known: CatalogOrEncoder, callbacks: tuple[A
         return RowShard(known.size, here.rank, here.world, torch.distributed.new_group())
 
 
-def watch_of_shards(setting: str, what: str) -> UserError:
-    """The error for callbacks where processes share the model."""
-    return UserError(
-        f"callbacks (--watch) look at the model on one process, and {setting} shares its {what} out to several: leave "
-        f"them out, or set {setting}=false",
-        code="watch-of-shards",
-    )
-
-
-def _check_experiment(experiment: Experiment) -> None:
+def _check_items(experiment: Experiment) -> None:
     """Refuse what does not have one table of item vectors, or reads it whole."""
     model = experiment.model
     if not isinstance(model, Recommender) or model.items.kind_of() != "table":
@@ -83,6 +81,86 @@ def _check_experiment(experiment: Experiment) -> None:
             "out, or set training.shard_items=false",
             code="reads-every-item",
         )
+
+
+def check_encoder(experiment: Experiment, callbacks: tuple[Any, ...] = ()) -> None:
+    """Raise `UserError` where `training.shard_encoder` is set and cannot be followed."""
+    if not experiment.training.shard_encoder:
+        return
+    model = experiment.model
+    if not isinstance(model, Recommender) or model.encoder.kind_of() not in ("transformer", "fmlp"):
+        raise _unfit(
+            f"shares out the blocks of an encoder, and {experiment.recipe} has none that are run one by one",
+            "choose model.encoder=transformer or fmlp",
+        )
+    if model.reasoner is not None:
+        raise _unfit(
+            f"gathers a block when a whole history runs through it, and the reasoner {model.reasoner.kind_of()} adds "
+            "single steps",
+            "leave out model.reasoner",
+        )
+    if model.penalties:
+        raise _unfit(
+            f"leaves each process a part of every matrix, and the penalty {model.penalties[0].kind_of()} may read them "
+            "whole",
+            "leave out model.penalties",
+        )
+    if experiment.training.compile:
+        raise _unfit("runs blocks that torch.compile does not see whole", "leave out training.compile")
+    if callbacks and launched().world > 1:
+        raise _watch_of_shards("training.shard_encoder", "encoder")
+
+
+def _unfit(why: str, remedy: str) -> UserError:
+    return UserError(
+        f"training.shard_encoder {why}: {remedy}, or set training.shard_encoder=false", code="encoder-not-sharded"
+    )
+
+
+def _watch_of_shards(setting: str, what: str) -> UserError:
+    """The error for callbacks where processes share the model."""
+    return UserError(
+        f"callbacks (--watch) look at the model on one process, and {setting} shares its {what} out to several: leave "
+        f"them out, or set {setting}=false",
+        code="watch-of-shards",
+    )
+
+
+def shard_blocks(model: nn.Module, device: torch.device) -> None:
+    """Keep this process's part of every block of the encoder, in place. All processes call it together.
+
+    They hold equal weights before. Nothing happens on one process.
+    """
+    if launched().world == 1:
+        return
+    with told_of_peers():
+        # a group of its own: its messages never meet those of DDP
+        mesh: Any = DeviceMesh.from_group(torch.distributed.new_group(), device.type)
+        encoder: Any = model.get_submodule("encoder")
+        for block in encoder.blocks:
+            fully_shard(block, mesh=mesh, reshard_after_forward=True)
+        around = {p for name, p in encoder.named_parameters() if not name.startswith("blocks.")}
+        fully_shard(encoder, mesh=mesh, ignored_params=around)  # the root: it fetches the next block ahead
+
+
+@contextmanager
+def whole_blocks(model: nn.Module) -> Iterator[None]:
+    """Hold all blocks whole, for a time in which processes run them unequally often. All enter and leave together.
+
+    Their gradients, which the last step has used, make room.
+    """
+    blocks = [one for one in model.modules() if isinstance(one, FSDPModule)]
+    for parameter in (p for block in blocks for p in block.parameters() if isinstance(p, DTensor)):
+        parameter.grad = None
+    for block in blocks:
+        block.unshard()
+        block.set_reshard_after_forward(False, recurse=False)
+    try:
+        yield
+    finally:
+        for block in blocks:
+            block.reshard()
+            block.set_reshard_after_forward(True, recurse=False)
 
 
 def sharded_parameters(model: nn.Module) -> dict[str, Share]:

@@ -11,9 +11,9 @@ from fullrank.data.events.catalog import Catalog
 from fullrank.experiment import Experiment, Training
 from fullrank.models.sequential.items.text import Text, TextField, text_of
 from fullrank.models.sequential.items.tokeniser import TOKENISER_SIZE, TextTokeniser
-from fullrank.training.cold_start.grow import grow_catalog
-from fullrank.training.cold_start.warm_start import copy_weights
 from fullrank.training.fit import fit as fit
+from fullrank.training.grow import grow_catalog
+from fullrank.training.warm_start import copy_weights
 from parts import Recommender
 from refusals import refused
 from tiny import ITEMS, catalog, close, histories, shaken, store

@@ -13,7 +13,7 @@ from fullrank.models.sequential.items.tpab import COUNTS, STARTS, TPAB, TPABItem
 from fullrank.models.sequential.regularizers.tpab import TPABBootstrap
 from fullrank.testing.inputs import store
 from fullrank.testing.items import DIM, check_exchange, check_gradients, check_read
-from fullrank.training.retrieval_data import RetrievalData
+from fullrank.training.data_module import RetrievalData
 from parts import BCE, CrossEntropy, Negatives, Recommender, RecommenderModel, Scoring, model_with
 from refusals import refused
 from tiny import ITEMS, catalog, close, histories, padded, shaken

@@ -2,7 +2,8 @@
 
 `EventPieces` checks and codes each piece as `table.read_events` does a whole table. `Spill` takes the events to the
 parts of their users in input order: columns that grow in files, one folder for each part. It holds `HELD` bytes in
-memory at most, and one part when that is read back."""
+memory at most, and one part when that is read back.
+"""
 
 from __future__ import annotations
 

@@ -5,7 +5,8 @@ of its files. A store in parts is cut into `BLOCKS` stretches of input rows, the
 whoever writes a part hashes its blocks, and the fingerprint is made of all of them.
 
 A store holds train, validation and test behind each other. Of a store in parts these are train of the first part,
-train of the second, ..., then validation of each and test of each: rows in input order inside a split, as in one."""
+train of the second, ..., then validation of each and test of each: rows in input order inside a split, as in one.
+"""
 
 from __future__ import annotations
 

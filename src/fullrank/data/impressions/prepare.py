@@ -11,7 +11,8 @@ behind what was read and fitted, with the parts that are written (`parallel/fold
 Spark numbers the rows of a table, in the order of the files by name and of the rows in them (of a DataFrame that is
 none of files, in the order of its partitions), and puts the columns that are read into a folder, part by part. What
 happens to a part is what happens in one process (`part_work.py`), so the store is the same, to the fingerprint. The
-workers need this library, and ``OUT.preparing`` on a file system that they and the driver share."""
+workers need this library, and ``OUT.preparing`` on a file system that they and the driver share.
+"""
 
 from __future__ import annotations
 

@@ -4,7 +4,8 @@ A `Schema` is written by hand (YAML, JSON, Python) or inferred (`infer.py`). `Fi
 of a field once it is fitted. Ids of a field: 0 missing, 1 unknown, 2 and up its values.
 
 The split says which impressions are trained on: at random by place, by time, or as a column says. A rule gives every
-row a part: 0 train, 1 validation, 2 test. It sees a table in chunks and needs memory for one."""
+row a part: 0 train, 1 validation, 2 test. It sees a table in chunks and needs memory for one.
+"""
 
 from __future__ import annotations
 

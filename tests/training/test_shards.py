@@ -1,4 +1,4 @@
-"""An item table that two or four gloo processes hold together gives the losses, weights and metrics of one process."""
+"""An item table, or blocks of an encoder, that two or four gloo processes hold together: results are those of one."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from fullrank.api import train
 from fullrank.data.events.store import Store
 from fullrank.experiment import Experiment, find_experiment
 from fullrank.ops.sharded_rows import RowShard
-from fullrank.training.shards import shard_of
+from fullrank.training.shards import check_encoder, shard_of
 from refusals import refused
 from tests.training.conftest import column, tiny
 from tests.training.several import (
@@ -22,9 +22,8 @@ from tests.training.several import (
 )
 from tests.training.test_peers import environment
 
-SHARED = ("training.shard_items=true", "training.max_epochs=2")
 SAMPLED = "model.loss={kind: sampled_softmax, negatives: {count: 8, share: query, popularity: 1.0}}"
-CASES = {
+OF_ITEMS = {
     "softmax": (),
     "accumulated": ("training.accumulate=2", "training.clip_norm=0.5", "training.weight_decay=0.1"),
     "sampled": (SAMPLED, "training.clip_norm=0.05"),
@@ -35,19 +34,36 @@ CASES = {
 }
 
 
+OF_ENCODER = {
+    "softmax": (),
+    "accumulated": OF_ITEMS["accumulated"],
+    "both": ("training.shard_items=true", "training.clip_norm=0.05", SAMPLED),
+    "hstu": ("model.encoder={kind: transformer, layers: 3, attention: {kind: hstu, heads: 2}, dropout: 0}",),
+    "filters": ("model.encoder={kind: fmlp, dropout: 0}", "model.task=last_item"),
+    "last": ("training.keep=last", "training.evaluate_every=2"),
+}
+
+
 def shared(*settings: str) -> Experiment:
-    return tiny(*SHARED, *settings, dropout=0.0)
+    return tiny("training.shard_items=true", "training.max_epochs=2", *settings, dropout=0.0)
+
+
+def shared_encoder(*settings: str) -> Experiment:
+    return tiny("training.shard_encoder=true", "training.max_epochs=2", *settings, dropout=0.0)
 
 
 @pytest.mark.process
 def test_two_processes_equal_one(market: Store, tmp_path: Path) -> None:
-    several_equal_one({"softmax": shared()}, market, tmp_path, 2)
+    accumulated = shared_encoder(*OF_ENCODER["accumulated"])
+    several_equal_one({"items": shared(), "encoder": accumulated}, market, tmp_path, 2)
 
 
 @pytest.mark.cluster
 @pytest.mark.parametrize("processes", [2, 4])
 def test_several_processes_equal_one(processes: int, market: Store, tmp_path: Path) -> None:
-    several_equal_one({name: shared(*CASES[name]) for name in CASES}, market, tmp_path, processes)
+    items = {f"items-{name}": shared(*settings) for name, settings in OF_ITEMS.items()}
+    encoders = {f"encoder-{name}": shared_encoder(*settings) for name, settings in OF_ENCODER.items()}
+    several_equal_one(items | encoders, market, tmp_path, processes)
 
 
 @pytest.mark.cluster
@@ -76,7 +92,7 @@ def test_started_from_a_run(market: Store, tmp_path: Path) -> None:
 @pytest.mark.cluster
 def test_a_forgotten_scale_is_seen(market: Store, tmp_path: Path) -> None:
     """The planted fault: without the division by the number of processes the norm that is clipped is another one."""
-    spec, wrong = shared(*CASES["accumulated"]), with_summed_gradients(tmp_path)
+    spec, wrong = shared(*OF_ITEMS["accumulated"]), with_summed_gradients(tmp_path)
     one = train(spec, market, tmp_path / "one", progress=False)
     assert column(torchrun(spec, market, tmp_path / "wrong", worker=wrong)) != pytest.approx(column(one), rel=1e-5)
 
@@ -117,3 +133,39 @@ def test_watching_and_tiny_catalogues_are_refused(market: Store, monkeypatch: py
 def test_one_process_holds_all_rows(market: Store) -> None:
     assert shard_of(shared(), market.catalog) is None
     assert shard_of(tiny(), market.catalog) is None
+
+
+@pytest.mark.cluster
+def test_a_sum_instead_of_a_mean_is_seen(market: Store, tmp_path: Path) -> None:
+    """The planted fault: gradients of the blocks are added up over processes, and those of the rest averaged."""
+    spec, script = shared_encoder(*OF_ENCODER["accumulated"]), with_summed_gradients(tmp_path)
+    one = train(spec, market, tmp_path / "one", progress=False)
+    wrong = torchrun(spec, market, tmp_path / "wrong", worker=script)
+    with pytest.raises(AssertionError):  # by the moments: Adam makes the same steps of a gradient and of its double
+        equal(wrong, one)
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        (("model.encoder=gru",), "custom"),
+        (("model.reasoner=rearec", "model.task=last_item"), "rearec"),
+        (("model.penalties=[sprint]",), "sprint"),
+        (("training.compile=true",), "torch.compile"),
+    ],
+)
+def test_encoders_that_cannot_be_shared_out_are_refused(settings: tuple[str, ...], named: str) -> None:
+    with refused("encoder-not-sharded", "training.shard_encoder", named):
+        check_encoder(shared_encoder(*settings))
+
+
+@pytest.mark.parametrize("recipe", ["dcnv2", "popularity"])
+def test_models_without_an_encoder_are_refused(recipe: str) -> None:
+    with refused("encoder-not-sharded", recipe):
+        check_encoder(find_experiment(recipe).override("training.shard_encoder=true"))
+
+
+def test_watching_an_encoder_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    environment(monkeypatch)
+    with refused("watch-of-shards", "--watch"):
+        check_encoder(shared_encoder(), (object(),))

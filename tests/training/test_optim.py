@@ -3,7 +3,7 @@
 import pytest
 
 from fullrank.experiment import Training
-from fullrank.training.schedule import lr_factor, plateau_factor
+from fullrank.training.optim import lr_factor, plateau_factor
 
 
 def curve(total: int, **settings: object) -> list[float]:

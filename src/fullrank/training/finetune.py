@@ -2,8 +2,15 @@
 
 SRT (SIGIR 2024, Sec. 4.5; the steps as in the authors' code): with L blocks, stage i = 1 .. L trains the top i of them
 and the map behind the tables of tokens, some epochs each; the tables of tokens and of positions stay as they are. Then
-all is trained. Each stage begins at the last weights of the one before, with a fresh optimizer and schedule. Beside it
-the penalty `ewc` holds on to what mattered where training started (`fullrank fisher`).
+all is trained. Each stage begins at the last weights of the one before, with a fresh optimizer and schedule.
+
+Beside it the penalty `ewc` holds on to what mattered where training started: the diagonal of the Fisher information,
+estimated on training batches (`fullrank fisher`),
+
+    F_k = (1/N) sum over N batches of (d loss / d theta_k)^2
+
+the loss a batch's mean, dropout on, penalties left out (as in the authors' code: N = 3,000 batches of the size of
+fine-tuning). The penalty reads the file.
 
 Differs: the last stage keeps the best weights on validation (`training.keep=last` for the last ones), and batches are
 not accumulated without scaling.
@@ -15,19 +22,24 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
+import torch
 from pydantic import Field
+from torch import nn
 
 from fullrank.core.checks import public
 from fullrank.core.constraints import MOST_EPOCHS, MOST_PARTS
+from fullrank.core.device import resolve_device
 from fullrank.core.errors import UserError, no_effect
-from fullrank.core.log import logger
+from fullrank.core.log import Progress, logger
 from fullrank.core.spec import Spec
+from fullrank.core.tensor_files import write_tensors
 from fullrank.data.events.store import Store
 from fullrank.experiment import Experiment
 from fullrank.models.sequential.model import Recommender, RecommenderModel
 from fullrank.models.sequential.reading import blocks_of
-from fullrank.models.sequential.regularizers.ewc import EWC
-from fullrank.run import Run, is_run
+from fullrank.models.sequential.regularizers.ewc import EWC, FISHER, START
+from fullrank.run import Run, event_store_of, is_run
+from fullrank.training.data_module import RetrievalData
 from fullrank.training.fit import fit
 
 log = logger(__name__)
@@ -125,3 +137,55 @@ def _with_ewc(spec: Experiment, file: str | Path | None, weight: float) -> Exper
     others = tuple(p for p in model.penalties if p.kind_of() != penalty.kind_of())
     changed = model.model_copy(update={"penalties": (*others, penalty)})
     return spec.model_copy(update={"model": changed})
+
+
+MOST_BATCHES = 10**5
+
+
+@public
+def fisher_information(
+    run: Run | str | Path,
+    out: str | Path,
+    *,
+    data: Store | str | Path | None = None,
+    batches: Annotated[int, Field(ge=1, le=MOST_BATCHES)] = 3000,
+    batch_size: Annotated[int, Field(ge=1)] | None = None,
+    device: str = "auto",
+    progress: Progress | None = None,
+) -> Path:
+    """Write the file that the penalty `ewc` reads: the weights of a run and how much each of them matters.
+
+    `data` is the store that the run was trained on, where it was moved; `batches` of it are read, in the order of
+    training (epoch after epoch where there are fewer), of `batch_size` events or rows as in `training.batch_size`; None
+    is the run's own. Returns `out`. Raises `UserError` for a run that has no gradient, and for another store.
+    """
+    opened = run if isinstance(run, Run) else Run.open(run)
+    place, where = Path(out), resolve_device(device)
+    store = event_store_of(opened, data)
+    spec = opened.spec if batch_size is None else opened.spec.override(f"training.batch_size={batch_size}")
+    model = opened.model()
+    if not isinstance(model, RecommenderModel):
+        raise UserError(
+            f"{opened.path} is a baseline, which is fitted without gradients; name a recommender that was trained",
+            code="baseline-without-training",
+        )
+    loader = RetrievalData(spec, store, opened.catalog).loader(model)
+    model.to(where).train()
+    own = dict(model.named_parameters())
+    squares = {name: torch.zeros_like(parameter) for name, parameter in own.items()}
+    model.penalties = nn.ModuleDict()  # the loss alone
+    with torch.random.fork_rng(devices=[where] if where.type == "cuda" else []):
+        for k in range(batches):
+            torch.manual_seed(spec.seed + k)
+            model.zero_grad(set_to_none=True)
+            torch.stack(list(model(loader.batch(k).to(where)).values())).sum().backward()
+            for name, parameter in own.items():
+                if parameter.grad is not None:
+                    squares[name].addcmul_(parameter.grad, parameter.grad, value=1 / batches)
+            if progress is not None:
+                progress(k + 1, batches)
+    kept = {FISHER + name: values for name, values in squares.items()}
+    kept |= {START + name: parameter.detach() for name, parameter in own.items()}
+    place.parent.mkdir(parents=True, exist_ok=True)
+    write_tensors(place, kept)
+    return place

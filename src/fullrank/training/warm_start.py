@@ -1,0 +1,246 @@
+"""Start from an earlier run's weights: same spec; rows of tables go by the external id or value that they are of.
+
+Items of a recommender that are made of what is known of them (text, text vectors) need no id: the tables of tokens, the
+maps of vectors and the encoder are taken over, and any catalogue may be the new one. Rows of a table go by external id,
+so the ids have to name the same items. Two catalogues that were each numbered 1, 2, 3, ... share ids and no items;
+where both have a column that tells items apart, such as a title, that is found out. Where they have none it cannot be.
+
+A ranking model needs the same fields. Which row is which value stands in the earlier run's encoder (a run of format 1
+needs its store for it). A value that is new keeps its first vector. A bucket of numbers takes the vector of the old
+bucket in which its middle lies. Numbers that are standardised are so by the new rows: their vectors are copied as they
+are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import torch
+from jaxtyping import Int
+from torch import Tensor, nn
+
+from fullrank.core.errors import UserError, brief
+from fullrank.data.events.catalog import Catalog
+from fullrank.data.impressions.encoding import FieldEncoder, vocabulary_owner
+from fullrank.data.impressions.schema import AnyField, Numeric, Schema
+from fullrank.data.impressions.store import ImpressionStore
+from fullrank.data.impressions.vocabulary import FIRST, UNKNOWN, Hashed, Vocabulary
+from fullrank.data.values import none_known
+from fullrank.models.ranking.fused import FusedTable
+from fullrank.models.ranking.model import RankingModule
+from fullrank.models.sequential.model import RecommenderModel
+from fullrank.run import Run
+
+ITEMS = "items."
+"""What the names of the item module's tensors begin with."""
+FEW = 10
+"""Items that share an id, below which it is not asked whether their texts agree."""
+DISTINCT = 0.5
+"""Distinct texts for each item from which on a column tells items apart: titles do, brands and categories do not."""
+AGREE = 0.5
+"""Share of the items with a common id whose texts must agree: an edited title is no other item, most titles are."""
+
+
+@torch.no_grad()
+def copy_weights(model: nn.Module, catalog: Catalog, source: Run) -> int:
+    """Fill `model` from a run. Returns how many of its items have from the run what belongs to an item.
+
+    What the item module learned per item is matched by external id, what it learned of features or tokens by their
+    values (`Items.transferred`), which needs no id where that is all; its buffers are the new data's. All else is
+    copied and must have the same shape. Raises `UserError` where items are matched by id and none is known, or those
+    that are known are other items, and where the run is of another model spec.
+    """
+    tensors = source.tensors()
+    old = source.catalog
+    own, learned = model.state_dict(), {name for name, _ in model.named_parameters()}
+    carried = _transferred(model, tensors, old, catalog)
+    by_value = bool(carried) and all(name in carried for name in learned if name.startswith(ITEMS))
+    place = np.arange(0) if by_value else _places(catalog, old, source)
+    known, rows = torch.from_numpy(np.flatnonzero(place >= 0)), torch.from_numpy(place[place >= 0])
+    shard = model.items.shard if isinstance(model, RecommenderModel) else None
+    low, high = (0, catalog.size) if shard is None else (shard.low, shard.high)
+    mine = (known >= low) & (known < high)  # the items whose rows this process holds
+    for name, tensor in own.items():
+        of_items = name.startswith(ITEMS)
+        if of_items and name not in learned:
+            continue  # counts, codes and standardised numbers of the new data
+        given = carried[name] if name in carried else tensors.get(name)
+        if given is None:
+            raise other_weights(source, name, None, tensor)
+        per_item = of_items and name not in carried and _has_rows(given, old.size) and _has_rows(tensor, high - low)
+        if given.shape[1:] == tensor.shape[1:] and per_item:
+            tensor[known[mine] - low] = given[rows[mine]]
+        elif given.shape == tensor.shape:
+            tensor.copy_(given)
+        else:
+            raise other_weights(source, name, given, tensor)
+    return catalog.size if by_value else len(known)
+
+
+def other_weights(source: Run, name: str, given: Tensor | None, needed: Tensor) -> UserError:
+    """The error for weights of a run that do not fit the model which starts from them."""
+    shape = "is missing" if given is None else f"has shape {tuple(given.shape)}"
+    return UserError(
+        f"{source.path}: {name!r} {shape}, needed {tuple(needed.shape)}; going on needs the same model spec",
+        code="weights-differ-from-spec",
+    )
+
+
+def _places(catalog: Catalog, old: Catalog, source: Run) -> Int[np.ndarray, "V"]:
+    """For each item its place in the run's catalogue, -1 where the run does not know it."""
+    place = np.asarray(old.lookup(catalog.ids))
+    known = np.flatnonzero(place >= 0)
+    if len(known) == 0:
+        raise none_known(catalog.ids, "items", str(source.path), old.ids)
+    agree = {name: _agree(old, catalog, name, place[known], known) for name in _telling_apart(old, catalog)}
+    pairs = {name: len(same) - same.null_count() for name, same in agree.items()}
+    shares = {name: same.sum() / pairs[name] for name, same in agree.items() if pairs[name] >= FEW}
+    if shares and max(shares.values()) < AGREE:
+        name = max(shares, key=shares.__getitem__)
+        at = int(known[int((~agree[name]).fill_null(False).arg_true()[0])])
+        there, here = (brief(one.frame[name][where], 40) for one, where in ((old, int(place[at])), (catalog, at)))
+        raise UserError(
+            f"{len(known):,} items have an id that {source.path} knows, and {1 - shares[name]:.0%} of them another "
+            f"{name!r} there (of {catalog.ids[at]!r} it is {there} in the run and {here} in the store), so these are "
+            "ids of other items: give both stores the same ids for the same items, or choose items made of text, which "
+            "need none",
+            code="ids-of-other-items",
+        )
+    return place
+
+
+def _telling_apart(old: Catalog, new: Catalog) -> list[str]:
+    """The columns of text, in both catalogues, that tell items apart."""
+    both = [name for name in old.columns if name in new.columns]
+    text = [name for name in both if old.frame[name].dtype == new.frame[name].dtype == pl.String]
+    return [n for n in text if min(one.frame[n].drop_nulls().n_unique() / one.size for one in (old, new)) >= DISTINCT]
+
+
+def _agree(old: Catalog, new: Catalog, name: str, there: Int[np.ndarray, "n"], here: Int[np.ndarray, "n"]) -> pl.Series:
+    """For each pair of items whether both have the same text, in whatever case; null where one has none."""
+    before, after = old.frame[name][there], new.frame[name][here]
+    return before.str.to_lowercase().str.strip_chars() == after.str.to_lowercase().str.strip_chars()
+
+
+def _transferred(model: nn.Module, tensors: Mapping[str, Tensor], old: Catalog, new: Catalog) -> dict[str, Tensor]:
+    if not isinstance(model, RecommenderModel):
+        return {}
+    given = {name.removeprefix(ITEMS): tensor for name, tensor in tensors.items() if name.startswith(ITEMS)}
+    return {ITEMS + name: tensor for name, tensor in model.items.transferred(given, old, new).items()}
+
+
+def _has_rows(tensor: Tensor, rows: int) -> bool:
+    return tensor.ndim > 0 and len(tensor) == rows
+
+
+Rows = tuple[Int[np.ndarray, "n"], Int[np.ndarray, "n"]]
+"""Ids in the new table, and those of the same values in the old one."""
+FREE = {"min_count", "separator", "max_length", "buckets"}
+"""Settings of a field that may differ: they change which values have rows, not what a row means."""
+
+
+@torch.no_grad()
+def copy_ranking_weights(model: RankingModule, store: ImpressionStore, source: Run) -> int:
+    """Fill `model` from a run. Returns how many values of the new vocabularies the run knew.
+
+    Raises `UserError` where the run is of another kind, spec or schema, where it needs its store and that is gone, and
+    where it knows no value.
+    """
+    before = _its_encoder(source)
+    _check_fields(before.schema, store.schema, source)
+    old: Any = source.model(before)
+    rows = {
+        field.name: _rows(field, before, store.encoder)
+        for field in store.schema.fields
+        if vocabulary_owner(field) == field.name and not _is_number(field)
+    }
+    if rows and not any(len(ids) > FIRST for ids, _ in rows.values()):
+        raise UserError(
+            f"{source.path} knows none of the values in {store.path}; are these fields of the same kind?",
+            code="no-known-values",
+        )
+    given, tables = old.state_dict(), {f"{name}.table": one for name, one in _tables(model)}
+    olds = {f"{name}.table": one for name, one in _tables(old)}
+    for name, tensor in model.state_dict().items():
+        if name not in given or given[name].shape[1:] != tensor.shape[1:] or (name in tables) != (name in olds):
+            raise other_weights(source, name, given.get(name), tensor)
+        if name in tables:
+            for field, start in tables[name].starts.items():
+                if field in rows:
+                    ids, known = (torch.from_numpy(one.astype(np.int64)) for one in rows[field])
+                    tensor[start + ids] = given[name][olds[name].starts[field] + known]
+        elif given[name].shape == tensor.shape:
+            tensor.copy_(given[name])
+        else:
+            raise other_weights(source, name, given[name], tensor)
+    return sum(len(ids) - FIRST for ids, _ in rows.values())
+
+
+def _its_encoder(source: Run) -> FieldEncoder:
+    if source.spec.problem == "retrieval":
+        raise UserError(
+            f"{source.path} recommends items and this model predicts clicks: start from a run of a ranking model",
+            code="run-of-other-problem",
+        )
+    where = Path(source.manifest["data"]["path"])
+    if source.needs_store and not where.is_dir():
+        raise UserError(
+            f"the store {where} that {source.path} was trained on is not there, and it alone says which row is which "
+            "value: put it back, or train without init_from (--from)",
+            code="missing-store",
+        )
+    return source.encoder()
+
+
+def _check_fields(old: Schema, new: Schema, source: Run) -> None:
+    """Raise `UserError` unless both have the same fields, in the same order."""
+    told = [
+        [{key: value for key, value in field.dump().items() if key not in FREE} for field in schema.fields]
+        for schema in (old, new)
+    ]
+    for number, (a, b) in enumerate(zip_longest(*told), 1):
+        if a != b:
+            raise UserError(
+                f"field {number} is {a} in {source.path} and {b} in this store; going on needs the same fields in the "
+                "same order",
+                code="other-fields",
+            )
+
+
+def _is_number(field: AnyField) -> bool:
+    return isinstance(field, Numeric) and field.transform != "bucket"
+
+
+def _rows(field: AnyField, old: FieldEncoder, new: FieldEncoder) -> Rows:
+    """Missing, unknown, and every value that both know."""
+    always = np.arange(FIRST)
+    if isinstance(field, Numeric):
+        ids, known = _buckets(*(np.asarray(one.fitted[field.name]["edges"], np.float64) for one in (old, new)))
+    else:
+        before, now = old.lookup(field), new.lookup(field)
+        if isinstance(now, Hashed) or not isinstance(before, Vocabulary):
+            ids = known = np.arange(FIRST, now.size)
+        else:
+            found = before.ids(now.values)
+            ids, known = np.flatnonzero(found > UNKNOWN) + FIRST, found[found > UNKNOWN]
+    return np.concatenate([always, ids]), np.concatenate([always, known])
+
+
+def _buckets(old: np.ndarray, new: np.ndarray) -> Rows:
+    """Each new bucket, and the old one that its middle lies in; the outer ones count as wide as their neighbours."""
+    ids = np.arange(len(new) + 1) + FIRST
+    if len(new) == 0:
+        return ids, np.full(1, len(old) // 2 + FIRST)
+    widths = np.diff(new) if len(new) > 1 else np.ones(1)
+    ends = new[0] - widths[0] / 2, new[-1] + widths[-1] / 2
+    middles = np.concatenate([[ends[0]], (new[:-1] + new[1:]) / 2, [ends[1]]])
+    return ids, np.searchsorted(old, middles, side="right") + FIRST
+
+
+def _tables(model: RankingModule) -> list[tuple[str, FusedTable]]:
+    return [(name, module) for name, module in model.named_modules() if isinstance(module, FusedTable)]
