@@ -34,7 +34,7 @@ from fullrank.data.sources.planted import Planted
 from fullrank.parallel import Local, Runner
 from fullrank.parallel.processes import LocalProcesses
 from fullrank.parallel.ray import RayEngine
-from fullrank.sweeps.grid import Grid
+from fullrank.sweeps.sweep import Grid
 from fullrank.sweeps.work import Work
 
 SMALL = {

@@ -8,7 +8,7 @@ import polars as pl
 import torch
 
 from fullrank.data.events.catalog import Catalog
-from fullrank.semantic_ids.vectors import sentences
+from fullrank.semantic_ids.vectors import text as text_vectors
 
 WIDTH = 12
 
@@ -62,7 +62,7 @@ class Sentences:
         self.loaded = 0
         self.fail_after: int | None = None
 
-    def load(self, model: str, **options: object) -> sentences.Embed:
+    def load(self, model: str, **options: object) -> text_vectors.Embed:
         self.loaded += 1
         self.options = options
 

@@ -23,8 +23,8 @@ from fullrank.data.impressions.schema import Schema
 from fullrank.evaluation.spec import Evaluation, RankingEvaluation
 from fullrank.experiment import Experiment, find_experiment
 from fullrank.semantic_ids.spec import Encode
-from fullrank.sweeps.grid import Grid
 from fullrank.sweeps.search import Search
+from fullrank.sweeps.sweep import Grid
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]

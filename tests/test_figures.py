@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fullrank.sweeps.grid import Grid
+from fullrank.sweeps.sweep import Grid
 
 ROOT = Path(__file__).resolve().parent.parent
 

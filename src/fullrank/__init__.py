@@ -33,7 +33,7 @@ _WHERE = {
     "ImpressionStore": "fullrank.data.impressions.store",
     "download": "fullrank.data.download",
     "encode": "fullrank.semantic_ids.encode",
-    "grow_codes": "fullrank.semantic_ids.grow",
+    "grow_codes": "fullrank.semantic_ids.encode",
     "Encode": "fullrank.semantic_ids.spec",
     "Codes": "fullrank.semantic_ids.reader",
     "train": "fullrank.api",
@@ -65,10 +65,10 @@ _WHERE = {
     "RankingEvaluation": "fullrank.evaluation.spec",
     "sweep": "fullrank.sweeps.sweep",
     "fit_law": "fullrank.scaling.fit",
-    "advise": "fullrank.scaling.advise",
+    "advise": "fullrank.scaling.frontier",
     "catalogue_growth": "fullrank.scaling.growth",
     "tune": "fullrank.sweeps.tune",
-    "Grid": "fullrank.sweeps.grid",
+    "Grid": "fullrank.sweeps.sweep",
     "Search": "fullrank.sweeps.search",
     "Evaluation": "fullrank.evaluation",
     "Experiment": "fullrank.experiment",
@@ -145,13 +145,11 @@ if TYPE_CHECKING:
     from fullrank.models.sequential.model import Recommender
     from fullrank.run import Run
     from fullrank.scaling.growth import catalogue_growth
-    from fullrank.semantic_ids.encode import encode
-    from fullrank.semantic_ids.grow import grow_codes
+    from fullrank.semantic_ids.encode import encode, grow_codes
     from fullrank.semantic_ids.reader import Codes
     from fullrank.semantic_ids.spec import Encode
-    from fullrank.sweeps.grid import Grid
     from fullrank.sweeps.search import Search
-    from fullrank.sweeps.sweep import sweep
+    from fullrank.sweeps.sweep import Grid, sweep
     from fullrank.sweeps.tune import tune
     from fullrank.training.finetune import finetune, fisher_information
     from fullrank.training.grow import fill_unseen, grow_catalog

@@ -257,13 +257,13 @@ def encode_text(store: Path | str, cache: Path, out: Path) -> Any:
     import pytest
 
     import fullrank as fr
-    from fullrank.semantic_ids.vectors import sentences
+    from fullrank.semantic_ids.vectors import text as text_vectors
     from tests.coded import Sentences
 
     settings = ["vectors={kind: text, model: letters}", "learner.levels=2", "learner.size=4", "limits.collisions=1"]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sentences, "load_encoder", Sentences().load)
-        patch.setattr(sentences, "model_identity", lambda name: name)
+        patch.setattr(text_vectors, "load_encoder", Sentences().load)
+        patch.setattr(text_vectors, "model_identity", lambda name: name)
         return fr.encode(store, out, set=settings, cache=cache)
 
 

@@ -8,7 +8,7 @@ import pytest
 from coded import Sentences, matrix
 from fullrank.data.events.store import Store
 from fullrank.semantic_ids.reader import Codes
-from fullrank.semantic_ids.vectors import sentences
+from fullrank.semantic_ids.vectors import text as text_vectors
 from tests.cli.conftest import Ask, Call, Refuses
 
 QUICK = "--levels 4 --size 8 --set learner.rounds=2 --set limits.collisions=1"
@@ -37,8 +37,8 @@ def test_codes_from_vectors(shop: Path, vectors: Path, tmp_path: Path, ask: Ask,
 
 def test_codes_from_text(monkeypatch: pytest.MonkeyPatch, ask: Ask) -> None:
     model = Sentences()
-    monkeypatch.setattr(sentences, "load_encoder", model.load)
-    monkeypatch.setattr(sentences, "model_identity", lambda name: name)
+    monkeypatch.setattr(text_vectors, "load_encoder", model.load)
+    monkeypatch.setattr(text_vectors, "model_identity", lambda name: name)
     options = "--model mine --text-col title --learner rq_kmeans --collisions extra_digit"
     options += " --pca 10 --whiten --cache cache --set learner.iterations=3 --levels 2 --size 4"
     said = ask(f"encode @data {options} --out codes")

@@ -10,8 +10,8 @@ from discover import load
 from fullrank.core.errors import UserError
 from fullrank.core.spec import Spec
 from fullrank.semantic_ids import AlignedCodesSpec, Quantiser
-from fullrank.semantic_ids.autoencoder import Autoencoder
 from fullrank.semantic_ids.measure import variance
+from fullrank.semantic_ids.quantisers import Autoencoder
 from fullrank.semantic_ids.vectors import Vectors
 from refusals import refused
 from tests.components.cases import every_kind

@@ -9,7 +9,7 @@ import torch
 from fullrank.data.impressions.schema import FieldInfo
 from fullrank.experiment import Experiment, find_experiment
 from fullrank.recipes import rankelastor as recipes
-from fullrank.sweeps.grid import Grid
+from fullrank.sweeps.sweep import Grid
 
 GRID = Path(__file__).parents[2] / "experiments" / "rankelastor" / "ladder.yaml"
 ML1M = tuple(FieldInfo(f"field{n}", "categorical", 20) for n in range(11))

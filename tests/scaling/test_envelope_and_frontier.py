@@ -5,12 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fullrank.scaling.advise import advise
 from fullrank.scaling.fit import fit_law
 from fullrank.scaling.forms import FORMS
-from fullrank.scaling.frontier import compute_frontier, epoch_cost, optimum
-from fullrank.scaling.ladder import Ladder, Trace
-from fullrank.scaling.points import envelope
+from fullrank.scaling.frontier import advise, compute_frontier, epoch_cost, optimum
+from fullrank.scaling.ladder import Ladder, Trace, envelope
 from refusals import refused
 from tests.scaling.conftest import TRUTH, power_ladder
 

@@ -11,7 +11,7 @@ import pytest
 import fullrank as fr
 from coded import Sentences, catalog, matrix, settings
 from fullrank.data.events.catalog import Catalog
-from fullrank.semantic_ids.vectors import sentences
+from fullrank.semantic_ids.vectors import text as text_vectors
 
 
 @pytest.fixture
@@ -47,6 +47,6 @@ def grow(tmp_path: Path) -> Callable:
 @pytest.fixture
 def model(monkeypatch: pytest.MonkeyPatch) -> Sentences:
     fake = Sentences()
-    monkeypatch.setattr(sentences, "load_encoder", fake.load)
-    monkeypatch.setattr(sentences, "model_identity", lambda name: name)
+    monkeypatch.setattr(text_vectors, "load_encoder", fake.load)
+    monkeypatch.setattr(text_vectors, "model_identity", lambda name: name)
     return fake

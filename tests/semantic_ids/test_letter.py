@@ -11,8 +11,8 @@ import torch
 import torch.nn.functional as F
 
 from coded import catalog, drawn, matrix, settings, silent
-from fullrank.semantic_ids.autoencoder import Autoencoder
 from fullrank.semantic_ids.letter import CodeDiversity, CollaborativeAlignment, Letter, balanced_clusters, partners
+from fullrank.semantic_ids.quantisers import Autoencoder
 from fullrank.semantic_ids.rqvae import LearningStep
 from fullrank.semantic_ids.vectors import Vectors
 from refusals import refused

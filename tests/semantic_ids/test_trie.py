@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from fullrank.semantic_ids.reader import Tuples
-from fullrank.semantic_ids.trie import Trie
+from fullrank.semantic_ids.reader import Trie, Tuples
 
 
 def tuples(items: int, sizes: tuple, seed: int = 0) -> Tuples:

@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 from coded import Sentences, catalog, matrix
 from fullrank.core.log import quiet
 from fullrank.data.events.catalog import Catalog
-from fullrank.semantic_ids.vectors import sentences
+from fullrank.semantic_ids.vectors import text as text_vectors
 from fullrank.semantic_ids.vectors.file import FileVectors
 from fullrank.semantic_ids.vectors.reduce import Reduction, fit_reduction
 from fullrank.semantic_ids.vectors.text import TextVectors, texts
@@ -67,7 +67,7 @@ def test_new_items_cost_their_own_texts_alone(model: Sentences, tmp_path: Path) 
 
 
 def test_a_run_that_is_cut_off_goes_on(model: Sentences, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sentences, "PART", (8, 8))
+    monkeypatch.setattr(text_vectors, "PART", (8, 8))
     spec, given = TextVectors(columns=("price",)), catalog(50)
     model.fail_after = 24
     with pytest.raises(KeyboardInterrupt):
@@ -82,7 +82,7 @@ def test_a_run_that_is_cut_off_goes_on(model: Sentences, tmp_path: Path, monkeyp
 def test_a_damaged_part_is_made_again(
     harm: str, model: Sentences, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sentences, "PART", (8, 8))
+    monkeypatch.setattr(text_vectors, "PART", (8, 8))
     spec, given = TextVectors(columns=("price",)), catalog(40)
     whole = spec.read(given, tmp_path, quiet)
     file = sorted(tmp_path.rglob("*.safetensors"))[2]
@@ -120,7 +120,7 @@ def test_a_model_that_gives_nonsense_is_refused(tmp_path: Path) -> None:
         (np.zeros((1, 3)), "not-a-sentence-encoder"),
     ):
         with refused(code):
-            sentences.cached_vectors(tmp_path, ["a", "b"], {}, lambda a=answer: lambda given: a, quiet(""))  # type: ignore[misc]
+            text_vectors.cached_vectors(tmp_path, ["a", "b"], {}, lambda a=answer: lambda given: a, quiet(""))  # type: ignore[misc]
 
 
 def test_vectors_of_a_file(tmp_path: Path) -> None:
@@ -195,10 +195,10 @@ def test_the_packaged_model_works_offline(tmp_path: Path, monkeypatch: pytest.Mo
     near = found.matrix @ found.matrix.T
     assert near[:3].diagonal() == pytest.approx([1, 1, 1], abs=1e-5)
     assert float(near[0, 1]) > 0.6 > 0.4 > float(near[0, 2])
-    assert sentences.model_identity(TextVectors().model).startswith("sha256:")
+    assert text_vectors.model_identity(TextVectors().model).startswith("sha256:")
     (tmp_path / "empty").mkdir()
     with refused("model-not-loaded", "empty"):
-        sentences.load_encoder(str(tmp_path / "empty"), device="cpu", batch=1, max_tokens=None, unit=True)
+        text_vectors.load_encoder(str(tmp_path / "empty"), device="cpu", batch=1, max_tokens=None, unit=True)
 
 
 def test_a_hub_that_does_not_answer_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -216,7 +216,7 @@ def test_a_hub_that_does_not_answer_is_asked_once(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(hub.HfApi, "model_info", silent)
     monkeypatch.setattr(sent, "SentenceTransformer", load)
     with refused("model-not-loaded", "nope/nope", "the hub does not answer"):
-        sentences.load_encoder("nope/nope", device="cpu", batch=1, max_tokens=None, unit=True)
+        text_vectors.load_encoder("nope/nope", device="cpu", batch=1, max_tokens=None, unit=True)
     assert asked == ["nope/nope"] and local == [True]
 
 
@@ -225,4 +225,4 @@ def test_without_the_package_the_way_out_is_said(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setitem(sys.modules, "sentence_transformers", None)
     with refused("missing-package", "[text]"):
-        sentences.load_encoder("any", device="cpu", batch=1, max_tokens=None, unit=True)
+        text_vectors.load_encoder("any", device="cpu", batch=1, max_tokens=None, unit=True)

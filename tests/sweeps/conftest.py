@@ -12,10 +12,9 @@ from fullrank.data.events.store import Store
 from fullrank.data.sources.planted import Planted
 from fullrank.sweeps import runner
 from fullrank.sweeps.cost import JobCost
-from fullrank.sweeps.grid import Grid
 from fullrank.sweeps.jobs import Cell
 from fullrank.sweeps.records import Row
-from fullrank.sweeps.sweep import Outcome, run_sweep, sweep
+from fullrank.sweeps.sweep import Grid, Outcome, run_sweep, sweep
 
 TINY: dict[str, Any] = {
     "model.dim": 8,

@@ -8,7 +8,7 @@ import pytest
 from fullrank.data.events.store import Store
 from fullrank.sweeps import cost as module
 from fullrank.sweeps.cost import JobCost, measure_cost, measure_costs
-from fullrank.sweeps.grid import Grid
+from fullrank.sweeps.sweep import Grid
 from fullrank.training.data_module import RetrievalData
 from fullrank.training.fit import fit
 from fullrank.training.loop import FitModule

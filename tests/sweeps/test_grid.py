@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from fullrank.sweeps.grid import Grid
 from fullrank.sweeps.jobs import as_settings, from_settings
+from fullrank.sweeps.sweep import Grid
 from refusals import refused
 
 

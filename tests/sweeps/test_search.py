@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fullrank.sweeps.samplers import KNOWN_POINT, Range, halton, tpe
-from fullrank.sweeps.search import Search, settings_of
+from fullrank.sweeps.search import KNOWN_POINT, Range, Search, halton, settings_of, tpe
 from refusals import refused
 
 SPACE = "{training.lr: {log: [3e-4, 3e-3]}, model.encoder.dropout: {choice: [0.2, 0.5]}, model.dim: {integer: [4, 40]}}"

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from fullrank.core.spec import REMOVED, Removed, Spec, later, spec_tree
-from fullrank.sweeps.grid import Grid
 from fullrank.sweeps.jobs import ADDED, Job, tree_hash
 from fullrank.sweeps.records import is_row_of
+from fullrank.sweeps.sweep import Grid
 from refusals import refused
 
 

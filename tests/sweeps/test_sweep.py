@@ -13,9 +13,8 @@ from fullrank.api import evaluate
 from fullrank.core.locks import folder_lock
 from fullrank.data.events.store import Store
 from fullrank.sweeps import work
-from fullrank.sweeps.grid import Grid
 from fullrank.sweeps.records import summarise_seeds
-from fullrank.sweeps.sweep import sweep
+from fullrank.sweeps.sweep import Grid, sweep
 from fullrank.training.fit import fit
 from refusals import refused
 from tests.training.conftest import Stop, Stopped, same_weights

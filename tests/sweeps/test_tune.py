@@ -15,10 +15,10 @@ from scipy.stats import qmc
 
 from fullrank.data.events.store import Store
 from fullrank.parallel import Runner
-from fullrank.sweeps import runner, samplers, work
-from fullrank.sweeps.grid import Grid
+from fullrank.sweeps import runner, work
+from fullrank.sweeps import search as search_module
 from fullrank.sweeps.search import Search
-from fullrank.sweeps.sweep import sweep
+from fullrank.sweeps.sweep import Grid, sweep
 from fullrank.sweeps.tune import tune
 from fullrank.training.fit import fit
 from refusals import refused
@@ -280,7 +280,7 @@ def test_a_dry_run_by_tpe_writes_no_plan(out: Path, tuned: Tuned) -> None:
 
 def test_the_next_point_is_taken_where_tpe_asks_for_nothing_new(monkeypatch: pytest.MonkeyPatch, by_tpe: ByTpe) -> None:
     """Every width of the space is tried, whatever TPE prefers."""
-    monkeypatch.setattr(samplers, "ATTEMPTS", 0)
+    monkeypatch.setattr(search_module, "ATTEMPTS", 0)
     widths = Search.from_text("{cells: [sasrec], space: {model.dim: {choice: [2, 4, 6, 8, 10, 12, 14]}}}").space
     space = search("[sasrec]", trials=8, space=widths)
     found, _ = by_tpe(space)
@@ -292,9 +292,9 @@ def test_the_next_point_is_taken_where_tpe_asks_for_nothing_new(monkeypatch: pyt
 @pytest.fixture
 def unchecked() -> Iterator[None]:
     """Nothing is known of this scipy, before and after."""
-    samplers._check_scipy.cache_clear()
+    search_module._check_scipy.cache_clear()
     yield
-    samplers._check_scipy.cache_clear()
+    search_module._check_scipy.cache_clear()
 
 
 def test_a_scipy_that_reads_other_permutations_is_refused(monkeypatch: pytest.MonkeyPatch, unchecked: None) -> None:
@@ -306,11 +306,11 @@ def test_a_scipy_that_reads_other_permutations_is_refused(monkeypatch: pytest.Mo
             super().__init__(d, scramble=scramble)
             plain._initialize_permutations(self)
 
-    next(samplers.halton(2, 0))
-    samplers._check_scipy.cache_clear()
+    next(search_module.halton(2, 0))
+    search_module._check_scipy.cache_clear()
     monkeypatch.setattr(qmc, "Halton", Deaf)
     with refused("unsupported-scipy", scipy.__version__, np.__version__):
-        next(samplers.halton(2, 0))
+        next(search_module.halton(2, 0))
 
 
 def test_another_sampler_is_refused(store: Store, out: Path) -> None:

@@ -14,7 +14,7 @@ import torch
 
 import fullrank as fr
 from fullrank.run import Run
-from fullrank.semantic_ids.vectors import sentences
+from fullrank.semantic_ids.vectors import text as text_vectors
 from refusals import refused
 
 KINDS, EACH, USERS = 8, 12, 400
@@ -30,8 +30,8 @@ def words(texts: Sequence[str]) -> np.ndarray:
 @pytest.fixture(scope="module", autouse=True)
 def model() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sentences, "load_encoder", lambda name, **options: words)
-        patch.setattr(sentences, "model_identity", lambda name: name)
+        patch.setattr(text_vectors, "load_encoder", lambda name, **options: words)
+        patch.setattr(text_vectors, "model_identity", lambda name: name)
         yield
 
 

@@ -150,7 +150,7 @@ def advise(
     fullrank scale advise runs.csv --flops 1e15
     fullrank scale advise runs.csv --flops 1e15 --data 2e6 --json
     """
-    from fullrank.scaling.advise import advise as _advise
+    from fullrank.scaling.frontier import advise as _advise
 
     output = Output(as_json)
     ladder = runs.ladder()

@@ -133,12 +133,11 @@ def sweep(
     """
     from fullrank.core.specs_alone import ask_alone
 
-    ask_alone("fullrank.sweeps.grid", lambda there: there.Grid.read(grid))
+    ask_alone("fullrank.sweeps.sweep", lambda there: there.Grid.read(grid))
     from fullrank.data.impressions.store import open_store
-    from fullrank.sweeps.grid import Grid
     from fullrank.sweeps.jobs import from_settings
     from fullrank.sweeps.records import protocols_in_words, summarise_seeds
-    from fullrank.sweeps.sweep import Rung, SweepOptions, by_store, ladder_rows, run_ladder, run_sweep
+    from fullrank.sweeps.sweep import Grid, Rung, SweepOptions, by_store, ladder_rows, run_ladder, run_sweep
 
     output = Output(how.as_json)
     found = Grid.read(grid)

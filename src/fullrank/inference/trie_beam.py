@@ -22,8 +22,7 @@ from fullrank.inference.exact import of_length, select
 from fullrank.inference.filters import BatchFilter
 from fullrank.models.sequential.codes import GeneratedScorer
 from fullrank.models.sequential.items.semantic import SemanticItems
-from fullrank.semantic_ids.reader import Tuples
-from fullrank.semantic_ids.trie import Trie
+from fullrank.semantic_ids.reader import Trie, Tuples
 
 
 class TrieBeam:

@@ -40,8 +40,7 @@ from fullrank.core.checks import check_choice, public
 from fullrank.core.constraints import MOST_BINS
 from fullrank.core.errors import UserError, unknown
 from fullrank.scaling.forms import FORMS, Centre, LawForm, Points, Solution, Values, Vector, centre_of, solve
-from fullrank.scaling.ladder import Ladder, require_positive
-from fullrank.scaling.points import FitPoints, form_points, require_points
+from fullrank.scaling.ladder import FitPoints, Ladder, form_points, require_points, require_positive
 from fullrank.scaling.read import as_ladder
 
 RESAMPLES = 200

@@ -16,8 +16,7 @@ import numpy as np
 from fullrank.core.errors import UserError
 from fullrank.scaling.fit import RESAMPLES, Law, fit_law
 from fullrank.scaling.forms import FORMS, Points, Values
-from fullrank.scaling.ladder import Ladder
-from fullrank.scaling.points import form_points
+from fullrank.scaling.ladder import Ladder, form_points
 from fullrank.scaling.read import as_ladder
 
 By = Literal["data", "size"]

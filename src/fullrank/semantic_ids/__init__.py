@@ -5,8 +5,8 @@ gives it back from a file. A learner sees vectors alone: where they come from is
 with the same codes is `collisions.py`, what a good code is says `measure.py`, and the folder on disk is `folder.py`.
 `Codes` (`reader.py`) is what the rest of the library reads.
 
-`opq.py` and `rq_kmeans.py` divide the vectors themselves (`quantisers.py`). RQ-VAE (TIGER, arXiv:2305.05065;
-`rqvae.py`) and LETTER (arXiv:2405.07314; `letter.py`) give a residual quantiser behind an encoder (`autoencoder.py`). A
+`opq.py` and `rq_kmeans.py` divide the vectors themselves. RQ-VAE (TIGER, arXiv:2305.05065; `rqvae.py`) and LETTER
+(arXiv:2405.07314; `letter.py`) give a residual quantiser behind an encoder. What all give stands in `quantisers.py`. A
 learner that reads collaborative vectors besides is an `AlignedCodesSpec`.
 
 Letters: V items, n vectors of some of them, D width of a vector, K levels that were learned, L levels with an extra

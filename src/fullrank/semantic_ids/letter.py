@@ -28,8 +28,8 @@ from fullrank.core.constraints import Factor, Temperature, needs
 from fullrank.core.errors import UserError
 from fullrank.core.log import Progress
 from fullrank.semantic_ids import AlignedCodesSpec, BookSize, Levels
-from fullrank.semantic_ids.autoencoder import Autoencoder
 from fullrank.semantic_ids.kmeans import kmeans, sample_places
+from fullrank.semantic_ids.quantisers import Autoencoder
 from fullrank.semantic_ids.rqvae import AutoencoderSpec, LearningStep, Term, learn
 from fullrank.semantic_ids.vectors import Vectors, require_known, require_width
 

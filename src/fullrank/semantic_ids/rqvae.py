@@ -33,16 +33,16 @@ from fullrank.core.errors import UserError
 from fullrank.core.log import Progress
 from fullrank.core.memory import require_memory
 from fullrank.semantic_ids import BookSize, CodesSpec, Levels
-from fullrank.semantic_ids.autoencoder import (
+from fullrank.semantic_ids.kmeans import require_vectors, revive, sample_places
+from fullrank.semantic_ids.quantisers import (
     Autoencoder,
     Layers,
     initial_layers,
     layer_weights,
+    nearest_codeword,
     run_layers,
     scaled_vectors,
 )
-from fullrank.semantic_ids.kmeans import require_vectors, revive, sample_places
-from fullrank.semantic_ids.quantisers import nearest_codeword
 from fullrank.semantic_ids.rq_kmeans import residual_kmeans
 
 START_ROUNDS = 25

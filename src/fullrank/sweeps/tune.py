@@ -21,13 +21,11 @@ from fullrank.core.readers import read_json
 from fullrank.data.impressions.store import AnyStore, check_store
 from fullrank.evaluation.spec import selection_sign
 from fullrank.parallel import Local, Runner
-from fullrank.sweeps.grid import Grid
 from fullrank.sweeps.jobs import Cell, parse_exponents, tree_hash
 from fullrank.sweeps.records import Outcome, code_version, environment
 from fullrank.sweeps.runner import hours_left, run_jobs
-from fullrank.sweeps.samplers import SAMPLERS, STARTUP, tpe
-from fullrank.sweeps.search import Plan, Search, SearchCell, settings_of, trial_name
-from fullrank.sweeps.sweep import describe_data
+from fullrank.sweeps.search import SAMPLERS, STARTUP, Plan, Search, SearchCell, settings_of, tpe, trial_name
+from fullrank.sweeps.sweep import Grid, describe_data
 
 
 @public

@@ -29,7 +29,7 @@ from fullrank.models.contracts import Model, Scorer
 from fullrank.models.sequential.codes import GeneratedScorer
 from fullrank.models.sequential.items.semantic import CodeScorer, SemanticItems
 from fullrank.models.sequential.model import RecommenderModel
-from fullrank.semantic_ids.trie import Trie
+from fullrank.semantic_ids.reader import Trie
 
 NO_TARGETS = "the training split has no targets"
 

@@ -17,8 +17,7 @@ from fullrank.core.errors import UserError
 from fullrank.scaling.fit import RESAMPLES, Law, fit_law
 from fullrank.scaling.frontier import compute_frontier
 from fullrank.scaling.holdout import HeldOut
-from fullrank.scaling.ladder import Ladder
-from fullrank.scaling.points import envelope
+from fullrank.scaling.ladder import Ladder, envelope
 
 BEYOND = 100.0
 """How many times the largest FLOPs are drawn beyond the runs."""
