@@ -32,7 +32,7 @@ from fullrank.inference.exact import top_k
 from fullrank.inference.predictor import Predictor
 from fullrank.models.sequential.model import RecommenderModel
 from fullrank.run import Run, write_run, write_weights
-from fullrank.run_manifest import seal_run
+from fullrank.run.manifest import seal_run
 
 ITEMS, K, THREADS = 12_000, 10, 2
 OPENED = 15

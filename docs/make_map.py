@@ -11,14 +11,14 @@ MARK = "<!-- below: written by docs/make_map.py -->"
 # From what you call down to what everything stands on; a room that is not named here comes last.
 ROOMS = (
     "cli", "api.py", "recipes", "testing", "analysis", "analysis/diagnostics", "analysis/report", "sweeps",
-    "scaling", "cascade", "training", "experiment.py", "run.py", "evaluation", "inference",
+    "scaling", "cascade", "training", "experiment.py", "run", "evaluation", "inference",
     "models", "models/sequential", "models/sequential/items", "models/sequential/attention",
     "models/sequential/encoders", "models/sequential/reasoning", "models/sequential/objectives",
     "models/sequential/objectives/tasks", "models/sequential/objectives/losses",
     "models/sequential/objectives/weightings", "models/sequential/regularizers", "models/sequential/baselines",
     "models/ranking", "models/ranking/sequences", "models/ranking/mixings", "models/ranking/feed_forwards",
     "semantic_ids", "semantic_ids/vectors", "metrics", "data", "data/events", "data/impressions", "data/sources", "ops",
-    "core/registry.py", "core",
+    "core",
 )  # fmt: skip
 
 

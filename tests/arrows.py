@@ -27,7 +27,7 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
         "models",
         "inference",
         "evaluation",
-        "experiment run run_manifest",
+        "experiment run",
         "training cascade",
         "sweeps scaling analysis serving verification",
         "recipes testing",

@@ -53,7 +53,7 @@ from fullrank.inference.stored_users import Users
 from fullrank.parallel import Runner
 from fullrank.parallel.settings import ENGINE_DEFAULTS, EngineKeywords, EngineSettings, runner_of
 from fullrank.run import Run, event_store_of, require_problem, store_of, store_path
-from fullrank.run_manifest import ITEMS, SEALED, SPEC, WEIGHTS
+from fullrank.run.manifest import ITEMS, SEALED, SPEC, WEIGHTS
 
 if TYPE_CHECKING:
     import numpy as np

@@ -17,7 +17,7 @@ from fullrank.data import manifest as manifests
 from fullrank.data.events import parts
 from fullrank.data.impressions.store import open_store
 from fullrank.run import Run
-from fullrank.run_manifest import ENCODER, FORMAT, HASHED, SEALED
+from fullrank.run.manifest import ENCODER, FORMAT, HASHED, SEALED
 from fullrank.semantic_ids.folder import FORMAT as CODES
 from fullrank.semantic_ids.reader import Codes
 from fullrank.training.checkpoint import read_checkpoint

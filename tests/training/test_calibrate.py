@@ -16,7 +16,7 @@ from fullrank.data.impressions.encoding import transform
 from fullrank.inference.predict import predict_batch
 from fullrank.metrics import ctr
 from fullrank.models.ranking.calibration import Calibration, logits_of
-from fullrank.run_manifest import reopen_run
+from fullrank.run.manifest import reopen_run
 from fullrank.training.calibrate import LEAST_ROWS, METHODS, calibrate, fit_calibration
 from refusals import refused
 from tests.training.clicks import as_format_1, shop, table, tiny

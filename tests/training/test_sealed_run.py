@@ -16,7 +16,7 @@ import fullrank as fr
 from fullrank.data.events.store import Store
 from fullrank.data.manifest import sealed
 from fullrank.run import Run, write_run, write_weights
-from fullrank.run_manifest import note_once, reopen_run, seal_run
+from fullrank.run.manifest import note_once, reopen_run, seal_run
 from fullrank.semantic_ids.encode import open_items
 from fullrank.training import TrainState, fit
 from fullrank.training.data_module import RetrievalData

@@ -28,7 +28,7 @@ def check_runs(given: Any) -> Any:
     """Raise `UserError` for a folder that is no run. For `argument(callback=...)`."""
     for path in _paths(given):
         if not ((path / MANIFEST).is_file() and (path / SPEC).is_file()):  # one that is there is opened by the verb
-            ask_alone("fullrank.run_manifest", methodcaller("open_manifest", path))
+            ask_alone("fullrank.run.manifest", methodcaller("open_manifest", path))
     return given
 
 

@@ -38,7 +38,7 @@ from fullrank.models.sequential.baselines.popularity import Popularity
 from fullrank.models.sequential.encoders.transformer import Transformer
 from fullrank.models.sequential.model import Recommender
 from fullrank.run import Run, write_run, write_weights
-from fullrank.run_manifest import seal_run
+from fullrank.run.manifest import seal_run
 from fullrank.semantic_ids.reader import CODES, SIZES
 
 SAMPLE = 24

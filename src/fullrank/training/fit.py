@@ -28,7 +28,7 @@ from fullrank.experiment import Experiment, Training
 from fullrank.models.ranking.model import RankingModule
 from fullrank.models.sequential.model import RecommenderModel
 from fullrank.run import Run, build_model, is_run, load_weights, write_run, write_weights
-from fullrank.run_manifest import reopen_run, seal_run
+from fullrank.run.manifest import reopen_run, seal_run
 from fullrank.training import DEFAULTS, FitOptions
 from fullrank.training.checkpoint import (
     Checkpoint,

@@ -25,7 +25,7 @@ from fullrank.evaluation.spec import selection_sign
 from fullrank.experiment import Experiment, Training
 from fullrank.models.ranking.model import RankingModule
 from fullrank.models.sequential.model import RecommenderModel
-from fullrank.run_manifest import WEIGHTS
+from fullrank.run.manifest import WEIGHTS
 from fullrank.training import Callback, TrainState
 from fullrank.training.checkpoint import Checkpoint, CheckpointState, write_checkpoint
 from fullrank.training.data_module import AnyBatch, Batches, DataModule

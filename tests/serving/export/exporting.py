@@ -11,7 +11,7 @@ from fullrank.data.events.store import Store
 from fullrank.experiment import find_experiment
 from fullrank.models.ranking.calibration import Calibration
 from fullrank.run import Run, seal_run, write_run, write_weights
-from fullrank.run_manifest import CALIBRATION
+from fullrank.run.manifest import CALIBRATION
 from tiny import catalog, shaken
 
 ITEMS = 40

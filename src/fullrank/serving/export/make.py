@@ -25,7 +25,7 @@ from fullrank.inference.predictor import Predictor
 from fullrank.models.contracts import DenseScorer
 from fullrank.models.sequential.reasoning.budget import AS_TRAINED, Budget
 from fullrank.run import Run, event_store_of, require_empty
-from fullrank.run_manifest import METRICS, SEALED, WEIGHTS, write_manifest
+from fullrank.run.manifest import METRICS, SEALED, WEIGHTS, write_manifest
 from fullrank.serving.export.folder import MODELS, Exported, require_replaceable_export, write_export
 from fullrank.serving.export.graph import Graph, Port, Traced, trace
 from fullrank.serving.export.onnx import OPSET, OnnxGraph, require_onnx, write_onnx

@@ -3,7 +3,7 @@ items.parquet, or of a ranking model its fitted encoder (encoder.json, vocabular
 its probabilities are corrected. Inference needs no store.
 
 Nothing in it is pickle, and reading one runs no code: a damaged or hostile folder gives a `UserError`.
-Files are read through `Run.file`, which compares their hashes with the manifest's (`run_manifest`).
+Files are read through `Run.file`, which compares their hashes with the manifest's (`manifest.py`).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from fullrank.experiment import Experiment
 from fullrank.models.ranking.calibration import Calibration
 from fullrank.ops.model_memory import build_to_train, build_within
 from fullrank.ops.sharded_rows import RowShard
-from fullrank.run_manifest import (
+from fullrank.run.manifest import (
     AGAIN,
     CALIBRATION,
     ENCODER,
