@@ -1,4 +1,4 @@
-"""Parts of a learner of codes beside their slow twins: nearest codeword, k-means, the engines of OPQ, tuples."""
+"""Parts of a learner of codes beside their slow twins, vectors that are few, alike or enormous, tuples and their trie."""
 
 import sys
 
@@ -7,10 +7,12 @@ import pytest
 import torch
 
 from coded import matrix, silent
+from folders import python
+from fullrank.core.registry import kinds
 from fullrank.semantic_ids import kmeans as km
 from fullrank.semantic_ids.opq import Opq, initial_rotation
 from fullrank.semantic_ids.quantisers import Product, nearest_codeword, nearest_codeword_reference
-from fullrank.semantic_ids.reader import Tuples
+from fullrank.semantic_ids.reader import Trie, Tuples
 from fullrank.semantic_ids.rq_kmeans import RqKmeans
 from refusals import refused
 
@@ -139,3 +141,92 @@ def test_tuples_find_their_items() -> None:
     asked = torch.cat([codes[:50], torch.tensor([[9, 0, 0, 0], [0, 0, 0, 7]])])
     assert found.find(asked).tolist() == [*found.of_item[:50].tolist(), -1, -1]
     assert Tuples(codes[:1], popularity[:1]).find(codes[:1]).tolist() == [0]
+
+
+def tuples(items: int, sizes: tuple, seed: int = 0) -> Tuples:
+    rng = np.random.default_rng(seed)
+    codes = torch.from_numpy(np.stack([rng.integers(0, size, items) for size in sizes], 1))
+    return Tuples(codes, rng.integers(0, 9, items))
+
+
+@pytest.mark.parametrize("sizes", [(4, 3, 5), (7,), (2, 2, 2, 2), (1, 9)])
+@pytest.mark.parametrize("items", [1, 40])
+def test_nodes_are_the_beginnings_of_tuples(items: int, sizes: tuple) -> None:
+    found = tuples(items, sizes)
+    trie = Trie(found)
+    every = [tuple(row) for row in found.tuples.tolist()]
+    assert every == sorted(every) and len(trie) == len(every)
+    before = [()]
+    for k, level in enumerate(trie.levels):
+        nodes = sorted({row[: k + 1] for row in every})
+        assert [node[-1] for node in nodes] == level.codes.tolist()
+        assert [before.index(node[:-1]) for node in nodes] == level.parents.tolist()
+        for j, parent in enumerate(before):
+            children = nodes[int(level.children[j]) : int(level.children[j + 1])]
+            assert children == [node for node in nodes if node[:-1] == parent]
+        kept = torch.arange(items) % 3 == 0
+        running = trie.kept_before(kept)
+        for j, node in enumerate(nodes):
+            below = [i for i in range(items) if every[int(found.of_item[i])][: k + 1] == node]
+            low, high = level.below[j : j + 2].tolist()
+            assert sorted(trie.items[low:high].tolist()) == below
+            assert int(running[high] - running[low]) == sum(i % 3 == 0 for i in below)
+            places = trie.place[torch.tensor(below)]
+            assert set(trie.nodes_of(places, k).tolist()) == {j}
+            assert trie.items[places.long()].tolist() == below
+        before = nodes
+
+
+def test_size_grows_with_tuples_and_not_with_codebooks() -> None:
+    small, wide = Trie(tuples(200, (8, 8, 8))), Trie(tuples(200, (4096, 4096, 4096)))
+    assert wide.nbytes < 200 * 4 * (2 + 3 * 4) + 3 * 2 * 4 + 1 and small.nbytes < wide.nbytes
+
+
+LEARN = """
+import sys
+import torch
+from fullrank.core.registry import find, kinds
+from fullrank.semantic_ids.opq import Opq
+
+NETWORK = {"epochs": 2, "hidden": (16,), "width": 8}
+QUICK = {"opq": {"rounds": 3}, "rqvae": NETWORK, "letter": {**NETWORK, "alignment": 0}}
+SHAPES = [(1, 8), (2, 8), (7, 8), (8, 8), (9, 8), (40, 64), (63, 64), (64, 64), (120, 384), (383, 384), (384, 384)]
+torch.manual_seed(0)
+cases = [(torch.randn(n, d), size) for n, d in SHAPES for size in (1, 2, 8) if size <= n]
+dull = torch.randn(50, 8)
+dull[:, 3] = 0
+cases += [(torch.ones(50, 8), 8), (torch.ones(4, 8), 4), (torch.zeros(50, 8), 8), (dull, 8)]
+cases += [(torch.randn(16, 8), 16), (torch.randn(50, 8) * 1e12 / 8, 8), (torch.randn(50, 8) * 1e-40, 8)]
+for x, size in cases:
+    for kind in kinds("items.codes"):
+        learner = find(kind, "items.codes")(levels=4, size=size, **QUICK.get(kind, {}))
+        learned = learner.fit(x, 0, lambda done, total: None)
+        codes = learned.encode(x)
+        assert codes.shape == (len(x), 4) and 0 <= int(codes.min()) and int(codes.max()) < size, (kind, x.shape, size)
+        assert bool(learned.decode(codes).isfinite().all()), (kind, x.shape, size)
+print(len(cases), "cases")
+"""
+
+
+@pytest.mark.process
+def test_learners_survive_every_shape() -> None:
+    """Fewer vectors than dimensions ended the process: SIGSEGV, or `free(): invalid size`."""
+    assert "cases" in python(LEARN, MALLOC_CHECK_="3", MALLOC_PERTURB_="165").stdout
+
+
+def test_faiss_is_chosen_where_it_can_learn() -> None:
+    pytest.importorskip("faiss")
+    assert Opq().chosen(384, 384) == "faiss"
+    assert Opq().chosen(383, 384) == "torch"
+    with refused("too-few-vectors-for-faiss", 384, 383, "engine=torch"):
+        Opq(engine="faiss").chosen(383, 384)
+
+
+@pytest.mark.parametrize("value", [1e13, float("inf"), float("nan")])
+def test_values_that_do_not_add_up_are_refused(value: float) -> None:
+    """faiss ends the process on them."""
+    assert {"opq", "rq_kmeans"} <= set(kinds("items.codes"))
+    x = torch.randn(50, 8)
+    x[3, 4] = value
+    with refused("vectors-too-large", f"{value:g}"):
+        Opq(levels=4, size=8).fit(x, 0, lambda done, total: None)

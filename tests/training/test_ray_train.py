@@ -1,4 +1,4 @@
-"""Training on Ray Train, on two nodes of this machine. `make test MARK=cluster` runs these."""
+"""Training on Ray Train, on two nodes of this machine (`make test MARK=cluster`), and what a worker goes on with."""
 
 import threading
 import time
@@ -10,17 +10,16 @@ import pytest
 
 from fullrank.api import train
 from fullrank.core.errors import UserError
+from fullrank.core.files import whole_folder
 from fullrank.core.readers import read_json
 from fullrank.data.events.store import Store
 from fullrank.training.mirror import Mirror
-from fullrank.training.ray_train import _told
+from fullrank.training.ray_train import WorkerTask, _has_begun, _identity, _told
 from refusals import refused
 from tests.ray_nodes import two_nodes
 from tests.training.conftest import column, same_weights, tiny
 from tests.training.killed_once import KilledOnce
 from tests.training.several import SMOOTH
-
-pytestmark = pytest.mark.cluster
 
 
 @pytest.fixture(scope="module")
@@ -29,6 +28,7 @@ def cluster() -> Iterator[Any]:
         yield found
 
 
+@pytest.mark.cluster
 def test_a_killed_worker_changes_no_weight(market: Store, tmp_path: Path, cluster: Any) -> None:
     """Two workers, with dropout. Killed at the end of epoch 4, before its checkpoint: epoch 4 is trained again."""
     spec, how = tiny("training.max_epochs=6"), {"ray": cluster.address, "workers": 2, "progress": False}
@@ -42,6 +42,7 @@ def test_a_killed_worker_changes_no_weight(market: Store, tmp_path: Path, cluste
     assert same_weights(tmp_path / "copy", whole)
 
 
+@pytest.mark.cluster
 def test_a_run_that_is_replaced_is_not_gone_on_with(market: Store, tmp_path: Path, cluster: Any) -> None:
     """Killed before the first checkpoint of the new run: the old one, of the same spec, is still in its place."""
     spec, how = tiny("training.max_epochs=2"), {"ray": cluster.address, "workers": 1, "progress": False}
@@ -54,6 +55,7 @@ def test_a_run_that_is_replaced_is_not_gone_on_with(market: Store, tmp_path: Pat
         train(spec, market, run.path, **how)
 
 
+@pytest.mark.cluster
 def test_fewer_workers_go_on_where_a_node_is_lost(
     market: Store, tmp_path: Path, cluster: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -74,6 +76,7 @@ def test_fewer_workers_go_on_where_a_node_is_lost(
     assert column(run) == pytest.approx(column(one), rel=1e-5) and len(column(run)) == 30
 
 
+@pytest.mark.cluster
 def test_a_workers_own_error_is_told_before_what_the_others_made_of_it(tmp_path: Path) -> None:
     from ray.train.v2._internal.exceptions import UserExceptionWithTraceback
     from ray.train.v2.api.exceptions import WorkerGroupError
@@ -84,3 +87,38 @@ def test_a_workers_own_error_is_told_before_what_the_others_made_of_it(tmp_path:
     bug = UserExceptionWithTraceback(KeyError("x"), "")
     told = _told(WorkerGroupError("two errors", {0: lost, 1: bug}), tmp_path)
     assert told.code == "ray-training-failed" and "KeyError: 'x'" in str(told) and "resume=True" in str(told)
+
+
+def task(out: Path, *, old: int | None = None, **how: Any) -> WorkerTask:
+    given = {"resume": False, "overwrite": False, "checkpoints": None, **how}
+    return WorkerTask(tiny(), out, "fingerprint", out, out, given, old, 1)
+
+
+def write(out: Path, text: str) -> None:
+    with whole_folder(out) as folder:
+        (folder / "manifest.json").write_text(text)
+
+
+def test_a_new_run_begins_and_goes_on_once_it_is_there(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    assert not _has_begun(task(out)) and _has_begun(task(out, resume=True))
+    write(out, "{}")
+    assert _has_begun(task(out))
+
+
+def test_a_run_that_is_to_be_replaced_is_not_gone_on_with(tmp_path: Path) -> None:
+    """Killed before the new run's first checkpoint, the old one is in its place; behind it, the new one is."""
+    out = tmp_path / "run"
+    write(out, "{}")
+    one = task(out, old=_identity(out), overwrite=True)
+    assert not _has_begun(one)
+    write(out, '{"new": 1}')
+    assert _has_begun(one)
+
+
+def test_a_copy_is_gone_on_with_on_an_empty_disk(tmp_path: Path) -> None:
+    run, url = tmp_path / "run", str(tmp_path / "copy")
+    assert not _has_begun(task(tmp_path / "other", checkpoints=url))
+    write(run, "{}")
+    Mirror(url).push(run)
+    assert _has_begun(task(tmp_path / "other", checkpoints=url))
