@@ -67,7 +67,7 @@ def faults(root: Path, allowed: dict[tuple[str, str], str] = ALLOWED) -> list[st
 ADVICE = {
     "writes": "use core.files or core.tables, which write whole or not at all",
     "reads": "use core.readers, which is bounded and knows every exception",
-    "prints": "use core.log, or core.progress",
+    "prints": "use core.log",
 }
 
 

@@ -1,4 +1,4 @@
-"""Parts of a learner of codes beside their slow twins, vectors that are few, alike or enormous, tuples and their trie."""
+"""Parts of a learner of codes beside their slow twins; vectors that are few, alike or enormous; tuples and tries."""
 
 import sys
 
