@@ -1,4 +1,4 @@
-"""docs/adding.md, followed literally: its files become a package, and its entry point is trained from the shell."""
+"""docs/adding.md, followed literally: its files become packages, found by their entry points, used from the shell."""
 
 import json
 import os
@@ -6,46 +6,53 @@ import re
 import subprocess
 import sys
 import tomllib
+from importlib.metadata import EntryPoint
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import fullrank as fr
 from folders import distribution
+from fullrank.analysis import diagnostics as room
+from fullrank.analysis.diagnostics import find_sections
 from markets import planted_store
 
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "adding.md"
+PAGE = (Path(__file__).resolve().parent.parent / "docs" / "adding.md").read_text(encoding="utf-8")
+ATTENTION, _, REST = PAGE.partition("\n## A diagnostic\n")
+DIAGNOSTIC = REST.partition("\n## ")[0]
 
 
-def blocks(language: str) -> list[str]:
-    """The fenced blocks of the page in one language."""
-    return re.findall(rf"^```{language}\n(.*?)^```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+def blocks(language: str, text: str) -> list[str]:
+    """The fenced blocks of a part of the page in one language."""
+    return re.findall(rf"^```{language}\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE)
 
 
-def install(site: Path) -> None:
-    """What an installer would do with the page's files: the modules, and metadata that names the entry point."""
-    project = tomllib.loads(blocks("toml")[0])["project"]
-    paths = re.findall(r"^`(\w+/\w+\.py)`:", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
-    for path, text in zip(paths, blocks("python"), strict=False):  # the blocks behind them are of other sections
+def install(site: Path, text: str) -> Path:
+    """What an installer would do with the files named there: the modules, and metadata that names the entry point."""
+    project = tomllib.loads(blocks("toml", text)[0])["project"]
+    paths = re.findall(r"^`(\w+/\w+\.py)`:", text, re.MULTILINE)
+    for path, code in zip(paths, blocks("python", text), strict=False):  # those behind them show more of the same
         file = site / path
         file.parent.mkdir(parents=True)
         (file.parent / "__init__.py").write_text("")
-        file.write_text(text, encoding="utf-8")
+        file.write_text(code, encoding="utf-8")
     distribution(site, project["name"], project["entry-points"])
+    return site
 
 
-def environment(site: Path) -> dict[str, str]:
-    """This process's, with the package on the path."""
+def python(site: Path, *arguments: str, cwd: Path | None = None) -> str:
+    """What a Python with the package on its path prints last."""
     path = os.pathsep.join([str(site), *filter(None, [os.environ.get("PYTHONPATH")])])
-    return os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": path}
-
-
-def fullrank(site: Path, *arguments: str) -> dict[str, object]:
-    """One command line; its last line as JSON."""
-    done = subprocess.run(
-        [sys.executable, "-m", "fullrank", *arguments, "--json"], env=environment(site), capture_output=True, text=True
-    )
+    env = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": path}
+    done = subprocess.run([sys.executable, *arguments], env=env, capture_output=True, text=True, cwd=cwd)
     assert done.returncode == 0, done.stderr[-2000:]
-    found: dict[str, object] = json.loads(done.stdout.splitlines()[-1])
+    return (done.stdout.splitlines() or [""])[-1]
+
+
+def fullrank(site: Path, *arguments: str) -> dict[str, Any]:
+    """One command line; its last line as JSON."""
+    found: dict[str, Any] = json.loads(python(site, "-m", "fullrank", *arguments, "--json"))
     return found
 
 
@@ -56,48 +63,62 @@ def market(tmp_path: Path) -> Path:
 
 @pytest.mark.process
 def test_the_pages_attention_trains_through_its_entry_point(tmp_path: Path, market: Path) -> None:
-    install(tmp_path / "site")
-    assert "elu_linear" in json.dumps(fullrank(tmp_path / "site", "list", "attention"))
+    site = install(tmp_path / "site", ATTENTION)
+    assert "elu_linear" in json.dumps(fullrank(site, "list", "attention"))
     small = ("model.dim=16", "training.max_epochs=2", "training.batch_size=512", "model.encoder.attention=elu_linear")
     settings = [word for setting in small for word in ("--set", setting)]
     run = tmp_path / "run"
-    fullrank(tmp_path / "site", "train", "sasrec", "--data", str(market), "--out", str(run), *settings)
+    fullrank(site, "train", "sasrec", "--data", str(market), "--out", str(run), *settings)
     spec = json.loads((run / "spec.json").read_text())
     assert spec["model"]["encoder"]["attention"]["kind"] == "elu_linear"
-    losses = [
-        row["train/loss"]
-        for row in map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
-        if "train/loss" in row
-    ]
+    rows = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
+    losses = [row["train/loss"] for row in rows if "train/loss" in row]
     assert losses[-1] < losses[0]
-    found = fullrank(tmp_path / "site", "evaluate", str(run), "--split", "test")
-    assert found["metrics"]["ndcg@10"] > 0  # type: ignore[index]
+    assert fullrank(site, "evaluate", str(run), "--split", "test")["metrics"]["ndcg@10"] > 0
 
 
 @pytest.mark.process
 def test_the_pages_own_test_passes(tmp_path: Path) -> None:
-    site = tmp_path / "site"
-    install(site)
-    command = [sys.executable, "-c", "from tests.test_elu_linear import test_elu_linear; test_elu_linear()"]
-    done = subprocess.run(
-        command, env=environment(tmp_path / "site"), capture_output=True, text=True, cwd=tmp_path / "site"
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
+    site = install(tmp_path / "site", ATTENTION)
+    python(site, "-c", "from tests.test_elu_linear import test_elu_linear; test_elu_linear()", cwd=site)
 
 
 @pytest.mark.process
 def test_without_the_package_the_run_says_what_is_missing(tmp_path: Path, market: Path) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "fullrank",
-        "train",
-        "sasrec",
-        "--data",
-        str(market),
-        "--out",
-        str(tmp_path / "run"),
-    ]
-    done = subprocess.run([*command, "--set", "model.encoder.attention=elu_linear"], capture_output=True, text=True)
+    train = ("train", "sasrec", "--data", str(market), "--out", str(tmp_path / "run"))
+    command = [sys.executable, "-m", "fullrank", *train, "--set", "model.encoder.attention=elu_linear"]
+    done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 2
     assert "elu_linear" in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.process
+def test_the_pages_diagnostic_has_rows_and_a_figure(tmp_path: Path) -> None:
+    site = install(tmp_path / "site", DIAGNOSTIC)
+    store = planted_store(tmp_path / "store", users=80)
+    run = fr.train("popularity", store, tmp_path / "run", progress=False)
+    found = fullrank(site, "diagnose", str(run.path), "--users", "30")
+    rows = [one for one in found["rows"] if one["diagnostic"] == "reach"]
+    assert [(one["name"], one["value"]) for one in rows] == [("items", 10), ("share", 0.25)], "popularity has one list"
+    out = tmp_path / "page.html"
+    made = fullrank(site, "report", str(run.path), "--out", str(out))
+    assert made["figures"][-2:] == ["reach", "spectrum"], "behind those of fullrank, before the folded ones"
+    page = out.read_text()
+    assert "How many items reach a top ten" in page and "share of the items by run: A 25 %" in page
+
+
+@pytest.mark.process
+def test_the_pages_diagnostic_passes_the_checks(tmp_path: Path) -> None:
+    python(install(tmp_path / "site", DIAGNOSTIC), "-c", blocks("python", DIAGNOSTIC)[1])
+
+
+class _Mine(room.Section):
+    name = "mine"
+
+
+def test_sections_come_in_the_order_asked_for_then_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    point = EntryPoint("mine", f"{__name__}:_Mine", room.GROUP)
+    monkeypatch.setattr(room.importlib.metadata, "entry_points", lambda group: [point])
+    names = [one.name for one in find_sections("retrieval", ("norms", "bands"))]
+    assert names[:2] == ["norms", "bands"] and names[2:] == sorted(names[2:]) and "mine" in names
+    assert "mine" not in [one.name for one in find_sections("ranking")]

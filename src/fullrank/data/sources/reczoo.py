@@ -143,6 +143,7 @@ SEPARATOR = "^"
 """Between the values of a sequence."""
 LOOK = 1_000
 """Rows whose sequences are looked at."""
+Validation = Literal["train", "test"]
 
 
 def _history(name: str, shares: str, max_length: int = 100) -> SequenceOf:
