@@ -115,15 +115,15 @@ def thread_count() -> int:
     return min(pl.thread_pool_size(), MOST_THREADS)
 
 
-def in_order(task: Callable[[A], R], given: Iterable[A], threads: int) -> Iterator[R]:
-    """`task` of each, in order. One more than `threads` are under way or wait at a time, so memory is bounded."""
+def in_order(task: Callable[[A], R], items: Iterable[A], threads: int) -> Iterator[R]:
+    """`task` of each item, in order. One more than `threads` are under way or wait at a time, so memory is bounded."""
     if threads == 1:
-        yield from map(task, given)
+        yield from map(task, items)
         return
     with ThreadPoolExecutor(threads) as pool:
         waiting: deque[Future[R]] = deque()
-        for one in given:
-            waiting.append(pool.submit(task, one))
+        for item in items:
+            waiting.append(pool.submit(task, item))
             if len(waiting) > threads:
                 yield waiting.popleft().result()
         while waiting:
