@@ -131,8 +131,7 @@ def test_the_fields_are_those_of_the_public_configuration() -> None:
     longest = {AmazonElectronics: 100, KuaiVideo: 100, TaobaoAd: 50}
     rarest = {AmazonElectronics: 1, KuaiVideo: 10, TaobaoAd: 10}
     for source in SOURCES:
-        module = __import__(source.__module__, fromlist=["FIELDS"])
-        for field in module.FIELDS:
+        for field in source.columns.fields:
             if isinstance(field, SequenceOf):
                 assert (field.max_length, field.separator, field.extends) == (longest[source], "^", True)
             elif field.kind == "categorical":
