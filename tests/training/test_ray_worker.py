@@ -4,14 +4,16 @@ from pathlib import Path
 from typing import Any
 
 from fullrank.core.files import whole_folder
+from fullrank.data.sent_store import StoreAt
+from fullrank.training import DEFAULTS, FitOptions
 from fullrank.training.mirror import Mirror
 from fullrank.training.ray_train import WorkerTask, _has_begun, _identity
 from tests.training.conftest import tiny
 
 
 def task(out: Path, *, old: int | None = None, **how: Any) -> WorkerTask:
-    given = {"resume": False, "overwrite": False, "checkpoints": None, **how}
-    return WorkerTask(tiny(), out, "fingerprint", out, out, given, old, 1)
+    options: FitOptions = DEFAULTS | how  # type: ignore[assignment]
+    return WorkerTask(tiny(), StoreAt(out, "fingerprint"), out, out, options, old, 1)
 
 
 def write(out: Path, text: str) -> None:
