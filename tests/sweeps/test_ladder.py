@@ -53,7 +53,7 @@ def test_the_common_files_follow_every_row(store: Store, half: Store, out: Path,
                 kept = json.loads(file.read_text())["rows"] if file.exists() else []
                 assert [json.loads(row) for row in rows] == kept
                 seen.append([(row["data"], row["cell"]) for row in kept])
-                yield one, task(one)
+                yield one, one.run()
 
     def call_with(cells: str) -> None:
         run_ladder(tiny(cells), [half, store], out, results=file, progress=False, engine=Watching())

@@ -1,6 +1,5 @@
 """What travels to another process, the store that it opens there, and the options that name an engine."""
 
-import os
 import pickle
 import sys
 import threading
@@ -65,13 +64,13 @@ def test_a_run_folder_is_waited_for(store: Store, out: Path, monkeypatch: pytest
     """Whoever had it before is still ending; where it does not end, the row says who has it."""
     one = sent(store, out)
     place = out / "cells" / "sasrec-seed0"
-    handle = locks._acquire(locks._lock_file(place), place)
-    assert handle is not None
+    lock = locks._acquire(place, "sweep", 0)
+    assert lock is not None
     monkeypatch.setattr(work, "LOCK_SECONDS", 0.1)
     with refused("folder-locked", "is being written by"):
         one.run("cpu")
     monkeypatch.setattr(work, "LOCK_SECONDS", 30.0)
-    threading.Timer(0.3, os.close, (handle,)).start()
+    threading.Timer(0.3, lock.release).start()
     assert not one.run("cpu").get("error")
 
 

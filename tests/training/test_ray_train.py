@@ -13,6 +13,8 @@ from fullrank.core.errors import UserError
 from fullrank.core.files import whole_folder
 from fullrank.core.readers import read_json
 from fullrank.data.events.store import Store
+from fullrank.data.sent_store import StoreAt
+from fullrank.training import DEFAULTS, FitOptions
 from fullrank.training.mirror import Mirror
 from fullrank.training.ray_train import WorkerTask, _has_begun, _identity, _told
 from refusals import refused
@@ -90,8 +92,8 @@ def test_a_workers_own_error_is_told_before_what_the_others_made_of_it(tmp_path:
 
 
 def task(out: Path, *, old: int | None = None, **how: Any) -> WorkerTask:
-    given = {"resume": False, "overwrite": False, "checkpoints": None, **how}
-    return WorkerTask(tiny(), out, "fingerprint", out, out, given, old, 1)
+    options: FitOptions = DEFAULTS | how  # type: ignore[assignment]
+    return WorkerTask(tiny(), StoreAt(out, "fingerprint"), out, out, options, old, 1)
 
 
 def write(out: Path, text: str) -> None:
