@@ -224,7 +224,7 @@ def prepared(folder: Path, frame: pl.DataFrame, fields: list[Any] = FIELDS) -> I
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+def ranker_run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     home = tmp_path_factory.mktemp("warm")
     store = prepared(home / "store", log(900, 0))
     return fr.train(tiny_ranker("training.max_epochs=2"), store, home / "run", progress=False)
@@ -236,47 +236,47 @@ def later(tmp_path_factory: pytest.TempPathFactory) -> ImpressionStore:
 
 
 @pytest.fixture(scope="module")
-def went_on(run: Run, later: ImpressionStore, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    return on(run, later, tmp_path_factory.mktemp("on") / "run")
+def went_on(ranker_run: Run, later: ImpressionStore, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return on(ranker_run, later, tmp_path_factory.mktemp("on") / "run")
 
 
 def on(start: Any, store: Any, out: Path) -> Run:
     return fr.train("same", store, out, init_from=start, set=FROZEN_RANKER, progress=False)
 
 
-def test_rows_are_matched_by_value(run: Run, later: ImpressionStore, went_on: Run) -> None:
+def test_rows_are_matched_by_value(ranker_run: Run, later: ImpressionStore, went_on: Run) -> None:
     """What both know is predicted as before, although every id moved; what is new has a row of its own."""
-    old = ImpressionStore.open(run.manifest["data"]["path"])
+    old = ImpressionStore.open(ranker_run.manifest["data"]["path"])
     both = log(60, 9).filter(pl.col("user").is_between(6, 19), pl.col("item").is_between(6, 28))
     both = both.with_columns(size=pl.lit(-5.0))  # the lowest bucket of both
-    before, after = (fr.predict(one, both)["probability"].to_numpy() for one in (run, went_on))
+    before, after = (fr.predict(one, both)["probability"].to_numpy() for one in (ranker_run, went_on))
     assert len(both) > 20 and np.allclose(before, after, rtol=1e-5)
     assert not old.vocabulary("item").equals(later.vocabulary("item"))
     ids = old.encoder.lookups["user"].ids(pl.Series(["20", "25"]))
     assert ids.tolist() == [1, 1], "unknown to the old run"
     fresh = fr.predict(went_on, both.with_columns(user=20))["probability"].to_numpy()
-    assert not np.allclose(fresh, fr.predict(run, both.with_columns(user=20))["probability"], rtol=1e-5)
+    assert not np.allclose(fresh, fr.predict(ranker_run, both.with_columns(user=20))["probability"], rtol=1e-5)
 
 
-def test_the_weights_of_the_ranker_are_those_of_the_run(run: Run, went_on: Run) -> None:
-    old, new = run.model().state_dict(), went_on.model().state_dict()
+def test_the_weights_of_the_ranker_are_those_of_the_run(ranker_run: Run, went_on: Run) -> None:
+    old, new = ranker_run.model().state_dict(), went_on.model().state_dict()
     assert old.keys() == new.keys()
     for name in old:
         if "tables" not in name:
             assert torch.allclose(old[name], new[name]), name
 
 
-def test_a_second_start_on_the_same_data_is_the_run_itself(run: Run, tmp_path: Path) -> None:
-    again = on(run, run.manifest["data"]["path"], tmp_path / "on")
-    old, new = run.model().state_dict(), again.model().state_dict()
+def test_a_second_start_on_the_same_data_is_the_run_itself(ranker_run: Run, tmp_path: Path) -> None:
+    again = on(ranker_run, ranker_run.manifest["data"]["path"], tmp_path / "on")
+    old, new = ranker_run.model().state_dict(), again.model().state_dict()
     assert all(torch.allclose(old[name], new[name]) for name in old)
-    assert again.manifest["init_from"] == str(run.path.resolve())
+    assert again.manifest["init_from"] == str(ranker_run.path.resolve())
 
 
-def test_the_earlier_run_needs_no_store(run: Run, later: ImpressionStore, went_on: Run, tmp_path: Path) -> None:
+def test_the_earlier_run_needs_no_store(ranker_run: Run, later: ImpressionStore, went_on: Run, tmp_path: Path) -> None:
     """Its own encoder says which row is which value: the start is the same, whether its store is there or not."""
-    manifest = Path(shutil.copytree(run.path, tmp_path / "run")) / "manifest.json"
-    change_json(manifest, data={**run.manifest["data"], "path": str(tmp_path / "gone")})
+    manifest = Path(shutil.copytree(ranker_run.path, tmp_path / "run")) / "manifest.json"
+    change_json(manifest, data={**ranker_run.manifest["data"], "path": str(tmp_path / "gone")})
     reseal(tmp_path / "run")
     assert same_weights(went_on, on(tmp_path / "run", later, tmp_path / "on"))
 
@@ -298,18 +298,18 @@ def test_buckets_are_matched_by_their_middles() -> None:
         ([*FIELDS[:2], {"name": "age", "kind": "numeric", "transform": "log"}, *FIELDS[3:]], "other-fields"),
     ],
 )
-def test_another_schema_is_refused(run: Run, tmp_path: Path, fields: list[Any], code: str) -> None:
+def test_another_schema_is_refused(ranker_run: Run, tmp_path: Path, fields: list[Any], code: str) -> None:
     store = prepared(tmp_path / "store", log(300, 1), fields)
     with refused(code):
-        on(run, store, tmp_path / "on")
+        on(ranker_run, store, tmp_path / "on")
     assert not (tmp_path / "on").exists()
 
 
-def test_what_a_model_cannot_start_from(run: Run, runs: Runs, tmp_path: Path) -> None:
+def test_what_a_model_cannot_start_from(ranker_run: Run, runs: Runs, tmp_path: Path) -> None:
     store = prepared(tmp_path / "store", log(300, 1))
     for settings in (("model.ranker.deep.hidden=[17]",), ("model.embedding.dim=4",), ("model.ranker=fm",)):
         with refused("weights-differ-from-spec"):
-            fr.train(tiny_ranker(*settings), store, tmp_path / "on", init_from=run, progress=False)
+            fr.train(tiny_ranker(*settings), store, tmp_path / "on", init_from=ranker_run, progress=False)
     items = runs("sasrec", "training.max_epochs=1")
     with refused("run-of-other-problem"):
         fr.train(tiny_ranker(), store, tmp_path / "on", init_from=items, progress=False)
