@@ -34,7 +34,7 @@ def test_a_folder_that_cannot_be_written(learned: None, call: Call, monkeypatch:
     ("name", "broken", "status"),
     [
         ("fullrank.core.file_system.exchange", lambda one, other: False, 0),
-        ("fullrank.core.locks._acquire", lambda path, place: None, 0),
+        ("fullrank.core.locks._acquire", lambda *_: None, 0),
         ("fullrank.core.file_system.flush", os.unlink, 2),
         ("pathlib.Path.replace", lambda self, target: None, 2),
     ],

@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 
 from fullrank import api
-from fullrank.cli.column_filters import parse_filters
+from fullrank.cli.list_options import parse_filters
 from fullrank.data.events.store import Store
 from fullrank.run import Run
 from fullrank.verification import verify
