@@ -51,7 +51,6 @@ VERBS = (
     "serve",
     "predict",
     "diagnose",
-    "explain",
     "report",
     "export",
 )

@@ -1,29 +1,33 @@
-"""`fullrank report`: one HTML page about some runs."""
+"""`fullrank report` and `attention`: runs side by side, on one HTML page, and in what they attend to of one history."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
-from fullrank.cli.option_groups import SampleOptions
-from fullrank.cli.options import AsJson, Overwrite, Settings, argument, check_out, option
+
+import typer
+
+from fullrank.cli.option_groups import SampleOptions, flat
+from fullrank.cli.options import AsJson, Device, MovedStore, Overwrite, Settings, Split, argument, check_out, option
 from fullrank.cli.output import Output, seconds
 from fullrank.cli.told_early import check_runs, check_settings
 from fullrank.core.errors import UserError
 from fullrank.problem import Problem
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-import typer
-from fullrank.cli.options import AsJson, Device, MovedStore, Split, argument, option
-from fullrank.cli.output import Output
-from fullrank.cli.told_early import check_runs
-from fullrank.core.errors import UserError
 
 if TYPE_CHECKING:
+    from fullrank.analysis.diagnostics.explain import Explanation
     from fullrank.analysis.report.page import Report
     from fullrank.evaluation import EvaluationResult
-    from fullrank.analysis.diagnostics.explain import Explanation
     from fullrank.run import Run
+
+SHOWN = 30
+"""Characters of a title."""
+
+
+def add(app: typer.Typer) -> None:
+    app.command("report")(flat(report))
+    app.command("attention")(attention)
 
 
 def report(
@@ -149,14 +153,6 @@ SUMMARY: Mapping[Problem, Callable[[Output, Any], list[dict[str, Any]]]] = {
 }
 
 
-SHOWN = 30
-"""Characters of a title."""
-
-
-def add(app: typer.Typer) -> None:
-    app.command("attention")(attention)
-
-
 def attention(
     runs: Annotated[list[Path], argument("RUN...", "Run folders of the same store.", callback=check_runs)],
     user: Annotated[str | None, option("--user", "ID", "A user of the store.  [default: one that tells much]")] = None,
@@ -186,7 +182,7 @@ def attention(
     longest = max(cases, key=lambda one: len(one.items))
     events = [_event(n, opened, cases, longest) for n in range(1, len(longest.items) + 1)]
     target = _item(opened[0], longest.target)
-    _print(output, opened, cases, target, events)
+    _print_attention(output, opened, cases, target, events)
     output.finish({"user": longest.name, "split": split, "target": target, "events": events})
 
 
@@ -209,7 +205,7 @@ def _event(n: int, opened: list[Run], cases: list[Explanation], longest: Explana
     return {**event, "relevant": bool(longest.relevant[-n]), "attention": shares}
 
 
-def _print(
+def _print_attention(
     output: Output, opened: list[Run], cases: list[Explanation], target: dict[str, Any], events: list[dict[str, Any]]
 ) -> None:
     letters = [f"{chr(ord('A') + n)}" for n in range(len(opened))]
