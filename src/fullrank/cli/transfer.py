@@ -32,8 +32,10 @@ from fullrank.core.errors import UserError
 
 
 def add(app: typer.Typer) -> None:
-    for verb in (pretrain, fisher, finetune, grow):
-        app.command(verb.__name__)(flat(verb))
+    app.command("pretrain")(flat(pretrain))
+    app.command("fisher")(flat(fisher))
+    app.command("finetune")(flat(finetune))
+    app.command("grow")(flat(grow))
 
 
 def pretrain(
