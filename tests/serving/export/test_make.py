@@ -16,7 +16,7 @@ from fullrank.models.sequential.reasoning.budget import AS_TRAINED
 from fullrank.run import Run
 from fullrank.serving.export import make, parity
 from fullrank.serving.export.folder import Exported
-from fullrank.serving.export.recommender import Convolution, recommender_graph
+from fullrank.serving.export.model_graphs import Convolution, recommender_graph
 from refusals import refused
 from tests.serving.export.exporting import ITEMS, made_run
 

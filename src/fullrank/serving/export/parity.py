@@ -25,7 +25,7 @@ from fullrank.inference.filters import Filters
 from fullrank.inference.rank import rank
 from fullrank.models.ranking.model import RankingModule
 from fullrank.models.sequential.reasoning.budget import Budget
-from fullrank.serving.export.ranker import by_input, impressions_of
+from fullrank.serving.export.model_graphs import by_input, impressions_of
 
 TOLERANCE = 1e-4
 ROWS = (1, 1, 4, 16, 64)

@@ -1,8 +1,14 @@
-"""The service as processes: killed under load, told to stop, several on one port, started again."""
+"""The service as a process: refused, killed under load, told to stop, several on one port, started again.
 
+One that does not start leaves nothing: no store, no index, no promise, whatever it was refused for.
+"""
+
+import asyncio
+import gc
 import json
 import os
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -17,12 +23,77 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from fullrank.cli import main
 from fullrank.core.errors import UserError
 from fullrank.serving.client import Client
+from fullrank.serving.server import build_app, tell_failure, told_failure
+from fullrank.serving.settings import ServeSettings
 from serving.conftest import Shop
 from serving.running import items_of
 
-pytestmark = pytest.mark.slow
+
+def test_whatever_is_refused_leaves_no_file_and_no_promise(
+    shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture
+) -> None:
+    damaged, place = tmp_path / "damaged", tmp_path / "place"
+    shutil.copytree(shop.run.path, damaged)
+    with (damaged / "weights.safetensors").open("r+b") as file:
+        file.seek(-4, 2)
+        file.write(b"\x00\x01\x02\x03")
+    place.mkdir()
+    monkeypatch.chdir(place)
+    run, taken = str(shop.run.path), socket.create_server(("127.0.0.1", 0))
+    taken_port = [run, "--port", str(taken.getsockname()[1])]
+    refusals = [
+        ("not-a-run", [str(shop.store.path)]), ("not-a-run", ["nowhere"]),
+        ("no-version", [str(damaged)]), ("no-version", [run, "--ranker", run]),
+        ("address-in-use", taken_port), ("exposed-without-keys", [run, "--host", "0.0.0.0"]),
+        ("file-unreadable", [run, "--keys", "keys.json"]), ("not-a-folder", [run, "--watch", "runs"]),
+        ("no-version", [run, "--set", "exported=nowhere"]),
+        ("setting-without-effect", [run, "--set", "rows_most=5"]),
+        ("invalid-setting", [run, "--set", "keep=0"]), ("unknown-setting", [run, "--set", "kep=1"]),
+        ("unknown-store-address", [run, "--store", "nonsense://somewhere"]),
+        ("not-a-history-store", [run, "--store", str(tmp_path)]),
+        ("store-of-one-process", [run, "--store", "memory:", "--workers", "2"]),
+    ]  # fmt: skip
+    for code, words in refusals:
+        for check in ([], ["--check"]) if words is not taken_port else ([],):  # a check listens on no port
+            port = [] if "--port" in words else ["--port", "0"]
+            assert main(["serve", *words, *port, *check, "--json"]) == 2, words
+            said = capfd.readouterr()
+            assert json.loads(said.out)["code"] == code, said
+            assert "survives" not in said.out + said.err and "Traceback" not in said.err, said
+            assert not list(place.iterdir()), (words, list(place.iterdir()))
+    with monkeypatch.context() as without:
+        without.setitem(sys.modules, "uvicorn", None)
+        without.delitem(sys.modules, "fullrank.serving.server", raising=False)
+        assert main(["serve", run]) == 2 and not list(place.iterdir())
+    assert main(["serve", run, "--check"]) == 0  # what starts has a store
+    assert "survives" in capfd.readouterr().err and (place / "fullrank-serve.sqlite").exists()
+    taken.close()
+
+
+def test_the_parent_of_several_processes_hears_why() -> None:
+    with told_failure() as failure:
+        assert failure().code == "not-started"
+        tell_failure(UserError("the run is gone", code="no-version"))
+        assert (str(failure()), failure().code) == ("the run is gone", "no-version")
+
+
+def test_what_is_kept_from_the_collector_is_given_back(shop: Shop, tmp_path: Path) -> None:
+    """What stays frozen when Python ends is told as dozens of leaks by bindings such as triton's."""
+    app = build_app(ServeSettings.parse({"run": str(shop.run.path), "store": str(tmp_path / "events.sqlite")}))
+
+    async def life() -> None:
+        async with app.router.lifespan_context(app):
+            assert gc.get_freeze_count() > 0
+
+    gc.unfreeze()  # of the tests, who keep what they imported from the collector
+    asyncio.run(life())
+    assert gc.get_freeze_count() == 0
+    gc.freeze()
+
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -62,6 +133,7 @@ def until(what: Callable, seconds: float) -> bool:
     return holds
 
 
+@pytest.mark.slow
 def test_killed_under_load_no_acknowledged_event_is_lost(shop: Shop, tmp_path: Path) -> None:
     store = tmp_path / "store.sqlite"
     acknowledged = []
@@ -90,6 +162,7 @@ def test_killed_under_load_no_acknowledged_event_is_lost(shop: Shop, tmp_path: P
         assert client.add_events(resent)["duplicates"] == 50
 
 
+@pytest.mark.slow
 def test_told_to_stop_it_answers_what_waits(shop: Shop) -> None:
     answers = []
     with served(shop.run.path, "--store", "memory:") as (client, process):
@@ -111,6 +184,7 @@ def test_told_to_stop_it_answers_what_waits(shop: Shop) -> None:
     assert set(answers) <= {"answered", "service-unreachable"}
 
 
+@pytest.mark.slow
 def test_several_processes_see_one_catalogue_and_keep_it(shop: Shop, tmp_path: Path) -> None:
     options = ("--store", tmp_path / "store.sqlite", "--workers", 2)
     with served(shop.run.path, *options) as (client, _):
@@ -132,6 +206,7 @@ def test_several_processes_see_one_catalogue_and_keep_it(shop: Shop, tmp_path: P
         assert is_told(client.recommend(history=made["neighbours"][:1], k=200))
 
 
+@pytest.mark.slow
 def test_processes_end_with_the_one_that_started_them(shop: Shop, tmp_path: Path) -> None:
     with served(shop.run.path, "--store", tmp_path / "store.sqlite", "--workers", 2) as (client, process):
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
@@ -145,6 +220,7 @@ def test_processes_end_with_the_one_that_started_them(shop: Shop, tmp_path: Path
             again.listen()
 
 
+@pytest.mark.slow
 def test_why_several_processes_do_not_start_is_one_sentence(tmp_path: Path) -> None:
     words = [sys.executable, "-m", "fullrank", "serve", "nowhere", "--port", "0", "--workers", "2", "--json"]
     found = subprocess.run(words, capture_output=True, text=True, timeout=120, cwd=tmp_path)

@@ -1,8 +1,10 @@
-"""What can be stored can be read and erased: every id, through every route that names one."""
+"""Routes: every id is read and erased through each that names one; the page as a file; the OpenAPI document."""
 
 import json
 import re
+from base64 import b64encode
 from collections.abc import Iterator
+from hashlib import sha256
 from http.client import HTTPConnection
 from urllib.parse import quote
 
@@ -11,10 +13,11 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from fullrank.core.errors import UserError
-from fullrank.serving.addresses import BELOW, routed_path
+from fullrank.serving import openapi
 from fullrank.serving.client import Client
+from fullrank.serving.guard import BELOW, routed_path
 from fullrank.serving.requests import ItemNumbers
-from fullrank.serving.routes import IdConvertor
+from fullrank.serving.routes import PAGE, IdConvertor, Page
 from serving.conftest import Shop
 from serving.running import running
 
@@ -140,3 +143,93 @@ def test_a_number_and_its_text_are_one_id(given: int | str, number: int) -> None
 def test_texts_that_look_like_numbers_stay_texts() -> None:
     numbers = ItemNumbers(["7", "07"])
     assert [numbers.get(given) for given in (7, "7", "07", "007")] == [0, 0, 1, -1]
+
+
+TEXT = PAGE.read_text(encoding="utf-8")
+MOST = 60_000
+
+
+def test_it_is_small_and_needs_nothing_else() -> None:
+    assert len(TEXT.encode()) < MOST
+    assert not re.search(r"<(script|link|img|iframe)[^>]*(src|href)=\"?(https?:)?//", TEXT)
+    assert re.findall(r"https?://[^\s'\"]+", TEXT) and set(re.findall(r"https?://[^\s'\"]+", TEXT)) == {
+        "http://www.w3.org/2000/svg"
+    }
+    assert "@import" not in TEXT and "url(" not in TEXT and "eval(" not in TEXT
+
+
+def test_no_markup_is_made_of_text() -> None:
+    for way in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write"):
+        assert way not in TEXT, f"{way} would let a title bring markup"
+    assert not re.search(r"<[a-z]+[^>]*\s(style|on[a-z]+)=", TEXT.split("<script>")[0]), "the policy refuses these"
+
+
+def test_the_policy_names_the_script_and_the_style_by_their_hashes() -> None:
+    policy = Page().policy
+    assert "unsafe" not in policy and "default-src 'none'" in policy and "connect-src 'self'" in policy
+    for tag in ("script", "style"):
+        (body,) = re.findall(rf"<{tag}>(.*?)</{tag}>", TEXT, re.S)
+        digest = b64encode(sha256(body.encode()).digest()).decode()
+        assert f"{tag}-src 'sha256-{digest}'" in policy
+
+
+def test_it_is_sent_as_it_lies() -> None:
+    page = Page()
+    assert page.body == PAGE.read_bytes() and page.etag.startswith('"') and page.etag != Page("ranking").etag
+
+
+@pytest.fixture(scope="module")
+def document(service: Client) -> dict:
+    found = service.call("GET", "/openapi.json")
+    return found
+
+
+def test_every_reference_leads_somewhere(document: dict) -> None:
+    named = set(re.findall(r'"#/components/schemas/([^"]+)"', json.dumps(document)))
+    assert named and named <= set(document["components"]["schemas"])
+
+
+def test_every_route_has_a_summary_an_answer_and_its_scope(document: dict) -> None:
+    routes = {(method, path): one for path, some in document["paths"].items() for method, one in some.items()}
+    assert len(routes) > 15 and set(routes) - set(forms(document)) == {("get", "/metrics")}
+    names = [one["operationId"] for one in routes.values()]
+    assert len(set(names)) == len(names) and all(name.isidentifier() for name in names)
+    for (_, path), one in routes.items():
+        assert " " in one["summary"] and set(one["responses"]) == {"200", "default"}
+        assert ("security" in one) == path.startswith(("/v1", "/metrics"))
+
+
+def test_answers_have_the_form_that_is_told(service: Client, document: dict) -> None:
+    service.add_events([{"user": "form", "item": "i7"}])
+    asked = {
+        ("post", "/v1/recommend"): {"user": "form", "k": 2, "explain": True},
+        ("post", "/v1/recommend:batch"): {"requests": [{"user": "form", "k": 2}, {}]},
+        ("post", "/v1/events"): {"events": [{"user": "form", "item": "i9"}]},
+        ("put", "/v1/users/{user}"): {"features": {"age": 3}},
+        ("post", "/v1/items"): {"items": [{"id": "i3", "retired": False}]},
+    }
+    for (method, path), form in forms(document).items():
+        if (method, path) in asked or method == "get":
+            where = path.format(user="form", item="i7")
+            body = service.call(method.upper(), where, asked.get((method, path)))
+            assert not unknown(form, body), (path, unknown(form, body))
+
+
+def forms(document: dict) -> dict:
+    """(method, path) -> the form of its answer."""
+    found = {}
+    for path, operations in document["paths"].items():
+        for method, one in operations.items():
+            schema = one["responses"]["200"]["content"].get("application/json", {}).get("schema")
+            if schema is not None:
+                found[method, path] = getattr(openapi, schema["$ref"].rpartition("/")[2])
+    return found
+
+
+def unknown(form: type, body) -> set:
+    """Members of an answer, at its top, that its form does not name; checks all of it against the form."""
+
+    told = form.model_validate(body)
+    if form.model_config.get("extra") == "allow":
+        return set()
+    return set(body) - set(told.model_dump(by_alias=True))
