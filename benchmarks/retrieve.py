@@ -27,7 +27,7 @@ from fullrank.inference.exact import top_k
 from fullrank.inference.filters import Filters
 from fullrank.inference.rank import rank
 from fullrank.metrics import RankedLists
-from fullrank.models.contracts import DenseScorer
+from fullrank.models import DenseScorer
 from fullrank.models.sequential.encoders.transformer import Transformer
 from fullrank.models.sequential.model import Recommender, RecommenderModel
 

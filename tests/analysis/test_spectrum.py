@@ -16,7 +16,7 @@ from fullrank.analysis.diagnostics.spectrum import (
     spearman,
     triangle,
 )
-from fullrank.models.contracts import last
+from fullrank.models import last
 from fullrank.models.sequential.baselines.item_to_item import ItemToItem
 from parts import GRU, Popularity
 from tests.analysis.conftest import EVERYONE, expect, history, model_of, observed, recommender, values

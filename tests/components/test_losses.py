@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from fullrank.models.contracts import Record
+from fullrank.models import Record
 from fullrank.models.sequential.objectives.losses import positive_scores
 from fullrank.models.sequential.objectives.losses.bce import BCELoss
 from fullrank.models.sequential.objectives.losses.cross_entropy import CrossEntropy, CrossEntropyLoss

@@ -17,8 +17,8 @@ from fullrank.data.batch import Batch
 from fullrank.data.histories import Histories
 from fullrank.inference.batches import TOKENS
 from fullrank.inference.rank import rank
-from fullrank.models.contracts import DenseScorer, Model
-from fullrank.models.sequential.reasoning.budget import Budget, check_budget, described
+from fullrank.models import DenseScorer, Model
+from fullrank.models.sequential.reasoning import Budget, check_budget, described
 from refusals import refused
 from thinker import Thinker
 

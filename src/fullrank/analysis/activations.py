@@ -26,7 +26,7 @@ from fullrank.data.histories import EvalSet, Histories
 from fullrank.evaluation import Evaluation
 from fullrank.evaluation.retrieval import Split, check_split
 from fullrank.inference.batches import score_batches
-from fullrank.models.contracts import Model, ReasoningStates, Scorer, States
+from fullrank.models import Model, ReasoningStates, Scorer, States
 from fullrank.models.sequential.model import RecommenderModel
 from fullrank.models.sequential.reading import AttentionInput, blocks_of, note_attentions, reader_of
 

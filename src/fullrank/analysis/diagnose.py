@@ -23,7 +23,7 @@ from fullrank.data.events.store import Store
 from fullrank.data.impressions.store import AnyStore, ImpressionStore
 from fullrank.evaluation import Evaluation
 from fullrank.inference.search import Decoding
-from fullrank.models.contracts import Model
+from fullrank.models import Model
 from fullrank.models.ranking.model import RankingModule
 from fullrank.problem import Problem
 from fullrank.run import Run, require_problem, weights_hash

@@ -26,7 +26,7 @@ from fullrank.core.errors import UserError, no_effect
 from fullrank.core.log import logger
 from fullrank.data.events.store import Store
 from fullrank.data.impressions.store import AnyStore, ImpressionStore
-from fullrank.models.contracts import Model
+from fullrank.models import Model
 from fullrank.models.ranking.model import RankingModule
 from fullrank.run import metrics_rows
 from fullrank.training import TrainState

@@ -21,7 +21,7 @@ from torch import Tensor
 from fullrank.core.random import uniform_draws
 from fullrank.data.batch import Batch
 from fullrank.inference.wrapped_model import WrappedModel
-from fullrank.models.contracts import Model
+from fullrank.models import Model
 
 STEP = 0x0D12
 """Where in the sequence of random numbers these are: apart from training steps at the same seed."""

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fullrank.data.batch import Batch
 from fullrank.inference.wrapped_model import WrappedModel
-from fullrank.models.contracts import Model, Scorer
+from fullrank.models import Model, Scorer
 
 
 @dataclass(frozen=True)

@@ -30,8 +30,8 @@ from fullrank.inference.rank import rank
 from fullrank.inference.search import Decoding
 from fullrank.metrics import MetricInputs, RankedLists, match
 from fullrank.metrics.exposure import history_popularity
-from fullrank.models.contracts import Model
-from fullrank.models.sequential.reasoning.budget import described
+from fullrank.models import Model
+from fullrank.models.sequential.reasoning import described
 
 PLACE_BYTES = 40
 """Memory of a place in a list while metrics are computed: item, score, hit, and what a metric sums over it."""

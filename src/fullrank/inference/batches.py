@@ -19,8 +19,8 @@ from fullrank.core.progress import Progress
 from fullrank.data.batch import Batch
 from fullrank.data.histories import Histories
 from fullrank.inference.exact import block_scorer, refuse_nan
-from fullrank.models.contracts import Model, Scorer
-from fullrank.models.sequential.reasoning.budget import Budget, check_budget
+from fullrank.models import Model, Scorer
+from fullrank.models.sequential.reasoning import Budget, check_budget
 
 BLOCK = 8192
 """Items per block."""

@@ -24,8 +24,8 @@ from fullrank.inference.exact import LARGEST_BLOCK, top_k
 from fullrank.inference.filters import BatchFilter, Filters, seen_policy
 from fullrank.inference.search import Decoding, Search, search_of
 from fullrank.metrics import RankedLists
-from fullrank.models.contracts import Model
-from fullrank.models.sequential.reasoning.budget import Budget, check_budget
+from fullrank.models import Model
+from fullrank.models.sequential.reasoning import Budget, check_budget
 
 LIST_BYTES = 12
 """Memory of a place in a list: id and score."""

@@ -20,8 +20,8 @@ from fullrank.inference.rank import rank
 from fullrank.inference.requests import RequestBatch, require_known_items
 from fullrank.inference.search import Decoding, Search
 from fullrank.metrics import RankedLists
-from fullrank.models.contracts import DenseScorer
-from fullrank.models.sequential.reasoning.budget import AS_TRAINED
+from fullrank.models import DenseScorer
+from fullrank.models.sequential.reasoning import AS_TRAINED
 
 SOURCES = ("model", "popular", "ranker")
 """Where a list is from, and so what its scores are: a model's own, training events of the item, or of a cascade click

@@ -8,8 +8,8 @@ from torch import nn
 
 from fullrank.data.batch import Batch
 from fullrank.inference.batches import scorer_of
-from fullrank.models.contracts import Model, Scorer
-from fullrank.models.sequential.reasoning.budget import Budget
+from fullrank.models import Model, Scorer
+from fullrank.models.sequential.reasoning import Budget
 
 
 class WrappedModel(nn.Module, Model):

@@ -28,7 +28,7 @@ from fullrank.inference.list_options import ListOptions
 from fullrank.inference.predictor import Predictor
 from fullrank.inference.requests import RequestBatch
 from fullrank.models.sequential.reading import attention_of, blocks_of
-from fullrank.ops.effective_rank import collapse_share, entropy_rank, stable_rank
+from fullrank.ops.singular_values import collapse_share, entropy_rank, stable_rank
 from fullrank.run import WEIGHTS, Run, event_store_of
 from fullrank.serving.explain import vectors_of
 from fullrank.serving.messages import JsonObject

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fullrank.models.contracts import Queries
+from fullrank.models import Queries
 from fullrank.models.sequential.objectives.losses import sampled_softmax as module
 from fullrank.models.sequential.objectives.losses.sampled_softmax import SampledSoftmax
 from parts import Negatives

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fullrank.models.ranking.perceptron import Deep, Dice
+from fullrank.models.ranking.dnn import Deep, Dice
 from refusals import refused
 from tiny import close
 

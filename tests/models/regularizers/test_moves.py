@@ -13,7 +13,7 @@ import torch
 from fullrank.core.spec import Spec
 from fullrank.data.batch import Batch
 from fullrank.data.events.catalog import Catalog
-from fullrank.models.contracts import Step, last
+from fullrank.models import Step, last
 from fullrank.models.sequential.items.perturb import Noise
 from fullrank.models.sequential.objectives.weightings.inverse_propensity import D2LR, InversePopularity
 from fullrank.models.sequential.objectives.weightings.r2rec import R2Rec, tail_items
@@ -22,7 +22,7 @@ from fullrank.models.sequential.regularizers.dros import DROS
 from fullrank.models.sequential.regularizers.logdet import LogDet
 from fullrank.models.sequential.regularizers.noise_robustness import NoiseRobustness, Noisy
 from fullrank.models.sequential.regularizers.resn import ReSN
-from fullrank.ops.effective_rank import entropy_rank
+from fullrank.ops.singular_values import entropy_rank
 from parts import BCE, GRU, MutualInformation, Negatives, Recommender, RecommenderModel, Sprint, Transformer
 
 ITEMS, USERS, LENGTH = 40, 256, 10

@@ -25,10 +25,10 @@ from torch import Tensor
 
 from fullrank.analysis.diagnostics import Activations, Claim, Diagnostic, Row, lines
 from fullrank.inference.trie_beam import trie_of
-from fullrank.models.contracts import Model, Scorer
-from fullrank.models.sequential.codes import GeneratedScorer
+from fullrank.models import Model, Scorer
 from fullrank.models.sequential.items.semantic import CodeScorer, SemanticItems
 from fullrank.models.sequential.model import RecommenderModel
+from fullrank.models.sequential.objectives.tasks.generate import GeneratedScorer
 from fullrank.semantic_ids.trie import Trie
 
 NO_TARGETS = "the training split has no targets"

@@ -35,9 +35,9 @@ from fullrank.analysis.diagnostics.spectrum import (
     spearman,
     triangle,
 )  # fmt: skip
-from fullrank.models.sequential.codes import GeneratedScorer
 from fullrank.models.sequential.items import ItemIndex, unit
 from fullrank.models.sequential.items.semantic import levels_of
+from fullrank.models.sequential.objectives.tasks.generate import GeneratedScorer
 
 HEAD = 0.2
 """Share of a level's codes that are called its head."""

@@ -23,7 +23,7 @@ from fullrank.analysis.diagnostics import Activations, Diagnostic, Row
 from fullrank.analysis.diagnostics.diversity import ALONE, contraction, mean_distance, with_openings
 from fullrank.analysis.diagnostics.spectrum import spearman
 from fullrank.analysis.diagnostics.streams import CELLS, log_shares, pooled
-from fullrank.models.contracts import DenseScorer, ReasoningStates
+from fullrank.models import DenseScorer, ReasoningStates
 from fullrank.models.sequential.model import RecommenderModel
 
 USERS = 2048

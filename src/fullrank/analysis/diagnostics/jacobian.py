@@ -21,7 +21,7 @@ from fullrank.analysis.diagnostics import Claim, Diagnostic, Figure, Row, RunRes
 from fullrank.analysis.ranking_activations import RankingActivations
 from fullrank.models.ranking import LayerOutputs
 from fullrank.models.ranking.blocks import BlocksRanker
-from fullrank.ops.effective_rank import entropy_rank
+from fullrank.ops.singular_values import entropy_rank
 
 IMPRESSIONS = 8
 LARGEST = 2048

@@ -17,7 +17,7 @@ from fullrank.analysis.diagnostics import (
     lines,
 )
 from fullrank.analysis.diagnostics.spectrum import rank_figures, stacked
-from fullrank.models.contracts import last
+from fullrank.models import last
 
 DEPTH = "layer (0: input)"
 

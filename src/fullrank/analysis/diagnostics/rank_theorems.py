@@ -24,8 +24,8 @@ from torch import Tensor
 
 from fullrank.analysis.diagnostics import Claim, Diagnostic, Figure, Row, RunResult, readable
 from fullrank.analysis.ranking_activations import RankingActivations, layers_of
-from fullrank.models.ranking.mixings.block_transpose import BlockTransposeMixing, transposed
-from fullrank.ops.effective_rank import LEAST
+from fullrank.models.ranking.mixings import BlockTransposeMixing, transposed
+from fullrank.ops.singular_values import LEAST
 
 SLACK = 1e-9
 """Of rounding, relative: what lies on a bound is within it."""

@@ -38,7 +38,7 @@ from fullrank.data.events.store import Store
 from fullrank.evaluation import evaluate
 from fullrank.inference.search import Decoding
 from fullrank.inference.wrapped_model import WrappedModel
-from fullrank.models.contracts import Model
+from fullrank.models import Model
 from fullrank.models.sequential.baselines.item_features import cosines, feature_vectors
 from fullrank.models.sequential.baselines.transition_graph import TransitionGraph, transitions
 

@@ -29,8 +29,8 @@ from fullrank.analysis.diagnostics import (
     lines,
     readable,
 )
-from fullrank.models.contracts import DenseScorer
-from fullrank.ops.effective_rank import LEAST, collapse_share, entropy_rank, stable_rank
+from fullrank.models import DenseScorer
+from fullrank.ops.singular_values import LEAST, collapse_share, entropy_rank, stable_rank
 
 ROWS = 1 << 14
 """Rows of a tall matrix that are made float64 and triangular at once."""

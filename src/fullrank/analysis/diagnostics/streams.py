@@ -24,7 +24,7 @@ from fullrank.analysis.diagnostics import (
     bars,
 )
 from fullrank.analysis.diagnostics.diversity import ALONE, ReasoningFigure
-from fullrank.models.contracts import DenseScorer, ReasoningStates
+from fullrank.models import DenseScorer, ReasoningStates
 from fullrank.models.sequential.items import unit
 from fullrank.models.sequential.model import RecommenderModel
 

@@ -37,7 +37,7 @@ from fullrank.analysis.diagnostics import (
 )
 from fullrank.analysis.ranking_activations import RankingActivations
 from fullrank.core.errors import UserError
-from fullrank.ops.effective_rank import entropy_rank, stable_rank
+from fullrank.ops.singular_values import entropy_rank, stable_rank
 
 NAME = "token_ranks"
 FIGURES = ("stable_rank", "entropy_rank")

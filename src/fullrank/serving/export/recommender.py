@@ -15,13 +15,13 @@ from torch import Tensor, nn
 
 from fullrank.core.errors import UserError
 from fullrank.data.batch import Batch
-from fullrank.models.contracts import Scorer
+from fullrank.models import Scorer
 from fullrank.models.sequential.attention.hstu import HSTUAttention, bucket_edges
 from fullrank.models.sequential.encoders.fmlp import Filter, FMLPBlock
 from fullrank.models.sequential.items import ItemIndex, Items, unit
 from fullrank.models.sequential.items.semantic import CodeScorer
 from fullrank.models.sequential.model import RecommenderModel
-from fullrank.models.sequential.reasoning.budget import Budget
+from fullrank.models.sequential.reasoning import Budget
 from fullrank.serving.export.graph import EXAMPLE_ROWS, Graph, Port
 
 EXCLUDED = 5

@@ -13,7 +13,7 @@ from torch import nn
 from fullrank.core.spec import Spec
 from fullrank.data.events.catalog import Catalog
 from fullrank.data.events.store import Store
-from fullrank.models.contracts import Model
+from fullrank.models import Model
 
 
 class Baseline(nn.Module, Model):

@@ -23,10 +23,10 @@ from torch import Tensor
 from fullrank.core.checks import divided
 from fullrank.core.errors import UserError
 from fullrank.data.events.catalog import Catalog, kept_column
-from fullrank.models.initial import small
+from fullrank.models.sequential import small
 from fullrank.models.sequential.items import ItemIndex, Items, ItemsSpec, LookedUpItems, unit
 from fullrank.models.sequential.items.perturb import Noise, perturb
-from fullrank.ops.code_scores import code_scores
+from fullrank.ops.picked_rows import code_scores
 from fullrank.semantic_ids.reader import CODES, SIZES, Codes
 
 

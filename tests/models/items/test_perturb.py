@@ -1,4 +1,4 @@
-"""Noise on codes against the reference, its rates, and what it is a function of; the triplet against its reference."""
+"""Noise on codes against the reference, its rates, and what it is a function of."""
 
 from dataclasses import replace
 
@@ -7,9 +7,7 @@ import torch
 from torch import Tensor
 
 from fullrank.models.sequential.items.perturb import Noise, perturb, perturb_reference
-from fullrank.ops.in_batch_triplet import in_batch_triplet, in_batch_triplet_reference
-from tests.ops.alike import assert_alike, leaves
-from tiny import close, histories, padded
+from tiny import histories, padded
 
 SIZES = [(1, 1, (2,)), (3, 5, (23,)), (2, 7, (4, 9, 3)), (4, 1, (1, 1))]
 """B, T, digits of each codebook."""
@@ -61,17 +59,3 @@ def test_noise_is_a_function_of_its_place() -> None:
     assert all(torch.equal(a[1:, :4], b) for a, b in zip(first, shorter, strict=True)), "others' lengths have a say"
     batch = padded(histories([4, 6]), step=2)
     assert Noise.on(batch, 0.1, 0.1).step == 2 and torch.equal(Noise.on(batch, 0.1, 0.1).rows, batch.rows)
-
-
-@pytest.mark.parametrize(("rows", "dim"), [(1, 3), (2, 1), (5, 7), (13, 4)])
-@pytest.mark.parametrize("margin", [0.0, 0.2, 1.5])
-def test_triplet_parity(rows: int, dim: int, margin: float) -> None:
-    pair = leaves((rows, dim), (rows, dim))
-    assert_alike(in_batch_triplet, in_batch_triplet_reference, *pair, margin=margin, rtol=2e-5, atol=2e-5)
-
-
-def test_triplet_by_hand() -> None:
-    a = torch.tensor([[1.0, 0.0], [0.0, 2.0]])
-    assert in_batch_triplet(a, a, 0.2) == 0, "partners in place, others at a right angle"
-    assert close(in_batch_triplet(a, a.flip(0), 0.2), torch.tensor(0.2)), "as far from the partner as from the other"
-    assert in_batch_triplet(a[:1], a[:1], 0.2) == 0

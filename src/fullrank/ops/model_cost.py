@@ -1,23 +1,32 @@
-"""FLOPs of matrix products, as torch's counter finds them: of shapes alone before anything runs, or of a real run.
+"""The cost of a model before it is paid: FLOPs of its matrix products, and the memory that it takes.
 
-Two operations for each multiplication with its addition; element-wise work, norms, softmax and look-ups count nothing.
+FLOPs are counted as torch's counter finds them, of shapes alone before anything runs, or of a real run. Two operations
+for each multiplication with its addition; element-wise work, norms, softmax and look-ups count nothing.
 
     forward_flops(module, x)    # {"": 0, "up": 512, "down": 512}: nothing is computed, x is on the meta device
     counted(lambda: module(x))  # 1024, while it runs
+
+Models that are larger than the memory are refused before memory is taken for them. Counted are weights, and to train
+them gradients and the moments of the optimiser: by shapes alone, on torch's meta device. Activations come on top; they
+grow with the batch, and are not known before a step has run.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
 from torch.func import functional_call
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.overrides import TorchFunctionMode
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
+from fullrank.core.errors import UserError
 from fullrank.core.log import logger
+from fullrank.core.memory import available_bytes, gibibytes
 
 log = logger(__name__)
 
@@ -121,5 +130,83 @@ def _fused(q: Any, k: Any, v: Any, *_: Any, out_shape: Any = None, **__: Any) ->
 
 
 def _picked(queries: Any, table: Any, places: Any, *_: Any, out_shape: Any = None, **__: Any) -> int:
-    """`fullrank.ops.picked_dots`: the product of a query with each row that was picked for it."""
+    """`fullrank.ops.picked_rows`: the product of a query with each row that was picked for it."""
     return 2 * int(places[0]) * int(table[1])
+
+
+CODE = "model-too-large"
+REMEDY = "make its width, its layers or its longest history smaller, or the catalogue"
+TRAINED = 4
+"""Copies of a weight in training: itself, its gradient, and AdamW's two moments."""
+M = TypeVar("M")
+_MAKERS = frozenset({torch.empty, torch.zeros, torch.ones, torch.full, torch.rand, torch.randn})
+
+
+def build_to_train(
+    build: Callable[[], M], device: torch.device | str = "cpu", by_row: Callable[[M], list[nn.Parameter]] | None = None
+) -> M:
+    """What `build` makes. Raises `UserError` with the size where training it needs more memory than `device` has free.
+
+    `by_row` are its tables of which a step touches some rows, so that no gradient has their size. What `build` makes by
+    looking at values cannot be counted in advance: its weights alone are watched while they are made.
+    """
+    free = _free(torch.device(device))
+    if free is None:
+        return build()
+    try:
+        with torch.device("meta"):
+            shapes = build()
+    except UserError:
+        raise
+    except (RuntimeError, TypeError, ValueError):
+        return build_within(build, free // TRAINED)
+    if isinstance(shapes, nn.Module):
+        rows = {id(p) for p in (by_row(shapes) if by_row is not None else [])}
+        needed = sum(_bytes(p) * _copies(p, rows) for p in shapes.parameters()) + sum(map(_bytes, shapes.buffers()))
+        if needed > free:
+            count = sum(p.numel() for p in shapes.parameters())
+            raise UserError(
+                f"the model has {count:,} parameters: its weights, gradients and the moments of the optimiser take "
+                f"{gibibytes(needed)} (activations come on top), and {gibibytes(free)} of memory are free; {REMEDY}",
+                code=CODE,
+            )
+    return build()
+
+
+def build_within(build: Callable[[], M], most: int, what: str = "the model") -> M:
+    """What `build` makes. Raises `UserError` before its tensors take more than `most` bytes."""
+    with _Within(most, what):
+        return build()
+
+
+class _Within(TorchFunctionMode):
+    """Adds up what is asked for, before it is made."""
+
+    def __init__(self, most: int, what: str):
+        super().__init__()
+        self.most, self.left, self.what = most, most, what
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func in _MAKERS:
+            sizes = kwargs.get("size", args[0] if args and isinstance(args[0], list | tuple) else args)
+            width = kwargs.get("dtype") or torch.get_default_dtype()
+            self.left -= math.prod(int(one) for one in sizes) * width.itemsize
+            if self.left < 0:
+                raise UserError(
+                    f"{self.what} takes more than {gibibytes(self.most)} of memory, which is all that it may; {REMEDY}",
+                    code=CODE,
+                )
+        return func(*args, **kwargs)
+
+
+def _copies(parameter: nn.Parameter, rows: set[int]) -> int:
+    return (TRAINED - (id(parameter) in rows)) if parameter.requires_grad else 1
+
+
+def _free(device: torch.device) -> int | None:
+    return int(torch.cuda.mem_get_info(device)[0]) if device.type == "cuda" else available_bytes()
+
+
+def _bytes(tensor: torch.Tensor) -> int:
+    return tensor.numel() * tensor.element_size()

@@ -1,4 +1,4 @@
-"""Products with picked rows: the reference's values and gradients, without its memory."""
+"""Rows picked by ids: the distinct ids, sums and products of rows equal their references in values and gradients."""
 
 import pytest
 import torch
@@ -6,8 +6,35 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fullrank.ops.picked_dots import picked_dots, picked_dots_reference, shared_dots
-from tests.ops.alike import assert_alike, values_and_gradients
+from fullrank.ops.picked_rows import (
+    ROWS_PER_ID,
+    distinct,
+    distinct_and_places,
+    packed_bags,
+    packed_bags_reference,
+    picked_dots,
+    picked_dots_reference,
+    shared_dots,
+)
+from tests.ops.alike import assert_alike, leaves, values_and_gradients
+
+
+@pytest.mark.parametrize("size", [1, 7, 1000, 1_000_000])
+@pytest.mark.parametrize("count", [0, 1, 5, 300])
+def test_it_equals_unique(size: int, count: int) -> None:
+    ids = torch.randint(size, (count,), generator=torch.Generator().manual_seed(count))
+    assert torch.equal(distinct(ids, size), torch.unique(ids))
+
+
+def test_both_ways_are_tested() -> None:
+    assert 1000 <= ROWS_PER_ID * 300 and 1_000_000 > ROWS_PER_ID * 300
+
+
+@pytest.mark.parametrize("size", [12, 13, 3 * ROWS_PER_ID * 12])
+def test_places_lead_back_to_the_ids(size: int) -> None:
+    ids = torch.randint(12, (3, 4))
+    found, places = distinct_and_places(ids, size)
+    assert torch.equal(found, torch.unique(ids)) and torch.equal(found[places], ids)
 
 
 def drawn(*shape: int) -> Tensor:
@@ -58,3 +85,22 @@ def test_shared_picks_in_bf16_round_what_they_read_and_give(shape: tuple) -> Non
     assert torch.equal(found[0], wanted[0])
     for one, other in zip(found[1:], wanted[1:], strict=True):  # a row's, then that of many rows: each rounded once
         assert one.dtype == torch.float32 and (one - other).abs().max() <= 2**-8 * other.abs().max()
+
+
+@pytest.mark.parametrize("mean", [False, True])
+@pytest.mark.parametrize("kind", [torch.int32, torch.int64])
+@pytest.mark.parametrize(("items", "most", "asked"), [(1, 0, 1), (1, 3, 3), (9, 4, 0), (37, 5, 101), (200, 40, 64)])
+def test_equals_the_reference(items: int, most: int, asked: int, kind: torch.dtype, mean: bool) -> None:
+    counts = torch.arange(items) * 7 % (most + 1)
+    flat = (torch.arange(int(counts.sum())) * 5 % 11).to(kind)
+    offsets = torch.cat([torch.zeros(1, dtype=torch.long), counts.cumsum(0)])
+    rows = torch.randint(0, items, (asked,), generator=torch.Generator().manual_seed(0))
+    (table,) = leaves((11, 3))
+    assert packed_bags(table, flat, offsets, rows, mean=mean).shape == (asked, 3)
+    assert_alike(packed_bags, packed_bags_reference, table, flat, offsets, rows, mean=mean)
+
+
+def test_an_item_without_tokens_is_zero() -> None:
+    flat, offsets = torch.tensor([1, 2]), torch.tensor([0, 0, 2, 2])
+    vectors = packed_bags(torch.ones(3, 2), flat, offsets, torch.tensor([0, 1, 2]))
+    assert vectors.tolist() == [[0, 0], [2, 2], [0, 0]]

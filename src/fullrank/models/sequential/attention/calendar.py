@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from fullrank.core.bounds import Parts, Width
 from fullrank.core.spec import Spec
-from fullrank.models.initial import start_small
+from fullrank.models.sequential import start_small
 
 FIELDS = {"year": 200, "month": 12, "day": 31, "weekday": 7, "day of year": 366, "week": 53, "hour": 24}
 """How many values each field has."""

@@ -4,13 +4,13 @@ import pytest
 import torch
 from torch import nn
 
-from fullrank.ops import model_memory
-from fullrank.ops.model_memory import CODE, build_to_train, build_within
+from fullrank.ops import model_cost
+from fullrank.ops.model_cost import CODE, build_to_train, build_within
 from refusals import refused
 
 
 def free(monkeypatch: pytest.MonkeyPatch, count: int | None) -> None:
-    monkeypatch.setattr(model_memory, "available_bytes", lambda: count)
+    monkeypatch.setattr(model_cost, "available_bytes", lambda: count)
 
 
 @pytest.mark.parametrize(("trained", "least"), [(True, 16_000), (False, 4_000)])

@@ -1,10 +1,26 @@
-"""Streams against a shared prefix, against the reference that copies it: values, gradients, and nothing is copied."""
+"""Attention under autocast on a CPU is in fp32; streams read a shared prefix in place and equal the reference."""
 
 import pytest
 import torch
 
-from fullrank.ops.shared_prefix import stream_mix, stream_mix_reference, stream_scores, stream_scores_reference
+from fullrank.ops.attention import (
+    fused_attention,
+    stream_mix,
+    stream_mix_reference,
+    stream_scores,
+    stream_scores_reference,
+)
 from tests.ops.alike import assert_alike, leaves
+
+
+def test_under_autocast_it_is_that_of_fp32() -> None:
+    torch.manual_seed(0)
+    qkv = torch.randn(3, 3, 2, 5, 4).bfloat16()
+    for allowed in (None, torch.eye(5).bool(), torch.randn(5, 5)):
+        with torch.autocast("cpu", torch.bfloat16):
+            found = fused_attention(*qkv, allowed, 0.0)
+        assert torch.equal(found, fused_attention(*qkv.float(), allowed, 0.0))
+
 
 SIZES = [(1, 1, 1, 1, 1, 1), (2, 3, 7, 5, 3, 2), (3, 1, 13, 2, 4, 1), (2, 2, 5, 3, 1, 3), (0, 2, 5, 3, 2, 2)]
 """B, H, T, width, streams, tokens of each stream."""
