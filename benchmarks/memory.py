@@ -28,7 +28,7 @@ from fullrank.core.jagged import Jagged
 from fullrank.data.batch import Batch
 from fullrank.data.histories import Histories
 from fullrank.inference.batches import BLOCK
-from fullrank.inference.rank import rank
+from fullrank.inference.recommend import rank
 from fullrank.models import DenseScorer, Model
 
 DIM, K, SEEN = 64, 20, 9

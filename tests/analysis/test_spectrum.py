@@ -8,8 +8,8 @@ from scipy import stats
 from fullrank.analysis.activations import activations
 from fullrank.analysis.diagnosis import LEFT_OUT
 from fullrank.analysis.diagnostics import spectrum
-from fullrank.analysis.diagnostics.layers import Layers
 from fullrank.analysis.diagnostics.spectrum import (
+    Layers,
     SpectralCollapse,
     popularity_likeness,
     score_spectrum,

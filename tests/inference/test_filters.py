@@ -15,8 +15,7 @@ from fullrank.core.jagged import Jagged
 from fullrank.data.histories import Histories
 from fullrank.inference.filters import Filters
 from fullrank.inference.list_options import ListOptions
-from fullrank.inference.rank import rank
-from fullrank.inference.recommend import most_popular, rank_requests
+from fullrank.inference.recommend import most_popular, rank, rank_requests
 from fullrank.inference.requests import RequestBatch
 from fullrank.inference.search import Decoding
 from fullrank.models.sequential.model import Recommender

@@ -15,12 +15,17 @@ from typing import Any, ClassVar, cast
 
 from torch import nn
 
-from fullrank.analysis.activations import RetrievalContext, activations, sample_users
+from fullrank.analysis.activations import (
+    RankingContext,
+    RetrievalContext,
+    activations,
+    ranking_activations,
+    sample_impressions,
+    sample_users,
+)
 from fullrank.analysis.diagnosis import Diagnosis
-from fullrank.analysis.diagnostics.layers import Layers
-from fullrank.analysis.diagnostics.spectrum import SpectralCollapse
+from fullrank.analysis.diagnostics.spectrum import Layers, SpectralCollapse
 from fullrank.analysis.diagnostics.token_ranks import FIGURES, NO_TOKENS, TokenRanks
-from fullrank.analysis.ranking_activations import RankingContext, ranking_activations, sample_impressions
 from fullrank.core.checks import check_whole
 from fullrank.core.errors import UserError, no_effect
 from fullrank.core.log import logger

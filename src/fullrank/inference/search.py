@@ -23,12 +23,11 @@ from fullrank.core.bounds import MOST_ROUNDS, ListLength, Parts
 from fullrank.core.constraints import only_with
 from fullrank.core.errors import UserError
 from fullrank.core.spec import Spec
-from fullrank.inference.code_search import BeamSearch, GraphSearch
+from fullrank.inference.batches import WrappedModel
+from fullrank.inference.code_search import BeamSearch, GraphSearch, PrunedSearch
 from fullrank.inference.exact import top_k
 from fullrank.inference.filters import BatchFilter
-from fullrank.inference.pruned import PrunedSearch
 from fullrank.inference.trie_beam import TrieBeam
-from fullrank.inference.wrapped_model import WrappedModel
 from fullrank.models import DenseScorer, Scorer
 from fullrank.models.sequential.items.semantic import CodeScorer, SemanticItems, score_by_parts
 from fullrank.models.sequential.items.table import ShardedScorer

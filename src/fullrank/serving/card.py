@@ -22,8 +22,8 @@ from fullrank.core.errors import UserError
 from fullrank.data.events.catalog import Catalog
 from fullrank.data.histories import Histories
 from fullrank.evaluation.result import EvaluationResult
-from fullrank.evaluation.slices import popularity_bands
 from fullrank.evaluation.spec import selection_sign
+from fullrank.evaluation.statistics import popularity_bands
 from fullrank.inference.list_options import ListOptions
 from fullrank.inference.predictor import Predictor
 from fullrank.inference.requests import RequestBatch

@@ -14,7 +14,7 @@ import numpy as np
 import polars as pl
 
 from fullrank.core.errors import UserError
-from fullrank.evaluation.slices import popularity_bands
+from fullrank.evaluation.statistics import popularity_bands
 from fullrank.inference.predictor import Predictor
 from fullrank.serving.growth import ItemGrowth, Origin
 from fullrank.serving.item_documents import TITLE, Reading, changed

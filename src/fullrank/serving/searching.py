@@ -20,7 +20,7 @@ from fullrank.data.histories import Histories
 from fullrank.inference.batches import BLOCK, score_batches
 from fullrank.inference.filters import Filters
 from fullrank.inference.predictor import Predictor
-from fullrank.inference.rank import rank
+from fullrank.inference.recommend import rank
 from fullrank.inference.search import Search, search_of
 from fullrank.models import DenseScorer
 from fullrank.models.sequential.items import unit

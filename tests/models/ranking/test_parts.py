@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from clicks import FIELDS
-from fullrank.analysis.diagnostics.jacobian import jacobian
+from fullrank.analysis.diagnostics.rank_theorems import jacobian
 from fullrank.models.ranking import EVERY, FieldTokens
 from fullrank.models.ranking.autoint import AutoInt
 from fullrank.models.ranking.blocks import Tokeniser

@@ -1,6 +1,6 @@
 """Recommenders without gradient descent: what every trained model has to beat.
 
-The room's contract: a `BaselineSpec` whose ``build(catalog)`` gives a `Baseline`, a module that is a `contracts.Model`
+The room's contract: a `BaselineSpec` whose ``build(catalog)`` gives a `Baseline`, a module that is a `models.Model`
 and whose ``fit(store)`` fills its buffers from the training events.
 """
 

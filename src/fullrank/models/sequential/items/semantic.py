@@ -32,7 +32,7 @@ from fullrank.semantic_ids.reader import CODES, SIZES, Codes
 
 @dataclass(frozen=True)
 class CodeScorer:
-    """Satisfies `contracts.Scorer`, for existing items alone. A block takes users x items of memory, whatever K is."""
+    """Satisfies `models.Scorer`, for existing items alone. A block takes users x items of memory, whatever K is."""
 
     levels: Float[Tensor, "N B"]
     """Scores of every code of every level, one level below the other; users side by side. Larger is better."""

@@ -151,7 +151,7 @@ STREAMS = 1 << 14
 
 @dataclass(frozen=True)
 class GeneratedScorer:
-    """Satisfies `contracts.Scorer`: an item's score is the log-probability of its codes."""
+    """Satisfies `models.Scorer`: an item's score is the log-probability of its codes."""
 
     encoder: Encoder
     task: GenerateTask

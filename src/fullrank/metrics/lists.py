@@ -1,7 +1,15 @@
-"""What is shown, and to whom: exposure of unpopular items, mean popularity, inequality, coverage and novelty (SPRINT).
+"""Metrics of ranked lists, one value per user: whether and how early targets come, what is shown, how much it differs.
 
-Popularity is a count of events per item from the source that the protocol names; training events by default, because
-counting validation and test events leaks them (SPRINT's own code does; `Evaluation.popularity = "all"` repeats it).
+Accuracy: hit, recall, precision, F1, nDCG, reciprocal rank and average precision at k. Relevance is 0 or 1. k places,
+`table.relevant` targets per user; a target can be hit once. All are 0 .. 1 and equal the measures of the same name in
+trec_eval (Success, R, P, nDCG, RR, AP with a cut-off; it has no F1 with one).
+
+Exposure: of unpopular items, mean popularity, inequality, coverage and novelty (SPRINT). Popularity is a count of
+events per item from the source that the protocol names; training events by default, because counting validation and
+test events leaks them (SPRINT's own code does; `Evaluation.popularity = "all"` repeats it).
+
+Diversity: how different the items of one list are, by a category of theirs or by lists of categories.
+
 Shapes: U users, k list length, V items, R resamples of the users.
 """
 
@@ -14,6 +22,52 @@ from jaxtyping import Bool, Float, Int
 
 from fullrank.core.jagged import Jagged
 from fullrank.metrics import MetricInputs
+
+
+def hit(table: MetricInputs, k: int) -> Float[np.ndarray, "U"]:
+    """1 where any of the first k places holds a target."""
+    found = np.asarray(table.hits[:, :k].any(1))
+    return found.astype(np.float64)
+
+
+def recall(table: MetricInputs, k: int) -> Float[np.ndarray, "U"]:
+    """The share of the user's targets among the first k places."""
+    hits: np.ndarray = table.hits[:, :k].sum(1)
+    return hits / table.relevant
+
+
+def precision(table: MetricInputs, k: int) -> Float[np.ndarray, "U"]:
+    """The share of the k places that hold a target; an empty place holds none (trec_eval's P)."""
+    hits: np.ndarray = table.hits[:, :k].sum(1)
+    return hits / k
+
+
+def f1(table: MetricInputs, k: int) -> Float[np.ndarray, "U"]:
+    """Harmonic mean of precision and recall, 2 P R / (P + R) = 2 hits / (k + targets) (van Rijsbergen 1979); 0 without
+    a hit."""
+    hits: np.ndarray = table.hits[:, :k].sum(1)
+    return 2 * hits / (k + table.relevant)
+
+
+def ndcg(table: MetricInputs, k: int) -> Float[np.ndarray, "U"]:
+    """Sum over hits of 1 / log2(place + 1), over that sum for the best list of k (Jarvelin, Kekalainen 2002)."""
+    discounts = 1 / np.log2(np.arange(2, k + 2))
+    ideal = np.cumsum(discounts)[np.minimum(table.relevant, k) - 1]
+    hits = table.hits[:, :k]
+    return hits @ discounts[: hits.shape[1]] / ideal
+
+
+def mrr(table: MetricInputs, k: int) -> Float[np.ndarray, "U"]:
+    """1 / place of the first hit within k, else 0."""
+    hits = table.hits[:, :k]
+    return hits.any(1) / (hits.argmax(1) + 1.0)
+
+
+def average_precision(table: MetricInputs, k: int) -> Float[np.ndarray, "U"]:
+    """Sum over hits within k of (hits so far / place), over the number of targets."""
+    hits = table.hits[:, :k]
+    precision = np.cumsum(hits, 1) / np.arange(1, hits.shape[1] + 1)
+    return (precision * hits).sum(1) / table.relevant
 
 
 def niche(popularity: Int[np.ndarray, "V"], alpha: float) -> Bool[np.ndarray, "V"]:
@@ -140,3 +194,37 @@ def novelty(table: MetricInputs, k: int) -> Float[np.ndarray, "U"]:
 def exposures(ids: Int[np.ndarray, "U k"], size: int) -> Int[np.ndarray, "V"]:
     """How often each of `size` items occurs in the lists."""
     return np.bincount(ids[ids >= 0], minlength=size)
+
+
+CELLS = 1 << 22
+"""Comparisons of two categories held at once."""
+
+
+def ild(table: MetricInputs, k: int) -> Float[np.ndarray, "U"]:
+    """Intra-list diversity: mean distance of all pairs of items in the first k places (Smyth, McClave 2001; Ziegler et
+    al. 2005).
+
+    ILD = 2 / (n (n - 1)) * sum over pairs of d(i, j), with the Jaccard distance d = 1 - |A and B| / |A or B| of the
+    items' categories: of one category each, 0 where it is the same and 1 where not. Items without a category have no
+    distance and are left out; a list with fewer than two others has 0.
+    """
+    assert table.ids is not None and table.categories is not None, "this metric reads lists and categories"
+    codes = table.categories
+    chunk = max(CELLS // codes.shape[1] ** 2, 1)
+    parts = [_ild(table.ids[low : low + chunk, :k], codes) for low in range(0, len(table.ids), chunk)]
+    return np.concatenate([*parts, np.zeros(0)])
+
+
+def _ild(ids: Int[np.ndarray, "U k"], codes: Int[np.ndarray, "V L"]) -> Float[np.ndarray, "U"]:
+    size = (codes > 0).sum(1)
+    counts = (ids >= 0) & (size[ids] > 0)  # an empty place (-1) reads the last item, and is masked
+    total, pairs = np.zeros(len(ids)), np.zeros(len(ids))
+    for i in range(1, ids.shape[1]):
+        for j in range(i):
+            both = counts[:, i] & counts[:, j]
+            a, b = codes[ids[:, i]], codes[ids[:, j]]
+            shared = ((a[:, :, None] == b[:, None, :]) & (a > 0)[:, :, None]).sum((1, 2))
+            union = size[ids[:, i]] + size[ids[:, j]] - shared
+            total += np.where(both, 1 - shared / np.maximum(union, 1), 0)
+            pairs += both
+    return total / np.maximum(pairs, 1)

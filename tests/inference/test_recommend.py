@@ -16,7 +16,7 @@ from fullrank.core.jagged import Jagged
 from fullrank.data.batch import Batch
 from fullrank.data.histories import Histories
 from fullrank.inference.batches import TOKENS
-from fullrank.inference.rank import rank
+from fullrank.inference.recommend import rank
 from fullrank.models import DenseScorer, Model
 from fullrank.models.sequential.reasoning import Budget, check_budget, described
 from refusals import refused

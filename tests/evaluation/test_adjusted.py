@@ -1,4 +1,4 @@
-"""Dropped events: against loops, the same in any batch, nested from share to share, and never everything."""
+"""Adjusted models against loops: dropped events are nested from share to share, never everything; discounted scores."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -10,8 +10,9 @@ import torch
 from fakes import Kept, Whole, listed
 from fullrank.core.random import uniform_draws
 from fullrank.data.batch import Batch
-from fullrank.evaluation import Evaluation, compare, evaluate
-from fullrank.evaluation.event_dropout import STEP, drop_events, keep_mask
+from fullrank.evaluation import Evaluation, evaluate
+from fullrank.evaluation.adjusted import STEP, drop_events, keep_mask
+from fullrank.evaluation.compare import compare
 from refusals import refused
 from thinker import Thinker
 from tiny import padded
@@ -100,3 +101,35 @@ def test_adaptive_stopping_keeps_each_users_steps(tmp_path: Path) -> None:
 def test_adaptive_stopping_refuses_what_it_cannot_do(settings: tuple[str, ...]) -> None:
     with refused("adaptive-needs-full-lists", "reasoning.adaptive"):
         Evaluation().override(*settings, "reasoning.adaptive=5")
+
+
+@pytest.mark.parametrize("weight", [0.3, 5.0])
+@pytest.mark.parametrize("block", [7, None])
+def test_lists_are_those_of_the_discounted_scores(weight: float, block: int | None) -> None:
+    model, counts = Whole(40, max_length=4), STORE.catalog.popularity
+    spec = SMALL.override(f"popularity_discount={weight}", f"block={block or 'null'}")
+    found, plain = evaluate(model, STORE, "test", spec), evaluate(model, STORE, "test", SMALL)
+    assert found.per_user.lists is not None and plain.per_user.lists is not None
+    asked = STORE.eval_set("test")
+    for history, ids in zip(asked.histories.items, found.per_user.lists, strict=True):
+        scores = model.scores(history[-4:]) - weight * np.log1p(counts)
+        assert ids.tolist() == listed(scores, 5, set(history.tolist()))
+    assert (found.per_user.lists != plain.per_user.lists).any()
+    assert counts[found.per_user.lists].mean() < counts[plain.per_user.lists].mean()
+    assert found.protocol["popularity_discount"] == weight and "popularity_discount" not in plain.protocol
+
+
+def test_lists_with_and_without_it_are_compared() -> None:
+    """Among the ways to answer, as a budget of reasoning is: the same users, the same candidates."""
+    model = Whole(40, max_length=4)
+    plain, discounted = (evaluate(model, STORE, "test", SMALL.override(f"popularity_discount={w}")) for w in (0, 5))
+    found = compare(plain, discounted, "arp@5")
+    assert found.difference < 0
+
+
+@pytest.mark.parametrize(
+    "setting", ["protocol=sampled", "sampled=10", "decoding={kind: pruned}", "reasoning.adaptive=5"]
+)
+def test_what_does_not_score_every_item_is_refused(setting: str) -> None:
+    with refused("discount-needs-all-scores", "popularity_discount"):
+        Evaluation().override("popularity_discount=1", setting)

@@ -6,7 +6,7 @@ import numpy as np
 
 from fakes import Kept, Whole
 from fullrank.evaluation import Evaluation, EvaluationResult, evaluate
-from fullrank.evaluation.metric_table import MetricTable, metric_table
+from fullrank.evaluation.summary import MetricTable, metric_table
 
 KEPT = Kept.random(60, 40, longest=20)
 
