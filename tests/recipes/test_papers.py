@@ -1,4 +1,4 @@
-"""Recipes of FAIR, TIGER and HSTU: what they share, sizes of papers, weights under mean and sum, and that they learn."""
+"""Recipes of FAIR, TIGER and HSTU: what they share, sizes of papers, weights under mean and sum; they learn."""
 
 from pathlib import Path
 from typing import Any
