@@ -1,4 +1,4 @@
-"""Results on disk, in JSON, and put together from shards; an evaluation is two files, never where a store would break."""
+"""Results on disk, in JSON, and put together from shards; an evaluation is two files, never where a store breaks."""
 
 import itertools
 import json
