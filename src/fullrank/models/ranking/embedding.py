@@ -34,7 +34,8 @@ from fullrank.data.batch import Impressions
 from fullrank.models import Flops
 from fullrank.models.ranking import Fields, FieldTokens
 from fullrank.models.ranking.fused import Found, FusedTable, in_order, inside_of, places_of
-from fullrank.models.ranking.sequences import Pooled, SequenceSpec
+from fullrank.models.ranking.sequences import SequenceSpec
+from fullrank.models.ranking.sequences.pooled import Pooled
 from fullrank.models.ranking.sequences.reader import AttendedGroup, SequenceReader, in_parallel, members
 
 Update = Literal["adamw", "lazy_adam", "rowwise_adagrad"]

@@ -70,7 +70,10 @@ AnyMixing = Annotated[MixingSpec, Room("rankers.mixings")]
 
 
 class BlockTranspose(MixingSpec):
-    """RankMixer's mixing."""
+    """Block transpose: token i's j-th part changes place with token j's i-th (RankMixer, arXiv:2507.15551, Sec. 3.3).
+
+    It has no parameter; the width of a token must divide by their number.
+    """
 
     kind: Literal["block_transpose"] = "block_transpose"
 
@@ -110,7 +113,10 @@ def transposed_reference(x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
 
 
 class Full(MixingSpec):
-    """RankElastor's mixing."""
+    """Parameterized full mixing: every coordinate of every token mixes with every other (RankElastor, Sec. 3.1, Eq. 3).
+
+    A learned matrix in place of RankMixer's permutation.
+    """
 
     kind: Literal["full"] = "full"
     norm: Literal["pre", "post"] = "pre"

@@ -25,7 +25,8 @@ from fullrank.models.ranking import Fields, Ranker, RankerOutput, RankerSpec
 from fullrank.models.ranking.calibration import CalibrationCurve
 from fullrank.models.ranking.dcnv2 import DCNv2
 from fullrank.models.ranking.embedding import Embedding
-from fullrank.models.ranking.sequences import Pooled, SequenceSpec
+from fullrank.models.ranking.sequences import SequenceSpec
+from fullrank.models.ranking.sequences.pooled import Pooled
 
 
 class RankingModel(Spec):

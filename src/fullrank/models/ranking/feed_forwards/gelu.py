@@ -30,7 +30,7 @@ from fullrank.ops.ranking_layers import How, affine, biases, dropout, per_token,
 
 
 class Gelu(FeedForwardSpec):
-    """RankMixer's per-token FFN."""
+    """GELU per-token FFN (RankMixer, arXiv:2507.15551, Sec. 3.4)."""
 
     kind: Literal["gelu"] = "gelu"
     expansion: Annotated[Expansion | None, only_with("hidden", ())] = None
@@ -80,7 +80,7 @@ def perceptron(x: Tensor, *weights: Tensor, p: float = 0.0) -> Tensor:
 
 
 class Experts(FeedForwardSpec):
-    """RankMixer's sparse-MoE per-token FFN."""
+    """Sparse mixture of experts per token with ReLU routing (RankMixer, arXiv:2507.15551, Sec. 3.5)."""
 
     kind: Literal["experts"] = "experts"
     experts: Several = 4

@@ -86,10 +86,3 @@ def require_targets(setting: str, names: Sequence[str], fields: Fields) -> None:
 def with_target(fields: Fields) -> list[str]:
     """The sequences that share the table of a categorical field, in the order of the schema."""
     return [field.name for field in fields if field.kind == "sequence" and field.shares is not None]
-
-
-class Pooled(SequenceSpec):
-    """Mean or sum of the events, the same for every target."""
-
-    kind: Literal["pooled"] = "pooled"
-    learns: ClassVar[bool] = False

@@ -1,8 +1,8 @@
-"""One learned vector per item, shared by input and output (tied): in one process, or a slice of the table in each.
+"""One learned vector per item, shared by input and output (tied).
 
-Shared out (`training.shard_items`), its values are those that one process draws from the same seed, bit for bit. All
-processes embed and score together, in the same order: training does so, and validation ranks the same users everywhere
-(`inference/search.py`).
+In one process, or a slice of the table in each (`training.shard_items`): its values are then those that one process
+draws from the same seed, bit for bit. All processes embed and score together, in the same order: training does so, and
+validation ranks the same users everywhere (`inference/search.py`).
 """
 
 from __future__ import annotations
