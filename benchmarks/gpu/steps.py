@@ -22,7 +22,7 @@ from benchmarks.gpu.device import Where, achieved_share, milliseconds, peak_memo
 from benchmarks.gpu.exact_softmax import megabytes
 from benchmarks.gpu.stores import histories, impressions
 from fullrank.experiment import Experiment, find_experiment
-from fullrank.ops.flop_count import counted
+from fullrank.ops.model_cost import counted
 from fullrank.training import compiled
 from fullrank.training.compiled import compile_part
 from fullrank.training.data_module import data_module_of

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 import fullrank as fr
-from fullrank.models.sequential.reasoning.budget import AS_TRAINED
+from fullrank.models.sequential.reasoning import AS_TRAINED
 from fullrank.run import Run, write_copy
 from fullrank.serving.requests import Answer
 from fullrank.serving.stores import Event, HistoryStore, open_history_store

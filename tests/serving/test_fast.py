@@ -21,8 +21,8 @@ from fullrank.experiment import find_experiment
 from fullrank.inference.batches import batches
 from fullrank.inference.exact import top_k
 from fullrank.inference.filters import Filters
-from fullrank.inference.rank import rank
-from fullrank.models.contracts import DenseScorer
+from fullrank.inference.recommend import rank
+from fullrank.models import DenseScorer
 from fullrank.models.sequential.attention.hstu import HSTU
 from fullrank.models.sequential.attention.softmax import Softmax
 from fullrank.models.sequential.encoders.gru import GRU

@@ -21,7 +21,7 @@ from jaxtyping import Bool, Int
 
 from fullrank.core.errors import UserError
 from fullrank.core.log import logger
-from fullrank.evaluation.slices import popularity_bands
+from fullrank.evaluation.statistics import popularity_bands
 from fullrank.inference.column_filters import column_kinds, filters_key, refused_by
 from fullrank.inference.predictor import Predictor
 from fullrank.run import Run

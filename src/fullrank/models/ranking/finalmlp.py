@@ -26,7 +26,7 @@ from fullrank.core.bounds import Names, Parts, Widths
 from fullrank.core.checks import divided
 from fullrank.core.constraints import needs, once, only_with
 from fullrank.models.ranking import Fields, FieldTokens, Ranker, RankerOutput, RankerSpec
-from fullrank.models.ranking.perceptron import Deep, xavier
+from fullrank.models.ranking.dnn import Deep, xavier
 
 STD = 0.01
 """Standard deviation of the starting values of a gate's learned vector."""

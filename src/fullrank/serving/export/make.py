@@ -22,8 +22,8 @@ from fullrank.inference.batches import BLOCK, score_batches
 from fullrank.inference.exact import top_k
 from fullrank.inference.filters import seen_policy
 from fullrank.inference.predictor import Predictor
-from fullrank.models.contracts import DenseScorer
-from fullrank.models.sequential.reasoning.budget import AS_TRAINED, Budget
+from fullrank.models import DenseScorer
+from fullrank.models.sequential.reasoning import AS_TRAINED, Budget
 from fullrank.run import Run, event_store_of, require_empty
 from fullrank.run_manifest import METRICS, SEALED, WEIGHTS, write_manifest
 from fullrank.serving.export.folder import MODELS, Exported, require_replaceable_export, write_export

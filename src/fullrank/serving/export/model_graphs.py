@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from fullrank.core.errors import UserError
 from fullrank.data.batch import Bag, Batch, Impressions
 from fullrank.data.impressions.fields import FieldInfo
-from fullrank.models.contracts import Scorer
+from fullrank.models import Scorer
 from fullrank.models.ranking.embedding import FieldEmbedding
 from fullrank.models.ranking.fused import FusedTable
 from fullrank.models.ranking.model import RankingModule
@@ -30,7 +30,7 @@ from fullrank.models.sequential.encoders.fmlp import Filter, FMLPBlock
 from fullrank.models.sequential.items import ItemIndex, Items, unit
 from fullrank.models.sequential.items.semantic import CodeScorer
 from fullrank.models.sequential.model import RecommenderModel
-from fullrank.models.sequential.reasoning.budget import Budget
+from fullrank.models.sequential.reasoning import Budget
 from fullrank.serving.export.graph import EXAMPLE_ROWS, Graph, Port
 
 EXCLUDED = 5

@@ -35,7 +35,7 @@ from fullrank.core.errors import UserError
 from fullrank.core.log import logger
 from fullrank.core.progress import Progress
 from fullrank.data.events.catalog import Catalog, kept_column
-from fullrank.models.initial import small, start_small
+from fullrank.models.sequential import small, start_small
 from fullrank.models.sequential.items import ComputedItems, ItemsSpec, other_items, unit
 from fullrank.semantic_ids.vectors import CACHE, VectorSource
 from fullrank.semantic_ids.vectors.text import TextVectors

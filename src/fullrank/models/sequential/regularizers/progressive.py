@@ -23,9 +23,9 @@ from torch import Tensor
 
 from fullrank.core.bounds import CountFromZero, Factor, PositiveFactor, Temperature
 from fullrank.core.constraints import only_with, some_of
-from fullrank.models.contracts import QueryGroups, States, Step
+from fullrank.models import QueryGroups, States, Step
+from fullrank.models.sequential import Requirement
 from fullrank.models.sequential.regularizers import REASONER, Needs, PenaltySpec, SpecPenalty, states_by_view
-from fullrank.models.sequential.requirements import Requirement
 from fullrank.ops.in_batch_contrast import in_batch_contrast
 
 
