@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from benchmarks.harness import Benchmark, Figures, Say, main, require, rounded
-from fullrank.ops.cross import cross, cross_reference
 from fullrank.ops.in_batch_contrast import in_batch_contrast, in_batch_contrast_reference
 from fullrank.ops.pairwise_kl import pairwise_kl, pairwise_kl_reference
+from fullrank.ops.ranking_layers import cross, cross_reference
 
 Op = Callable[..., Tensor]
 

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from benchmarks.catalogue_step import FIELDS, POOL, case_of, measured
 from benchmarks.harness import CACHE, Benchmark, Figures, Say, main, repeat, require, rounded
 from fullrank.models.sequential.items.text import TextItems
-from fullrank.ops.packed_bags import packed_bags_reference
+from fullrank.ops.picked_rows import packed_bags_reference
 
 SIZES = {
     "text": {"10k": 10_000, "100k": 100_000, "1m": 1_000_000, "10m": 10_000_000},

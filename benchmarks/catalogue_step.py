@@ -22,7 +22,7 @@ from benchmarks.harness import CACHE
 from benchmarks.memory import in_a_process, peak_above
 from fullrank.data.batch import Batch
 from fullrank.data.events.catalog import Catalog
-from fullrank.models.contracts import Queries
+from fullrank.models import Queries
 from fullrank.models.sequential.items import Shares, keep_shares
 from fullrank.models.sequential.items.table import ItemTable, Table
 from fullrank.models.sequential.items.text import Packed, TextItems

@@ -21,12 +21,11 @@ from torch import Tensor
 from benchmarks.harness import Benchmark, Figures, Say, main, repeat, require, rounded
 from fullrank.data.events.catalog import Catalog
 from fullrank.inference.batches import BLOCK
-from fullrank.inference.code_search import BeamSearch, GraphSearch
+from fullrank.inference.code_search import BeamSearch, GraphSearch, PrunedSearch
 from fullrank.inference.exact import top_k
-from fullrank.inference.pruned import PrunedSearch
 from fullrank.models.sequential.items import ItemIndex
 from fullrank.models.sequential.items.semantic import CodeScorer, Semantic, SemanticItems, score_by_codes
-from fullrank.ops.code_scores import code_scores_reference
+from fullrank.ops.picked_rows import code_scores_reference
 
 USERS, LEVELS, SIZE, DIM, DENSE = 64, 32, 256, 128, 512
 MANY, FEW, K = 1_000_000, 12_000, 10

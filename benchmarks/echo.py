@@ -7,8 +7,7 @@ import sys
 import uvicorn
 from fastapi import FastAPI, Request, Response
 
-from fullrank.serving.app import SWITCH
-from fullrank.serving.server import uvicorn_options
+from fullrank.serving.server import SWITCH, uvicorn_options
 from fullrank.serving.settings import ServeSettings
 
 

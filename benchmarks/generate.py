@@ -32,11 +32,11 @@ from fullrank.data.batch import Batch
 from fullrank.data.events.catalog import Catalog
 from fullrank.inference.exact import top_k
 from fullrank.inference.trie_beam import TrieBeam
-from fullrank.models.contracts import States, last
-from fullrank.models.sequential.codes import GeneratedScorer
+from fullrank.models import States, last
 from fullrank.models.sequential.encoders import Cache, Encoder
 from fullrank.models.sequential.items.semantic import SemanticItems
 from fullrank.models.sequential.model import RecommenderModel
+from fullrank.models.sequential.objectives.tasks.generate import GeneratedScorer
 
 K, BEAMS, SIZE, LENGTH = 10, 50, 256, 20
 USERS, NAIVE_USERS = 64, 8

@@ -24,7 +24,7 @@ from fullrank.inference.batches import score_batches
 from fullrank.inference.exact import top_k
 from fullrank.inference.filters import BatchFilter, Filters
 from fullrank.inference.trie_beam import TrieBeam
-from fullrank.models.sequential.codes import GeneratedScorer
+from fullrank.models.sequential.objectives.tasks.generate import GeneratedScorer
 from fullrank.run import Run, event_store_of
 
 K, BEAMS = 10, (10, 20, 50, 100)

@@ -28,8 +28,8 @@ from fullrank.core.jagged import Jagged
 from fullrank.data.batch import Batch
 from fullrank.data.histories import Histories
 from fullrank.inference.batches import BLOCK
-from fullrank.inference.rank import rank
-from fullrank.models.contracts import DenseScorer, Model
+from fullrank.inference.recommend import rank
+from fullrank.models import DenseScorer, Model
 
 DIM, K, SEEN = 64, 20, 9
 """Width of the vectors, length of the lists, events in a history (the mean of amazon-beauty)."""

@@ -31,11 +31,11 @@ from fullrank.experiment import Training
 from fullrank.inference.exact import top_k
 from fullrank.models.sequential.items.table import Table
 from fullrank.models.sequential.model import Recommender, RecommenderModel
-from fullrank.models.sequential.reasoning.budget import Budget
+from fullrank.models.sequential.reasoning import Budget
 from fullrank.models.sequential.reasoning.rearec import ReaRec
 from fullrank.models.sequential.regularizers.kl_diversity import KLDiversity
 from fullrank.models.sequential.regularizers.reasoning_contrast import ReasoningContrast
-from fullrank.ops import flop_count
+from fullrank.ops import model_cost
 from fullrank.recipes.plr import cds
 from fullrank.training.optim import make_optimizer
 
@@ -102,7 +102,7 @@ def counted(model: RecommenderModel, batch: Batch) -> float:
         answer.block(0, answer.size)
 
     with torch.inference_mode():
-        return flop_count.counted(run) / len(batch.lengths)
+        return model_cost.counted(run) / len(batch.lengths)
 
 
 def fast(model: RecommenderModel, batch: Batch, budget: Budget | None = None) -> Tensor:

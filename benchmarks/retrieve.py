@@ -25,9 +25,9 @@ from fullrank.data.events.store import Store
 from fullrank.inference.batches import BLOCK, SCORES, score_batches
 from fullrank.inference.exact import top_k
 from fullrank.inference.filters import Filters
-from fullrank.inference.rank import rank
+from fullrank.inference.recommend import rank
 from fullrank.metrics import RankedLists
-from fullrank.models.contracts import DenseScorer
+from fullrank.models import DenseScorer
 from fullrank.models.sequential.encoders.transformer import Transformer
 from fullrank.models.sequential.model import Recommender, RecommenderModel
 

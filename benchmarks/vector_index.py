@@ -19,7 +19,7 @@ from benchmarks.harness import Benchmark, Figures, Say, main, repeat, require, r
 from fullrank.inference.exact import top_k
 from fullrank.inference.filters import BatchFilter, Filters
 from fullrank.inference.search import Search
-from fullrank.models.contracts import DenseScorer
+from fullrank.models import DenseScorer
 from fullrank.serving.vector_index import IndexSettings, VectorIndex
 
 K = 10

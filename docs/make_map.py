@@ -16,7 +16,7 @@ ROOMS = (
     "models/sequential/encoders", "models/sequential/reasoning", "models/sequential/objectives",
     "models/sequential/objectives/tasks", "models/sequential/objectives/losses",
     "models/sequential/objectives/weightings", "models/sequential/regularizers", "models/sequential/baselines",
-    "models/ranking", "models/ranking/sequences", "models/ranking/mixings", "models/ranking/feed_forwards",
+    "models/ranking", "models/ranking/sequences", "models/ranking/feed_forwards",
     "semantic_ids", "semantic_ids/vectors", "metrics", "data", "data/events", "data/impressions", "data/sources", "ops",
     "core",
 )  # fmt: skip

@@ -39,11 +39,12 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
 LEVEL = {room: level for level, layer in enumerate(LAYERS) for room in layer}
 # The same inside rooms that have rooms: neither family of models sees the other, and what composes stands above.
 INSIDE: dict[str, tuple[str, ...]] = {
-    "models": ("contracts initial", "sequential ranking"),
+    "models": ("__init__", "sequential ranking"),
     "models.sequential": (
-        "requirements",
+        "__init__",
         "attention items baselines",
-        "encoders objectives regularizers",
+        "encoders",
+        "objectives regularizers",
         "reasoning",
         "model",
         "reading",

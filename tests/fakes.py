@@ -12,7 +12,7 @@ import torch
 from fullrank.core.jagged import Jagged
 from fullrank.data.batch import Batch
 from fullrank.data.histories import EvalSet, Histories
-from fullrank.models.contracts import DenseScorer, Model
+from fullrank.models import DenseScorer, Model
 
 
 @dataclass

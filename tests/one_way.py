@@ -36,10 +36,7 @@ ALLOWED: dict[tuple[str, str], str] = {
     ("data/download.py", "open"): "a transfer that stops and goes on: half a file is its state",
     ("data/download.py", "os.replace"): "the complete and checked transfer gets its final name",
     ("data/sources/_marketplace.py", "savez_compressed"): "into the handle of open_whole",
-    (
-        "serving/routes/__init__.py",
-        "kind.model_validate_json",
-    ): "bodies, which the guard bounds",
+    ("serving/routes.py", "kind.model_validate_json"): "bodies, which the guard bounds",
     ("serving/export/encode.py", "json.loads"): "it runs in the folder of an export, without this library",
     (
         "data/sources/_parse.py",

@@ -32,11 +32,9 @@ DISTRIBUTIONS = {
 # Modules that nothing but `fullrank serve` imports, in its functions: these may import the packages of its extra.
 OF_THE_SERVICE = (
     "serving.protocol",
-    "serving.app",
     "serving.openapi",
-    "serving.processes",
     "serving.server",
-    "serving.routes.",
+    "serving.routes",
 )
 # What uvicorn, pandas and DuckDB, Lightning's logger, and our own `package` take by its name where it is installed.
 BY_NAME = {

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from discover import everything
-from fullrank.models.contracts import Record
+from fullrank.models import Record
 from fullrank.models.sequential.attention.hstu import HSTU
 from fullrank.models.sequential.attention.softmax import Softmax
 from fullrank.models.sequential.encoders.gru import GRU

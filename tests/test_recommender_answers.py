@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fullrank.models.contracts import DenseScorer, Model
+from fullrank.models import DenseScorer, Model
 from fullrank.models.sequential.attention.softmax import Softmax
 from fullrank.models.sequential.encoders.gru import GRU
 from fullrank.models.sequential.encoders.transformer import Transformer

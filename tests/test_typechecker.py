@@ -10,7 +10,7 @@ from jaxtyping import Float, TypeCheckError
 from torch import Tensor
 
 from fullrank.core.jagged import Jagged
-from fullrank.ops.power_iteration import PowerIteration, _times, largest_singular_value
+from fullrank.ops.singular_values import PowerIteration, _times, largest_singular_value
 from typechecker import checked
 
 typed = jaxtyping.jaxtyped(typechecker=checked)

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from fullrank.data.batch import Batch
-from fullrank.models.contracts import DenseScorer, Model
-from fullrank.models.sequential.reasoning.budget import Budget
+from fullrank.models import DenseScorer, Model
+from fullrank.models.sequential.reasoning import Budget
 
 
 @dataclass

@@ -11,7 +11,7 @@ from benchmarks.gpu.device import Where, milliseconds, peak_memory, refusals
 from benchmarks.gpu.exact_softmax import megabytes
 from benchmarks.gpu.stores import histories
 from benchmarks.retrieve import K, model_of
-from fullrank.inference.rank import rank
+from fullrank.inference.recommend import rank
 
 WIDTHS = (64, 256)
 

@@ -10,7 +10,7 @@ import torch
 from benchmarks.gpu.device import Where, milliseconds, peak_memory, refusals
 from benchmarks.gpu.exact_softmax import megabytes
 from fullrank.inference.exact import top_k
-from fullrank.models.contracts import DenseScorer
+from fullrank.models import DenseScorer
 
 ITEMS, WIDTH, K = 10_000_000, 64, 100
 BATCHES = (1, 64, 1024)

@@ -19,7 +19,7 @@ from benchmarks.harness import require
 from fullrank.core.jagged import Jagged
 from fullrank.data.events.store import Store
 from fullrank.metrics import MetricInputs, match
-from fullrank.metrics.accuracy import ndcg, recall
+from fullrank.metrics.lists import ndcg, recall
 
 K = 10
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from fullrank.analysis.activations import activations, sample_users
-from fullrank.models.contracts import DenseScorer
+from fullrank.models import DenseScorer
 from fullrank.models.sequential import reading as room
 from fullrank.models.sequential.reading import weights_of
 from refusals import refused

@@ -13,11 +13,10 @@ from fullrank.analysis.activations import activations
 from fullrank.analysis.diagnosis import LEFT_OUT
 from fullrank.analysis.diagnostics import beam_loss as room
 from fullrank.analysis.diagnostics.beam_loss import BeamLoss
-from fullrank.analysis.diagnostics.code_levels import CodeLevels
-from fullrank.analysis.diagnostics.code_popularity import CodePopularity
-from fullrank.analysis.diagnostics.cold_items import ColdItems, target_groups
+from fullrank.analysis.diagnostics.codes import CodeLevels, CodePopularity
 from fullrank.analysis.diagnostics.explain import explain_user
 from fullrank.analysis.diagnostics.focus import Focus
+from fullrank.analysis.diagnostics.recall_bands import ColdItems, target_groups
 from fullrank.analysis.report.collect import collect
 from fullrank.data.events.catalog import Catalog
 from fullrank.evaluation import Evaluation

@@ -12,11 +12,10 @@ from fullrank.analysis.activations import activations
 from fullrank.analysis.diagnose import diagnose_retrieval
 from fullrank.analysis.diagnosis import LEFT_OUT
 from fullrank.analysis.diagnostics.diversity import Diversity, contraction, mean_distance
-from fullrank.analysis.diagnostics.ensemble import Ensemble
 from fullrank.analysis.diagnostics.latent_attention import EDGES, LABELS, OWN, LatentAttention, latent_weights
 from fullrank.analysis.diagnostics.reasoning_steps import GateGain, OracleStep, StepCurve, equal_weights
 from fullrank.analysis.diagnostics.robustness import Robustness
-from fullrank.analysis.diagnostics.streams import Streams
+from fullrank.analysis.diagnostics.streams import Ensemble, Streams
 from fullrank.evaluation import Evaluation, evaluate
 from fullrank.inference.batches import batches
 from fullrank.models.sequential.reading import attention_of, blocks_of

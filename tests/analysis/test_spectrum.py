@@ -8,15 +8,15 @@ from scipy import stats
 from fullrank.analysis.activations import activations
 from fullrank.analysis.diagnosis import LEFT_OUT
 from fullrank.analysis.diagnostics import spectrum
-from fullrank.analysis.diagnostics.layers import Layers
 from fullrank.analysis.diagnostics.spectrum import (
+    Layers,
     SpectralCollapse,
     popularity_likeness,
     score_spectrum,
     spearman,
     triangle,
 )
-from fullrank.models.contracts import last
+from fullrank.models import last
 from fullrank.models.sequential.baselines.item_to_item import ItemToItem
 from parts import GRU, Popularity
 from tests.analysis.conftest import EVERYONE, expect, history, model_of, observed, recommender, values

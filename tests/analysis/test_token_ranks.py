@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clicks import FIELDS, impressions
+from fullrank.analysis.activations import RankingActivations, RankingContext
 from fullrank.analysis.diagnostics.rank_theorems import RankTheorems
 from fullrank.analysis.diagnostics.token_ranks import BIN, NO_LAYERS, NO_TOKENS, TokenRanks, ranks
-from fullrank.analysis.ranking_activations import RankingActivations, RankingContext
 from fullrank.core.registry import kinds
 from fullrank.data.impressions.store import ImpressionStore
 from fullrank.models.ranking import EVERY

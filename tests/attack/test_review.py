@@ -27,7 +27,7 @@ import pytest
 import fullrank as fr
 from tests.attack.forks import Child, run, surroundings
 from tests.attack.frame import MEMORY, SURVIVED, Said, call, copied, digest, outcome_of, patience, shared
-from tests.attack.servers import serving
+from tests.attack.verbs import serving
 from tests.attack.worlds import BOMB, DIM, QUICK, events, located, set_of, world
 
 pytestmark = pytest.mark.usefixtures("home")

@@ -27,7 +27,7 @@ from fullrank.data.impressions.store import ImpressionStore
 from fullrank.evaluation import Evaluation, evaluate
 from fullrank.experiment import Experiment
 from fullrank.inference.predict import predict_batch
-from fullrank.inference.rank import rank
+from fullrank.inference.recommend import rank
 
 
 def frame(store: Store, ids: np.ndarray) -> pl.DataFrame:

@@ -12,7 +12,7 @@ from benchmarks import retrieve as benchmark
 from benchmarks.data import tiny
 from benchmarks.harness import Wrong
 from fullrank.inference.exact import top_k
-from fullrank.inference.rank import rank
+from fullrank.inference.recommend import rank
 from fullrank.metrics import RankedLists
 
 

@@ -19,7 +19,7 @@ from fullrank.inference.predictor import Predictor
 from fullrank.inference.search import Decoding
 from fullrank.models.sequential.model import Recommender
 from refusals import refused
-from tests.cascade.pieces import (
+from tests.cascade.conftest import (
     BEGIN,
     HISTORIES,
     ITEMS,

@@ -16,7 +16,7 @@ from fullrank.cli import main
 from fullrank.evaluation import EvaluationResult, evaluate
 from refusals import refused
 from seals import store_moved
-from tests.cascade.pieces import BEGIN, SCHEMA, Both, log, made, ranker
+from tests.cascade.conftest import BEGIN, SCHEMA, Both, log, made, ranker
 from tests.training.clicks import as_format_1, tiny
 
 HOW: dict[str, Any] = {"candidates": 15, "context": {"hour": 5}, "set": ["ks=[3,10]", "bootstrap=20"]}

@@ -15,7 +15,7 @@ from fullrank.inference.predict import predict
 from fullrank.inference.predictor import Predictor
 from fullrank.models.ranking.model import RankingModel
 from refusals import refused
-from tests.cascade.pieces import HISTORIES, ITEMS, USERS, Both, goods, log, retriever
+from tests.cascade.conftest import HISTORIES, ITEMS, USERS, Both, goods, log, retriever
 from tiny import shaken
 
 FIELDS: list[Any] = [

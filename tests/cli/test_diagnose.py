@@ -1,11 +1,13 @@
-"""`diagnose`: a table for a person, rows for a program, and a sentence for what is no run."""
+"""`diagnose`, `attention`, `report`: tables for a person, rows for a program, a page, a sentence for what is no run."""
 
 import shutil
 from pathlib import Path
 
 import pytest
 
+import fullrank as fr
 from fullrank.analysis.diagnose import Diagnosis
+from fullrank.data.events.store import Store
 from fullrank.run import Run
 from seals import store_moved
 from tests.cli.conftest import Ask, Call, Refuses
@@ -71,3 +73,48 @@ def test_overwriting_a_run_takes_its_diagnosis_away(run: Path, call: Call) -> No
     assert call("diagnose sasrec --users 20").code == 0
     assert call("train popularity --data @data --out sasrec --overwrite").code == 0
     assert not (run / "diagnosis.jsonl").exists()
+
+
+def test_shares_of_one_user(shop: Path, ask: Ask) -> None:
+    found = ask("attention @sasrec")
+    events = found["events"]
+    assert found["split"] == "test" and {event["relevant"] for event in events} == {True, False}
+    shares = [event["attention"][str(shop / "sasrec")] for event in events]
+    assert all(len(some) == 1 for some in shares) and sum(some[0] for some in shares) == pytest.approx(1, abs=1e-4)
+    case = fr.explain(shop / "sasrec", found["user"])
+    assert [round(float(x), 9) for x in case.shares[0][::-1]] == [round(some[0], 9) for some in shares]
+    catalog = Store.open(shop / "data").catalog
+    assert [event["item"] for event in events] == catalog.external(case.items[::-1]).to_list()
+    assert found["target"]["item"] == catalog.external([case.target])[0]
+
+
+def test_two_runs_side_by_side(shop: Path, tmp_path: Path, call: Call) -> None:
+    shutil.copytree(shop / "sasrec", tmp_path / "other")
+    said = call(f"attention @sasrec other --user {Store.open(shop / 'data').user_ids[3]}")
+    assert said.code == 0 and said.err == ""
+    for word in ("A1 %", "B1 %", "relevant", "who chose next", "below 0"):
+        assert word in said.out
+
+
+def test_a_page_of_two_runs(tmp_path: Path, ask: Ask) -> None:
+    found = ask("report @sasrec @popularity --users 30 --out new/page.html")
+    assert found["out"] == "new/page.html" and "pareto" in found["figures"] and "attention-A" in found["figures"]
+    assert found["left_out"]["attention-B"].startswith("popularity: it has no attention")
+    assert [row["recipe"] for row in found["runs"]] == ["sasrec", "popularity"]
+    assert found["runs"][1]["collapse_share"] == pytest.approx(1)
+    text = (tmp_path / "new" / "page.html").read_text(encoding="utf-8")
+    assert text.startswith("<!DOCTYPE html>") and 'id="pareto"' in text
+    assert text.count("history excluded") >= 3, "below the table, the scatter and the curves of validation"
+
+
+def test_a_person_reads_what_was_left_out(call: Call) -> None:
+    said = call("report @item_to_item --users 30 --out p.html")
+    assert said.code == 0 and "left out: " in said.out and "1 figures" not in said.out
+    assert max(map(len, said.out.splitlines())) <= 80
+
+
+def test_a_kept_evaluation_is_taken(ask: Ask, call: Call) -> None:
+    assert call("evaluate @popularity --set seen=keep --out kept").code == 0
+    found = ask("report @popularity --evaluation popularity=kept --users 30 --out p.html")
+    kept = ask("evaluate @popularity --set seen=keep")
+    assert found["runs"][0]["metrics"] == kept["metrics"]

@@ -10,8 +10,7 @@ import polars as pl
 import pytest
 
 import fullrank as fr
-from fullrank.cli.errors import OTHER_WORDS
-from fullrank.cli.in_shell import in_shell
+from fullrank.cli.errors import OTHER_WORDS, in_shell
 from fullrank.cli.train import USUAL, usual_setting
 from fullrank.run import Run
 from tests.cli.conftest import Ask, Call, Refuses

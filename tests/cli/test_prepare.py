@@ -152,3 +152,19 @@ def test_a_source(call: Call, tmp_path: Path) -> None:
     assert "500 rows, 7 fields" in " ".join(call(words).out.split())
     assert call(f"{words} --set split.shares=[0.5,0.3,0.2] --overwrite").code == 0
     assert len(ImpressionStore.open(tmp_path / "store").split("train")) < 300
+
+
+def test_a_share_and_hidden_items(tmp_path: Path, ask: Ask, call: Call) -> None:
+    options = "--share 0.5 --hide-items 0.1 --seed 1 --out part"
+    said = ask(f"subset @data {options}")
+    part = Store.open(tmp_path / "part", verify=True)
+    assert said["counts"]["users"] == part.num_users and said["hidden_items"] > 0
+    told = call(f"subset @data {options} --overwrite").out
+    for words in ("items hidden", "popularity gini", "events per user mean", "fullrank train sasrec --data"):
+        assert words in told, words
+
+
+def test_mistakes_of_a_subset(tmp_path: Path, refuses: Refuses) -> None:
+    refuses("setting-out-of-range", "subset @data --share 2 --out part", "--share 2")
+    assert not (tmp_path / "part").exists()
+    refuses("wrong-folder", "subset @sasrec --share 0.5 --out part", "sasrec", "store")

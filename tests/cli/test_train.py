@@ -1,10 +1,11 @@
-"""`train`: recipes by name and by file, going on, starting from a run, and its mistakes."""
+"""`train` and `grow`: recipes by name and by file, going on, starting from a run, new items, and mistakes."""
 
 import shutil
 from pathlib import Path
 
 import pytest
 
+from fullrank import api
 from fullrank.run import Run
 from tests.cli.conftest import Ask, Call, Refuses
 
@@ -63,3 +64,13 @@ def test_what_no_machine_can_take_is_refused_before_anything_is_lost(
     before = {file.name: file.read_bytes() for file in out.iterdir() if file.is_file()}
     refuses(code, f"train sasrec --data @data --out run --overwrite {settings}", *names)
     assert {file.name: file.read_bytes() for file in out.iterdir() if file.is_file()} == before
+
+
+def test_grow(ask: Ask, refuses: Refuses, tmp_path: Path) -> None:
+    (tmp_path / "new.csv").write_text("sku\n900001\n900002\n")
+    words = "grow @sasrec --items new.csv --item-col sku --out grown"
+    refuses("no-item-features", words)
+    found = ask(f"{words} --start mean")
+    assert found["new"] == 2 and found["items"] == Run.open(tmp_path / "grown").catalog.size
+    assert len(api.recommend(tmp_path / "grown", [[900001]], k=2, unknown="error")) == 2
+    refuses("unknown-value", f"{words} --start meen", "mean")

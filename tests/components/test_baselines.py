@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fullrank.models.contracts import DenseScorer
+from fullrank.models import DenseScorer
 from fullrank.models.sequential.baselines.popularity import PopularityModel
 from fullrank.testing.baselines import check_rows, check_training_alone
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from fullrank.models.contracts import States, last
+from fullrank.models import States, last
 from fullrank.models.sequential.encoders import Cache
 from fullrank.models.sequential.encoders.gru import GRUEncoder
 from fullrank.models.sequential.encoders.transformer import TransformerEncoder

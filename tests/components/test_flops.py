@@ -4,10 +4,9 @@ import pytest
 import torch
 from torch import nn
 
-from fullrank.models.ranking.dnn import DNN
-from fullrank.models.ranking.perceptron import Deep
+from fullrank.models.ranking.dnn import DNN, Deep
 from fullrank.models.sequential.reasoning import Reasoner
-from fullrank.ops.flop_count import by_part, counted, forward_flops
+from fullrank.ops.model_cost import by_part, counted, forward_flops
 from fullrank.testing import rankers
 from fullrank.testing.attention import counts_as_said
 from parts import GRU, Transformer

@@ -1,14 +1,15 @@
-"""The checks of `fullrank.testing.losses` catch planted faults."""
+"""The checks of `fullrank.testing.losses` and of `fullrank.testing.weightings` catch planted faults."""
 
 from dataclasses import replace
 
 import pytest
 import torch
 
-from fullrank.models.contracts import Record
+from fullrank.models import Record
 from fullrank.models.sequential.objectives.losses import positive_scores
 from fullrank.models.sequential.objectives.losses.bce import BCELoss
 from fullrank.models.sequential.objectives.losses.cross_entropy import CrossEntropy, CrossEntropyLoss
+from fullrank.models.sequential.objectives.weightings.inverse_propensity import D2LR, InversePopularity
 from fullrank.testing.losses import (
     check_autocast,
     check_gradient,
@@ -17,8 +18,9 @@ from fullrank.testing.losses import (
     check_step,
     check_temperature,
 )
+from fullrank.testing.weightings import check_coupling, check_mean, check_sound, weigh
 from parts import BCE
-from tiny import Flat
+from tiny import ITEMS, Flat
 
 
 class Tepid(BCELoss):
@@ -143,3 +145,33 @@ def test_planted_faults_are_caught(fault, check) -> None:
         spec = Planted()
     with pytest.raises(AssertionError):
         check(spec, fault(spec))
+
+
+@pytest.mark.parametrize("power", [0.25, 0.5, 1.0])
+def test_inverse_popularity(power) -> None:
+    """The weights of two items stand as their counts to the power, turned over."""
+    weights, _ = weigh(InversePopularity(power=power).build(), torch.arange(ITEMS))
+    assert (weights.diff() > 0).all(), "rarer items weigh more"
+    assert abs(float(weights[9] / weights[0]) - 10**power) < 1e-3 * 10**power
+
+
+ALONE, COUPLED = InversePopularity().build(), D2LR().build()
+
+
+@pytest.mark.parametrize(
+    ("check", "spoil", "sound", "couples"),
+    [
+        (check_mean, lambda w: w * 1.1, ALONE, False),
+        (check_mean, lambda w: w / w.sum(), COUPLED, True),
+        (check_coupling, lambda w: w / w.mean(), ALONE, False),
+        (check_coupling, lambda w: w, ALONE, True),
+        (check_sound, lambda w: w - 1, ALONE, False),
+    ],
+)
+def test_planted_faults_of_weightings_are_caught(check, spoil, sound, couples) -> None:
+    def planted(q, step):
+        return spoil(sound(q, step))
+
+    planted.couples = couples
+    with pytest.raises(AssertionError):
+        check(planted)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from fullrank.models.contracts import Record, Step
+from fullrank.models import Record, Step
 from fullrank.models.sequential.regularizers.logdet import LogDet
 from fullrank.testing.regularizers import (
     DIM,

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fullrank.models.sequential.encoders.gru import GRUEncoder
-from fullrank.models.sequential.reasoning.budget import Budget
+from fullrank.models.sequential.reasoning import Budget
 from fullrank.models.sequential.reasoning.plr import PLRReasoner
 from fullrank.models.sequential.reasoning.rearec import ReaRecReasoner
 from fullrank.testing import reasoning

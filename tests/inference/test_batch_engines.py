@@ -1,7 +1,6 @@
 """Batch inference and evaluation on Spark and Ray: the bits of one process. `make test MARK=cluster` runs these."""
 
 import os
-import signal
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 import fullrank as fr
 from fullrank import api
 from tests.data.test_spark import spark
+from tests.inference.killed_worker import dying
 from tests.inference.test_batch_parts import folder, recommend, refusal, written
 
 pytestmark = pytest.mark.cluster
@@ -60,14 +60,6 @@ def test_what_a_worker_refuses_is_one_sentence(engine: str, folder: Path, tmp_pa
         "unknown-item", recommend, folder, tmp_path / "lists", strange, data=None, unknown="error", engine=engine,
     )  # fmt: skip
     assert "1 events are of items that the model does not know" in said and "\n" not in said
-
-
-def dying(flag: Path, caller: int, at: Path, on: str) -> Any:
-    """Opens a run; the first worker that does is killed, while the flag is there."""
-    if os.getpid() != caller and flag.exists():
-        flag.unlink(missing_ok=True)
-        os.kill(os.getpid(), signal.SIGKILL)
-    return fr.load(at, device=on)
 
 
 @pytest.mark.parametrize("name", ["processes", "spark", "ray"])

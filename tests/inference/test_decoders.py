@@ -7,11 +7,18 @@ import pytest
 import torch
 
 from fakes import ragged
-from fullrank.inference.code_search import BeamSearch, Candidates, GraphSearch, nearest_items, own_scores, product_beam
+from fullrank.inference.code_search import (
+    BeamSearch,
+    Candidates,
+    GraphSearch,
+    PrunedSearch,
+    nearest_items,
+    own_scores,
+    product_beam,
+)
 from fullrank.inference.exact import top_k
 from fullrank.inference.filters import BatchFilter
-from fullrank.inference.pruned import PrunedSearch
-from fullrank.inference.rank import rank
+from fullrank.inference.recommend import rank
 from fullrank.inference.search import Decoding, search_of
 from fullrank.models.sequential.items.semantic import CodeScorer, Semantic, SemanticItems, log_probabilities
 from fullrank.models.sequential.model import Recommender, RecommenderModel, Scoring

@@ -15,7 +15,7 @@ from fakes import listed
 from fullrank.inference import exact
 from fullrank.inference.exact import top_k
 from fullrank.inference.filters import BatchFilter
-from fullrank.models.contracts import DenseScorer
+from fullrank.models import DenseScorer
 from refusals import refused
 
 Pairs = set[tuple[int, int]]

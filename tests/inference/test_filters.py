@@ -15,12 +15,11 @@ from fullrank.core.jagged import Jagged
 from fullrank.data.histories import Histories
 from fullrank.inference.filters import Filters
 from fullrank.inference.list_options import ListOptions
-from fullrank.inference.rank import rank
-from fullrank.inference.recommend import most_popular, rank_requests
+from fullrank.inference.recommend import most_popular, rank, rank_requests
 from fullrank.inference.requests import RequestBatch
 from fullrank.inference.search import Decoding
 from fullrank.models.sequential.model import Recommender
-from fullrank.models.sequential.reasoning.budget import Budget
+from fullrank.models.sequential.reasoning import Budget
 from fullrank.serving.vector_index import IndexSettings, VectorIndex
 from thinker import Thinker
 from tiny import catalog, coded_catalog, shaken

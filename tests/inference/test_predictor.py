@@ -15,7 +15,7 @@ from fullrank.inference.search import Decoding
 from fullrank.models.sequential.baselines.item_to_item import ItemToItem
 from fullrank.models.sequential.baselines.popularity import Popularity
 from fullrank.models.sequential.model import Recommender
-from fullrank.models.sequential.reasoning.budget import Budget
+from fullrank.models.sequential.reasoning import Budget
 from refusals import refused
 from tiny import ITEMS, catalog, shaken, store
 

@@ -11,8 +11,8 @@ from fullrank.data.sources.planted import Planted
 from fullrank.inference.exact import top_k
 from fullrank.inference.filters import Filters
 from fullrank.inference.trie_beam import TrieBeam
-from fullrank.models.sequential.codes import GeneratedScorer
 from fullrank.models.sequential.model import RecommenderModel
+from fullrank.models.sequential.objectives.tasks.generate import GeneratedScorer
 from tiny import catalog, padded, with_codes
 
 ITEMS, LENGTH, SIZES = 800, 20, (64, 16, 16)

@@ -13,12 +13,11 @@ from fullrank.inference.filters import BatchFilter, Filters
 from fullrank.inference.search import Decoding, search_of
 from fullrank.inference.trie_beam import TrieBeam
 from fullrank.models.sequential.attention.softmax import Softmax
-from fullrank.models.sequential.codes import GeneratedScorer
 from fullrank.models.sequential.encoders.gru import GRU
 from fullrank.models.sequential.encoders.transformer import Transformer
 from fullrank.models.sequential.items.semantic import Semantic, SemanticItems
 from fullrank.models.sequential.model import Recommender, RecommenderModel, Scoring
-from fullrank.models.sequential.objectives.tasks.generate import Generate
+from fullrank.models.sequential.objectives.tasks.generate import Generate, GeneratedScorer
 from refusals import refused
 from tiny import close, coded_catalog, histories, padded, shaken
 

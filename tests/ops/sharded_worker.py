@@ -12,10 +12,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from fullrank.ops import sharded_log_sum_exp as module
+from fullrank.ops import sharded_rows as module
 from fullrank.ops.log_sum_exp import log_sum_exp_reference
-from fullrank.ops.sharded_log_sum_exp import sharded_log_sum_exp
-from fullrank.ops.sharded_rows import RowShard, gather_rows, pieces_on_first, sharded_rows
+from fullrank.ops.sharded_rows import RowShard, gather_rows, pieces_on_first, sharded_log_sum_exp, sharded_rows
 
 SIZES = [(7, 3, (2, 5, 0)), (29, 5, (1, 1, 1)), (3, 4, (0, 0, 3)), (101, 8, (40, 17, 23))]
 """Rows of the table, width, queries of each process."""

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fullrank.core.tensor_files import Pieces, in_file_order, read_tensors, write_tensors
-from fullrank.models.initial import normal_rows
+from fullrank.models.sequential import normal_rows
 from fullrank.ops.sharded_rows import RowShard
 
 WORLD = 3

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fullrank.ops import query_blocks
+from fullrank.ops import attention
 from fullrank.ops.silu_attention import silu_attention, silu_attention_reference
 from tests.ops.alike import assert_alike, attention_case, kept_floats, leaves
 from tiny import close
@@ -89,7 +89,7 @@ def test_one_block_is_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*_, **__) -> None:
         raise AssertionError("a single block needs no second computation")
 
-    monkeypatch.setattr(query_blocks, "checkpoint", refused)
+    monkeypatch.setattr(attention, "checkpoint", refused)
     given = case(2, 2, 20, 3, 3)
     fast(**given, causal=True, biased=True, block=20)
     with torch.no_grad():

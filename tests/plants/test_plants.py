@@ -1,6 +1,6 @@
 """Thirty planted faults: each patch beside this file turns tests of `make test` red.
 
-A patch says on its first line which test files must catch it (``Caught by: tests/metrics/test_accuracy.py``), applies
+A patch says on its first line which test files must catch it (``Caught by: tests/metrics/test_lists.py``), applies
 with ``git apply``, and changes a few lines of `src/`. A plant that stays green is a hole in `make test`.
 """
 

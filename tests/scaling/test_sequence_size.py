@@ -12,7 +12,7 @@ from fullrank.data.events.store import Store
 from fullrank.experiment import find_experiment
 from fullrank.models.sequential.items.features import FeatureItems
 from fullrank.models.sequential.items.semantic import SemanticItems
-from fullrank.ops.flop_count import counted
+from fullrank.ops.model_cost import counted
 from fullrank.scaling.read import read_ladder
 from fullrank.scaling.sequence_size import batch_flops, published_epoch, published_flops, sequence_size
 from fullrank.training.data_module import data_module_of

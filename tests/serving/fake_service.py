@@ -11,7 +11,7 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response
 
-from fullrank.serving.page import Page
+from fullrank.serving.routes import Page
 
 TITLES = [
     "Rose hand cream, 50 ml", "Rose water toner", "Shea butter hand balm with almond oil", "Lip balm, honey",

@@ -7,9 +7,8 @@ from contextlib import contextmanager
 
 import uvicorn
 
-from fullrank.serving.app import build_app
 from fullrank.serving.client import Client
-from fullrank.serving.server import uvicorn_options
+from fullrank.serving.server import build_app, uvicorn_options
 from fullrank.serving.settings import ServeSettings
 
 

@@ -1,7 +1,8 @@
-"""A served model in its simplest form, and runs to make versions of."""
+"""A served model in its simplest form, runs to make versions of, and a history store that is worked with and closed."""
 
+import asyncio
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -9,11 +10,12 @@ import numpy as np
 import torch
 
 import fullrank as fr
-from fullrank.models.sequential.reasoning.budget import AS_TRAINED
+from fullrank.models.sequential.reasoning import AS_TRAINED
 from fullrank.run import Run, write_copy
 from fullrank.serving.requests import Answer
-from fullrank.serving.stores import Event, HistoryStore
+from fullrank.serving.stores import Event, HistoryStore, open_history_store
 from markets import planted_store
+from store_writer import PARTS
 
 
 class Version:
@@ -75,3 +77,22 @@ def shuffled(run: Run, out: Path) -> Path:
                for name, value in run.tensors().items()}  # fmt: skip
     write_copy(run, out, run.catalog, tensors, {})
     return out
+
+
+def with_store(address: object, work: Callable, keep: int = 1_000_000):
+    """What `work` returns, given the store at an address."""
+
+    async def run():
+        store = open_history_store(str(address), keep)
+        await store.open()
+        try:
+            return await work(store)
+        finally:
+            await store.close()
+
+    return asyncio.run(run())
+
+
+def call(name: str, user: str = "u") -> list:
+    """Events that are sent at once."""
+    return [Event(f"{name}/{part}", user, part, 1.0) for part in range(PARTS)]

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fullrank.cascade.rerank import EncodedFields
-from fullrank.evaluation.slices import popularity_bands
+from fullrank.evaluation.statistics import popularity_bands
 from fullrank.inference.predictor import Predictor
 from fullrank.serving.catalogue import LiveItems
 from fullrank.testing.inputs import ITEMS

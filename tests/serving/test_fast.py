@@ -21,15 +21,15 @@ from fullrank.experiment import find_experiment
 from fullrank.inference.batches import batches
 from fullrank.inference.exact import top_k
 from fullrank.inference.filters import Filters
-from fullrank.inference.rank import rank
-from fullrank.models.contracts import DenseScorer
+from fullrank.inference.recommend import rank
+from fullrank.models import DenseScorer
 from fullrank.models.sequential.attention.hstu import HSTU
 from fullrank.models.sequential.attention.softmax import Softmax
 from fullrank.models.sequential.encoders.gru import GRU
 from fullrank.models.sequential.encoders.transformer import Transformer
 from fullrank.models.sequential.model import Recommender, RecommenderModel, Scoring
 from fullrank.models.sequential.objectives.tasks.cloze import Cloze
-from fullrank.serving import fast, fast_search, packed
+from fullrank.serving import fast, fast_search
 from fullrank.serving.fast import FastEncoder
 from fullrank.serving.fast_search import FastSearch
 from fullrank.serving.messages import RecommendRequest
@@ -269,7 +269,7 @@ def test_a_planted_fault_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     model = made(Recommender(dim=16, encoder=Transformer(attention=Softmax(bias=True), norm="layer")))
     monkeypatch.setattr(fast, "compiled", lambda module: module)
     check_states(model, taken(model))
-    layout = packed.PackedTransformer.layout
+    layout = fast.PackedTransformer.layout
 
     def leaky(self: Any, *arguments: Any) -> Any:
         found = layout(self, *arguments)
@@ -281,7 +281,7 @@ def test_a_planted_fault_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
 
     for fault in (leaky, lambda self, *a: layout(self, *a)._replace(to_come=layout(self, *a).places * 0), first):
         with monkeypatch.context() as patch, pytest.raises(AssertionError, match="off by"):
-            patch.setattr(packed.PackedTransformer, "layout", fault)
+            patch.setattr(fast.PackedTransformer, "layout", fault)
             changed = made(Recommender(dim=16, encoder=Transformer(positions_from="end")))
             check_states(changed, taken(changed))
     before = taken(model)

@@ -1,7 +1,6 @@
 """Changes of items by several processes at once, and what happens where one cannot be followed."""
 
 import asyncio
-import gc
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,7 +8,6 @@ import pytest
 
 from fullrank.serving import base
 from fullrank.serving import service as service_file
-from fullrank.serving.app import build_app
 from fullrank.serving.messages import ItemsRequest, RecommendRequest
 from fullrank.serving.model import ServedModel
 from fullrank.serving.service import Service
@@ -105,17 +103,3 @@ def test_masks_and_cards(shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert (await one.card())["version"] == "first", "a card that failed is made again"
 
     with_services(shop, tmp_path / "store.sqlite", 1, work)
-
-
-def test_what_is_kept_from_the_collector_is_given_back(shop: Shop, tmp_path: Path) -> None:
-    """What stays frozen when Python ends is told as dozens of leaks by bindings such as triton's."""
-    app = build_app(ServeSettings.parse({"run": str(shop.run.path), "store": str(tmp_path / "events.sqlite")}))
-
-    async def life() -> None:
-        async with app.router.lifespan_context(app):
-            assert gc.get_freeze_count() > 0
-
-    gc.unfreeze()  # of the tests, who keep what they imported from the collector
-    asyncio.run(life())
-    assert gc.get_freeze_count() == 0
-    gc.freeze()

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from serving.accessibility import AUDIT
 from serving.conftest import Shop
 from serving.fake_service import TITLES, Fake, build
 from serving.running import running, serving
@@ -21,6 +20,12 @@ pytestmark = [pytest.mark.slow, pytest.mark.page]
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome", "headless_shell")
 Open = Callable[..., Any]
+AUDIT = Path(__file__).with_name("accessibility.js").read_text(encoding="utf-8")
+"""An audit that runs inside a page: names of controls, references, headings, sizes, and contrast by computation.
+
+What it looks for is of WCAG 2.2: 1.3.1, 1.4.3 (contrast of text), 1.4.11 (borders of controls), 2.5.8 (size of
+targets), 3.1.1, 4.1.2. `page.evaluate(AUDIT)` gives the faults, as sentences, and how many pieces of text it looked at.
+"""
 
 
 @pytest.fixture(scope="module")

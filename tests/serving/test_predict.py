@@ -21,8 +21,7 @@ from fullrank.serving import openapi as forms
 from fullrank.serving.batcher import Batcher
 from fullrank.serving.client import Client
 from fullrank.serving.messages import PredictRequest
-from fullrank.serving.predict_service import PredictService
-from fullrank.serving.service import Service
+from fullrank.serving.service import PredictService, Service
 from fullrank.serving.settings import UNREAD, ServeSettings
 from refusals import refused
 from serving.conftest import FIELDS, Shop, impressions

@@ -14,7 +14,7 @@ from fullrank.serving.stores import Event, HistoryStore, StoreUnavailable, open_
 from fullrank.serving.stores.redis import promise_of
 from redis_servers import SERVERS, Server, missing
 from refusals import refused
-from serving.stored import call, with_store
+from serving.served import call, with_store
 from store_writer import PARTS, check
 
 LIMIT = 2.0

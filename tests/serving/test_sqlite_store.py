@@ -15,7 +15,7 @@ import pytest
 from fullrank.core.file_system import network_file_system
 from fullrank.serving.stores import Event, HistoryStore, StoreUnavailable, open_history_store, sqlite_file
 from refusals import refused
-from serving.stored import call, with_store
+from serving.served import call, with_store
 from store_writer import acknowledged, check, started
 
 

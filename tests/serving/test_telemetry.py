@@ -14,8 +14,7 @@ import pytest
 from fullrank.serving.guard import Guard
 from fullrank.serving.keys import Access, Keys, add_key
 from fullrank.serving.limits import RateLimit
-from fullrank.serving.telemetry import FOLDER, AccessLog, Telemetry, metrics_folder
-from fullrank.serving.tracing import ENDPOINTS, Tracing
+from fullrank.serving.telemetry import ENDPOINTS, FOLDER, AccessLog, Telemetry, Tracing, metrics_folder
 
 pytest.importorskip("prometheus_client")
 
@@ -57,7 +56,6 @@ def test_what_is_told_is_rendered() -> None:
 
 WORKER = """
 import sys
-from fullrank.serving.telemetry import Telemetry
 told = Telemetry()
 told.request("/v1/recommend", "POST", 200, 0.003)
 told.queue.set(5)
@@ -146,12 +144,12 @@ def test_no_spans_where_they_go_nowhere(monkeypatch: pytest.MonkeyPatch, caplog:
         monkeypatch.delenv(name, raising=False)
     assert Tracing.open() is None and not caplog.records
     monkeypatch.setenv(ENDPOINTS[0], "http://localhost:4318/v1/traces")
-    monkeypatch.setattr("fullrank.serving.tracing._installed", lambda name: "exporter" not in name)
+    monkeypatch.setattr("fullrank.serving.telemetry._installed", lambda name: "exporter" not in name)
     assert Tracing.open() is None and "pip install" in caplog.text
     monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
     caplog.clear()
     assert Tracing.open() is None and not caplog.records
-    monkeypatch.setattr("fullrank.serving.tracing._installed", lambda name: False)
+    monkeypatch.setattr("fullrank.serving.telemetry._installed", lambda name: False)
     monkeypatch.delenv("OTEL_SDK_DISABLED")
     assert Tracing.open() is None and not caplog.records
 

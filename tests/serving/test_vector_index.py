@@ -13,7 +13,7 @@ from benchmarks.clustered import clustered_vectors
 from fullrank.core.jagged import Jagged
 from fullrank.inference.exact import top_k
 from fullrank.inference.filters import BatchFilter, Filters
-from fullrank.models.contracts import DenseScorer
+from fullrank.models import DenseScorer
 from fullrank.serving import vector_search
 from fullrank.serving.vector_index import IndexSettings, VectorIndex
 from refusals import refused

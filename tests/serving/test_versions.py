@@ -24,7 +24,7 @@ from fullrank.serving.stores import HistoryStore, open_history_store
 from fullrank.serving.version_checks import CanarySettings, examine, list_versions
 from fullrank.serving.versions import ActiveVersions, Split, Versions, Watched
 from refusals import refused
-from serving.stored import with_store
+from serving.served import with_store
 from tests.serving.served import Served, Version, copied, fill, first_run, histories, shuffled
 
 SOON = 5.0

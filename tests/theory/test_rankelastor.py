@@ -19,9 +19,8 @@ from torch import Tensor
 
 from fullrank.analysis.diagnostics.rank_theorems import transpose_figures
 from fullrank.models.ranking.feed_forwards.gelu import Gelu
-from fullrank.models.ranking.mixings.block_transpose import BlockTranspose, transposed
-from fullrank.models.ranking.mixings.full import Full, kronecker
-from fullrank.ops.effective_rank import stable_rank
+from fullrank.models.ranking.mixings import BlockTranspose, Full, kronecker, transposed
+from fullrank.ops.singular_values import stable_rank
 
 SEEDS = st.integers(0, 2**32 - 1)
 HOMOGENEOUS = [F.relu, lambda x: F.leaky_relu(x, 0.1), torch.abs]

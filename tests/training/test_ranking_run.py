@@ -21,7 +21,7 @@ from fullrank.run import Run, write_run
 from fullrank.training.run_folder import RUN_FILES
 from refusals import refused
 from seals import as_format_2, reseal
-from tests.cascade.pieces import BEGIN, SCHEMA, log
+from tests.cascade.conftest import BEGIN, SCHEMA, log
 from tests.training.clicks import as_format_1, tiny
 from tests.training.conftest import change_json
 

@@ -20,7 +20,7 @@ from fullrank.data.histories import Histories as Flat
 from fullrank.evaluation import Evaluation, evaluate
 from fullrank.experiment import Experiment
 from fullrank.inference.predictor import Predictor
-from fullrank.inference.rank import rank
+from fullrank.inference.recommend import rank
 from fullrank.inference.requests import even_times
 from fullrank.models.sequential.attention.hstu import HSTU
 from fullrank.models.sequential.encoders.transformer import Transformer

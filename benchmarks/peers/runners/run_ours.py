@@ -16,7 +16,7 @@ from common import Clock, finish, given
 
 from fullrank.data.events.store import Store
 from fullrank.experiment import Experiment, Training
-from fullrank.inference.rank import rank
+from fullrank.inference.recommend import rank
 from fullrank.models.sequential.attention.softmax import Softmax
 from fullrank.models.sequential.encoders.transformer import Transformer
 from fullrank.models.sequential.model import Recommender

@@ -12,10 +12,17 @@ import numpy as np
 import torch
 from jaxtyping import Float
 
-from fullrank.analysis.activations import RetrievalContext, activations, sample_protocol, sample_users
+from fullrank.analysis.activations import (
+    RankingContext,
+    RetrievalContext,
+    activations,
+    ranking_activations,
+    sample_impressions,
+    sample_protocol,
+    sample_users,
+)
 from fullrank.analysis.diagnosis import Diagnosis, Row, about_rows, is_row, not_measured, row
 from fullrank.analysis.diagnostics import Diagnostic, failure, find_diagnostics, is_built_in
-from fullrank.analysis.ranking_activations import RankingContext, ranking_activations, sample_impressions
 from fullrank.core.errors import UserError, brief
 from fullrank.core.files import jsonable
 from fullrank.core.log import Progress
@@ -24,7 +31,7 @@ from fullrank.data.events.store import Store
 from fullrank.data.impressions.store import AnyStore, ImpressionStore
 from fullrank.evaluation import Evaluation
 from fullrank.inference.search import Decoding
-from fullrank.models.contracts import Model
+from fullrank.models import Model
 from fullrank.models.ranking.model import RankingModule
 from fullrank.run import Run, require_problem, weights_hash
 

@@ -15,18 +15,23 @@ from typing import Any, ClassVar, cast
 
 from torch import nn
 
-from fullrank.analysis.activations import RetrievalContext, activations, sample_users
+from fullrank.analysis.activations import (
+    RankingContext,
+    RetrievalContext,
+    activations,
+    ranking_activations,
+    sample_impressions,
+    sample_users,
+)
 from fullrank.analysis.diagnosis import Diagnosis
-from fullrank.analysis.diagnostics.layers import Layers
-from fullrank.analysis.diagnostics.spectrum import SpectralCollapse
+from fullrank.analysis.diagnostics.spectrum import Layers, SpectralCollapse
 from fullrank.analysis.diagnostics.token_ranks import FIGURES, NO_TOKENS, TokenRanks
-from fullrank.analysis.ranking_activations import RankingContext, ranking_activations, sample_impressions
 from fullrank.core.checks import check_whole
 from fullrank.core.errors import UserError, no_effect
 from fullrank.core.log import logger
 from fullrank.data.events.store import Store
 from fullrank.data.impressions.store import AnyStore, ImpressionStore
-from fullrank.models.contracts import Model
+from fullrank.models import Model
 from fullrank.models.ranking.model import RankingModule
 from fullrank.run import metrics_rows
 from fullrank.training import TrainState

@@ -8,8 +8,224 @@ item and of the context is encoded once for each of them; a pair (user, candidat
 alone: U users and C candidates never make a table of U x C rows of features. R pairs of a chunk, B users of a block.
 """
 
-from fullrank.cascade.cascade import Cascade
-from fullrank.cascade.evaluate import CascadeResult
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal, Unpack
+
+import numpy as np
+import polars as pl
+from jaxtyping import Int
+
+from fullrank.cascade.evaluate import CascadeResult, evaluate_cascade
+from fullrank.cascade.field_sources import Context, FieldPlan, KeyedTable, id_column, plan_fields
+from fullrank.cascade.rerank import (
+    EncodedFields,
+    Reranker,
+    best_candidates,
+    blocks,
+    check_candidates,
+    encode_fields,
+)
 from fullrank.cascade.stages import RankingStage, RetrievalStage
+from fullrank.core.checks import check_choice, check_one_way, check_overrides, check_type, keywords_checked, takes
+from fullrank.core.errors import UserError
+from fullrank.core.log import Progress
+from fullrank.data.column_names import EventColumns
+from fullrank.data.impressions.store import AnyStore
+from fullrank.data.impressions.vocabulary import UNKNOWN, Vocabulary, canonical
+from fullrank.data.values import none_known
+from fullrank.inference.list_options import RECOMMEND_DEFAULTS, ListOptions, RecommendKeywords
+from fullrank.inference.predictor import Predictor
+from fullrank.inference.recommend import RANKER, long_frame
+from fullrank.inference.requests import HistoryInput, RequestBatch, read_filters, read_histories
+from fullrank.run import Run
+
+
+@keywords_checked
+class Cascade:
+    """A retriever and a ranker, opened once.
+
+    `retriever` and `ranker` are run folders, runs, or `RetrievalStage` and `RankingStage` of models in memory. `users`
+    and `items` are tables (a path or a DataFrame) with a row per id and the columns that the ranker reads; without them
+    those of the retriever's store and catalogue are taken. `user` and `item` name the columns of the ranker's schema
+    that hold the ids (else the group column, and `user`, `user_id`, `item`, `item_id`); in a table the id column has
+    that name or the usual one. `store` and `impressions` are the two stores, where they were moved since the training
+    (that of impressions is needed by runs of format 1 alone).
+    Raises `UserError` where one of these is not what it should be.
+    """
+
+    def __init__(
+        self,
+        retriever: RetrievalStage | Run | str | Path,
+        ranker: RankingStage | Run | str | Path,
+        *,
+        users: Any = None,
+        items: Any = None,
+        user: str | None = None,
+        item: str | None = None,
+        store: AnyStore | str | Path | None = None,
+        impressions: AnyStore | str | Path | None = None,
+        device: str = "auto",
+    ):
+        self.retriever, self.ranker = RetrievalStage.of(retriever, store), RankingStage.of(ranker, impressions)
+        how = self.retriever.evaluation
+        self.predictor = Predictor(
+            self.retriever.model, self.retriever.catalog, device=device, budget=how.reasoning, decoding=how.decoding,
+            name=self.retriever.name,
+        )  # fmt: skip
+        self.device = self.predictor.device
+        self.ranker.model.to(self.device).eval()
+        self.encoder = self.ranker.encoder
+        schema = self.encoder.schema
+        self.user, self.item = id_column(schema, "user", user), id_column(schema, "item", item)
+        if self.user == self.item:
+            raise UserError(
+                f"user={self.user!r} and item={self.item!r} are the same column; name two", code="repeated-column"
+            )
+        self._user_keys = tuple(dict.fromkeys([self.user, "user_id", "user"]))
+        self.users = None
+        if users is not None:
+            self.users = KeyedTable(users, "users", self._user_keys)
+        elif self.retriever.store is not None:
+            self.users = KeyedTable(self.retriever.store.users.drop("user"), "users", ("user_id",))
+        if items is not None:
+            self.items = KeyedTable(items, "items", tuple(dict.fromkeys([self.item, "item_id", "item"])))
+        else:
+            self.items = KeyedTable(self.retriever.catalog.frame.drop("item"), "items", ("item_id",))
+        self._encoded_items: dict[tuple[str, ...], EncodedFields] = {}
+
+    def __repr__(self) -> str:
+        return f"Cascade({self.retriever.name!r} -> {self.ranker.name!r}, on {self.device})"
+
+    @takes(RecommendKeywords, RECOMMEND_DEFAULTS)
+    def recommend(
+        self,
+        histories: HistoryInput | None = None,
+        *,
+        users: Sequence[Any] | pl.Series | None = None,
+        candidates: int = 100,
+        context: Any = None,
+        blend: float = 0.0,
+        bare: str = "error",
+        progress: Progress | None = None,
+        **options: Unpack[RecommendKeywords],
+    ) -> Any:
+        """The ranker's k best of each user's `candidates` best items: user, item, score, rank and source ("ranker"), as
+        `fr.recommend` gives.
+
+        Histories as in `fr.recommend`, and so are filters and policies; or `users`, ids of the
+        retriever's store, with all their events there. In a list of item lists nobody is named: what is read of users
+        is missing.
+        `context` has what the ranker reads beside user and item: {"hour": 20} for all, or a table with a row for each
+        user. The score is the click probability, and that of `blend` > 0 a mix with the retriever's order
+        (`blend_scores`). Users for whom the retriever finds nothing are an error, or skipped (`bare`).
+        """
+        asked = ListOptions.of(options)
+        check_candidates(asked.k, candidates, blend)
+        check_choice("bare", bare, ("error", "skip"))
+        ways = {"histories": histories, "users= of the retriever's store": users}
+        check_one_way(ways, needed=True, code="histories-or-users")
+        model, catalog = self.predictor.model, self.predictor.catalog
+        request = self._stored(users) if users is not None else read_histories(
+            histories, catalog, unknown=asked.unknown, untimed=asked.untimed, columns=EventColumns.of(options),
+            timed=model.reads_times,
+        )  # fmt: skip
+        reranker, kept, k = self.ordering(context), read_filters(asked, request, catalog), asked.k
+        deep = asked.model_copy(update={"k": candidates})
+        unnamed = pl.Series("user", [None] * len(request), dtype=pl.String)
+        everybody = unnamed if request.names is None else request.names
+        reranker.require_some(everybody)
+        ids = np.full((len(request), k), -1)  # which stays where items are fewer
+        scores = np.full((len(request), k), -np.inf)
+        for low, high in blocks(len(request), candidates):
+            part = request.part(low, high)
+            found = self.predictor.lists(part, deep, kept.take(np.arange(low, high)))
+            if bare == "error":
+                _refuse_empty(part, found.ids)
+            scored = reranker(everybody[low:high], part.histories.items, found.ids, found.scores, blend)
+            best, value = best_candidates(scored, found.ids, k)
+            ids[low:high, : best.shape[1]], scores[low:high, : best.shape[1]] = best, value
+            if progress is not None:
+                progress(high, len(request))
+        source = np.full(len(request), RANKER)
+        return request.give(long_frame(request.names, ids, scores, catalog, asked, source=source))
+
+    def evaluate(
+        self,
+        split: Literal["validation", "test"] = "test",
+        *,
+        candidates: int = 100,
+        context: Any = None,
+        blend: float = 0.0,
+        set: Sequence[str] = (),
+        progress: Progress | None = None,
+    ) -> CascadeResult:
+        """The retriever's lists, and those lists re-ranked, on the same users; the paired difference and its interval.
+
+        `set` changes the retriever's evaluation (`"ks=[10]"`), the rest is as in `recommend`. Warns where the ranker
+        may have been trained on the targets (`leakage`).
+        """
+        spec = self.retriever.evaluation.override(*check_overrides(set))
+        check_type("split", split, str, "'validation' or 'test'")
+        return evaluate_cascade(
+            self.retriever, self.ordering(context), split, spec, candidates=candidates, blend=blend,
+            device=self.device, progress=progress,
+        )  # fmt: skip
+
+    def ordering(self, context: Any) -> Reranker:
+        """What gives candidates their scores, in this context. Raises `UserError` where a field has no source.
+
+        The catalogue is encoded once for each choice of the items' columns, not once for each call.
+        """
+        names = [field.name for field in self.encoder.schema.fields]
+        given = Context(context, names, self._user_keys)
+        plan = plan_fields(self.encoder.schema, self.user, self.item, self.users, self.items, given.columns)
+        if plan.items not in self._encoded_items:
+            self._encoded_items[plan.items] = self._encode_items(plan)
+        return Reranker(self.ranker, self.users, self.user, plan, given, self._encoded_items[plan.items], self.device)
+
+    def _encode_items(self, plan: FieldPlan) -> EncodedFields:
+        """The catalogue, encoded."""
+        ids = self.retriever.catalog.ids
+        columns = self.items.gather([name for name in plan.items if name != self.item], ids)
+        if columns:
+            self.items.require_some(ids, "items of the catalogue")
+        own = [ids.alias(self.item)] if self.item in plan.items else []
+        if own:
+            field = next(field for field in self.encoder.schema.fields if field.name == self.item)
+            lookup = self.encoder.lookup(field)
+            if isinstance(lookup, Vocabulary) and not (lookup.ids(canonical(ids, "items")) > UNKNOWN).any():
+                raise none_known(ids, f"items of {self.retriever.name}", self.ranker.name, lookup.values)
+        return encode_fields(self.encoder, [*own, *columns], len(ids), "the items")
+
+    def _stored(self, users: Any) -> RequestBatch:
+        """Users of the store with all their events. Raises `UserError` for one that is not there."""
+        store = self.retriever.require_store()
+        given = users if isinstance(users, pl.Series) else pl.Series("user", list(users), strict=False)
+        keys = KeyedTable(store.users.select("user", "user_id"), "users of the store", ("user_id",))
+        place = keys.rows(given)
+        if bool((place < 0).any()):
+            lost = given.filter(pl.Series(place < 0))
+            raise UserError(
+                f"{len(lost):,} of {len(given):,} users are not in {str(store.path)!r}, the first is {lost[0]!r}: "
+                "give their histories instead",
+                code="unknown-user",
+            )
+        at = store.users["user"].to_numpy()[place].astype(np.int64)
+        return RequestBatch(given.alias("user"), store.events.take(at))
+
+
+def _refuse_empty(request: RequestBatch, ids: Int[np.ndarray, "B C"]) -> None:
+    empty = ~(ids >= 0).any(1)
+    if empty.any():
+        first = request.users.filter(pl.Series(empty))[0]
+        raise UserError(
+            f"the retriever has no candidates for {int(empty.sum()):,} users, the first is {first!r} (every item "
+            "is seen, excluded or not allowed): seen='keep' recommends seen ones again, bare='skip' leaves users out",
+            code="no-candidates",
+        )
+
 
 __all__ = ["Cascade", "RankingStage", "CascadeResult", "RetrievalStage"]

@@ -189,7 +189,7 @@ def show(
     elif len(what) == 1 and settings and (Path(what[0]) / SPEC).is_file():
         check_settings(Path(what[0]), settings)
     from fullrank import api
-    from fullrank.cli.show_codes import show_codes
+    from fullrank.cli.encode import show_codes
     from fullrank.run import Run
     from fullrank.semantic_ids.folder import is_codes
 

@@ -1,4 +1,5 @@
-"""`fullrank doctor`: does this installation work, and what could it do with more packages?"""
+"""`fullrank doctor` and `verify`: does this installation work, and what could it do with more packages; is a folder as
+it was written?"""
 
 from __future__ import annotations
 
@@ -10,13 +11,13 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
 from fullrank import __version__
 from fullrank.cli.errors import EXTRAS
-from fullrank.cli.options import AsJson
+from fullrank.cli.options import AsJson, argument
 from fullrank.cli.output import Output
 from fullrank.core.errors import UserError, install_extra
 from fullrank.core.file_system import NEEDED, check_file_system
@@ -43,6 +44,7 @@ START, DAY = 1_700_000_000, 86_400
 BAR = 0.8
 """Recall@10 that a model reaches which learned the rule; by chance it is 10 / 40."""
 
+_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "POLARS_MAX_THREADS")
 LESS = {
     "rename": "a file may be found half written",
     "flush": "what was written may be lost where power fails",
@@ -52,9 +54,12 @@ LESS = {
 """What does not hold on a file system without it."""
 
 
-def doctor(
-    as_json: AsJson = False,
-) -> None:
+def add(app: typer.Typer) -> None:
+    app.command("doctor")(doctor)
+    app.command("verify")(verify)
+
+
+def doctor(as_json: AsJson = False) -> None:
     """Check this installation with a small training run.
 
     The exit code is 2 where something that fullrank cannot do without is broken. What a service needs: `fullrank
@@ -114,9 +119,6 @@ def _torch(output: Output) -> dict[str, Any]:
         )
         output.say(f"GPU: none{missing}; everything works on the CPU")
     return facts
-
-
-_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "POLARS_MAX_THREADS")
 
 
 def _extras(output: Output) -> dict[str, Any]:
@@ -209,3 +211,33 @@ def selftest() -> dict[str, Any]:
         "ok": problem is None, "problem": problem, "recall": recall, "chance": 10 / ITEMS, "after_3_4_5_6": best,
         "parameters": run.manifest["parameters"], "seconds": spent,
     }  # fmt: skip
+
+
+def verify(
+    folder: Annotated[Path, argument("FOLDER", "A store, a run, or a folder of codes.")],
+    as_json: AsJson = False,
+) -> None:
+    """Compare the files of a folder with their hashes.
+
+    The folder is a store, a run or codes. The exit code is 2 where a file is missing or is not as it was written.
+    Hashes find damage and mix-ups of files, not somebody who changed the hashes too.
+
+    \b
+    fullrank verify data/shop
+    fullrank verify runs/sasrec
+    """
+    from fullrank.core.specs_alone import ask_alone
+
+    ask_alone("fullrank.verification", lambda there: there.manifest_of(folder))
+    from fullrank.verification import verify as check
+
+    output = Output(as_json)
+    found = check(folder)
+    output.say(f"{found.kind} {found.path}")
+    output.table(
+        ("file", "bytes", "state"),
+        [(file.name, "" if file.bytes is None else f"{file.bytes:,}", file.state) for file in found.files],
+    )
+    output.notes(found.notes)
+    found.require_ok()
+    output.finish(found.dump())

@@ -2,6 +2,10 @@
 
 Mistakes of the caller leave with 2 and without a traceback, what we did not foresee (a bug) with 1, Ctrl-C with 130.
 ``--debug`` shows the traceback of each; with ``--json`` the last line of stdout is ``{"error": ..., "code": ...}``.
+
+The library speaks Python, and its sentences are told in the words of a shell (`in_shell`): `user_col=` is `--user-col`
+there, `seen='keep'` is `--seen keep`. Only arguments that the verb has an option for are reworded, so what a person
+typed elsewhere (`--set seed=1`, the name of a file) stays as it is.
 """
 
 from __future__ import annotations
@@ -9,20 +13,21 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from fullrank.cli.in_shell import in_shell, options_of
 from fullrank.cli.output import only_json, print_json
 from fullrank.core.errors import MOST_SENTENCE, UserError, called_now, did_you_mean, install_extra, middle_cut
 from fullrank.core.log import printable
 
 if TYPE_CHECKING:
     import typer
+
 
 EXTRAS = {
     "sentence_transformers": "text",
@@ -244,3 +249,43 @@ def _leave_pipe() -> int:
     """The reader (`| head`) has gone: nothing more can be said, and Python must not try at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     return 128 + 13  # as of a process that SIGPIPE ends: no bug, and not done
+
+
+ARGUMENT = re.compile(
+    r"""(?<![\w.'"/=-])(?P<name>[a-z]\w*)=(?P<value>'[^'\s]+'|"[^"\s]+"|-?\d+(?:\.\d+)?|\w+)?(?=[\s,;:.!?)]|$)"""
+)
+"""A keyword of a Python call, perhaps with a value: text, a number or a word; lists and the like stay Python."""
+QUOTES = "'\""
+ELSEWHERE = ("--set ", "--context ")
+"""Options whose values have the form `name=value` themselves."""
+
+
+def in_shell(sentence: str, options: Sequence[str]) -> str:
+    """The sentence with the keyword of each long option (`--time-col`: `time_col=`) as that option."""
+    known = {option.removeprefix("--").replace("-", "_"): option for option in options if option.startswith("--")}
+
+    def reworded(found: re.Match[str]) -> str:
+        option, value = known.get(found["name"]), found["value"]
+        before = sentence[: found.start()]
+        if option is None or before.endswith(ELSEWHERE):
+            return found[0]
+        if value is None or value == "True":
+            return option
+        return f"{option} {'none' if value == 'None' else value.strip(QUOTES)}"
+
+    return ARGUMENT.sub(reworded, sentence)
+
+
+def options_of(command: Any, words: Sequence[str]) -> list[str]:
+    """The options of the verb that `words` name, below a command line's root."""
+    return list(_options(command, iter(words)))
+
+
+def _options(command: Any, words: Iterator[str]) -> Iterator[str]:
+    while hasattr(command, "commands"):
+        verb = next((word for word in words if word in command.commands), None)
+        if verb is None:
+            return
+        command = command.commands[verb]
+    for one in command.params:
+        yield from (option for option in one.opts if option.startswith("--"))

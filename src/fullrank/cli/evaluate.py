@@ -1,21 +1,57 @@
-"""`fullrank evaluate`: the metrics of a run, or two runs on the same users or impressions.
+"""`fullrank evaluate`, `evaluate-lists`, `evaluate-log`: metrics of runs, of lists made elsewhere, of logged answers.
 
-What it measures and prints stands in `evaluate_runs.py` and `print_evaluation.py`.
+What is measured of runs and printed stands in `evaluate_runs.py` and `print_evaluation.py`.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+import json
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fullrank.cli.evaluate_runs import EVALUATE, Call, EveryMetric, Measuring, OtherRun, check_saved
-from fullrank.cli.option_groups import EngineOptions, LaterColumns
-from fullrank.cli.options import EVALUATION, REASONING, RunFolder, check_beside, given, option, spec_options
+from fullrank.cli.evaluate_runs import (
+    EVALUATE,
+    Call,
+    EveryMetric,
+    Measuring,
+    OtherRun,
+    check_saved,
+    compared,
+    measured,
+    names_metrics,
+    with_metrics,
+    with_paired,
+)
+from fullrank.cli.option_groups import EngineOptions, ItemCol, LaterColumns, TableColumns, UserCol, column_names, flat
+from fullrank.cli.options import (
+    EVALUATION,
+    REASONING,
+    AsJson,
+    Overwrite,
+    RunFolder,
+    argument,
+    check_beside,
+    check_out,
+    given,
+    option,
+    spec_options,
+)
+from fullrank.cli.output import Output, seconds
+from fullrank.cli.print_evaluation import print_pair, print_single
+from fullrank.cli.told_early import check_runs, check_store
+from fullrank.core.files import jsonable
 
-COMMAND = spec_options(EVALUATION, REASONING)
+if TYPE_CHECKING:
+    from fullrank.evaluation import Evaluation
+
+
+def add(app: typer.Typer) -> None:
+    app.command("evaluate", cls=spec_options(EVALUATION, REASONING))(flat(evaluate))
+    app.command("evaluate-lists")(flat(evaluate_lists))
+    app.command("evaluate-log")(flat(evaluate_log))
 
 
 def evaluate(
@@ -78,3 +114,136 @@ def evaluate(
         require_problem(call.runs[0], "retrieval", remedy, code="option-of-other-problem")
     check_saved(call)
     EVALUATE[call.runs[0].spec.problem](call)
+
+
+SHARED = ("ks", "metrics", "seen", "popularity", "empty", "diversity_by", "slices", "bootstrap", "level", "seed")
+"""Settings of a run's evaluation that lists are measured by too."""
+OF_ANSWERS = ("reasoning", "decoding", "popularity_discount")
+"""Settings of how a model makes its lists."""
+
+
+@dataclass(frozen=True)
+class MeasuringLists(Measuring):
+    """Options of a verb that measures lists."""
+
+    data: Annotated[
+        Path | None,
+        option("--data", "STORE", "The store of the users.  [default: that of RUN]", callback=check_store),
+    ] = None
+
+
+def evaluate_lists(
+    lists: Annotated[Path, argument("FILE", "Recommendations: user, item and rank or score.")],
+    how: MeasuringLists,
+    run: Annotated[
+        Path | None,
+        argument("RUN", "A run: print the paired difference FILE - RUN.", callback=check_runs),
+    ] = None,
+    user_col: UserCol = None,
+    item_col: ItemCol = None,
+    rank_col: Annotated[str | None, option("--rank-col", "NAME", "Rank column of FILE.  [default: rank]")] = None,
+    score_col: Annotated[str | None, option("--score-col", "NAME", "Score column, where FILE has no ranks.")] = None,
+    every: EveryMetric = False,
+) -> None:
+    """Measure lists made elsewhere, also beside a run.
+
+    They are measured on the users of a store (--data), or beside a RUN on those of its store, paired. --set changes how
+    metrics are computed, as in `fullrank evaluate`.
+
+    \b
+    fullrank evaluate-lists recommendations.csv --data data/shop
+    fullrank evaluate-lists recommendations.csv runs/sasrec --metric ndcg@10
+    """
+    from fullrank.core.checks import check_given
+
+    remedy = "name the store on whose users lists are measured, or a RUN"
+    check_given("--data", how.data if run is None else run, remedy, code="missing-store")
+    from fullrank import api
+    from fullrank.run import require_problem, store_path
+
+    columns = column_names(user_col=user_col, item_col=item_col, rank_col=rank_col, score_col=score_col)
+    call = replace(Call.of(how, {}, run), whole=every)
+    runs = call.runs
+    for opened in runs:
+        require_problem(opened, "retrieval", "name such a run, or none", code="two-problems")
+    check_saved(call, ("a", "b") if runs else ("",))
+    both, paired = with_paired(call.metrics)
+    changes = with_metrics(call, both)
+    whole = names_metrics(changes)
+    alike = _alike(runs[0].spec.lists, changes) if runs else changes
+    theirs = api.evaluate_lists(lists, how.data or store_path(runs[0]), how.split, set=alike, **columns)
+    if how.out is not None:
+        theirs.save(how.out / "b" if runs else how.out, overwrite=how.overwrite)
+    if not runs:
+        print_single(call.output, {"lists": lists}, theirs, whole=whole or every)
+        return
+    ours = measured(call.into(how.out and how.out / "a"), changes)[0]
+    rows = compared(ours, theirs, paired, all_of_them=whole)
+    names = [str(runs[0].path), str(lists)]
+    print_pair(call.output, names, [ours, theirs], rows, stand_in=bool(paired))
+
+
+def _alike(spec: Evaluation, changes: list[str]) -> list[str]:
+    """Settings by which lists are measured like a run: its own and those of the call, but for how a model answers."""
+    own = [f"{name}={json.dumps(jsonable(getattr(spec, name)), ensure_ascii=False)}" for name in SHARED]
+    return [*own, *(text for text in changes if text.partition("=")[0].strip().split(".")[0] not in OF_ANSWERS)]
+
+
+@dataclass(frozen=True)
+class EventColumns(TableColumns):
+    """Columns of what users did after the answers, which has times."""
+
+    time_col: Annotated[str | None, option("--time-col", "NAME", "Time column of FILE.  [default: timestamp]")] = None
+
+
+def evaluate_log(
+    log: Annotated[Path, argument("DIR", "Where `fullrank serve --log DIR` logged its answers.")],
+    events: Annotated[Path, option("--events", "FILE", "What users did after the answers.")],
+    names: EventColumns,
+    within: Annotated[float, option("--within", "HOURS", "How long after an answer an event counts.")] = 24,
+    metrics: Annotated[
+        list[str] | None,
+        option("--metric", "NAME", "Compute this alone; may be repeated.  [default: hit, ndcg and mrr]"),
+    ] = None,
+    out: Annotated[
+        Path | None, option("--out", "FOLDER", "Save logged_evaluation.json and per_answer.parquet there.")
+    ] = None,
+    overwrite: Overwrite = False,
+    as_json: AsJson = False,
+) -> None:
+    """Measure answers that a service logged, by version.
+
+    Logged answers are joined with the events that followed them: hit, ndcg and mrr of each version, and the
+    differences between versions.
+
+    \b
+    fullrank evaluate-log answers --events events.parquet
+    fullrank evaluate-log answers --events events.csv --time-col when --within 48 --out measured
+    """
+    check_out(out, overwrite, "logged_evaluation.json", "per_answer.parquet")
+    from fullrank.evaluation.logged import METRICS
+    from fullrank.evaluation.logged import evaluate_log as measure
+
+    output = Output(as_json)
+    found = measure(log, events, within=within, metrics=metrics or METRICS, **names.keywords())
+    if out is not None:
+        found.save(out)
+    measured = list(next(iter(found.versions.values())).metrics)
+    rows = []
+    for name, one in found.versions.items():
+        rows.append([name, one.answers, one.scored, one.users, *(one.metrics[metric] for metric in measured)])
+    output.table(("version", "answers", "scored", "users", *measured), rows)
+    if found.differences:
+        cells = [
+            [f"{one.b} - {one.a}", "paired" if one.paired else "all", c.metric, f"{c.difference:+.4f}",
+             f"{c.interval[0]:+.4f} {c.interval[1]:+.4f}", c.p, c.users]
+            for one in found.differences for c in [one.comparison]
+        ]  # fmt: skip
+        output.table(("versions", "users", "metric", "difference", "95 % interval", "p", "users"), cells)
+    counts = found.counts
+    output.say(
+        f"{counts['answers']:,} answers: {counts['scored']:,} scored, {counts['without_later_event']:,} without an "
+        f"event within {found.protocol['within_hours']:g} hours, {counts['user_without_events']:,} of users without "
+        f"events, {counts['without_user']:,} without a user; in {seconds(output.spent)}"
+    )
+    output.finish({**jsonable(found.dump()), "seconds": output.spent})

@@ -16,12 +16,12 @@ from fullrank.core.errors import UserError
 VERBS = {
     "Begin": ("demo", "doctor", "doctor-serve", "list", "show", "schema"),
     "Data": ("download", "prepare", "prepare-impressions", "subset", "encode"),
-    "Train": ("train", "pretrain", "fisher", "finetune", "calibrate", "sweep", "tune", "scale", "grow"),
+    "Train": ("train", "pretrain", "fisher", "finetune", "calibrate", "sweep", "tune", "grow", "scale"),
     "Evaluate and explain": (
-        "evaluate", "evaluate-lists", "evaluate-log", "study", "diagnose", "attention", "report", "verify",
+        "evaluate", "evaluate-lists", "evaluate-log", "diagnose", "attention", "report", "verify", "study",
     ),
     "Answer": (
-        "recommend", "recommend-parts", "ask", "similar", "vectors", "predict", "cascade", "serve", "keys", "export",
+        "recommend", "recommend-parts", "ask", "similar", "vectors", "serve", "predict", "cascade", "export", "keys",
     ),
 }  # fmt: skip
 """Heading -> verbs, in the order of `fullrank --help`."""
@@ -84,11 +84,11 @@ class GroupedVerbs(TyperGroup):
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         shown = {name: self.commands[name] for name in self.list_commands(ctx) if not self.commands[name].hidden}
-        heading = {name: title for title, group in VERBS.items() for name in group}
         room = formatter.width - 6 - max(map(len, shown))
-        for title in (*VERBS, "Others"):
-            own = (name for name in shown if heading.get(name, "Others") == title)
-            _write(formatter, title, ((name, shown[name].get_short_help_str(room)) for name in own))
+        others = tuple(name for name in shown if not any(name in verbs for verbs in VERBS.values()))
+        for title, verbs in {**VERBS, "Others": others}.items():
+            lines = ((name, shown[name].get_short_help_str(room)) for name in verbs if name in shown)
+            _write(formatter, title, lines)
 
 
 def _write(formatter: Any, title: str, records: Iterable[Record]) -> None:

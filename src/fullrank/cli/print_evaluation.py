@@ -60,7 +60,7 @@ def print_pair(
 
 
 def _print_retrieval(output: Output, found: EvaluationResult, whole: bool, selection: str | None) -> None:
-    from fullrank.evaluation.metric_table import metric_table, population
+    from fullrank.evaluation.summary import metric_table, population
 
     table = metric_table(found.metrics, found.per_user.values, whole=whole, selection=selection)
     output.table(table.headers, table.rows)

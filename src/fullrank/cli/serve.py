@@ -1,13 +1,18 @@
-"""`fullrank serve`: a trained run behind an address."""
+"""`fullrank serve`, `ask` and `keys`: a trained run behind an address, its lists from a shell, and its API keys.
+
+None of them loads torch before a service is opened.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from fullrank.cli.options import AsJson, Settings, argument, flag, given, shortcuts, spec_options
+from fullrank.cli.list_options import check_lists, list_options, words_of
+from fullrank.cli.option_groups import flat
+from fullrank.cli.options import AsJson, History, Settings, argument, flag, given, option, shortcuts, spec_options
 from fullrank.cli.output import Output
 from fullrank.cli.told_early import check_runs
 
@@ -17,8 +22,18 @@ FLAGS = {
     "keys": "--keys FILE", "watch": "--watch FOLDER", "canary": "--canary FILE", "log": "--log FOLDER", "log_days": "",
     "search": "", "rate": "", "device": "--device auto|cpu|cuda|...", "access_log": "",
 }  # fmt: skip
+"""Setting of `ServeSettings` -> its option; an empty one is the setting's own name."""
+KeyFile = Annotated[Path, argument("FILE", "The file of keys that `fullrank serve --keys` reads.")]
 
-COMMAND = spec_options(SETTINGS, FLAGS)
+
+def add(app: typer.Typer) -> None:
+    app.command("serve", cls=spec_options(SETTINGS, FLAGS))(flat(serve))
+    app.command("ask", cls=list_options("ListChoices", without=("filters",)))(flat(ask))
+    group = typer.Typer(help=keys.__doc__, rich_markup_mode=None, no_args_is_help=True)
+    group.command("add")(add_key)
+    group.command("list")(list_keys)
+    group.command("remove")(remove_key)
+    app.add_typer(group, name="keys")
 
 
 def serve(
@@ -61,3 +76,115 @@ def serve(
         return
     run_server(made, output.say)
     output.finish({"run": run, "stopped": True})
+
+
+def ask(
+    context: typer.Context,
+    url: Annotated[str, argument("URL", "Address of the service (`fullrank serve`).")],
+    user: Annotated[str | None, option("--user", "ID", "A user whose events the service has stored.")] = None,
+    history: History = None,
+    key: Annotated[str | None, option("--key", "KEY", "An API key of the service.", envvar="FULLRANK_KEY")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Ask a service for recommendations.
+
+    \b
+    fullrank ask http://127.0.0.1:8000 --user 42 --k 5
+    fullrank ask http://127.0.0.1:8000 --history 2,3,5 --exclude 11,12
+    """
+    from fullrank.core.checks import check_one_way
+
+    check_one_way({"--user ID": user, "--history ID,ID,...": history}, needed=True)
+    check_lists(given(context))
+    from fullrank.serving.client import Client
+
+    output = Output(as_json)
+    lists: dict[str, Any] = given(context) | {"titles": True}
+    lists |= {name: words_of(lists[name]) for name in ("exclude", "allow") if name in lists}
+    asked = [{"user": user}] if history is None else [{"history": words_of(text)} for text in history]
+    client = Client(url, key=key)
+    answers = [client.recommend(**one, **lists) for one in asked]
+    for number, answer in enumerate(answers):
+        rows = [
+            [at, str(one["item"]), one["score"], one.get("title") or ""] for at, one in enumerate(answer["items"], 1)
+        ]
+        title = f"version {answer['version']}" if len(answers) == 1 else f"user {number}, version {answer['version']}"
+        output.table(["rank", "item", "score", "title"], rows, title=title)
+    output.finish({"url": url, "k": lists.get("k", 10), "answers": answers})
+
+
+def keys() -> None:
+    """Make, list and remove the API keys of a service.
+
+    All verbs take --json. A service that runs follows changes of the file within two seconds.
+
+    \b
+    fullrank keys add keys.json --name shop --scope read --scope write
+    fullrank keys list keys.json
+    fullrank keys remove keys.json --name shop
+    """
+
+
+def add_key(
+    file: KeyFile,
+    name: Annotated[str, option("--name", "NAME", "Whose key it is; stands in the service's log.")],
+    scope: Annotated[
+        list[str] | None,
+        option(
+            "--scope",
+            "read|write|admin",
+            "What it may do; may be repeated: read recommendations, write events, items and users, administer "
+            "versions.  [default: read]",
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make a key, and show it this once.
+
+    What is stored is its hash. The file is made where it is missing, and only its owner may read it.
+
+    \b
+    fullrank keys add keys.json --name shop --scope read --scope write
+    """
+    from fullrank.serving import keys as made
+
+    output = Output(as_json)
+    text, key = made.add_key(file, name, scope or ["read"])
+    shown = "it stands below" if as_json else "it is shown this once"  # and in one place: stderr may be kept
+    output.say(f"{file}: made the key {key.name} (scopes: {', '.join(key.scopes)}); {shown}", wrap=False)
+    if not as_json:
+        output.say(text, wrap=False)
+    output.finish({"file": file, "name": key.name, "scopes": key.scopes, "created": key.created, "key": text})
+
+
+def list_keys(file: KeyFile, as_json: AsJson = False) -> None:
+    """List the names and scopes of the keys in a file.
+
+    \b
+    fullrank keys list keys.json
+    """
+    from fullrank.serving.keys import read_keys
+
+    output = Output(as_json)
+    found = read_keys(file)
+    output.table(("name", "scopes", "created"), [(key.name, " ".join(key.scopes), key.created) for key in found])
+    rows = [{"name": key.name, "scopes": key.scopes, "created": key.created} for key in found]
+    output.finish({"file": file, "keys": rows})
+
+
+def remove_key(
+    file: KeyFile,
+    name: Annotated[str, option("--name", "NAME", "Name of the key that is taken back.")],
+    as_json: AsJson = False,
+) -> None:
+    """Take a key back: services refuse it within two seconds.
+
+    \b
+    fullrank keys remove keys.json --name shop
+    """
+    from fullrank.serving import keys as made
+
+    output = Output(as_json)
+    key = made.remove_key(file, name)
+    output.say(f"{file}: the key {key.name} is taken back")
+    output.finish({"file": file, "name": key.name})

@@ -204,7 +204,7 @@ PLACES = {
     "data.sources": "data.sources",
     "recipes": "recipes",
 }
-"""Where the source of each room lies below the package: a folder, or the one file of a room with one component.
+"""Where the source of each room lies below the package: a folder, or a file.
 
 The names of rooms are older than the folders, and files of other people hold them (entry points, `fullrank list`)."""
 
@@ -215,12 +215,11 @@ def declared(room: str) -> dict[str, str]:
     if room not in ROOMS:
         raise unknown("room", room, ROOMS)
     place = Path(__file__).parent.parent.joinpath(*PLACES[room].split("."))
-    if not place.is_dir():
-        module = f"fullrank.{PLACES[room]}"
-        return {kind: module for kind in defined_names(module) if kind == room}
-    others = {p.rpartition(".")[2] for p in PLACES.values() if p.rpartition(".")[0] == PLACES[room]}
-    files = [file.stem for file in sorted(place.glob("*.py")) if file.stem not in others]
-    modules = [f"fullrank.{PLACES[room]}.{name}" for name in files]
+    modules = [f"fullrank.{PLACES[room]}"]
+    if place.is_dir():
+        others = {p.rpartition(".")[2] for p in PLACES.values() if p.rpartition(".")[0] == PLACES[room]}
+        names = sorted(file.stem for file in place.glob("*.py"))
+        modules += [f"{modules[0]}.{name}" for name in names if name not in {"__init__", *others}]
     return {kind: module for module in modules for kind in defined_names(module)}
 
 

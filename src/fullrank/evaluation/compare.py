@@ -4,7 +4,7 @@
 stand-in, not BQS: the Balanced Quality Score (Coppolillo et al., ACM TIST 2024; SPRINT, Table 8) compares quality in
 three classes of popularity with a reference model, which stands at 0.5, but its formula is in none of the papers that
 this library follows. Ours is 1 / (1 + exp(-sum over head, mid and tail of the difference in mean NDCG@k)), each user in
-the band of their target (`slices.popularity_bands`). It has the same reference point and counts a niche user more than
+the band of their target (`popularity_bands`). It has the same reference point and counts a niche user more than
 the mean does; its numbers are not those of BQS and may not be reported as such.
 """
 
@@ -22,9 +22,9 @@ from fullrank.core.checks import check_type, public
 from fullrank.core.errors import UserError, unknown
 from fullrank.core.registry import Problem
 from fullrank.evaluation.result import EvaluationResult, require_same_protocol
-from fullrank.evaluation.slices import LABELS
 from fullrank.evaluation.spec import Evaluation
 from fullrank.evaluation.statistics import (
+    LABELS,
     RESAMPLED,
     UserValues,
     bootstrap_p,

@@ -34,7 +34,7 @@ from fullrank.data.values import TextIndex
 from fullrank.evaluation.result import EvaluationResult, merge
 from fullrank.evaluation.retrieval import measure
 from fullrank.evaluation.spec import Evaluation
-from fullrank.models.contracts import Model
+from fullrank.models import Model
 
 SPLIT = "later events"
 """What the protocol says in the place of a split."""

@@ -29,7 +29,7 @@ from fullrank.evaluation.retrieval import longest_list, rows_of_lists, users_and
 from fullrank.evaluation.spec import Evaluation
 from fullrank.inference.search import Decoding
 from fullrank.metrics import match
-from fullrank.models.sequential.reasoning.budget import Budget
+from fullrank.models.sequential.reasoning import Budget
 
 USERS, ITEMS = ("user_id", "user"), ("item_id", "item")
 """Columns that are taken where none is named: those of events, and those that `recommend` gives."""

@@ -22,7 +22,7 @@ from fullrank.evaluation.retrieval import measure_users, users_and_protocol
 from fullrank.evaluation.spec import Evaluation
 from fullrank.inference.history_parts import count_parts, stretch
 from fullrank.inference.model_source import ModelSource
-from fullrank.models.contracts import Model
+from fullrank.models import Model
 from fullrank.parallel import Runner
 
 PART_USERS = 1 << 13

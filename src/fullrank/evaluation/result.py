@@ -19,12 +19,10 @@ from fullrank.core.readers import read_json, refuse_special
 from fullrank.core.registry import Problem
 from fullrank.core.tables import write_table
 from fullrank.data.manifest import check_seal, require_no_store, sealed, sha256_file
-from fullrank.evaluation.metric_table import metric_table, population
-from fullrank.evaluation.notes import protocol_notes
 from fullrank.evaluation.sampled import sampled_gaps
 from fullrank.evaluation.saved import check_row_types, read_saved
-from fullrank.evaluation.slices import slice_means
-from fullrank.evaluation.statistics import UserValues, summarise
+from fullrank.evaluation.statistics import UserValues, slice_means, summarise
+from fullrank.evaluation.summary import metric_table, population, protocol_notes
 from fullrank.metrics import ctr
 from fullrank.metrics.names import HISTORY, Name, expand_metrics
 
@@ -50,7 +48,7 @@ class PerUser:
     lists: Int[np.ndarray, "U k"] | None
     """The ranked item ids; None under the sampled protocol."""
     groups: dict[str, Int[np.ndarray, "U"]]
-    """Slice -> place of the user's label in `slices.LABELS`."""
+    """Slice -> place of the user's label in `statistics.LABELS`."""
     protocol: dict[str, Any]
     steps: Int[np.ndarray, "U"] | None = None
     """Reasoning steps of each user where stopping was adaptive."""

@@ -19,19 +19,18 @@ from fullrank.core.log import Progress
 from fullrank.core.memory import require_memory
 from fullrank.core.parted import Flat, occurrences
 from fullrank.data.histories import EvalSet, Histories
-from fullrank.evaluation.event_dropout import EventDropout
-from fullrank.evaluation.popularity_discount import PopularityDiscount
+from fullrank.evaluation.adjusted import EventDropout, PopularityDiscount
 from fullrank.evaluation.result import EvaluationResult, PerUser, merge
 from fullrank.evaluation.sampled import block_of, sampled_hits, shared_negative_metrics, shared_negative_protocol
-from fullrank.evaluation.slices import slice_codes
 from fullrank.evaluation.spec import Evaluation
+from fullrank.evaluation.statistics import slice_codes
 from fullrank.inference.batches import score_batches
-from fullrank.inference.rank import rank
+from fullrank.inference.recommend import rank
 from fullrank.inference.search import Decoding
 from fullrank.metrics import MetricInputs, RankedLists, match
-from fullrank.metrics.exposure import history_popularity
-from fullrank.models.contracts import Model
-from fullrank.models.sequential.reasoning.budget import described
+from fullrank.metrics.lists import history_popularity
+from fullrank.models import Model
+from fullrank.models.sequential.reasoning import described
 
 PLACE_BYTES = 40
 """Memory of a place in a list while metrics are computed: item, score, hit, and what a metric sums over it."""

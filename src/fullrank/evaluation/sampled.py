@@ -36,7 +36,7 @@ from fullrank.inference.batches import BLOCK, pair_scores
 from fullrank.inference.exact import block_scorer
 from fullrank.metrics import MetricInputs
 from fullrank.metrics.names import ACCURACY
-from fullrank.models.contracts import Scorer
+from fullrank.models import Scorer
 
 DRAW_BYTES = 48
 """Memory of a negative while it is drawn and scored: its numbers, its item and its score."""

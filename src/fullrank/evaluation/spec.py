@@ -33,7 +33,7 @@ from fullrank.metrics.names import (
     expand_metrics,
     parse_metric,
 )
-from fullrank.models.sequential.reasoning.budget import Budget
+from fullrank.models.sequential.reasoning import Budget
 
 Selection = Literal["auc", "logloss", "auc-logloss", "gauc"]
 """Metrics of click probabilities that may choose among checkpoints."""

@@ -2,6 +2,9 @@
 
 A model whose scorers need item vectors makes them once for all batches (`index_items`). How much it reasons is an
 argument (`Budget`). Nothing here changes a model that is in evaluation mode, so many threads may share one.
+
+`WrappedModel` is a model around another one: an evaluation or a diagnostic changes what it reads or its scores, and
+nothing else.
 """
 
 from __future__ import annotations
@@ -13,14 +16,15 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Float, Int
+from torch import nn
 
 from fullrank.core.errors import UserError
 from fullrank.core.log import Progress
 from fullrank.data.batch import Batch
 from fullrank.data.histories import Histories
 from fullrank.inference.exact import block_scorer, refuse_nan
-from fullrank.models.contracts import Model, Scorer
-from fullrank.models.sequential.reasoning.budget import Budget, check_budget
+from fullrank.models import Model, Scorer
+from fullrank.models.sequential.reasoning import Budget, check_budget
 
 BLOCK = 8192
 """Items per block."""
@@ -31,7 +35,7 @@ TOKENS = 1 << 15
 
 
 def scorer_of(model: Model, batch: Batch, index: Any | None, budget: Budget | None) -> Scorer:
-    """The scorer of a batch; index and budget are for models that have an index (`contracts.Model`)."""
+    """The scorer of a batch; index and budget are for models that have an index (`models.Model`)."""
     if index is None:
         return model.answer(batch)
     return model.answer(batch, index=index, budget=budget)  # type: ignore[call-arg]  # of models with index_items
@@ -168,3 +172,34 @@ def pair_scores(
         found[order[first:last]] = taken.float().cpu().numpy()
     refuse_nan(torch.from_numpy(found)[:, None], "candidates")
     return found
+
+
+class WrappedModel(nn.Module, Model):
+    """Answers as the model inside does; a subclass changes what that reads, or its scores."""
+
+    def __init__(self, model: Model, max_length: int | None = None):
+        """`max_length`: the longest history that is given to `answer`; None is the model's own."""
+        super().__init__()
+        self.model, self.num_items = model, model.num_items
+        self.max_length = model.max_length if max_length is None else max_length
+        self.allows_empty, self.reads_times, self.reads_users = model.allows_empty, model.reads_times, model.reads_users
+        self.train(isinstance(model, nn.Module) and model.training)
+
+    @property
+    def reasoner(self) -> Any | None:
+        return self.model.reasoner
+
+    def index_items(self) -> Any | None:
+        return self.model.index_items()
+
+    def answer(self, batch: Batch, *, index: Any | None = None, budget: Budget | None = None) -> Scorer:
+        batch = self.read(batch)
+        return self.scored(scorer_of(self.model, batch, index, budget), batch)
+
+    def read(self, batch: Batch) -> Batch:
+        """The batch that the inner model reads: this one, unless a subclass changes it."""
+        return batch
+
+    def scored(self, scorer: Scorer, batch: Batch) -> Scorer:
+        """The scorer that is answered with: the inner model's, unless a subclass changes its scores."""
+        return scorer

@@ -24,7 +24,7 @@ from fullrank.data.column_names import COLUMN_DEFAULTS, ColumnKeywords
 from fullrank.inference.filters import seen_policy
 from fullrank.inference.search import Decoding
 from fullrank.metrics import SeenPolicy
-from fullrank.models.sequential.reasoning.budget import Budget
+from fullrank.models.sequential.reasoning import Budget
 
 S = TypeVar("S", bound=Spec)
 ItemLists = Sequence[Any] | pl.Series | Mapping[Any, Sequence[Any]] | Any | None

@@ -55,8 +55,8 @@ from fullrank.inference.requests import (
 from fullrank.inference.search import Decoding, Search, search_of
 from fullrank.inference.stored_users import UNKNOWN_USERS, Users, read_users, refuse_table_columns
 from fullrank.metrics import RankedLists
-from fullrank.models.contracts import DenseScorer
-from fullrank.models.sequential.reasoning.budget import AS_TRAINED, Budget
+from fullrank.models import DenseScorer
+from fullrank.models.sequential.reasoning import AS_TRAINED, Budget
 
 K = TypeVar("K", Catalog, FieldEncoder)
 UNSET = object()
@@ -68,7 +68,7 @@ MAX_SEARCHES = 4
 class Predictor:
     """A trained model and its catalogue or encoder, safe from many threads. `fullrank.load(run)` opens a run as one.
 
-    A recommender (a `models.contracts.Model`) comes with its catalogue, a ranking model (`RankingModule`) with its
+    A recommender (a `models.Model`) comes with its catalogue, a ranking model (`RankingModule`) with its
     fitted encoder. It is moved to `device` (`auto`: CUDA where there is one) and put in evaluation mode. `budget` and
     `decoding` are what a call has where it says nothing: of a run, those of its evaluation. `name` is for messages.
     `index` is what the model's `index_items` gave, where somebody has it already. A method that is the other problem's
@@ -87,7 +87,7 @@ class Predictor:
         index: Any = None,
     ):
         self.device, self.name = resolve_device(device), name
-        # The problem follows from `known` and not from the model, which may be any `contracts.Model`.
+        # The problem follows from `known` and not from the model, which may be any `models.Model`.
         self.problem: Problem = "ranking" if isinstance(known, FieldEncoder) else "retrieval"
         self._vocabulary = known
         self.model: Any = model.to(self.device).eval() if isinstance(model, torch.nn.Module) else model

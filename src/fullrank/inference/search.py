@@ -22,17 +22,16 @@ from torch import Tensor
 from fullrank.core.constraints import MOST_ROUNDS, ListLength, Parts, only_with
 from fullrank.core.errors import UserError
 from fullrank.core.spec import Spec
-from fullrank.inference.code_search import BeamSearch, GraphSearch
+from fullrank.inference.batches import WrappedModel
+from fullrank.inference.code_search import BeamSearch, GraphSearch, PrunedSearch
 from fullrank.inference.exact import top_k
 from fullrank.inference.filters import BatchFilter
-from fullrank.inference.pruned import PrunedSearch
 from fullrank.inference.trie_beam import TrieBeam
-from fullrank.inference.wrapped_model import WrappedModel
-from fullrank.models.contracts import DenseScorer, Scorer
-from fullrank.models.sequential.codes import GeneratedScorer
+from fullrank.models import DenseScorer, Scorer
 from fullrank.models.sequential.items.semantic import CodeScorer, SemanticItems, score_by_parts
-from fullrank.models.sequential.items.sharded import ShardedScorer
+from fullrank.models.sequential.items.table import ShardedScorer
 from fullrank.models.sequential.model import RecommenderModel
+from fullrank.models.sequential.objectives.tasks.generate import GeneratedScorer
 
 DEFAULTS = {"graph": {"beams": 100, "edges": 50, "steps": 3}, "beam": {"beams": 200}, "pruned": {"codes": 8}}
 

@@ -20,8 +20,8 @@ from torch import Tensor
 
 from fullrank.inference.exact import of_length, select
 from fullrank.inference.filters import BatchFilter
-from fullrank.models.sequential.codes import GeneratedScorer
 from fullrank.models.sequential.items.semantic import SemanticItems
+from fullrank.models.sequential.objectives.tasks.generate import GeneratedScorer
 from fullrank.semantic_ids.reader import Trie, Tuples
 
 

@@ -12,29 +12,29 @@ from jaxtyping import Float
 
 from fullrank.core.constraints import MOST_LIST
 from fullrank.core.errors import UserError, unknown
-from fullrank.metrics import Metric, MetricInputs, accuracy, diversity, exposure
+from fullrank.metrics import Metric, MetricInputs, lists
 
 ACCURACY: dict[str, Metric] = {
-    "ndcg": accuracy.ndcg,
-    "recall": accuracy.recall,
-    "hit": accuracy.hit,
-    "mrr": accuracy.mrr,
-    "map": accuracy.average_precision,
-    "precision": accuracy.precision,
-    "f1": accuracy.f1,
+    "ndcg": lists.ndcg,
+    "recall": lists.recall,
+    "hit": lists.hit,
+    "mrr": lists.mrr,
+    "map": lists.average_precision,
+    "precision": lists.precision,
+    "f1": lists.f1,
 }
 """Larger is better; computed from places alone."""
 EXPOSURE: dict[str, Metric] = {
-    "arp": exposure.arp,
-    "lift": exposure.lift,
-    "novelty": exposure.novelty,
-    "repeat": exposure.repeat,
-    "ild": diversity.ild,
+    "arp": lists.arp,
+    "lift": lists.lift,
+    "novelty": lists.novelty,
+    "repeat": lists.repeat,
+    "ild": lists.ild,
 }
 """Per user, from full lists and popularity (`fair` belongs here too, but takes its alpha)."""
-PER_LIST = {"gini": exposure.gini, "coverage": exposure.coverage}
+PER_LIST = {"gini": lists.gini, "coverage": lists.coverage}
 """One number for all lists together, from the exposure of every item."""
-WITHOUT = {"gini": exposure.gini_without, "coverage": exposure.coverage_without}
+WITHOUT = {"gini": lists.gini_without, "coverage": lists.coverage_without}
 """The same without each user in turn."""
 DEFAULT = ("ndcg", "recall", "hit", "mrr", "map", "fair0.8", "gini", "arp", "lift", "coverage", "novelty")
 DEFAULT_SAMPLED = ("ndcg", "recall", "hit", "mrr", "map")
@@ -88,7 +88,7 @@ class Name:
     def __call__(self, table: MetricInputs) -> Float[np.ndarray, "U"]:
         """One value per user."""
         if self.alpha is not None:
-            return exposure.fair(table, self.k, self.alpha)
+            return lists.fair(table, self.k, self.alpha)
         return (ACCURACY | EXPOSURE)[self.base](table, self.k)
 
 

@@ -1,1 +1,211 @@
-"""Models, plain PyTorch: sequential recommenders (histories to items), ranking models (impressions to clicks)."""
+"""Models, plain PyTorch: sequential recommenders (histories to items), ranking models (impressions to clicks).
+
+Here stand their contracts: what an encoder returns, what a training step holds, what a recommender owes its callers.
+Letters of shapes stand in `data/batch.py`, which has the batch.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from fullrank.core.errors import UserError
+from fullrank.data.batch import Batch, Captures
+
+Flops = dict[str, int | None]
+"""FLOPs of one forward pass by component, in the order of computing; None for one that does not say."""
+
+
+@dataclass(frozen=True)
+class ReasoningStates:
+    """The latent states of a reasoner after each row's last event: S steps in P isolated streams (ReaRec: P = 1)."""
+
+    start: Float[Tensor, "B D"]
+    """h_0, the encoder's own state of the last event."""
+    steps: Float[Tensor, "B S P D"]
+    """h_{s,p}: the state of stream p after step s."""
+    gate: Float[Tensor, "B P"]
+    """Weight of each stream in the answer; a row sums to one."""
+
+
+@dataclass(frozen=True)
+class States:
+    """What an encoder returns."""
+
+    tokens: Float[Tensor, "B T D"]
+    layers: tuple[Float[Tensor, "B T D"], ...] = ()
+    """The input of each block, then the output of the last."""
+    blocks: tuple[torch.nn.Module, ...] = ()
+    """The blocks passed through, in order."""
+    outputs: Mapping[str, Float[Tensor, "B D"]] = field(default_factory=dict)
+    """Named answers of a reasoner; empty for a plain encoder.
+
+    `trained` is what the loss reads, `answer` what is searched with, and `step_0` .. `step_S` what would be answered
+    after that many steps (`step_0` is h_0, `step_S` equals `answer`).
+    """
+    reasoning: ReasoningStates | None = None
+    """The states of a reasoner's steps; None for a plain encoder."""
+
+
+def last(tokens: Float[Tensor, "B T D"], batch: Batch) -> Float[Tensor, "B D"]:
+    """The state of each row's last valid event, before any answer (of an empty row: its first place)."""
+    at = (batch.history - 1).clamp_min(0)[:, None, None].expand(-1, 1, tokens.shape[-1])
+    return tokens.gather(1, at)[:, 0]
+
+
+@runtime_checkable
+class ItemVectors(Protocol):
+    """A table of item vectors, which queries search; `items.ItemIndex` is the library's own."""
+
+    @property
+    def size(self) -> int: ...
+    def embed(self, ids: Int[Tensor, "*n"]) -> Float[Tensor, "*n D"]: ...
+    def all(self) -> Float[Tensor, "V D"]: ...
+    def log_q(self, ids: Int[Tensor, "*n"]) -> Float[Tensor, "*n"]: ...
+
+
+@dataclass(frozen=True)
+class Queries:
+    """Vectors, what each should find, and the table that they search."""
+
+    name: str
+    vectors: Float[Tensor, "M D"]
+    targets: Int[Tensor, "M"]
+    table: ItemVectors
+    rows: Int[Tensor, "M"]
+    """Which row of the batch each query belongs to."""
+    positions: Int[Tensor, "M"]
+    """Which position of that row it answers for."""
+    temperature: float = 1.0
+    weight: float = 1.0
+    """Factor of the group's term."""
+    counted_as: str | None = None
+    """The task's group that has as many queries, where this one is not the task's own."""
+    items: Int[Tensor, "M"] | None = None
+    """The items that are sought, where the targets are parts of them (codes); None where the targets are the items."""
+    times: Int[Tensor, "M"] | None = None
+    """When the event happened that each query is to find, where the batch has times; of training alone."""
+
+    @property
+    def sought(self) -> Int[Tensor, "M"]:
+        """The item that each query is to find, whole where the targets are parts of it."""
+        return self.targets if self.items is None else self.items
+
+    def first(self, rows: int) -> Queries:
+        """Those of the first rows; queries stand in order of their rows."""
+        count = int((self.rows < rows).sum())
+        shorter: dict[str, Any] = {name: of[:count] for name, of in vars(self).items() if isinstance(of, Tensor)}
+        return replace(self, **shorter)
+
+
+QueryGroups = tuple[Queries, ...]
+"""The named groups of queries of a step."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """The losses of some queries, and the scores that they are made of."""
+
+    losses: Float[Tensor, "M"]
+    positive: Float[Tensor, "M"] | None = None
+    negative: Float[Tensor, "M N"] | None = None
+    negative_ids: Int[Tensor, "M N"] | None = None
+    kept: Bool[Tensor, "M N"] | None = None
+    """False for the negatives that the loss does not count; None counts all."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """Everything that one training step computed; weightings and penalties read it."""
+
+    model: Any
+    """The model that takes it."""
+    batch: Batch
+    states: States
+    queries: QueryGroups
+    records: Mapping[str, Record] = field(default_factory=dict)
+    captures: Captures | None = None
+    """What the modules kept of this step, where a penalty needs it."""
+    inputs: Batch | None = None
+    """What the encoder was given of the batch: lengths and positions of `states.tokens`."""
+    first_view_only: bool = False
+    """Whether the loss reads the first view of the rows alone."""
+
+    @property
+    def reasoning(self) -> ReasoningStates:
+        """The states of the model's reasoner; a part that reads them requires one."""
+        assert self.states.reasoning is not None
+        return self.states.reasoning
+
+
+@runtime_checkable
+class Scorer(Protocol):
+    """A model's answer to some histories: the scores of one block of items at a time."""
+
+    @property
+    def size(self) -> int: ...
+    def block(self, low: int, high: int) -> Float[Tensor, "B n"]: ...
+
+
+@dataclass(frozen=True)
+class DenseScorer:
+    """An answer by inner product: score = vectors @ table.T / temperature. Larger is better."""
+
+    vectors: Float[Tensor, "B D"]
+    table: Float[Tensor, "V D"]
+    temperature: float = 1.0
+
+    @property
+    def size(self) -> int:
+        return len(self.table)
+
+    def block(self, low: int, high: int) -> Float[Tensor, "B n"]:
+        return (self.vectors / self.temperature) @ self.table[low:high].T
+
+
+class Model(ABC):
+    """A recommender as retrieval, evaluation and serving see it, trained or not.
+
+    Answering changes nothing of a model in evaluation mode, so that many threads may share one.
+    """
+
+    num_items: int
+    max_length: int
+    """Longest history read; older events are dropped before `answer`."""
+    allows_empty: bool = False
+    """Whether it recommends to a user without any event."""
+    reads_times: bool = False
+    """Whether it needs `Batch.times`: it is then given them everywhere, and never otherwise."""
+    reads_users: bool = False
+    """Whether it reads `Batch.user_keys`."""
+
+    @property
+    def reasoner(self) -> Any | None:
+        """What takes latent steps before the answer (`reasoning.Reasoner`); None where nothing does."""
+        return None
+
+    def row_parameters(self) -> list[torch.nn.Parameter]:
+        """Tables whose gradients are sparse, updated row by row."""
+        return []
+
+    @abstractmethod
+    def answer(self, batch: Batch) -> Scorer:
+        """The scores of all items for each history. A model that has an item index takes `index` and `budget` too."""
+
+    def index_items(self) -> Any | None:
+        """Item vectors, made once for many answers and given to `answer` as `index`; None for a model without them."""
+        return None
+
+    def similar(self, items: Int[Tensor, "B"], index: Any | None = None) -> Scorer:
+        """How alike every item is to each of these. Raises `UserError` for a model that cannot say."""
+        raise UserError(
+            "this model has no vectors of items, so none are similar: take one that reads histories",
+            code="no-item-similarity",
+            public=True,
+        )

@@ -16,9 +16,8 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from fullrank.ops.attention import BLOCK, Sums, fused_attention, in_blocks, seen_keys
 from fullrank.ops.column_attention import column_attention
-from fullrank.ops.fused_attention import fused_attention
-from fullrank.ops.query_blocks import BLOCK, Sums, in_blocks, seen_keys
 
 RowNorm = Literal["l1", "rms", "softmax", "relu_l1"] | None
 """What becomes of a row of l1 A1 - l2 A2: divided by the sum of its absolute values or the root of their mean square,

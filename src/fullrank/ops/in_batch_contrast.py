@@ -3,6 +3,8 @@
 Both directions are made from one matrix of scores and one exponential: with p_ij = exp(s_ij - max_j s_ij), the softmax
 over j divides p by its row sums, the one over i a rescaled p by its column sums. The gradients follow while p is at
 hand. No [n, B, B] exists, only one [B, B] at a time.
+
+`in_batch_triplet` asks less: the own partner is to be nearer than the vectors of other rows, by a margin.
 """
 
 from __future__ import annotations
@@ -99,3 +101,29 @@ def _matrix(scores: Tensor, doubles: Any, both: bool) -> tuple[Tensor, Tensor]:
     columns = lift.T @ p
     value = value + (columns.log2() + most).sum() - own.sum()
     return value, p.mul_((lift / columns).add_(rows.reciprocal()))
+
+
+def in_batch_triplet(anchors: Float[Tensor, "B D"], partners: Float[Tensor, "B D"], margin: float) -> Float[Tensor, ""]:
+    """Mean over ordered pairs i != j of max(0, d(a_i, p_i) - d(a_i, a_j) + margin), d one minus the cosine; fp32.
+
+    One row has nobody to be told from: 0.
+    """
+    with torch.autocast(anchors.device.type, enabled=False):
+        a, p = (F.normalize(x.float(), dim=-1, eps=1e-12) for x in (anchors, partners))
+        terms = (a @ a.T - (a * p).sum(-1, keepdim=True) + margin).relu()
+        own = torch.eye(len(a), dtype=torch.bool, device=a.device)
+        return terms.masked_fill(own, 0.0).sum() / max(1, len(a) * (len(a) - 1))
+
+
+def in_batch_triplet_reference(
+    anchors: Float[Tensor, "B D"], partners: Float[Tensor, "B D"], margin: float
+) -> Float[Tensor, ""]:
+    """The reference: the definition as it reads."""
+    found = []
+    for i in range(len(anchors)):
+        near = 1 - F.cosine_similarity(anchors[i], partners[i], dim=0)
+        for j in range(len(anchors)):
+            if j != i:
+                far = 1 - F.cosine_similarity(anchors[i], anchors[j], dim=0)
+                found.append((near - far + margin).clamp_min(0))
+    return torch.stack(found).mean() if found else 0.0 * (anchors.sum() + partners.sum())

@@ -17,8 +17,8 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from fullrank.ops.attention import BLOCK, Sums, in_blocks, query_rows, seen_keys
 from fullrank.ops.kernels import chosen_for_heads, kernel, product_dtype
-from fullrank.ops.query_blocks import BLOCK, Sums, in_blocks, query_rows, seen_keys
 
 Bias = Callable[[slice, int], Tensor]
 """(queries, n) -> what is added to the scores of these queries against the first n keys, broadcast to [B, H, m, n]."""

@@ -1,4 +1,4 @@
-"""Complete experiments under their published names: one file per paper, and the plain baselines together.
+"""Complete experiments under their published names: one file per paper, or for a family of baselines.
 
 The room's contract: a function marked by `@recipe` that gives an `Experiment`. The docstring of a file says paper,
 command, cost and the numbers to expect; the numbers are recorded in ``results/``. Where a file has several recipes, the

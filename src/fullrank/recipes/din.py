@@ -17,10 +17,9 @@ from __future__ import annotations
 from pydantic import JsonValue
 
 from fullrank.experiment import Experiment
-from fullrank.models.ranking.dnn import DNN
+from fullrank.models.ranking.dnn import DNN, Deep
 from fullrank.models.ranking.embedding import Embedding
 from fullrank.models.ranking.model import RankingModel
-from fullrank.models.ranking.perceptron import Deep
 from fullrank.models.ranking.sequences.target_attention import TargetAttention
 from fullrank.recipes import recipe
 from fullrank.recipes.rankelastor import SMALL

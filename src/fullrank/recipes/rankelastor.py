@@ -33,9 +33,7 @@ from fullrank.models.ranking.embedding import Embedding
 from fullrank.models.ranking.feed_forwards import FeedForwardSpec
 from fullrank.models.ranking.feed_forwards.gelu import Gelu
 from fullrank.models.ranking.feed_forwards.glu import Glu
-from fullrank.models.ranking.mixings import MixingSpec
-from fullrank.models.ranking.mixings.block_transpose import BlockTranspose
-from fullrank.models.ranking.mixings.full import Full
+from fullrank.models.ranking.mixings import BlockTranspose, Full, MixingSpec
 from fullrank.models.ranking.model import RankingModel
 from fullrank.models.ranking.rankelastor import RankElastor
 from fullrank.models.ranking.rankmixer import RankMixer

@@ -22,12 +22,11 @@ from fullrank.experiment import Experiment
 from fullrank.models.ranking import RankerSpec
 from fullrank.models.ranking.autoint import AutoInt
 from fullrank.models.ranking.dcnv2 import DCNv2
-from fullrank.models.ranking.dnn import DNN
+from fullrank.models.ranking.dnn import DNN, Deep
 from fullrank.models.ranking.embedding import Embedding
 from fullrank.models.ranking.finalmlp import FinalMLP
 from fullrank.models.ranking.fm import FM
 from fullrank.models.ranking.lr import LR
-from fullrank.models.ranking.perceptron import Deep
 from fullrank.models.ranking.rankmixer import RankMixer
 from fullrank.models.ranking.xdeepfm import XDeepFM
 from fullrank.recipes import recipe

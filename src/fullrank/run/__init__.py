@@ -36,7 +36,7 @@ from fullrank.data.impressions.store import AnyStore, ImpressionStore, check_sto
 from fullrank.data.manifest import damaged_file, is_store, sha256_file
 from fullrank.experiment import Experiment
 from fullrank.models.ranking.calibration import Calibration
-from fullrank.ops.model_memory import build_to_train, build_within
+from fullrank.ops.model_cost import build_to_train, build_within
 from fullrank.ops.sharded_rows import RowShard
 from fullrank.run.manifest import (
     AGAIN,

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from fullrank.data.batch import Batch
 from fullrank.data.events.store import Store
-from fullrank.models.contracts import States
+from fullrank.models import States
 from fullrank.models.sequential.attention.softmax import SoftmaxAttention
 from fullrank.models.sequential.encoders.transformer import TransformerEncoder
 from fullrank.models.sequential.items import ItemIndex, Items

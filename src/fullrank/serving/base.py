@@ -25,8 +25,7 @@ from fullrank.serving.messages import JsonObject
 from fullrank.serving.problems import without_places
 from fullrank.serving.settings import ServeSettings
 from fullrank.serving.stores import Document, StoreUnavailable, open_history_store
-from fullrank.serving.telemetry import Telemetry
-from fullrank.serving.tracing import Tracing
+from fullrank.serving.telemetry import Telemetry, Tracing
 from fullrank.serving.version_checks import CanarySettings, list_versions
 from fullrank.serving.versions import Versions, Watched
 
@@ -186,6 +185,10 @@ class BaseService(ABC, Generic[M]):
 
     async def _flush(self) -> None:
         """Write what was kept back, at the end."""
+
+    def _answering(self, user: str | None, version: str | None) -> M:
+        """The version that is named, else the one that the user's share of the split says."""
+        return self.versions.for_user(user) if version is None else self.versions.named(version)
 
     @abstractmethod
     def _served(self) -> JsonObject:

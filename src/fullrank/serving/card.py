@@ -22,13 +22,13 @@ from fullrank.core.errors import UserError
 from fullrank.data.events.catalog import Catalog
 from fullrank.data.histories import Histories
 from fullrank.evaluation.result import EvaluationResult
-from fullrank.evaluation.slices import popularity_bands
 from fullrank.evaluation.spec import selection_sign
+from fullrank.evaluation.statistics import popularity_bands
 from fullrank.inference.list_options import ListOptions
 from fullrank.inference.predictor import Predictor
 from fullrank.inference.requests import RequestBatch
 from fullrank.models.sequential.reading import attention_of, blocks_of
-from fullrank.ops.effective_rank import collapse_share, entropy_rank, stable_rank
+from fullrank.ops.singular_values import collapse_share, entropy_rank, stable_rank
 from fullrank.run import WEIGHTS, Run, event_store_of
 from fullrank.serving.explain import vectors_of
 from fullrank.serving.messages import JsonObject

@@ -2,7 +2,10 @@
 
 A snapshot never changes; `with_documents` and `at` give others. Items that were added stand behind those of the run, in
 the order in which they came, and keep their numbers while the process runs, also when they are retired or removed.
-Making a snapshot may take a while (new vectors, a table put together), so it is done beside whoever answers. V items.
+Making a snapshot may take a while (new vectors, a table put together), so it is done beside whoever answers.
+
+`Shared` is the same for all snapshots of a version, `Content` (documents put together with the run's items) for all
+from one change to the next; who is expired is the snapshot's own. V items.
 """
 
 from __future__ import annotations
@@ -13,16 +16,19 @@ from math import inf
 from typing import Any
 
 import numpy as np
+import polars as pl
 from jaxtyping import Bool, Int
 
+from fullrank.core.errors import UserError
 from fullrank.core.log import logger
+from fullrank.evaluation.statistics import popularity_bands
 from fullrank.inference.column_filters import column_kinds, filters_key, refused_by
 from fullrank.inference.predictor import Predictor
 from fullrank.run import Run
-from fullrank.serving.growth import ItemGrowth
-from fullrank.serving.item_documents import TITLE, Entry, Reading, item_numbers, read_documents
-from fullrank.serving.live_content import Content, Shared, origins_of
+from fullrank.serving.growth import ItemGrowth, Origin
+from fullrank.serving.item_documents import TITLE, Entry, Reading, changed, item_numbers, read_documents
 from fullrank.serving.recent import Recent
+from fullrank.serving.titles import TitleSearch
 
 log = logger(__name__)
 Documents = Mapping[str, Mapping[str, Any] | None]
@@ -31,6 +37,8 @@ WARM_TITLES = 200_000
 """Titles that are compared with after a second or two; a million takes 20 seconds and 2 GB, when they are needed."""
 MASK_BYTES, LEAST_MASKS, MOST_MASKS = 1 << 26, 4, 512
 """Memory of the masks that a snapshot remembers, and how many they are at least and at most."""
+BANDS = ("head", "middle", "tail")
+"""Popularity of an item: the third of the training events in which its share begins (`popularity_bands`)."""
 
 
 class LiveItems:
@@ -194,6 +202,136 @@ class LiveItems:
         keys = [key for key in {**before, **after} if _cells(before.get(key)) != _cells(after.get(key))]
         known = np.array([numbers[key] for key in keys if key in numbers], np.int64)
         return np.union1d(known, np.arange(old.size, self.size))
+
+
+class Shared:
+    """What all snapshots of a version have in common."""
+
+    def __init__(self, growth: ItemGrowth):
+        self.growth, catalog = growth, growth.catalog
+        own = growth.own_columns
+        self.values = {name: catalog.frame[name] for name in catalog.columns if name not in own}
+        self.types: dict[str, Any] = {name: column.dtype for name, column in self.values.items()}
+        self.types.setdefault(TITLE, pl.String())
+        self.titles = catalog.titles
+        self.ids: list[Any] = catalog.ids.to_list()
+        self.bands: list[str] = np.array(BANDS, object)[popularity_bands(catalog.popularity)].tolist()
+        self.popular_order = np.argsort(-catalog.popularity, kind="stable")
+
+    @cached_property
+    def search(self) -> TitleSearch:
+        """The titles of the run's items, indexed once."""
+        assert self.titles is not None
+        return TitleSearch(self.titles, self.popular_order)
+
+
+class Content:
+    """What a snapshot holds but for the time: the same from one expiry to the next."""
+
+    def __init__(
+        self,
+        shared: Shared,
+        reading: Reading,
+        origins: tuple[Origin, ...],
+        refused: Mapping[str, UserError],
+        predictor: Predictor,
+        old: Content | None,
+    ):
+        """`origins` are of the items that were added, in the order of their numbers."""
+        self.reading, self.origins, self.refused = reading, origins, refused
+        added = [origin.item for origin in origins]
+        base = shared.growth.catalog.size
+        size = base + len(added)
+        number_of_added = {item: base + place for place, item in enumerate(added)}
+        self.numbers: dict[str, int] = {}
+        """Of all items with documents, by key."""
+        self.retired = np.zeros(size, bool)
+        renamed, expiring, expires_at = [], [], []
+        for key, entry in reading.entries.items():
+            number = number_of_added.get(entry.id, entry.number)
+            if number < 0:
+                continue
+            self.numbers[key] = number
+            self.retired[number] |= entry.retired
+            if entry.expires_at is not None:
+                expiring.append(number)
+                expires_at.append(entry.expires_at)
+            if TITLE in entry.cells or entry.newcomer is not None:
+                renamed.append(number)
+        self.expiring, self.expires_at = np.array(expiring, np.int64), np.array(expires_at, np.float64)
+        """[e] items that expire, and [e] when each does."""
+        self.renamed = np.sort(np.array(renamed, np.int64))
+        """[r] items that were added, or have another title than in the run."""
+        self.values = _columns(shared, reading, self.numbers, size, old)
+        """Columns by name, as documents left them."""
+        grown = predictor.catalog if origins else shared.growth.catalog
+        self.catalog = grown.with_columns(self.values)
+        self.ids = [*shared.ids, *added] if added else shared.ids
+        self.bands = [*shared.bands, *[BANDS[-1]] * len(added)] if added else shared.bands
+        self.titles = self.values[TITLE].cast(pl.String) if TITLE in self.values else None
+        self.search: TitleSearch | None = None
+        """Of `renamed`."""
+        if self.titles is not None and renamed:
+            order = np.lexsort((self.renamed, -grown.popularity[self.renamed]))
+            self.search = TitleSearch(self.titles.gather(self.renamed), order)
+        self.latest: Any = None
+        """The snapshot of the latest moment that was asked for (`LiveItems.at`)."""
+
+
+def origins_of(growth: ItemGrowth, reading: Reading, old: Content) -> tuple[tuple[Origin, ...], dict[str, UserError]]:
+    """Where the vectors of added items come from, in the order of their numbers; and what is wrong with the others."""
+    before = {one.item: one for one in old.origins}
+    keys = {one.id: key for key, one in reading.entries.items() if one.newcomer is not None}
+    newcomers = {one.id: one.newcomer for one in reading.entries.values() if one.newcomer is not None}
+    known = {one.id: one.newcomer for one in old.reading.entries.values() if one.newcomer is not None}
+    if newcomers == known and not old.refused:
+        return old.origins, {}
+    known_origins, lost = [], {}
+    kept = {item: before[item] for item, one in newcomers.items() if item in before and known.get(item) == one}
+    origins = growth.origins(newcomers, kept)
+    for item, one in origins.items():
+        if isinstance(one, UserError):
+            lost[keys[item]] = one
+            if item not in before:
+                continue
+            one = before[item]  # it has a number, so it keeps the vector that it had
+        known_origins.append(one)
+    order = {item: place for place, item in enumerate([*before, *(key for key in newcomers if key not in before)])}
+    return tuple(sorted(known_origins, key=lambda one: order[one.item])), lost
+
+
+def _columns(
+    shared: Shared, reading: Reading, numbers: Mapping[str, int], size: int, old: Content | None
+) -> dict[str, pl.Series]:
+    """All columns with what documents say; those that stay are taken from `old`."""
+    cells: dict[str, dict[int, Any]] = {}
+    for key, number in numbers.items():
+        for name, value in reading.entries[key].cells.items():
+            cells.setdefault(name, {})[number] = value
+    same = _unchanged(reading, old) if old is not None and len(old.retired) == size else frozenset()
+    columns: dict[str, pl.Series] = {}
+    for name in [*shared.values, *(name for name in reading.types if name in cells and name not in shared.values)]:
+        if old is not None and name in same and name in old.values:
+            columns[name] = old.values[name]
+            continue
+        dtype = reading.types[name]
+        column = shared.values.get(name, pl.Series(name, [], dtype=dtype))
+        if len(column) < size:
+            missing = pl.Series(name, [None], dtype=dtype).new_from_index(0, size - len(column))
+            column = pl.concat([column, missing])
+        columns[name] = changed(column, cells[name]) if name in cells else column
+    return columns
+
+
+def _unchanged(reading: Reading, old: Content) -> frozenset[str]:
+    """The columns in which no item has another value than in the older content."""
+    before, after = old.reading.entries, reading.entries
+    touched: set[str] = set()
+    for key in before.keys() | after.keys():
+        one, other = before.get(key), after.get(key)
+        if one is not other:
+            touched |= set(one.cells if one is not None else ()) | set(other.cells if other is not None else ())
+    return frozenset(name for name in reading.types if name not in touched)
 
 
 def _cells(entry: Entry | None) -> Mapping[str, Any]:

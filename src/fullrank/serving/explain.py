@@ -19,7 +19,7 @@ from torch import Tensor
 from fullrank.data.histories import Histories
 from fullrank.inference.batches import BLOCK, batches, scorer_of
 from fullrank.inference.predictor import Predictor
-from fullrank.models.contracts import Model
+from fullrank.models import Model
 from fullrank.models.sequential.reading import (
     AttentionInput,
     attention_of,
@@ -30,7 +30,7 @@ from fullrank.models.sequential.reading import (
     tokens_per_event,
     weights_of,
 )
-from fullrank.models.sequential.reasoning.budget import Budget
+from fullrank.models.sequential.reasoning import Budget
 
 REASONS = 3
 """Most events named for one recommended item."""

@@ -2,6 +2,11 @@
 
 In this order: request id, host and origin, key and scope, rate, requests in flight, size of the body; then the app;
 then the headers of the response, the metrics and the access log. What goes wrong becomes a problem (RFC 9457).
+
+An id in an address is one part of a path, percent-encoded, so that every id that can be stored can be named. A server
+is given a path decoded, in which the slash of `ann%2Fhistory` parts as `ann/history` does. So `routed_path` keeps that
+slash apart, and routes declare an id as `{user:id}` (`routes.py`). A plain slash inside an id is taken too, unless what
+follows it is the name of a route below the id.
 """
 
 from __future__ import annotations
@@ -11,18 +16,15 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from itertools import count
 from secrets import token_hex
-from typing import TYPE_CHECKING, Any
+from typing import Any
+from urllib.parse import unquote
 
 from fullrank.core.errors import UserError
 from fullrank.core.log import logger
-from fullrank.serving.addresses import routed_path
 from fullrank.serving.keys import Access, Key, scope_of
 from fullrank.serving.limits import LimitedBody, RateLimit, caller_of, too_large
 from fullrank.serving.problems import allowed_methods, problem_of
-from fullrank.serving.telemetry import AccessLog, Telemetry
-
-if TYPE_CHECKING:
-    from fullrank.serving.tracing import Tracing
+from fullrank.serving.telemetry import AccessLog, Telemetry, Tracing
 
 log = logger(__name__)
 
@@ -52,13 +54,19 @@ CLIENT_GONE = 499
 """Status in metrics and log of a request whose client left before the answer."""
 UNMATCHED = "unmatched"
 """Route in metrics and log of a request that none of the app's routes took, or that was refused before."""
+BELOW = ("history", "similar")
+"""Last parts of a path, behind an id, that are no part of it: names of routes."""
+ID = rf"(?:[^/]+|.+/(?!(?:{'|'.join(BELOW)})$)[^/]+)"
+"""Regular expression of an id in a routed path, to be unquoted."""
+KEPT = {ord(sign): f"%{ord(sign):02X}" for sign in "%/\n"}
+"""What is kept apart there; "." of a regular expression takes no newline."""
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 
 
 class Guard:
     """ASGI middleware around the whole app. It puts `request_id` and `key` (a `Key` or None) into `request.state`.
 
-    `pages` gives the Content-Security-Policy of paths that are pages (`page.Page.policy`). A request takes at most
+    `pages` gives the Content-Security-Policy of paths that are pages (`routes.Page.policy`). A request takes at most
     `body_most` bytes within `BODY_SECONDS`; more than `IN_FLIGHT` at once are told to come back.
     """
 
@@ -196,3 +204,20 @@ SHED = {
     "body-too-large": "body", "body-too-slow": "body",
 }  # fmt: skip
 """Code -> reason under which the request counts as shed."""
+
+
+def routed_path(raw: bytes) -> str:
+    """The path by which a request is routed, of the one that was sent: decoded but for percent signs, slashes and
+    newlines inside its parts.
+
+    Raises `UserError` for what is no UTF-8.
+    """
+    try:
+        parts = [unquote(part, errors="strict") for part in raw.decode("ascii").split("/")]
+    except UnicodeDecodeError:
+        raise UserError(
+            "the address is no UTF-8: percent-encode ids as encodeURIComponent does",
+            code="invalid-address",
+            public=True,
+        ) from None
+    return "/".join(part.translate(KEPT) for part in parts)

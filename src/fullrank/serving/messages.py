@@ -40,7 +40,7 @@ def _addressable(given: str) -> str:
 
 
 Name = Annotated[Text, AfterValidator(_addressable)]
-"""An id as text, in a body or in an address (`serving/addresses.py`): what can be stored can be read and erased."""
+"""An id as text, in a body or in an address (`serving/guard.py`): what can be stored can be read and erased."""
 Id = Whole | Name
 """An external id as the data had it; a number and its text are the same id."""
 Ids = Annotated[list[Id], Field(max_length=MOST_IDS)]

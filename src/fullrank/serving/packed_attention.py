@@ -1,4 +1,4 @@
-"""Attention over packed events, and the products around it: the parts of a packed encoder (`serving/packed.py`).
+"""Attention over packed events, and the products around it: the parts of a packed encoder (`serving/fast.py`).
 
 Letters: N events of all B histories, n those of one chunk (a few whole histories, whose events see each other only
 within their own), H heads, e their width. TorchScript reads the source of these classes: signatures say `Tensor` and

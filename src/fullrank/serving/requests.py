@@ -13,7 +13,7 @@ from jaxtyping import Int
 from fullrank.core.errors import UserError
 from fullrank.core.jagged import Jagged
 from fullrank.inference.list_options import ListChoices
-from fullrank.models.sequential.reasoning.budget import AS_TRAINED, Budget
+from fullrank.models.sequential.reasoning import AS_TRAINED, Budget
 from fullrank.serving.explain import ListExplanation
 
 NONE = np.zeros(0, np.int64)

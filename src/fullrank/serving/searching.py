@@ -20,12 +20,12 @@ from fullrank.data.histories import Histories
 from fullrank.inference.batches import BLOCK, score_batches
 from fullrank.inference.filters import Filters
 from fullrank.inference.predictor import Predictor
-from fullrank.inference.rank import rank
+from fullrank.inference.recommend import rank
 from fullrank.inference.search import Search, search_of
-from fullrank.models.contracts import DenseScorer
+from fullrank.models import DenseScorer
 from fullrank.models.sequential.items import unit
 from fullrank.models.sequential.model import RecommenderModel
-from fullrank.models.sequential.reasoning.budget import Budget
+from fullrank.models.sequential.reasoning import Budget
 from fullrank.run import Run
 from fullrank.serving.card import sample_histories
 from fullrank.serving.fast import FastEncoder

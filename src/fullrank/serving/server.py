@@ -1,30 +1,131 @@
-"""The server process: uvicorn around the app, alone or as several processes on one port."""
+"""The service as a process: the app (FastAPI with the service's routes, its middleware, and its life from start to
+shutdown) and uvicorn around it, alone or as several processes on one port.
+
+Of several processes uvicorn's supervisor says when all of them answer and whether they could.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
+import logging
 import os
 import signal
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import socket
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
+from multiprocessing import connection, parent_process
+from pathlib import Path
 from typing import Any
 
 import uvicorn
+from fastapi import FastAPI
+from uvicorn.config import STARTUP_FAILURE
+from uvicorn.supervisors import Multiprocess
 
+from fullrank import __version__
 from fullrank.core.errors import UserError
-from fullrank.serving.app import ENVIRONMENT, SERVICES, build_app
-from fullrank.serving.base import problem_of
-from fullrank.serving.keys import Keys
-from fullrank.serving.limits import check_exposure
-from fullrank.serving.processes import Processes, quiet_failure, told_failure
+from fullrank.core.files import write_json
+from fullrank.core.readers import read_json, read_json_text
+from fullrank.core.registry import Problem
+from fullrank.serving.base import BaseService, problem_of
+from fullrank.serving.guard import Guard
+from fullrank.serving.keys import Access, Keys
+from fullrank.serving.limits import HostRule, RateLimit, check_exposure
+from fullrank.serving.openapi import PROBLEM, describe
+from fullrank.serving.problems import hide_places, install
 from fullrank.serving.protocol import BoundedProtocol
-from fullrank.serving.settings import ServeSettings
-from fullrank.serving.telemetry import metrics_folder
+from fullrank.serving.routes import Page, add_common_routes, add_predictor_routes, add_recommender_routes
+from fullrank.serving.service import PredictService, Service
+from fullrank.serving.settings import SERVED, ServeSettings
+from fullrank.serving.telemetry import AccessLog, Telemetry, Tracing, metrics_folder
 
+SWITCH = 2e-4
+"""Seconds after which a thread of Python lets another run: the event loop does not wait for the model thread longer."""
+SERVICES: dict[Problem, tuple[type[BaseService[Any]], Callable[[FastAPI], None]]] = {
+    "retrieval": (Service, add_recommender_routes),
+    "ranking": (PredictService, add_predictor_routes),
+}
+"""Problem of the run that is served -> the service, and what adds the routes that it alone has."""
+ENVIRONMENT = "FULLRANK_SERVE"
+"""Variable in which a process of several finds its settings, as JSON."""
+FAILURE = "FULLRANK_SERVE_FAILURE"
+"""Variable that names the file in which a process of several says why it did not start."""
 DRAIN = 20
 """Seconds that open requests have to end once the service is told to stop."""
+END_SECONDS = 25.0
+"""Seconds until a process that was told to stop, and hangs, is ended."""
+
+
+def build_app(settings: ServeSettings) -> FastAPI:
+    """The app of one process."""
+    settings = settings.absolute()
+    hide_places(settings.places)
+    problem = problem_of(settings)
+    service_type, add_own_routes = SERVICES[problem]
+    telemetry, tracing = Telemetry(), Tracing.open()
+
+    @asynccontextmanager
+    async def life(app: FastAPI) -> AsyncIterator[None]:
+        import torch
+
+        torch.set_num_threads(settings.threads)
+        sys.setswitchinterval(SWITCH)
+        embedded = gc.get_freeze_count() > 0  # in a process that keeps its own from the collector
+        try:
+            app.state.service = service = service_type(settings, telemetry, tracing)
+            try:
+                await service.open()
+                if not embedded:
+                    gc.collect()
+                    gc.freeze()  # models and catalogues stay: a collection while requests wait must not walk them
+                yield
+            finally:
+                if not embedded:
+                    gc.unfreeze()  # what is left at exit would be told as a leak, of triton's bindings
+                await service.close()
+        except UserError as error:
+            app.state.failure = error
+            tell_failure(error)
+            raise
+
+    app = FastAPI(
+        title="fullrank", version=__version__, lifespan=life,
+        summary=f"{SERVED[problem].capitalize()} from a trained model.",
+        responses={"default": PROBLEM}, separate_input_output_schemas=False,
+        docs_url=None, redoc_url=None,  # both load scripts of another host
+        redirect_slashes=False,  # to an address made of the Host header, before any key
+        generate_unique_id_function=lambda route: route.name,
+    )  # fmt: skip
+    add_own_routes(app)
+    add_common_routes(app)
+    install(app)
+    describe(app)
+    app.state.page = page = Page(problem)
+    keys = None if settings.keys is None else Keys(settings.keys)
+    app.add_middleware(
+        Guard,
+        access=Access(keys, HostRule(settings.hosts) if keys is None else None),
+        rate=None if settings.rate is None else RateLimit(settings.rate, settings.burst),
+        body_most=settings.body_most,
+        pages={"/": page.policy},
+        telemetry=telemetry,
+        access_log=AccessLog() if settings.access_log else None,
+        tracing=tracing,
+    )
+    return app
+
+
+def from_environment() -> FastAPI:
+    """The app of one process of several, started by uvicorn; the process ends with the one that started it."""
+    end_with_parent()
+    return build_app(ServeSettings.parse(read_json_text(os.environ[ENVIRONMENT])))
 
 
 def run_server(settings: ServeSettings, say: Callable[[str], None]) -> None:
@@ -35,24 +136,24 @@ def run_server(settings: ServeSettings, say: Callable[[str], None]) -> None:
     if settings.workers > 1:
         os.environ[ENVIRONMENT] = json.dumps(settings.dump())
         config = uvicorn.Config(
-            "fullrank.serving.app:from_environment", factory=True, workers=settings.workers, **options
+            "fullrank.serving.server:from_environment", factory=True, workers=settings.workers, **options
         )
     else:
         config = uvicorn.Config(build_app(settings), **options)
-    socket = _bound(config, settings)
-    host, port = socket.getsockname()[:2]
+    listening = _bound(config, settings)
+    host, port = listening.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
     started = partial(
         say, f"serving {settings.run} at http://{shown}:{port} (page: /, API: /openapi.json); stop with Ctrl-C"
     )
     if settings.workers > 1:
         with metrics_folder(), told_failure() as failure:
-            processes = Processes(config, socket, started)
+            processes = Processes(config, listening, started)
             processes.run()
             if processes.failed:
                 raise failure()
         return
-    _Server(config, started).run(sockets=[socket])
+    _Server(config, started).run(sockets=[listening])
 
 
 def uvicorn_options(settings: ServeSettings) -> dict[str, Any]:
@@ -109,10 +210,8 @@ class _Server(uvicorn.Server):
             self._say_started()
 
 
-def _bound(config: uvicorn.Config, settings: ServeSettings) -> Any:
+def _bound(config: uvicorn.Config, settings: ServeSettings) -> socket.socket:
     """A socket that listens. Raises `UserError` where the address is taken or not this machine's."""
-    import socket
-
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     made = socket.socket(family, socket.SOCK_STREAM)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -127,3 +226,81 @@ def _bound(config: uvicorn.Config, settings: ServeSettings) -> Any:
         ) from None
     made.set_inheritable(True)
     return made
+
+
+def end_with_parent() -> None:
+    """Stop this process once the one that started it is gone, killed or not: nobody else would, and it has the port.
+
+    Open requests are answered as after SIGTERM.
+    """
+    parent = parent_process()
+    assert parent is not None, "for processes that multiprocessing started"
+
+    def watch() -> None:
+        connection.wait([parent.sentinel])
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(END_SECONDS)
+        os._exit(1)
+
+    threading.Thread(target=watch, name="fullrank-parent", daemon=True).start()
+
+
+class Processes(Multiprocess):
+    """As many processes as `config` says; one that dies later is started again."""
+
+    def __init__(self, config: uvicorn.Config, listening: socket.socket, started: Callable[[], None]):
+        super().__init__(config, sockets=[listening])
+        self._say_started: Callable[[], None] | None = started
+
+    def keep_subprocess_alive(self) -> None:
+        """Called twice a second."""
+        super().keep_subprocess_alive()
+        if self._say_started is not None and not self.failed and all(one.is_ready() for one in self.processes):
+            self._say_started()
+            self._say_started = None
+
+    @property
+    def failed(self) -> bool:
+        """Whether a process could not open the service; then all are stopped."""
+        return any(one.exitcode == STARTUP_FAILURE for one in self.processes)
+
+
+@contextmanager
+def quiet_failure(app: Any) -> Iterator[None]:
+    """Keep uvicorn from logging what `app.state.failure` says in one sentence."""
+
+    def unsaid(_: logging.LogRecord) -> bool:
+        return getattr(app.state, "failure", None) is None
+
+    log = logging.getLogger("uvicorn.error")
+    log.addFilter(unsaid)
+    try:
+        yield
+    finally:
+        log.removeFilter(unsaid)
+
+
+@contextmanager
+def told_failure() -> Iterator[Callable[[], UserError]]:
+    """A place where processes that are started inside the block say why they did not open, and what reads it."""
+    with tempfile.TemporaryDirectory(prefix="fullrank-serve-") as folder:
+        file = Path(folder, "failure.json")
+
+        def read() -> UserError:
+            if not file.exists():
+                return UserError("a process of the service did not start; the log says why", code="not-started")
+            told = read_json(file)
+            return UserError(told["sentence"], code=told["code"])
+
+        os.environ[FAILURE] = str(file)
+        try:
+            yield read
+        finally:
+            del os.environ[FAILURE]
+
+
+def tell_failure(error: UserError) -> None:
+    """Leave to the parent why this process of several does not open; nothing where it has no parent."""
+    if file := os.environ.get(FAILURE):
+        logging.getLogger("uvicorn.error").addFilter(lambda _: False)  # this process ends now
+        write_json(Path(file), {"sentence": str(error), "code": error.code})

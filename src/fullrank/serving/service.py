@@ -1,6 +1,7 @@
-"""Service: what one process of a recommender's service holds, and what its routes ask of it.
+"""What one process of a service holds, and what its routes ask of it: of a recommender, and of a ranking model.
 
-`BaseService` has what it shares with other models; here are lists, users, items and the answer log.
+`BaseService` has what both share. `Service` gives lists, and has users, items and the answer log; `PredictService`
+gives click probabilities of rows.
 """
 
 from __future__ import annotations
@@ -18,13 +19,20 @@ from fullrank.core.log import logger
 from fullrank.serving.answers import AnswerLog, LoggedAnswer
 from fullrank.serving.base import BaseService
 from fullrank.serving.card import model_card, sample_histories
-from fullrank.serving.messages import EventsRequest, ItemsRequest, JsonObject, RecommendRequest, UserRequest
+from fullrank.serving.messages import (
+    EventsRequest,
+    ItemsRequest,
+    JsonObject,
+    PredictRequest,
+    RecommendRequest,
+    UserRequest,
+)
 from fullrank.serving.model import ServedModel, given_history
+from fullrank.serving.prediction import ServedPredictor
 from fullrank.serving.requests import Answer, Ask, check_most
 from fullrank.serving.settings import ServeSettings
 from fullrank.serving.stores import Document, Event
-from fullrank.serving.telemetry import Telemetry
-from fullrank.serving.tracing import Tracing
+from fullrank.serving.telemetry import Telemetry, Tracing
 
 log = logger(__name__)
 AHEAD = 86_400.0
@@ -56,7 +64,7 @@ class Service(BaseService[ServedModel]):
     async def recommend(self, asked: RecommendRequest, request_id: str | None = None) -> JsonObject:
         """The body of an answer. Raises `UserError` for what cannot be answered."""
         user = None if asked.user is None else str(asked.user)
-        model = self.versions.for_user(user) if asked.version is None else self.versions.named(asked.version)
+        model = self._answering(user, asked.version)
         history = given_history(asked)
         if history is None:
             if user is None:
@@ -306,3 +314,42 @@ def add_reasons(model: ServedModel, ask: Ask, answer: Answer, body: JsonObject) 
         shares = told.attention.T.round(4).tolist()
         read = ask.items[len(ask.items) - len(shares) :].tolist()
         body["attention"] = [{**of(item), "shares": own} for item, own in zip(read, shares, strict=True)]
+
+
+READ_HERE = 200
+"""Rows up to which a request is read on the event loop: a thread costs some 0.1 ms."""
+
+
+class PredictService(BaseService[ServedPredictor]):
+    """One process. Its store holds which versions answer, and nothing of anybody."""
+
+    problem = "ranking"
+
+    async def predict(self, asked: PredictRequest, request_id: str | None = None) -> JsonObject:
+        """The body of an answer: the probability of each row, in their order. Raises `RowMistakes` and `UserError`."""
+        check_most("rows", len(asked.rows), self.settings.rows_most)
+        model = self._answering(None if asked.user is None else str(asked.user), asked.version)
+        if len(asked.rows) <= READ_HERE:
+            frame = model.rows.frame(asked.rows)
+        else:
+            frame = await asyncio.to_thread(model.rows.frame, asked.rows)
+        with self._span("model"):
+            found: list[float] = await self.batcher.submit(model.answer, frame, id(model))
+        self.telemetry.rows.inc(len(found))
+        return {"request_id": request_id or token_hex(8), "version": model.name, "probabilities": found}
+
+    async def check(self) -> JsonObject:
+        answer = await self.predict(PredictRequest(rows=[dict.fromkeys(self.model.rows.fields)]))
+        return {"version": answer["version"], "columns": len(self.model.rows.fields)}
+
+    def body_schemas(self) -> JsonObject:
+        return {"Row": self.model.rows.schema}
+
+    def _open_model(self, folder: Path) -> ServedPredictor:
+        return ServedPredictor.open(folder, folder.name, self.settings)
+
+    def _served(self) -> JsonObject:
+        return {"columns": len(self.model.rows.fields)}
+
+    def _card(self, model: ServedPredictor) -> JsonObject:
+        return model.card()

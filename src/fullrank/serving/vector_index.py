@@ -31,7 +31,7 @@ from fullrank.core.log import logger
 from fullrank.core.spec import Spec
 from fullrank.data import manifest as manifests
 from fullrank.inference.exact import top_k
-from fullrank.models.contracts import DenseScorer
+from fullrank.models import DenseScorer
 from fullrank.serving.vector_search import VectorSearch, faiss_threads, the_library
 
 log = logger(__name__)

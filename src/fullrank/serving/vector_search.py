@@ -25,7 +25,7 @@ from fullrank.core.jagged import Jagged
 from fullrank.inference.code_search import Candidates
 from fullrank.inference.exact import merge, select, top_k
 from fullrank.inference.filters import BatchFilter
-from fullrank.models.contracts import DenseScorer, Scorer
+from fullrank.models import DenseScorer, Scorer
 from fullrank.serving.recent import Recent
 
 FEW = 20_000

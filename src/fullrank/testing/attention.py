@@ -19,7 +19,7 @@ from fullrank.data.batch import Batch, Captures, ColumnSums
 from fullrank.models.sequential.attention import Attention, AttentionSpec, Memory, mask
 from fullrank.models.sequential.attention.positions import Places
 from fullrank.models.sequential.encoders import Encoder
-from fullrank.ops.flop_count import counted
+from fullrank.ops.model_cost import counted
 from fullrank.testing.inputs import (
     LENGTHS,
     all_learn,

@@ -12,7 +12,7 @@ from torch import Tensor
 from fullrank.core.spec import Spec
 from fullrank.data.batch import Batch
 from fullrank.data.events.store import Store
-from fullrank.models.contracts import Model
+from fullrank.models import Model
 from fullrank.models.sequential.baselines import Baseline, BaselineSpec
 from fullrank.testing.inputs import (
     ITEMS,

@@ -19,10 +19,16 @@ import numpy as np
 import polars as pl
 import torch
 
-from fullrank.analysis.activations import RetrievalContext, activations, sample_users
+from fullrank.analysis.activations import (
+    RankingContext,
+    RetrievalContext,
+    activations,
+    ranking_activations,
+    sample_impressions,
+    sample_users,
+)
 from fullrank.analysis.diagnosis import LEFT_OUT, Diagnosis, Row, is_row
 from fullrank.analysis.diagnostics import Diagnostic, Section
-from fullrank.analysis.ranking_activations import RankingContext, ranking_activations, sample_impressions
 from fullrank.analysis.report import Drawn, Examples, Missing
 from fullrank.analysis.report.collect import collect
 from fullrank.analysis.report.results import RunResult

@@ -21,7 +21,7 @@ from fullrank.core.spec import Spec
 from fullrank.data.batch import Batch
 from fullrank.data.events.catalog import Catalog
 from fullrank.data.events.store import Store
-from fullrank.models.contracts import Queries
+from fullrank.models import Queries
 
 Check = Callable[[Spec, torch.device], None]
 """Raises AssertionError with what it saw where something is not true of a spec, or of what it builds on a device."""

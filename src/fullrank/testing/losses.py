@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from fullrank.core.spec import Spec
 from fullrank.data.batch import Batch
-from fullrank.models.contracts import Queries
+from fullrank.models import Queries
 from fullrank.models.sequential.objectives.losses import Loss, LossSpec
 from fullrank.models.sequential.objectives.negatives import Negatives
 from fullrank.testing.inputs import (

@@ -11,7 +11,7 @@ import torch
 from fullrank.core.spec import Spec
 from fullrank.data.impressions.schema import FieldInfo
 from fullrank.models.ranking import EVERY, FieldTokens, RankerSpec
-from fullrank.ops.flop_count import counted
+from fullrank.ops.model_cost import counted
 from fullrank.testing.inputs import Device, all_learn, built, close, close_in_bf16, of_specs, with_parts
 
 DIM = 4

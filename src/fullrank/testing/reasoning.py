@@ -17,7 +17,7 @@ from torch import Tensor
 from fullrank.core.errors import UserError
 from fullrank.core.spec import Spec
 from fullrank.data.batch import Batch
-from fullrank.models.contracts import ReasoningStates, States
+from fullrank.models import ReasoningStates, States
 from fullrank.models.sequential.attention import mask
 from fullrank.models.sequential.attention.hstu import HSTU
 from fullrank.models.sequential.attention.positions import Places
@@ -25,8 +25,7 @@ from fullrank.models.sequential.attention.softmax import Softmax
 from fullrank.models.sequential.encoders import Cache, Encoder, EncoderSpec
 from fullrank.models.sequential.encoders.gru import GRU
 from fullrank.models.sequential.encoders.transformer import Transformer, TransformerEncoder
-from fullrank.models.sequential.reasoning import Reasoner, ReasonerSpec
-from fullrank.models.sequential.reasoning.budget import Budget
+from fullrank.models.sequential.reasoning import Budget, Reasoner, ReasonerSpec
 from fullrank.testing.inputs import (
     LENGTHS,
     Device,

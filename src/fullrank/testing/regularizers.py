@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fullrank.core.spec import Spec
-from fullrank.models.contracts import Step
+from fullrank.models import Step
 from fullrank.models.sequential.attention.hstu import HSTU
 from fullrank.models.sequential.attention.softmax import Softmax
 from fullrank.models.sequential.encoders.seq2seq import Seq2Seq

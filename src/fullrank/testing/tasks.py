@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from fullrank.core.spec import Spec
 from fullrank.data.batch import Batch
-from fullrank.models.contracts import Queries
+from fullrank.models import Queries
 from fullrank.models.sequential.attention.hstu import HSTU
 from fullrank.models.sequential.attention.softmax import Softmax
 from fullrank.models.sequential.encoders import EncoderSpec

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fullrank.core.spec import Spec
-from fullrank.models.contracts import Queries, Record, States, Step
+from fullrank.models import Queries, Record, States, Step
 from fullrank.models.sequential.objectives.weightings import WeightingSpec
 from fullrank.testing.inputs import (
     ITEMS,

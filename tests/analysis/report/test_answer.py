@@ -8,19 +8,16 @@ import pytest
 
 import fullrank as fr
 from fullrank.analysis.diagnosis import Diagnosis, row
-from fullrank.analysis.diagnostics.differences import RankingDifferences, RetrievalDifferences
+from fullrank.analysis.diagnostics.evaluation import PERCENTS, RankingDifferences, RetrievalDifferences, gain
 from fullrank.analysis.diagnostics.examples import ExampleLists
-from fullrank.analysis.diagnostics.gain import PERCENTS, gain
 from fullrank.analysis.diagnostics.recall_bands import RecallByPopularity, band_error, band_recall
 from fullrank.analysis.report import Missing, TableCell
-from fullrank.analysis.report.answer import retrieval_answer
+from fullrank.analysis.report.answer import retrieval_answer, run_facts
 from fullrank.analysis.report.collect import collect
-from fullrank.analysis.report.facts import run_facts
 from fullrank.analysis.report.page import Report
-from fullrank.analysis.report.paired import is_baseline, reference_run
 from fullrank.analysis.report.report import report
-from fullrank.analysis.report.results import RunResult
-from fullrank.evaluation.slices import popularity_bands
+from fullrank.analysis.report.results import RunResult, is_baseline, reference_run
+from fullrank.evaluation.statistics import popularity_bands
 from tests.analysis.report.conftest import Page, make
 from tests.analysis.report.test_ranking import RANKERS, written
 from tests.training.clicks import shop

@@ -12,9 +12,8 @@ from fullrank.analysis.diagnostics.attention_share import AttentionShare, item_b
 from fullrank.analysis.diagnostics.bound import Bound
 from fullrank.analysis.diagnostics.curves import RetrievalCurves
 from fullrank.analysis.diagnostics.evaluation import Pareto, PopularityBands, pareto_front
-from fullrank.analysis.diagnostics.layers import Layers
 from fullrank.analysis.diagnostics.size import Depth
-from fullrank.analysis.diagnostics.spectrum import SpectralCollapse
+from fullrank.analysis.diagnostics.spectrum import Layers, SpectralCollapse
 from fullrank.analysis.report import Figure, Missing
 from fullrank.analysis.report.collect import collect
 from fullrank.analysis.report.draw import look

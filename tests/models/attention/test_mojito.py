@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 import pytest
 import torch
 
+from fullrank.models.sequential.attention.calendar import CalendarCodes, calendar_fields
 from fullrank.models.sequential.attention.mojito import Mojito, MojitoAttention
-from fullrank.models.sequential.calendar import CalendarCodes, calendar_fields
 from fullrank.testing.inputs import sequences
 from parts import Softmax, Transformer
 from refusals import refused

@@ -7,11 +7,10 @@ import pytest
 import torch
 
 from fullrank.data.histories import user_keys
-from fullrank.inference.batches import batches
+from fullrank.inference.batches import WrappedModel, batches
 from fullrank.inference.exact import top_k
 from fullrank.inference.requests import read_histories
 from fullrank.inference.trie_beam import TrieBeam
-from fullrank.inference.wrapped_model import WrappedModel
 from fullrank.models.sequential.attention import Attention
 from fullrank.models.sequential.regularizers.noise_robustness import NoiseRobustness
 from fullrank.models.sequential.regularizers.sprint import _received

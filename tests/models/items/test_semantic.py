@@ -14,7 +14,7 @@ from fullrank.models.sequential.items.perturb import Noise, perturb
 from fullrank.models.sequential.items.semantic import levels_of, read_codes, score_by_codes
 from fullrank.models.sequential.regularizers.logdet import LogDet
 from fullrank.models.sequential.regularizers.resn import ReSN
-from fullrank.ops.code_scores import code_scores, code_scores_reference
+from fullrank.ops.picked_rows import code_scores, code_scores_reference
 from fullrank.semantic_ids.encode import encode
 from fullrank.semantic_ids.reader import CODES, SIZES
 from parts import Semantic, SemanticTokens, model_with

@@ -2,7 +2,7 @@
 
 import torch
 
-from fullrank.models.contracts import States, last
+from fullrank.models import States, last
 from fullrank.models.sequential.objectives.tasks.mojito import MojitoNextItem
 from fullrank.testing.tasks import DIM, LONGEST
 from parts import BCE, RecommenderModel, model_with

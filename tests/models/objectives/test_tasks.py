@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from fullrank.models.contracts import States
+from fullrank.models import States
 from fullrank.models.sequential.items import ItemIndex
 from parts import Cloze, LastItem, NextItem, Semantic, SemanticTokens, Table
 from refusals import refused

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from fullrank.models.contracts import Queries, States, Step
+from fullrank.models import Queries, States, Step
 from fullrank.models.sequential.objectives.weightings.inverse_propensity import D2LR
 from fullrank.models.sequential.objectives.weightings.r2rec import R2Rec, tail_items
 from parts import BCE, GRU, Recommender

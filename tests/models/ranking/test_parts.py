@@ -6,22 +6,20 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from clicks import FIELDS
-from fullrank.analysis.diagnostics.jacobian import jacobian
+from fullrank.analysis.diagnostics.rank_theorems import jacobian
 from fullrank.models.ranking import EVERY, FieldTokens
 from fullrank.models.ranking.autoint import AutoInt
 from fullrank.models.ranking.blocks import Tokeniser
 from fullrank.models.ranking.dcnv2 import DCNv2
-from fullrank.models.ranking.feed_forwards.experts import Experts, ExpertsFeedForward
-from fullrank.models.ranking.feed_forwards.gelu import Gelu, GeluFeedForward
+from fullrank.models.ranking.feed_forwards.gelu import Experts, ExpertsFeedForward, Gelu, GeluFeedForward
 from fullrank.models.ranking.feed_forwards.glu import AUTHORS_BLOCK, Glu, GluFeedForward
 from fullrank.models.ranking.finalmlp import FinalMLP, bilinear, bilinear_reference
 from fullrank.models.ranking.fm import pairs, pairs_reference
-from fullrank.models.ranking.mixings.block_transpose import transposed, transposed_reference
-from fullrank.models.ranking.mixings.full import Full, kronecker
+from fullrank.models.ranking.mixings import Full, kronecker, transposed, transposed_reference
 from fullrank.models.ranking.rankelastor import RankElastor
 from fullrank.models.ranking.rankmixer import RankMixer
 from fullrank.models.ranking.xdeepfm import interact, interact_reference
-from fullrank.ops.effective_rank import entropy_rank
+from fullrank.ops.singular_values import entropy_rank
 from refusals import refused
 from tiny import close, drawn, shaken
 from twins import same

@@ -12,7 +12,7 @@ from fullrank.models.ranking import EVERY
 from fullrank.models.ranking.embedding import EVENTS
 from fullrank.models.ranking.model import RankingModel, RankingModule
 from fullrank.models.ranking.sequences.reader import in_parallel, matching, matching_reference
-from fullrank.ops.flop_count import counted
+from fullrank.ops.model_cost import counted
 from refusals import refused
 from sequences import FIELDS, PLANTED, SEARCH, TOGETHER, impressions, planted
 from tests.models.ranking.test_embedding import looked_up

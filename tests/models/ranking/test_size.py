@@ -11,7 +11,7 @@ from fullrank.models.ranking.feed_forwards import FeedForward
 from fullrank.models.ranking.fm import FM
 from fullrank.models.ranking.model import RankingModel, RankingModule
 from fullrank.models.ranking.rankelastor import RankElastor
-from fullrank.ops.flop_count import counted
+from fullrank.ops.model_cost import counted
 
 
 def model(ranker, **embedding) -> RankingModule:

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from fullrank.models.contracts import Record, Step
+from fullrank.models import Record, Step
 from fullrank.models.sequential.regularizers.dros import DROS
 from parts import BCE, CrossEntropy, NextItem, RecommenderModel, model_with
 from refusals import refused

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fullrank.models.sequential.items.perturb import Noise, perturb_reference
 from fullrank.models.sequential.regularizers.noise_robustness import NoiseRobustness
-from fullrank.ops.in_batch_triplet import in_batch_triplet_reference
+from fullrank.ops.in_batch_contrast import in_batch_triplet_reference
 from parts import (
     PLR,
     Cloze,

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fullrank.models.contracts import Step
+from fullrank.models import Step
 from fullrank.models.sequential.regularizers import user_vectors
 from fullrank.models.sequential.regularizers.logdet import LogDet, divergence
 from parts import model_with

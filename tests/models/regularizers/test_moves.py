@@ -13,17 +13,39 @@ import torch
 from fullrank.core.spec import Spec
 from fullrank.data.batch import Batch
 from fullrank.data.events.catalog import Catalog
-from fullrank.models.contracts import Step, last
+from fullrank.models import Step, last
 from fullrank.models.sequential.items.perturb import Noise
 from fullrank.models.sequential.objectives.weightings.inverse_propensity import D2LR, InversePopularity
 from fullrank.models.sequential.objectives.weightings.r2rec import R2Rec, tail_items
-from fullrank.models.sequential.regularizers import user_vectors
+from fullrank.models.sequential.regularizers import Needs, user_vectors
 from fullrank.models.sequential.regularizers.dros import DROS
 from fullrank.models.sequential.regularizers.logdet import LogDet
 from fullrank.models.sequential.regularizers.noise_robustness import NoiseRobustness, Noisy
 from fullrank.models.sequential.regularizers.resn import ReSN
-from fullrank.ops.effective_rank import entropy_rank
+from fullrank.ops.singular_values import entropy_rank
 from parts import BCE, GRU, MutualInformation, Negatives, Recommender, RecommenderModel, Sprint, Transformer
+from refusals import refused
+
+
+def test_needs_add_up() -> None:
+    both = Needs(columns=True) | Needs(second_view=True, loss_of="first_view")
+    assert both == Needs(columns=True, second_view=True, loss_of="first_view")
+    assert Needs() | both == both == both | both
+
+
+def test_captures_are_made_where_modules_have_to_keep_something() -> None:
+    assert Needs(second_view=True).captures() is None
+    before, after = Needs(columns=True).captures(), Needs(columns_after_dropout=True).captures()
+    assert before is not None and before.columns == [] and not before.after_dropout and before.memory is None
+    assert after is not None and after.columns == [] and after.after_dropout
+
+
+def test_needs_that_contradict_each_other_are_refused() -> None:
+    with refused("penalties-disagree", "loss_views=first"):
+        Needs(loss_of="both_views") | Needs(loss_of="first_view")
+    with refused("penalties-disagree", "dropout"):
+        Needs(columns=True) | Needs(columns_after_dropout=True)
+
 
 ITEMS, USERS, LENGTH = 40, 256, 10
 NEGATIVES = Negatives(count=4, share="row")

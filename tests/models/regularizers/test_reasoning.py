@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fullrank.models.contracts import Step
+from fullrank.models import Step
 from fullrank.models.sequential.regularizers.kl_diversity import KLDiversity
 from fullrank.models.sequential.regularizers.progressive import Progressive
 from fullrank.models.sequential.regularizers.stream_loss import StreamLoss

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fullrank.models.contracts import Step
+from fullrank.models import Step
 from fullrank.models.sequential.regularizers import user_vectors
 from fullrank.models.sequential.regularizers.resn import ReSN, quotient
 from parts import Scoring, model_with

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fullrank.ops.power_iteration import largest_singular_value
+from fullrank.ops.singular_values import largest_singular_value
 from parts import GRU, HSTU, RecommenderModel, Softmax, Sprint, Transformer, model_with
 from refusals import refused
 from tiny import histories, padded

@@ -12,11 +12,11 @@ from fullrank.core.registry import kinds
 from fullrank.data.batch import Batch
 from fullrank.experiment import find_experiment
 from fullrank.models.sequential.encoders.fmlp import Filter
-from fullrank.models.sequential.reasoning.budget import AS_TRAINED
+from fullrank.models.sequential.reasoning import AS_TRAINED
 from fullrank.run import Run
 from fullrank.serving.export import make, parity
 from fullrank.serving.export.folder import Exported
-from fullrank.serving.export.recommender import Convolution, recommender_graph
+from fullrank.serving.export.model_graphs import Convolution, recommender_graph
 from refusals import refused
 from tests.serving.export.exporting import ITEMS, made_run
 

@@ -14,8 +14,8 @@ from fullrank.cli import main
 from fullrank.models.ranking.fused import FusedTable
 from fullrank.models.ranking.model import RankingModel
 from fullrank.serving.export.make import written
+from fullrank.serving.export.model_graphs import ranker_graph
 from fullrank.serving.export.parity import TOLERANCE, compare_probabilities, impression_batches
-from fullrank.serving.export.ranker import ranker_graph
 from fullrank.serving.export.session import ExportedModel
 from rankers_small import ALL, model
 from refusals import refused

@@ -12,7 +12,7 @@ import fullrank as fr
 from fullrank.core.jagged import Jagged
 from fullrank.data.histories import Histories
 from fullrank.inference.filters import Filters
-from fullrank.inference.rank import rank
+from fullrank.inference.recommend import rank
 from fullrank.models.sequential.attention import hstu
 from fullrank.serving.export.session import ExportedModel
 from refusals import refused

@@ -1,4 +1,4 @@
-"""Diagnostics: one file each, with the rows it measures and the figure and the table that a page shows of them.
+"""Diagnostics: the rows that each measures, and the figure and the table that a page shows of them, in one place.
 
 A file of this folder is found by looking: each class that derives from `Section` and has a `name`. Another package
 joins by an entry point of the group `fullrank.diagnostics` that names such a class under its own `name`; docs/adding.md

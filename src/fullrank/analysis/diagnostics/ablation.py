@@ -38,10 +38,10 @@ from fullrank.analysis.diagnostics.spectrum import ScoreMatrix, popularity_liken
 from fullrank.data.batch import Batch
 from fullrank.evaluation import evaluate
 from fullrank.inference.search import Decoding
-from fullrank.models.contracts import DenseScorer, Model
+from fullrank.models import DenseScorer, Model
 from fullrank.models.sequential.attention import Attention
 from fullrank.models.sequential.reading import attention_of, blocks_of, decoder_blocks_of
-from fullrank.ops.effective_rank import collapse_share
+from fullrank.ops.singular_values import collapse_share
 
 USERS = 2048
 """Most users measured for each part: the first of the sample, whose order is random."""

@@ -27,8 +27,8 @@ from fullrank.inference.filters import Filters
 from fullrank.inference.search import Decoding
 from fullrank.inference.trie_beam import TrieBeam
 from fullrank.metrics import match
-from fullrank.models.sequential.codes import STREAMS, GeneratedScorer
 from fullrank.models.sequential.model import RecommenderModel
+from fullrank.models.sequential.objectives.tasks.generate import STREAMS, GeneratedScorer
 
 USERS = 256
 """Most users measured: the first of the sample. Shares to about three percent."""

@@ -29,7 +29,7 @@ from fullrank.analysis.diagnostics import (
     Runs,
     lines,
 )
-from fullrank.models.contracts import ReasoningStates
+from fullrank.models import ReasoningStates
 
 ALONE = "it reasons in one stream, which has no other to differ from"
 STILL = "not decaying: the streams do not come together, so Theorem 4.4 bounds nothing here"

@@ -12,8 +12,7 @@ from jaxtyping import Int
 from fullrank.analysis.diagnostics import Missing, RunResult, Runs, Section, Shown, readable
 from fullrank.analysis.report import Example, Examples, RankedList
 from fullrank.analysis.report.draw import look
-from fullrank.analysis.report.paired import worth
-from fullrank.analysis.report.results import item_title
+from fullrank.analysis.report.results import item_title, worth
 from fullrank.data.events.store import Store
 from fullrank.data.histories import EvalSet
 

@@ -32,7 +32,7 @@ from fullrank.analysis.relevance import LAST, Relevance
 from fullrank.analysis.report.results import item_title
 from fullrank.core.errors import UserError
 from fullrank.data.events.store import Store
-from fullrank.models.contracts import Model
+from fullrank.models import Model
 from fullrank.models.sequential.reading import last_shares, tokens_per_event, weights_of
 
 WIDE = 30

@@ -1,4 +1,4 @@
-"""What of RankElastor's theorems is there in a trained model (KDD 2026, arXiv:2605.23191, Theorems 2.1, 2.2 and 3.2).
+"""Ranks in a trained ranker: RankElastor's theorems (KDD 2026, arXiv:2605.23191, Theorems 2.1, 2.2 and 3.2), Jacobian.
 
 What can be proved is a test (`tests/theory/test_rankelastor.py`); the rest holds or does not, and is measured here on
 every impression. X is what a module was given, k its stable rank. Rows by block (`layer`), `label` the module's tap:
@@ -14,6 +14,17 @@ Theorem 2.2 (a feed-forward contracts) and Theorem 3.2 (a gated one adds): the m
     feed_forward_rose                        share of the impressions in which it rose
 
 The input of a feed-forward lies behind the mixing's norm, so its gain is not the `stable_rank_change` of `token_ranks`.
+
+The Jacobian of the last block's output by the first's input is how much of its tokens a stack of blocks passes on.
+J = d vec(Z_n) / d vec(X_0), [TD, TD], at single impressions. A head sees, and the first block is taught, only what J
+passes. Ranks of layers (`token_ranks.py`) do not show it: a product of many random matrices passes few directions while
+the tokens behind it have any rank. Rows, means over the first `IMPRESSIONS` of the sample, `layer` the last block:
+
+    entropy_rank       exp of the entropy of sigma / sum sigma, of J: directions that pass (Roy and Vetterli 2007)
+    directions         TD: no rank is above it
+    largest, median    singular values of J; much above 1 the signal grows from block to block, below it vanishes
+
+The smallest is left out: a norm forgets the scale of what it reads, so that it is 0 whatever was trained.
 """
 
 from __future__ import annotations
@@ -22,10 +33,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from fullrank.analysis.activations import RankingActivations, layers_of
 from fullrank.analysis.diagnostics import Claim, Diagnostic, Figure, Row, RunResult, readable
-from fullrank.analysis.ranking_activations import RankingActivations, layers_of
-from fullrank.models.ranking.mixings.block_transpose import BlockTransposeMixing, transposed
-from fullrank.ops.effective_rank import LEAST
+from fullrank.models.ranking import LayerOutputs
+from fullrank.models.ranking.blocks import BlocksRanker
+from fullrank.models.ranking.mixings import BlockTransposeMixing, transposed
+from fullrank.ops.singular_values import LEAST, entropy_rank
 
 SLACK = 1e-9
 """Of rounding, relative: what lies on a bound is within it."""
@@ -108,3 +121,72 @@ class RankTheorems(Diagnostic):
 
 def _stable(x: Float[Tensor, "B T D"]) -> Float[Tensor, "B"]:
     return x.square().sum((1, 2)) / torch.linalg.matrix_norm(x, 2).square().clamp_min(LEAST)
+
+
+IMPRESSIONS = 8
+LARGEST = 2048
+"""TD: the time of a decomposition grows with its third power, and this one takes seconds."""
+ROWS = 256
+"""Of a Jacobian, computed together."""
+
+
+def jacobian(ranker: BlocksRanker, tokens: Float[Tensor, "T D"]) -> Float[Tensor, "N N"]:
+    """J at one impression, float64 on the CPU; N = T D. The ranker is in evaluation mode.
+
+    Copy i of the impression is asked for the gradient of output i, so that one backward pass gives many rows.
+    """
+    size, found = tokens.numel(), []
+    for outputs in torch.arange(size, device=tokens.device).split(ROWS):
+        with torch.enable_grad():
+            copies = tokens.detach().expand(len(outputs), *tokens.shape).clone().requires_grad_()
+            passed, _ = ranker.pass_blocks(copies, LayerOutputs(frozenset()))
+            chosen = passed.flatten(1).gather(1, outputs[:, None]).sum()
+            found.append(torch.autograd.grad(chosen, copies)[0].flatten(1))
+    return torch.cat(found).cpu().double()
+
+
+class Jacobian(Diagnostic):
+    """The directions that a stack of token blocks passes. Other rankers have none."""
+
+    name = "jacobian"
+    problem = "ranking"
+    claim_of = Claim(
+        "What the blocks of {} pass on",
+        "The Jacobian of the last block's output by the tokens that the first is given, at a few impressions: how "
+        "many directions it passes (entropy rank), and its largest and median singular value. A head sees, and the "
+        "first block is taught, only what passes.",
+        table=True,
+    )
+
+    def begin(self) -> None:
+        self.tokens: list[Tensor] = []
+
+    def observe(self, batch: RankingActivations) -> None:
+        if isinstance(self.context.model.ranker, BlocksRanker):
+            self.tokens += batch.layers["tokens"][: IMPRESSIONS - len(self.tokens)].unbind()
+
+    def rows(self) -> list[Row]:
+        ranker = self.context.model.ranker
+        if not isinstance(ranker, BlocksRanker):
+            return self.left_out("it has no blocks of tokens, one behind the other")
+        size = self.tokens[0].numel()
+        if size > LARGEST:
+            return self.left_out(f"its tokens hold {size:,} numbers, and {LARGEST:,} at most are decomposed")
+        training = ranker.training
+        ranker.eval()
+        try:
+            found = torch.stack([jacobian(ranker, one) for one in self.tokens])
+        finally:
+            ranker.train(training)
+        if not bool(found.isfinite().all()):
+            return self.left_out("derivatives of its blocks are not finite")
+        sigma = torch.linalg.svdvals(found)
+        figures = {"entropy_rank": entropy_rank(sigma), "largest": sigma[:, 0], "median": sigma.median(1).values}
+        means = {"directions": size} | {name: values.mean() for name, values in figures.items()}
+        last = len(ranker.feed_forwards) - 1
+        return self.rows_of(means, layer=last, label=f"ffn_{last}")
+
+    @classmethod
+    def draw_of(cls, claim: Claim, result: RunResult) -> Figure:
+        rows = [(one["name"].replace("_", " "), one["value"]) for one in result.diagnosis.of(cls.name)]
+        return claim.figure(("figure", "value"), rows)

@@ -36,9 +36,9 @@ from fullrank.analysis.diagnostics import (
 )
 from fullrank.data.events.store import Store
 from fullrank.evaluation import evaluate
+from fullrank.inference.batches import WrappedModel
 from fullrank.inference.search import Decoding
-from fullrank.inference.wrapped_model import WrappedModel
-from fullrank.models.contracts import Model
+from fullrank.models import Model
 from fullrank.models.sequential.baselines.item_features import cosines, feature_vectors
 from fullrank.models.sequential.baselines.transition_graph import TransitionGraph, transitions
 

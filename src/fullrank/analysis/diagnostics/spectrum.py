@@ -1,8 +1,8 @@
 """Spectral collapse: how much of the score matrix is its first direction, and how close that is to popularity.
 
 Claim (SPRINT, KDD 2026, Lemma 3.1 and Figure 2): the first right singular vector q1 of the users x items score matrix
-is nearly the item popularity, and the share sigma_1^2 / sum sigma_k^2 grows with depth. Both are measured here;
-`layers.py` has the share for the outputs of every layer.
+is nearly the item popularity, and the share sigma_1^2 / sum sigma_k^2 grows with depth. Both are measured here,
+and the share for the outputs of every layer at each user's last position, whose output becomes the scores (`layers`).
 
 The score matrix X E^T is never formed: with X = Q_x R_x and E = Q_e R_e it has the singular values of R_x R_e^T, which
 is D x D. The triangular factors are made block by block in float64.
@@ -29,8 +29,8 @@ from fullrank.analysis.diagnostics import (
     lines,
     readable,
 )
-from fullrank.models.contracts import DenseScorer
-from fullrank.ops.effective_rank import LEAST, collapse_share, entropy_rank, stable_rank
+from fullrank.models import DenseScorer, last
+from fullrank.ops.singular_values import LEAST, collapse_share, entropy_rank, stable_rank
 
 ROWS = 1 << 14
 """Rows of a tall matrix that are made float64 and triangular at once."""
@@ -211,3 +211,49 @@ def _times(matrix: Float[Tensor, "n D"], vector: Float[Tensor, "D"]) -> Float[Te
     """matrix @ vector in float64 on the CPU, some rows at a time."""
     parts = [matrix[low : low + ROWS].detach().cpu().double() @ vector for low in range(0, len(matrix), ROWS)]
     return torch.cat(parts)
+
+
+DEPTH = "layer (0: input)"
+
+
+class Layers(Diagnostic):
+    """The outputs of every layer at each user's last position, as one users x width matrix a layer.
+
+    Layer 0 is what the first block is given, layer L what the last one returns.
+    """
+
+    name = "layers"
+    internal = True
+    claim = Claim(
+        "Effective rank of the states by layer",
+        "After each layer every user is a point; these curves say how those points spread. A falling rank and "
+        "a rising share mean that users are squeezed towards one line: the model tells them apart less and less.",
+        (
+            lines(DEPTH, "collapse share", zero=True),
+            lines(DEPTH, "effective rank", zero=True),
+            lines(DEPTH, "largest singular value", log="y"),
+        ),
+        key="layer",
+        at=DEPTH,
+        columns={
+            "collapse share": "collapse_share", "effective rank": "entropy_rank", "largest singular value": "sigma_1"
+        },
+    )  # fmt: skip
+
+    def begin(self) -> None:
+        self.triangles: list[Tensor] = []
+
+    def observe(self, batch: Activations) -> None:
+        if batch.states is None or batch.inputs is None:
+            return
+        tops = [last(layer, batch.inputs) for layer in batch.states.layers]
+        self.triangles = stacked(self.triangles, tops)
+
+    def rows(self) -> list[Row]:
+        if not self.triangles:
+            return self.left_out("it has no layers")
+        found = []
+        for layer, factor in enumerate(self.triangles):
+            sigma = torch.linalg.svdvals(factor)
+            found += self.rows_of({"sigma_1": sigma[0]} | rank_figures(sigma), layer=layer)
+        return found

@@ -25,6 +25,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from fullrank.analysis.activations import RankingActivations
 from fullrank.analysis.diagnostics import (
     Claim,
     Diagnostic,
@@ -35,9 +36,8 @@ from fullrank.analysis.diagnostics import (
     lines,
     readable,
 )
-from fullrank.analysis.ranking_activations import RankingActivations
 from fullrank.core.errors import UserError
-from fullrank.ops.effective_rank import entropy_rank, stable_rank
+from fullrank.ops.singular_values import entropy_rank, stable_rank
 
 NAME = "token_ranks"
 FIGURES = ("stable_rank", "entropy_rank")

@@ -13,8 +13,7 @@ import torch
 from fullrank.analysis.activations import FAIRNESS
 from fullrank.analysis.diagnose import diagnose_ranking, diagnose_retrieval, protocol_of
 from fullrank.analysis.diagnosis import NAME, Diagnosis
-from fullrank.analysis.report.paired import with_differences
-from fullrank.analysis.report.results import RunResult, run_key, run_names
+from fullrank.analysis.report.results import RunResult, run_key, run_names, with_differences
 from fullrank.core.errors import UserError, no_effect, unknown
 from fullrank.core.log import Tell
 from fullrank.core.registry import Problem

@@ -18,13 +18,11 @@ from fullrank.analysis.activations import FAIRNESS
 from fullrank.analysis.diagnose import sample_size
 from fullrank.analysis.diagnostics import Section, failure, find_sections, is_built_in
 from fullrank.analysis.report import Drawn, Missing, duration, join_words, plural
-from fullrank.analysis.report.answer import accuracy_sentence, retrieval_answer
+from fullrank.analysis.report.answer import accuracy_sentence, retrieval_answer, run_facts
 from fullrank.analysis.report.collect import collect
 from fullrank.analysis.report.draw import look
-from fullrank.analysis.report.facts import run_facts
 from fullrank.analysis.report.page import Report, RunBlock, SummaryRow, SummaryTable, check_extra, is_table
-from fullrank.analysis.report.paired import most_accurate
-from fullrank.analysis.report.results import RunResult, Runs, metric_cell, metric_header, not_comparable
+from fullrank.analysis.report.results import RunResult, Runs, metric_cell, metric_header, most_accurate, not_comparable
 from fullrank.core.errors import brief
 from fullrank.core.log import Tell
 from fullrank.core.registry import Problem

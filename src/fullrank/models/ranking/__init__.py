@@ -21,8 +21,8 @@ from torch import Tensor, nn
 from fullrank.core.errors import UserError
 from fullrank.core.spec import Spec
 from fullrank.data.impressions.schema import FieldInfo
-from fullrank.models.contracts import Flops
-from fullrank.ops.flop_count import by_part, forward_flops
+from fullrank.models import Flops
+from fullrank.ops.model_cost import by_part, forward_flops
 
 Fields = Sequence[FieldInfo]
 """The fields of a store, in the order of its schema."""
@@ -82,7 +82,7 @@ class Ranker(nn.Module, ABC):
     events: int = 0
     """How many vectors it reads of `FieldTokens.events`."""
     flop_parts: ClassVar[Mapping[str, str]] = {"": "ranker"}
-    """The parts of `flops` by the submodules that compute them (`fullrank.ops.flop_count.by_part`)."""
+    """The parts of `flops` by the submodules that compute them (`fullrank.ops.model_cost.by_part`)."""
     context_fields: tuple[int, ...] = ()
     """How many fields each of the `contexts` that it reads has."""
 

@@ -28,8 +28,8 @@ from fullrank.models.ranking import (
     RankerSpec,
     require_fields_to_cross,
 )
-from fullrank.models.ranking.perceptron import Deep, xavier
-from fullrank.ops.dropout import dropout
+from fullrank.models.ranking.dnn import Deep, xavier
+from fullrank.ops.ranking_layers import dropout
 
 
 class AutoInt(RankerSpec):

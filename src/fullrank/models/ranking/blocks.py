@@ -40,10 +40,10 @@ from fullrank.core.constraints import MOST_PARTS, DropoutRate, Parts, Several, W
 from fullrank.core.errors import UserError
 from fullrank.core.spec import Spec, later
 from fullrank.models.ranking import Fields, FieldTokens, LayerOutputs, Ranker, RankerOutput, RankerSpec
+from fullrank.models.ranking.dnn import xavier
 from fullrank.models.ranking.feed_forwards import AnyFeedForward
 from fullrank.models.ranking.mixings import AnyMixing
-from fullrank.models.ranking.perceptron import xavier
-from fullrank.ops.dropout import Dropout, dropout
+from fullrank.ops.ranking_layers import Dropout, dropout
 
 HIDDEN = {"matrix": 500, "vector": 800}
 DROPOUT = 0.1

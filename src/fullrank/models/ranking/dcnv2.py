@@ -21,8 +21,8 @@ from torch import Tensor, nn
 
 from fullrank.core.constraints import Parts, Width, only_with
 from fullrank.models.ranking import Fields, FieldTokens, Ranker, RankerOutput, RankerSpec
-from fullrank.models.ranking.perceptron import Deep, xavier
-from fullrank.ops.cross import cross
+from fullrank.models.ranking.dnn import Deep, xavier
+from fullrank.ops.ranking_layers import cross
 
 
 class DCNv2(RankerSpec):

@@ -30,7 +30,7 @@ from fullrank.core.constraints import MOST_ENTRIES, Factor, Width, once, only_wi
 from fullrank.core.errors import UserError, no_such
 from fullrank.core.spec import Spec
 from fullrank.data.batch import Impressions
-from fullrank.models.contracts import Flops
+from fullrank.models import Flops
 from fullrank.models.ranking import Fields, FieldTokens
 from fullrank.models.ranking.fused import Found, FusedTable, in_order, inside_of, places_of
 from fullrank.models.ranking.sequences import SequenceSpec

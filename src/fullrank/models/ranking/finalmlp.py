@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from fullrank.core.checks import divided
 from fullrank.core.constraints import Names, Parts, Widths, needs, once, only_with
 from fullrank.models.ranking import Fields, FieldTokens, Ranker, RankerOutput, RankerSpec
-from fullrank.models.ranking.perceptron import Deep, xavier
+from fullrank.models.ranking.dnn import Deep, xavier
 
 STD = 0.01
 """Standard deviation of the starting values of a gate's learned vector."""

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from fullrank.data.batch import Bag, Impressions
 from fullrank.models.ranking import Fields
-from fullrank.ops.distinct import distinct
+from fullrank.ops.picked_rows import distinct
 
 Found = list[tuple[list[int], Tensor]]
 """Vectors [B, n, E] with the places of their n fields in the schema."""

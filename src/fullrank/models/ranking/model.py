@@ -20,7 +20,7 @@ from fullrank.core.errors import UserError, no_effect
 from fullrank.core.registry import Room
 from fullrank.core.spec import Spec, later
 from fullrank.data.batch import Impressions
-from fullrank.models.contracts import Flops
+from fullrank.models import Flops
 from fullrank.models.ranking import Fields, Ranker, RankerOutput, RankerSpec
 from fullrank.models.ranking.calibration import CalibrationCurve
 from fullrank.models.ranking.dcnv2 import DCNv2
@@ -61,7 +61,7 @@ class Size:
     every impression passes through. FLOPs are those of one impression's forward pass: two for each multiplication with
     its addition in a matrix product. Biases, norms, activations, sums, element-wise products and look-ups are not
     counted, so that lr and fm have none; training takes about three times as many. Torch counts them
-    (`ops/flop_count.py`); all experts of a mixture are computed and counted.
+    (`ops/model_cost.py`); all experts of a mixture are computed and counted.
 
     Differs: the paper compares seconds per epoch and memory (Figure 4), which depend on the machine.
     """

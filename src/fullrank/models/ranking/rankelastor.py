@@ -3,7 +3,7 @@
 Claim: RankMixer's mixing raises the effective rank too little and its FFNs shrink it; a full learned mixing expands it
 more and a gate shrinks it less, and with it come AUC and better scaling (Tables 2 and 3, Figures 5 to 7).
 
-    M = X + W RMSNorm(vec X) (`mixings/full.py`, Eq. 3);  head: T D -> 2 T D -> ReLU -> 1
+    M = X + W RMSNorm(vec X) (`mixings.py`, Eq. 3);  head: T D -> 2 T D -> ReLU -> 1
     Z = FFN(M) + M, the FFN a GLU with a skip inside its gate and a closing map (`feed_forwards/glu.py`)
 
 These are the blocks of the authors' code, which the paper's results come from. The paper prints Z_t = (GELU(M_t W1) *
@@ -22,8 +22,7 @@ from fullrank.core.constraints import Width
 from fullrank.models.ranking.blocks import Blocks, Heads, Tokeniser
 from fullrank.models.ranking.feed_forwards import AnyFeedForward
 from fullrank.models.ranking.feed_forwards.glu import AUTHORS_BLOCK
-from fullrank.models.ranking.mixings import AnyMixing
-from fullrank.models.ranking.mixings.full import Full
+from fullrank.models.ranking.mixings import AnyMixing, Full
 
 
 class RankElastor(Blocks):

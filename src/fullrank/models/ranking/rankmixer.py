@@ -16,8 +16,7 @@ from typing import Literal
 from fullrank.models.ranking.blocks import Blocks, Heads
 from fullrank.models.ranking.feed_forwards import AnyFeedForward
 from fullrank.models.ranking.feed_forwards.gelu import Gelu
-from fullrank.models.ranking.mixings import AnyMixing
-from fullrank.models.ranking.mixings.block_transpose import BlockTranspose
+from fullrank.models.ranking.mixings import AnyMixing, BlockTranspose
 
 
 class RankMixer(Blocks):

@@ -24,7 +24,7 @@ from fullrank.models.ranking import (
     RankerSpec,
     require_fields_to_cross,
 )
-from fullrank.models.ranking.perceptron import Deep, xavier
+from fullrank.models.ranking.dnn import Deep, xavier
 
 
 class XDeepFM(RankerSpec):

@@ -16,25 +16,21 @@ from fullrank.core.registry import Room
 from fullrank.core.spec import Spec, later
 from fullrank.data.batch import Batch
 from fullrank.data.events.catalog import Catalog
-from fullrank.models.contracts import DenseScorer, Model, Queries, Scorer, Step
-from fullrank.models.initial import start_by_width
-from fullrank.models.sequential.codes import GeneratedScorer
+from fullrank.models import DenseScorer, Model, Queries, Scorer, Step
+from fullrank.models.sequential import check_parts, start_by_width
 from fullrank.models.sequential.encoders import Encoder, EncoderSpec
 from fullrank.models.sequential.encoders.transformer import Transformer
 from fullrank.models.sequential.items import ItemIndex, ItemsSpec, unit
 from fullrank.models.sequential.items.semantic import SemanticItems, index_codes, score_by_codes
-from fullrank.models.sequential.items.sharded import ShardedScorer
-from fullrank.models.sequential.items.table import Table
+from fullrank.models.sequential.items.table import ShardedScorer, Table
 from fullrank.models.sequential.objectives.losses import LossSpec
 from fullrank.models.sequential.objectives.losses.cross_entropy import CrossEntropy
 from fullrank.models.sequential.objectives.tasks import TaskSpec
-from fullrank.models.sequential.objectives.tasks.generate import GenerateTask
+from fullrank.models.sequential.objectives.tasks.generate import GeneratedScorer, GenerateTask
 from fullrank.models.sequential.objectives.tasks.next_item import NextItem
 from fullrank.models.sequential.objectives.weightings import WeightingSpec
-from fullrank.models.sequential.reasoning import Reasoner, ReasonerSpec
-from fullrank.models.sequential.reasoning.budget import Budget
+from fullrank.models.sequential.reasoning import Budget, Reasoner, ReasonerSpec
 from fullrank.models.sequential.regularizers import Needs, PenaltySpec
-from fullrank.models.sequential.requirements import check_parts
 from fullrank.ops.sharded_rows import RowShard
 
 

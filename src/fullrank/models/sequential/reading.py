@@ -17,7 +17,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from fullrank.data.batch import Batch
-from fullrank.models.contracts import Model
+from fullrank.models import Model
 from fullrank.models.sequential.attention import Attention
 from fullrank.models.sequential.model import RecommenderModel
 

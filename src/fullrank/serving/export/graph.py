@@ -1,6 +1,6 @@
 """The graph of a trained model: a module with named inputs and outputs, and one program traced of it.
 
-The program is what `--to torch` writes, and what ONNX is made from.
+The program is what `--to torch` writes, and what ONNX is made from: a graph that ONNX Runtime runs (extra `export`).
 
 Sizes that may change from call to call have a letter: B rows, T events of a history, X excluded items, L values of a
 bag. Every other size is fixed when the graph is made.
@@ -8,12 +8,17 @@ bag. Every other size is fixed when the graph is made.
 
 from __future__ import annotations
 
+import contextlib
+import io
+import logging
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.export._patches import register_gru_while_loop_decomposition
@@ -108,3 +113,62 @@ def _example(graph: Graph, fixed: dict[str, int]) -> tuple[Tensor, ...]:
             pad += [0, fixed.get(str(letter), size) - size]
         found.append(nn.functional.pad(tensor, pad))
     return tuple(found)
+
+
+OPSET = 20
+"""Version of the operators; ONNX Runtime reads it since 1.17."""
+
+
+def require_onnx() -> None:
+    """Name what is missing of the extra before minutes are spent on tracing."""
+    import onnx  # noqa: F401
+    import onnxruntime  # noqa: F401
+    import onnxscript  # noqa: F401
+
+
+def write_onnx(traced: Traced, graph: Graph, path: Path) -> None:
+    """Write a program as model.onnx, with model.onnx.data beside it where a file of ONNX cannot hold the weights."""
+    import onnx
+
+    with tracing(), _silent():
+        model = torch.onnx.export(
+            traced.program, dynamo=True, opset_version=OPSET, input_names=[port.name for port in graph.inputs],
+            output_names=[port.name for port in graph.outputs], verbose=False,
+        )  # fmt: skip
+        assert model is not None
+        model.save(path)
+        onnx.checker.check_model(path)
+
+
+class OnnxGraph:
+    """A graph opened by ONNX Runtime on the CPU, with `threads` for each operator. Threads may share one."""
+
+    def __init__(self, path: Path, threads: int = 1):
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
+        options.log_severity_level = 3  # errors; its warnings are of what it leaves out of a graph to be faster
+        self.session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        self.inputs = tuple(one.name for one in self.session.get_inputs())
+        self.outputs = tuple(one.name for one in self.session.get_outputs())
+
+    def __call__(self, given: Mapping[str, np.ndarray]) -> Sequence[np.ndarray]:
+        """The outputs in order. An input that the graph does not read is left out."""
+        found: Sequence[np.ndarray] = self.session.run(None, {name: given[name] for name in self.inputs})
+        return [one.view(one.dtype.str) for one in found]  # its int64 is numpy's longlong, another type by name
+
+
+@contextlib.contextmanager
+def _silent() -> Iterator[None]:
+    """Without what the exporter of torch prints and logs, which says nothing of this model."""
+    loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir")]
+    levels = [logger.level for logger in loggers]
+    try:
+        for logger in loggers:
+            logger.setLevel(logging.ERROR)
+        with contextlib.redirect_stdout(io.StringIO()):
+            yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)

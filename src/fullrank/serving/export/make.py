@@ -22,13 +22,13 @@ from fullrank.inference.batches import BLOCK, score_batches
 from fullrank.inference.exact import top_k
 from fullrank.inference.filters import seen_policy
 from fullrank.inference.predictor import Predictor
-from fullrank.models.contracts import DenseScorer
-from fullrank.models.sequential.reasoning.budget import AS_TRAINED, Budget
+from fullrank.models import DenseScorer
+from fullrank.models.sequential.reasoning import AS_TRAINED, Budget
 from fullrank.run import Run, event_store_of, require_empty
 from fullrank.run.manifest import METRICS, SEALED, WEIGHTS, write_manifest
 from fullrank.serving.export.folder import MODELS, Exported, require_replaceable_export, write_export
-from fullrank.serving.export.graph import Graph, Port, Traced, trace
-from fullrank.serving.export.onnx import OPSET, OnnxGraph, require_onnx, write_onnx
+from fullrank.serving.export.graph import OPSET, Graph, OnnxGraph, Port, Traced, require_onnx, trace, write_onnx
+from fullrank.serving.export.model_graphs import ranker_graph, recommender_graph
 from fullrank.serving.export.parity import (
     Answer,
     compare_lists,
@@ -37,8 +37,6 @@ from fullrank.serving.export.parity import (
     history_batches,
     impression_batches,
 )
-from fullrank.serving.export.ranker import ranker_graph
-from fullrank.serving.export.recommender import recommender_graph
 
 FOLDER = "folder"
 LIST = 100

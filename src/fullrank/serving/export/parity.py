@@ -22,10 +22,10 @@ from fullrank.data.histories import Histories
 from fullrank.data.impressions.schema import FieldInfo
 from fullrank.inference.batches import BLOCK, pair_scores, score_batches
 from fullrank.inference.filters import Filters
-from fullrank.inference.rank import rank
+from fullrank.inference.recommend import rank
 from fullrank.models.ranking.model import RankingModule
-from fullrank.models.sequential.reasoning.budget import Budget
-from fullrank.serving.export.ranker import by_input, impressions_of
+from fullrank.models.sequential.reasoning import Budget
+from fullrank.serving.export.model_graphs import by_input, impressions_of
 
 TOLERANCE = 1e-4
 ROWS = (1, 1, 4, 16, 64)

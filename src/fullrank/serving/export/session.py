@@ -13,7 +13,7 @@ from fullrank.core.checks import check_given
 from fullrank.core.errors import UserError
 from fullrank.data.manifest import damaged_file
 from fullrank.serving.export.folder import AGAIN, MODELS, Exported
-from fullrank.serving.export.onnx import OnnxGraph
+from fullrank.serving.export.graph import OnnxGraph
 
 
 class ExportedModel:

@@ -28,8 +28,7 @@ from fullrank.serving.stores import (
     json_value,
     latest,
 )
-from fullrank.serving.stores.gather import Gatherer
-from fullrank.serving.stores.redis_scripts import ADD, DOCUMENTS, FORGET, PUT, READ
+from fullrank.serving.stores.redis_calls import ADD, DOCUMENTS, FORGET, PUT, READ, Gatherer
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis

@@ -1,8 +1,8 @@
 """The history store of one machine: a SQLite file, which several processes of the service may share.
 
-Each process has one thread that writes (`group_commit`). A history is read in the thread that asks: it takes tens of
-microseconds, less than handing it to another thread. Every query gives one row of JSON, whatever it found: SQLite lets
-go of the interpreter at each row, and has to wait for it again while a model computes.
+Each process has one thread that writes (`sqlite_file.Writer`). A history is read in the thread that asks: it takes tens
+of microseconds, less than handing it to another thread. Every query gives one row of JSON, whatever it found: SQLite
+lets go of the interpreter at each row, and has to wait for it again while a model computes.
 """
 
 from __future__ import annotations
@@ -32,8 +32,7 @@ from fullrank.serving.stores import (
     json_value,
     latest,
 )
-from fullrank.serving.stores.group_commit import Writer
-from fullrank.serving.stores.sqlite_file import FORMAT, check_room, connect, prepare_file
+from fullrank.serving.stores.sqlite_file import FORMAT, Writer, check_room, connect, prepare_file
 
 TRIMMED_EVERY = 64
 """A user's older events are looked for after so many new ones, on average: to count them for each costs too much."""

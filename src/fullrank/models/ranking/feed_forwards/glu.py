@@ -27,8 +27,7 @@ from fullrank.core.constraints import DropoutRate, Expansion, Widths
 from fullrank.core.errors import UserError
 from fullrank.core.spec import later
 from fullrank.models.ranking.feed_forwards import FeedForward, FeedForwardSpec, TokensAndTerms
-from fullrank.ops.dropout import dropout
-from fullrank.ops.per_token import How, affine, biases, per_token, stack_of
+from fullrank.ops.ranking_layers import How, affine, biases, dropout, per_token, stack_of
 
 
 class Glu(FeedForwardSpec):

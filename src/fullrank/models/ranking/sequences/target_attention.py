@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from fullrank.core.errors import UserError, no_effect
 from fullrank.models.ranking import Fields
-from fullrank.models.ranking.perceptron import Deep, xavier
+from fullrank.models.ranking.dnn import Deep, xavier
 from fullrank.models.ranking.sequences import (
     Groups,
     SequenceSpec,

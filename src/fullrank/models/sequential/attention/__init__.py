@@ -22,10 +22,10 @@ from fullrank.core.checks import divided, known_times
 from fullrank.core.constraints import Parts
 from fullrank.core.spec import Spec
 from fullrank.data.batch import Batch, Captures, ColumnSums
-from fullrank.models.contracts import Flops
-from fullrank.models.initial import start_small
+from fullrank.models import Flops
+from fullrank.models.sequential import start_small
 from fullrank.models.sequential.attention.positions import Places
-from fullrank.ops.flop_count import forward_flops
+from fullrank.ops.model_cost import forward_flops
 
 Memory = tuple[Tensor, Tensor]
 """Keys and values by head: of a history [B, H, T, e], of latent tokens in P streams [B, H, P, S, e]."""

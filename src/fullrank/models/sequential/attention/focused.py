@@ -40,7 +40,7 @@ from torch import Tensor, nn
 
 from fullrank.core.constraints import DropoutRate, PositiveFactor, Width
 from fullrank.data.batch import Batch, ColumnSums
-from fullrank.models.initial import start_small
+from fullrank.models.sequential import start_small
 from fullrank.models.sequential.attention import (
     Attention,
     AttentionSpec,
@@ -53,6 +53,7 @@ from fullrank.models.sequential.attention import (
     mask,
 )
 from fullrank.models.sequential.attention.positions import Places, even_width, rotate
+from fullrank.ops.attention import stream_mix, stream_scores
 from fullrank.ops.focused_attention import (
     EPS,
     RowNorm,
@@ -63,7 +64,6 @@ from fullrank.ops.focused_attention import (
     softmax_map,
     subtracted,
 )  # fmt: skip
-from fullrank.ops.shared_prefix import stream_mix, stream_scores
 
 Norm = Literal["none", "head_rms", "row_l1", "row_rms", "softmax", "relu_l1"]
 ROW_NORMS: dict[str, RowNorm] = {"row_l1": "l1", "row_rms": "rms", "softmax": "softmax", "relu_l1": "relu_l1"}

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from fullrank.core.checks import divided
 from fullrank.core.constraints import DropoutRate, Parts, Width, needs, only_with
 from fullrank.data.batch import Batch, ColumnSums
-from fullrank.models.initial import STD, start_otherwise, start_small
+from fullrank.models.sequential import STD, start_otherwise, start_small
 from fullrank.models.sequential.attention import (
     Attention,
     AttentionSpec,
@@ -37,7 +37,7 @@ from fullrank.models.sequential.attention import (
     require_times,
 )
 from fullrank.models.sequential.attention.positions import Places, even_width, rotate
-from fullrank.ops.shared_prefix import stream_mix, stream_scores
+from fullrank.ops.attention import stream_mix, stream_scores
 from fullrank.ops.silu_attention import Bias, silu_attention, silu_weights
 
 BUCKETS = 129

@@ -24,11 +24,11 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from fullrank.core.constraints import DropoutRate, Width
-from fullrank.models.initial import start_otherwise, start_small
+from fullrank.models.sequential import start_otherwise, start_small
 from fullrank.models.sequential.attention import Attention, AttentionSpec, Heads, Mask, Projection, require_times
+from fullrank.models.sequential.attention.calendar import CalendarCodes
 from fullrank.models.sequential.attention.positions import Places, even_width, rotate
 from fullrank.models.sequential.attention.softmax import Softmax
-from fullrank.models.sequential.calendar import CalendarCodes
 
 SIGMA = 0.1
 """First value of sigma."""

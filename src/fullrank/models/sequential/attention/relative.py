@@ -20,11 +20,10 @@ from torch import Tensor, nn
 
 from fullrank.core.constraints import DropoutRate, Width
 from fullrank.data.batch import Batch
-from fullrank.models.initial import small, start_small
+from fullrank.models.sequential import small, start_small
 from fullrank.models.sequential.attention import Attention, AttentionSpec, Mask, Memory, causal_mask, latent_mask
 from fullrank.models.sequential.attention.positions import Places
-from fullrank.ops.fused_attention import fused_attention
-from fullrank.ops.shared_prefix import stream_mix, stream_scores
+from fullrank.ops.attention import fused_attention, stream_mix, stream_scores
 
 FURTHEST = 128
 """The distance from which on all are one class (T5's)."""

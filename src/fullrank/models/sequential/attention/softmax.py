@@ -16,9 +16,8 @@ from fullrank.core.constraints import DropoutRate
 from fullrank.data.batch import Batch, ColumnSums
 from fullrank.models.sequential.attention import Attention, AttentionSpec, Heads, Mask, Memory, WithColumns, latent_mask
 from fullrank.models.sequential.attention.positions import Places, even_width, rotate
+from fullrank.ops.attention import fused_attention, stream_mix, stream_scores
 from fullrank.ops.column_attention import column_attention
-from fullrank.ops.fused_attention import fused_attention
-from fullrank.ops.shared_prefix import stream_mix, stream_scores
 
 
 class Softmax(AttentionSpec):

@@ -1,6 +1,6 @@
 """Recommenders without gradient descent: what every trained model has to beat.
 
-The room's contract: a `BaselineSpec` whose ``build(catalog)`` gives a `Baseline`, a module that is a `contracts.Model`
+The room's contract: a `BaselineSpec` whose ``build(catalog)`` gives a `Baseline`, a module that is a `models.Model`
 and whose ``fit(store)`` fills its buffers from the training events.
 """
 
@@ -13,7 +13,7 @@ from torch import nn
 from fullrank.core.spec import Spec
 from fullrank.data.events.catalog import Catalog
 from fullrank.data.events.store import Store
-from fullrank.models.contracts import Model
+from fullrank.models import Model
 
 
 class Baseline(nn.Module, Model):

@@ -20,7 +20,7 @@ from fullrank.core.spec import later
 from fullrank.data.batch import Batch
 from fullrank.data.events.catalog import Catalog
 from fullrank.data.events.store import Store
-from fullrank.models.contracts import DenseScorer
+from fullrank.models import DenseScorer
 from fullrank.models.sequential.baselines import Baseline, BaselineSpec
 
 

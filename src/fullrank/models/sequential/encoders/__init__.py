@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from fullrank.core.errors import UserError
 from fullrank.core.spec import Spec
 from fullrank.data.batch import Batch
-from fullrank.models.contracts import Flops, States
-from fullrank.ops.flop_count import by_part, forward_flops
+from fullrank.models import Flops, States
+from fullrank.ops.model_cost import by_part, forward_flops
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ class Encoder(nn.Module, ABC):
     uncounted: str = ""
     """Why its FLOPs cannot be counted on shapes; empty where they can."""
     flop_parts: ClassVar[Mapping[str, str]] = {"": "encoder"}
-    """The parts of `flops` by the submodules that compute them (`fullrank.ops.flop_count.by_part`)."""
+    """The parts of `flops` by the submodules that compute them (`fullrank.ops.model_cost.by_part`)."""
 
     @abstractmethod
     def forward(self, x: Float[Tensor, "B T D"], batch: Batch) -> States:

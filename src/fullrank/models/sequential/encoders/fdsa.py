@@ -20,8 +20,8 @@ from torch import Tensor, nn
 from fullrank.core.checks import halved
 from fullrank.core.errors import UserError
 from fullrank.data.batch import Batch
-from fullrank.models.contracts import States
-from fullrank.models.initial import start_small
+from fullrank.models import States
+from fullrank.models.sequential import start_small
 from fullrank.models.sequential.encoders import Cache, Encoder, EncoderSpec, Stepped
 from fullrank.models.sequential.encoders.transformer import Block, Transformer
 

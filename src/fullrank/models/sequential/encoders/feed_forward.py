@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from fullrank.models.initial import start_small
+from fullrank.models.sequential import start_small
 
 
 class MLP(nn.Module):

@@ -22,8 +22,8 @@ from torch import Tensor, nn
 
 from fullrank.core.constraints import DropoutRate, Parts, Width
 from fullrank.data.batch import Batch
-from fullrank.models.contracts import States
-from fullrank.models.initial import small, start_small
+from fullrank.models import States
+from fullrank.models.sequential import small, start_small
 from fullrank.models.sequential.encoders import Cache, Encoder, EncoderSpec, Stepped, require_length
 from fullrank.models.sequential.encoders.feed_forward import MLP
 

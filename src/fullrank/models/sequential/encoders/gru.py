@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from fullrank.core.constraints import DropoutRate, Parts, Width
 from fullrank.data.batch import Batch
-from fullrank.models.contracts import Flops, States
+from fullrank.models import Flops, States
 from fullrank.models.sequential.encoders import Cache, Encoder, EncoderSpec, Stepped
 
 

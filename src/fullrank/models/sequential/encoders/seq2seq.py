@@ -25,8 +25,8 @@ from fullrank.core.constraints import DropoutRate, Parts, Width, only_with
 from fullrank.core.errors import UserError, no_effect
 from fullrank.core.registry import Room
 from fullrank.data.batch import Batch, Captures
-from fullrank.models.contracts import States
-from fullrank.models.initial import small
+from fullrank.models import States
+from fullrank.models.sequential import small
 from fullrank.models.sequential.attention import AttentionSpec, Memory
 from fullrank.models.sequential.attention.relative import Relative
 from fullrank.models.sequential.encoders import Cache, Encoder, EncoderSpec, Stepped

@@ -17,11 +17,11 @@ from fullrank.core.constraints import DropoutRate, Parts, PositiveShare, Width, 
 from fullrank.core.registry import Room
 from fullrank.core.spec import later
 from fullrank.data.batch import Batch, Captures
-from fullrank.models.contracts import Flops, States
-from fullrank.models.initial import start_small
+from fullrank.models import Flops, States
+from fullrank.models.sequential import start_small
 from fullrank.models.sequential.attention import Attention, AttentionSpec, Memory, require_times
+from fullrank.models.sequential.attention.calendar import CalendarCodes
 from fullrank.models.sequential.attention.softmax import Softmax
-from fullrank.models.sequential.calendar import CalendarCodes
 from fullrank.models.sequential.encoders import Cache, Encoder, EncoderSpec, Stepped, require_length, row_flops
 from fullrank.models.sequential.encoders.feed_forward import MLP, SwiGLU
 

@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from fullrank.data.batch import Batch
-from fullrank.models.contracts import States
+from fullrank.models import States
 from fullrank.models.sequential.encoders import Cache, Encoder, Stepped
 
 

@@ -26,7 +26,7 @@ from fullrank.core.errors import UserError
 from fullrank.core.spec import later
 from fullrank.data.events.catalog import Catalog
 from fullrank.data.events.item_features import CategoricalFeature, CategoryLists
-from fullrank.models.initial import start_small
+from fullrank.models.sequential import start_small
 from fullrank.models.sequential.items import Items, ItemsSpec, other_items
 
 

@@ -23,16 +23,16 @@ from torch import Tensor
 from fullrank.core.checks import divided
 from fullrank.core.errors import UserError
 from fullrank.data.events.catalog import Catalog, kept_column
-from fullrank.models.initial import small
+from fullrank.models.sequential import small
 from fullrank.models.sequential.items import ItemIndex, Items, ItemsSpec, LookedUpItems, unit
 from fullrank.models.sequential.items.perturb import Noise, perturb
-from fullrank.ops.code_scores import code_scores
+from fullrank.ops.picked_rows import code_scores
 from fullrank.semantic_ids.reader import CODES, SIZES, Codes
 
 
 @dataclass(frozen=True)
 class CodeScorer:
-    """Satisfies `contracts.Scorer`, for existing items alone. A block takes users x items of memory, whatever K is."""
+    """Satisfies `models.Scorer`, for existing items alone. A block takes users x items of memory, whatever K is."""
 
     levels: Float[Tensor, "N B"]
     """Scores of every code of every level, one level below the other; users side by side. Larger is better."""

@@ -1,17 +1,73 @@
-"""One learned vector per item, shared by input and output (tied)."""
+"""One learned vector per item, shared by input and output (tied).
+
+In one process, or a slice of the table in each (`training.shard_items`): its values are then those that one process
+draws from the same seed, bit for bit. All processes embed and score together, in the same order: training does so, and
+validation ranks the same users everywhere (`inference/search.py`).
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal
 
+import torch.distributed as dist
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from fullrank.core.errors import UserError
 from fullrank.data.events.catalog import Catalog
-from fullrank.models.initial import start_small
+from fullrank.models import DenseScorer
+from fullrank.models.sequential import MARK, STD, normal_rows, start_small
 from fullrank.models.sequential.items import ItemsSpec, LookedUpItems
-from fullrank.models.sequential.items.sharded import ShardedItemTable
-from fullrank.ops.sharded_rows import RowShard
+from fullrank.ops.picked_rows import distinct_and_places
+from fullrank.ops.sharded_rows import RowShard, sharded_rows
+
+
+class ShardedItemTable(LookedUpItems):
+    def __init__(self, dim: int, catalog: Catalog, shard: RowShard):
+        super().__init__()
+        self.shard = shard
+        normal_rows(shard.size, dim, shard.low, shard.high, 1.0)  # torch's own start of a table, drawn over (`Table`)
+        drawn = normal_rows(shard.size, dim, shard.low, shard.high, STD)
+        self.embedding = nn.Embedding.from_pretrained(drawn, freeze=False)
+        setattr(self.embedding.weight, MARK, True)
+        self.count_items(catalog.popularity)
+
+    def embed(self, ids: Int[Tensor, "*n"]) -> Float[Tensor, "*n D"]:
+        wanted, place = distinct_and_places(ids, self.size)
+        assert self.shard is not None
+        return sharded_rows(self.embedding.weight, wanted, self.shard)[place]
+
+    def own(self) -> Float[Tensor, "v D"]:
+        """The rows of this process."""
+        return self.embedding.weight
+
+    def all(self) -> Float[Tensor, "V D"]:
+        raise UserError(
+            "the item table is shared out to processes and something reads it whole: set training.shard_items=false",
+            code="table-is-sharded",
+        )
+
+
+@dataclass(frozen=True)
+class ShardedScorer:
+    """An answer by inner product with a table that is shared out: every process has the scores of its own rows."""
+
+    own: DenseScorer
+    shard: RowShard
+
+    @property
+    def size(self) -> int:
+        return self.shard.size
+
+    def block(self, low: int, high: int) -> Float[Tensor, "B n"]:
+        """The scores of items low .. high - 1 on every process; all ask for the same block together."""
+        found = self.own.vectors.new_zeros(len(self.own.vectors), high - low)
+        first, last = max(low, self.shard.low), min(high, self.shard.high)
+        if first < last:
+            found[:, first - low : last - low] = self.own.block(first - self.shard.low, last - self.shard.low)
+        dist.all_reduce(found, group=self.shard.group)
+        return found
 
 
 class Table(ItemsSpec):

@@ -29,7 +29,7 @@ from fullrank.core.errors import UserError, no_effect, no_such
 from fullrank.core.log import logger
 from fullrank.core.spec import Spec
 from fullrank.data.events.catalog import Catalog, kept_column
-from fullrank.models.initial import start_small
+from fullrank.models.sequential import start_small
 from fullrank.models.sequential.items import ComputedItems, ItemsSpec, other_items
 from fullrank.models.sequential.items.tokeniser import (
     MOST_TOKENS,
@@ -39,7 +39,7 @@ from fullrank.models.sequential.items.tokeniser import (
     train_tokeniser,
     words,
 )
-from fullrank.ops.packed_bags import packed_bags
+from fullrank.ops.picked_rows import packed_bags
 from fullrank.semantic_ids.vectors.text import is_text, text_columns
 
 log = logger(__name__)

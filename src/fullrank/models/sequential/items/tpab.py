@@ -31,9 +31,8 @@ from fullrank.core.checks import known_times
 from fullrank.core.constraints import Several, only_with
 from fullrank.core.errors import UserError
 from fullrank.data.events.catalog import Catalog
-from fullrank.models.initial import small, start_small
+from fullrank.models.sequential import Requirement, small, start_small
 from fullrank.models.sequential.items import Items, ItemsSpec, TrainingEvents
-from fullrank.models.sequential.requirements import Requirement
 
 COUNTS, STARTS = "stage_counts", "stage_starts"
 """Columns of a run's item table: an item's training events in each stage, and the second in which each stage begins."""

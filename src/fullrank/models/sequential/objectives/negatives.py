@@ -16,11 +16,10 @@ from fullrank.core.constraints import Factor, ListLength, some_of
 from fullrank.core.random import uniform_draws
 from fullrank.core.spec import Spec
 from fullrank.data.batch import Batch
-from fullrank.models.contracts import ItemVectors, Queries
+from fullrank.models import ItemVectors, Queries
 from fullrank.models.sequential.items import ItemIndex
-from fullrank.ops.distinct import distinct_and_places
 from fullrank.ops.kernels import product_dtype
-from fullrank.ops.picked_dots import picked_dots, shared_dots
+from fullrank.ops.picked_rows import distinct_and_places, picked_dots, shared_dots
 
 
 class Negatives(Spec):

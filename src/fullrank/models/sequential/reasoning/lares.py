@@ -30,8 +30,8 @@ from fullrank.core.errors import UserError
 from fullrank.core.random import uniform_draws
 from fullrank.core.registry import Room
 from fullrank.data.batch import Batch
-from fullrank.models.contracts import ReasoningStates, States, last
-from fullrank.models.initial import start_small
+from fullrank.models import ReasoningStates, States, last
+from fullrank.models.sequential import start_small
 from fullrank.models.sequential.attention.softmax import Softmax
 from fullrank.models.sequential.encoders import Cache, Encoder, EncoderSpec
 from fullrank.models.sequential.encoders.transformer import Transformer

@@ -22,8 +22,8 @@ from torch import Tensor, nn
 
 from fullrank.core.constraints import Parts, PositiveFactor, not_with
 from fullrank.core.spec import later
-from fullrank.models.contracts import ReasoningStates
-from fullrank.models.initial import STD, small, start_small
+from fullrank.models import ReasoningStates
+from fullrank.models.sequential import STD, small, start_small
 from fullrank.models.sequential.reasoning import ReasonerSpec, StepwiseReasoner
 
 

@@ -17,7 +17,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from fullrank.core.constraints import Parts
-from fullrank.models.contracts import ReasoningStates
+from fullrank.models import ReasoningStates
 from fullrank.models.sequential.reasoning import ReasonerSpec, StepwiseReasoner
 
 

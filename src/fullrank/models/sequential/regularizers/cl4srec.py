@@ -29,8 +29,8 @@ from torch import Tensor
 from fullrank.core.constraints import DropoutRate, PositiveFactor, Share, some_of
 from fullrank.core.random import uniform_draws
 from fullrank.data.batch import Batch
-from fullrank.models.contracts import Step
-from fullrank.models.initial import small
+from fullrank.models import Step
+from fullrank.models.sequential import small
 from fullrank.models.sequential.items import Items, ItemsView, unit
 from fullrank.models.sequential.items.semantic import SemanticItems
 from fullrank.models.sequential.regularizers import ContrastTemperature, PenaltySpec, SpecPenalty

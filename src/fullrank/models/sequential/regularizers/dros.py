@@ -21,9 +21,9 @@ from torch import Tensor
 
 from fullrank.core.constraints import PositiveFactor, Temperature
 from fullrank.core.errors import UserError
-from fullrank.models.contracts import Queries, Record, Step
+from fullrank.models import Queries, Record, Step
+from fullrank.models.sequential import Requirement
 from fullrank.models.sequential.regularizers import PenaltySpec, SpecPenalty
-from fullrank.models.sequential.requirements import Requirement
 
 
 class DROS(PenaltySpec):

@@ -22,7 +22,7 @@ from fullrank.core.constraints import PositiveFactor
 from fullrank.core.errors import UserError
 from fullrank.core.tensor_files import read_tensors
 from fullrank.data.manifest import damaged_file
-from fullrank.models.contracts import Step
+from fullrank.models import Step
 from fullrank.models.sequential.regularizers import Penalty, PenaltySpec
 
 FISHER, START = "fisher.", "weights."

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from fullrank.core.constraints import MOST_FACTOR, MOST_LIST, PositiveFactor, Temperature
 from fullrank.core.random import uniform_draws
-from fullrank.models.contracts import Step
+from fullrank.models import Step
 from fullrank.models.sequential.items import unit
 from fullrank.models.sequential.regularizers import REASONER, PenaltySpec, SpecPenalty, flat_states
 from fullrank.ops.pairwise_kl import pairwise_kl

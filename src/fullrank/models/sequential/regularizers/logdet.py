@@ -17,7 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fullrank.core.constraints import Factor, PositiveFactor
-from fullrank.models.contracts import Step
+from fullrank.models import Step
 from fullrank.models.sequential.regularizers import ITEM_VECTORS, PenaltySpec, SpecPenalty, user_vectors
 
 

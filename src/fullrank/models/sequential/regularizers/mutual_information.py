@@ -20,7 +20,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fullrank.core.constraints import PositiveFactor
-from fullrank.models.contracts import Step, last
+from fullrank.models import Step, last
 from fullrank.models.sequential.items import unit
 from fullrank.models.sequential.regularizers import ContrastTemperature, PenaltySpec, SpecPenalty, last_queries
 from fullrank.ops.in_batch_contrast import in_batch_contrast

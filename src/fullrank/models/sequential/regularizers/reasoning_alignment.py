@@ -25,7 +25,7 @@ from torch import Tensor
 from fullrank.core.constraints import Factor, some_of
 from fullrank.core.random import uniform_draws
 from fullrank.data.batch import Batch
-from fullrank.models.contracts import Step
+from fullrank.models import Step
 from fullrank.models.sequential.items import unit
 from fullrank.models.sequential.regularizers import REASONER, ContrastTemperature, Needs, PenaltySpec, SpecPenalty
 from fullrank.ops.in_batch_contrast import in_batch_contrast

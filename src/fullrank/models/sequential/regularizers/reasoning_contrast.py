@@ -17,7 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fullrank.core.constraints import PositiveFactor
-from fullrank.models.contracts import Step
+from fullrank.models import Step
 from fullrank.models.sequential.items import unit
 from fullrank.models.sequential.regularizers import (
     REASONER,

@@ -22,7 +22,8 @@ from torch import Tensor
 from fullrank.core.constraints import PositiveFactor, PositiveShare, Share
 from fullrank.core.random import uniform_draws
 from fullrank.data.batch import Batch
-from fullrank.models.contracts import States, Step
+from fullrank.models import States, Step
+from fullrank.models.sequential import Requirement
 from fullrank.models.sequential.items import ItemsView, unit
 from fullrank.models.sequential.items.unisrec import UniSRecItems
 from fullrank.models.sequential.regularizers import (
@@ -32,7 +33,6 @@ from fullrank.models.sequential.regularizers import (
     last_queries,
     trained_states,
 )
-from fullrank.models.sequential.requirements import Requirement
 from fullrank.ops.in_batch_contrast import in_batch_contrast
 
 APART = 0x5E9_C0_417

@@ -43,11 +43,11 @@ from fullrank.core.constraints import CountFromZero, Factor, Temperature, needs,
 from fullrank.core.errors import UserError, no_effect
 from fullrank.core.spec import later
 from fullrank.data.batch import ColumnSums
-from fullrank.models.contracts import Step
+from fullrank.models import Step
 from fullrank.models.sequential.attention import Attention
 from fullrank.models.sequential.items.semantic import CodeLevel
 from fullrank.models.sequential.regularizers import Needs, PenaltySpec, SpecPenalty
-from fullrank.ops.power_iteration import PowerIteration
+from fullrank.ops.singular_values import PowerIteration
 
 
 class Sprint(PenaltySpec):

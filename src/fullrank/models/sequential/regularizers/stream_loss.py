@@ -15,9 +15,9 @@ from dataclasses import replace
 from typing import Literal
 
 from fullrank.core.constraints import Factor
-from fullrank.models.contracts import QueryGroups, States
+from fullrank.models import QueryGroups, States
+from fullrank.models.sequential import Requirement
 from fullrank.models.sequential.regularizers import REASONER, PenaltySpec, QueryPenalty
-from fullrank.models.sequential.requirements import Requirement
 
 
 class StreamLoss(PenaltySpec):

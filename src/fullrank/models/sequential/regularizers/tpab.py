@@ -16,10 +16,10 @@ from typing import Literal
 import torch
 
 from fullrank.core.constraints import PositiveFactor
-from fullrank.models.contracts import Queries, QueryGroups, States
+from fullrank.models import Queries, QueryGroups, States
+from fullrank.models.sequential import Requirement
 from fullrank.models.sequential.items import ItemIndex
 from fullrank.models.sequential.regularizers import PenaltySpec, QueryPenalty
-from fullrank.models.sequential.requirements import Requirement
 
 
 class TPABBootstrap(PenaltySpec):

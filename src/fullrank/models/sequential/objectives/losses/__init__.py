@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fullrank.core.spec import Spec
 from fullrank.data.batch import Batch
-from fullrank.models.contracts import Queries, Record
+from fullrank.models import Queries, Record
 from fullrank.models.sequential.objectives.negatives import added_scores
 
 

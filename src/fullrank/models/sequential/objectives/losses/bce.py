@@ -10,7 +10,7 @@ from typing import Literal
 import torch.nn.functional as F
 
 from fullrank.data.batch import Batch
-from fullrank.models.contracts import Queries, Record
+from fullrank.models import Queries, Record
 from fullrank.models.sequential.objectives.losses import Loss, LossSpec, positive_scores
 from fullrank.models.sequential.objectives.negatives import Negatives, counted_negatives, draw, per_query, scores
 

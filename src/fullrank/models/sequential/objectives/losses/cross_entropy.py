@@ -6,11 +6,11 @@ from typing import Literal
 
 from fullrank.core.constraints import Count, DropoutRate
 from fullrank.data.batch import Batch
-from fullrank.models.contracts import Queries, Record
+from fullrank.models import Queries, Record
 from fullrank.models.sequential.items import ItemIndex
 from fullrank.models.sequential.objectives.losses import Loss, LossSpec, positive_scores
 from fullrank.ops.log_sum_exp import CHUNK_ELEMENTS, log_sum_exp
-from fullrank.ops.sharded_log_sum_exp import sharded_log_sum_exp
+from fullrank.ops.sharded_rows import sharded_log_sum_exp
 
 
 class CrossEntropy(LossSpec):

@@ -13,10 +13,10 @@ from __future__ import annotations
 from typing import Literal
 
 from fullrank.data.batch import Batch
-from fullrank.models.contracts import Queries, Record
+from fullrank.models import Queries, Record
 from fullrank.models.sequential.objectives.losses import Loss, LossSpec, positive_scores
-from fullrank.ops.distinct import distinct
 from fullrank.ops.log_sum_exp import log_sum_exp
+from fullrank.ops.picked_rows import distinct
 
 
 class InBatch(LossSpec):

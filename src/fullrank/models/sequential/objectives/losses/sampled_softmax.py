@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fullrank.data.batch import Batch
-from fullrank.models.contracts import Queries, Record
+from fullrank.models import Queries, Record
 from fullrank.models.sequential.objectives.losses import Loss, LossSpec, positive_scores
 from fullrank.models.sequential.objectives.negatives import (
     Negatives,

@@ -16,9 +16,9 @@ from torch import Tensor, nn
 
 from fullrank.core.spec import Spec
 from fullrank.data.batch import Batch
-from fullrank.models.contracts import ItemVectors, QueryGroups, States
+from fullrank.models import ItemVectors, QueryGroups, States
+from fullrank.models.sequential import Requirement
 from fullrank.models.sequential.items import Items
-from fullrank.models.sequential.requirements import Requirement
 
 Segments = tuple[np.ndarray, np.ndarray, np.ndarray]
 """Row ids, and the first and one-past-last event of each row within its user's training history."""
@@ -99,7 +99,7 @@ class Task(nn.Module, ABC):
     group alone is answered with."""
     requires: tuple[Requirement, ...] = REQUIRES
     code_by_code = False
-    """Whether a code is predicted from those before it, so that answers are generated (`codes.py` of the models)."""
+    """Whether a code is predicted from those before it, so that answers are generated (`generate.py`)."""
 
     @abstractmethod
     def segments(self, lengths: np.ndarray, draw: np.random.Generator) -> Segments:

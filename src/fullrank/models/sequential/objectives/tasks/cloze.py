@@ -19,8 +19,8 @@ from torch import Tensor
 from fullrank.core.constraints import Share
 from fullrank.core.random import uniform_draws
 from fullrank.data.batch import Batch
-from fullrank.models.contracts import ItemVectors, Queries, QueryGroups, States, last
-from fullrank.models.initial import small
+from fullrank.models import ItemVectors, Queries, QueryGroups, States, last
+from fullrank.models.sequential import small
 from fullrank.models.sequential.items import Items
 from fullrank.models.sequential.objectives.tasks import Inputs, Segments, Task, TaskSpec
 

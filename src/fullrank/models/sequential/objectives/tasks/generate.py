@@ -16,12 +16,16 @@ temperature of `scoring` is LETTER's of the ranking-guided loss (arXiv:2405.0731
 hash of the id (TIGER has 2,000 rows). Who was not trained on reads what the users of that row have taught it; a user
 without an id reads zeros.
 
+To answer, the history is read once: its keys are kept and those of each beam as it grows, so that a further code costs
+one token a beam (`Encoder.step`). `GeneratedScorer.block` scores items by the log-probability of all their codes, one
+by one: exact, and what a beam is held to; a search scores only what it reaches (`inference/trie_beam.py`).
+
 Differs: the codes that are searched have the vectors of those that are read.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 import numpy as np
@@ -32,10 +36,11 @@ from torch import Tensor
 from fullrank.core.constraints import CountFromZero, Length, only_with
 from fullrank.core.spec import later
 from fullrank.data.batch import Batch
-from fullrank.models.contracts import ItemVectors, Queries, QueryGroups, States, last
-from fullrank.models.initial import small
-from fullrank.models.sequential.items import ItemIndex, Items
-from fullrank.models.sequential.items.semantic import SemanticItems, code_items, levels_of
+from fullrank.models import ItemVectors, Queries, QueryGroups, States, last
+from fullrank.models.sequential import small
+from fullrank.models.sequential.encoders import Cache, Encoder
+from fullrank.models.sequential.items import ItemIndex, Items, unit
+from fullrank.models.sequential.items.semantic import CodeLevel, SemanticItems, code_items, levels_of
 from fullrank.models.sequential.objectives.tasks import Inputs, Segments, Task, TaskSpec
 from fullrank.models.sequential.objectives.tasks.last_item import LastItem, LastItemTask
 from fullrank.models.sequential.objectives.tasks.next_item import NextItem, NextItemTask
@@ -137,3 +142,55 @@ class GenerateTask(Task):
     def readout(self, states: States, inputs: Batch) -> Float[Tensor, "B D"]:
         """The state that the first code is predicted from."""
         return last(states.tokens, inputs)
+
+
+STREAMS = 1 << 14
+"""Most streams (users x items) that `block` has alive at once."""
+
+
+@dataclass(frozen=True)
+class GeneratedScorer:
+    """Satisfies `models.Scorer`: an item's score is the log-probability of its codes."""
+
+    encoder: Encoder
+    task: GenerateTask
+    items: SemanticItems
+    levels: tuple[CodeLevel, ...]
+    start: Float[Tensor, "B D"]
+    """The state behind the history, which the first code is predicted from."""
+    cache: Cache
+    temperature: float
+    cosine: bool
+
+    @property
+    def size(self) -> int:
+        return self.items.size
+
+    def first(self) -> Float[Tensor, "B C"]:
+        """log p of each code of the first level."""
+        return self._log_p(self.start, 0)
+
+    def after(self, codes: Int[Tensor, "B P"], level: int, cache: Cache) -> tuple[Float[Tensor, "B P C"], Cache]:
+        """log p of each code of the level behind `level`, after these codes of it in P streams; and the cache."""
+        state, cache = self.encoder.step(self.task.token(self.items, codes, level), cache)
+        return self._log_p(state, level + 1), cache
+
+    @torch.inference_mode()
+    def block(self, low: int, high: int) -> Float[Tensor, "B n"]:
+        users = len(self.start)
+        parts = self.items.codes[low:high].split(max(STREAMS // max(users, 1), 1))
+        return torch.cat([self.score_tuples(codes) for codes in parts], 1)
+
+    def score_tuples(self, codes: Int[Tensor, "n K"]) -> Float[Tensor, "B n"]:
+        """log p of these tuples of codes for every user, by teacher forcing."""
+        users, cache = len(self.start), self.cache
+        total = self.first()[:, codes[:, 0]]
+        for level in range(codes.shape[1] - 1):
+            log_p, cache = self.after(codes[:, level].expand(users, -1), level, cache)
+            wanted = codes[:, level + 1].expand(users, -1)[..., None]
+            total = total + log_p.gather(2, wanted)[..., 0]
+        return total
+
+    def _log_p(self, states: Float[Tensor, "*n D"], level: int) -> Float[Tensor, "*n C"]:
+        vectors = unit(states) if self.cosine else states
+        return (vectors / self.temperature @ self.levels[level].vectors.T).float().log_softmax(-1)

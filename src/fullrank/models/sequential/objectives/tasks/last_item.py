@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fullrank.core.constraints import Length
 from fullrank.data.batch import Batch
-from fullrank.models.contracts import ItemVectors, Queries, QueryGroups, States, last
+from fullrank.models import ItemVectors, Queries, QueryGroups, States, last
 from fullrank.models.sequential.items import Items
 from fullrank.models.sequential.objectives.tasks import HistoryTask, Segments, TaskSpec
 

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from fullrank.core.constraints import PositiveFactor, Share
 from fullrank.data.batch import Batch
-from fullrank.models.contracts import ItemVectors, QueryGroups, States, last
+from fullrank.models import ItemVectors, QueryGroups, States, last
 from fullrank.models.sequential.items import Items, unit
 from fullrank.models.sequential.objectives.tasks import HistoryTask, Segments, TaskSpec
 from fullrank.models.sequential.objectives.tasks.next_item import NextItem, NextItemTask

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from fullrank.core.constraints import Parts
 from fullrank.data.batch import Batch
-from fullrank.models.contracts import ItemVectors, Queries, QueryGroups, States, last
-from fullrank.models.initial import start_small
+from fullrank.models import ItemVectors, Queries, QueryGroups, States, last
+from fullrank.models.sequential import start_small
 from fullrank.models.sequential.items import Items
 from fullrank.models.sequential.objectives.tasks import HistoryTask, Segments, TaskSpec
 

@@ -22,7 +22,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from fullrank.data.batch import Batch
-from fullrank.models.contracts import ItemVectors, Queries, QueryGroups, States, last
+from fullrank.models import ItemVectors, Queries, QueryGroups, States, last
 from fullrank.models.sequential.items import ItemIndex, Items
 from fullrank.models.sequential.items.semantic import SemanticItems, code_items, levels_of
 from fullrank.models.sequential.objectives.tasks import TaskSpec

@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fullrank.core.spec import Spec
-from fullrank.models.contracts import Queries, Step
+from fullrank.models import Queries, Step
 
 
 class Weighting(ABC):

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from fullrank.core.constraints import DropoutRate
 from fullrank.core.errors import UserError
-from fullrank.models.contracts import Queries, Step
+from fullrank.models import Queries, Step
 from fullrank.models.sequential.objectives.weightings import Weighting, WeightingSpec
 
 

@@ -23,7 +23,7 @@ from pydantic import Field
 from torch import Tensor
 
 from fullrank.core.constraints import Temperature
-from fullrank.models.contracts import ItemVectors, Queries, Step
+from fullrank.models import ItemVectors, Queries, Step
 from fullrank.models.sequential.objectives.weightings import Weighting, WeightingSpec
 
 

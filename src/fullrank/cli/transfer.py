@@ -1,0 +1,222 @@
+"""`fullrank pretrain`, `fisher`, `finetune` and `grow`: what was learned is taken to other stores and to new items.
+
+One model of several stores is what others start from; a run goes on with another store, its blocks freed one by one,
+and holds on to the weights that mattered; or it learns to know new items without training.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fullrank.cli.option_groups import RunOut, flat
+from fullrank.cli.options import (
+    AsJson,
+    Device,
+    Overwrite,
+    RunFolder,
+    Settings,
+    Word,
+    argument,
+    check_out,
+    choice,
+    flag,
+    option,
+)
+from fullrank.cli.output import Output
+from fullrank.cli.told_early import check_recipe, check_settings, check_store
+from fullrank.cli.train import report
+from fullrank.core.errors import UserError
+
+
+def add(app: typer.Typer) -> None:
+    app.command("pretrain")(flat(pretrain))
+    app.command("fisher")(flat(fisher))
+    app.command("finetune")(flat(finetune))
+    app.command("grow")(flat(grow))
+
+
+def pretrain(
+    recipe: Annotated[str, argument("RECIPE", "A recipe whose items are made of text or vectors, such as srt.")],
+    data: Annotated[list[Path], option("--data", "STORE", "A store; give two or more.", callback=check_store)],
+    out: Annotated[Path, option("--out", "FOLDER", "The run folder to write.")],
+    weights: Annotated[
+        str | None,
+        option("--weights", "X,X,...", "How often the rows of each store count in an epoch.  [default: 1 each]"),
+    ] = None,
+    joined: Annotated[
+        Path | None,
+        option("--joined", "FOLDER", "Where the joined store is written.  [default: OUT-data]"),
+    ] = None,
+    settings: Settings = None,
+    overwrite: Annotated[bool, flag("--overwrite", "Replace the run and the joined store.")] = False,
+    device: Device = "auto",
+    as_json: AsJson = False,
+) -> None:
+    """Train one model on several stores at once.
+
+    The stores are joined into one, ids with the name of their store in front. Go on with it on a store of its own:
+    `fullrank finetune`, or `fullrank train --from`; without a step of training by --set training.max_epochs=0.
+
+    \b
+    fullrank pretrain srt --data data/toys --data data/films --weights 1,0.25 --out runs/general
+    fullrank train --from runs/general --data data/shop --out runs/zero-shot --set training.max_epochs=0
+    fullrank finetune runs/general --data data/shop --out runs/shop
+    """
+    check_recipe(recipe, settings)
+    from fullrank import api
+    from fullrank.data.events.join import join_stores
+    from fullrank.training.run_folder import check_place
+
+    output = Output(as_json)
+    check_place(out, overwrite=overwrite)  # before the stores are joined
+    place = joined if joined is not None else out.parent / f"{out.name}-data"
+    store = join_stores(data, place, weights=_numbers(weights), overwrite=overwrite)
+    output.say(f"{store.path}: {store.num_events:,} events of {store.num_users:,} users on {store.num_items:,} items")
+    run = api.train(
+        recipe, store, out, set=settings or (), overwrite=overwrite, device=device, progress=not output.silent
+    )
+    report(output, run)
+
+
+def _numbers(text: str | None) -> list[float] | None:
+    if text is None:
+        return None
+    try:
+        return [float(one) for one in text.split(",")]
+    except ValueError:
+        raise UserError(
+            f"--weights {text!r} must be numbers with commas between them, such as 1,0.5", code="not-a-number"
+        ) from None
+
+
+def fisher(
+    run: RunFolder,
+    out: Annotated[Path, option("--out", "FILE", "Write it there (.safetensors).")],
+    data: Annotated[
+        Path | None,
+        option("--data", "STORE", "The store of the run, where it was moved.", callback=check_store),
+    ] = None,
+    batches: Annotated[int, option("--batches", "N", "Training batches to read.", min=1)] = 3000,
+    batch_size: Annotated[
+        int | None,
+        option("--batch-size", "N", "Events or rows in a batch; by default as in training.", min=1),
+    ] = None,
+    overwrite: Overwrite = False,
+    device: Device = "auto",
+    as_json: AsJson = False,
+) -> None:
+    """Measure how much each weight of a run matters.
+
+    That is the diagonal of the Fisher information, estimated on training batches.
+
+    `fullrank finetune --ewc FILE`, or the penalty ewc of any training that starts from the run, then holds on to the
+    weights that matter (elastic weight consolidation).
+
+    \b
+    fullrank fisher runs/toys --batches 500 --out runs/toys-fisher.safetensors
+    fullrank finetune runs/toys --data data/shop --out runs/shop --ewc runs/toys-fisher.safetensors
+    """
+    check_out(out, overwrite)
+    from fullrank.training.finetune import fisher_information as make
+
+    output = Output(as_json)
+    with output.progress(f"fisher {run}") as progress:
+        made = make(run, out, data=data, batches=batches, batch_size=batch_size, device=device, progress=progress)
+    output.say(f"{made}: of {batches:,} batches, {made.stat().st_size / 2**20:.1f} MiB")
+    output.finish({"run": run, "out": made, "batches": batches, "batch_size": batch_size})
+
+
+def finetune(
+    run: RunFolder,
+    data: Annotated[Path, option("--data", "STORE", "The store to fine-tune on.", callback=check_store)],
+    how: RunOut,
+    stages: Annotated[
+        int | None,
+        option(
+            "--stages",
+            "N",
+            "Blocks to free one by one before all is trained; 0 trains all at once.  [default: every block]",
+            min=0,
+        ),
+    ] = None,
+    stage_epochs: Annotated[
+        int | None,
+        option("--stage-epochs", "N", "Epochs of each stage.  [default: 10]", min=1),
+    ] = None,
+    ewc: Annotated[
+        Path | None,
+        option("--ewc", "FILE", "Hold on to the weights that matter: a file of `fullrank fisher`."),
+    ] = None,
+    ewc_weight: Annotated[
+        float | None, option("--ewc-weight", "X", "How firmly --ewc holds on to them.  [default: 100]")
+    ] = None,
+) -> None:
+    """Fine-tune a run on another store, in stages.
+
+    The top block is trained first, then the top two, at last everything. Each stage starts with a fresh optimizer and
+    schedule; its run stands in FOLDER.stages. Settings are those of RUN but for --set, such as training.max_epochs=20
+    (epochs of the last stage). Items made of text or of vectors may be any; of items that have a vector each, those
+    that RUN knows start from theirs.
+
+    \b
+    fullrank finetune runs/toys --data data/shop --out runs/shop
+    fullrank finetune runs/toys --data data/shop --out runs/shop --stages 0 --set training.lr=1e-4
+    """  # fmt: skip
+    check_settings(run, how.settings or ())
+    from fullrank.training.finetune import finetune as make
+
+    output = Output(how.as_json)
+    made = make(
+        run, data, how.out, stages=stages, stage_epochs=stage_epochs, ewc=ewc, ewc_weight=ewc_weight,
+        set=how.settings or (), resume=how.resume, overwrite=how.overwrite, device=how.device,
+        progress=not output.silent,
+    )  # fmt: skip
+    report(output, made)
+
+
+def grow(
+    run: RunFolder,
+    items: Annotated[Path, option("--items", "FILE", "The new items: ids, and what is known of them.")],
+    out: Annotated[Path, option("--out", "FOLDER", "The new run; RUN stays as it is.")],
+    start: Annotated[
+        Word,
+        choice(
+            "--start",
+            "features|neighbours|mean",
+            "Where a new item's vector comes from: its features, the items with the same --like, or all items.",
+        ),
+    ] = "features",
+    like: Annotated[
+        str | None, option("--like", "NAME", "Column whose values make items neighbours, for --start neighbours.")
+    ] = None,
+    codes: Annotated[
+        Path | None, option("--codes", "FOLDER", "Semantic ids of old and new items, for a run whose items have them.")
+    ] = None,
+    item: Annotated[str, option("--item-col", "NAME", "Column of FILE with the ids.")] = "item_id",
+    as_json: AsJson = False,
+) -> None:
+    """Add new items to a trained run, without training.
+
+    The items so far keep their ids, vectors and scores; a new one gets a vector by --start. FILE may hold any of the
+    run's columns of items; others are empty.
+
+    \b
+    fullrank grow runs/sasrec --items new.parquet --start neighbours --like category --out runs/today
+    fullrank grow runs/srt --items new.parquet --out runs/today
+    """
+    from fullrank.run import Run
+    from fullrank.training.grow import grow_catalog
+
+    output = Output(as_json)
+    opened = Run.open(run)
+    before = opened.catalog.size
+    made = grow_catalog(opened, items, out, item=item, start=start, like=like, codes=codes)
+    catalog = made.catalog
+    output.say(f"{made.path}: {catalog.size:,} items, {catalog.size - before:,} of them new")
+    output.finish({
+        "run": made.path, "grown_from": run, "items": catalog.size, "new": catalog.size - before, "start": start,
+        "id_map_version": catalog.version,
+    })  # fmt: skip

@@ -1,0 +1,117 @@
+"""Vectors of moments in the calendar: fields of a date as learned Fourier series (MOJITO, SIGIR 2023).
+
+A moment is seven whole numbers (UTC): year, month, day, weekday, day of the year, week (ISO 8601) and hour. With x one
+of them, each of its `width` codes is sum_n a_n sin(n x / 10^p) + b_n cos(n x / 10^p), with p, a and b learned, and the
+codes of all fields become one vector by a linear map. The kernel of such codes: Xu et al. 2019 (arXiv:1911.12864).
+
+Differs: a year counts from 1970, other fields from 0, where the authors' code counts from the first year of the data
+and from 1: a sine and a cosine of a shifted number are those of the number, mixed. Codes have no bias of their own
+beside that of the linear map. Years stop at 2169.
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float, Int
+from pydantic import Field
+from torch import Tensor, nn
+
+from fullrank.core.constraints import Parts, Width
+from fullrank.core.spec import Spec
+from fullrank.models.sequential import start_small
+
+FIELDS = {"year": 200, "month": 12, "day": 31, "weekday": 7, "day of year": 366, "week": 53, "hour": 24}
+"""How many values each field has."""
+DAY, HOUR = 86_400, 3_600
+"""Seconds."""
+
+
+class CalendarCodes(Spec):
+    """Fourier codes of calendar fields."""
+
+    width: Width = 16
+    """Codes of each field."""
+    harmonics: Parts = 3
+    """Sines and cosines of a code."""
+    decades: float = Field(8.0, ge=0, le=30)
+    """The longest of a field's first periods is 10 to this power; they start evenly spread between 1 and that."""
+
+    def build(self, dim: int, *, short: bool = False) -> Calendar:
+        """`short` vectors start as long as those of items, to which they are added, and not several times as long."""
+        return Calendar(dim, self, short)
+
+
+class Calendar(nn.Module):
+    """Times -> vectors. The codes of all values that fields can have are made once for each call, and looked up."""
+
+    numbers: Tensor
+    offsets: Tensor
+
+    def __init__(self, dim: int, spec: CalendarCodes, short: bool):
+        super().__init__()
+        sizes = list(FIELDS.values())
+        self.sizes = sizes
+        self.register_buffer("numbers", torch.cat([torch.arange(n) for n in sizes]).float(), persistent=False)
+        self.register_buffer("offsets", torch.tensor([0, *sizes]).cumsum(0)[:-1], persistent=False)
+        self.register_buffer("orders", torch.arange(1.0, spec.harmonics + 1), persistent=False)
+        self.periods = nn.Parameter(torch.linspace(0, spec.decades, spec.width).repeat(len(sizes), 1))
+        self.waves = nn.Parameter(torch.empty(len(sizes), spec.width, 2 * spec.harmonics))
+        for one in self.waves.unbind(0):
+            nn.init.xavier_uniform_(one.data)
+        self.joined = nn.Linear(len(sizes) * spec.width, dim)
+        start_small(self)
+        if short:  # a sum over all codes, of about one each
+            self.joined.weight.data /= self.joined.in_features**0.5
+
+    def forward(self, times: Int[Tensor, "*n"]) -> Float[Tensor, "*n D"]:
+        rows = calendar_fields(times) + self.offsets
+        found = self._vectors().index_select(0, rows.flatten()).view(*rows.shape, -1)
+        return found.sum(-2) + self.joined.bias
+
+    def _vectors(self) -> Float[Tensor, "n D"]:
+        """What each value of each field adds to a vector: its codes through its part of the linear map."""
+        maps = self.joined.weight.T.view(len(self.sizes), -1, self.joined.out_features)
+        made = []
+        for field, numbers in enumerate(self.numbers.split(self.sizes)):
+            angles = numbers[:, None, None] / 10.0 ** self.periods[field, :, None] * self.orders
+            codes = (torch.cat([angles.sin(), angles.cos()], -1) * self.waves[field]).sum(-1)
+            # element by element: FLOPs count products that grow with the rows, and this is once for a call
+            made.append((codes[..., None] * maps[field]).sum(-2))
+        return torch.cat(made)
+
+
+def calendar_fields(seconds: Int[Tensor, "*n"]) -> Int[Tensor, "*n 7"]:
+    """The calendar fields of times in seconds since 1970, in the order of `FIELDS`, each counted from 0.
+
+    Of dates in the Gregorian calendar by whole numbers alone (Hinnant, "chrono-compatible low-level date algorithms").
+    """
+    days = seconds.div(DAY, rounding_mode="floor")
+    year, month, day = _civil(days)
+    weekday = (days + 3) % 7  # 1970 began on a Thursday; weeks begin on Mondays
+    thursday = days - weekday + 3  # an ISO week belongs to the year of its Thursday
+    week = (thursday - _new_year(_civil(thursday)[0])).div(7, rounding_mode="floor")
+    hour = (seconds - days * DAY).div(HOUR, rounding_mode="floor")
+    since = (year - 1970).clamp(0, FIELDS["year"] - 1)
+    return torch.stack([since, month, day, weekday, days - _new_year(year), week, hour], -1)
+
+
+def _civil(days: Int[Tensor, "*n"]) -> tuple[Tensor, Tensor, Tensor]:
+    """Year, and month and day from 0, of days since 1970."""
+    shifted = days + 719_468  # days since 1 March of year 0, so that a leap day is the last of its year
+    era = shifted.div(146_097, rounding_mode="floor")
+    of_era = shifted - era * 146_097
+    of_years = of_era - of_era // 1_460 + of_era // 36_524 - of_era // 146_096
+    year = of_years // 365
+    of_year = of_era - (365 * year + year // 4 - year // 100)
+    month = (5 * of_year + 2) // 153  # from March
+    day = of_year - (153 * month + 2) // 5
+    january = (month >= 10).long()
+    return year + era * 400 + january, month + 2 - 12 * january, day
+
+
+def _new_year(year: Int[Tensor, "*n"]) -> Int[Tensor, "*n"]:
+    """Days from 1970 to the first day of a year."""
+    past = year - 1
+    leaps = (past.div(n, rounding_mode="floor") for n in (4, 100, 400))
+    fourth, hundredth, era = leaps
+    return 365 * past + fourth - hundredth + era - 719_162
