@@ -64,7 +64,9 @@ def test_auto_is_what_the_device_multiplies_fast(multiplies: Any, monkeypatch: p
 
 def test_on_a_cpu_auto_is_bf16_for_what_was_measured(multiplies: Any) -> None:
     multiplies(True)
-    for name, wanted in {"dcnv2": "bf16", **dict.fromkeys(("sasrec", "gru4rec", "finalmlp"), "fp32")}.items():
+    quick = ("dcnv2", "sasrec", "fullrank.recipes.srt:full")
+    exact = ("gru4rec", "finalmlp", "srt", "bert4rec", "plr", "cl4srec", "hstu", "fair")
+    for name, wanted in {**dict.fromkeys(quick, "bf16"), **dict.fromkeys(exact, "fp32")}.items():
         assert best_precision(find_experiment(name), CPU) == wanted, name
         assert best_precision(find_experiment(name), CUDA) == "bf16", name
 

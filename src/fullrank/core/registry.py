@@ -242,7 +242,8 @@ def defined_names(module: str) -> dict[str, str]:
 def source_file(module: str) -> Path:
     """Where one of our modules stands; there may be no such file."""
     place = Path(__file__).parent.parent.joinpath(*module.split(".")[1:])
-    return place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
+    file = place.with_suffix(".py")  # looked for first: a folder of that name may be left of an older version
+    return file if file.is_file() or not place.is_dir() else place / "__init__.py"
 
 
 @functools.cache

@@ -74,7 +74,11 @@ class Pareto(Section):
         )
         drawn = [*(("best trade-offs", points[place][0], *unknown, points[place][1]) for place in front), *drawn]
         headers = ("run", accuracy, "from", "to", FAIRNESS, "from", "to", "best trade-off")
-        return claim.figure(headers, rows, lines(FAIRNESS, accuracy, note="run", interval="xy", rows=drawn), more=more)
+        chart = lines(
+            f"long-tail share ({FAIRNESS})", accuracy,
+            axis=f"accuracy ({accuracy})", note="run", interval="xy", rows=drawn,
+        )  # fmt: skip
+        return claim.figure(headers, rows, chart, more=more)
 
 
 class PopularityBands(Section):
