@@ -77,6 +77,8 @@ def main() -> None:
     except PackageNotFoundError:
         number = "source"
     timing: dict[str, Any] = {"library": "fullrank", "version": number, "torch": torch.__version__} | clock.figures(1)
+    if epochs > PILOT:  # else there are too few to tell a pass over the data from a check on validation
+        per_epoch = float(np.median(np.diff(clock.epochs)))
     timing |= {"seconds_per_epoch": per_epoch, "fit_seconds": seconds}
     asked = store.eval_set("test")
     users = asked.users
