@@ -10,7 +10,7 @@ import torch
 from fullrank.data.events.prepare import prepare
 from fullrank.data.events.store import Store
 from fullrank.data.sources.planted import Planted
-from fullrank.sweeps import runner
+from fullrank.sweeps import schedule
 from fullrank.sweeps.cost import JobCost
 from fullrank.sweeps.jobs import Cell
 from fullrank.sweeps.records import Row
@@ -81,4 +81,4 @@ def free(jobs: Any, store: Any, step: Callable[[Any], float] = lambda job: 1.0, 
 @pytest.fixture
 def cheap(monkeypatch: pytest.MonkeyPatch) -> None:
     """Costs are taken for granted."""
-    monkeypatch.setattr(runner, "measure_costs", free)
+    monkeypatch.setattr(schedule, "measure_costs", free)

@@ -15,7 +15,7 @@ from scipy.stats import qmc
 
 from fullrank.data.events.store import Store
 from fullrank.parallel import Runner
-from fullrank.sweeps import runner, work
+from fullrank.sweeps import schedule, work
 from fullrank.sweeps import search as search_module
 from fullrank.sweeps.search import Search
 from fullrank.sweeps.sweep import Grid, sweep
@@ -126,7 +126,7 @@ def slow_where(slow: Callable[[str], bool]) -> Any:
 
 def test_a_time_limit_cuts_whole_rounds(tuned: Tuned, monkeypatch: pytest.MonkeyPatch) -> None:
     """gru's second trial costs an hour: its round is started for neither cell, and only the first trials count."""
-    monkeypatch.setattr(runner, "measure_costs", slow_where(lambda cell: cell == "gru-trial1"))
+    monkeypatch.setattr(schedule, "measure_costs", slow_where(lambda cell: cell == "gru-trial1"))
     found = tuned(search(), max_hours=0.5)
     assert {(entry["cell"]) for entry in found["not_run"]} == {"sasrec-trial1", "gru-trial1"}
     assert found["budget"]["trials_counted"] == 1
@@ -174,7 +174,7 @@ def test_a_search_by_tpe_goes_on_to_the_trials_of_an_unbroken_one(
 
 
 def test_a_time_limit_ends_a_search_by_tpe(tuned: Tuned, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runner, "measure_costs", slow_where(lambda cell: cell.endswith("trial6")))
+    monkeypatch.setattr(schedule, "measure_costs", slow_where(lambda cell: cell.endswith("trial6")))
     found = tuned(search("[sasrec]", trials=8), max_hours=0.5, sampler="tpe", engine=Flaky())
     assert found["budget"]["trials_counted"] == 6 and [e["cell"] for e in found["not_run"]] == ["sasrec-trial6"]
     assert len(found["estimate"]) == 7, "every trial was priced when it was asked for"

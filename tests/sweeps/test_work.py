@@ -17,7 +17,7 @@ from fullrank.parallel import Local
 from fullrank.parallel.processes import LocalProcesses
 from fullrank.parallel.ray import RayEngine
 from fullrank.run import Run
-from fullrank.sweeps import runner, work
+from fullrank.sweeps import schedule, work
 from fullrank.sweeps.work import Work
 from refusals import refused
 
@@ -94,7 +94,7 @@ def test_an_engine_that_cannot_run_is_told_before_costs_are_measured(
     def measured(*_: Any, **__: Any) -> None:
         raise AssertionError("the costs were measured")
 
-    monkeypatch.setattr(runner, "measure_costs", measured)
+    monkeypatch.setattr(schedule, "measure_costs", measured)
     monkeypatch.setitem(sys.modules, "ray", None)
     with refused("missing-package", "[ray]"):
         swept.outcome("[sasrec]", engine=RayEngine("local"))

@@ -14,7 +14,7 @@ from fullrank.core.files import whole_folder
 from fullrank.core.readers import read_json
 from fullrank.data.events.store import Store
 from fullrank.data.sent_store import StoreAt
-from fullrank.training import DEFAULTS, FitOptions
+from fullrank.training.fit import DEFAULTS, FitOptions
 from fullrank.training.mirror import Mirror
 from fullrank.training.ray_train import WorkerTask, _has_begun, _identity, _told
 from refusals import refused

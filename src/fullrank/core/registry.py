@@ -21,8 +21,8 @@ its own; callers look up by `problem`:
     analysis.diagnose.DIAGNOSE       what a run looks like from inside    a function of a run, its model and a sample
     analysis.report.report.REPORT    a page about some runs               a function of their results and the split
     analysis.report.collect.FAMILIES what a page takes from a run folder  `analysis.report.collect.Family`
-    serving.app.SERVICES             the service of a run, and its routes `serving.base.BaseService`
-    serving.watching.TRIALS          how a new version is tried           `serving.watching.Trial`
+    serving.server.SERVICES          the service of a run, and its routes `serving.base.BaseService`
+    serving.version_checks.TRIALS    how a new version is tried           `serving.version_checks.Trial`
 """
 
 from __future__ import annotations

@@ -9,8 +9,10 @@ found afterwards and put right: order is score descending, then item id ascendin
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -18,6 +20,7 @@ from torch import Tensor
 from fullrank.core.errors import UserError
 from fullrank.inference.filters import BatchFilter
 from fullrank.models import DenseScorer, Scorer
+from fullrank.models.sequential.items.table import ShardedScorer
 
 GROUP = 8
 """Items per group; fastest of 4, 8, 16, 32 at 12 thousand items on one core."""
@@ -25,6 +28,13 @@ DIRECT = 256
 """Below this many values a plain selection is as fast."""
 LARGEST_BLOCK = 1 << 24
 """Ids within a block are kept exactly in float32 where ties are put right."""
+
+
+def exact(scorer: Scorer, k: int, filters: BatchFilter | None, block: int) -> tuple[Tensor, Tensor]:
+    """The best of all items, whether one process holds them or several do."""
+    if isinstance(scorer, ShardedScorer):
+        return sharded_top_k(scorer, k, filters=filters, block=block)
+    return top_k(scorer, k, filters=filters, block=block)
 
 
 @torch.inference_mode()
@@ -188,3 +198,26 @@ def refuse_nan(values: Float[Tensor, "B m"], what: str) -> None:
             code="nan-scores",
             public=True,
         )
+
+
+@torch.inference_mode()
+def sharded_top_k(
+    scorer: ShardedScorer, k: int, *, filters: BatchFilter | None = None, block: int = 8192
+) -> tuple[Float[Tensor, "B k"], Int[Tensor, "B k"]]:
+    """Exact top-k among items that several processes hold together: each ranks its own, and the lists are merged.
+
+    All processes ask for the same users together, and each gets the whole lists in the order of one process. What goes
+    between them is k scores and ids of a user, not the scores of a block. Raises `UserError` as `top_k` does.
+    """
+    shard = scorer.shard
+    found = top_k(scorer.own, k, filters=filters, block=block, first=shard.low)
+    values, ids = (torch.cat(_of_all(part, shard.group, shard.world), 1) for part in found)
+    # ids rise from process to process, so a stable sort keeps equal scores in order of their ids
+    values, at = values.sort(dim=1, descending=True, stable=True)
+    return values[:, :k], ids.gather(1, at[:, :k])
+
+
+def _of_all(part: Tensor, group: Any, world: int) -> list[Tensor]:
+    parts = [torch.empty_like(part) for _ in range(world)]
+    dist.all_gather(parts, part.contiguous(), group=group)
+    return parts

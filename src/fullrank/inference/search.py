@@ -13,9 +13,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Annotated, Any, Literal, TypeVar
 
-import torch
-import torch.distributed as dist
-from jaxtyping import Float, Int
 from pydantic import Field
 from torch import Tensor
 
@@ -24,12 +21,11 @@ from fullrank.core.errors import UserError
 from fullrank.core.spec import Spec
 from fullrank.inference.batches import WrappedModel
 from fullrank.inference.code_search import BeamSearch, GraphSearch, PrunedSearch
-from fullrank.inference.exact import top_k
+from fullrank.inference.exact import exact
 from fullrank.inference.filters import BatchFilter
 from fullrank.inference.trie_beam import TrieBeam
 from fullrank.models import DenseScorer, Scorer
 from fullrank.models.sequential.items.semantic import CodeScorer, SemanticItems, score_by_parts
-from fullrank.models.sequential.items.table import ShardedScorer
 from fullrank.models.sequential.model import RecommenderModel
 from fullrank.models.sequential.objectives.tasks.generate import GeneratedScorer
 
@@ -99,13 +95,6 @@ def search_of(model: Any, decoding: Decoding, block: int) -> Search:
     return lambda scorer, k, filters: made(_own(scorer, CodeScorer), k, filters)
 
 
-def exact(scorer: Scorer, k: int, filters: BatchFilter | None, block: int) -> tuple[Tensor, Tensor]:
-    """The best of all items, whether one process holds them or several do."""
-    if isinstance(scorer, ShardedScorer):
-        return sharded_top_k(scorer, k, filters=filters, block=block)
-    return top_k(scorer, k, filters=filters, block=block)
-
-
 def _by_codes(scorer: Scorer, model: Any) -> CodeScorer:
     """The same scores as sums over codes: an inner product with an item is the sum of those with its codes."""
     if isinstance(scorer, DenseScorer):
@@ -128,26 +117,3 @@ def _own(scorer: Scorer, kind: type[S]) -> S:
             code="decoding-needs-own-scores",
         )
     return scorer
-
-
-@torch.inference_mode()
-def sharded_top_k(
-    scorer: ShardedScorer, k: int, *, filters: BatchFilter | None = None, block: int = 8192
-) -> tuple[Float[Tensor, "B k"], Int[Tensor, "B k"]]:
-    """Exact top-k among items that several processes hold together: each ranks its own, and the lists are merged.
-
-    All processes ask for the same users together, and each gets the whole lists in the order of one process. What goes
-    between them is k scores and ids of a user, not the scores of a block. Raises `UserError` as `top_k` does.
-    """
-    shard = scorer.shard
-    found = top_k(scorer.own, k, filters=filters, block=block, first=shard.low)
-    values, ids = (torch.cat(_of_all(part, shard.group, shard.world), 1) for part in found)
-    # ids rise from process to process, so a stable sort keeps equal scores in order of their ids
-    values, at = values.sort(dim=1, descending=True, stable=True)
-    return values[:, :k], ids.gather(1, at[:, :k])
-
-
-def _of_all(part: Tensor, group: Any, world: int) -> list[Tensor]:
-    parts = [torch.empty_like(part) for _ in range(world)]
-    dist.all_gather(parts, part.contiguous(), group=group)
-    return parts

@@ -245,7 +245,7 @@ class BaseService(ABC, Generic[M]):
         return NO_SPAN if self.tracing is None else self.tracing.span(name)
 
 
-def problem_of(settings: ServeSettings) -> Problem:
+def family_of(settings: ServeSettings) -> Problem:
     """Which family the run is of; where it cannot be opened, the first of the watched folder that can."""
     watched = [] if settings.watch is None else [one.path for one in list_versions(Path(settings.watch)).values()]
     for run in (Path(settings.run), *watched):

@@ -123,7 +123,7 @@ class LiveItems:
 
     def search(self, text: str, limit: int) -> Int[np.ndarray, "n"]:
         """Numbers of up to `limit` items for a search box: the item with this id, then by words of titles
-        (`title_search.py`), then by popularity. The most popular items for no text. Retired ones are among them."""
+        (`titles.py`), then by popularity. The most popular items for no text. Retired ones are among them."""
         text = text.strip()
         if not text:
             return self.popular(limit, np.zeros(self.size, bool))

@@ -34,7 +34,7 @@ from fullrank.core.errors import UserError
 from fullrank.core.files import write_json
 from fullrank.core.readers import read_json, read_json_text
 from fullrank.core.registry import Problem
-from fullrank.serving.base import BaseService, problem_of
+from fullrank.serving.base import BaseService, family_of
 from fullrank.serving.guard import Guard
 from fullrank.serving.keys import Access, Keys
 from fullrank.serving.limits import HostRule, RateLimit, check_exposure
@@ -67,7 +67,7 @@ def build_app(settings: ServeSettings) -> FastAPI:
     """The app of one process."""
     settings = settings.absolute()
     hide_places(settings.places)
-    problem = problem_of(settings)
+    problem = family_of(settings)
     service_type, add_own_routes = SERVICES[problem]
     telemetry, tracing = Telemetry(), Tracing.open()
 
@@ -171,7 +171,7 @@ def check_service(settings: ServeSettings) -> dict[str, Any]:
     check_exposure(settings.host, None if settings.keys is None else Keys(settings.keys))
 
     async def once() -> dict[str, Any]:
-        service_type, _ = SERVICES[problem_of(settings)]
+        service_type, _ = SERVICES[family_of(settings)]
         service = service_type(settings)
         try:
             await service.open()

@@ -165,7 +165,7 @@ class Display:
 
     def _running(self, job: Job, line: _Line) -> list[str]:
         metric = f"validation/{job.experiment.evaluation.selection}"
-        rows = Run(self.out / "cells" / job.folder, job.experiment, {}).rows()
+        rows = Run(job.run_folder(self.out), job.experiment, {}).rows()
         scores = [row[metric] for row in rows if metric in row]
         at = f"{rows[-1]['epoch']:.1f}/{job.experiment.training.max_epochs}" if rows else ""
         spent = clock(time.perf_counter() - line.begun)

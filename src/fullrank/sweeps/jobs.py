@@ -115,7 +115,12 @@ class Job:
 
     @property
     def folder(self) -> str:
+        """Name of its run folder."""
         return f"{self.cell}-seed{self.seed}"
+
+    def run_folder(self, out: Path) -> Path:
+        """Where its run is written, of a sweep into `out`."""
+        return out / "cells" / self.folder
 
     @property
     def evaluations(self) -> dict[str, tuple[Split, AnyProtocol]]:

@@ -50,7 +50,7 @@ from fullrank.sweeps.records import (
     results_file,
     summarise_seeds,
 )
-from fullrank.sweeps.runner import RunOptions, hours_left, run_jobs
+from fullrank.sweeps.schedule import RunOptions, hours_left, run_jobs
 
 Zipped = tuple[dict[str, Any], ...]
 """Settings that go together: one mapping per place on the axis, with an optional `name`."""
@@ -223,18 +223,18 @@ def run_sweep(
     *,
     results: str | Path | None = None,
     command: str | None = None,
-    kept: Callable[[Outcome], None] = lambda outcome: None,
+    on_row: Callable[[Outcome], None] = lambda outcome: None,
     **options: Unpack[RunOptions],
 ) -> Outcome:
-    """`sweep` with all that is known of it: rows, costs, what was not run. `kept` is called after each row."""
+    """`sweep` with all that is known of it: rows, costs, what was not run. `on_row` is called after each row."""
     place = results_file(results)
 
     def keep(outcome: Outcome) -> None:
         if place is not None:
             write_json(place, jsonable(sweep_results(grid, store, outcome, command)))
-        kept(outcome)
+        on_row(outcome)
 
-    return run_jobs(grid.jobs(), store, out, kept=keep, **options)
+    return run_jobs(grid.jobs(), store, out, on_row=keep, **options)
 
 
 def sweep_results(grid: Grid, store: AnyStore, outcome: Outcome, command: str | None) -> dict[str, Any]:
@@ -301,7 +301,7 @@ def run_ladder(
             on_store(rung.store)
             options["max_hours"] = hours_left(max_hours, begun)
             rung.outcome = run_sweep(
-                grid, rung.store, folder / rung.store.path.name, kept=partial(keep, rung), **options
+                grid, rung.store, folder / rung.store.path.name, on_row=partial(keep, rung), **options
             )
     return rungs
 

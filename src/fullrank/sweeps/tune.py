@@ -23,7 +23,7 @@ from fullrank.evaluation.spec import selection_sign
 from fullrank.parallel import Local, Runner
 from fullrank.sweeps.jobs import Cell, parse_exponents, tree_hash
 from fullrank.sweeps.records import Outcome, code_version, environment
-from fullrank.sweeps.runner import hours_left, run_jobs
+from fullrank.sweeps.schedule import hours_left, run_jobs
 from fullrank.sweeps.search import SAMPLERS, STARTUP, Plan, Search, SearchCell, settings_of, tpe, trial_name
 from fullrank.sweeps.sweep import Grid, describe_data
 
@@ -65,7 +65,7 @@ def tune(
     def run(trials: set[str] | None = None) -> Outcome:
         hours = max_hours if trials is None else hours_left(max_hours, begun)
         return run_jobs(
-            space.jobs(plan), store, folder, max_hours=hours, dry_run=dry_run, progress=progress, kept=keep,
+            space.jobs(plan), store, folder, max_hours=hours, dry_run=dry_run, progress=progress, on_row=keep,
             engine=engine, start=lambda job: trials is None or job.cell in trials,
         )  # fmt: skip
 

@@ -37,7 +37,6 @@ from fullrank.training.fit import fit
 from fullrank.training.run_folder import require_same
 from fullrank.training.settled import selection_settled
 
-CELLS = "cells"
 """Folder of the run folders."""
 LOCK_SECONDS = 60.0
 """How long a job waits for its run folder: whoever had it before may have been given up, and not have ended yet."""
@@ -53,7 +52,7 @@ def run_job(
     device: str = "auto",
 ) -> Row:
     """Train, evaluate, and say so in one row. A run folder that was cut off is continued from its last checkpoint."""
-    folder = out / CELLS / job.folder
+    folder = job.run_folder(out)
     resume = (folder / "manifest.json").is_file()
     first, earlier = steps_done(folder), logged_seconds(folder) if resume else 0.0
     begun = time.perf_counter()
@@ -137,7 +136,7 @@ def _size(run: Run, model: Any, job: Job, store: AnyStore) -> Row:
 
 def check_job_folder(job: Job, store: AnyStore, out: Path) -> None:
     """Raises `UserError` where the job's folder holds a run of another spec or other data."""
-    folder = out / CELLS / job.folder
+    folder = job.run_folder(out)
     if not (folder / "manifest.json").is_file():
         return
     old = Run.open(folder)
@@ -208,7 +207,7 @@ class Work:
         with suppress(OSError):
             os.chdir(self.home)
         store = self.store.open(placed) if isinstance(self.store, StoreAt) else self.store
-        begun, folder = time.perf_counter(), self.out / CELLS / self.job.folder
+        begun, folder = time.perf_counter(), self.job.run_folder(self.out)
         trace = folder.with_name(f"{folder.name}.error.txt")
         with folder_lock(folder, "sweep", wait=LOCK_SECONDS):
             try:

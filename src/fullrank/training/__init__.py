@@ -7,38 +7,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypedDict, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from torch import nn
 
 from fullrank.data.impressions.store import AnyStore
-from fullrank.run import Run
-
-
-class FitOptions(TypedDict, total=False):
-    """Options of a training beside its experiment and its data; `DEFAULTS` has their default values."""
-
-    resume: bool
-    """Continue a run of the same spec and data that was cut off, to the same weights bit for bit (on the CPU, with one
-    thread count)."""
-    overwrite: bool
-    """Replace the run that is there with the first checkpoint of the new one: until then it stays whole."""
-    init_from: Run | None
-    """An earlier run whose weights training starts from. Items, and the values of a ranking model's fields, are matched
-    by external id."""
-    loggers: tuple[str, ...]
-    callbacks: tuple[Callback, ...]
-    device: str
-    progress: bool
-    checkpoints: str | None
-    """A URL of fsspec that the folder is copied to at each checkpoint; `resume` goes on from there where the folder has
-    fewer steps."""
-
-
-DEFAULTS: FitOptions = {
-    "resume": False, "overwrite": False, "init_from": None, "loggers": (), "callbacks": (), "device": "auto",
-    "progress": True, "checkpoints": None,
-}  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, TypedDict, Unpack
 
 import lightning
 import torch
@@ -29,7 +29,7 @@ from fullrank.models.ranking.model import RankingModule
 from fullrank.models.sequential.model import RecommenderModel
 from fullrank.run import Run, build_model, is_run, load_weights, write_run, write_weights
 from fullrank.run.manifest import reopen_run, seal_run
-from fullrank.training import DEFAULTS, FitOptions
+from fullrank.training import Callback
 from fullrank.training.checkpoint import (
     Checkpoint,
     CheckpointState,
@@ -53,6 +53,32 @@ WARM = 2
 """Steps that are not timed: the first ones allocate."""
 LEAST = 3
 """Steps timed, however long they take."""
+
+
+class FitOptions(TypedDict, total=False):
+    """Options of a training beside its experiment and its data; `DEFAULTS` has their default values."""
+
+    resume: bool
+    """Continue a run of the same spec and data that was cut off, to the same weights bit for bit (on the CPU, with one
+    thread count)."""
+    overwrite: bool
+    """Replace the run that is there with the first checkpoint of the new one: until then it stays whole."""
+    init_from: Run | None
+    """An earlier run whose weights training starts from. Items, and the values of a ranking model's fields, are matched
+    by external id."""
+    loggers: tuple[str, ...]
+    callbacks: tuple[Callback, ...]
+    device: str
+    progress: bool
+    checkpoints: str | None
+    """A URL of fsspec that the folder is copied to at each checkpoint; `resume` goes on from there where the folder has
+    fewer steps."""
+
+
+DEFAULTS: FitOptions = {
+    "resume": False, "overwrite": False, "init_from": None, "loggers": (), "callbacks": (), "device": "auto",
+    "progress": True, "checkpoints": None,
+}  # fmt: skip
 
 
 def fit(

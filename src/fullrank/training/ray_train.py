@@ -26,9 +26,8 @@ from fullrank.data.sent_store import StoreAt
 from fullrank.experiment import Experiment
 from fullrank.parallel.ray import ray_cluster, require_ray
 from fullrank.run import Run, is_run
-from fullrank.training import DEFAULTS, FitOptions
 from fullrank.training.distributed import launched, sum_over_ranks
-from fullrank.training.fit import fit
+from fullrank.training.fit import DEFAULTS, FitOptions, fit
 from fullrank.training.mirror import Mirror
 from fullrank.training.run_folder import check_folder
 

@@ -23,7 +23,7 @@ from fullrank.sweeps.cost import measure_costs
 from fullrank.sweeps.display import TOO_LONG, Display
 from fullrank.sweeps.jobs import Job
 from fullrank.sweeps.records import Outcome, RowsFile
-from fullrank.sweeps.work import CELLS, Work, check_job_folder, failed_row, is_trained, steps_done
+from fullrank.sweeps.work import Work, check_job_folder, failed_row, is_trained, steps_done
 
 HOUR = 3600.0
 MEASURE_SECONDS = 3.0
@@ -49,11 +49,11 @@ def run_jobs(
     max_hours: float | None = None,
     dry_run: bool = False,
     progress: bool = True,
-    kept: Callable[[Outcome], None] = lambda outcome: None,
+    on_row: Callable[[Outcome], None] = lambda outcome: None,
     engine: Runner = Local(),
     start: Callable[[Job], bool] = lambda job: True,
 ) -> Outcome:
-    """Hand the jobs to the engine in order. `kept` is called after every new row, and once when all is over.
+    """Hand the jobs to the engine in order. `on_row` is called after every new row, and once when all is over.
 
     `start`: which of the unfinished jobs are run; of the others the outcome has the rows that are there.
     Jobs of one group that together do not fit the rest of `max_hours` are not started and listed in `not_run`.
@@ -84,17 +84,17 @@ def run_jobs(
         display = Display(jobs, folder, outcome, enabled=progress)
         display.begin(left)
         outcome.costs = measure_costs(left, store, seconds=MEASURE_SECONDS, on_job=display.measuring, device=device)
-        plan = _Plan(left, outcome, folder, display, begun, float("inf") if max_hours is None else max_hours * HOUR)
+        plan = _Schedule(left, outcome, folder, display, begun, float("inf") if max_hours is None else max_hours * HOUR)
         outcome.estimate = [_priced(job, plan.seconds(job)) for job in left]
         display.show_costs(max_hours)
         if dry_run:
             plan.refuse_late()
         else:
             with display:
-                plan.run(store, engine, kept)
+                plan.run(store, engine, on_row)
         outcome.hours = (time.perf_counter() - begun) / HOUR
         if not dry_run:
-            kept(outcome)
+            on_row(outcome)
         display.close()
     return outcome
 
@@ -105,7 +105,7 @@ def hours_left(max_hours: float | None, begun: float) -> float | None:
 
 
 @dataclass(frozen=True)
-class _Plan:
+class _Schedule:
     """The unfinished jobs of a call, and the time that is allowed for them."""
 
     left: list[Job]
@@ -116,7 +116,7 @@ class _Plan:
     limit: float
     """Seconds from `begun`."""
 
-    def run(self, store: AnyStore, engine: Runner, kept: Callable[[Outcome], None]) -> None:
+    def run(self, store: AnyStore, engine: Runner, on_row: Callable[[Outcome], None]) -> None:
         outcome, waiting = self.outcome, {job.folder: job for job in self.left}
         handed: dict[str, Job] = {}
 
@@ -142,7 +142,7 @@ class _Plan:
                 outcome.rows.add(row)
                 outcome.hours = (time.perf_counter() - self.begun) / HOUR
                 self.display.ended(done.job, row)
-                kept(outcome)
+                on_row(outcome)
         if handed:
             raise RuntimeError(f"the engine gave no row for {', '.join(handed)}")
         if waiting:  # the engine has asked for no more
@@ -170,7 +170,7 @@ class _Plan:
 
     def seconds(self, job: Job) -> float:
         """Seconds that a job will still take at most; another seed that is done tells better than a few steps."""
-        outcome, folder = self.outcome, self.folder / CELLS / job.folder
+        outcome, folder = self.outcome, job.run_folder(self.folder)
         cost = outcome.costs[job.cost_key]
         if cost is None:
             return 0.0
