@@ -10,7 +10,8 @@ size and take any data: width 64, inner 128, at most 4 prefixes per user and epo
 temperature .06. The recipe `plr` is `cosine` with triggers of size 1 and the residual of Eq. 4, which keep its streams
 apart: chosen on validation (experiments/plr/look.yaml). The function `plr` has triggers of .02 and no residual; its
 streams end as one (docs/log.md).
-`bidirectional`, `hstu` and `features` are PLR on other parts (on s3rec-beauty ``--set
+`bert4rec` and `bert4rec_base` are PLR and the base on covered positions, the paper's second backbone. `bidirectional`,
+`hstu` and `features` are PLR on other parts (on s3rec-beauty ``--set
 model.items.categorical=[attributes]``, a list of the brand and the category levels). `unisrec`, `unisrec_erl`,
 `unisrec_prl` and `unisrec_base` are PLR, ReaRec and the base on items made of text vectors, the paper's third backbone,
 at its scoring (`recipes/unisrec.py`); ``--set model.items.transductive=true`` adds ids. `cds`, `movies` and `games` fix
@@ -46,6 +47,7 @@ from fullrank.models.sequential.encoders.transformer import Transformer
 from fullrank.models.sequential.items.features import Features
 from fullrank.models.sequential.items.unisrec import UniSRec
 from fullrank.models.sequential.model import Recommender, Scoring
+from fullrank.models.sequential.objectives.tasks.cloze import Cloze
 from fullrank.models.sequential.objectives.tasks.last_item import LastItem
 from fullrank.models.sequential.reasoning.plr import PLR
 from fullrank.models.sequential.reasoning.rearec import ReaRec
@@ -130,11 +132,21 @@ def no_kl() -> Experiment:
 
 
 def bidirectional() -> Experiment:
-    """PLR behind a history that is read from both sides (the paper's BERT4Rec backbone)."""
+    """PLR behind a history that is read from both sides, next items as targets."""
     attention = Softmax(causal=False, bias=True, dropout=DROPOUT)
     return reasoning_experiment(
         "bidirectional", encoder=_encoder(128).model_copy(update={"attention": attention}), **_PLR
     )
+
+
+def bert4rec() -> Experiment:
+    """PLR around BERT4Rec: covered positions, the reasoner behind the last one; its streams kept apart."""
+    return _covered("bert4rec", **_PLR).override(*_APART)
+
+
+def bert4rec_base() -> Experiment:
+    """BERT4Rec alone, at the same size and with the same positions covered."""
+    return _covered("bert4rec_base")
 
 
 def hstu() -> Experiment:
@@ -189,6 +201,12 @@ def games(reasoning: bool = True) -> Experiment:
 def _encoder(inner: int, dropout: float = DROPOUT) -> Transformer:
     """ReaRec's backbone."""
     return bert_blocks(Softmax(heads=2, bias=True, dropout=dropout), dropout, inner=inner)
+
+
+def _covered(name: str, **model: Any) -> Experiment:
+    encoder = _encoder(128).model_copy(update={"attention": Softmax(causal=False, bias=True, dropout=DROPOUT)})
+    task = Cloze(covers_end=True)
+    return reasoning_experiment(name, encoder=encoder, task=task, scoring=COSINE, **model)
 
 
 def reasoning_experiment(name: str, dropout: float = DROPOUT, **model: Any) -> Experiment:

@@ -101,6 +101,22 @@ def test_cloze_covers() -> None:
     assert torch.equal(task.covered(wide)[:, :40], covered)
 
 
+def test_cloze_with_a_reasoner_asks_behind_the_last_position() -> None:
+    """Every row covers its end, whose query is the reasoner's; the queries of other positions stay the encoder's."""
+    batch = padded([[1] * 40] * 60 + [[1, 2]] * 60)
+    plain, task = (Cloze(share=0.3, last=0.25, covers_end=ends).build(4, 40) for ends in (False, True))
+    assert task.reads_outputs and not plain.reads_outputs
+    end = torch.arange(40) == batch.lengths[:, None] - 1
+    assert torch.equal(task.covered(batch), plain.covered(batch) | end)
+    x, inputs = task.training_inputs(ITEMS, batch)
+    trained, answered = torch.randn(120, 4), torch.randn(120, 4)
+    states = States(x, outputs={"trained": trained, "answer": answered})
+    (q,) = task.queries(states, inputs, batch, Flat(ITEMS.all()))
+    at_end = end[q.rows, q.positions]
+    assert torch.equal(q.vectors[at_end], trained) and torch.equal(q.vectors[~at_end], x[inputs.hidden & ~end])
+    assert torch.equal(task.readout(states, inputs), answered)
+
+
 def test_cloze_view() -> None:
     batch = padded([[5, 6, 7, 8, 9]] * 30)
     task = Cloze(share=0.5).build(4, 40)

@@ -154,7 +154,7 @@ def test_a_reasoner_and_two_views() -> None:
 
 
 @pytest.mark.parametrize("direction", ["target_to_sequence", "sequence_to_target", "both"])
-@pytest.mark.parametrize("source", ["mean", "last"])
+@pytest.mark.parametrize("source", ["mean", "last", "inputs"])
 @pytest.mark.parametrize("cosine", [False, True])
 def test_mutual_information_by_hand(direction, source, cosine) -> None:
     rows = [*ROWS, [1, 4, ROWS[0][-1]]]  # two histories with one target
@@ -162,14 +162,25 @@ def test_mutual_information_by_hand(direction, source, cosine) -> None:
     spec = MutualInformation(weight=3.0, temperature=0.2, direction=direction, source=source)
     model = build(spec, scoring=scoring)
     step = model.step(padded(rows))
-    tokens = step.states.tokens
-    sequences = torch.stack([tokens[b, : len(r) - 1].mean(0) if source == "mean" else tokens[b, len(r) - 2]
+    tokens = model.items.embed(padded(rows).items) if source == "inputs" else step.states.tokens
+    sequences = torch.stack([tokens[b, len(r) - 2] if source == "last" else tokens[b, : len(r) - 1].mean(0)
                              for b, r in enumerate(rows)])  # fmt: skip
     targets = [row[-1] for row in rows]
     items = model.items.embed(torch.tensor(targets))
     there, back = cosine_contrast(items, sequences, targets, 0.2), cosine_contrast(sequences, items, targets, 0.2)
     wanted = {"target_to_sequence": there, "sequence_to_target": back, "both": there + back}[direction]
     assert close(model.penalties["mutual_information"](step), 3.0 * wanted, 1e-4)
+
+
+def test_what_is_covered_is_no_source() -> None:
+    """A covered item is a target: the mean of the input vectors is of the others alone."""
+    encoder = Transformer(dropout=0.0, attention=Softmax(causal=False))
+    model = build(MutualInformation(source="inputs"), task=Cloze(share=0.4), encoder=encoder)
+    step = model.step(padded(ROWS))
+    (hidden, items), penalty = (step.inputs.hidden, model.items), model.penalties["mutual_information"]
+    seen = [items.embed(torch.tensor(row))[~hidden[b, : len(row)]] for b, row in enumerate(ROWS)]
+    wanted = torch.stack([vectors.mean(0) if len(vectors) else vectors.sum(0) for vectors in seen])
+    assert hidden.any() and close(penalty._sources(step), wanted)
 
 
 def test_rows_without_a_query_are_left_out() -> None:

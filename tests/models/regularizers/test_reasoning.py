@@ -92,6 +92,21 @@ def test_both_sides_of_a_pair_get_gradients_where_the_reference_is_attached(item
         )
 
 
+def test_a_run_is_told_that_the_term_gives_no_gradient(caplog: pytest.LogCaptureFixture) -> None:
+    """Once, where nearly every row is above the maximum; a look waits for the device, so few steps look."""
+    for maximum, said in ((0.1, ["maximum=0.1 nats"]), (100.0, [])):
+        model = build(KLDiversity(maximum=maximum), reasoner=PLR(trigger_std=1.0), scoring=Scoring(temperature=0.01))
+        penalty = model.train().penalties["kl_diversity"]
+        caplog.clear()
+        for step in (0, 48):
+            penalty(taken(model, padded(ROWS, step=step)))
+        assert not caplog.messages
+        for step in (49, 99):
+            penalty(taken(model, padded(ROWS, step=step)))
+        assert [part for line in caplog.messages for part in said if part in line] == said
+        assert len(caplog.messages) == len(said)
+
+
 def test_one_state_has_none_to_differ_from() -> None:
     model = build(KLDiversity(), reasoner=PLR(steps=1, streams=1))
     assert model.penalties["kl_diversity"](taken(model)) == 0

@@ -6,7 +6,8 @@ S P states, and over the rows; the term is weight sign KL.
 Differs: sign is -1, so that the term is least where states differ most. PLR's Eq. 11 adds +weight KL, which pulls
 states together against its own text (Sec. 3.2.1: to keep them from collapsing); ReaRec, of the same authors, subtracts.
 p_j carries no gradient (`reference`), as in ReaRec. A row's mean counts up to `maximum`, because the norms of items
-could drive it up without end. The softmax is over items drawn anew in every step, the same for all rows and shards.
+could drive it up without end; a row above it gives no gradient, and a line says so where nearly all are. The softmax is
+over items drawn anew in every step, the same for all rows and shards.
 The mean is over the rows of this process's micro-batch: nothing is gathered, so shards give the mean of their terms.
 """
 
@@ -20,14 +21,21 @@ from pydantic import Field
 from torch import Tensor
 
 from fullrank.core.constraints import MOST_FACTOR, MOST_LIST, PositiveFactor, Temperature
+from fullrank.core.log import logger
 from fullrank.core.random import uniform_draws
 from fullrank.models import Step
 from fullrank.models.sequential.items import unit
 from fullrank.models.sequential.regularizers import REASONER, PenaltySpec, SpecPenalty, flat_states
 from fullrank.ops.pairwise_kl import pairwise_kl
 
+log = logger(__name__)
+
 PLACE = 7_340_033
 """Sets these draws apart from those of negatives."""
+STEPS_BETWEEN = 50
+"""Training steps from one look at the term to the next: a look waits for the device."""
+NEARLY_ALL = 0.95
+"""Share of `maximum` that the mean over the rows reaches where nearly all of them are above it."""
 
 
 class KLDiversity(PenaltySpec):
@@ -56,6 +64,10 @@ class KLDiversity(PenaltySpec):
 class KLDiversityPenalty(SpecPenalty[KLDiversity]):
     requires = (REASONER,)
 
+    def __init__(self, spec: KLDiversity):
+        super().__init__(spec)
+        self._said = False
+
     def forward(self, step: Step) -> Float[Tensor, ""]:
         spec, q = self.spec, step.queries[0]
         states = flat_states(step.reasoning, start=spec.start).float()
@@ -68,6 +80,13 @@ class KLDiversityPenalty(SpecPenalty[KLDiversity]):
             states / (spec.temperature or q.temperature), table.float(),
             maximum=spec.maximum, attached=spec.reference == "attached",
         )  # fmt: skip
+        if self.training and not self._said and step.batch.step % STEPS_BETWEEN == STEPS_BETWEEN - 1:
+            self._said = float(value) > NEARLY_ALL * spec.maximum
+            if self._said:
+                log.warning(
+                    "kl_diversity gives no gradient: the divergence of nearly every row is above "
+                    f"maximum={spec.maximum:g} nats; raise it, or leave the penalty out"
+                )
         return spec.sign * spec.weight * value
 
     def _drawn(self, step: Step, size: int) -> Tensor:

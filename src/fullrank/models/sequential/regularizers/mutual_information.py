@@ -4,7 +4,8 @@ With h the mean of a history's final states, x the vector of the item that follo
 mean over rows of -log softmax_j(s(x_i, h_j) / temperature) at j = i: log B minus it bounds their mutual information
 from below (Eq. 16).
 
-Differs: Sec. 3.4 pools embeddings of the source, the introduction reads final states; these are read here. Eq. 11's
+Differs: Sec. 3.4 pools embeddings of the source sequence, which may be those that the encoder reads (`source=inputs`);
+the introduction reads final states, which is the default. Eq. 11's
 anchor is the target and its negatives are other sequences; `direction` has the other way, and both, summed. Histories
 with the same target are no negatives of each other. A row's target is that of its last query; rows without one are left
 out. Negatives are those of this process's micro-batch: nothing is gathered, so shards give the mean of their own terms.
@@ -36,8 +37,8 @@ class MutualInformation(PenaltySpec):
     """Divides the cosines."""
     direction: Literal["target_to_sequence", "sequence_to_target", "both"] = "target_to_sequence"
     """Who looks for whom: the negatives are other sequences, other targets, or each in turn (the sum of the two)."""
-    source: Literal["mean", "last"] = "mean"
-    """A history's vector: the mean of its final states, or the last of them."""
+    source: Literal["mean", "last", "inputs"] = "mean"
+    """A history's vector: the mean of its final states, the last of them, or the mean of its items' vectors."""
 
     def build(self) -> MutualInformationPenalty:
         return MutualInformationPenalty(self)
@@ -63,5 +64,9 @@ class MutualInformationPenalty(SpecPenalty[MutualInformation]):
         if self.spec.source == "last":
             return last(tokens, inputs)
         before = replace(inputs, lengths=inputs.history, answer=0)  # what follows is made of the target
-        held = tokens.masked_fill(~before.valid[..., None], 0.0)
-        return held.sum(1) / before.lengths.clamp_min(1)[:, None]
+        held = before.valid
+        if self.spec.source == "inputs":
+            tokens = step.model.items.read(inputs.items)
+            held = held if inputs.hidden is None else held & ~inputs.hidden  # a covered item is a target
+        total = tokens.masked_fill(~held[..., None], 0.0).sum(1)
+        return total / held.sum(1).clamp_min(1)[:, None]

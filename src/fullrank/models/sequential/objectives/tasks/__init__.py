@@ -53,7 +53,7 @@ REQUIRES = (
     Requirement(
         lambda model: model.reasoner is None or model.task.reads_outputs,
         "the task {part!r} builds its queries from the encoder's own states, so the reasoner would not learn; set "
-        "model.task=last_item, or leave model.reasoner out",
+        "model.task=last_item (or model.task.covers_end=true of cloze), or leave model.reasoner out",
         code="task-ignores-reasoner",
     ),
     Requirement(

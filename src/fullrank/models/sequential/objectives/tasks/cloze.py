@@ -1,7 +1,9 @@
 """Cover random positions and recover them from both sides (BERT4Rec, arXiv:1904.06690, Sec. 3.6).
 
-At inference one covered position is put behind the history. Differs: which positions are covered is a function of
-(seed, step, row), so that resumed and sharded runs cover the same ones; the time of a covered event is covered with it.
+At inference one covered position is put behind the history. A reasoner goes on behind a row's last position, as it does
+at inference: with `covers_end` that one is always covered, and its query is the reasoner's output (PLR, Table 2).
+Differs: which positions are covered is a function of (seed, step, row), so that resumed and sharded runs cover the same
+ones; the time of a covered event is covered with it.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from torch import Tensor
 
 from fullrank.core.constraints import Share
 from fullrank.core.random import uniform_draws
+from fullrank.core.spec import later
 from fullrank.data.batch import Batch
 from fullrank.models import ItemVectors, Queries, QueryGroups, States, last
 from fullrank.models.sequential import small
@@ -33,6 +36,8 @@ class Cloze(TaskSpec):
     """Chance that a position is covered; a row without any covers its last."""
     last: Share = 0.1
     """Share of rows that cover their last position alone, as inference does."""
+    covers_end: bool = later(False)
+    """Whether the others cover their last position too, beside what is drawn; a reasoner needs it."""
 
     def build(self, dim: int, max_length: int, items: Items | None = None) -> ClozeTask:
         return ClozeTask(dim, max_length, self)
@@ -44,6 +49,7 @@ class ClozeTask(Task):
     def __init__(self, dim: int, max_length: int, spec: Cloze):
         super().__init__()
         self.max_length, self.share, self.last_share = max_length, spec.share, spec.last
+        self.reads_outputs = self.covers_end = spec.covers_end
         self.cover = small(dim)
 
     def segments(self, lengths: np.ndarray, draw: np.random.Generator) -> Segments:
@@ -57,7 +63,7 @@ class ClozeTask(Task):
         end = torch.arange(t, device=draw.device) == batch.lengths[:, None] - 1
         hidden = batch.valid & (draw[:, 1:] < self.share)
         alone = (draw[:, :1] < self.last_share) | ~hidden.any(1, keepdim=True)
-        return torch.where(alone, end, hidden)
+        return torch.where(alone, end, hidden | end if self.covers_end else hidden)
 
     def counts(self, batch: Batch) -> dict[str, int]:
         return {"cloze": int(self.covered(batch).sum())}
@@ -76,7 +82,11 @@ class ClozeTask(Task):
         rows, positions = inputs.hidden.nonzero(as_tuple=True)
         targets = batch.items[rows, positions]
         times = None if batch.times is None else batch.times[rows, positions]
-        return (Queries("cloze", states.tokens[rows, positions], targets, table, rows, positions, times=times),)
+        vectors = states.tokens[rows, positions]
+        if "trained" in states.outputs:
+            at_end = positions == inputs.lengths[rows] - 1
+            vectors = torch.where(at_end[:, None], states.outputs["trained"][rows], vectors)
+        return (Queries("cloze", vectors, targets, table, rows, positions, times=times),)
 
     def inference_inputs(self, items: Items, batch: Batch) -> Inputs:
         # the history's oldest event makes way for the covered place where the row is full
@@ -93,7 +103,7 @@ class ClozeTask(Task):
         return self._view(items, inputs), inputs
 
     def readout(self, states: States, inputs: Batch) -> Float[Tensor, "B D"]:
-        return last(states.tokens, inputs)
+        return states.outputs.get("answer", last(states.tokens, inputs))
 
     def _view(self, items: Items, inputs: Batch) -> Tensor:
         assert inputs.hidden is not None
