@@ -220,7 +220,8 @@ def declared(room: str) -> dict[str, str]:
         others = {p.rpartition(".")[2] for p in PLACES.values() if p.rpartition(".")[0] == PLACES[room]}
         names = sorted(file.stem for file in place.glob("*.py"))
         modules += [f"{modules[0]}.{name}" for name in names if name not in {"__init__", *others}]
-    return {kind: module for module in modules for kind in defined_names(module)}
+    places = {kind: module for module in modules for kind in defined_names(module)}
+    return dict(sorted(places.items()))
 
 
 _KIND = re.compile(r'^class (\w+)|^    kind: .*? = "(.+?)"|^@recipe\(.*?(?:kind="(\w+)")?\)\ndef (\w+)', re.MULTILINE)
