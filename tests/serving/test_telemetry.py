@@ -56,6 +56,7 @@ def test_what_is_told_is_rendered() -> None:
 
 WORKER = """
 import sys
+from fullrank.serving.telemetry import Telemetry
 told = Telemetry()
 told.request("/v1/recommend", "POST", 200, 0.003)
 told.queue.set(5)

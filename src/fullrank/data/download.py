@@ -331,6 +331,7 @@ def _complete(file: RemoteFile, folder: Path) -> Path | None:
     for name in (file.name, *file.alternatives):
         path = folder / name
         if path.is_file() and (name != file.name or _fault(path, file) is None):
+            _Part.of(file, folder / file.name)  # a kill behind the renaming has left the note of a part that is gone
             return path
     return None
 
