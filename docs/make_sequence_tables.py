@@ -25,6 +25,11 @@ class Method:
     cell: str
 
     @property
+    def key(self) -> str:
+        """What its searches and collapse shares are filed under, whatever its products are made in."""
+        return self.cell.removesuffix("-fp32")
+
+    @property
     def rows(self) -> list[dict[str, Any]]:
         found = [row for row in _read(self.file)["rows"] if row["cell"] == self.cell]
         assert found, f"{self.file} has no cell {self.cell}"
@@ -32,8 +37,18 @@ class Method:
 
     def metrics(self, row: dict[str, Any]) -> tuple[dict[str, float], dict[str, float]]:
         """Of the test split with the history excluded, and their standard errors."""
-        key = next(k for k, p in row["protocol"].items() if p["split"] == "test" and p["seen"] == "exclude")
+        key = self._key(row, "exclude")
         return row["metrics"][key], row["stderr"][key]
+
+    def ranked(self, row: dict[str, Any]) -> dict[str, float] | None:
+        """Metrics of the test split with the history ranked; None where they were not measured."""
+        key = self._key(row, "keep")
+        return None if key is None else row["metrics"][key]
+
+    @staticmethod
+    def _key(row: dict[str, Any], seen: str) -> Any:
+        named = (name for name, of in row["protocol"].items() if of["split"] == "test" and of["seen"] == seen)
+        return next(named, None)
 
 
 def _methods(file: str, **names: str) -> list[Method]:
@@ -47,12 +62,15 @@ FIELD = {
     "sasrec_2018": "`sasrec_2018`", "sasrec_plus": "`sasrec_plus`",
 }  # fmt: skip
 UNTRAINED = {"popularity": "popularity (no training)", "item_to_item": "item to item (no training)"}
+COUNTED = (*UNTRAINED, "transition_graph")
+"""Cells that are counted and draw nothing at random."""
 GRAPH = {"transition_graph": "`transition_graph` (no training)"}
 PLR = {"base": "plr's base, without reasoning", "plr": "`plr`, cosine scores"}
 SPRINT = {"sprint": "`sasrec` with SPRINT"}
 TABLES = {
     "amazon-beauty": [
-        *_methods(BEAUTY, **FIELD, **UNTRAINED),
+        *_methods("precision/2026-11-26_2cpu_sasrec.json", **{"sasrec-fp32": FIELD["sasrec"]}),
+        *_methods(BEAUTY, **{cell: name for cell, name in FIELD.items() if cell != "sasrec"}, **UNTRAINED),
         *_methods("shortcut/2026-11-23_2cpu_beauty.json", **GRAPH),
         *_methods("sprint/2026-11-21_2cpu_on_sasrec.json", **SPRINT),
         *_methods("plr/2026-11-23_2cpu_final.json", **PLR),
@@ -94,7 +112,8 @@ TABLES = {
         *_methods("plr/2026-11-23_2cpu_final_ml.json", **PLR),
     ],
     "s3rec-beauty": [
-        *_methods(SRT, full="`srt`, exact softmax", srt_1k="`srt`, 1,000 negatives", srt_100="`srt`, 100 negatives"),
+        *_methods("precision/2026-11-26_2cpu_srt.json", **{"full-fp32": "`srt`, exact softmax"}),
+        *_methods(SRT, srt_1k="`srt`, 1,000 negatives", srt_100="`srt`, 100 negatives"),
         *_methods(CODES, fair="`fair`", **{"softmax-attention": "`fair` without focused attention"}),
         *_methods("fair/2026-11-22_2cpu_pair.json", rpg="`rpg`"),
         *_methods("sequence/2026-11-24_2cpu_features.json", fdsa="`fdsa`"),
@@ -142,27 +161,56 @@ def _read(file: str) -> dict[str, Any]:
     return found
 
 
-def table(store: str) -> str:
+def in_order(store: str) -> list[Method]:
     """The methods of a data set, the best first."""
-    names = ("", "NDCG@10", "Recall@10", "long-tail share@10", "coverage@10", "collapse share")
-    head = [*names, "trials", "best / last epoch", "parameters", "seconds", "from"]
+    return sorted(TABLES[store], key=lambda method: -_mean(method, "ndcg"))
+
+
+def table(store: str) -> str:
+    """The methods of a data set with their figures and their terms."""
+    names = (
+        "",
+        "NDCG@10",
+        "Recall@10",
+        "NDCG@10, history ranked",
+        "long-tail share@10",
+        "coverage@10",
+        "collapse share",
+    )
+    head = [*names, "trials", "seeds", "best / last epoch", "precision", "parameters", "seconds", "from"]
     lines = [head, ["---"] * len(head)]
-    for method in sorted(TABLES[store], key=lambda m: -_mean(m, "ndcg")):
+    for method in in_order(store):
         rows = method.rows
         first, errors = method.metrics(rows[0])
-        cells = [method.name if len(rows) == 1 else f"{method.name}, {len(rows)} seeds"]
+        cells = [method.name]
         for name in FIGURES:
             values = [method.metrics(row)[0][f"{name}@{K}"] for row in rows]
             spread = f" ({stdev(values):.4f})" if len(rows) > 1 else ""
             if len(rows) == 1 and name in ("ndcg", "recall"):
                 spread = f" ± {errors[f'{name}@{K}']:.4f}"
             cells.append(f"{fmean(values):.4f}{spread}" if name in ("ndcg", "recall") else f"{fmean(values):.3f}")
-        share = _collapse_share(store, method.cell)
-        cells += ["" if share is None else f"{share:.3f}", _trials(store, method.cell), _epochs(rows)]
+        cells.insert(3, _ranked(method, rows))
+        share = _collapse_share(store, method.key)
+        learns = method.cell not in COUNTED
+        cells += ["" if share is None else f"{share:.3f}", _trials(store, method.key)]
+        cells += [f"{len(rows)}" if learns else "", _epochs(rows), _precision(rows) if learns else ""]
         cells.append(f"{rows[0]['parameters']:,}")
         cells += [f"{fmean(map(_seconds, rows)):,.0f}", f"`{method.file}`"]
         lines.append(cells)
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def _ranked(method: Method, rows: list[dict[str, Any]]) -> str:
+    """NDCG@10 under the protocol of papers on codes, where every seed has it."""
+    ranked = [metrics[f"ndcg@{K}"] for row in rows if (metrics := method.ranked(row)) is not None]
+    return f"{fmean(ranked):.4f}" if len(ranked) == len(rows) else ""
+
+
+def _precision(rows: list[dict[str, Any]]) -> str:
+    """Of the products; rows from before it was a setting with a choice were trained in fp32."""
+    return ", ".join(
+        sorted({row.get("precision") or row.get("set", {}).get("training.precision", "fp32") for row in rows})
+    )
 
 
 def _trials(store: str, cell: str) -> str:

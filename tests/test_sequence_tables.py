@@ -16,6 +16,28 @@ def test_the_page_holds_the_tables_of_the_results(store: str) -> None:
     )
 
 
+UNKEPT = {"s3rec", "scratch"}
+"""Cells whose rows were written without the epochs of their training; they are to be run again."""
+
+
+@pytest.mark.parametrize("store", TABLES)
+def test_every_line_prints_its_terms(store: str) -> None:
+    """Of what learns: trials, seeds, best and last epoch, and precision (decision 33)."""
+    head, _, *lines = (line.split(" | ") for line in table(store).splitlines())
+    terms = [head.index(name) for name in ("trials", "seeds", "best / last epoch", "precision")]
+    learned = [
+        method for method in make_sequence_tables.in_order(store) if method.cell not in make_sequence_tables.COUNTED
+    ]
+    by_file = {(method.name, method.file): method.cell for method in learned}
+    seen = 0
+    for line in lines:
+        cell = by_file.get((line[0].removeprefix("| "), line[-1].removesuffix(" |").strip("`")))
+        if cell is not None:
+            seen += 1
+            assert all(line[at] for at in terms) or cell in UNKEPT, line
+    assert seen == len(learned)
+
+
 def test_the_list_of_results_is_made_of_their_commands() -> None:
     listed = make_results_table.table()
     assert listed in make_results_table.PAGE.read_text(encoding="utf-8"), "run python docs/make_results_table.py"

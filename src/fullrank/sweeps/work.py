@@ -70,6 +70,7 @@ def run_job(
         "stderr": {name: result["stderr"] for name, result in found.items()},
         **({"sampled": sampled} if sampled else {}),
         **training_figures(run, job),
+        "precision": run.spec.training.precision,
         "parameters": run.manifest["parameters"],
         **_size(run, model, job, store),
         "seconds": {name: round(value, 2) for name, value in seconds.items()},
