@@ -137,7 +137,7 @@ def packed_bags(
     *,
     mean: bool = False,
 ) -> Float[Tensor, "m D"]:
-    """One vector for each of `rows`."""
+    """Sums or means of the vectors of some rows' tokens, one for each of `rows`."""
     starts = offsets[rows]
     counts = offsets[rows + 1] - starts
     ends = counts.cumsum(0)

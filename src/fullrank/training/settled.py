@@ -33,6 +33,8 @@ from fullrank.ops.kernels import multiplies_bf16
 from fullrank.run import Run, is_run
 from fullrank.training.distributed import launched
 
+log = logger(__name__)
+
 
 def settled(experiment: Experiment, device: torch.device) -> Experiment:
     """The experiment with `auto` replaced by what it means on this device."""
@@ -78,9 +80,6 @@ def usual_precision(what: object, folder: Path, *, resume: bool) -> tuple[str, .
     if resume and is_run(folder):
         return (f"training.precision={Run.open(folder).spec.training.precision}",)
     return ("training.precision=auto",)
-
-
-log = logger(__name__)
 
 
 def selection_settled(experiment: Experiment, store: AnyStore, resumed: Run | None = None) -> Experiment:

@@ -35,6 +35,7 @@ Differs: a softmax is measured where SPRINT has scores, so constants that are ad
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from math import ceil
 
@@ -62,7 +63,7 @@ from fullrank.semantic_ids.reader import Trie
 NO_TARGETS = "the training split has no targets"
 
 
-class CodeDiagnostic(Diagnostic):
+class CodeDiagnostic(Diagnostic, ABC):
     """A diagnostic of the codes of what was chosen next, level by level. Without codes it has nothing to say."""
 
     internal = True
@@ -80,9 +81,9 @@ class CodeDiagnostic(Diagnostic):
         for level, log_p in enumerate(code_predictions(batch.scorer, codes)):
             self.add(level, log_p, codes[:, level], targets)
 
+    @abstractmethod
     def add(self, level: int, log_p: Float[Tensor, "B C"], codes: Int[Tensor, "B"], targets: Int[Tensor, "B"]) -> None:
         """Add a batch at a level: log p of its codes, and the true ones."""
-        raise NotImplementedError
 
 
 class CodeLevels(CodeDiagnostic):
