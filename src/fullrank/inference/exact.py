@@ -192,12 +192,17 @@ def refuse_nan(values: Float[Tensor, "B m"], what: str) -> None:
     """
     bad = int(values.isnan().any(1).sum())
     if bad:
-        raise UserError(
-            f"the model gave NaN scores for {bad} of {len(values)} {what}: its weights have probably diverged; lower "
-            "the learning rate or clip gradients, and train again",
-            code="nan-scores",
-            public=True,
-        )
+        raise nan_scores(f" for {bad} of {len(values)} {what}")
+
+
+def nan_scores(of: str = "") -> UserError:
+    """The error of a model that gave NaN; `of` says for which rows."""
+    return UserError(
+        f"the model gave NaN scores{of}: its weights have probably diverged; lower the learning rate or clip "
+        "gradients, and train again",
+        code="nan-scores",
+        public=True,
+    )
 
 
 @torch.inference_mode()

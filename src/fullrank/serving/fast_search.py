@@ -18,9 +18,8 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from fullrank.core.errors import UserError
 from fullrank.inference.batches import SCORES
-from fullrank.inference.exact import select
+from fullrank.inference.exact import nan_scores, of_length, select
 from fullrank.serving.packed_attention import SMALL_PRODUCT, can_pack, lay_out
 
 GROUP = 16
@@ -155,17 +154,9 @@ class FastSearch:
         values, ids, found, scores = given
         if found == TIED:
             values, ids = select(scores, k)
-            ids = ids.masked_fill(values == -torch.inf, -1)
         elif found == UNDEFINED:
-            raise UserError(
-                "the model gave NaN scores: its weights have probably diverged; lower the learning rate or clip "
-                "gradients, and train again",
-                code="nan-scores",
-                public=True,
-            )
-        missing = k - values.shape[1]
-        if missing > 0:
-            values, ids = F.pad(values, (0, missing), value=-torch.inf), F.pad(ids, (0, missing), value=-1)
+            raise nan_scores()
+        values, ids = of_length(k, values, ids)
         return values.numpy(), ids.numpy()
 
 
