@@ -16,9 +16,6 @@ RECORDED = 1.0
 LONG = {
     f"tests/components/test_encoders.py::test_encoders[encoders.{kind}]": "all checks of the encoder with most settings"
     for kind in ("seq2seq", "transformer")
-} | {
-    f"tests/components/test_reasoners.py::test_reasoners[reasoning.{kind}]": "all checks of the reasoner: 4 to 7 s"
-    for kind in ("lares", "plr")
 }
 """Test -> why it takes longer than `MOST` and stays in `make test`."""
 
