@@ -454,6 +454,6 @@ def test_a_row_of_a_ranking_model_is_scored_by_a_form_of_its_columns(open_page: 
         page.wait_for_function(f"document.querySelector('#chance b').textContent === '{client.predict([row])[0]:.4f}'")
         assert "6 columns" in page.inner_text("#about") and "600 impressions" in page.inner_text("#cards")
         page.reload()
-        page.wait_for_function("document.getElementById('column-2').value === '55'")
+        page.wait_for_function("document.getElementById('column-2')?.value === '55'")
         faults, _ = page.evaluate(AUDIT)
         assert faults == [] and page.evaluate("document.documentElement.scrollWidth") <= 390
