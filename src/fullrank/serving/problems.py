@@ -165,12 +165,11 @@ def without_places(text: str) -> str:
 
 def _of_user_error(error: UserError, method: str, request_id: str | None) -> ProblemDetails:
     code = error.code
-    given = getattr(error, "status", None)
     headers: dict[str, str] = {}
     if not error.public and code not in DETAILS:
         log.error(f"request {request_id} was refused ({code}): {error}")
         return ProblemDetails(BROKEN, code, INSIDE)
-    status = given if isinstance(given, int) else STATUS.get(code, REFUSED)
+    status = STATUS.get(code, REFUSED)
     if code in NAMED_IN_PATH and method != "POST":
         status = MISSING
     if status in RETRY_AFTER:
