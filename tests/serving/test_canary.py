@@ -19,6 +19,7 @@ from fullrank.serving.version_checks import (
     Check,
     Verdict,
     check_model,
+    read_body,
     read_canaries,
     sample_canaries,
 )
@@ -151,8 +152,8 @@ def test_canaries_of_a_table_and_of_the_store(tmp_path: Path) -> None:
 
 def test_a_verdict_is_plain_data_and_comes_back() -> None:
     one = Verdict("june", "may", "m", "i", (Check("recall", False, 0.5, 0.98, "low"),), 1.0, 2.0)
-    assert Verdict.read(one.dump()) == one and not one.ok and "recall 0.5 (bound 0.98): low" in one.reason
-    assert Verdict.read({"version": "june"}) is None
+    assert read_body(Verdict, one.dump()) == one and not one.ok and "recall 0.5 (bound 0.98): low" in one.reason
+    assert read_body(Verdict, {"version": "june"}) is None
 
 
 def test_every_number_has_bounds() -> None:

@@ -21,7 +21,7 @@ from fullrank.run import Run
 from fullrank.serving import version_checks, versions
 from fullrank.serving.requests import Answer
 from fullrank.serving.stores import HistoryStore, open_history_store
-from fullrank.serving.version_checks import CanarySettings, examine, list_versions
+from fullrank.serving.version_checks import CanarySettings, examine, list_versions, read_body
 from fullrank.serving.versions import ActiveVersions, Split, Versions, Watched
 from refusals import refused
 from serving.served import with_store
@@ -70,6 +70,7 @@ class Fake(Version):
 async def serving(store: HistoryStore, opener=Fake, keep: int = 2, **settings):
     """Versions over a store whose documents are polled, as the service does it."""
     versions = Versions(opener, Watched(**{"settings": SETTINGS, **settings}), poll=0.05, keep=keep)
+    await versions.begin(await store.documents())
     await versions.start(store)
 
     async def poll() -> None:
@@ -276,7 +277,7 @@ def test_the_later_of_two_changes_at_one_moment_holds(run: Run, watched: Path) -
             store.put_documents = put_before_others
             await versions.set_split({"may": 0.5, "june": 0.5})
             assert versions.state.split == theirs.split
-            assert ActiveVersions.read(versions.documents["active"]) == theirs
+            assert read_body(ActiveVersions, versions.documents["active"]) == theirs
 
     with_store("memory:", work)
 

@@ -29,7 +29,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import polars as pl
@@ -54,6 +54,7 @@ from fullrank.serving.requests import Ask
 from fullrank.serving.stores import HistoryStore
 from fullrank.verification import verify
 
+T = TypeVar("T")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,127}")
 """Names of versions; others are passed over."""
 MOST_NAMES = 10_000
@@ -230,16 +231,16 @@ class Verdict:
         return "; ".join(str(check) for check in self.checks if not check.ok)
 
     def dump(self) -> dict[str, Any]:
-        """Plain data, for JSON."""
+        """Plain data, for JSON; `read_body` reads it."""
         return {**asdict(self), "ok": self.ok}
 
-    @classmethod
-    def read(cls, body: dict[str, Any]) -> Verdict | None:
-        """The inverse of `dump`; None for what it did not write."""
-        try:
-            return TypeAdapter(cls).validate_python(body)
-        except ValidationError:
-            return None
+
+def read_body(kind: type[T], body: Any) -> T | None:
+    """A record of this kind, of a document of the store; None where it is none."""
+    try:
+        return TypeAdapter(kind).validate_python(body)
+    except ValidationError:
+        return None
 
 
 RunOnModel = Callable[[Callable[[], Any]], Any]
@@ -432,16 +433,28 @@ def _check_quality(
         yield Check("quality", True, detail=f"not judged: {len(canaries)} canaries, fewer than {FEWEST}")
         return
     after, before = (_gains(canaries, answers) for answers in (new, old))
-    drawn = resample(after - before, samples=SAMPLES, seed=0)
-    for place, name in enumerate((f"loss of hit@{settings.k}", f"loss of ndcg@{settings.k}")):
-        was, now = float(before[:, place].mean()), float(after[:, place].mean())
-        upper = bounds(drawn[:, place], 0.95)[1]
-        loss = (was - now) / was if was > 0 else 0.0
-        worse = upper < 0 and loss > settings.tolerance
-        enough = float(before[:, 0].sum()) >= FEWEST_HITS
-        lost = enough and now < settings.remaining * was
-        detail = f"{now:.4f}, {was:.4f} of the version that answers; upper end of their difference {upper:+.4f}"
-        yield Check(name, not worse and not lost, loss, settings.tolerance, detail)
+    enough = before[:, 0].sum() >= FEWEST_HITS
+    for name, now, was in zip(("hit", "ndcg"), after.T, before.T, strict=True):
+        lost = bool(enough and now.mean() < settings.remaining * was.mean())
+        yield _compared(f"loss of {name}@{settings.k}", now, was, settings, sign=1, lost=lost)
+
+
+def _compared(
+    name: str,
+    new: Float[np.ndarray, "U"],
+    old: Float[np.ndarray, "U"],
+    settings: CanarySettings,
+    *,
+    sign: Literal[1, -1],
+    lost: bool = False,
+) -> Check:
+    """Figures of two versions, paired; more is better, or with the sign -1 less. One that is `lost` is never well."""
+    was, now = float(old.mean()), float(new.mean())
+    upper = bounds(resample(sign * (new - old)[:, None], samples=SAMPLES, seed=0)[:, 0], 0.95)[1]
+    loss = sign * (was - now) / was if was > 0 else -sign * now
+    worse = upper < 0 and loss > settings.tolerance
+    detail = f"{now:.4f}, {was:.4f} of the version that answers; upper end of what is gained {upper:+.4f}"
+    return Check(name, not worse and not lost, loss, settings.tolerance, detail)
 
 
 def _gains(canaries: Sequence[Canary], answers: Sequence[Asked]) -> Float[np.ndarray, "U 2"]:
@@ -518,7 +531,7 @@ def check_predictor(
     told = f"{bad:,} of {len(found):,} answers are no probability" if bad else ""
     checks.append(Check("answers", not bad, 1 - bad / len(found), 1.0, told))
     if not bad and active is not None and len(rows):
-        checks += _check_log_loss(active, rows, found, ask_rows(active, rows, run=run), settings)
+        checks.append(_check_log_loss(active, rows, found, ask_rows(active, rows, run=run), settings))
     return checks
 
 
@@ -540,20 +553,15 @@ def _check_log_loss(
     new: Float[np.ndarray, "R"],
     old: Float[np.ndarray, "R"],
     settings: CanarySettings,
-) -> Iterator[Check]:
+) -> Check:
     """Log loss, paired by row."""
     schema = active.predictor.encoder.schema
     labels = known_labels(schema, rows, "the canaries")
     if labels is None or len(rows) < FEWEST:
         lack = f"{len(rows)} rows, fewer than {FEWEST}" if labels is not None else f"no labels in {schema.label!r}"
-        yield Check("quality", True, detail=f"not judged: {lack}")
-        return
+        return Check("quality", True, detail=f"not judged: {lack}")
     before, after = (ctr.losses(found, labels.astype(np.float64)) for found in (old, new))
-    upper = bounds(resample((before - after)[:, None], samples=SAMPLES, seed=0)[:, 0], 0.95)[1]
-    was, now = float(before.mean()), float(after.mean())
-    more = (now - was) / max(was, ctr.LEAST)
-    detail = f"{now:.4f}, {was:.4f} of the version that answers; upper end of what is gained {upper:+.4f}"
-    yield Check("rise of log loss", not (upper < 0 and more > settings.tolerance), more, settings.tolerance, detail)
+    return _compared("rise of log loss", after, before, settings, sign=-1)
 
 
 @dataclass(frozen=True)

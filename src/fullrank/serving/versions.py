@@ -17,7 +17,8 @@ users, and when shares change nobody moves who need not: from 90 : 10 to 80 : 20
 to the second, and none back.
 
     versions = Versions(opener, Watched(base=Path("runs/may"), folder=Path("runs")))
-    await versions.start(store)             # opens what answered last, or the base
+    await versions.begin(await store.documents())  # opens what answered last, or the base
+    await versions.start(store)
     model = versions.for_user("ada")        # a ServedModel; costs a microsecond
     versions.follow(document)               # each document of the store's, by whoever polls it
     await versions.activate("june"), await versions.rollback(), await versions.set_split({"may": .9, "june": .1})
@@ -39,7 +40,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Generic, TypeVar
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field
 
 from fullrank.core.checks import check_given
 from fullrank.core.errors import UserError, unknown
@@ -60,6 +61,7 @@ from fullrank.serving.version_checks import (
     examine,
     here,
     list_versions,
+    read_body,
 )
 
 log = logger(__name__)
@@ -104,14 +106,6 @@ class ActiveVersions:
     def first(self) -> str:
         """The version with the largest share."""
         return max(self.split, key=lambda one: one.share).name
-
-    @classmethod
-    def read(cls, body: Mapping[str, Any] | None) -> ActiveVersions | None:
-        """The inverse of `asdict`, by which the document is made; None for what that did not write."""
-        try:
-            return TypeAdapter(cls).validate_python(body)
-        except ValidationError:
-            return None
 
 
 class Split:
@@ -202,10 +196,8 @@ class Versions(Generic[M]):
         await asyncio.to_thread(self._begin)
 
     async def start(self, store: HistoryStore) -> None:
-        """Begin by the store's documents, where nobody did, and watch."""
+        """Watch, and from now on say in the store what answers."""
         self.store = store
-        if self._routing is None:
-            await self.begin(await store.documents())
         if self.watcher.folder is not None and ACTIVE not in self.documents:
             await self._publish(self.state)
         self._watching = asyncio.create_task(self._watch())
@@ -360,7 +352,7 @@ class Versions(Generic[M]):
         if document.key != ACTIVE or document.sequence <= self._sequence:
             return None
         self._sequence = document.sequence
-        state = ActiveVersions.read(document.body)
+        state = read_body(ActiveVersions, document.body)
         if state is None:
             log.error("the document of the active versions is none of this service's: it is passed over")
             return None
@@ -473,7 +465,7 @@ class Versions(Generic[M]):
 
     def _begin(self) -> None:
         """Open what the document says, else what answered before that, else the base, else the newest run."""
-        state, errors = ActiveVersions.read(self.documents.get(ACTIVE)), list[str]()
+        state, errors = read_body(ActiveVersions, self.documents.get(ACTIVE)), list[str]()
         listing = self.watcher.look()
         for split in () if state is None else (state.split, state.previous):
             if opened := tuple(one for one in split if self._opens(one, errors)):
@@ -595,7 +587,7 @@ class Watcher:
         check_given("a run to serve", base or folder, "name it, or a folder of runs", code="no-version")
         self.problem, self.trial = watched.problem, TRIALS[watched.problem]
         self.versions, self.folder, self.settings = versions, folder, watched.settings
-        self.base = None if base is None else Path(os.path.abspath(base))
+        self.base = base
         if folder is not None and not folder.is_dir():
             raise UserError(
                 f"{str(folder)!r}, which is to be watched, is no folder; make it, or name the folder in which new runs "
@@ -654,8 +646,7 @@ class Watcher:
         if not folder.identity:
             return None
         if folder.identity not in self._seen:
-            body = self.versions.documents.get(VERDICT + folder.name)
-            verdict = None if body is None else Verdict.read(body)
+            verdict = read_body(Verdict, self.versions.documents.get(VERDICT + folder.name))
             if verdict is None or verdict.identity != folder.identity:
                 return None
             self._seen[folder.identity] = verdict
