@@ -3,15 +3,13 @@
 import asyncio
 from collections.abc import Sequence
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import polars as pl
 import pytest
 
 from fullrank.data.events.catalog import Catalog
-from fullrank.serving.item_documents import item_numbers
-from fullrank.serving.requests import Answer
+from fullrank.serving.requests import Answer, ItemNumbers
 from fullrank.serving.stores import Event, open_history_store
 from fullrank.serving.version_checks import (
     Canary,
@@ -25,7 +23,7 @@ from fullrank.serving.version_checks import (
 )
 from fullrank.testing.settings import check_bounds
 from refusals import refused
-from tests.serving.served import Version
+from tests.serving.served import Version, items_of
 
 V, K = 60, 5
 
@@ -40,7 +38,7 @@ class Model(Version):
 
     def __init__(self, share: float, catalog: Catalog | None = None, seed: int = 0, **more):
         known = catalog or table(range(V))
-        self.items = SimpleNamespace(catalog=known, barred=np.zeros(known.size, bool))
+        self.items = items_of(known)
         self.share, self.seed = share, seed
         self.__dict__.update(more)
 
@@ -128,8 +126,8 @@ def test_recall_of_an_index() -> None:
 
 
 def test_ids_of_either_type() -> None:
-    assert item_numbers(table([5, 6]), ["6", 5, "x", "07"]) == [1, 0, -1, -1]
-    assert item_numbers(table(["5", "x"]), [5, "x", 7]) == [0, 1, -1]
+    assert [ItemNumbers([5, 6]).get(item) for item in ("6", 5, "x", "07")] == [1, 0, -1, -1]
+    assert [ItemNumbers(["5", "x"]).get(item) for item in (5, "x", 7)] == [0, 1, -1]
 
 
 def test_canaries_of_a_table_and_of_the_store(tmp_path: Path) -> None:

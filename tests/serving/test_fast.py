@@ -327,7 +327,7 @@ def test_an_index_and_a_graph_find_what_is_exact(shop: Shop, tmp_path: Path, doc
     assert exact.state.finder.fast is not None and exact.state.finder.index is None
     expected = lists(exact)
     slow = opened(shop, documents)
-    slow.state = replace(slow.state, finder=Finder(slow.state.finder.predictor))
+    slow.state = replace(slow.state, finder=Finder(slow.predictor).barring(slow.items.barred))
     assert lists(slow) == expected, "the quick way gives the lists of the model's own"
     for _ in ("made", "read from the folder"):
         indexed = opened(shop, documents, search="index", recall=0.9, index_folder=str(tmp_path / "indexes"))

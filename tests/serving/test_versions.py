@@ -25,7 +25,7 @@ from fullrank.serving.version_checks import CanarySettings, examine, list_versio
 from fullrank.serving.versions import ActiveVersions, Split, Versions, Watched
 from refusals import refused
 from serving.served import with_store
-from tests.serving.served import Served, Version, copied, fill, first_run, histories, shuffled
+from tests.serving.served import Served, Version, copied, fill, first_run, histories, items_of, shuffled
 
 SOON = 5.0
 """Seconds: well below one on a machine with nothing else to do."""
@@ -59,7 +59,7 @@ class Fake(Version):
     """A model that opens at once and answers every request with its own name."""
 
     def __init__(self, path: Path):
-        self.name, self.items = path.name, SimpleNamespace(catalog=Run.open(path).catalog, barred=np.zeros(80, bool))
+        self.name, self.items = path.name, items_of(Run.open(path).catalog)
 
     def answer(self, asks) -> list:
         free = [np.setdiff1d(np.arange(80), np.concatenate([ask.items, ask.excluded]))[: ask.k] for ask in asks]

@@ -26,7 +26,7 @@ from fullrank.inference.column_filters import column_kinds, filters_key, refused
 from fullrank.inference.predictor import Predictor
 from fullrank.run import Run
 from fullrank.serving.growth import ItemGrowth, Origin
-from fullrank.serving.item_documents import TITLE, Entry, Reading, changed, item_numbers, read_documents
+from fullrank.serving.item_documents import TITLE, Reading, changed, read_documents
 from fullrank.serving.recent import Recent
 from fullrank.serving.titles import TitleSearch
 
@@ -44,13 +44,14 @@ BANDS = ("head", "middle", "tail")
 class LiveItems:
     """One snapshot. `LiveItems.of` makes the first; see there for what it is made of.
 
-    `catalog` has the id map, and the columns as they are now; `base` is the number of items of the run; `ids` are the
-    external ids by number, `titles` and `bands` (head, middle or tail by training events) likewise.
+    `catalog` has the columns as they are now; `base` is the number of items of the run; `ids` are the external ids by
+    number, `titles` and `bands` (head, middle or tail by training events) likewise, `numbers` the inverse.
     """
 
     def __init__(self, shared: Shared, content: Content, now: float):
         self._shared, self._content = shared, content
-        self.catalog, self.ids, self.titles = content.catalog, content.ids, content.titles
+        self.catalog, self.ids, self.numbers = content.catalog, content.ids, content.item_numbers
+        self.titles = content.titles
         self.base, self.size = shared.growth.catalog.size, content.catalog.size
         self.columns = [name for name in content.values if name != TITLE]
         self.bands: Sequence[str] = content.bands
@@ -84,7 +85,7 @@ class LiveItems:
         right: `UserError` says what is wrong with one.
         """
         shared, old = self._shared, self._content
-        reading = read_documents(documents, shared.growth.catalog, shared.growth.own_columns, old.reading)
+        reading = read_documents(documents, shared.growth.numbers, shared.growth.own_columns, old.reading)
         origins, lost = origins_of(shared.growth, reading, old)
         refused = {**reading.refused, **lost}
         for key in strict:
@@ -127,7 +128,7 @@ class LiveItems:
         text = text.strip()
         if not text:
             return self.popular(limit, np.zeros(self.size, bool))
-        exact = item_numbers(self.catalog, [text])[0]
+        exact = self.numbers.get(text)
         first = [exact] if exact >= 0 else []
         parts = [(np.zeros(0, np.int64), np.zeros(0, np.int64))]
         if self._shared.titles is not None:
@@ -168,7 +169,7 @@ class LiveItems:
     def origin(self, item: int | str) -> dict[str, Any]:
         """Where the vector of an item comes from: `from` is like, features or title, `trained` of an item of the run,
         none of an item that the model cannot rank; and the external ids of its neighbours."""
-        number = item_numbers(self.catalog, [item])[0]
+        number = self.numbers.get(item)
         if number < self.base:
             return {"from": "trained" if number >= 0 else "none", "neighbours": []}
         origin = self._content.origins[number - self.base]
@@ -197,9 +198,8 @@ class LiveItems:
 
     def changed_since(self, old: LiveItems) -> Int[np.ndarray, "n"]:
         """Numbers of the items that have other columns than in an older snapshot of the same version, or are new."""
-        before, after = old._content.reading.entries, self._content.reading.entries
         numbers = {**old._content.numbers, **self._content.numbers}
-        keys = [key for key in {**before, **after} if _cells(before.get(key)) != _cells(after.get(key))]
+        keys = _changed_columns(old._content.reading, self._content.reading)
         known = np.array([numbers[key] for key in keys if key in numbers], np.int64)
         return np.union1d(known, np.arange(old.size, self.size))
 
@@ -214,7 +214,6 @@ class Shared:
         self.types: dict[str, Any] = {name: column.dtype for name, column in self.values.items()}
         self.types.setdefault(TITLE, pl.String())
         self.titles = catalog.titles
-        self.ids: list[Any] = catalog.ids.to_list()
         self.bands: list[str] = np.array(BANDS, object)[popularity_bands(catalog.popularity)].tolist()
         self.popular_order = np.argsort(-catalog.popularity, kind="stable")
 
@@ -242,13 +241,13 @@ class Content:
         added = [origin.item for origin in origins]
         base = shared.growth.catalog.size
         size = base + len(added)
-        number_of_added = {item: base + place for place, item in enumerate(added)}
+        self.item_numbers = shared.growth.numbers.with_added(added)
         self.numbers: dict[str, int] = {}
         """Of all items with documents, by key."""
         self.retired = np.zeros(size, bool)
         renamed, expiring, expires_at = [], [], []
         for key, entry in reading.entries.items():
-            number = number_of_added.get(entry.id, entry.number)
+            number = self.item_numbers.get(entry.id)
             if number < 0:
                 continue
             self.numbers[key] = number
@@ -266,7 +265,7 @@ class Content:
         """Columns by name, as documents left them."""
         grown = predictor.catalog if origins else shared.growth.catalog
         self.catalog = grown.with_columns(self.values)
-        self.ids = [*shared.ids, *added] if added else shared.ids
+        self.ids = [*shared.growth.numbers.ids, *added]
         self.bands = [*shared.bands, *[BANDS[-1]] * len(added)] if added else shared.bands
         self.titles = self.values[TITLE].cast(pl.String) if TITLE in self.values else None
         self.search: TitleSearch | None = None
@@ -308,11 +307,14 @@ def _columns(
     for key, number in numbers.items():
         for name, value in reading.entries[key].cells.items():
             cells.setdefault(name, {})[number] = value
-    same = _unchanged(reading, old) if old is not None and len(old.retired) == size else frozenset()
+    kept: dict[str, pl.Series] = {}
+    if old is not None and len(old.retired) == size:
+        touched = set().union(*_changed_columns(old.reading, reading).values())
+        kept = {name: column for name, column in old.values.items() if name not in touched}
     columns: dict[str, pl.Series] = {}
     for name in [*shared.values, *(name for name in reading.types if name in cells and name not in shared.values)]:
-        if old is not None and name in same and name in old.values:
-            columns[name] = old.values[name]
+        if name in kept:
+            columns[name] = kept[name]
             continue
         dtype = reading.types[name]
         column = shared.values.get(name, pl.Series(name, [], dtype=dtype))
@@ -323,16 +325,11 @@ def _columns(
     return columns
 
 
-def _unchanged(reading: Reading, old: Content) -> frozenset[str]:
-    """The columns in which no item has another value than in the older content."""
-    before, after = old.reading.entries, reading.entries
-    touched: set[str] = set()
-    for key in before.keys() | after.keys():
-        one, other = before.get(key), after.get(key)
-        if one is not other:
-            touched |= set(one.cells if one is not None else ()) | set(other.cells if other is not None else ())
-    return frozenset(name for name in reading.types if name not in touched)
-
-
-def _cells(entry: Entry | None) -> Mapping[str, Any]:
-    return {} if entry is None else entry.cells
+def _changed_columns(old: Reading, new: Reading) -> dict[str, set[str]]:
+    """Key -> columns, of each item of which other values are said than before."""
+    found: dict[str, set[str]] = {}
+    for key in old.entries.keys() | new.entries.keys():
+        before, after = (reading.entries[key].cells if key in reading.entries else {} for reading in (old, new))
+        if before is not after and before != after:
+            found[key] = {*before, *after}
+    return found

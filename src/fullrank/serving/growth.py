@@ -41,8 +41,9 @@ from fullrank.models.sequential.items.tokeniser import TOKENISER, TOKENISER_SIZE
 from fullrank.models.sequential.items.tpab import COUNTS, STARTS
 from fullrank.models.sequential.items.unisrec import AUGMENTED, VECTORS, UniSRec
 from fullrank.semantic_ids.reader import CODES, SIZES
-from fullrank.serving.item_documents import Newcomer, item_numbers
+from fullrank.serving.item_documents import Newcomer
 from fullrank.serving.recent import Recent
+from fullrank.serving.requests import ItemNumbers
 from fullrank.serving.titles import SimilarTitles
 from fullrank.training.grow import grown_model
 
@@ -82,6 +83,7 @@ class ItemGrowth:
         self.spec, self.predictor = spec, predictor
         self.items = getattr(spec, "items", None)
         self.catalog = _widened(predictor.catalog)
+        self.numbers = ItemNumbers(self.catalog.ids.to_list())
         self._texts: Recent[Near] = Recent(MOST_TEXTS)
         self._tables = GrowingTables(self.catalog.size)
         self._lock = threading.Lock()
@@ -123,8 +125,6 @@ class ItemGrowth:
             for item, origin in (kept or {}).items()
             if not any(other in newcomers for other in newcomers[item].like)
         }
-        likes = list(dict.fromkeys(a for item, one in newcomers.items() if item not in found for a in one.like))
-        known = dict(zip(likes, item_numbers(self.catalog, likes), strict=True))
         for start in newcomers:
             # depth first, without recursion: an item may be like one that is like another
             waiting = [start]
@@ -145,7 +145,7 @@ class ItemGrowth:
                     continue
                 elif one.id not in found:
                     try:
-                        found[one.id] = self._origin(one, found, known)
+                        found[one.id] = self._origin(one, found)
                     except UserError as error:
                         found[one.id] = error
                 waiting.pop()
@@ -167,7 +167,7 @@ class ItemGrowth:
             index=index,
         )  # fmt: skip
 
-    def _origin(self, one: Newcomer, found: Mapping[Any, Origin | UserError], known: Mapping[Any, int]) -> Origin:
+    def _origin(self, one: Newcomer, found: Mapping[Any, Origin | UserError]) -> Origin:
         if not isinstance(self.items, ItemsSpec):
             return Origin(one.id, "none")
         read = self._read(one)
@@ -181,10 +181,10 @@ class ItemGrowth:
                     code="no-item-features",
                     public=True,
                 )
-            near = _like(one, found, known) if one.like and self.items.ids else ((), ())
+            near = _like(one, found, self.numbers) if one.like and self.items.ids else ((), ())
             return Origin(one.id, "features", *near, read=read)
         rule: Rule = "like" if one.like else "title"
-        near = _like(one, found, known) if one.like else self._similar(one)
+        near = _like(one, found, self.numbers) if one.like else self._similar(one)
         if isinstance(self.items, Semantic | Text | UniSRec):
             return Origin(one.id, rule, *near, copied=self._nearest(*near))
         return Origin(one.id, rule, *near)
@@ -283,11 +283,11 @@ def _neighbours(titles: SimilarTitles, text: str) -> Near:
     return tuple(items.tolist()), tuple((alike / max(alike.sum(), 1e-12)).tolist())
 
 
-def _like(one: Newcomer, found: Mapping[Any, Origin | UserError], known: Mapping[Any, int]) -> Near:
+def _like(one: Newcomer, found: Mapping[Any, Origin | UserError], numbers: ItemNumbers) -> Near:
     """The run's items that it is like, with their shares; an item that was added stands for its own neighbours."""
     shares: dict[int, float] = {}
     for other in one.like:
-        number = known[other]
+        number = numbers.get(other)
         origin = found.get(other)
         near: Near
         if number >= 0:

@@ -54,6 +54,8 @@ class Finder:
     index: VectorIndex | None = None
     decode: Search | None = None
     """The search of a model that generates semantic ids."""
+    barred: Bool[np.ndarray, "V"] | None = None
+    """Items that nobody is shown."""
     graph: ExportedModel | None = None
     """An export of the model, which answers what its graph can: requests without filters, for the run's own items."""
 
@@ -84,8 +86,9 @@ class Finder:
         return replace(self, predictor=predictor, fast=fast, decode=decode)
 
     def barring(self, barred: Bool[np.ndarray, "V"]) -> Finder:
-        """The same with items that nobody is shown, which then cost a request nothing."""
-        return self if self.fast is None else replace(self, fast=self.fast.with_items(barred=barred))
+        """The same with other items that nobody is shown; the quick way has them at no cost of a request."""
+        fast = None if self.fast is None else self.fast.with_items(barred=barred)
+        return replace(self, fast=fast, barred=barred if barred.any() else None)
 
     @property
     def exact(self) -> bool:
@@ -112,18 +115,17 @@ class Finder:
         k: int,
         hidden: Rows,
         masks: Masks,
-        barred: Bool[np.ndarray, "V"] | None,
         budget: Budget,
     ) -> Found:
         """The k best items of each history. `hidden` are the items that each is not shown, `masks` what its filters
-        refuse, `barred` what nobody is shown (also given to `barring`)."""
-        if self.graph is not None and barred is None and not any(mask is not None for mask in masks):
+        refuse."""
+        if self.graph is not None and self.barred is None and not any(mask is not None for mask in masks):
             quick = _by_graph(self.graph, self.predictor.catalog.size, items, times, k, hidden)
             if quick is not None:
                 return quick
         if self.fast is not None and self.index is None:
             return (*self.fast.lists_of(items, k, times=times, hidden=hidden, refused=masks), None)
-        filters = _filters(hidden, masks, barred)
+        filters = _filters(hidden, masks, self.barred)
         predictor = self.predictor
         if self.index is not None:
             table = predictor.index.all()  # type: ignore[union-attr]  # models with item vectors have an index

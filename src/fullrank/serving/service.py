@@ -99,7 +99,7 @@ class Service(BaseService[ServedModel]):
         """Store events; they are kept as the store promises when this returns."""
         model = self.model
         check_most("events", len(asked.events), self.settings.batch_most)
-        now, typed = time.time(), model.numbers.typed
+        now, typed = time.time(), model.items.numbers.typed
         events = []
         for one in asked.events:
             user, item = str(one.user), typed(one.item)
@@ -246,7 +246,7 @@ class Service(BaseService[ServedModel]):
         """The documents of the items of a request: what was said of each before, and what it says."""
         bodies: dict[str, JsonObject] = {}
         for one in asked.items:
-            item = model.numbers.typed(one.id)
+            item = model.items.numbers.typed(one.id)
             key = str(item)
             before: Mapping[str, Any] = bodies.get(key) or self.items.get(key) or {}
             given = one.model_dump(exclude_unset=True, exclude={"id"})

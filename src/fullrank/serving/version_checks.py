@@ -48,7 +48,6 @@ from fullrank.evaluation.statistics import bounds, resample
 from fullrank.inference.list_options import ListOptions
 from fullrank.metrics import ctr
 from fullrank.run import Run
-from fullrank.serving.item_documents import item_numbers
 from fullrank.serving.prediction import ServedPredictor
 from fullrank.serving.requests import Ask
 from fullrank.serving.stores import HistoryStore
@@ -347,7 +346,7 @@ def _asked(model: Model, canaries: Sequence[Canary], k: int) -> list[Asked]:
     catalog, barred = model.items.catalog, np.asarray(model.items.barred)
     asks, refused = [], []
     for place, canary in enumerate(canaries):
-        numbers = np.array(item_numbers(catalog, canary.items), np.int64)
+        numbers = np.array([model.items.numbers.get(item) for item in canary.items], np.int64)
         times = np.asarray(canary.times).astype(np.int64)[numbers >= 0] if model.reads_times else None
         numbers = numbers[numbers >= 0]
         excluded = np.zeros(0, np.int64)
@@ -387,8 +386,8 @@ def _check_catalogue(
         share = float((own.lookup(open_ids) >= 0).mean()) if len(open_ids) else 1.0
         yield Check("catalogue", share >= settings.known, share, settings.known, "items known of those that are shown")
     if canaries:
-        events = [item for canary in canaries for item in canary.items]
-        share = float(np.mean(np.array(item_numbers(own, events)) >= 0))
+        known = [model.items.numbers.get(item) >= 0 for canary in canaries for item in canary.items]
+        share = float(np.mean(known))
         yield Check("histories", share >= settings.known, share, settings.known, "events known of the canaries")
 
 
