@@ -41,18 +41,15 @@ from fullrank.serving.limits import HostRule, RateLimit, check_exposure
 from fullrank.serving.openapi import PROBLEM, describe
 from fullrank.serving.problems import hide_places, install
 from fullrank.serving.protocol import BoundedProtocol
-from fullrank.serving.routes import Page, add_common_routes, add_predictor_routes, add_recommender_routes
+from fullrank.serving.routes import Page, add_routes
 from fullrank.serving.service import PredictService, Service
 from fullrank.serving.settings import SERVED, ServeSettings
 from fullrank.serving.telemetry import AccessLog, Telemetry, Tracing, metrics_folder
 
 SWITCH = 2e-4
 """Seconds after which a thread of Python lets another run: the event loop does not wait for the model thread longer."""
-SERVICES: dict[Problem, tuple[type[BaseService[Any]], Callable[[FastAPI], None]]] = {
-    "retrieval": (Service, add_recommender_routes),
-    "ranking": (PredictService, add_predictor_routes),
-}
-"""Problem of the run that is served -> the service, and what adds the routes that it alone has."""
+SERVICES: dict[Problem, type[BaseService[Any]]] = {"retrieval": Service, "ranking": PredictService}
+"""Problem of the run that is served -> the service."""
 ENVIRONMENT = "FULLRANK_SERVE"
 """Variable in which a process of several finds its settings, as JSON."""
 FAILURE = "FULLRANK_SERVE_FAILURE"
@@ -68,7 +65,6 @@ def build_app(settings: ServeSettings) -> FastAPI:
     settings = settings.absolute()
     hide_places(settings.places)
     problem = family_of(settings)
-    service_type, add_own_routes = SERVICES[problem]
     telemetry, tracing = Telemetry(), Tracing.open()
 
     @asynccontextmanager
@@ -79,7 +75,7 @@ def build_app(settings: ServeSettings) -> FastAPI:
         sys.setswitchinterval(SWITCH)
         embedded = gc.get_freeze_count() > 0  # in a process that keeps its own from the collector
         try:
-            app.state.service = service = service_type(settings, telemetry, tracing)
+            app.state.service = service = SERVICES[problem](settings, telemetry, tracing)
             try:
                 await service.open()
                 if not embedded:
@@ -103,8 +99,7 @@ def build_app(settings: ServeSettings) -> FastAPI:
         redirect_slashes=False,  # to an address made of the Host header, before any key
         generate_unique_id_function=lambda route: route.name,
     )  # fmt: skip
-    add_own_routes(app)
-    add_common_routes(app)
+    add_routes(app, problem)
     install(app)
     describe(app)
     app.state.page = page = Page(problem)
@@ -171,8 +166,7 @@ def check_service(settings: ServeSettings) -> dict[str, Any]:
     check_exposure(settings.host, None if settings.keys is None else Keys(settings.keys))
 
     async def once() -> dict[str, Any]:
-        service_type, _ = SERVICES[family_of(settings)]
-        service = service_type(settings)
+        service = SERVICES[family_of(settings)](settings)
         try:
             await service.open()
             return {**await service.check(), "address": f"http://{settings.host}:{settings.port}"}
