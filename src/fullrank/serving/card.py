@@ -64,16 +64,6 @@ def model_card(
     `predictor` is as it serves, items that were added included. `histories` (item numbers of its catalogue) are what
     lists are made for; without them those of `evaluation.json` in the run's folder are read, where it has one.
     """
-    vectors = vectors_of(predictor)
-    return {
-        **facts(run, predictor, ranker=ranker, name=name),
-        "collapse": collapse(vectors, predictor.catalog.popularity),
-        "fairness": fairness(run, predictor, histories),
-    }
-
-
-def facts(run: Run, predictor: Predictor, *, ranker: Run | None = None, name: str | None = None) -> JsonObject:
-    """The card without its figures, which costs nothing: what a service may answer while they are computed."""
     model, spec = predictor.model, run.spec
     architecture, reasoner = getattr(spec, "model", None), model.reasoner
     width = getattr(architecture, "dim", None)
@@ -96,6 +86,8 @@ def facts(run: Run, predictor: Predictor, *, ranker: Run | None = None, name: st
             "recipe": ranker.spec.recipe, "parameters": ranker.manifest.get("parameters")
         },
         "columns": columns(predictor.catalog),
+        "collapse": collapse(vectors_of(predictor), predictor.catalog.popularity),
+        "fairness": fairness(run, predictor, histories),
     }  # fmt: skip
 
 
@@ -274,7 +266,6 @@ def _column(column: pl.Series) -> JsonObject | None:
 
 def _rank_correlation(values: Float[np.ndarray, "n"], popularity: Int[np.ndarray, "n"]) -> float | None:
     """Spearman's; None where one of them is constant. The sign of a singular vector is free."""
-    if np.ptp(popularity) == 0 or np.ptp(values) == 0:
-        return None
-    ranks = [pl.Series(one).rank("average").to_numpy() for one in (values, popularity)]
-    return float(np.corrcoef(ranks[0], ranks[1])[0, 1])
+    frame = pl.DataFrame({"value": values, "events": popularity})
+    found = frame.select(pl.corr("value", "events", method="spearman").fill_nan(None)).item()
+    return None if found is None else float(found)

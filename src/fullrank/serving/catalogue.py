@@ -25,6 +25,7 @@ from fullrank.evaluation.statistics import popularity_bands
 from fullrank.inference.column_filters import column_kinds, filters_key, refused_by
 from fullrank.inference.predictor import Predictor
 from fullrank.run import Run
+from fullrank.serving.card import BANDS
 from fullrank.serving.growth import ItemGrowth, Origin
 from fullrank.serving.item_documents import TITLE, Reading, changed, read_documents
 from fullrank.serving.recent import Recent
@@ -37,8 +38,6 @@ WARM_TITLES = 200_000
 """Titles that are compared with after a second or two; a million takes 20 seconds and 2 GB, when they are needed."""
 MASK_BYTES, LEAST_MASKS, MOST_MASKS = 1 << 26, 4, 512
 """Memory of the masks that a snapshot remembers, and how many they are at least and at most."""
-BANDS = ("head", "middle", "tail")
-"""Popularity of an item: the third of the training events in which its share begins (`popularity_bands`)."""
 
 
 class LiveItems:

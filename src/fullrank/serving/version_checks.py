@@ -24,6 +24,7 @@ import os
 import re
 import stat
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -49,7 +50,7 @@ from fullrank.inference.list_options import ListOptions
 from fullrank.metrics import ctr
 from fullrank.run import Run
 from fullrank.serving.prediction import ServedPredictor
-from fullrank.serving.requests import Ask
+from fullrank.serving.requests import Answer, Ask
 from fullrank.serving.stores import HistoryStore
 from fullrank.verification import verify
 
@@ -309,7 +310,7 @@ def check_model(
     """All that is asked of an opened version, beside the one that answers now (None: none does)."""
     checks = [*_check_catalogue(model, active, canaries, settings), *_check_columns(model, active)]
     if model.recall is not None:
-        checks.append(Check("recall", bool(model.recall >= settings.recall), float(model.recall), settings.recall))
+        checks.append(_at_least("recall", float(model.recall), settings.recall))
     if not all(check.ok for check in checks):  # what cannot be looked up is not worth asking
         return checks
     asked = list(canaries) or _made_up(model if active is None else active)
@@ -325,11 +326,8 @@ class Asked:
     """What a version answered to one canary."""
 
     items: tuple[int | str, ...]
-    finite: bool
-    refused: int
-    """Items of the list that the request had refused."""
-    short: int
-    """Places that should have been filled and are not."""
+    faults: tuple[str, ...]
+    """What is wrong with the list, behind "answers are"."""
 
 
 def asked_all(model: Model, canaries: Sequence[Canary], k: int, run: RunOnModel = here) -> list[Asked]:
@@ -343,32 +341,30 @@ def asked_all(model: Model, canaries: Sequence[Canary], k: int, run: RunOnModel 
 
 def _asked(model: Model, canaries: Sequence[Canary], k: int) -> list[Asked]:
     """Every other request excludes an item, so that filters are asked for too."""
-    catalog, barred = model.items.catalog, np.asarray(model.items.barred)
-    asks, refused = [], []
+    live, free, asks = model.items, np.flatnonzero(~np.asarray(model.items.barred)), []
     for place, canary in enumerate(canaries):
-        numbers = np.array([model.items.numbers.get(item) for item in canary.items], np.int64)
-        times = np.asarray(canary.times).astype(np.int64)[numbers >= 0] if model.reads_times else None
-        numbers = numbers[numbers >= 0]
-        excluded = np.zeros(0, np.int64)
-        if place % 2 and len(free := np.flatnonzero(~barred)):
-            excluded = free[[place % len(free)]]
-            if catalog.ids[int(excluded[0])] == canary.target:
-                excluded = excluded[:0]
-        asks.append(
-            Ask(numbers, ListOptions(k=k), times=times, excluded=excluded, budget=model.budget, ranked=model.ranked)
-        )
-        out = barred.copy()
-        out[numbers] = out[excluded] = True
-        refused.append(out)
-    found = []
-    for answer, out in zip(model.answer(asks), refused, strict=True):
-        ids = np.asarray(answer.ids, np.int64)
-        inside = ids[(ids >= 0) & (ids < catalog.size)]
-        bad = len(ids) - len(inside) + int(out[inside].sum()) + len(inside) - len(np.unique(inside))
-        finite = bool(np.isfinite(np.asarray(answer.scores, float)).all()) and len(answer.scores) == len(ids)
-        short = max(min(k, int((~out).sum())) - len(ids), 0)
-        found.append(Asked(tuple(catalog.external(inside).to_list()), finite, bad, short))
-    return found
+        numbers = np.array([live.numbers.get(item) for item in canary.items], np.int64)
+        times = np.array(canary.times).astype(np.int64)[numbers >= 0] if model.reads_times else None
+        excluded = free[place % len(free) :][:1] if place % 2 and len(free) else free[:0]
+        if live.numbers.get(canary.target) in excluded:
+            excluded = free[:0]
+        options = ListOptions(k=k)
+        asks.append(Ask(numbers[numbers >= 0], options, times, excluded, budget=model.budget, ranked=model.ranked))
+    return [_looked_at(model, ask, answer) for ask, answer in zip(asks, model.answer(asks), strict=True)]
+
+
+def _looked_at(model: Model, ask: Ask, answer: Answer) -> Asked:
+    catalog, out = model.items.catalog, np.array(model.items.barred)
+    out[ask.items] = out[ask.excluded] = True
+    ids = np.array(answer.ids, np.int64)
+    inside = ids[(ids >= 0) & (ids < catalog.size)]
+    sound = len(np.unique(inside)) == len(ids) and not out[inside].any()
+    faults = {
+        "not finite": len(answer.scores) != len(ids) or not np.isfinite(np.array(answer.scores, float)).all(),
+        "short": len(ids) < min(ask.k, int((~out).sum())),
+        "with refused or repeated items": not sound,
+    }
+    return Asked(tuple(catalog.external(inside).to_list()), tuple(what for what, bad in faults.items() if bad))
 
 
 def _check_catalogue(
@@ -384,11 +380,14 @@ def _check_catalogue(
             return
         open_ids = before.ids.filter(pl.Series(~np.asarray(active.items.barred)[: before.size]))
         share = float((own.lookup(open_ids) >= 0).mean()) if len(open_ids) else 1.0
-        yield Check("catalogue", share >= settings.known, share, settings.known, "items known of those that are shown")
+        yield _at_least("catalogue", share, settings.known, "items known of those that are shown")
     if canaries:
         known = [model.items.numbers.get(item) >= 0 for canary in canaries for item in canary.items]
-        share = float(np.mean(known))
-        yield Check("histories", share >= settings.known, share, settings.known, "events known of the canaries")
+        yield _at_least("histories", float(np.mean(known)), settings.known, "events known of the canaries")
+
+
+def _at_least(name: str, figure: float, bound: float, detail: str = "") -> Check:
+    return Check(name, figure >= bound, figure, bound, detail)
 
 
 def _check_columns(model: Model, active: Model | None) -> Iterator[Check]:
@@ -417,10 +416,9 @@ def _check_answers(answers: Sequence[Asked]) -> Iterator[Check]:
     if not count:
         yield Check("answers", False, 0, 1, "there is nothing to ask it")
         return
-    wrong = {"not finite": [not one.finite for one in answers], "short": [one.short > 0 for one in answers],
-             "with refused or repeated items": [one.refused > 0 for one in answers]}  # fmt: skip
-    found = [f"{sum(bad)} of {count} answers are {what}" for what, bad in wrong.items() if any(bad)]
-    good = sum(not any(bad) for bad in zip(*wrong.values(), strict=True))
+    wrong = Counter(fault for one in answers for fault in one.faults)
+    found = [f"{bad} of {count} answers are {what}" for what, bad in wrong.items()]
+    good = sum(not one.faults for one in answers)
     yield Check("answers", not found, good / count, 1.0, "; ".join(found))
 
 

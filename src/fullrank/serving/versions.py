@@ -35,7 +35,7 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Generic, TypeVar
@@ -467,25 +467,22 @@ class Versions(Generic[M]):
         """Open what the document says, else what answered before that, else the base, else the newest run."""
         state, errors = read_body(ActiveVersions, self.documents.get(ACTIVE)), list[str]()
         listing = self.watcher.look()
-        for split in () if state is None else (state.split, state.previous):
-            if opened := tuple(one for one in split if self._opens(one, errors)):
-                total = sum(one.share for one in opened)
-                left = tuple(Share(one.name, one.manifest, one.share / total) for one in opened)
-                self._apply(state if state is not None and opened == state.split else ActiveVersions(left))
-                break
-        else:
-            first = "" if self.watcher.base is None else self.watcher.base.name
-            newest = sorted(listing.values(), key=lambda one: (one.name != first, -one.time))
-            whole = (Share(one.name, one.manifest) for one in newest if one.state == "whole")
-            found = next((one for one in whole if self._opens(one, errors)), None)
-            if found is None:
-                errors += [f"{one.name}: {one.reason}" for one in newest if one.state != "whole"]
-                raise UserError(
-                    f"no version can be opened: {'; '.join(errors) or 'there is no run to open'} (what is served is a "
-                    "run, a folder that `fullrank train` makes)",
-                    code="no-version",
-                )
-            self._apply(ActiveVersions((found,)))
+        first = "" if self.watcher.base is None else self.watcher.base.name
+        newest = sorted(listing.values(), key=lambda one: (one.name != first, -one.time))
+        splits = [] if state is None else [state.split, state.previous]
+        splits += [(Share(one.name, one.manifest),) for one in newest if one.state == "whole"]
+        some = (tuple(one for one in split if self._opens(one, errors)) for split in splits)
+        opened = next(filter(None, some), None)
+        if opened is None:
+            errors += [f"{one.name}: {one.reason}" for one in newest if one.state != "whole"]
+            raise UserError(
+                f"no version can be opened: {'; '.join(errors) or 'there is no run to open'} (what is served is a "
+                "run, a folder that `fullrank train` makes)",
+                code="no-version",
+            )
+        total = sum(one.share for one in opened)
+        left = ActiveVersions(tuple(replace(one, share=one.share / total) for one in opened))
+        self._apply(state if state is not None and opened == state.split else left)
         for error in errors:
             log.error(f"a version that should answer cannot be opened: {error}")
         if errors and self.watcher.folder is not None:
