@@ -23,7 +23,7 @@ from fullrank.serving.version_checks import (
 )
 from fullrank.testing.settings import check_bounds
 from refusals import refused
-from tests.serving.served import Version, items_of
+from tests.serving.served import Version, here, items_of
 
 V, K = 60, 5
 
@@ -60,7 +60,7 @@ SETTINGS = CanarySettings(k=K)
 
 
 def verdict(new: Model, old: Model | None, canaries: Sequence = tuple(CANARIES), **more) -> dict:
-    return {check.name: check for check in check_model(new, old, canaries, CanarySettings(k=K, **more))}
+    return {check.name: check for check in check_model(new, old, canaries, CanarySettings(k=K, **more), here)}
 
 
 def test_as_good_and_better_pass_and_worse_does_not() -> None:

@@ -247,11 +247,6 @@ RunOnModel = Callable[[Callable[[], Any]], Any]
 """Runs a step where models may be used (`ServedModel.answer` is of the model thread) and gives what it gave."""
 
 
-def here(step: Callable[[], Any]) -> Any:
-    """Run a step at once, in this thread."""
-    return step()
-
-
 async def sample_canaries(store: HistoryStore, settings: CanarySettings) -> list[Canary]:
     """Canaries of users of the history store; fewer where it has fewer. Raises `StoreUnavailable`."""
     found: list[Canary] = []
@@ -305,7 +300,7 @@ def check_run_files(path: Path, problem: Problem = "retrieval") -> list[Check]:
 
 
 def check_model(
-    model: Model, active: Model | None, canaries: Sequence[Canary], settings: CanarySettings, run: RunOnModel = here
+    model: Model, active: Model | None, canaries: Sequence[Canary], settings: CanarySettings, run: RunOnModel
 ) -> list[Check]:
     """All that is asked of an opened version, beside the one that answers now (None: none does)."""
     checks = [*_check_catalogue(model, active, canaries, settings), *_check_columns(model, active)]
@@ -330,7 +325,7 @@ class Asked:
     """What is wrong with the list, behind "answers are"."""
 
 
-def asked_all(model: Model, canaries: Sequence[Canary], k: int, run: RunOnModel = here) -> list[Asked]:
+def asked_all(model: Model, canaries: Sequence[Canary], k: int, run: RunOnModel) -> list[Asked]:
     """The answers of a version to all canaries, a few at a time."""
     found: list[Asked] = []
     for first in range(0, len(canaries), AT_ONCE):
@@ -504,7 +499,7 @@ async def no_rows(store: HistoryStore, settings: CanarySettings) -> pl.DataFrame
 
 
 def ask_rows(
-    model: ServedPredictor, rows: pl.DataFrame | Sequence[object], k: int = 1, run: RunOnModel = here
+    model: ServedPredictor, rows: pl.DataFrame | Sequence[object], k: int, run: RunOnModel
 ) -> Float[np.ndarray, "R"]:
     """The probabilities of canaries, a few at a time; of a row of missing values where there are none."""
     asked = rows if isinstance(rows, pl.DataFrame) and len(rows) else model.blank
@@ -517,18 +512,18 @@ def check_predictor(
     active: ServedPredictor | None,
     rows: pl.DataFrame,
     settings: CanarySettings,
-    run: RunOnModel = here,
+    run: RunOnModel,
 ) -> list[Check]:
     """All that is asked of an opened version, beside the one that answers now (None: none does)."""
     checks = [] if active is None else [_check_row_columns(model, active)]
     if not all(check.ok for check in checks):
         return checks
-    found = ask_rows(model, rows, run=run)
+    found = ask_rows(model, rows, 1, run)
     bad = int((~np.isfinite(found) | (found < 0) | (found > 1)).sum())
     told = f"{bad:,} of {len(found):,} answers are no probability" if bad else ""
     checks.append(Check("answers", not bad, 1 - bad / len(found), 1.0, told))
     if not bad and active is not None and len(rows):
-        checks.append(_check_log_loss(active, rows, found, ask_rows(active, rows, run=run), settings))
+        checks.append(_check_log_loss(active, rows, found, ask_rows(active, rows, 1, run), settings))
     return checks
 
 

@@ -16,7 +16,7 @@ number from (version, user), and the one with the largest share / -ln(number) ha
 users, and when shares change nobody moves who need not: from 90 : 10 to 80 : 20 a ninth of the first version's users go
 to the second, and none back.
 
-    versions = Versions(opener, Watched(base=Path("runs/may"), folder=Path("runs")))
+    versions = Versions(opener, Watched(base=Path("runs/may"), folder=Path("runs")), keep=2, ...)
     await versions.begin(await store.documents())  # opens what answered last, or the base
     await versions.start(store)
     model = versions.for_user("ada")        # a ServedModel; costs a microsecond
@@ -42,7 +42,6 @@ from typing import Annotated, Any, Generic, TypeVar
 
 from pydantic import Field
 
-from fullrank.core.checks import check_given
 from fullrank.core.errors import UserError, unknown
 from fullrank.core.locks import HOST
 from fullrank.core.log import logger
@@ -59,7 +58,6 @@ from fullrank.serving.version_checks import (
     VersionFolder,
     check_run_files,
     examine,
-    here,
     list_versions,
     read_body,
 )
@@ -67,6 +65,8 @@ from fullrank.serving.version_checks import (
 log = logger(__name__)
 
 KIND, ACTIVE, VERDICT, CLAIM = "versions", "active", "verdict:", "claim:"
+LOOK = 1.0
+"""Seconds between two looks at the watched folder."""
 SETTLE = 0.5
 """Seconds between a claim and a look whether it is still the last one."""
 CLAIMED = 120.0
@@ -155,18 +155,16 @@ class Versions(Generic[M]):
         opener: Callable[[Path], M],
         watched: Watched,
         *,
-        keep: int = 2,
-        poll: float = 1.0,
-        run: RunOnModel = here,
-        adopt: Callable[[M], None] = lambda model: None,
-        changed: Callable[[], None] = lambda: None,
+        keep: int,
+        run: RunOnModel,
+        adopt: Callable[[M], None],
+        changed: Callable[[], None],
     ):
         """`opener` opens a run, in the versions' thread. `keep`: versions kept open, those that answer included. `run`
         runs a step where models may be asked. `adopt` is called with each opened model on the event loop, before it
         answers anybody, `changed` after each swap.
         """
-        self._opener, self._keep, self._poll = opener, keep, poll
-        self._run, self._adopt, self._changed = run, adopt, changed
+        self._opener, self._keep, self._run, self._adopt, self._changed = opener, keep, run, adopt, changed
         self.store: HistoryStore
         self.documents: dict[str, dict[str, Any]] = {}
         """Key -> body of the documents of this kind, as this process knows them."""
@@ -427,7 +425,7 @@ class Versions(Generic[M]):
 
     async def _watch(self) -> None:
         while True:
-            await asyncio.sleep(self._poll)
+            await asyncio.sleep(LOOK)
             await self._loop.run_in_executor(self._thread, self._look)
 
     def _look(self) -> None:
@@ -467,8 +465,7 @@ class Versions(Generic[M]):
         """Open what the document says, else what answered before that, else the base, else the newest run."""
         state, errors = read_body(ActiveVersions, self.documents.get(ACTIVE)), list[str]()
         listing = self.watcher.look()
-        first = "" if self.watcher.base is None else self.watcher.base.name
-        newest = sorted(listing.values(), key=lambda one: (one.name != first, -one.time))
+        newest = sorted(listing.values(), key=lambda one: (one.name != self.watcher.base.name, -one.time))
         splits = [] if state is None else [state.split, state.previous]
         splits += [(Share(one.name, one.manifest),) for one in newest if one.state == "whole"]
         some = (tuple(one for one in split if self._opens(one, errors)) for split in splits)
@@ -564,7 +561,7 @@ class Versions(Generic[M]):
 class Watched:
     """The runs that may answer, and how a new one is checked."""
 
-    base: Path | None = None
+    base: Path
     """The run that answers where nothing else is said."""
     folder: Path | None = None
     """The folder in which new runs appear."""
@@ -581,23 +578,20 @@ class Watcher:
 
     def __init__(self, versions: Versions[Any], watched: Watched, run: RunOnModel):
         base, folder = watched.base, watched.folder
-        check_given("a run to serve", base or folder, "name it, or a folder of runs", code="no-version")
         self.problem, self.trial = watched.problem, TRIALS[watched.problem]
-        self.versions, self.folder, self.settings = versions, folder, watched.settings
-        self.base = base
+        self.versions, self.base, self.folder, self.settings = versions, base, folder, watched.settings
         if folder is not None and not folder.is_dir():
             raise UserError(
                 f"{str(folder)!r}, which is to be watched, is no folder; make it, or name the folder in which new runs "
                 "appear",
                 code="not-a-folder",
             )
-        if self.base is not None and folder is not None and (folder / self.base.name).is_dir():
-            if not os.path.samefile(self.base, folder / self.base.name):
-                raise UserError(
-                    f"{str(self.base)!r} and {str(folder / self.base.name)!r} are two runs of one name; rename "
-                    "one, since versions go by it",
-                    code="version-name-taken",
-                )
+        if folder is not None and (folder / base.name).is_dir() and not os.path.samefile(base, folder / base.name):
+            raise UserError(
+                f"{str(base)!r} and {str(folder / base.name)!r} are two runs of one name; rename one, since versions "
+                "go by it",
+                code="version-name-taken",
+            )
         self.auto_activate = watched.auto_activate
         self.listing: dict[str, VersionFolder] = {}
         self.checking: str | None = None
@@ -610,7 +604,7 @@ class Watcher:
     def look(self) -> dict[str, VersionFolder]:
         """List the watched folder, and the base beside it where that lies elsewhere."""
         listing = {} if self.folder is None else list_versions(self.folder)
-        if self.base is not None and self.base.name not in listing:
+        if self.base.name not in listing:
             listing[self.base.name] = examine(self.base)
         self.listing = listing
         return listing
