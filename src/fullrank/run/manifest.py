@@ -102,12 +102,9 @@ def _check_listed(manifest: dict[str, Any], folder: Path) -> None:
     read = {name: entry for name, entry in files.items() if name != METRICS}
     manifests.check_files(folder, read, set(SEALED), {SPEC, WEIGHTS} if manifest["finished"] else {SPEC}, AGAIN)
     manifests.check_hash(folder, SPEC, files[SPEC], AGAIN)
-    if METRICS in files and not isinstance(_hash_in(files[METRICS]), str):
+    metrics = files.get(METRICS, {"sha256": ""})
+    if not isinstance(metrics, dict) or not isinstance(metrics.get("sha256"), str):
         raise manifests.incomplete_manifest(folder, f"lacks the size or the hash of {METRICS}", AGAIN)
-
-
-def _hash_in(entry: Any) -> Any:
-    return entry.get("sha256") if isinstance(entry, dict) else None
 
 
 def require_listed(manifest: dict[str, Any], folder: Path, needed: Sequence[str]) -> None:
