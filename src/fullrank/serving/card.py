@@ -24,6 +24,7 @@ from fullrank.data.histories import Histories
 from fullrank.evaluation.result import EvaluationResult
 from fullrank.evaluation.spec import selection_sign
 from fullrank.evaluation.statistics import popularity_bands
+from fullrank.inference.column_filters import kind_of
 from fullrank.inference.list_options import ListOptions
 from fullrank.inference.predictor import Predictor
 from fullrank.inference.requests import RequestBatch
@@ -178,7 +179,7 @@ def fairness(run: Run, predictor: Predictor, histories: Histories | None = None)
     }
 
 
-def sample_histories(run: Run, count: int = HISTORIES, *, seed: int = 0) -> Histories | None:
+def sample_histories(run: Run, count: int = HISTORIES) -> Histories | None:
     """Test histories of the store that a run was trained on, drawn at random; None where the store is not there."""
     try:
         users = event_store_of(run).eval_set("test").histories
@@ -186,7 +187,7 @@ def sample_histories(run: Run, count: int = HISTORIES, *, seed: int = 0) -> Hist
         return None
     if not len(users):
         return None
-    return users.take(np.random.default_rng([seed, len(users)]).permutation(len(users))[:count])
+    return users.take(np.random.default_rng([0, len(users)]).permutation(len(users))[:count])
 
 
 def _evaluated_lists(run: Run) -> Int[np.ndarray, "U k"] | None:
@@ -246,18 +247,17 @@ def _validation(run: Run) -> JsonObject | None:
 
 def _column(column: pl.Series) -> JsonObject | None:
     """One column of the items; None for a type that nobody can filter by."""
-    kind, found = column.dtype, {"name": column.name}
-    if kind == pl.Boolean:
+    (kind, listed), found = kind_of(column.dtype), {"name": column.name}
+    if kind is None:
+        return None
+    if kind == "flag" and not listed:
         return found | {"kind": "bool"}
-    if kind.is_numeric():
+    if kind == "number" and not listed:
         known = column.cast(pl.Float64).drop_nulls()
         known = known.filter(known.is_finite())
         bounds: Mapping[str, Any] = {"min": known.min(), "max": known.max()} if len(known) else {}
         return found | {"kind": "number", **bounds}
-    if isinstance(kind, pl.List):
-        column, kind = column.drop_nulls().explode(), pl.String()
-    if not (kind == pl.String or isinstance(kind, pl.Categorical | pl.Enum)):
-        return None
+    column = column.drop_nulls().explode() if listed else column
     values = column.cast(pl.String).drop_nulls().unique()
     if len(values) > FEW or column.name == "title":
         return found | {"kind": "text"}

@@ -44,15 +44,11 @@ def metrics_folder() -> Iterator[None]:
     The folder of a service that was killed goes with the next one (`scratch_folder`).
     """
     with scratch_folder() as folder:
-        before = os.environ.get(FOLDER)
         os.environ[FOLDER] = str(folder)
         try:
             yield
         finally:
-            if before is None:
-                del os.environ[FOLDER]
-            else:
-                os.environ[FOLDER] = before
+            del os.environ[FOLDER]
 
 
 class Telemetry:

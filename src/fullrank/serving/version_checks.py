@@ -46,6 +46,7 @@ from fullrank.data import values
 from fullrank.data.frames import InputTable
 from fullrank.data.impressions.encoding import known_labels, require_fields
 from fullrank.evaluation.statistics import bounds, resample
+from fullrank.inference.column_filters import kind_of
 from fullrank.inference.list_options import ListOptions
 from fullrank.metrics import ctr
 from fullrank.run import Run
@@ -391,19 +392,13 @@ def _check_columns(model: Model, active: Model | None) -> Iterator[Check]:
         return
     before, now = active.items.catalog.frame.schema, model.items.catalog.frame.schema
     lost = [
-        name for name in active.items.catalog.columns if name not in now or _family(before[name]) != _family(now[name])
+        name for name in active.items.catalog.columns if name not in now or kind_of(before[name]) != kind_of(now[name])
     ]
     yield Check("columns", not lost, detail=f"lost, or of another type: {', '.join(lost)}" if lost else "")
     fields, theirs = set(active.ranker_fields), set(model.ranker_fields)
     if fields or theirs:
         gone = sorted(fields - theirs)
         yield Check("ranker fields", not gone, detail=f"lost: {', '.join(gone)}" if gone else "")
-
-
-def _family(dtype: Any) -> str:
-    return (
-        "number" if dtype.is_numeric() else "list" if dtype.is_nested() else "other" if dtype == pl.Boolean else "text"
-    )
 
 
 def _check_answers(answers: Sequence[Asked]) -> Iterator[Check]:
