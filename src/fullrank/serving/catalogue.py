@@ -4,7 +4,7 @@ A snapshot never changes; `with_documents` and `at` give others. Items that were
 the order in which they came, and keep their numbers while the process runs, also when they are retired or removed.
 Making a snapshot may take a while (new vectors, a table put together), so it is done beside whoever answers.
 
-`Shared` is the same for all snapshots of a version, `Content` (documents put together with the run's items) for all
+`ItemGrowth` is the same for all snapshots of a version, `Content` (documents put together with the run's items) for all
 from one change to the next; who is expired is the snapshot's own. V items.
 """
 
@@ -21,7 +21,6 @@ from jaxtyping import Bool, Int
 
 from fullrank.core.errors import UserError
 from fullrank.core.log import logger
-from fullrank.evaluation.statistics import popularity_bands
 from fullrank.inference.column_filters import column_kinds, filters_key, refused_by
 from fullrank.inference.predictor import Predictor
 from fullrank.run import Run
@@ -47,11 +46,11 @@ class LiveItems:
     number, `titles` and `bands` (head, middle or tail by training events) likewise, `numbers` the inverse.
     """
 
-    def __init__(self, shared: Shared, content: Content, now: float):
-        self._shared, self._content = shared, content
+    def __init__(self, growth: ItemGrowth, content: Content, now: float):
+        self._growth, self._content = growth, content
         self.catalog, self.ids, self.numbers = content.catalog, content.ids, content.item_numbers
         self.titles = content.titles
-        self.base, self.size = shared.growth.catalog.size, content.catalog.size
+        self.base, self.size = growth.catalog.size, content.catalog.size
         self.columns = [name for name in content.values if name != TITLE]
         self.bands: Sequence[str] = content.bands
         expired = content.expires_at <= now
@@ -70,8 +69,8 @@ class LiveItems:
         Documents that this run cannot take in (a new item without anything like it) are left out, and logged
         (`refused`). The predictor is the one given where no item was added.
         """
-        shared = Shared(ItemGrowth(run.spec.model, predictor))
-        first = cls(shared, Content(shared, Reading({}, {}, shared.types), (), {}, predictor, None), now)
+        growth = ItemGrowth(run.spec.model, predictor)
+        first = cls(growth, Content(growth, Reading({}, {}, growth.types), (), {}, predictor, None), now)
         return first.with_documents(predictor, documents, now)
 
     def with_documents(
@@ -83,9 +82,9 @@ class LiveItems:
         to be made anew, which is the only work that grows with the model. Documents with keys in `strict` have to be
         right: `UserError` says what is wrong with one.
         """
-        shared, old = self._shared, self._content
-        reading = read_documents(documents, shared.growth.numbers, shared.growth.own_columns, old.reading)
-        origins, lost = origins_of(shared.growth, reading, old)
+        growth, old = self._growth, self._content
+        reading = read_documents(documents, growth.numbers, growth.own_columns, old.reading)
+        origins, lost = origins_of(growth, reading, old)
         refused = {**reading.refused, **lost}
         for key in strict:
             if key in refused:
@@ -95,14 +94,14 @@ class LiveItems:
         if origins == old.origins and reading.entries == old.reading.entries and refused.keys() == old.refused.keys():
             return predictor, self.at(now)
         if origins != old.origins:
-            predictor = shared.growth.grown(origins)
-        return predictor, LiveItems(shared, Content(shared, reading, origins, refused, predictor, old), now)
+            predictor = growth.grown(origins)
+        return predictor, LiveItems(growth, Content(growth, reading, origins, refused, predictor, old), now)
 
     def at(self, now: float) -> LiveItems:
         """The items at a later time: this snapshot, unless some have expired since."""
         live: LiveItems = self._content.latest or self
         if now >= live.next_expiry:
-            self._content.latest = live = LiveItems(self._shared, self._content, now)
+            self._content.latest = live = LiveItems(self._growth, self._content, now)
         return live
 
     def mask(self, filters: Mapping[str, Any]) -> Bool[np.ndarray, "V"]:
@@ -130,9 +129,9 @@ class LiveItems:
         exact = self.numbers.get(text)
         first = [exact] if exact >= 0 else []
         parts = [(np.zeros(0, np.int64), np.zeros(0, np.int64))]
-        if self._shared.titles is not None:
+        if self._growth.titles is not None:
             renamed = self._content.renamed
-            parts.append(self._shared.search.find(text, limit + 1, renamed[renamed < self.base]))
+            parts.append(self._growth.search.find(text, limit + 1, renamed[renamed < self.base]))
         if self._content.search is not None:
             own, score = self._content.search.find(text, limit + 1)
             parts.append((self._content.renamed[own], score))
@@ -145,10 +144,10 @@ class LiveItems:
 
         Up to `WARM_TITLES` items, also what the first new item with a title alone is compared with.
         """
-        if self._shared.titles is not None:
-            _ = self._shared.search
+        if self._growth.titles is not None:
+            _ = self._growth.search
             if self.base <= WARM_TITLES:
-                self._shared.growth.warm()
+                self._growth.warm()
 
     def popular(self, k: int, refused: Bool[np.ndarray, "V"]) -> Int[np.ndarray, "n"]:
         """The up to k items with most training events that are not refused; of equal counts the first."""
@@ -163,7 +162,7 @@ class LiveItems:
     @cached_property
     def popular_order(self) -> Int[np.ndarray, "V"]:
         """All items by training events, most first, then by number."""
-        return np.concatenate([self._shared.popular_order, np.arange(self.base, self.size)])
+        return np.concatenate([self._growth.popular_order, np.arange(self.base, self.size)])
 
     def origin(self, item: int | str) -> dict[str, Any]:
         """Where the vector of an item comes from: `from` is like, features or title, `trained` of an item of the run,
@@ -203,32 +202,12 @@ class LiveItems:
         return np.union1d(known, np.arange(old.size, self.size))
 
 
-class Shared:
-    """What all snapshots of a version have in common."""
-
-    def __init__(self, growth: ItemGrowth):
-        self.growth, catalog = growth, growth.catalog
-        own = growth.own_columns
-        self.values = {name: catalog.frame[name] for name in catalog.columns if name not in own}
-        self.types: dict[str, Any] = {name: column.dtype for name, column in self.values.items()}
-        self.types.setdefault(TITLE, pl.String())
-        self.titles = catalog.titles
-        self.bands: list[str] = np.array(BANDS, object)[popularity_bands(catalog.popularity)].tolist()
-        self.popular_order = np.argsort(-catalog.popularity, kind="stable")
-
-    @cached_property
-    def search(self) -> TitleSearch:
-        """The titles of the run's items, indexed once."""
-        assert self.titles is not None
-        return TitleSearch(self.titles, self.popular_order)
-
-
 class Content:
     """What a snapshot holds but for the time: the same from one expiry to the next."""
 
     def __init__(
         self,
-        shared: Shared,
+        growth: ItemGrowth,
         reading: Reading,
         origins: tuple[Origin, ...],
         refused: Mapping[str, UserError],
@@ -238,9 +217,9 @@ class Content:
         """`origins` are of the items that were added, in the order of their numbers."""
         self.reading, self.origins, self.refused = reading, origins, refused
         added = [origin.item for origin in origins]
-        base = shared.growth.catalog.size
+        base = growth.catalog.size
         size = base + len(added)
-        self.item_numbers = shared.growth.numbers.with_added(added)
+        self.item_numbers = growth.numbers.with_added(added)
         self.numbers: dict[str, int] = {}
         """Of all items with documents, by key."""
         self.retired = np.zeros(size, bool)
@@ -260,12 +239,12 @@ class Content:
         """[e] items that expire, and [e] when each does."""
         self.renamed = np.sort(np.array(renamed, np.int64))
         """[r] items that were added, or have another title than in the run."""
-        self.values = _columns(shared, reading, self.numbers, size, old)
+        self.values = _columns(growth, reading, self.numbers, size, old)
         """Columns by name, as documents left them."""
-        grown = predictor.catalog if origins else shared.growth.catalog
+        grown = predictor.catalog if origins else growth.catalog
         self.catalog = grown.with_columns(self.values)
-        self.ids = [*shared.growth.numbers.ids, *added]
-        self.bands = [*shared.bands, *[BANDS[-1]] * len(added)] if added else shared.bands
+        self.ids = [*growth.numbers.ids, *added]
+        self.bands = [*growth.bands, *[BANDS[-1]] * len(added)] if added else growth.bands
         self.titles = self.values[TITLE].cast(pl.String) if TITLE in self.values else None
         self.search: TitleSearch | None = None
         """Of `renamed`."""
@@ -299,7 +278,7 @@ def origins_of(growth: ItemGrowth, reading: Reading, old: Content) -> tuple[tupl
 
 
 def _columns(
-    shared: Shared, reading: Reading, numbers: Mapping[str, int], size: int, old: Content | None
+    growth: ItemGrowth, reading: Reading, numbers: Mapping[str, int], size: int, old: Content | None
 ) -> dict[str, pl.Series]:
     """All columns with what documents say; those that stay are taken from `old`."""
     cells: dict[str, dict[int, Any]] = {}
@@ -311,12 +290,12 @@ def _columns(
         touched = set().union(*_changed_columns(old.reading, reading).values())
         kept = {name: column for name, column in old.values.items() if name not in touched}
     columns: dict[str, pl.Series] = {}
-    for name in [*shared.values, *(name for name in reading.types if name in cells and name not in shared.values)]:
+    for name in [*growth.values, *(name for name in reading.types if name in cells and name not in growth.values)]:
         if name in kept:
             columns[name] = kept[name]
             continue
         dtype = reading.types[name]
-        column = shared.values.get(name, pl.Series(name, [], dtype=dtype))
+        column = growth.values.get(name, pl.Series(name, [], dtype=dtype))
         if len(column) < size:
             missing = pl.Series(name, [None], dtype=dtype).new_from_index(0, size - len(column))
             column = pl.concat([column, missing])

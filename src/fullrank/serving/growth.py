@@ -31,6 +31,7 @@ from torch import Tensor
 from fullrank.core.errors import UserError, brief
 from fullrank.core.spec import Spec
 from fullrank.data.events.catalog import Catalog
+from fullrank.evaluation.statistics import popularity_bands
 from fullrank.inference.predictor import Predictor
 from fullrank.models.sequential.items import ItemIndex, ItemsSpec, unit
 from fullrank.models.sequential.items.features import Features
@@ -41,10 +42,11 @@ from fullrank.models.sequential.items.tokeniser import TOKENISER, TOKENISER_SIZE
 from fullrank.models.sequential.items.tpab import COUNTS, STARTS
 from fullrank.models.sequential.items.unisrec import AUGMENTED, VECTORS, UniSRec
 from fullrank.semantic_ids.reader import CODES, SIZES
-from fullrank.serving.item_documents import Newcomer
+from fullrank.serving.card import BANDS
+from fullrank.serving.item_documents import TITLE, Newcomer
 from fullrank.serving.recent import Recent
 from fullrank.serving.requests import ItemNumbers
-from fullrank.serving.titles import SimilarTitles
+from fullrank.serving.titles import SimilarTitles, TitleSearch
 from fullrank.training.grow import grown_model
 
 NEIGHBOURS = 10
@@ -84,11 +86,17 @@ class ItemGrowth:
         self.items = getattr(spec, "items", None)
         self.catalog = _widened(predictor.catalog)
         self.numbers = ItemNumbers(self.catalog.ids.to_list())
+        self.values = {name: self.catalog.frame[name] for name in self.catalog.columns if name not in self.own_columns}
+        self.types: dict[str, Any] = {name: column.dtype for name, column in self.values.items()}
+        self.types.setdefault(TITLE, pl.String())
+        self.titles = self.catalog.titles
+        self.bands: list[str] = np.array(BANDS, object)[popularity_bands(self.catalog.popularity)].tolist()
+        self.popular_order = np.argsort(-self.catalog.popularity, kind="stable")
         self._texts: Recent[Near] = Recent(MOST_TEXTS)
         self._tables = GrowingTables(self.catalog.size)
         self._lock = threading.Lock()
 
-    @property
+    @cached_property
     def own_columns(self) -> frozenset[str]:
         """Columns of the item table that the library filled in for its own use (codes, tokens, vectors)."""
         of_text = [one.kept for one in self.items.fields] if isinstance(self.items, Text) else []
@@ -103,15 +111,21 @@ class ItemGrowth:
         return tuple(dict.fromkeys(one.column for one in self.items.fields)) if isinstance(self.items, Text) else ()
 
     @cached_property
-    def titles(self) -> SimilarTitles | None:
-        """The titles of the run's items, indexed when the first new item asks; None where they have none."""
-        return None if self.catalog.titles is None else SimilarTitles(self.catalog.titles)
+    def search(self) -> TitleSearch:
+        """The titles of the run's items, indexed once for a search box."""
+        assert self.titles is not None
+        return TitleSearch(self.titles, self.popular_order)
+
+    @cached_property
+    def similar(self) -> SimilarTitles | None:
+        """The same for likeness, indexed when the first new item asks; None where they have none."""
+        return None if self.titles is None else SimilarTitles(self.titles)
 
     def warm(self) -> None:
         """Index the titles now, where new items may be compared with them."""
         if isinstance(self.items, ItemsSpec):
             with self._lock:
-                _ = self.titles
+                _ = self.similar
 
     def origins(
         self, newcomers: Mapping[Any, Newcomer], kept: Mapping[Any, Origin] | None = None
@@ -205,7 +219,7 @@ class ItemGrowth:
     def _similar(self, one: Newcomer) -> Near:
         text = " ".join(part for part in (one.title, one.text) if part)
         with self._lock:
-            titles = self.titles if text else None
+            titles = self.similar if text else None
         if not text or titles is None:
             lacks = "it has no title" if not text else "the run's items have no titles to compare with"
             raise UserError(

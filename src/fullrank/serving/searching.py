@@ -120,9 +120,9 @@ class Finder:
         """The k best items of each history. `hidden` are the items that each is not shown, `masks` what its filters
         refuse."""
         if self.graph is not None and self.barred is None and not any(mask is not None for mask in masks):
-            quick = _by_graph(self.graph, self.predictor.catalog.size, items, times, k, hidden)
-            if quick is not None:
-                return quick
+            found = self._by_graph(self.graph, items, times, k, hidden)
+            if found is not None:
+                return found
         if self.fast is not None and self.index is None:
             return (*self.fast.lists_of(items, k, times=times, hidden=hidden, refused=masks), None)
         filters = _filters(hidden, masks, self.barred)
@@ -133,11 +133,29 @@ class Finder:
             with torch.inference_mode():
                 scores, ids = self.index(scorer, k, filters.of_batch(None))
             return scores.numpy(), ids.numpy(), None
-        found = rank(
+        ranked = rank(
             predictor.model, _histories(items, times), k=k, seen="keep", filters=filters, device=predictor.device,
             decoding=predictor.decoding, budget=budget, index=predictor.index, search=self.decode,
         )  # fmt: skip
-        return found.scores, found.ids, found.steps
+        return ranked.scores, ranked.ids, ranked.steps
+
+    def _by_graph(self, graph: ExportedModel, items: Rows, times: Rows | None, k: int, hidden: Rows) -> Found | None:
+        """What the graph finds; None where it cannot: longer lists, items that were added, seen items that may be
+        shown."""
+        if k > graph.k or self.predictor.catalog.size != graph.num_items:
+            return None
+        own = [row[-graph.max_length :] for row in items]
+        if graph.seen == "exclude" and any(
+            not np.isin(row, hides).all() for row, hides in zip(own, hidden, strict=True)
+        ):
+            return None
+        rows, moments = jagged(own), None
+        if graph.reads_times:
+            assert times is not None
+            moments = jagged([row[-graph.max_length :] for row in times]).padded(graph.length)
+        excluded = jagged(hidden).padded(fill=-1)
+        scores, ids = graph.answer(rows.padded(graph.length), rows.lengths, moments, excluded)
+        return scores[:, :k], ids[:, :k], None
 
     def _vectors(self, items: Rows, times: Rows | None) -> torch.Tensor:
         """[B, D] what is searched with."""
@@ -165,30 +183,6 @@ def _graph(run: Run, settings: ServeSettings) -> ExportedModel | None:
     opened = ExportedModel.open(settings.exported, settings.threads)
     opened.exported.require_run(run)
     return opened
-
-
-def _by_graph(
-    graph: ExportedModel,
-    size: int,
-    items: Rows,
-    times: Rows | None,
-    k: int,
-    hidden: Rows,
-) -> Found | None:
-    """What the graph finds; None where it cannot: longer lists, items that were added, seen items that may be shown."""
-    if k > graph.k or size != graph.num_items:
-        return None
-    own = [row[-graph.max_length :] for row in items]
-    if graph.seen == "exclude" and any(not np.isin(row, hides).all() for row, hides in zip(own, hidden, strict=True)):
-        return None
-    rows = jagged(own)
-    width = graph.length
-    moments = None
-    if graph.reads_times:
-        assert times is not None
-        moments = jagged([row[-graph.max_length :] for row in times]).padded(width)
-    scores, ids = graph.answer(rows.padded(width), rows.lengths, moments, jagged(hidden).padded(fill=-1))
-    return scores[:, :k], ids[:, :k], None
 
 
 def _index(run: Run, finder: Finder, settings: ServeSettings) -> VectorIndex:

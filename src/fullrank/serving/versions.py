@@ -46,6 +46,7 @@ from fullrank.core.errors import UserError, unknown
 from fullrank.core.locks import HOST
 from fullrank.core.log import logger
 from fullrank.core.registry import Problem
+from fullrank.serving.batcher import stopping
 from fullrank.serving.messages import JsonObject
 from fullrank.serving.problems import without_places
 from fullrank.serving.stores import Document, HistoryStore, StoreUnavailable
@@ -450,9 +451,7 @@ class Versions(Generic[M]):
 
         def unless_stopping() -> Any:
             if self._stop.is_set():
-                raise UserError(
-                    "the service is being stopped; try again when it is back", code="service-stopping", public=True
-                )
+                raise stopping()
             return step()
 
         return await self._loop.run_in_executor(self._thread, unless_stopping)
