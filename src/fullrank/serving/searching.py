@@ -66,13 +66,18 @@ class Finder:
         Raises `UserError` where an index is asked for and the model has no item vectors, and where its recall is below
         the floor.
         """
+        by_vectors = _has_vectors(predictor)
+        if settings.search == "index" and not by_vectors:
+            raise UserError(
+                f"{predictor.name} cannot be searched by an index: that is for models on the CPU that score items by "
+                "inner products and do not reason; leave --search out",
+                code="index-needs-vectors",
+            )
         if predictor.decoding.kind != "exact":
-            if settings.search == "index":
-                raise _no_vectors(predictor)
             return cls(predictor, decode=search_of(predictor.model, predictor.decoding, BLOCK))
         made = cls(predictor, FastEncoder.of(predictor.model), graph=_graph(run, settings))
-        large = predictor.catalog.size >= settings.index_from
-        if settings.search == "index" or (settings.search == "auto" and large and _has_vectors(predictor)):
+        large = settings.search == "auto" and predictor.catalog.size >= settings.index_from
+        if by_vectors and (large or settings.search == "index"):
             return replace(made, index=_index(run, made, settings))
         return made
 
@@ -187,10 +192,7 @@ def _graph(run: Run, settings: ServeSettings) -> ExportedModel | None:
 
 def _index(run: Run, finder: Finder, settings: ServeSettings) -> VectorIndex:
     """The index of a run's item vectors: from its folder where it is there and fits, else built (and kept there)."""
-    predictor = finder.predictor
-    if not _has_vectors(predictor):
-        raise _no_vectors(predictor)
-    vectors = predictor.item_vectors()
+    vectors = finder.predictor.item_vectors()
     folder = None if settings.index_folder is None else Path(settings.index_folder) / run.path.resolve().name
     found = None
     if folder is not None and is_index(folder):
@@ -227,16 +229,8 @@ def _users(run: Run, finder: Finder) -> Float[np.ndarray, "U D"]:
 def _has_vectors(predictor: Predictor) -> bool:
     """Whether a model scores by inner products with vectors that can be indexed, and does not reason."""
     model = predictor.model
-    by_vectors = isinstance(model, RecommenderModel) and not model.task.generates
+    by_vectors = isinstance(model, RecommenderModel) and not model.task.generates and predictor.decoding.kind == "exact"
     return by_vectors and str(predictor.device) == "cpu" and model.reasoner is None
-
-
-def _no_vectors(predictor: Predictor) -> UserError:
-    return UserError(
-        f"{predictor.name} cannot be searched by an index: that is for models on the CPU that score items by inner "
-        "products and do not reason; leave --search out",
-        code="index-needs-vectors",
-    )
 
 
 def _histories(items: Rows, times: Rows | None) -> Histories:
