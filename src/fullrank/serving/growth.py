@@ -172,7 +172,10 @@ class ItemGrowth:
         old, catalog = self.predictor, self._catalog(origins)
         index = old.index  # outside the lock: it may have to be made
         with self._lock:
-            model = grown_model(self.spec, old.model, catalog, lambda n, t: self._tables.with_means(n, t, origins))
+            model = grown_model(
+                self.spec, old.model, catalog,
+                lambda name, table: self._tables.behind(name, table, origins, lambda at: _means(origins[at:], table)),
+            )  # fmt: skip
             index = self._index(model, index, origins)
         if hasattr(old.model, "encoder"):
             model.encoder = old.model.encoder  # the same weights: what was compiled of the one serves the other
@@ -338,10 +341,6 @@ class GrowingTables:
         self.base = base
         self._filled: dict[str, tuple[Tensor, tuple[Origin, ...]]] = {}
 
-    def with_means(self, name: str, table: Float[Tensor, "V *D"], origins: tuple[Origin, ...]) -> Float[Tensor, "W *D"]:
-        """A learned table, and behind it weighted means of the neighbours' rows, of all rows where there are none."""
-        return self.behind(name, table, origins, lambda first: _means(origins[first:], table))
-
     def behind(
         self,
         name: str,
@@ -362,6 +361,7 @@ class GrowingTables:
 
 
 def _means(origins: Sequence[Origin], table: Float[Tensor, "V *D"]) -> Float[Tensor, "n *D"]:
+    """Weighted means of the neighbours' rows of a learned table, of all rows where there are none."""
     rows = torch.tensor([row for row, one in enumerate(origins) for _ in one.neighbours], dtype=torch.long)
     items = torch.tensor([item for one in origins for item in one.neighbours], dtype=torch.long)
     weights = torch.tensor([weight for one in origins for weight in one.weights], dtype=torch.float64)

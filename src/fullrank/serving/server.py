@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import json
 import logging
 import os
 import signal
@@ -32,7 +31,7 @@ from uvicorn.supervisors import Multiprocess
 from fullrank import __version__
 from fullrank.core.errors import UserError
 from fullrank.core.files import write_json
-from fullrank.core.readers import read_json, read_json_text
+from fullrank.core.readers import read_json
 from fullrank.core.registry import Problem
 from fullrank.serving.base import BaseService, family_of
 from fullrank.serving.guard import Guard
@@ -44,7 +43,7 @@ from fullrank.serving.protocol import BoundedProtocol
 from fullrank.serving.routes import Page, add_routes
 from fullrank.serving.service import PredictService, Service
 from fullrank.serving.settings import SERVED, ServeSettings
-from fullrank.serving.telemetry import AccessLog, Telemetry, Tracing, metrics_folder
+from fullrank.serving.telemetry import Telemetry, Tracing, metrics_folder
 
 SWITCH = 2e-4
 """Seconds after which a thread of Python lets another run: the event loop does not wait for the model thread longer."""
@@ -103,7 +102,7 @@ def build_app(settings: ServeSettings) -> FastAPI:
     install(app)
     describe(app)
     app.state.page = page = Page(problem)
-    keys = None if settings.keys is None else Keys(settings.keys)
+    keys = keys_of(settings)
     app.add_middleware(
         Guard,
         access=Access(keys, HostRule(settings.hosts) if keys is None else None),
@@ -111,7 +110,7 @@ def build_app(settings: ServeSettings) -> FastAPI:
         body_most=settings.body_most,
         pages={"/": page.policy},
         telemetry=telemetry,
-        access_log=AccessLog() if settings.access_log else None,
+        access_log=settings.access_log,
         tracing=tracing,
     )
     return app
@@ -120,16 +119,22 @@ def build_app(settings: ServeSettings) -> FastAPI:
 def from_environment() -> FastAPI:
     """The app of one process of several, started by uvicorn; the process ends with the one that started it."""
     end_with_parent()
-    return build_app(ServeSettings.parse(read_json_text(os.environ[ENVIRONMENT])))
+    return build_app(ServeSettings.from_text(os.environ[ENVIRONMENT]))
+
+
+def keys_of(settings: ServeSettings) -> Keys | None:
+    """The keys of a service. Raises `UserError` where it has none, and would answer other machines."""
+    keys = None if settings.keys is None else Keys(settings.keys)
+    check_exposure(settings.host, keys)
+    return keys
 
 
 def run_server(settings: ServeSettings, say: Callable[[str], None]) -> None:
     """Serve until SIGINT or SIGTERM. Raises `UserError` where the service cannot start."""
-    keys = None if settings.keys is None else Keys(settings.keys)
-    check_exposure(settings.host, keys)
+    keys_of(settings)
     options = uvicorn_options(settings)
     if settings.workers > 1:
-        os.environ[ENVIRONMENT] = json.dumps(settings.dump())
+        os.environ[ENVIRONMENT] = settings.to_json()
         config = uvicorn.Config(
             "fullrank.serving.server:from_environment", factory=True, workers=settings.workers, **options
         )
@@ -163,7 +168,7 @@ def uvicorn_options(settings: ServeSettings) -> dict[str, Any]:
 
 def check_service(settings: ServeSettings) -> dict[str, Any]:
     """Open everything, answer one request, and close again: what would be served."""
-    check_exposure(settings.host, None if settings.keys is None else Keys(settings.keys))
+    keys_of(settings)
 
     async def once() -> dict[str, Any]:
         service = SERVICES[family_of(settings)](settings)
