@@ -309,7 +309,7 @@ DOCUMENTS = {
 
 def opened(shop: Shop, documents: dict | None = None, **settings) -> ServedModel:
     made = ServeSettings.parse({"run": str(shop.run.path), **settings})
-    return ServedModel.open(shop.run.path, "first", made, documents or {})
+    return ServedModel.open(shop.run.path, made, documents or {})
 
 
 def answers(model: ServedModel, requests: list = REQUESTS) -> list:

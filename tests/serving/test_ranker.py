@@ -54,7 +54,7 @@ def test_the_order_is_the_cascade_s(ranked: Client, shop: Shop, ranker: Path) ->
 
 def test_a_new_version_is_checked_with_its_ranker(shop: Shop, ranker: Path) -> None:
     settings = ServeSettings.parse({"run": str(shop.run.path), "ranker": str(ranker), "candidates": 60})
-    new, active = (ServedModel.open(shop.run.path, name, settings, {}) for name in ("new", "active"))
+    new, active = (ServedModel.open(shop.run.path, settings, {}) for _ in ("new", "active"))
     checks = {check.name: check for check in check_model(new, active, [], CanarySettings(k=5), here)}
     assert all(check.ok for check in checks.values()) and "answers" in checks, checks
     assert set(active.ranker_fields) == {"item_id", "category"} and checks["ranker fields"].ok

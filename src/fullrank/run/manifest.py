@@ -43,20 +43,16 @@ AGAIN = manifests.RUN_AGAIN
 
 
 def open_manifest(path: str | Path) -> tuple[Path, dict[str, Any]]:
-    """A run folder's path and its manifest. Raises `UserError` where it is none, or damaged, or of a newer format."""
+    """A run folder's path and its manifest, checked: its seal, and that its files are there, of the size it says; the
+    spec's hash too.
+
+    Formats 1 and 2 hold no hashes, which is logged. Raises `UserError` for another folder, a newer format, and damage.
+    """
     folder = check_path("the run", path)
     if manifests.is_store(folder):
         raise UserError(
             f"{folder} is a prepared store, not a run; `fullrank train` makes runs from it", code="not-a-run"
         )
-    return folder, read_manifest(folder)
-
-
-def read_manifest(folder: Path) -> dict[str, Any]:
-    """The manifest of a run, checked: its seal, and that its files are there, of the size it says; the spec's hash too.
-
-    Formats 1 and 2 hold no hashes, which is logged. Raises `UserError` for another folder, a newer format, and damage.
-    """
     if not (folder / manifests.NAME).is_file():
         raise UserError(
             f"{folder} is not a run folder (it has no manifest.json); `fullrank train` makes one", code="not-a-run"
@@ -74,7 +70,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         _check_listed(manifest, folder)
     else:
         note_once(f"{folder} is of run format {version}, which holds no hashes: damage may stay unnoticed")
-    return manifest
+    return folder, manifest
 
 
 def _check_manifest(manifest: dict[str, Any], folder: Path) -> None:

@@ -53,12 +53,7 @@ FEW = 50
 
 
 def model_card(
-    run: Run,
-    predictor: Predictor,
-    *,
-    histories: Histories | None = None,
-    ranker: Run | None = None,
-    name: str | None = None,
+    run: Run, predictor: Predictor, *, histories: Histories | None = None, ranker: Run | None = None
 ) -> JsonObject:
     """The card as JSON, figures included: what `GET /v1/model` answers. Call it once a version, off the model thread.
 
@@ -69,7 +64,7 @@ def model_card(
     architecture, reasoner = getattr(spec, "model", None), model.reasoner
     width = getattr(architecture, "dim", None)
     return {
-        **run_facts(run, name),
+        **run_facts(run),
         "items": predictor.catalog.size,
         "dim": width,
         "layers": len(blocks_of(model)) or getattr(getattr(architecture, "encoder", None), "layers", None),
@@ -92,11 +87,11 @@ def model_card(
     }  # fmt: skip
 
 
-def run_facts(run: Run, name: str | None) -> JsonObject:
+def run_facts(run: Run) -> JsonObject:
     """What a card says of any run."""
     architecture, data = getattr(run.spec, "model", None), run.manifest.get("data", {})
     return {
-        "version": run.path.resolve().name if name is None else name,
+        "version": run.path.resolve().name,
         "recipe": run.spec.recipe,
         "kind": None if architecture is None else architecture.kind_of(),
         "parameters": run.manifest.get("parameters"),

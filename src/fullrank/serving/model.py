@@ -58,14 +58,14 @@ class State:
 class ServedModel:
     """A version: `read` on the event loop, `answer` and `similar` on the model thread."""
 
-    def __init__(self, run: Run, name: str, state: State, settings: ServeSettings):
-        self.run, self.name, self.state, self.settings = run, name, state, settings
+    def __init__(self, run: Run, state: State, settings: ServeSettings):
+        self.run, self.name, self.state, self.settings = run, run.path.name, state, settings
         model = state.predictor.model
         self.reads_times, self.allows_empty = model.reads_times, model.allows_empty
         self._own_steps = 0 if model.reasoner is None else model.reasoner.steps
 
     @classmethod
-    def open(cls, folder: str | Path, name: str, settings: ServeSettings, documents: Documents) -> ServedModel:
+    def open(cls, folder: str | Path, settings: ServeSettings, documents: Documents) -> ServedModel:
         """The run in `folder` with the items that were added since, warm: it has answered once.
 
         Raises `UserError` for a ranking model, a damaged folder, and an index below its floor of recall.
@@ -73,8 +73,9 @@ class ServedModel:
         run = Run.open(folder)
         how = run.spec.lists  # refuses a ranking model
         first = Predictor(
-            run.model(), run.catalog, device=settings.device, budget=how.reasoning, decoding=how.decoding, name=name
-        )
+            run.model(), run.catalog, device=settings.device, budget=how.reasoning, decoding=how.decoding,
+            name=run.path.name,
+        )  # fmt: skip
         predictor, items = LiveItems.of(run, first, documents, time.time())
         items.warm()
         finder = Finder.open(run, first, settings)
@@ -82,7 +83,7 @@ class ServedModel:
             finder = finder.with_items(predictor)
         ranker = None if settings.ranker is None else ServedRanker.open(settings, items.catalog)
         state = State(predictor, items, finder.barring(items.barred), ranker, documents)
-        made = cls(run, name, state, settings)
+        made = cls(run, state, settings)
         made.answer(
             [Ask(np.zeros(1, np.int64), ListOptions(k=1), times=np.zeros(1, np.int64) if made.reads_times else None)]
         )

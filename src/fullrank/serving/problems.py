@@ -47,8 +47,6 @@ STATUS = {
 """Code of a `UserError` -> status, where it is not 422."""
 NAMED_IN_PATH = frozenset({"unknown-item", "unknown-user"})
 """Codes that are a 404 where the address names it, and 422 where a body (POST) does."""
-RETRY_AFTER = {429: 1, 503: 1}
-"""Status -> seconds after which it makes sense to try again, where the error has no `retry_after` of its own."""
 DETAILS = {"store-unavailable": "the store of histories cannot be read or written at the moment; try again"}
 """Codes whose own sentence is not public, and what is told in its place."""
 COLUMN = "column"
@@ -160,9 +158,8 @@ def _of_user_error(error: UserError, method: str, request_id: str | None) -> Pro
     status = STATUS.get(code, 422)
     if code in NAMED_IN_PATH and method != "POST":
         status = 404
-    if status in RETRY_AFTER:
-        wait = getattr(error, "retry_after", None)
-        headers["Retry-After"] = str(max(1, math.ceil(RETRY_AFTER[status] if wait is None else wait)))
+    if status in (429, 503):
+        headers["Retry-After"] = str(max(1, math.ceil(getattr(error, "retry_after", 1))))
     if status == 401:
         headers["WWW-Authenticate"] = "Bearer"
     if status in (408, 413):

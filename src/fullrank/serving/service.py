@@ -187,7 +187,7 @@ class Service(BaseService[ServedModel]):
     # -- inside
 
     def _open_model(self, folder: Path) -> ServedModel:
-        model = ServedModel.open(folder, folder.name, self.settings, self.items)
+        model = ServedModel.open(folder, self.settings, self.items)
         while model.documents is not (items := self.items):  # opening takes a while: little is left for `_adopt`
             model.put(model.changed(items))
         return model
@@ -228,7 +228,7 @@ class Service(BaseService[ServedModel]):
     def _card(self, model: ServedModel) -> JsonObject:
         ranker = None if model.state.ranker is None else model.state.ranker.run
         histories = sample_histories(model.run)
-        return model_card(model.run, model.predictor, histories=histories, ranker=ranker, name=model.name)
+        return model_card(model.run, model.predictor, histories=histories, ranker=ranker)
 
     def _changing_card(self, model: ServedModel) -> JsonObject:
         return {"search": model.state.finder.described(), "filters": model.items.filterable}
@@ -346,7 +346,7 @@ class PredictService(BaseService[ServedPredictor]):
         return {"Row": self.model.rows.schema}
 
     def _open_model(self, folder: Path) -> ServedPredictor:
-        return ServedPredictor.open(folder, folder.name, self.settings)
+        return ServedPredictor.open(folder, self.settings)
 
     def _served(self) -> JsonObject:
         return {"columns": len(self.model.rows.fields)}
