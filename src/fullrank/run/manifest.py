@@ -49,14 +49,10 @@ def open_manifest(path: str | Path) -> tuple[Path, dict[str, Any]]:
     Formats 1 and 2 hold no hashes, which is logged. Raises `UserError` for another folder, a newer format, and damage.
     """
     folder = check_path("the run", path)
-    if manifests.is_store(folder):
-        raise UserError(
-            f"{folder} is a prepared store, not a run; `fullrank train` makes runs from it", code="not-a-run"
-        )
-    if not (folder / manifests.NAME).is_file():
-        raise UserError(
-            f"{folder} is not a run folder (it has no manifest.json); `fullrank train` makes one", code="not-a-run"
-        )
+    store = manifests.is_store(folder)
+    if store or not (folder / manifests.NAME).is_file():
+        what = "is a prepared store" if store else "has no manifest.json"
+        raise UserError(f"{folder} is not a run folder, it {what}; `fullrank train` makes runs", code="not-a-run")
     manifest = read_json(folder / manifests.NAME)
     version = manifest.get("format_version")
     if type(version) is not int or not 1 <= version <= FORMAT:

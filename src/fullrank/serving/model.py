@@ -171,14 +171,11 @@ class ServedModel:
         if asked.filters:
             items.mask(asked.filters)  # what cannot be asked is told now
         ranked = self.ranked and asked.ranker is not False
-        if asked.ranker and not self.ranked:
-            raise UserError("this service has no ranker: leave ranker out", code="no-ranker", public=True)
-        if asked.context:
-            if not ranked or self.state.ranker is None:
-                raise UserError(
-                    "context is what a ranker reads, and none ranks here: leave it out", code="no-ranker", public=True
-                )
+        if asked.context and ranked and self.state.ranker is not None:
             self.state.ranker.check_names(asked.context)
+        elif not ranked and (asked.context or asked.ranker):
+            what = "context" if asked.context else "ranker"
+            raise UserError(f"{what} is for a ranker, and none ranks here: leave it out", code="no-ranker", public=True)
         return Ask(
             known[-settings.history_most :],
             asked,

@@ -213,7 +213,7 @@ def open_history_store(address: str, keep: int = KEEP) -> HistoryStore:
         or (kind not in STORES and "://" not in address)
     ):
         kind = "sqlite"  # a path, also `C:\\x` and one with a colon in it
-    if not address.strip() or "\0" in address or kind not in STORES:
+    if address.strip().lower() in ("", "sqlite:") or "\0" in address or kind not in STORES:
         given = brief(scheme + ":...") if "://" in address else brief(address)  # what follows may hold a password
         raise UserError(
             f"{given} is no address of a store (allowed: a path, sqlite:PATH, redis://HOST:PORT, rediss://HOST:PORT, "

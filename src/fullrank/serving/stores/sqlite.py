@@ -19,7 +19,6 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from fullrank.core.errors import UserError
 from fullrank.serving.stores import KEEP, EventRow, HistoryStore, StoreUnavailable
 from fullrank.serving.stores.sqlite_file import FORMAT, Writer, check_room, connect, prepare_file
 
@@ -42,11 +41,7 @@ class SqliteStore(HistoryStore):
 
     def __init__(self, address: str, keep: int = KEEP):
         super().__init__(address, keep)
-        name = address[len("sqlite:") :] if address[: len("sqlite:")].lower() == "sqlite:" else address
-        if not name:
-            raise UserError(
-                "sqlite: needs a path behind it, such as sqlite:history.sqlite", code="unknown-store-address"
-            )
+        name = address[len("sqlite:") :] if address.lower().startswith("sqlite:") else address
         self.file = self.path = Path(name).expanduser().absolute()
         self._writer: Writer | None = None
         self._written = -PROBE
