@@ -26,7 +26,6 @@ import stat
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -39,9 +38,10 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from fullrank.core.constraints import MOST_COUNT, MOST_LIST, Share
 from fullrank.core.errors import UserError
-from fullrank.core.readers import read_bytes, read_json_text
+from fullrank.core.readers import read_bytes
 from fullrank.core.registry import Problem
 from fullrank.core.spec import Spec
+from fullrank.data import manifest as manifests
 from fullrank.data import values
 from fullrank.data.frames import InputTable
 from fullrank.data.impressions.encoding import known_labels, require_fields
@@ -111,7 +111,7 @@ def examine(path: Path, *, inside: Path | None = None) -> VersionFolder:
         stamp = repr([(name, s.st_size, s.st_mtime_ns) for name, s in sizes if stat.S_ISREG(s.st_mode)])
         identity = f"{manifest}-{hashlib.sha256(stamp.encode()).hexdigest()[:16]}"
         changed = max([path.stat().st_mtime, *(s.st_mtime for _, s in sizes)])
-        missing = _missing(path, data)
+        missing = _missing(path)
     except (OSError, UserError) as error:
         return VersionFolder(name, path, "waiting", f"it cannot be read yet ({error})")
     damaged = missing != _TRAINING and time.time() - changed > SETTLED  # the check will say what is wrong with it
@@ -122,26 +122,18 @@ def examine(path: Path, *, inside: Path | None = None) -> VersionFolder:
 _TRAINING = "its training has not ended"
 
 
-def _missing(path: Path, data: bytes) -> str:
+def _missing(path: Path) -> str:
     """What a run lacks to be whole; empty where it lacks nothing."""
-    tree: Any = None
-    with suppress(UserError):
-        tree = read_json_text(data)
-    if not isinstance(tree, dict):
-        return "its manifest is not whole"
-    if tree.get("finished") is False:
-        return _TRAINING
-    files = tree.get("files")  # older formats list none: opening them says what is wrong
-    for name, entry in files.items() if isinstance(files, dict) else ():
-        size = entry.get("bytes") if isinstance(entry, dict) else None
-        if os.path.basename(name) != name:
-            return f"its manifest lists {name!r}"
-        try:
-            found = (path / name).stat().st_size
-        except OSError:
-            return f"{name} is missing"
-        if size is not None and found != size:
-            return f"{name} has {found:,} of {size:,} bytes"
+    try:
+        tree = manifests.load_manifest(path)
+        if tree.get("finished") is False:
+            return _TRAINING
+        files = tree.get("files")
+        if isinstance(files, dict):  # older formats list none: opening them says what is wrong
+            own = {name for name in files if os.path.basename(name) == name}
+            manifests.check_files(path, files, own, set(), manifests.RUN_AGAIN)
+    except UserError as error:
+        return str(error)
     return ""
 
 
