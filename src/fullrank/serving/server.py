@@ -14,12 +14,9 @@ import signal
 import socket
 import sys
 import tempfile
-import threading
-import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
-from multiprocessing import connection, parent_process
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +30,7 @@ from fullrank.core.errors import UserError
 from fullrank.core.files import write_json
 from fullrank.core.readers import read_json
 from fullrank.core.registry import Problem
+from fullrank.parallel.processes import end_with_parent
 from fullrank.serving.base import BaseService, family_of
 from fullrank.serving.guard import Guard
 from fullrank.serving.keys import Access, Keys
@@ -118,7 +116,7 @@ def build_app(settings: ServeSettings) -> FastAPI:
 
 def from_environment() -> FastAPI:
     """The app of one process of several, started by uvicorn; the process ends with the one that started it."""
-    end_with_parent()
+    end_with_parent(END_SECONDS)
     return build_app(ServeSettings.from_text(os.environ[ENVIRONMENT]))
 
 
@@ -225,23 +223,6 @@ def _bound(config: uvicorn.Config, settings: ServeSettings) -> socket.socket:
         ) from None
     made.set_inheritable(True)
     return made
-
-
-def end_with_parent() -> None:
-    """Stop this process once the one that started it is gone, killed or not: nobody else would, and it has the port.
-
-    Open requests are answered as after SIGTERM.
-    """
-    parent = parent_process()
-    assert parent is not None, "for processes that multiprocessing started"
-
-    def watch() -> None:
-        connection.wait([parent.sentinel])
-        os.kill(os.getpid(), signal.SIGTERM)
-        time.sleep(END_SECONDS)
-        os._exit(1)
-
-    threading.Thread(target=watch, name="fullrank-parent", daemon=True).start()
 
 
 class Processes(Multiprocess):
