@@ -287,7 +287,7 @@ def _columns(
             cells.setdefault(name, {})[number] = value
     kept: dict[str, pl.Series] = {}
     if old is not None and len(old.retired) == size:
-        touched = set().union(*_changed_columns(old.reading, reading).values())
+        touched = set[str]().union(*_changed_columns(old.reading, reading).values())
         kept = {name: column for name, column in old.values.items() if name not in touched}
     columns: dict[str, pl.Series] = {}
     for name in [*growth.values, *(name for name in reading.types if name in cells and name not in growth.values)]:
