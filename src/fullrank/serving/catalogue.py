@@ -263,18 +263,16 @@ def origins_of(growth: ItemGrowth, reading: Reading, old: Content) -> tuple[tupl
     known = {one.id: one.newcomer for one in old.reading.entries.values() if one.newcomer is not None}
     if newcomers == known and not old.refused:
         return old.origins, {}
-    known_origins, lost = [], {}
-    kept = {item: before[item] for item, one in newcomers.items() if item in before and known.get(item) == one}
-    origins = growth.origins(newcomers, kept)
-    for item, one in origins.items():
-        if isinstance(one, UserError):
-            lost[keys[item]] = one
-            if item not in before:
-                continue
-            one = before[item]  # it has a number, so it keeps the vector that it had
-        known_origins.append(one)
-    order = {item: place for place, item in enumerate([*before, *(key for key in newcomers if key not in before)])}
-    return tuple(sorted(known_origins, key=lambda one: order[one.item])), lost
+    found = growth.origins(newcomers)
+    lost = {keys[item]: one for item, one in found.items() if isinstance(one, UserError)}
+    numbered = []
+    for item in [*before, *(one for one in newcomers if one not in before)]:
+        one = found[item]
+        if isinstance(one, Origin):
+            numbered.append(one)
+        elif item in before:
+            numbered.append(before[item])  # it has a number, so it keeps the vector that it had
+    return tuple(numbered), lost
 
 
 def _columns(

@@ -127,18 +127,9 @@ class ItemGrowth:
             with self._lock:
                 _ = self.similar
 
-    def origins(
-        self, newcomers: Mapping[Any, Newcomer], kept: Mapping[Any, Origin] | None = None
-    ) -> dict[Any, Origin | UserError]:
-        """For each item (by its id) where its vector comes from, or what is wrong with it.
-
-        `kept` are those of items of which nothing else is said now than when they were found.
-        """
-        found: dict[Any, Origin | UserError] = {
-            item: origin
-            for item, origin in (kept or {}).items()
-            if not any(other in newcomers for other in newcomers[item].like)
-        }
+    def origins(self, newcomers: Mapping[Any, Newcomer]) -> dict[Any, Origin | UserError]:
+        """For each item (by its id) where its vector comes from, or what is wrong with it."""
+        found: dict[Any, Origin | UserError] = {}
         for start in newcomers:
             # depth first, without recursion: an item may be like one that is like another
             waiting = [start]
