@@ -113,12 +113,8 @@ class Split:
     """Versions and their shares, in one object that is replaced whole."""
 
     def __init__(self, shares: Mapping[str, float]):
-        self.shares = dict(shares)
+        self.shares = dict(sorted(shares.items()))
         self.only = next(iter(self.shares)) if len(self.shares) == 1 else None
-        self._drawn = [
-            (name, share, hashlib.blake2b(f"\0{name}\0".encode(), digest_size=8))
-            for name, share in sorted(self.shares.items())
-        ]
 
     def of(self, user: str | None) -> str:
         """The version of a user; without an id, one drawn by the shares."""
@@ -128,14 +124,12 @@ class Split:
             return random.choices(list(self.shares), list(self.shares.values()))[0]
         key = user.encode("utf-8", "surrogatepass")
 
-        def score(version: tuple[str, float, hashlib.blake2b]) -> float:
-            _, share, begun = version
-            hashed = begun.copy()
-            hashed.update(key)
+        def score(name: str) -> float:
+            hashed = hashlib.blake2b(f"\0{name}\0".encode() + key, digest_size=8)
             number = (int.from_bytes(hashed.digest(), "big") + 0.5) / 2**64
-            return math.inf if number >= 1 else share / -math.log(number)
+            return math.inf if number >= 1 else self.shares[name] / -math.log(number)
 
-        return max(self._drawn, key=score)[0]
+        return max(self.shares, key=score)
 
 
 class _Routing(Generic[M]):
