@@ -84,6 +84,13 @@ class Hoarding(MemoryStore):
         finally:
             self.keep = keep
 
+    async def history(self, user, limit):
+        self.keep, keep = 2 * self.keep, self.keep
+        try:
+            return await super().history(user, limit)
+        finally:
+            self.keep = keep
+
 
 class Merging(MemoryStore):
     """Planted: features join those that were there."""

@@ -342,7 +342,8 @@ def _hidden(ask: Ask) -> Int[np.ndarray, "p"]:
 
 def _refused(ask: Ask, live: LiveItems) -> Bool[np.ndarray, "V"] | None:
     """What its filters and its `allow` refuse. Requests with the same filters share one array."""
-    found = live.mask(ask.options.filters) if ask.options.filters else None
+    filters: Any = ask.options.filters  # of one request
+    found = live.mask(filters) if filters else None
     if ask.allowed is None:
         return found
     only = np.ones(live.size, bool)

@@ -63,7 +63,7 @@ class Gatherer:
 
     def _take(self, most: int) -> tuple[list[Any], list[asyncio.Future[Any]]]:
         """The first calls with so many rows, one call at least, and their futures."""
-        taken, rows = [], 0
+        taken, rows = list[tuple[Any, int, asyncio.Future[Any]]](), 0
         while self._waiting and (not taken or rows + self._waiting[0][1] <= most):
             taken.append(self._waiting.popleft())
             rows += taken[-1][1]
