@@ -95,7 +95,7 @@ def measure(options: argparse.Namespace, say: Say) -> Figures:
 
 def _inside(run: Path, bodies: Path) -> Figures:
     """Processor time of the two halves of an answer, without HTTP, in milliseconds."""
-    model = ServedPredictor.open(run, "run", ServeSettings(run=str(run), device="cpu"))
+    model = ServedPredictor.open(run, ServeSettings(run=str(run), device="cpu"))
     body = bodies.read_bytes().splitlines()[0]
 
     def read() -> Any:

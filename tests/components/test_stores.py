@@ -64,7 +64,7 @@ class Arriving(MemoryStore):
     """Planted: the order of arrival."""
 
     def _added(self, event):
-        return super()._added(Event(event.event_id, event.user, event.item, 0.0))
+        return super()._added(event._replace(time=0.0))
 
 
 class Textual(MemoryStore):
@@ -81,6 +81,13 @@ class Hoarding(MemoryStore):
         self.keep, keep = 2 * self.keep, self.keep
         try:
             return super()._added(event)
+        finally:
+            self.keep = keep
+
+    async def history(self, user, limit):
+        self.keep, keep = 2 * self.keep, self.keep
+        try:
+            return await super().history(user, limit)
         finally:
             self.keep = keep
 
@@ -106,10 +113,10 @@ class Overlooking(MemoryStore):
     """Planted: a document that is put again keeps its number."""
 
     async def put_documents(self, kind, bodies):
-        before = dict(self._documents)
+        before = dict(self._bodies)
         last = await super().put_documents(kind, bodies)
         for place, (number, _) in before.items():
-            self._documents[place] = (number, self._documents[place][1])
+            self._bodies[place] = (number, self._bodies[place][1])
         return last
 
 

@@ -10,12 +10,24 @@ import numpy as np
 import torch
 
 import fullrank as fr
+from fullrank.data.events.catalog import Catalog
 from fullrank.models.sequential.reasoning import AS_TRAINED
 from fullrank.run import Run, write_copy
-from fullrank.serving.requests import Answer
+from fullrank.serving.requests import Answer, ItemNumbers
 from fullrank.serving.stores import Event, HistoryStore, open_history_store
 from markets import planted_store
 from store_writer import PARTS
+
+
+def items_of(catalog: Catalog) -> SimpleNamespace:
+    """What a check reads of live items, all of which are shown."""
+    numbers = ItemNumbers(catalog.ids.to_list())
+    return SimpleNamespace(catalog=catalog, numbers=numbers, barred=np.zeros(catalog.size, bool))
+
+
+def here(step: Callable):
+    """Run a step of a check at once, in this thread."""
+    return step()
 
 
 class Version:
@@ -33,7 +45,7 @@ class Served(Version):
         self.name, self.run = path.name, Run.open(path)
         self.predictor = fr.load(self.run, device="cpu")
         catalog = self.predictor.catalog
-        self.items = SimpleNamespace(catalog=catalog, barred=np.zeros(catalog.size, bool))
+        self.items = items_of(catalog)
 
     def answer(self, asks: Sequence) -> list:
         found = []

@@ -190,7 +190,7 @@ class Backwards(ServedRanker):
 
 def test_a_rankers_candidates_are_those_of_the_request_alone(shop: Shop) -> None:
     settings = ServeSettings.parse({"run": str(shop.run.path), "candidates": 20})
-    model = ServedModel.open(shop.run.path, "first", settings, {})
+    model = ServedModel.open(shop.run.path, settings, {})
     model.state = replace(model.state, ranker=Backwards())
     history = [(item, None) for item in shop.ids[:4]]
     asks = [

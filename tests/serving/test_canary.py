@@ -3,15 +3,13 @@
 import asyncio
 from collections.abc import Sequence
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import polars as pl
 import pytest
 
 from fullrank.data.events.catalog import Catalog
-from fullrank.serving.item_documents import item_numbers
-from fullrank.serving.requests import Answer
+from fullrank.serving.requests import Answer, ItemNumbers
 from fullrank.serving.stores import Event, open_history_store
 from fullrank.serving.version_checks import (
     Canary,
@@ -19,12 +17,13 @@ from fullrank.serving.version_checks import (
     Check,
     Verdict,
     check_model,
+    read_body,
     read_canaries,
     sample_canaries,
 )
 from fullrank.testing.settings import check_bounds
 from refusals import refused
-from tests.serving.served import Version
+from tests.serving.served import Version, here, items_of
 
 V, K = 60, 5
 
@@ -39,7 +38,7 @@ class Model(Version):
 
     def __init__(self, share: float, catalog: Catalog | None = None, seed: int = 0, **more):
         known = catalog or table(range(V))
-        self.items = SimpleNamespace(catalog=known, barred=np.zeros(known.size, bool))
+        self.items = items_of(known)
         self.share, self.seed = share, seed
         self.__dict__.update(more)
 
@@ -61,7 +60,7 @@ SETTINGS = CanarySettings(k=K)
 
 
 def verdict(new: Model, old: Model | None, canaries: Sequence = tuple(CANARIES), **more) -> dict:
-    return {check.name: check for check in check_model(new, old, canaries, CanarySettings(k=K, **more))}
+    return {check.name: check for check in check_model(new, old, canaries, CanarySettings(k=K, **more), here)}
 
 
 def test_as_good_and_better_pass_and_worse_does_not() -> None:
@@ -127,8 +126,8 @@ def test_recall_of_an_index() -> None:
 
 
 def test_ids_of_either_type() -> None:
-    assert item_numbers(table([5, 6]), ["6", 5, "x", "07"]) == [1, 0, -1, -1]
-    assert item_numbers(table(["5", "x"]), [5, "x", 7]) == [0, 1, -1]
+    assert [ItemNumbers([5, 6]).get(item) for item in ("6", 5, "x", "07")] == [1, 0, -1, -1]
+    assert [ItemNumbers(["5", "x"]).get(item) for item in (5, "x", 7)] == [0, 1, -1]
 
 
 def test_canaries_of_a_table_and_of_the_store(tmp_path: Path) -> None:
@@ -151,8 +150,8 @@ def test_canaries_of_a_table_and_of_the_store(tmp_path: Path) -> None:
 
 def test_a_verdict_is_plain_data_and_comes_back() -> None:
     one = Verdict("june", "may", "m", "i", (Check("recall", False, 0.5, 0.98, "low"),), 1.0, 2.0)
-    assert Verdict.read(one.dump()) == one and not one.ok and "recall 0.5 (bound 0.98): low" in one.reason
-    assert Verdict.read({"version": "june"}) is None
+    assert read_body(Verdict, one.dump()) == one and not one.ok and "recall 0.5 (bound 0.98): low" in one.reason
+    assert read_body(Verdict, {"version": "june"}) is None
 
 
 def test_every_number_has_bounds() -> None:

@@ -13,7 +13,7 @@ from fullrank.core.jagged import Jagged
 from fullrank.data.events.catalog import Catalog
 from fullrank.data.histories import Histories
 from fullrank.run import Run
-from fullrank.serving.card import BANDS, collapse, columns, facts, model_card, sample_histories
+from fullrank.serving.card import BANDS, collapse, columns, model_card, sample_histories
 from serving.conftest import SMALL, Shop
 
 
@@ -61,8 +61,8 @@ def test_popularity_has_a_card_without_vectors(run: Run, tmp_path: Path) -> None
 def test_a_reasoner_says_what_it_may_be_asked(run: Run, tmp_path: Path) -> None:
     more = ["model.reasoner.steps=2", "model.reasoner.streams=3"]
     other = fr.train("plr", run.manifest["data"]["path"], tmp_path / "plr", set=[*SMALL, *more])
-    card = facts(other, fr.load(other), ranker=None, name="monday")
-    assert card["reasoning"] == {"steps": 2, "most_steps": 4, "streams": 3} and card["version"] == "monday"
+    card = model_card(other, fr.load(other))
+    assert card["reasoning"] == {"steps": 2, "most_steps": 4, "streams": 3} and card["version"] == "plr"
 
 
 def test_a_store_that_is_gone_gives_no_histories(run: Run, tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from fullrank.serving.version_checks import Canary, CanarySettings, check_model
 from refusals import refused
 from serving.conftest import HISTORY, REQUESTS, Shop
 from serving.running import items_of, running, scores_of
+from serving.served import here
 
 
 @pytest.fixture(scope="module")
@@ -127,7 +128,7 @@ def test_items_join_a_running_service(service: Client) -> None:
 
 def test_a_new_version_is_compared_with_the_one_that_answers(run: Run) -> None:
     settings = ServeSettings.parse({"run": str(run.path)})
-    new, active = (ServedModel.open(run.path, name, settings, {}) for name in ("new", "active"))
+    new, active = (ServedModel.open(run.path, settings, {}) for _ in ("new", "active"))
     canaries = [Canary((f"i{n}", f"i{n + 6}"), (1.0, 2.0), f"i{n + 12}") for n in range(100)]
-    checks = check_model(new, active, canaries, CanarySettings())
+    checks = check_model(new, active, canaries, CanarySettings(), here)
     assert checks and all(check.ok for check in checks), checks

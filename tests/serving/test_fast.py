@@ -31,7 +31,7 @@ from fullrank.models.sequential.model import Recommender, RecommenderModel, Scor
 from fullrank.models.sequential.objectives.tasks.cloze import Cloze
 from fullrank.serving import fast, fast_search
 from fullrank.serving.fast import FastEncoder
-from fullrank.serving.fast_search import FastSearch
+from fullrank.serving.fast_search import Searched, barring, cut, searched_items
 from fullrank.serving.messages import RecommendRequest
 from fullrank.serving.model import ServedModel, given_history
 from fullrank.serving.searching import Finder
@@ -211,9 +211,9 @@ def test_equal_scores_are_in_order_of_their_ids(small: tuple[RecommenderModel, F
 
 
 @torch.inference_mode()
-def searched(search: FastSearch, vectors: torch.Tensor, k: int, hidden: list) -> tuple:
-    compute = lambda rows, some: FastSearch._compiled(vectors[rows], search.searched, k, some)  # noqa: E731
-    return search.cut(len(vectors), k, hidden, None, compute)
+def lists_of(items: Searched, vectors: torch.Tensor, k: int, hidden: list) -> tuple:
+    best = fast_search.compiled(fast_search.Best())
+    return cut(len(vectors), k, items, hidden, None, lambda rows, some: best(vectors[rows], items, k, some))
 
 
 @pytest.mark.parametrize("items, rows", [(5, 2), (300, 1), (2999, 16), (3000, 3)])
@@ -226,7 +226,7 @@ def test_search_of_vectors_is_the_exact_one(items: int, rows: int) -> None:
     barred = draw.random(items) < 0.3
     filters = Filters(Jagged.from_lists([row.tolist() for row in hidden]), barred).of_batch(None)
     scores, ids = top_k(DenseScorer(vectors, table), 12, filters=filters)
-    found = searched(FastSearch(table).barring(barred), vectors, 12, hidden)
+    found = lists_of(barring(searched_items(table), barred), vectors, 12, hidden)
     assert np.array_equal(found[1], ids.numpy()) and np.array_equal(found[0], scores.numpy())
 
 
@@ -236,7 +236,7 @@ def test_items_that_came_later(small: tuple[RecommenderModel, FastEncoder]) -> N
     old = model.items.all().detach()
     grown = encoder.with_items(torch.cat([old, old[[8]]]))
     like, new = (one.lists_of([np.array([3, item])], 20)[1] for one, item in ((grown, 8), (grown, 3000)))
-    assert np.array_equal(like, new) and grown.search.size == 3001 and encoder.search.size == 3000
+    assert np.array_equal(like, new) and len(grown.searched.table) == 3001 and len(encoder.searched.table) == 3000
     at = int(encoder.lists_of([np.array([3])], 1)[1][0, 0])
     _, ids = encoder.with_items(torch.cat([old, old[[at]]])).lists_of([np.array([3])], 2)
     assert ids.tolist() == [[at, 3000]]
@@ -309,7 +309,7 @@ DOCUMENTS = {
 
 def opened(shop: Shop, documents: dict | None = None, **settings) -> ServedModel:
     made = ServeSettings.parse({"run": str(shop.run.path), **settings})
-    return ServedModel.open(shop.run.path, "first", made, documents or {})
+    return ServedModel.open(shop.run.path, made, documents or {})
 
 
 def answers(model: ServedModel, requests: list = REQUESTS) -> list:
@@ -327,7 +327,7 @@ def test_an_index_and_a_graph_find_what_is_exact(shop: Shop, tmp_path: Path, doc
     assert exact.state.finder.fast is not None and exact.state.finder.index is None
     expected = lists(exact)
     slow = opened(shop, documents)
-    slow.state = replace(slow.state, finder=Finder(slow.state.finder.predictor))
+    slow.state = replace(slow.state, finder=Finder(slow.predictor).barring(slow.items.barred))
     assert lists(slow) == expected, "the quick way gives the lists of the model's own"
     for _ in ("made", "read from the folder"):
         indexed = opened(shop, documents, search="index", recall=0.9, index_folder=str(tmp_path / "indexes"))

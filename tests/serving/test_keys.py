@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from fullrank.core.errors import UserError
-from fullrank.serving.keys import Access, Denied, Keys, add_key, read_keys, remove_key, scope_of
+from fullrank.serving.keys import Access, Keys, add_key, read_keys, remove_key, scope_of
+from fullrank.serving.problems import problem_of
 from refusals import refused
 
 
@@ -154,9 +155,9 @@ def test_no_key_is_lost_where_many_are_added_at_once(tmp_path: Path) -> None:
 def test_without_keys_anybody_reads_and_writes_and_nobody_administers() -> None:
     access = Access(None)
     assert access.check(None, "read") is access.check("Bearer x", "write") is None
-    with pytest.raises(Denied) as denied:
+    with refused("admin-off") as denied:
         access.check("Bearer x", "admin")
-    assert (denied.value.code, denied.value.status) == ("admin-off", 403)
+    assert problem_of(denied.error).status == 403
 
 
 SCOPE_OF = {

@@ -152,7 +152,7 @@ def test_requests_that_wait_go_through_the_model_together(click_run: Path, predi
     from fullrank.serving.prediction import ServedPredictor
 
     sizes = []
-    model = ServedPredictor(Run.open(click_run), "may", predictor, 20)
+    model = ServedPredictor(Run.open(click_run), predictor, 20)
 
     async def main() -> list:
         batcher = Batcher(observe=lambda size, waited, took: sizes.append(size))

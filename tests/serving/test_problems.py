@@ -14,7 +14,7 @@ from pydantic import AfterValidator, BaseModel, Field, ValidationError
 from error_codes import SOURCE, codes_of
 from fullrank.core.errors import UserError
 from fullrank.serving.guard import Guard
-from fullrank.serving.keys import Access, Denied
+from fullrank.serving.keys import Access
 from fullrank.serving.messages import EventsRequest, RecommendRequest
 from fullrank.serving.problems import INSIDE, NOT_VALID, STATUS, ProblemDetails, install, problem_of, without_places
 
@@ -41,8 +41,8 @@ MEMBERS = {"type", "title", "status", "detail", "code", "request_id"}
         (UserError("no", code="body-too-large", public=True), "POST", 413, "body-too-large"),
         (UserError("redis://u:p@h/0 is away", code="store-unavailable"), "POST", 503, "store-unavailable"),
         (UserError("/srv/run is torn", code="file-damaged"), "POST", 500, "file-damaged"),
-        (Denied("no", "key-missing", 401), "GET", 401, "key-missing"),
-        (Denied("no", "scope-missing", 403), "GET", 403, "scope-missing"),
+        (UserError("no", code="key-missing", public=True), "GET", 401, "key-missing"),
+        (UserError("no", code="scope-missing", public=True), "GET", 403, "scope-missing"),
         (KeyError("x"), "POST", 500, "internal"),
         (OSError(2, "no such file", "/srv/run"), "POST", 500, "internal"),
     ],

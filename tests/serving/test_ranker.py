@@ -15,6 +15,7 @@ from fullrank.serving.version_checks import CanarySettings, check_model
 from refusals import refused
 from serving.conftest import HISTORY, Shop
 from serving.running import items_of, running, scores_of
+from serving.served import here
 
 
 @pytest.fixture(scope="module")
@@ -53,8 +54,8 @@ def test_the_order_is_the_cascade_s(ranked: Client, shop: Shop, ranker: Path) ->
 
 def test_a_new_version_is_checked_with_its_ranker(shop: Shop, ranker: Path) -> None:
     settings = ServeSettings.parse({"run": str(shop.run.path), "ranker": str(ranker), "candidates": 60})
-    new, active = (ServedModel.open(shop.run.path, name, settings, {}) for name in ("new", "active"))
-    checks = {check.name: check for check in check_model(new, active, [], CanarySettings(k=5))}
+    new, active = (ServedModel.open(shop.run.path, settings, {}) for _ in ("new", "active"))
+    checks = {check.name: check for check in check_model(new, active, [], CanarySettings(k=5), here)}
     assert all(check.ok for check in checks.values()) and "answers" in checks, checks
     assert set(active.ranker_fields) == {"item_id", "category"} and checks["ranker fields"].ok
 

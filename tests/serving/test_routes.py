@@ -135,7 +135,7 @@ LEAST = -(2**63)
 def test_a_number_and_its_text_are_one_id(given: int | str, number: int) -> None:
     numbers = ItemNumbers([7, -7, LEAST])
     assert numbers.get(given) == number
-    assert numbers.known([given], 3).tolist() == ([] if number < 0 else [number])
+    assert numbers.known([given]).tolist() == ([] if number < 0 else [number])
     typed = numbers.typed(given)
     assert isinstance(typed, str) or LEAST <= typed < 2**63, "answers hold 64 bits"
 

@@ -190,7 +190,7 @@ def test_operations(service: Client) -> None:
 def test_one_request_does_not_reason_for_long(shop: Shop, tmp_path: Path) -> None:
     run = fr.train("plr", shop.store, tmp_path / "plr", set=SMALL)
     settings = ServeSettings.parse({"run": str(run.path), "steps_most": 3})
-    model = ServedModel.open(run.path, "plr", settings, {})
+    model = ServedModel.open(run.path, settings, {})
 
     def asked(steps: int):
         return model.read(RecommendRequest(reasoning=Reasoning(steps=steps)), [("i1", None)])

@@ -14,7 +14,7 @@ import pytest
 from fullrank.serving.guard import Guard
 from fullrank.serving.keys import Access, Keys, add_key
 from fullrank.serving.limits import RateLimit
-from fullrank.serving.telemetry import ENDPOINTS, FOLDER, AccessLog, Telemetry, Tracing, metrics_folder
+from fullrank.serving.telemetry import ENDPOINTS, FOLDER, Telemetry, Tracing, metrics_folder
 
 pytest.importorskip("prometheus_client")
 
@@ -112,7 +112,7 @@ def drive(guard: Guard, **given) -> None:
 
 def test_the_access_log_names_no_key_no_user_and_no_body(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     key, _ = add_key(tmp_path / "k.json", "shop", ["read"])
-    guard = Guard(answering, access=Access(Keys(tmp_path / "k.json")), access_log=AccessLog())
+    guard = Guard(answering, access=Access(Keys(tmp_path / "k.json")), access_log=True)
     headers = [(b"authorization", f"Bearer {key}".encode()), (b"x-request-id", b"r-1"), (b"cookie", b"secret")]
     with caplog.at_level(logging.INFO):
         drive(guard, headers=headers, query_string=b"token=secret")

@@ -21,11 +21,11 @@ from fullrank.run import Run
 from fullrank.serving import version_checks, versions
 from fullrank.serving.requests import Answer
 from fullrank.serving.stores import HistoryStore, open_history_store
-from fullrank.serving.version_checks import CanarySettings, examine, list_versions
+from fullrank.serving.version_checks import CanarySettings, examine, list_versions, read_body
 from fullrank.serving.versions import ActiveVersions, Split, Versions, Watched
 from refusals import refused
 from serving.served import with_store
-from tests.serving.served import Served, Version, copied, fill, first_run, histories, shuffled
+from tests.serving.served import Served, Version, copied, fill, first_run, here, histories, items_of, shuffled
 
 SOON = 5.0
 """Seconds: well below one on a machine with nothing else to do."""
@@ -40,6 +40,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(versions, "SETTLE", 0.02)
+    monkeypatch.setattr(versions, "LOOK", 0.05)
 
 
 @pytest.fixture
@@ -59,17 +60,23 @@ class Fake(Version):
     """A model that opens at once and answers every request with its own name."""
 
     def __init__(self, path: Path):
-        self.name, self.items = path.name, SimpleNamespace(catalog=Run.open(path).catalog, barred=np.zeros(80, bool))
+        self.name, self.items = path.name, items_of(Run.open(path).catalog)
 
     def answer(self, asks) -> list:
         free = [np.setdiff1d(np.arange(80), np.concatenate([ask.items, ask.excluded]))[: ask.k] for ask in asks]
         return [Answer(ids.tolist(), [0.0] * len(ids)) for ids in free]
 
 
+def opened(opener: Callable, watched: Watched, keep: int = 2) -> Versions:
+    return Versions(opener, watched, keep=keep, run=here, adopt=lambda model: None, changed=lambda: None)
+
+
 @asynccontextmanager
-async def serving(store: HistoryStore, opener=Fake, keep: int = 2, **settings):
+async def serving(store: HistoryStore, folder: Path, opener=Fake, keep: int = 2, **settings):
     """Versions over a store whose documents are polled, as the service does it."""
-    versions = Versions(opener, Watched(**{"settings": SETTINGS, **settings}), poll=0.05, keep=keep)
+    watched = Watched(**{"base": folder / "may", "folder": folder, "settings": SETTINGS, **settings})
+    versions = opened(opener, watched, keep)
+    await versions.begin(await store.documents())
     await versions.start(store)
 
     async def poll() -> None:
@@ -104,7 +111,7 @@ def test_worse_and_damaged_runs_are_refused_and_a_good_one_answers(run: Run, wat
 
     async def work(store: HistoryStore) -> None:
         await fill(store, users)
-        async with serving(store, Served, folder=watched) as versions:
+        async with serving(store, watched, Served) as versions:
             assert versions.active.name == "may" and state_of(versions, "may") == "serving"
             shuffled(run, watched / "worse")
             await until(lambda: state_of(versions, "worse") == "refused")
@@ -162,7 +169,7 @@ def test_names_come_from_the_listing_alone(run: Run, watched: Path, tmp_path: Pa
     assert {name: one.state for name, one in found.items()} == {"may": "whole", "link": "refused", "inside": "refused"}
 
     async def work(store: HistoryStore) -> None:
-        async with serving(store, folder=watched) as versions:
+        async with serving(store, watched) as versions:
             for name in ("../outside", str(outside), ".hidden", "a b", "", "may/../may", "runs\0"):
                 with refused("unknown-version"):
                     await versions.activate(name)
@@ -175,9 +182,7 @@ def test_names_come_from_the_listing_alone(run: Run, watched: Path, tmp_path: Pa
 
 def test_two_runs_of_one_name_are_refused(run: Run, watched: Path, tmp_path: Path) -> None:
     with refused("version-name-taken", "may"):
-        Versions(Fake, Watched(copied(run, tmp_path / "may"), watched))
-    with refused("no-version"):
-        Versions(Fake, Watched())
+        opened(Fake, Watched(copied(run, tmp_path / "may"), watched))
 
 
 def test_swaps_while_threads_ask(run: Run, watched: Path) -> None:
@@ -192,7 +197,7 @@ def test_swaps_while_threads_ask(run: Run, watched: Path) -> None:
             answered[model.name] += len(model.answer([SimpleNamespace(items=np.arange(3), excluded=np.arange(0), k=5)]))
 
     async def work(store: HistoryStore) -> None:
-        async with serving(store, folder=watched, auto_activate=False) as versions:
+        async with serving(store, watched, auto_activate=False) as versions:
             counts = [Counter() for _ in range(4)]
             with ThreadPoolExecutor(4) as threads:
                 asking = [threads.submit(ask, versions, count) for count in counts]
@@ -216,17 +221,17 @@ def test_the_state_survives_a_restart_and_a_lost_version(run: Run, watched: Path
     address = tmp_path / "store.sqlite"
 
     async def first(store: HistoryStore) -> None:
-        async with serving(store, folder=watched, base=watched / "may", auto_activate=False) as versions:
+        async with serving(store, watched, auto_activate=False) as versions:
             assert versions.active.name == "may" and versions.detail is None
             await versions.activate("june")
             await versions.set_split({"june": 3, "may": 1})
 
     async def again(store: HistoryStore) -> None:
-        async with serving(store, folder=watched, base=watched / "may") as versions:
+        async with serving(store, watched) as versions:
             assert versions.state.shares == {"june": 0.75, "may": 0.25} and versions.detail is None
 
     async def lost(store: HistoryStore) -> None:
-        async with serving(store, folder=watched, base=watched / "may") as versions:
+        async with serving(store, watched) as versions:
             assert versions.state.shares == {"may": 1.0} and "june" in (versions.detail or "")
             copied(run, watched / "june")
             versions._retry_at = 0.0
@@ -247,7 +252,7 @@ def test_the_newest_that_opens_answers_first(run: Run, watched: Path) -> None:
     flip(watched / "june")
 
     async def work(store: HistoryStore) -> None:
-        async with serving(store, Served, folder=watched) as versions:
+        async with serving(store, watched, Served, base=watched / "gone") as versions:
             assert versions.active.name == "may" and "june" in versions.detail
             await versions.check_now()
             assert state_of(versions, "april") == "unchecked", "older runs wait for somebody to name them"
@@ -260,7 +265,7 @@ def test_the_later_of_two_changes_at_one_moment_holds(run: Run, watched: Path) -
     copied(run, watched / "june")
 
     async def work(store: HistoryStore) -> None:
-        async with serving(store, base=watched / "may", folder=watched, auto_activate=False, keep=3) as versions:
+        async with serving(store, watched, auto_activate=False, keep=3) as versions:
             await versions.activate("june")
             theirs = ActiveVersions(versions.state.split, versions.state.previous)
             await versions.activate("may")
@@ -276,7 +281,7 @@ def test_the_later_of_two_changes_at_one_moment_holds(run: Run, watched: Path) -
             store.put_documents = put_before_others
             await versions.set_split({"may": 0.5, "june": 0.5})
             assert versions.state.split == theirs.split
-            assert ActiveVersions.read(versions.documents["active"]) == theirs
+            assert read_body(ActiveVersions, versions.documents["active"]) == theirs
 
     with_store("memory:", work)
 
@@ -300,7 +305,7 @@ def test_two_watchers_of_one_store_agree(run: Run, watched: Path, tmp_path: Path
     async def work(store: HistoryStore) -> None:
         second = open_history_store(str(tmp_path / "store.sqlite"))
         await second.open()
-        async with serving(store, folder=watched) as one, serving(second, folder=watched) as two:
+        async with serving(store, watched) as one, serving(second, watched) as two:
             copied(run, watched / "june")
             await until(lambda: one.active.name == two.active.name == "june")
             (verdict,) = [document for document in await store.documents() if document.key == "verdict:june"]
@@ -341,7 +346,7 @@ def test_models_that_answer_badly_are_refused(run: Run, watched: Path) -> None:
         copied(run, watched / name)
 
     async def work(store: HistoryStore) -> None:
-        async with serving(store, Faulty, base=watched / "may", folder=watched, auto_activate=False) as versions:
+        async with serving(store, watched, Faulty, auto_activate=False) as versions:
             words = {**dict.fromkeys(faults, "answers"), "index": "recall", "opener": "opens"}
             for name, word in words.items():
                 with refused("version-refused", name, word):

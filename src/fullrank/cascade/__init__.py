@@ -29,7 +29,7 @@ from fullrank.cascade.rerank import (
     encode_fields,
 )
 from fullrank.cascade.stages import RankingStage, RetrievalStage
-from fullrank.core.checks import check_choice, check_one_way, check_overrides, check_type, keywords_checked, takes
+from fullrank.core.checks import check_choice, check_overrides, check_type, keywords_checked, takes
 from fullrank.core.errors import UserError
 from fullrank.core.log import Progress
 from fullrank.data.column_names import EventColumns
@@ -39,7 +39,8 @@ from fullrank.data.values import none_known
 from fullrank.inference.list_options import RECOMMEND_DEFAULTS, ListOptions, RecommendKeywords
 from fullrank.inference.predictor import Predictor
 from fullrank.inference.recommend import RANKER, long_frame
-from fullrank.inference.requests import HistoryInput, RequestBatch, read_filters, read_histories
+from fullrank.inference.requests import HistoryInput, RequestBatch, read_filters
+from fullrank.inference.stored_users import Users
 from fullrank.run import Run
 
 
@@ -104,7 +105,8 @@ class Cascade:
         self,
         histories: HistoryInput | None = None,
         *,
-        users: Sequence[Any] | pl.Series | None = None,
+        users: Users | None = None,
+        unknown_users: str = "error",
         candidates: int = 100,
         context: Any = None,
         blend: float = 0.0,
@@ -116,8 +118,8 @@ class Cascade:
         `fr.recommend` gives.
 
         Histories as in `fr.recommend`, and so are filters and policies; or `users`, ids of the
-        retriever's store, with all their events there. In a list of item lists nobody is named: what is read of users
-        is missing.
+        retriever's store, with all their events there (`unknown_users` as there too). In a list of item lists nobody is
+        named: what is read of users is missing.
         `context` has what the ranker reads beside user and item: {"hour": 20} for all, or a table with a row for each
         user. The score is the click probability, and that of `blend` > 0 a mix with the retriever's order
         (`blend_scores`). Users for whom the retriever finds nothing are an error, or skipped (`bare`).
@@ -125,13 +127,9 @@ class Cascade:
         asked = ListOptions.of(options)
         check_candidates(asked.k, candidates, blend)
         check_choice("bare", bare, ("error", "skip"))
-        ways = {"histories": histories, "users= of the retriever's store": users}
-        check_one_way(ways, needed=True, code="histories-or-users")
-        model, catalog = self.predictor.model, self.predictor.catalog
-        request = self._stored(users) if users is not None else read_histories(
-            histories, catalog, unknown=asked.unknown, untimed=asked.untimed, columns=EventColumns.of(options),
-            timed=model.reads_times,
-        )  # fmt: skip
+        catalog, store = self.predictor.catalog, None if users is None else self.retriever.require_store()
+        columns = EventColumns.of(options)
+        request = self.predictor.request_of(histories, users, store, unknown_users, asked, columns)
         reranker, kept, k = self.ordering(context), read_filters(asked, request, catalog), asked.k
         deep = asked.model_copy(update={"k": candidates})
         unnamed = pl.Series("user", [None] * len(request), dtype=pl.String)
@@ -199,22 +197,6 @@ class Cascade:
             if isinstance(lookup, Vocabulary) and not (lookup.ids(canonical(ids, "items")) > UNKNOWN).any():
                 raise none_known(ids, f"items of {self.retriever.name}", self.ranker.name, lookup.values)
         return encode_fields(self.encoder, [*own, *columns], len(ids), "the items")
-
-    def _stored(self, users: Any) -> RequestBatch:
-        """Users of the store with all their events. Raises `UserError` for one that is not there."""
-        store = self.retriever.require_store()
-        given = users if isinstance(users, pl.Series) else pl.Series("user", list(users), strict=False)
-        keys = KeyedTable(store.users.select("user", "user_id"), "users of the store", ("user_id",))
-        place = keys.rows(given)
-        if bool((place < 0).any()):
-            lost = given.filter(pl.Series(place < 0))
-            raise UserError(
-                f"{len(lost):,} of {len(given):,} users are not in {str(store.path)!r}, the first is {lost[0]!r}: "
-                "give their histories instead",
-                code="unknown-user",
-            )
-        at = store.users["user"].to_numpy()[place].astype(np.int64)
-        return RequestBatch(given.alias("user"), store.events.take(at))
 
 
 def _refuse_empty(request: RequestBatch, ids: Int[np.ndarray, "B C"]) -> None:

@@ -73,9 +73,8 @@ class RankingStage:
             return given
         run = given if isinstance(given, Run) else Run.open(given)
         require_problem(run, "ranking", "it may be the cascade's retriever (rankers: `fullrank list rankers`)")
-        how = "by impressions="
-        store = store_of(run, data, how=how) if run.needs_store else data
-        encoder = run.encoder(store, how=how)
+        store = store_of(run, data) if run.needs_store else data
+        encoder = run.encoder(store)
         model = run.model(encoder)
         assert isinstance(model, RankingModule)
         return cls(model, encoder, str(run.path), run.trained_until(store))

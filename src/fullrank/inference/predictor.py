@@ -164,7 +164,7 @@ class Predictor:
         """
         asked = ListOptions.of(options).with_settings(self.budget, self.decoding)
         columns = EventColumns.of(options)
-        request = self._asked(histories, users, data, unknown_users, asked, columns)
+        request = self.request_of(histories, users, data, unknown_users, asked, columns)
         if request.unknown_only and asked.empty == "popular" and not self.model.allows_empty:
             warnings.warn(
                 f"{request.unknown_only:,} of {len(request):,} histories hold no item that the model knows: they get "
@@ -335,7 +335,7 @@ class Predictor:
         """
         asked = ListOptions.of(options)
         budget = self._fixed(asked)
-        request = self._asked(histories, users, data, unknown_users, asked, EventColumns.of(options))
+        request = self.request_of(histories, users, data, unknown_users, asked, EventColumns.of(options))
         return request.users, self._dense(request, budget)[0]
 
     def user_vector_table(self, histories: HistoryInput | None = None, **how: Any) -> pl.DataFrame:
@@ -372,7 +372,7 @@ class Predictor:
         assert found is not None and last is not None
         return found, last
 
-    def _asked(
+    def request_of(
         self,
         histories: HistoryInput | None,
         users: Users | None,

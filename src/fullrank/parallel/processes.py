@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -104,7 +105,7 @@ class _Process:
 
 def _serve(pipe: Any, task: Attempt[Any, Any]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group: the caller decides
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    end_with_parent()
     while True:
         try:
             item = pipe.recv()
@@ -113,9 +114,18 @@ def _serve(pipe: Any, task: Attempt[Any, Any]) -> None:
         pipe.send(task.sent(item))
 
 
-def _end_with_parent() -> None:
-    """A caller that was killed leaves nobody in its folders, so that the next call may go on with them."""
+def end_with_parent(seconds: float = 0.0) -> None:
+    """End this process once the one that started it is gone, killed or not: so nobody is left in the folders of a
+    caller, or at the port of a service. With `seconds` it is told to stop by SIGTERM, and has these to end.
+    """
     parent = parent_process()
-    if parent is not None:
+    assert parent is not None, "for processes that multiprocessing started"
+
+    def watch() -> None:
         parent.join()
+        if seconds:
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(seconds)
         os._exit(1)
+
+    threading.Thread(target=watch, name="fullrank-parent", daemon=True).start()

@@ -133,17 +133,17 @@ class Run:
         """Whether the model reads impressions by an encoder that its store alone has: ranking runs of format 1."""
         return self.spec.clicks is not None and self.manifest["format_version"] == 1
 
-    def encoder(self, data: AnyStore | str | Path | None = None, *, how: str = "by data=") -> FieldEncoder:
+    def encoder(self, data: AnyStore | str | Path | None = None) -> FieldEncoder:
         """The fitted encoder of a ranking model: schema, vocabularies and statistics of its training rows.
 
         It lies in the run's folder; that of a run of format 1 is its store's. `data` is that store, where it was moved.
-        Raises `UserError` for a recommender, for a store that is another one, for one that is needed and not there
-        (`how` to name it), and for a damaged folder.
+        Raises `UserError` for a recommender, for a store that is another one, for one that is needed and not there, and
+        for a damaged folder.
         """
         require_problem(self, "ranking", "it has no encoder of impressions, but a catalog")
         if data is None and not self.needs_store:
             return self._own_encoder()
-        store = _impressions_of(self, data, how)
+        store = _impressions_of(self, data)
         return store.encoder if self.needs_store else self._own_encoder()
 
     @property
@@ -174,7 +174,7 @@ class Run:
         A run of format 1 asks its store, as `encoder` does. Raises `UserError` where that is not there.
         """
         if self.needs_store:
-            return _impressions_of(self, data, "by data=").trained_until
+            return _impressions_of(self, data).trained_until
         found = self.manifest["data"].get("trained_until")
         if found is not None and type(found) is not int:
             raise damaged_file(self.path / manifests.NAME, f"it says trained_until {found!r}, which is no time", AGAIN)
@@ -249,18 +249,18 @@ def require_problem(run: Run, problem: Problem, remedy: str, *, code: str | None
         )
 
 
-def store_path(run: Run, *, how: str = "by data=") -> Path:
-    """Where the store was that a run was trained on. Raises `UserError` where it is no longer: `how` to name it."""
+def store_path(run: Run) -> Path:
+    """Where the store was that a run was trained on. Raises `UserError` where it is no longer."""
     where = Path(run.manifest["data"]["path"])
-    name = f"the store {where} that {run.path} was trained on"
-    return check_given(name, where if where.is_dir() else None, f"name it {how}", code="missing-store")
+    name, remedy = f"the store {where} that {run.path} was trained on", "name it by data= (of a cascade: impressions=)"
+    return check_given(name, where if where.is_dir() else None, remedy, code="missing-store")
 
 
-def store_of(run: Run, data: AnyStore | str | Path | None = None, *, how: str = "by data=") -> AnyStore:
+def store_of(run: Run, data: AnyStore | str | Path | None = None) -> AnyStore:
     """The store that a run was trained on, wherever it is now (`data`), or the whole that this was a part of with the
     same items. Raises `UserError` where it is another one.
     """
-    found = store_path(run, how=how) if data is None else data
+    found = store_path(run) if data is None else data
     store = open_store(found) if isinstance(found, str | Path) else check_store("data", found)
     trained = run.manifest["data"]
     fingerprints = (trained["split_fingerprint"], trained.get("part_of"))
@@ -280,8 +280,8 @@ def event_store_of(run: Run, data: AnyStore | str | Path | None = None) -> Store
     return store
 
 
-def _impressions_of(run: Run, data: AnyStore | str | Path | None, how: str) -> ImpressionStore:
-    store = store_of(run, data, how=how)
+def _impressions_of(run: Run, data: AnyStore | str | Path | None) -> ImpressionStore:
+    store = store_of(run, data)
     assert isinstance(store, ImpressionStore)  # of the run's problem
     return store
 
@@ -321,10 +321,15 @@ def write_run(path: Path, experiment: Experiment, known: CatalogOrEncoder, manif
     if isinstance(known, Catalog):
         known.write(path / ITEMS)
     else:
-        write_json(path / encoder_files.NAME, encoder_files.encoder_state(known), indent=1)
-        encoder_files.write_vocabulary(path, encoder_files.vocabularies(known))
+        write_encoder(path, known)
     write_text(path / SPEC, experiment.to_json())
     write_manifest(path, manifest, finished=False)
+
+
+def write_encoder(folder: Path, encoder: FieldEncoder) -> None:
+    """What an encoder is restored from (`encoder_files.restore_encoder`)."""
+    write_json(folder / encoder_files.NAME, encoder_files.encoder_state(encoder), indent=1)
+    encoder_files.write_vocabulary(folder, encoder_files.vocabularies(encoder))
 
 
 def require_empty(folder: Path) -> None:

@@ -43,24 +43,16 @@ AGAIN = manifests.RUN_AGAIN
 
 
 def open_manifest(path: str | Path) -> tuple[Path, dict[str, Any]]:
-    """A run folder's path and its manifest. Raises `UserError` where it is none, or damaged, or of a newer format."""
-    folder = check_path("the run", path)
-    if manifests.is_store(folder):
-        raise UserError(
-            f"{folder} is a prepared store, not a run; `fullrank train` makes runs from it", code="not-a-run"
-        )
-    return folder, read_manifest(folder)
-
-
-def read_manifest(folder: Path) -> dict[str, Any]:
-    """The manifest of a run, checked: its seal, and that its files are there, of the size it says; the spec's hash too.
+    """A run folder's path and its manifest, checked: its seal, and that its files are there, of the size it says; the
+    spec's hash too.
 
     Formats 1 and 2 hold no hashes, which is logged. Raises `UserError` for another folder, a newer format, and damage.
     """
-    if not (folder / manifests.NAME).is_file():
-        raise UserError(
-            f"{folder} is not a run folder (it has no manifest.json); `fullrank train` makes one", code="not-a-run"
-        )
+    folder = check_path("the run", path)
+    store = manifests.is_store(folder)
+    if store or not (folder / manifests.NAME).is_file():
+        what = "is a prepared store" if store else "has no manifest.json"
+        raise UserError(f"{folder} is not a run folder, it {what}; `fullrank train` makes runs", code="not-a-run")
     manifest = read_json(folder / manifests.NAME)
     version = manifest.get("format_version")
     if type(version) is not int or not 1 <= version <= FORMAT:
@@ -74,7 +66,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         _check_listed(manifest, folder)
     else:
         note_once(f"{folder} is of run format {version}, which holds no hashes: damage may stay unnoticed")
-    return manifest
+    return folder, manifest
 
 
 def _check_manifest(manifest: dict[str, Any], folder: Path) -> None:
@@ -102,12 +94,9 @@ def _check_listed(manifest: dict[str, Any], folder: Path) -> None:
     read = {name: entry for name, entry in files.items() if name != METRICS}
     manifests.check_files(folder, read, set(SEALED), {SPEC, WEIGHTS} if manifest["finished"] else {SPEC}, AGAIN)
     manifests.check_hash(folder, SPEC, files[SPEC], AGAIN)
-    if METRICS in files and not isinstance(_hash_in(files[METRICS]), str):
+    metrics = files.get(METRICS, {"sha256": ""})
+    if not isinstance(metrics, dict) or not isinstance(metrics.get("sha256"), str):
         raise manifests.incomplete_manifest(folder, f"lacks the size or the hash of {METRICS}", AGAIN)
-
-
-def _hash_in(entry: Any) -> Any:
-    return entry.get("sha256") if isinstance(entry, dict) else None
 
 
 def require_listed(manifest: dict[str, Any], folder: Path, needed: Sequence[str]) -> None:

@@ -98,8 +98,8 @@ class AnswerLog:
         self.folder = check_path("the answer log", folder)
         require_no_store(self.folder, "answer log")
         self.days, self.rows, self.seconds, self.most_places = days, rows, seconds, most_places
-        self.written = self.dropped = self.failures = 0
-        """Answers written and dropped, and how often a part could not be written, since the process began."""
+        self.written = self.dropped = 0
+        """Answers, since the process began."""
         self._buffer: list[LoggedAnswer] = []
         self._places = 0  # of the buffer and of what is being written
         self._state = threading.Condition()
@@ -155,7 +155,6 @@ class AnswerLog:
                     self.written += len(kept)
                     self._forget_marked([path], since=kept[0].time)
             except UserError:
-                self.failures += 1
                 with self._state:  # what is new stands behind it
                     self._buffer = taken + self._buffer
                 raise

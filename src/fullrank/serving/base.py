@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -65,14 +65,13 @@ class BaseService(ABC, Generic[M]):
                 problem=self.problem,
             ),
             keep=settings.keep,
-            run=self._on_model_thread,
+            run=lambda step: self.versions.on_loop(self.batcher.call(step)),  # between two batches
             adopt=self._adopt,
             changed=lambda: self.telemetry.versions(self.versions.state.shares),
         )
         self._sequence = 0
         self._tasks: list[asyncio.Task[None]] = []
         self._cards: WeakKeyDictionary[M, asyncio.Task[JsonObject]] = WeakKeyDictionary()
-        self._loop: asyncio.AbstractEventLoop | None = None
         self.ready = False
 
     async def open(self) -> None:
@@ -80,7 +79,6 @@ class BaseService(ABC, Generic[M]):
 
         A file that the store would make is made once there is something to answer with: what is refused leaves none.
         """
-        self._loop = asyncio.get_running_loop()
         self.batcher.start()
         new = self.store.file is not None and not self.store.file.exists()
         documents: list[Document] = []
@@ -105,9 +103,8 @@ class BaseService(ABC, Generic[M]):
             task.cancel()
             with suppress(asyncio.CancelledError):
                 await task
-        if self._loop is not None:
-            await self.versions.close()
-            await self.batcher.close()
+        await self.versions.close()
+        await self.batcher.close()
         await self._flush()
         await self.store.close()
         self.telemetry.close()
@@ -206,11 +203,6 @@ class BaseService(ABC, Generic[M]):
         return {}
 
     # -- inside
-
-    def _on_model_thread(self, step: Callable[[], Any]) -> Any:
-        """Run a step of the check of a version between two batches; called from the versions' thread."""
-        assert self._loop is not None
-        return asyncio.run_coroutine_threadsafe(self.batcher.call(step), self._loop).result()
 
     async def _follow(self) -> None:
         """Follow what other processes wrote."""

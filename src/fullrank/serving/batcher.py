@@ -37,6 +37,11 @@ class Late(UserError):
         super().__init__(f"no answer within {seconds:g} seconds; come back in a second", code="deadline", public=True)
 
 
+def stopping() -> UserError:
+    """The error for what is asked of a service that ends."""
+    return UserError("the service is being stopped; try again when it is back", code="service-stopping", public=True)
+
+
 @dataclass(slots=True)
 class Queued:
     """A request in the queue."""
@@ -103,9 +108,7 @@ class Batcher:
         self, answer: Callable[[Sequence[Any]], Sequence[Any]], group: Hashable, ask: Any, since: float
     ) -> asyncio.Future[Any]:
         if self._closed:  # what came behind the last batch would wait for ever
-            raise UserError(
-                "the service is being stopped; try again when it is back", code="service-stopping", public=True
-            )
+            raise stopping()
         assert self._loop is not None
         future: asyncio.Future[Any] = self._loop.create_future()
         self.waiting += 1

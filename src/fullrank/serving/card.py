@@ -24,6 +24,7 @@ from fullrank.data.histories import Histories
 from fullrank.evaluation.result import EvaluationResult
 from fullrank.evaluation.spec import selection_sign
 from fullrank.evaluation.statistics import popularity_bands
+from fullrank.inference.column_filters import kind_of
 from fullrank.inference.list_options import ListOptions
 from fullrank.inference.predictor import Predictor
 from fullrank.inference.requests import RequestBatch
@@ -52,33 +53,18 @@ FEW = 50
 
 
 def model_card(
-    run: Run,
-    predictor: Predictor,
-    *,
-    histories: Histories | None = None,
-    ranker: Run | None = None,
-    name: str | None = None,
+    run: Run, predictor: Predictor, *, histories: Histories | None = None, ranker: Run | None = None
 ) -> JsonObject:
     """The card as JSON, figures included: what `GET /v1/model` answers. Call it once a version, off the model thread.
 
     `predictor` is as it serves, items that were added included. `histories` (item numbers of its catalogue) are what
     lists are made for; without them those of `evaluation.json` in the run's folder are read, where it has one.
     """
-    vectors = vectors_of(predictor)
-    return {
-        **facts(run, predictor, ranker=ranker, name=name),
-        "collapse": collapse(vectors, predictor.catalog.popularity),
-        "fairness": fairness(run, predictor, histories),
-    }
-
-
-def facts(run: Run, predictor: Predictor, *, ranker: Run | None = None, name: str | None = None) -> JsonObject:
-    """The card without its figures, which costs nothing: what a service may answer while they are computed."""
     model, spec = predictor.model, run.spec
     architecture, reasoner = getattr(spec, "model", None), model.reasoner
     width = getattr(architecture, "dim", None)
     return {
-        **run_facts(run, name),
+        **run_facts(run),
         "items": predictor.catalog.size,
         "dim": width,
         "layers": len(blocks_of(model)) or getattr(getattr(architecture, "encoder", None), "layers", None),
@@ -96,14 +82,16 @@ def facts(run: Run, predictor: Predictor, *, ranker: Run | None = None, name: st
             "recipe": ranker.spec.recipe, "parameters": ranker.manifest.get("parameters")
         },
         "columns": columns(predictor.catalog),
+        "collapse": collapse(vectors_of(predictor), predictor.catalog.popularity),
+        "fairness": fairness(run, predictor, histories),
     }  # fmt: skip
 
 
-def run_facts(run: Run, name: str | None) -> JsonObject:
+def run_facts(run: Run) -> JsonObject:
     """What a card says of any run."""
     architecture, data = getattr(run.spec, "model", None), run.manifest.get("data", {})
     return {
-        "version": run.path.resolve().name if name is None else name,
+        "version": run.path.resolve().name,
         "recipe": run.spec.recipe,
         "kind": None if architecture is None else architecture.kind_of(),
         "parameters": run.manifest.get("parameters"),
@@ -186,7 +174,7 @@ def fairness(run: Run, predictor: Predictor, histories: Histories | None = None)
     }
 
 
-def sample_histories(run: Run, count: int = HISTORIES, *, seed: int = 0) -> Histories | None:
+def sample_histories(run: Run, count: int = HISTORIES) -> Histories | None:
     """Test histories of the store that a run was trained on, drawn at random; None where the store is not there."""
     try:
         users = event_store_of(run).eval_set("test").histories
@@ -194,7 +182,7 @@ def sample_histories(run: Run, count: int = HISTORIES, *, seed: int = 0) -> Hist
         return None
     if not len(users):
         return None
-    return users.take(np.random.default_rng([seed, len(users)]).permutation(len(users))[:count])
+    return users.take(np.random.default_rng([0, len(users)]).permutation(len(users))[:count])
 
 
 def _evaluated_lists(run: Run) -> Int[np.ndarray, "U k"] | None:
@@ -254,18 +242,17 @@ def _validation(run: Run) -> JsonObject | None:
 
 def _column(column: pl.Series) -> JsonObject | None:
     """One column of the items; None for a type that nobody can filter by."""
-    kind, found = column.dtype, {"name": column.name}
-    if kind == pl.Boolean:
+    (kind, listed), found = kind_of(column.dtype), {"name": column.name}
+    if kind is None:
+        return None
+    if kind == "flag" and not listed:
         return found | {"kind": "bool"}
-    if kind.is_numeric():
+    if kind == "number" and not listed:
         known = column.cast(pl.Float64).drop_nulls()
         known = known.filter(known.is_finite())
         bounds: Mapping[str, Any] = {"min": known.min(), "max": known.max()} if len(known) else {}
         return found | {"kind": "number", **bounds}
-    if isinstance(kind, pl.List):
-        column, kind = column.drop_nulls().explode(), pl.String()
-    if not (kind == pl.String or isinstance(kind, pl.Categorical | pl.Enum)):
-        return None
+    column = column.drop_nulls().explode() if listed else column
     values = column.cast(pl.String).drop_nulls().unique()
     if len(values) > FEW or column.name == "title":
         return found | {"kind": "text"}
@@ -274,7 +261,6 @@ def _column(column: pl.Series) -> JsonObject | None:
 
 def _rank_correlation(values: Float[np.ndarray, "n"], popularity: Int[np.ndarray, "n"]) -> float | None:
     """Spearman's; None where one of them is constant. The sign of a singular vector is free."""
-    if np.ptp(popularity) == 0 or np.ptp(values) == 0:
-        return None
-    ranks = [pl.Series(one).rank("average").to_numpy() for one in (values, popularity)]
-    return float(np.corrcoef(ranks[0], ranks[1])[0, 1])
+    frame = pl.DataFrame({"value": values, "events": popularity})
+    found = frame.select(pl.corr("value", "events", method="spearman").fill_nan(None)).item()
+    return None if found is None else float(found)

@@ -4,7 +4,7 @@ A snapshot never changes; `with_documents` and `at` give others. Items that were
 the order in which they came, and keep their numbers while the process runs, also when they are retired or removed.
 Making a snapshot may take a while (new vectors, a table put together), so it is done beside whoever answers.
 
-`Shared` is the same for all snapshots of a version, `Content` (documents put together with the run's items) for all
+`ItemGrowth` is the same for all snapshots of a version, `Content` (documents put together with the run's items) for all
 from one change to the next; who is expired is the snapshot's own. V items.
 """
 
@@ -21,12 +21,12 @@ from jaxtyping import Bool, Int
 
 from fullrank.core.errors import UserError
 from fullrank.core.log import logger
-from fullrank.evaluation.statistics import popularity_bands
 from fullrank.inference.column_filters import column_kinds, filters_key, refused_by
 from fullrank.inference.predictor import Predictor
 from fullrank.run import Run
+from fullrank.serving.card import BANDS
 from fullrank.serving.growth import ItemGrowth, Origin
-from fullrank.serving.item_documents import TITLE, Entry, Reading, changed, item_numbers, read_documents
+from fullrank.serving.item_documents import TITLE, Reading, changed, read_documents
 from fullrank.serving.recent import Recent
 from fullrank.serving.titles import TitleSearch
 
@@ -37,21 +37,20 @@ WARM_TITLES = 200_000
 """Titles that are compared with after a second or two; a million takes 20 seconds and 2 GB, when they are needed."""
 MASK_BYTES, LEAST_MASKS, MOST_MASKS = 1 << 26, 4, 512
 """Memory of the masks that a snapshot remembers, and how many they are at least and at most."""
-BANDS = ("head", "middle", "tail")
-"""Popularity of an item: the third of the training events in which its share begins (`popularity_bands`)."""
 
 
 class LiveItems:
     """One snapshot. `LiveItems.of` makes the first; see there for what it is made of.
 
-    `catalog` has the id map, and the columns as they are now; `base` is the number of items of the run; `ids` are the
-    external ids by number, `titles` and `bands` (head, middle or tail by training events) likewise.
+    `catalog` has the columns as they are now; `base` is the number of items of the run; `ids` are the external ids by
+    number, `titles` and `bands` (head, middle or tail by training events) likewise, `numbers` the inverse.
     """
 
-    def __init__(self, shared: Shared, content: Content, now: float):
-        self._shared, self._content = shared, content
-        self.catalog, self.ids, self.titles = content.catalog, content.ids, content.titles
-        self.base, self.size = shared.growth.catalog.size, content.catalog.size
+    def __init__(self, growth: ItemGrowth, content: Content, now: float):
+        self._growth, self._content = growth, content
+        self.catalog, self.ids, self.numbers = content.catalog, content.ids, content.item_numbers
+        self.titles = content.titles
+        self.base, self.size = growth.catalog.size, content.catalog.size
         self.columns = [name for name in content.values if name != TITLE]
         self.bands: Sequence[str] = content.bands
         expired = content.expires_at <= now
@@ -70,8 +69,8 @@ class LiveItems:
         Documents that this run cannot take in (a new item without anything like it) are left out, and logged
         (`refused`). The predictor is the one given where no item was added.
         """
-        shared = Shared(ItemGrowth(run.spec.model, predictor))
-        first = cls(shared, Content(shared, Reading({}, {}, shared.types), (), {}, predictor, None), now)
+        growth = ItemGrowth(run.spec.model, predictor)
+        first = cls(growth, Content(growth, Reading({}, {}, growth.types), (), {}, predictor, None), now)
         return first.with_documents(predictor, documents, now)
 
     def with_documents(
@@ -83,9 +82,9 @@ class LiveItems:
         to be made anew, which is the only work that grows with the model. Documents with keys in `strict` have to be
         right: `UserError` says what is wrong with one.
         """
-        shared, old = self._shared, self._content
-        reading = read_documents(documents, shared.growth.catalog, shared.growth.own_columns, old.reading)
-        origins, lost = origins_of(shared.growth, reading, old)
+        growth, old = self._growth, self._content
+        reading = read_documents(documents, growth.numbers, growth.own_columns, old.reading)
+        origins, lost = origins_of(growth, reading, old)
         refused = {**reading.refused, **lost}
         for key in strict:
             if key in refused:
@@ -95,14 +94,14 @@ class LiveItems:
         if origins == old.origins and reading.entries == old.reading.entries and refused.keys() == old.refused.keys():
             return predictor, self.at(now)
         if origins != old.origins:
-            predictor = shared.growth.grown(origins)
-        return predictor, LiveItems(shared, Content(shared, reading, origins, refused, predictor, old), now)
+            predictor = growth.grown(origins)
+        return predictor, LiveItems(growth, Content(growth, reading, origins, refused, predictor, old), now)
 
     def at(self, now: float) -> LiveItems:
         """The items at a later time: this snapshot, unless some have expired since."""
         live: LiveItems = self._content.latest or self
         if now >= live.next_expiry:
-            self._content.latest = live = LiveItems(self._shared, self._content, now)
+            self._content.latest = live = LiveItems(self._growth, self._content, now)
         return live
 
     def mask(self, filters: Mapping[str, Any]) -> Bool[np.ndarray, "V"]:
@@ -127,12 +126,12 @@ class LiveItems:
         text = text.strip()
         if not text:
             return self.popular(limit, np.zeros(self.size, bool))
-        exact = item_numbers(self.catalog, [text])[0]
+        exact = self.numbers.get(text)
         first = [exact] if exact >= 0 else []
         parts = [(np.zeros(0, np.int64), np.zeros(0, np.int64))]
-        if self._shared.titles is not None:
+        if self._growth.titles is not None:
             renamed = self._content.renamed
-            parts.append(self._shared.search.find(text, limit + 1, renamed[renamed < self.base]))
+            parts.append(self._growth.search.find(text, limit + 1, renamed[renamed < self.base]))
         if self._content.search is not None:
             own, score = self._content.search.find(text, limit + 1)
             parts.append((self._content.renamed[own], score))
@@ -145,10 +144,10 @@ class LiveItems:
 
         Up to `WARM_TITLES` items, also what the first new item with a title alone is compared with.
         """
-        if self._shared.titles is not None:
-            _ = self._shared.search
+        if self._growth.titles is not None:
+            _ = self._growth.search
             if self.base <= WARM_TITLES:
-                self._shared.growth.warm()
+                self._growth.warm()
 
     def popular(self, k: int, refused: Bool[np.ndarray, "V"]) -> Int[np.ndarray, "n"]:
         """The up to k items with most training events that are not refused; of equal counts the first."""
@@ -163,12 +162,12 @@ class LiveItems:
     @cached_property
     def popular_order(self) -> Int[np.ndarray, "V"]:
         """All items by training events, most first, then by number."""
-        return np.concatenate([self._shared.popular_order, np.arange(self.base, self.size)])
+        return np.concatenate([self._growth.popular_order, np.arange(self.base, self.size)])
 
     def origin(self, item: int | str) -> dict[str, Any]:
         """Where the vector of an item comes from: `from` is like, features or title, `trained` of an item of the run,
         none of an item that the model cannot rank; and the external ids of its neighbours."""
-        number = item_numbers(self.catalog, [item])[0]
+        number = self.numbers.get(item)
         if number < self.base:
             return {"from": "trained" if number >= 0 else "none", "neighbours": []}
         origin = self._content.origins[number - self.base]
@@ -197,32 +196,10 @@ class LiveItems:
 
     def changed_since(self, old: LiveItems) -> Int[np.ndarray, "n"]:
         """Numbers of the items that have other columns than in an older snapshot of the same version, or are new."""
-        before, after = old._content.reading.entries, self._content.reading.entries
         numbers = {**old._content.numbers, **self._content.numbers}
-        keys = [key for key in {**before, **after} if _cells(before.get(key)) != _cells(after.get(key))]
+        keys = _changed_columns(old._content.reading, self._content.reading)
         known = np.array([numbers[key] for key in keys if key in numbers], np.int64)
         return np.union1d(known, np.arange(old.size, self.size))
-
-
-class Shared:
-    """What all snapshots of a version have in common."""
-
-    def __init__(self, growth: ItemGrowth):
-        self.growth, catalog = growth, growth.catalog
-        own = growth.own_columns
-        self.values = {name: catalog.frame[name] for name in catalog.columns if name not in own}
-        self.types: dict[str, Any] = {name: column.dtype for name, column in self.values.items()}
-        self.types.setdefault(TITLE, pl.String())
-        self.titles = catalog.titles
-        self.ids: list[Any] = catalog.ids.to_list()
-        self.bands: list[str] = np.array(BANDS, object)[popularity_bands(catalog.popularity)].tolist()
-        self.popular_order = np.argsort(-catalog.popularity, kind="stable")
-
-    @cached_property
-    def search(self) -> TitleSearch:
-        """The titles of the run's items, indexed once."""
-        assert self.titles is not None
-        return TitleSearch(self.titles, self.popular_order)
 
 
 class Content:
@@ -230,7 +207,7 @@ class Content:
 
     def __init__(
         self,
-        shared: Shared,
+        growth: ItemGrowth,
         reading: Reading,
         origins: tuple[Origin, ...],
         refused: Mapping[str, UserError],
@@ -240,15 +217,15 @@ class Content:
         """`origins` are of the items that were added, in the order of their numbers."""
         self.reading, self.origins, self.refused = reading, origins, refused
         added = [origin.item for origin in origins]
-        base = shared.growth.catalog.size
+        base = growth.catalog.size
         size = base + len(added)
-        number_of_added = {item: base + place for place, item in enumerate(added)}
+        self.item_numbers = growth.numbers.with_added(added)
         self.numbers: dict[str, int] = {}
         """Of all items with documents, by key."""
         self.retired = np.zeros(size, bool)
         renamed, expiring, expires_at = [], [], []
         for key, entry in reading.entries.items():
-            number = number_of_added.get(entry.id, entry.number)
+            number = self.item_numbers.get(entry.id)
             if number < 0:
                 continue
             self.numbers[key] = number
@@ -262,12 +239,12 @@ class Content:
         """[e] items that expire, and [e] when each does."""
         self.renamed = np.sort(np.array(renamed, np.int64))
         """[r] items that were added, or have another title than in the run."""
-        self.values = _columns(shared, reading, self.numbers, size, old)
+        self.values = _columns(growth, reading, self.numbers, size, old)
         """Columns by name, as documents left them."""
-        grown = predictor.catalog if origins else shared.growth.catalog
+        grown = predictor.catalog if origins else growth.catalog
         self.catalog = grown.with_columns(self.values)
-        self.ids = [*shared.ids, *added] if added else shared.ids
-        self.bands = [*shared.bands, *[BANDS[-1]] * len(added)] if added else shared.bands
+        self.ids = [*growth.numbers.ids, *added]
+        self.bands = [*growth.bands, *[BANDS[-1]] * len(added)] if added else growth.bands
         self.titles = self.values[TITLE].cast(pl.String) if TITLE in self.values else None
         self.search: TitleSearch | None = None
         """Of `renamed`."""
@@ -286,36 +263,37 @@ def origins_of(growth: ItemGrowth, reading: Reading, old: Content) -> tuple[tupl
     known = {one.id: one.newcomer for one in old.reading.entries.values() if one.newcomer is not None}
     if newcomers == known and not old.refused:
         return old.origins, {}
-    known_origins, lost = [], {}
-    kept = {item: before[item] for item, one in newcomers.items() if item in before and known.get(item) == one}
-    origins = growth.origins(newcomers, kept)
-    for item, one in origins.items():
-        if isinstance(one, UserError):
-            lost[keys[item]] = one
-            if item not in before:
-                continue
-            one = before[item]  # it has a number, so it keeps the vector that it had
-        known_origins.append(one)
-    order = {item: place for place, item in enumerate([*before, *(key for key in newcomers if key not in before)])}
-    return tuple(sorted(known_origins, key=lambda one: order[one.item])), lost
+    found = growth.origins(newcomers)
+    lost = {keys[item]: one for item, one in found.items() if isinstance(one, UserError)}
+    numbered = []
+    for item in [*before, *(one for one in newcomers if one not in before)]:
+        one = found[item]
+        if isinstance(one, Origin):
+            numbered.append(one)
+        elif item in before:
+            numbered.append(before[item])  # it has a number, so it keeps the vector that it had
+    return tuple(numbered), lost
 
 
 def _columns(
-    shared: Shared, reading: Reading, numbers: Mapping[str, int], size: int, old: Content | None
+    growth: ItemGrowth, reading: Reading, numbers: Mapping[str, int], size: int, old: Content | None
 ) -> dict[str, pl.Series]:
     """All columns with what documents say; those that stay are taken from `old`."""
     cells: dict[str, dict[int, Any]] = {}
     for key, number in numbers.items():
         for name, value in reading.entries[key].cells.items():
             cells.setdefault(name, {})[number] = value
-    same = _unchanged(reading, old) if old is not None and len(old.retired) == size else frozenset()
+    kept: dict[str, pl.Series] = {}
+    if old is not None and len(old.retired) == size:
+        touched = set[str]().union(*_changed_columns(old.reading, reading).values())
+        kept = {name: column for name, column in old.values.items() if name not in touched}
     columns: dict[str, pl.Series] = {}
-    for name in [*shared.values, *(name for name in reading.types if name in cells and name not in shared.values)]:
-        if old is not None and name in same and name in old.values:
-            columns[name] = old.values[name]
+    for name in [*growth.values, *(name for name in reading.types if name in cells and name not in growth.values)]:
+        if name in kept:
+            columns[name] = kept[name]
             continue
         dtype = reading.types[name]
-        column = shared.values.get(name, pl.Series(name, [], dtype=dtype))
+        column = growth.values.get(name, pl.Series(name, [], dtype=dtype))
         if len(column) < size:
             missing = pl.Series(name, [None], dtype=dtype).new_from_index(0, size - len(column))
             column = pl.concat([column, missing])
@@ -323,16 +301,11 @@ def _columns(
     return columns
 
 
-def _unchanged(reading: Reading, old: Content) -> frozenset[str]:
-    """The columns in which no item has another value than in the older content."""
-    before, after = old.reading.entries, reading.entries
-    touched: set[str] = set()
-    for key in before.keys() | after.keys():
-        one, other = before.get(key), after.get(key)
-        if one is not other:
-            touched |= set(one.cells if one is not None else ()) | set(other.cells if other is not None else ())
-    return frozenset(name for name in reading.types if name not in touched)
-
-
-def _cells(entry: Entry | None) -> Mapping[str, Any]:
-    return {} if entry is None else entry.cells
+def _changed_columns(old: Reading, new: Reading) -> dict[str, set[str]]:
+    """Key -> columns, of each item of which other values are said than before."""
+    found: dict[str, set[str]] = {}
+    for key in old.entries.keys() | new.entries.keys():
+        before, after = (reading.entries[key].cells if key in reading.entries else {} for reading in (old, new))
+        if before is not after and before != after:
+            found[key] = {*before, *after}
+    return found

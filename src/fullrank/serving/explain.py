@@ -20,6 +20,7 @@ from fullrank.data.histories import Histories
 from fullrank.inference.batches import BLOCK, batches, scorer_of
 from fullrank.inference.predictor import Predictor
 from fullrank.models import Model
+from fullrank.models.sequential.items import unit
 from fullrank.models.sequential.reading import (
     AttentionInput,
     attention_of,
@@ -98,17 +99,15 @@ def alike_events(
     if not len(events) or not len(items):
         return [[] for _ in items]
     # Only the rows that are compared are made unit length: a million items cost nothing here.
-    likeness = (_unit(vectors, items) @ _unit(vectors, events).T).cpu().numpy()
+    left, right = (
+        unit(vectors[torch.as_tensor(np.asarray(rows, np.int64), device=vectors.device)].float())
+        for rows in (items, events)
+    )
+    likeness = (left @ right.T).cpu().numpy()
     likeness[np.asarray(items)[:, None] == events[None]] = -1.0
-    found: list[Reasons] = [[] for _ in items]
-    every = np.arange(len(likeness))
-    for _ in range(min(most, len(events))):  # a few passes, where sorting would take ten times as long
-        best = likeness.argmax(1)
-        for reasons, event, value in zip(found, events[best].tolist(), likeness[every, best].tolist(), strict=True):
-            if value > 0:
-                reasons.append((event, round(value, 4)))
-        likeness[every, best] = -1.0
-    return found
+    best = np.argsort(-likeness, axis=1, kind="stable")[:, :most]
+    rows = zip(events[best].tolist(), np.take_along_axis(likeness, best, 1).tolist(), strict=True)
+    return [[(event, round(value, 4)) for event, value in zip(*row, strict=True) if value > 0] for row in rows]
 
 
 def vectors_of(predictor: Predictor) -> Float[Tensor, "V D"] | None:
@@ -132,8 +131,3 @@ def _layer_shares(
             whole = len(own) % tokens == 0
             found.append((items[kept].cpu().numpy()[::tokens], own.reshape(-1, tokens).sum(1) if whole else own))
     return found
-
-
-def _unit(vectors: Float[Tensor, "V D"], items: Sequence[int] | Int[np.ndarray, "m"]) -> Float[Tensor, "m D"]:
-    rows = vectors[torch.as_tensor(np.asarray(items, np.int64), device=vectors.device)].float()
-    return torch.nn.functional.normalize(rows, dim=-1, eps=1e-12)

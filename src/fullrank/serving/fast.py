@@ -33,7 +33,18 @@ from fullrank.models.sequential.model import RecommenderModel
 from fullrank.models.sequential.objectives.tasks.cloze import ClozeTask
 from fullrank.models.sequential.objectives.tasks.last_item import LastItemTask
 from fullrank.models.sequential.objectives.tasks.next_item import NextItemTask
-from fullrank.serving.fast_search import NONE, Best, FastSearch, Found, Hidden, Searched, compiled, end_to_end
+from fullrank.serving.fast_search import (
+    NONE,
+    Best,
+    Found,
+    Hidden,
+    Searched,
+    barring,
+    compiled,
+    cut,
+    end_to_end,
+    searched_items,
+)
 from fullrank.serving.packed_attention import CHUNK, Chunk, Dense, Layout, Mixer
 
 
@@ -227,13 +238,17 @@ class Ranking(nn.Module):
 class FastEncoder:
     """A trained recommender, compiled for few histories at a time. Many threads may share one."""
 
-    def __init__(
-        self, ranking: Any, reads: int, covers: bool, timed: bool, cosine: bool, vectors: Float[Tensor, "V D"]
-    ):
-        """Use `of`. `reads` is how many of a history's last events are read."""
-        self._ranking, self._reads, self._covers, self._timed, self._cosine = ranking, reads, covers, timed, cosine
-        self._vectors = vectors
-        self.search = FastSearch(unit(vectors) if cosine else vectors)
+    def __init__(self, model: RecommenderModel, ranking: Any):
+        """Use `of`."""
+        self._ranking, self._timed, self._cosine = ranking, model.reads_times, model.cosine
+        self._covers = isinstance(model.task, ClozeTask)
+        self._reads = model.max_length - self._covers
+        """How many of a history's last events are read."""
+        self._put(model.items.all().detach().clone())
+
+    def _put(self, vectors: Float[Tensor, "V D"]) -> None:
+        self._vectors = vectors.contiguous()
+        self.searched = searched_items(unit(self._vectors) if self._cosine else self._vectors)
 
     @staticmethod
     def of(model: Any) -> "FastEncoder | None":
@@ -254,9 +269,7 @@ class FastEncoder:
         cover = model.task.cover if isinstance(model.task, ClozeTask) else None
         ranking = compiled(Ranking(encoder, cover, model.cosine, model.temperature).eval())
         with torch.inference_mode():
-            vectors = model.items.all().detach().clone().contiguous()
-            reads = model.max_length - (cover is not None)
-            made = FastEncoder(ranking, reads, cover is not None, model.reads_times, model.cosine, vectors)
+            made = FastEncoder(model, ranking)
             made._warm_up()
         return made
 
@@ -271,9 +284,8 @@ class FastEncoder:
         """
         made = copy(self)
         if vectors is not None:
-            made._vectors = vectors.contiguous()
-            made.search = FastSearch(unit(made._vectors) if self._cosine else made._vectors)
-        made.search = made.search.barring(barred)
+            made._put(vectors)
+        made.searched = barring(made.searched, barred)
         return made
 
     @torch.inference_mode()
@@ -300,13 +312,12 @@ class FastEncoder:
         request excludes; None: nothing is hidden), `refused` a mask of items that it is not shown, or None. Raises
         `UserError` for a NaN score.
         """
-        search = self.search
 
         def part(rows: slice, hidden: Hidden) -> Found:
             events = self._read(histories[rows], None if times is None else times[rows])
-            return self._ranking(self._vectors, search.searched, *events, k, hidden)
+            return self._ranking(self._vectors, self.searched, *events, k, hidden)
 
-        return search.cut(len(histories), k, hidden, refused, part)
+        return cut(len(histories), k, self.searched, hidden, refused, part)
 
     def _read(
         self, histories: Sequence[np.ndarray], times: Sequence[np.ndarray] | None

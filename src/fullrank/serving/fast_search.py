@@ -9,7 +9,6 @@ No `from __future__ import annotations` here: TorchScript reads the annotations 
 
 import warnings
 from collections.abc import Callable, Sequence
-from copy import copy
 from typing import Any, NamedTuple, no_type_check
 
 import numpy as np
@@ -102,68 +101,56 @@ class Best(nn.Module):
         return values, ids.gather(1, at)
 
 
-class FastSearch:
-    """A table of item vectors to search: of any model that answers by inner products. Many threads may share one."""
+@torch.inference_mode()
+def searched_items(table: Float[Tensor, "V D"]) -> Searched:
+    """A table of item vectors as it is searched."""
+    table = table.detach().contiguous()
+    return Searched(table, lay_out(table), None)
 
-    _compiled: Any = None
 
-    def __init__(self, table: Float[Tensor, "V D"]):
-        """`table` as `index.all()` gives it."""
-        with torch.inference_mode():
-            table = table.detach().contiguous()
-            self.searched = Searched(table, lay_out(table), None)
-        if FastSearch._compiled is None:  # it has no weights: all tables share it
-            with warnings.catch_warnings():  # masks may be arrays that nobody may write, of which torch warns once
-                warnings.simplefilter("ignore", UserWarning)
-                torch.from_numpy(np.frombuffer(b"\0", bool))
-            FastSearch._compiled = compiled(Best())
+def barring(searched: Searched, barred: Bool[np.ndarray, "V"] | None) -> Searched:
+    """The same table, of which these items are shown to nobody, at no cost; nothing is laid out anew."""
+    added = None
+    if barred is not None and barred.any():
+        added = torch.zeros(len(barred)).masked_fill_(torch.from_numpy(barred), -torch.inf)
+    return searched._replace(added=added)
 
-    def barring(self, barred: Bool[np.ndarray, "V"] | None) -> "FastSearch":
-        """The same table, of which these items are shown to nobody, at no cost; nothing is laid out anew."""
-        made, added = copy(self), None
-        if barred is not None and barred.any():
-            added = torch.zeros(len(barred)).masked_fill_(torch.from_numpy(barred), -torch.inf)
-        made.searched = self.searched._replace(added=added)
-        return made
 
-    @property
-    def size(self) -> int:
-        """V."""
-        return len(self.searched.table)
+def cut(
+    rows: int,
+    k: int,
+    searched: Searched,
+    hidden: Sequence[np.ndarray] | None,
+    refused: Sequence[np.ndarray | None] | None,
+    compute: Callable[[slice, Hidden], Found],
+) -> tuple[np.ndarray, np.ndarray]:
+    """Lists of so many rows, as many at a time as keep rows x items within bounds; `compute` gives those."""
+    most = max(SCORES // len(searched.table), 1)
+    parts = []
+    for low in range(0, rows, most):
+        some = slice(low, low + most)
+        filters = Hidden(*_pairs(hidden[some] if hidden else ()), *_masks(refused[some] if refused else ()))
+        parts.append(_ordered(k, compute(some, filters)))
+    if len(parts) == 1:
+        return parts[0]
+    return np.concatenate([scores for scores, _ in parts]), np.concatenate([ids for _, ids in parts])
 
-    def cut(
-        self,
-        rows: int,
-        k: int,
-        hidden: Sequence[np.ndarray] | None,
-        refused: Sequence[np.ndarray | None] | None,
-        compute: Callable[[slice, Hidden], Found],
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Lists of so many rows, as many at a time as keep rows x items within bounds; `compute` gives those."""
-        most = max(SCORES // self.size, 1)
-        parts = []
-        for low in range(0, rows, most):
-            some = slice(low, low + most)
-            filters = Hidden(*_pairs(hidden[some] if hidden else ()), *_masks(refused[some] if refused else ()))
-            parts.append(self._ordered(k, compute(some, filters)))
-        if len(parts) == 1:
-            return parts[0]
-        return np.concatenate([scores for scores, _ in parts]), np.concatenate([ids for _, ids in parts])
 
-    def _ordered(self, k: int, given: Found) -> tuple[np.ndarray, np.ndarray]:
-        values, ids, found, scores = given
-        if found == TIED:
-            values, ids = select(scores, k)
-        elif found == UNDEFINED:
-            raise nan_scores()
-        values, ids = of_length(k, values, ids)
-        return values.numpy(), ids.numpy()
+def _ordered(k: int, given: Found) -> tuple[np.ndarray, np.ndarray]:
+    values, ids, found, scores = given
+    if found == TIED:
+        values, ids = select(scores, k)
+    elif found == UNDEFINED:
+        raise nan_scores()
+    values, ids = of_length(k, values, ids)
+    return values.numpy(), ids.numpy()
 
 
 def compiled(module: nn.Module) -> Any:
     """As TorchScript; the module itself, which computes the same, where torch can no longer compile it."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
+        warnings.simplefilter("ignore")
+        torch.from_numpy(np.frombuffer(b"\0", bool))  # masks may be arrays that nobody may write: torch warns once
         try:
             return torch.jit.script(module)
         except (RuntimeError, AttributeError, NotImplementedError):

@@ -31,6 +31,7 @@ from torch import Tensor
 from fullrank.core.errors import UserError, brief
 from fullrank.core.spec import Spec
 from fullrank.data.events.catalog import Catalog
+from fullrank.evaluation.statistics import popularity_bands
 from fullrank.inference.predictor import Predictor
 from fullrank.models.sequential.items import ItemIndex, ItemsSpec, unit
 from fullrank.models.sequential.items.features import Features
@@ -41,9 +42,11 @@ from fullrank.models.sequential.items.tokeniser import TOKENISER, TOKENISER_SIZE
 from fullrank.models.sequential.items.tpab import COUNTS, STARTS
 from fullrank.models.sequential.items.unisrec import AUGMENTED, VECTORS, UniSRec
 from fullrank.semantic_ids.reader import CODES, SIZES
-from fullrank.serving.item_documents import Newcomer, item_numbers
+from fullrank.serving.card import BANDS
+from fullrank.serving.item_documents import TITLE, Newcomer
 from fullrank.serving.recent import Recent
-from fullrank.serving.titles import SimilarTitles
+from fullrank.serving.requests import ItemNumbers
+from fullrank.serving.titles import SimilarTitles, TitleSearch
 from fullrank.training.grow import grown_model
 
 NEIGHBOURS = 10
@@ -82,11 +85,18 @@ class ItemGrowth:
         self.spec, self.predictor = spec, predictor
         self.items = getattr(spec, "items", None)
         self.catalog = _widened(predictor.catalog)
+        self.numbers = ItemNumbers(self.catalog.ids.to_list())
+        self.values = {name: self.catalog.frame[name] for name in self.catalog.columns if name not in self.own_columns}
+        self.types: dict[str, Any] = {name: column.dtype for name, column in self.values.items()}
+        self.types.setdefault(TITLE, pl.String())
+        self.titles = self.catalog.titles
+        self.bands: list[str] = np.array(BANDS, object)[popularity_bands(self.catalog.popularity)].tolist()
+        self.popular_order = np.argsort(-self.catalog.popularity, kind="stable")
         self._texts: Recent[Near] = Recent(MOST_TEXTS)
         self._tables = GrowingTables(self.catalog.size)
         self._lock = threading.Lock()
 
-    @property
+    @cached_property
     def own_columns(self) -> frozenset[str]:
         """Columns of the item table that the library filled in for its own use (codes, tokens, vectors)."""
         of_text = [one.kept for one in self.items.fields] if isinstance(self.items, Text) else []
@@ -101,30 +111,25 @@ class ItemGrowth:
         return tuple(dict.fromkeys(one.column for one in self.items.fields)) if isinstance(self.items, Text) else ()
 
     @cached_property
-    def titles(self) -> SimilarTitles | None:
-        """The titles of the run's items, indexed when the first new item asks; None where they have none."""
-        return None if self.catalog.titles is None else SimilarTitles(self.catalog.titles)
+    def search(self) -> TitleSearch:
+        """The titles of the run's items, indexed once for a search box."""
+        assert self.titles is not None
+        return TitleSearch(self.titles, self.popular_order)
+
+    @cached_property
+    def similar(self) -> SimilarTitles | None:
+        """The same for likeness, indexed when the first new item asks; None where they have none."""
+        return None if self.titles is None else SimilarTitles(self.titles)
 
     def warm(self) -> None:
         """Index the titles now, where new items may be compared with them."""
         if isinstance(self.items, ItemsSpec):
             with self._lock:
-                _ = self.titles
+                _ = self.similar
 
-    def origins(
-        self, newcomers: Mapping[Any, Newcomer], kept: Mapping[Any, Origin] | None = None
-    ) -> dict[Any, Origin | UserError]:
-        """For each item (by its id) where its vector comes from, or what is wrong with it.
-
-        `kept` are those of items of which nothing else is said now than when they were found.
-        """
-        found: dict[Any, Origin | UserError] = {
-            item: origin
-            for item, origin in (kept or {}).items()
-            if not any(other in newcomers for other in newcomers[item].like)
-        }
-        likes = list(dict.fromkeys(a for item, one in newcomers.items() if item not in found for a in one.like))
-        known = dict(zip(likes, item_numbers(self.catalog, likes), strict=True))
+    def origins(self, newcomers: Mapping[Any, Newcomer]) -> dict[Any, Origin | UserError]:
+        """For each item (by its id) where its vector comes from, or what is wrong with it."""
+        found: dict[Any, Origin | UserError] = {}
         for start in newcomers:
             # depth first, without recursion: an item may be like one that is like another
             waiting = [start]
@@ -145,7 +150,7 @@ class ItemGrowth:
                     continue
                 elif one.id not in found:
                     try:
-                        found[one.id] = self._origin(one, found, known)
+                        found[one.id] = self._origin(one, found)
                     except UserError as error:
                         found[one.id] = error
                 waiting.pop()
@@ -158,7 +163,10 @@ class ItemGrowth:
         old, catalog = self.predictor, self._catalog(origins)
         index = old.index  # outside the lock: it may have to be made
         with self._lock:
-            model = grown_model(self.spec, old.model, catalog, lambda n, t: self._tables.with_means(n, t, origins))
+            model = grown_model(
+                self.spec, old.model, catalog,
+                lambda name, table: self._tables.behind(name, table, origins, lambda at: _means(origins[at:], table)),
+            )  # fmt: skip
             index = self._index(model, index, origins)
         if hasattr(old.model, "encoder"):
             model.encoder = old.model.encoder  # the same weights: what was compiled of the one serves the other
@@ -167,7 +175,7 @@ class ItemGrowth:
             index=index,
         )  # fmt: skip
 
-    def _origin(self, one: Newcomer, found: Mapping[Any, Origin | UserError], known: Mapping[Any, int]) -> Origin:
+    def _origin(self, one: Newcomer, found: Mapping[Any, Origin | UserError]) -> Origin:
         if not isinstance(self.items, ItemsSpec):
             return Origin(one.id, "none")
         read = self._read(one)
@@ -181,10 +189,10 @@ class ItemGrowth:
                     code="no-item-features",
                     public=True,
                 )
-            near = _like(one, found, known) if one.like and self.items.ids else ((), ())
+            near = _like(one, found, self.numbers) if one.like and self.items.ids else ((), ())
             return Origin(one.id, "features", *near, read=read)
         rule: Rule = "like" if one.like else "title"
-        near = _like(one, found, known) if one.like else self._similar(one)
+        near = _like(one, found, self.numbers) if one.like else self._similar(one)
         if isinstance(self.items, Semantic | Text | UniSRec):
             return Origin(one.id, rule, *near, copied=self._nearest(*near))
         return Origin(one.id, rule, *near)
@@ -205,7 +213,7 @@ class ItemGrowth:
     def _similar(self, one: Newcomer) -> Near:
         text = " ".join(part for part in (one.title, one.text) if part)
         with self._lock:
-            titles = self.titles if text else None
+            titles = self.similar if text else None
         if not text or titles is None:
             lacks = "it has no title" if not text else "the run's items have no titles to compare with"
             raise UserError(
@@ -283,11 +291,11 @@ def _neighbours(titles: SimilarTitles, text: str) -> Near:
     return tuple(items.tolist()), tuple((alike / max(alike.sum(), 1e-12)).tolist())
 
 
-def _like(one: Newcomer, found: Mapping[Any, Origin | UserError], known: Mapping[Any, int]) -> Near:
+def _like(one: Newcomer, found: Mapping[Any, Origin | UserError], numbers: ItemNumbers) -> Near:
     """The run's items that it is like, with their shares; an item that was added stands for its own neighbours."""
     shares: dict[int, float] = {}
     for other in one.like:
-        number = known[other]
+        number = numbers.get(other)
         origin = found.get(other)
         near: Near
         if number >= 0:
@@ -324,10 +332,6 @@ class GrowingTables:
         self.base = base
         self._filled: dict[str, tuple[Tensor, tuple[Origin, ...]]] = {}
 
-    def with_means(self, name: str, table: Float[Tensor, "V *D"], origins: tuple[Origin, ...]) -> Float[Tensor, "W *D"]:
-        """A learned table, and behind it weighted means of the neighbours' rows, of all rows where there are none."""
-        return self.behind(name, table, origins, lambda first: _means(origins[first:], table))
-
     def behind(
         self,
         name: str,
@@ -348,6 +352,7 @@ class GrowingTables:
 
 
 def _means(origins: Sequence[Origin], table: Float[Tensor, "V *D"]) -> Float[Tensor, "n *D"]:
+    """Weighted means of the neighbours' rows of a learned table, of all rows where there are none."""
     rows = torch.tensor([row for row, one in enumerate(origins) for _ in one.neighbours], dtype=torch.long)
     items = torch.tensor([item for one in origins for item in one.neighbours], dtype=torch.long)
     weights = torch.tensor([weight for one in origins for weight in one.weights], dtype=torch.float64)

@@ -24,7 +24,7 @@ from fullrank.core.log import logger
 from fullrank.serving.keys import Access, Key, scope_of
 from fullrank.serving.limits import LimitedBody, RateLimit, caller_of, too_large
 from fullrank.serving.problems import allowed_methods, problem_of
-from fullrank.serving.telemetry import AccessLog, Telemetry, Tracing
+from fullrank.serving.telemetry import Telemetry, Tracing, log_access
 
 log = logger(__name__)
 
@@ -79,7 +79,7 @@ class Guard:
         body_most: int = 1 << 20,
         pages: Mapping[str, str] | None = None,
         telemetry: Telemetry | None = None,
-        access_log: AccessLog | None = None,
+        access_log: bool = False,
         tracing: Tracing | None = None,
     ):
         self.app, self.access, self.rate, self.body_most = app, access, rate, body_most
@@ -195,8 +195,8 @@ class Guard:
     def _tell(self, scope: Scope, status: int, spent: float) -> None:
         route = getattr(scope.get("route"), "path_format", UNMATCHED)
         self.telemetry.request(route, scope["method"], status, spent)
-        if self.access_log is not None:
-            self.access_log.add(scope, route, status, spent)
+        if self.access_log:
+            log_access(scope, route, status, spent)
 
 
 SHED = {

@@ -7,7 +7,7 @@ of columns: `inference/column_filters.py`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -16,9 +16,9 @@ import numpy as np
 import polars as pl
 
 from fullrank.core.errors import UserError, brief
-from fullrank.data.events.catalog import RESERVED, Catalog
+from fullrank.data.events.catalog import RESERVED
 from fullrank.inference.column_filters import WORDS, is_a, kind_of
-from fullrank.serving.requests import whole_number
+from fullrank.serving.requests import ItemNumbers
 
 TITLE = "title"
 MOST_COLUMNS = 256
@@ -43,11 +43,10 @@ class Entry:
 
     body: Mapping[str, Any]
     id: int | str
-    number: int
-    """Its number among the run's items; -1 where the run does not have it."""
     cells: Mapping[str, Any] = field(default_factory=dict)
     """Values of columns, its title among them."""
     newcomer: Newcomer | None = None
+    """Of an item that the run does not have."""
     retired: bool = False
     expires_at: float | None = None
 
@@ -65,14 +64,14 @@ class Reading:
 
 def read_documents(
     documents: Mapping[str, Mapping[str, Any] | None],
-    catalog: Catalog,
+    numbers: ItemNumbers,
     own_columns: frozenset[str],
     before: Reading,
 ) -> Reading:
     """The documents by their keys; those that were read `before` are taken over.
 
-    `own_columns` are those that the library filled in for itself. An item that was added and has no document any more
-    is retired, since its number stays.
+    `numbers` are of the run's items, `own_columns` those that the library filled in for itself. An item that was added
+    and has no document any more is retired, since its number stays.
     """
     entries: dict[str, Entry] = {}
     for key, entry in before.entries.items():  # added items keep their order, by which they are numbered
@@ -90,10 +89,9 @@ def read_documents(
         else:
             fresh[key] = body
     types = dict(before.types)
-    ids = {key: typed(catalog, body["id"]) for key, body in fresh.items()}
-    for (key, body), number in zip(fresh.items(), item_numbers(catalog, list(ids.values())), strict=True):
+    for key, body in fresh.items():
         try:
-            entries[key] = _entry(body, ids[key], number, catalog, own_columns, types)
+            entries[key] = _entry(body, numbers, own_columns, types)
         except UserError as error:
             refused[key] = error
             if key in before.entries:  # what was said of it before holds on
@@ -101,23 +99,15 @@ def read_documents(
     return Reading(entries, refused, types)
 
 
-def _entry(
-    body: Mapping[str, Any],
-    item: int | str,
-    number: int,
-    catalog: Catalog,
-    own_columns: frozenset[str],
-    types: dict[str, Any],
-) -> Entry:
-    if number < 0 and (isinstance(item, str) != (catalog.ids.dtype == pl.String)):
+def _entry(body: Mapping[str, Any], numbers: ItemNumbers, own_columns: frozenset[str], types: dict[str, Any]) -> Entry:
+    item = numbers.typed(body["id"])
+    wrong = item == "" or (isinstance(item, int) and not -(2**63) <= item < 2**63)
+    if wrong or isinstance(item, str) == numbers.whole:
         raise UserError(
-            f"item {brief(item, 80)}: this catalogue's ids are whole numbers (such as {catalog.ids[0]!r}); give one",
+            f"item {brief(item, 80)}: ids of this catalogue are {'whole numbers' if numbers.whole else 'texts'} (such "
+            f"as {numbers.ids[0]!r}), not empty, and of at most 64 bits; give one",
             code="wrong-id-type",
             public=True,
-        )
-    if item == "" or (isinstance(item, int) and not -(2**63) <= item < 2**63):
-        raise UserError(
-            f"item {brief(item, 80)}: an id is not empty, and fits 64 bits", code="wrong-id-type", public=True
         )
     cells: dict[str, Any] = {}
     fresh: dict[str, Any] = {}
@@ -143,29 +133,10 @@ def _entry(
             fresh[name] = dtype
     types |= fresh
     newcomer = None
-    if number < 0:
-        like = tuple(typed(catalog, one) for one in body.get("like") or ())
+    if numbers.get(item) < 0:
+        like = tuple(map(numbers.typed, body.get("like") or ()))
         newcomer = Newcomer(item, title, body.get("text"), {n: v for n, v in cells.items() if n != TITLE}, like)
-    return Entry(body, item, number, cells, newcomer, bool(body.get("retired")), body.get("expires_at"))
-
-
-def item_numbers(catalog: Catalog, ids: Sequence[int | str]) -> list[int]:
-    """The numbers of external ids, each given as a number or as its text; -1 where one is not known, or cannot be."""
-    given = [typed(catalog, item) for item in ids]
-    if catalog.ids.dtype == pl.String:
-        return catalog.lookup(pl.Series(given, dtype=pl.String)).tolist() if ids else []
-    numbers = np.full(len(ids), -1, np.int64)
-    whole = [at for at, item in enumerate(given) if isinstance(item, int) and -(2**63) <= item < 2**63]
-    if whole:
-        numbers[whole] = catalog.lookup(pl.Series([given[at] for at in whole], dtype=pl.Int64))
-    return numbers.tolist()
-
-
-def typed(catalog: Catalog, given: int | str) -> int | str:
-    """An id in the catalogue's type, where it can be one: a number and its text are one id."""
-    if catalog.ids.dtype == pl.String:
-        return str(given)
-    return whole_number(given) if isinstance(given, str) else given
+    return Entry(body, item, cells, newcomer, bool(body.get("retired")), body.get("expires_at"))
 
 
 def cell(name: str, value: Any, dtype: Any) -> Any:

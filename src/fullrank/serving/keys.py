@@ -109,32 +109,28 @@ class Access:
         self.keys, self.hosts = keys, hosts
 
     def check(self, header: str | bytes | None, scope: Scope | None) -> Key | None:
-        """The key of a request that needs `scope` (None: nothing). Raises `Denied` where it may not."""
+        """The key of a request that needs `scope` (None: nothing). Raises `UserError` where it may not."""
         if scope is None:
             return None
         if self.keys is None:
             if scope != "admin":
                 return None
-            raise Denied("administration is off without keys: start the service with --keys FILE", "admin-off", 403)
+            raise _denied("admin-off", "administration is off without keys: start the service with --keys FILE")
         if not header:
-            raise Denied("this needs a key: send the header 'Authorization: Bearer KEY'", "key-missing", 401)
+            raise _denied("key-missing", "this needs a key: send the header 'Authorization: Bearer KEY'")
         key = self.keys.find(header)
         if key is None:
-            raise Denied("this key is not known: send 'Authorization: Bearer KEY' with one that is", "key-unknown", 401)
+            raise _denied("key-unknown", "this key is not known: send 'Authorization: Bearer KEY' with one that is")
         if scope not in key.scopes:
-            raise Denied(
-                f"the key {key.name!r} has the scopes {', '.join(key.scopes)}; this needs {scope!r}",
-                "scope-missing", 403,
-            )  # fmt: skip
+            raise _denied(
+                "scope-missing", f"the key {key.name!r} has the scopes {', '.join(key.scopes)}; this needs {scope!r}"
+            )
         return key
 
 
-class Denied(UserError):
-    """A request without the key, or without the scope, that it needs; `status` is that of the response."""
-
-    def __init__(self, sentence: str, code: str, status: int):
-        super().__init__(sentence, code=code, public=True)
-        self.status = status
+def _denied(code: str, sentence: str) -> UserError:
+    """The error for a request without the key, or without the scope, that it needs."""
+    return UserError(sentence, code=code, public=True)
 
 
 def scope_of(method: str, path: str) -> Scope | None:

@@ -19,8 +19,6 @@ MOST_BUCKETS = 10_000
 """Callers whose rate is remembered; beyond that, those that were quiet longest are forgotten."""
 MOST_ADDRESS = 64
 """Characters of what a proxy says of a caller and is no address."""
-MOST_HOSTS = 64
-"""Values of the Host header that are remembered as allowed."""
 
 Receive = Callable[[], Awaitable[Any]]
 
@@ -35,6 +33,7 @@ def check_exposure(host: str, keys: object | None) -> None:
         )
 
 
+@lru_cache(maxsize=64)
 def is_loopback(host: str) -> bool:
     """Whether an address, or the name localhost, is this machine's alone."""
     if host.lower().rstrip(".") == "localhost":
@@ -63,22 +62,10 @@ class HostRule:
 
     def __init__(self, names: Iterable[str] = ()):
         self.names = frozenset({"localhost", *(name.lower().rstrip(".") for name in names)})
-        self._good = set[bytes]()
 
     def check(self, method: str, headers: dict[bytes, bytes]) -> None:
         """Raise `UserError` for the headers of a request that is not meant for this service."""
         host = headers.get(b"host")
-        if host not in self._good:
-            self._check_host(host)
-        if method in ("GET", "HEAD"):
-            return
-        origin = headers.get(b"origin")
-        if (origin is not None and not self._allows(_name_of(origin.partition(b"://")[2]))) or (
-            headers.get(b"sec-fetch-site") == b"cross-site"
-        ):
-            raise UserError("a web page of another site may not call this service", code="wrong-origin", public=True)
-
-    def _check_host(self, host: bytes | None) -> None:
         if not host:
             raise UserError("the request has no Host header; HTTP asks for one", code="invalid-host", public=True)
         name = _name_of(host)
@@ -89,8 +76,13 @@ class HostRule:
                 code="wrong-host",
                 public=True,
             )
-        if len(self._good) < MOST_HOSTS:
-            self._good.add(host)
+        if method in ("GET", "HEAD"):
+            return
+        origin = headers.get(b"origin")
+        if (origin is not None and not self._allows(_name_of(origin.partition(b"://")[2]))) or (
+            headers.get(b"sec-fetch-site") == b"cross-site"
+        ):
+            raise UserError("a web page of another site may not call this service", code="wrong-origin", public=True)
 
     def _allows(self, name: str) -> bool:
         return name in self.names or is_loopback(name)

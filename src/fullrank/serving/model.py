@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -49,6 +49,7 @@ class State:
     predictor: Predictor
     items: LiveItems
     finder: Finder
+    """The search for them, without those that nobody is shown."""
     ranker: ServedRanker | None = None
     documents: Documents = field(default_factory=dict)
     """What was said of items, that this was made of."""
@@ -57,16 +58,14 @@ class State:
 class ServedModel:
     """A version: `read` on the event loop, `answer` and `similar` on the model thread."""
 
-    def __init__(self, run: Run, name: str, state: State, settings: ServeSettings):
-        self.run, self.name, self.state, self.settings = run, name, state, settings
-        self._barring: tuple[State, LiveItems, Finder] | None = None
-        self.numbers = ItemNumbers(state.items.ids)
+    def __init__(self, run: Run, state: State, settings: ServeSettings):
+        self.run, self.name, self.state, self.settings = run, run.path.name, state, settings
         model = state.predictor.model
         self.reads_times, self.allows_empty = model.reads_times, model.allows_empty
         self._own_steps = 0 if model.reasoner is None else model.reasoner.steps
 
     @classmethod
-    def open(cls, folder: str | Path, name: str, settings: ServeSettings, documents: Documents) -> ServedModel:
+    def open(cls, folder: str | Path, settings: ServeSettings, documents: Documents) -> ServedModel:
         """The run in `folder` with the items that were added since, warm: it has answered once.
 
         Raises `UserError` for a ranking model, a damaged folder, and an index below its floor of recall.
@@ -74,16 +73,17 @@ class ServedModel:
         run = Run.open(folder)
         how = run.spec.lists  # refuses a ranking model
         first = Predictor(
-            run.model(), run.catalog, device=settings.device, budget=how.reasoning, decoding=how.decoding, name=name
-        )
+            run.model(), run.catalog, device=settings.device, budget=how.reasoning, decoding=how.decoding,
+            name=run.path.name,
+        )  # fmt: skip
         predictor, items = LiveItems.of(run, first, documents, time.time())
         items.warm()
         finder = Finder.open(run, first, settings)
         if predictor is not first:  # an index is of the run's own items; those that were added are searched beside it
             finder = finder.with_items(predictor)
         ranker = None if settings.ranker is None else ServedRanker.open(settings, items.catalog)
-        state = State(predictor, items, finder, ranker, documents)
-        made = cls(run, name, state, settings)
+        state = State(predictor, items, finder.barring(items.barred), ranker, documents)
+        made = cls(run, state, settings)
         made.answer(
             [Ask(np.zeros(1, np.int64), ListOptions(k=1), times=np.zeros(1, np.int64) if made.reads_times else None)]
         )
@@ -128,12 +128,18 @@ class ServedModel:
             if ranker is not None and items.catalog is not old.items.catalog:
                 ranker = ranker.with_items(items.catalog, items.changed_since(old.items))
         finder = old.finder if predictor is old.predictor else old.finder.with_items(predictor)
-        return State(predictor, items, finder, ranker, documents)
+        return State(predictor, items, finder.barring(items.barred), ranker, documents)
 
     def put(self, state: State) -> None:
         """Answer from another state from now on."""
-        self.numbers.extend(state.items.ids[len(self.numbers) :])
         self.state = state
+
+    def _now(self) -> State:
+        """The state, without what has expired; on the model thread."""
+        live = self.state.items.at(time.time())
+        if live is not self.state.items:
+            self.state = replace(self.state, items=live, finder=self.state.finder.barring(live.barred))
+        return self.state
 
     @property
     def documents(self) -> Documents:
@@ -142,13 +148,13 @@ class ServedModel:
 
     def knows(self, item: int | str) -> bool:
         """Whether an external id is in the catalogue."""
-        return 0 <= self.numbers.get(item) < self.state.items.size
+        return self.items.numbers.get(item) >= 0
 
     def number(self, item: int | str) -> int:
         """The number of an external id. Raises `UserError` for an unknown one."""
         if not self.knows(item):
             raise UserError(f"there is no item {item!r}", code="unknown-item", public=True)
-        return self.numbers.get(item)
+        return self.items.numbers.get(item)
 
     def read(
         self,
@@ -157,30 +163,25 @@ class ServedModel:
         features: Mapping[str, Any] | None = None,
     ) -> Ask:
         """A request as arrays. Raises `UserError` for what this version or service cannot do."""
-        settings, items = self.settings, self.state.items.at(time.time())
+        settings, items = self.settings, self.items.at(time.time())
         check_most("k", asked.k, settings.k_most)
         if asked.explain:
             check_most("k of a list that is explained", asked.k, MOST_EXPLAINED)
-        size = items.catalog.size
-        known, times = self._timed(history, size)
+        known, times = self._timed(history, items.numbers)
         if asked.filters:
             items.mask(asked.filters)  # what cannot be asked is told now
         ranked = self.ranked and asked.ranker is not False
-        if asked.ranker and not self.ranked:
-            raise UserError("this service has no ranker: leave ranker out", code="no-ranker", public=True)
-        if asked.context:
-            if not ranked or self.state.ranker is None:
-                raise UserError(
-                    "context is what a ranker reads, and none ranks here: leave it out", code="no-ranker", public=True
-                )
+        if asked.context and ranked and self.state.ranker is not None:
             self.state.ranker.check_names(asked.context)
+        elif not ranked and (asked.context or asked.ranker):
+            what = "context" if asked.context else "ranker"
+            raise UserError(f"{what} is for a ranker, and none ranks here: leave it out", code="no-ranker", public=True)
         return Ask(
             known[-settings.history_most :],
             asked,
             times=None if times is None else times[-settings.history_most :],
-            excluded=self.numbers.known(asked.exclude, size) if asked.exclude else np.zeros(0, np.int64),
-            allowed=None if asked.allow is None else self.numbers.known(asked.allow, size),
-            filters=asked.filters or None,
+            excluded=items.numbers.known(asked.exclude or ()),
+            allowed=None if asked.allow is None else items.numbers.known(asked.allow),
             budget=self._budget(asked),
             explain=asked.explain,
             untimed=self.reads_times and bool(history) and all(moment is None for _, moment in history),
@@ -204,8 +205,8 @@ class ServedModel:
 
     def answer(self, asks: Sequence[Ask]) -> list[Answer]:
         """The lists of requests of one `group`."""
-        state, ranked = self.state, asks[0].ranked
-        live = state.items.at(time.time())
+        state, ranked = self._now(), asks[0].ranked
+        live = state.items
         k = min(max(self._depth(ask) for ask in asks), live.size)
         hidden = [_hidden(ask) for ask in asks]
         masks = [_refused(ask, live) for ask in asks]
@@ -214,10 +215,9 @@ class ServedModel:
         if known:
             some = [asks[row] for row in known]
             timed = [ask.times for ask in some if ask.times is not None]
-            scores, ids, steps = self._finder(state, live)(
+            scores, ids, steps = state.finder(
                 [ask.items for ask in some], timed if len(timed) == len(some) else None, k,
-                [hidden[row] for row in known], [masks[row] for row in known],
-                live.barred if live.any_barred else None, some[0].budget,
+                [hidden[row] for row in known], [masks[row] for row in known], some[0].budget,
             )  # fmt: skip
             if ranked:
                 assert state.ranker is not None
@@ -228,7 +228,7 @@ class ServedModel:
                 for row, own, best, values in zip(known, taken, ids, scores, strict=True)
             }
         lists = [
-            answers[row] if row in answers else self._popular(state, live, ask, hidden[row], masks[row], k)
+            answers[row] if row in answers else self._popular(state, ask, hidden[row], masks[row], k)
             for row, ask in enumerate(asks)
         ]
         _explain(state, asks, lists)
@@ -236,8 +236,8 @@ class ServedModel:
 
     def similar(self, asks: Sequence[tuple[int, int]]) -> list[Answer]:
         """Of each (item, k) the items most like it, without itself and without what is retired."""
-        state, predictor = self.state, self.state.predictor
-        live = state.items.at(time.time())
+        state = self._now()
+        predictor, live = state.predictor, state.items
         filters = Filters(barred=live.barred if live.any_barred else None)
         own = Jagged.from_lists([[item] for item, _ in asks])
         with torch.inference_mode():
@@ -249,8 +249,8 @@ class ServedModel:
 
     def title(self, item: int | str) -> str | None:
         """The title of an external id; None where it has none, or is not known."""
-        items, number = self.state.items, self.numbers.get(item)
-        return items.titles[number] if items.titles is not None and 0 <= number < items.catalog.size else None
+        items, number = self.items, self.items.numbers.get(item)
+        return items.titles[number] if items.titles is not None and number >= 0 else None
 
     def named(self, number: int) -> dict[str, Any]:
         """An item with its title and its band of popularity."""
@@ -265,16 +265,9 @@ class ServedModel:
         shown, columns = not bool(items.barred[number]), {name: row[name] for name in items.columns}
         return {**self.named(number), "shown": shown, "columns": columns}
 
-    def _finder(self, state: State, live: LiveItems) -> Finder:
-        """The search with what is retired or expired now; made anew when that changes."""
-        if self._barring is None or self._barring[0] is not state or self._barring[1] is not live:
-            self._barring = state, live, state.finder.barring(live.barred) if live.any_barred else state.finder
-        return self._barring[2]
-
-    def _popular(
-        self, state: State, live: LiveItems, ask: Ask, hidden: np.ndarray, mask: np.ndarray | None, k: int
-    ) -> Answer:
+    def _popular(self, state: State, ask: Ask, hidden: np.ndarray, mask: np.ndarray | None, k: int) -> Answer:
         """The most popular items: what a history without known items gets."""
+        live = state.items
         refused = live.barred.copy() if mask is None else mask | live.barred
         refused[hidden] = True
         ids = live.popular(k, refused)
@@ -295,11 +288,11 @@ class ServedModel:
             check_most("reasoning steps", budget.steps or 0, max(self.settings.steps_most, self._own_steps))
         return budget
 
-    def _timed(self, history: Past, size: int) -> tuple[Int[np.ndarray, "n"], Int[np.ndarray, "n"] | None]:
+    def _timed(self, history: Past, numbers: ItemNumbers) -> tuple[Int[np.ndarray, "n"], Int[np.ndarray, "n"] | None]:
         """Known items and, for a model that reads them, their times, in order of time; where no event has one, as of
         now, a day between events."""
         if not self.reads_times:
-            return self.numbers.known([item for item, _ in history], size), None
+            return numbers.known([item for item, _ in history]), None
         lacking = [item for item, moment in history if moment is None]
         if 0 < len(lacking) < len(history):
             raise UserError(
@@ -309,8 +302,8 @@ class ServedModel:
                 public=True,
             )
         moments = even_times(np.array([len(history)])) if lacking else [moment for _, moment in history]
-        pairs = [(self.numbers.get(item), int(at)) for (item, _), at in zip(history, moments, strict=True)]
-        kept = sorted((pair for pair in pairs if 0 <= pair[0] < size), key=lambda pair: pair[1])
+        pairs = [(numbers.get(item), int(at)) for (item, _), at in zip(history, moments, strict=True)]
+        kept = sorted((pair for pair in pairs if pair[0] >= 0), key=lambda pair: pair[1])
         items, times = (np.array([pair[at] for pair in kept], np.int64) for at in (0, 1))
         return items, times
 
@@ -349,7 +342,8 @@ def _hidden(ask: Ask) -> Int[np.ndarray, "p"]:
 
 def _refused(ask: Ask, live: LiveItems) -> Bool[np.ndarray, "V"] | None:
     """What its filters and its `allow` refuse. Requests with the same filters share one array."""
-    found = None if ask.filters is None else live.mask(ask.filters)
+    filters: Any = ask.options.filters  # of one request
+    found = live.mask(filters) if filters else None
     if ask.allowed is None:
         return found
     only = np.ones(live.size, bool)

@@ -28,17 +28,17 @@ from fullrank.serving.settings import ServeSettings
 class ServedPredictor:
     """A version: `rows` reads on any thread, `answer` is of the model thread."""
 
-    def __init__(self, run: Run, name: str, predictor: Predictor, longest: int):
-        self.run, self.name, self.predictor = run, name, predictor
+    def __init__(self, run: Run, predictor: Predictor, longest: int):
+        self.run, self.name, self.predictor = run, run.path.name, predictor
         self.rows = RowReader(predictor.encoder.schema, longest)
 
     @classmethod
-    def open(cls, folder: str | Path, name: str, settings: ServeSettings) -> ServedPredictor:
+    def open(cls, folder: str | Path, settings: ServeSettings) -> ServedPredictor:
         """The run in `folder`. Raises `UserError` for a recommender and for a damaged folder."""
         run = Run.open(folder)
         encoder = run.encoder()  # refuses a recommender
-        predictor = Predictor(run.model(encoder), encoder, device=settings.device, name=name)
-        return cls(run, name, predictor, settings.history_most)
+        predictor = Predictor(run.model(encoder), encoder, device=settings.device, name=run.path.name)
+        return cls(run, predictor, settings.history_most)
 
     @property
     def blank(self) -> pl.DataFrame:
@@ -61,7 +61,7 @@ class ServedPredictor:
     def card(self) -> JsonObject:
         """What the model is, was trained on, and reads."""
         return {
-            **run_facts(self.run, self.name),
+            **run_facts(self.run),
             "problem": "ranking",
             "columns": [self._described(name) for name in self.rows.fields],
         }

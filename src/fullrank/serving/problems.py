@@ -33,34 +33,20 @@ MOST_ERRORS = 20
 """Mistakes of a body that are told one by one."""
 MOST_DETAIL = 500
 """Characters of one of them."""
-BAD, DENIED, MISSING, LATE, CONFLICT, LARGE, REFUSED, BUSY, BROKEN, AWAY = (
-    400,
-    403,
-    404,
-    408,
-    409,
-    413,
-    422,
-    429,
-    500,
-    503,
-)
 STATUS = {
-    "invalid-json": BAD, "invalid-host": BAD, "invalid-address": BAD, "wrong-host": 421, "wrong-origin": DENIED,
-    "key-missing": 401, "key-unknown": 401, "scope-missing": DENIED, "admin-off": DENIED,
-    "unknown-version": MISSING,
-    "version-refused": CONFLICT, "version-changed": CONFLICT, "version-not-whole": CONFLICT, "no-canaries": CONFLICT,
-    "version-cannot-be-opened": CONFLICT, "no-former-version": CONFLICT, "nothing-watched": CONFLICT,
-    "no-version": AWAY, "service-stopping": AWAY,
-    "body-too-large": LARGE, "body-too-slow": LATE,
-    "overloaded": BUSY, "too-many-open": BUSY, "rate-exceeded": BUSY,
-    "store-unavailable": AWAY, "deadline": AWAY,
+    "invalid-json": 400, "invalid-host": 400, "invalid-address": 400, "wrong-host": 421, "wrong-origin": 403,
+    "key-missing": 401, "key-unknown": 401, "scope-missing": 403, "admin-off": 403,
+    "unknown-version": 404,
+    "version-refused": 409, "version-changed": 409, "version-not-whole": 409, "no-canaries": 409,
+    "version-cannot-be-opened": 409, "no-former-version": 409, "nothing-watched": 409,
+    "no-version": 503, "service-stopping": 503,
+    "body-too-large": 413, "body-too-slow": 408,
+    "overloaded": 429, "too-many-open": 429, "rate-exceeded": 429,
+    "store-unavailable": 503, "deadline": 503,
 }  # fmt: skip
-"""Code of a `UserError` -> status, where it is not `REFUSED`."""
+"""Code of a `UserError` -> status, where it is not 422."""
 NAMED_IN_PATH = frozenset({"unknown-item", "unknown-user"})
-"""Codes that are a 404 where the address names it, and `REFUSED` where a body (POST) does."""
-RETRY_AFTER = {BUSY: 1, AWAY: 1}
-"""Status -> seconds after which it makes sense to try again, where the error has no `retry_after` of its own."""
+"""Codes that are a 404 where the address names it, and 422 where a body (POST) does."""
 DETAILS = {"store-unavailable": "the store of histories cannot be read or written at the moment; try again"}
 """Codes whose own sentence is not public, and what is told in its place."""
 COLUMN = "column"
@@ -116,7 +102,7 @@ def problem_of(error: BaseException, *, method: str = "POST", request_id: str | 
     if isinstance(status, int):  # Starlette's HTTPException
         return _of_status(status, detail, getattr(error, "headers", None) or {})
     log.error(f"request {request_id} ended in a bug: {type(error).__name__}", exc_info=error)
-    return ProblemDetails(BROKEN, "internal", INSIDE)
+    return ProblemDetails(500, "internal", INSIDE)
 
 
 def install(app: Any) -> None:
@@ -165,20 +151,18 @@ def without_places(text: str) -> str:
 
 def _of_user_error(error: UserError, method: str, request_id: str | None) -> ProblemDetails:
     code = error.code
-    given = getattr(error, "status", None)
     headers: dict[str, str] = {}
     if not error.public and code not in DETAILS:
         log.error(f"request {request_id} was refused ({code}): {error}")
-        return ProblemDetails(BROKEN, code, INSIDE)
-    status = given if isinstance(given, int) else STATUS.get(code, REFUSED)
+        return ProblemDetails(500, code, INSIDE)
+    status = STATUS.get(code, 422)
     if code in NAMED_IN_PATH and method != "POST":
-        status = MISSING
-    if status in RETRY_AFTER:
-        wait = getattr(error, "retry_after", None)
-        headers["Retry-After"] = str(max(1, math.ceil(RETRY_AFTER[status] if wait is None else wait)))
+        status = 404
+    if status in (429, 503):
+        headers["Retry-After"] = str(max(1, math.ceil(getattr(error, "retry_after", 1))))
     if status == 401:
         headers["WWW-Authenticate"] = "Bearer"
-    if status in (LATE, LARGE):
+    if status in (408, 413):
         headers["Connection"] = "close"  # what is left of the body is not read
     if code in DETAILS:
         log.warning(f"request {request_id}: {error}")
@@ -216,7 +200,7 @@ def _of_validation(mistakes: Iterable[Mapping[str, Any]], model: str = "") -> Pr
     first = errors[0] if errors else {"pointer": "#", "detail": NOT_VALID}
     more = f" (and {len(found) - 1} more, see errors)" if len(found) > 1 else ""
     detail = f"{first.get('pointer') or first.get('parameter')}: {first['detail']}{more}"
-    return ProblemDetails(BAD if unread else REFUSED, "invalid-json" if unread else "invalid-request", detail, errors)
+    return ProblemDetails(400 if unread else 422, "invalid-json" if unread else "invalid-request", detail, errors)
 
 
 def _where(loc: Iterable[Any], kind: str | None) -> tuple[str, str]:

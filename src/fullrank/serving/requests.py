@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,8 +33,6 @@ class Ask:
     excluded: Int[np.ndarray, "_"] = field(default_factory=lambda: NONE)
     allowed: Int[np.ndarray, "_"] | None = None
     """The only items that may be shown; None allows all."""
-    filters: Mapping[str, Any] | None = None
-    """What columns of the items must hold (`LiveItems.mask`)."""
     budget: Budget = AS_TRAINED
     explain: bool = False
     untimed: bool = False
@@ -72,25 +71,25 @@ def jagged(rows: Sequence[Int[np.ndarray, "_"]]) -> Jagged:
 class ItemNumbers:
     """External item ids as they come in JSON -> numbers in the catalogue.
 
-    A number and its text are one id: clients in JavaScript send either. Ids are only ever added, so snapshots of one
-    version share the table, and each leaves out what lies beyond its own size.
+    A number and its text are one id: clients in JavaScript send either. Snapshots of one version share the table of the
+    run's items.
     """
 
     def __init__(self, ids: Sequence[Any]):
-        self.whole = bool(ids) and isinstance(ids[0], int)
-        self._numbers = {one: number for number, one in enumerate(ids)}
+        self.ids, self.whole = ids, bool(ids) and isinstance(ids[0], int)
+        self._own = {one: number for number, one in enumerate(ids)}
+        self._added: dict[Any, int] = {}
 
-    def __len__(self) -> int:
-        return len(self._numbers)
-
-    def extend(self, ids: Sequence[Any]) -> None:
-        """Ids behind those so far."""
-        for one in ids:
-            self._numbers.setdefault(one, len(self._numbers))
+    def with_added(self, ids: Sequence[Any]) -> ItemNumbers:
+        """The same with other ids behind those of the run."""
+        made = copy(self)
+        made._added = {one: number for number, one in enumerate(ids, len(self._own))}
+        return made
 
     def get(self, given: int | str) -> int:
         """The number of one id; -1 where it is not known."""
-        return self._numbers.get(self.typed(given), -1)
+        one = self.typed(given)
+        return self._own.get(one, self._added.get(one, -1))
 
     def typed(self, given: int | str) -> int | str:
         """An id in the catalogue's type; a text that is no number stays one, and is unknown to a catalogue of
@@ -99,12 +98,9 @@ class ItemNumbers:
             return whole_number(given) if isinstance(given, str) else given
         return given if isinstance(given, str) else str(given)
 
-    def known(self, given: Sequence[int | str], size: int) -> Int[np.ndarray, "n"]:
-        """The numbers of those that a catalogue of this size has, in the order given."""
-        find = self._numbers.get
-        kind = int if self.whole else str
-        found = [find(one if type(one) is kind else self.typed(one), -1) for one in given]
-        return np.array([one for one in found if 0 <= one < size], np.int64)
+    def known(self, given: Sequence[int | str]) -> Int[np.ndarray, "n"]:
+        """The numbers of those that are known, in the order given."""
+        return np.array([number for one in given if (number := self.get(one)) >= 0], np.int64)
 
 
 def whole_number(text: str) -> int | str:

@@ -10,9 +10,10 @@ from __future__ import annotations
 import asyncio
 import re
 from base64 import b64encode
+from collections.abc import Awaitable, Callable
 from hashlib import sha256
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeVar
 from urllib.parse import unquote
 
 import orjson
@@ -41,6 +42,7 @@ from fullrank.serving.openapi import (
     Card,
     EventsAnswer,
     ForgottenAnswer,
+    Form,
     FoundItems,
     HistoryAnswer,
     ItemAnswer,
@@ -59,51 +61,6 @@ from fullrank.serving.service import PredictService, Service
 PAGE = Path(__file__).with_name("page.html")
 K = Annotated[int, Query(ge=1, le=1_000_000)]
 B = TypeVar("B", bound=Body)
-
-
-def add_recommender_routes(app: FastAPI) -> None:
-    """Lists; what users do and what is known of them; items."""
-    app.post("/v1/recommend", response_model=RecommendAnswer, openapi_extra=takes(RecommendRequest), tags=["lists"])(
-        recommend
-    )
-    app.post("/v1/recommend:batch", response_model=BatchAnswer, openapi_extra=takes(BatchRequest), tags=["lists"])(
-        recommend_batch
-    )
-    app.post("/v1/events", response_model=EventsAnswer, openapi_extra=takes(EventsRequest), tags=["users"])(events)
-    app.get("/v1/users/{user:id}/history", response_model=HistoryAnswer, tags=["users"])(history)
-    app.put("/v1/users/{user:id}", response_model=UserAnswer, openapi_extra=takes(UserRequest), tags=["users"])(
-        put_user
-    )
-    app.delete("/v1/users/{user:id}", response_model=ForgottenAnswer, tags=["users"])(delete_user)
-    app.get("/v1/items", response_model=FoundItems, tags=["items"])(search)
-    app.post("/v1/items", response_model=TakenItems, openapi_extra=takes(ItemsRequest), tags=["items"])(put_items)
-    app.get("/v1/items/{item:id}/similar", response_model=SimilarAnswer, tags=["items"])(similar)
-    app.get("/v1/items/{item:id}", response_model=ItemAnswer, tags=["items"])(item)
-
-
-def add_predictor_routes(app: FastAPI) -> None:
-    """Click probabilities, of a service whose run is a ranking model."""
-    app.post("/v1/predict", response_model=PredictAnswer, openapi_extra=takes(PredictRequest), tags=["probabilities"])(
-        predict
-    )
-
-
-def add_common_routes(app: FastAPI) -> None:
-    """Versions (scope admin); alive, ready, metrics, the model's card, the page."""
-    app.get("/v1/versions", response_model=VersionsAnswer, tags=["versions"])(listed)
-    app.post("/v1/versions/check", response_model=VersionsAnswer, tags=["versions"])(check)
-    app.post("/v1/versions/rollback", response_model=VersionsAnswer, tags=["versions"])(rollback)
-    app.put("/v1/versions/split", response_model=VersionsAnswer, openapi_extra=takes(SplitRequest), tags=["versions"])(
-        split
-    )
-    app.post("/v1/versions/{name}/activate", response_model=VersionsAnswer, tags=["versions"])(activate)
-    app.get("/healthz", response_model=Alive, tags=["operations"])(alive)
-    app.get("/readyz", response_model=Ready, tags=["operations"])(ready)
-    app.head("/healthz", include_in_schema=False)(alive)  # as some balancers ask
-    app.head("/readyz", include_in_schema=False)(ready)
-    app.get("/metrics", response_class=PlainTextResponse, tags=["operations"])(metrics)
-    app.get("/v1/model", response_model=Card, tags=["operations"])(model)
-    app.get("/", include_in_schema=False)(page)
 
 
 async def recommend(request: Request) -> Response:
@@ -277,12 +234,6 @@ def answer(body: Any, status: int = 200) -> Response:
     return Response(orjson.dumps(body, default=str), status, media_type="application/json")
 
 
-def takes(kind: type[Body]) -> dict[str, Any]:
-    """What OpenAPI is told of a route whose body is read by `read`; `openapi.completed` adds the schema."""
-    schema = {"$ref": REFERENCE.format(model=kind.__name__)}
-    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
-
-
 class IdConvertor(Convertor[str]):
     """`{user:id}` in the path of a route: an id, decoded."""
 
@@ -296,3 +247,57 @@ class IdConvertor(Convertor[str]):
 
 
 register_url_convertor("id", IdConvertor())
+
+
+class Route(NamedTuple):
+    """One route, as the document shows it too."""
+
+    method: str
+    path: str
+    endpoint: Callable[..., Awaitable[Response]]
+    form: type[Form]
+    tag: str
+    body: type[Body] | None = None
+    """What `read` reads; `openapi.completed` adds its schema."""
+
+
+ROUTES: dict[Problem, tuple[Route, ...]] = {
+    "retrieval": (
+        Route("POST", "/v1/recommend", recommend, RecommendAnswer, "lists", RecommendRequest),
+        Route("POST", "/v1/recommend:batch", recommend_batch, BatchAnswer, "lists", BatchRequest),
+        Route("POST", "/v1/events", events, EventsAnswer, "users", EventsRequest),
+        Route("GET", "/v1/users/{user:id}/history", history, HistoryAnswer, "users"),
+        Route("PUT", "/v1/users/{user:id}", put_user, UserAnswer, "users", UserRequest),
+        Route("DELETE", "/v1/users/{user:id}", delete_user, ForgottenAnswer, "users"),
+        Route("GET", "/v1/items", search, FoundItems, "items"),
+        Route("POST", "/v1/items", put_items, TakenItems, "items", ItemsRequest),
+        Route("GET", "/v1/items/{item:id}/similar", similar, SimilarAnswer, "items"),
+        Route("GET", "/v1/items/{item:id}", item, ItemAnswer, "items"),
+    ),
+    "ranking": (Route("POST", "/v1/predict", predict, PredictAnswer, "probabilities", PredictRequest),),
+}
+"""What the service of a family alone has."""
+COMMON = (
+    Route("GET", "/v1/versions", listed, VersionsAnswer, "versions"),
+    Route("POST", "/v1/versions/check", check, VersionsAnswer, "versions"),
+    Route("POST", "/v1/versions/rollback", rollback, VersionsAnswer, "versions"),
+    Route("PUT", "/v1/versions/split", split, VersionsAnswer, "versions", SplitRequest),
+    Route("POST", "/v1/versions/{name}/activate", activate, VersionsAnswer, "versions"),
+    Route("GET", "/healthz", alive, Alive, "operations"),
+    Route("GET", "/readyz", ready, Ready, "operations"),
+    Route("GET", "/v1/model", model, Card, "operations"),
+)
+
+
+def add_routes(app: FastAPI, problem: Problem) -> None:
+    """The routes of a service of this family, and of every service."""
+    for method, path, endpoint, form, tag, body in (*ROUTES[problem], *COMMON):
+        extra = None
+        if body is not None:
+            schema = {"$ref": REFERENCE.format(model=body.__name__)}
+            extra = {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+        app.add_api_route(path, endpoint, methods=[method], response_model=form, tags=[tag], openapi_extra=extra)
+    app.head("/healthz", include_in_schema=False)(alive)  # as some balancers ask
+    app.head("/readyz", include_in_schema=False)(ready)
+    app.get("/metrics", response_class=PlainTextResponse, tags=["operations"])(metrics)
+    app.get("/", include_in_schema=False)(page)

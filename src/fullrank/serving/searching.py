@@ -54,6 +54,8 @@ class Finder:
     index: VectorIndex | None = None
     decode: Search | None = None
     """The search of a model that generates semantic ids."""
+    barred: Bool[np.ndarray, "V"] | None = None
+    """Items that nobody is shown."""
     graph: ExportedModel | None = None
     """An export of the model, which answers what its graph can: requests without filters, for the run's own items."""
 
@@ -64,13 +66,18 @@ class Finder:
         Raises `UserError` where an index is asked for and the model has no item vectors, and where its recall is below
         the floor.
         """
+        by_vectors = _has_vectors(predictor)
+        if settings.search == "index" and not by_vectors:
+            raise UserError(
+                f"{predictor.name} cannot be searched by an index: that is for models on the CPU that score items by "
+                "inner products and do not reason; leave --search out",
+                code="index-needs-vectors",
+            )
         if predictor.decoding.kind != "exact":
-            if settings.search == "index":
-                raise _no_vectors(predictor)
             return cls(predictor, decode=search_of(predictor.model, predictor.decoding, BLOCK))
         made = cls(predictor, FastEncoder.of(predictor.model), graph=_graph(run, settings))
-        large = predictor.catalog.size >= settings.index_from
-        if settings.search == "index" or (settings.search == "auto" and large and _has_vectors(predictor)):
+        large = settings.search == "auto" and predictor.catalog.size >= settings.index_from
+        if by_vectors and (large or settings.search == "index"):
             return replace(made, index=_index(run, made, settings))
         return made
 
@@ -84,8 +91,9 @@ class Finder:
         return replace(self, predictor=predictor, fast=fast, decode=decode)
 
     def barring(self, barred: Bool[np.ndarray, "V"]) -> Finder:
-        """The same with items that nobody is shown, which then cost a request nothing."""
-        return self if self.fast is None else replace(self, fast=self.fast.with_items(barred=barred))
+        """The same with other items that nobody is shown; the quick way has them at no cost of a request."""
+        fast = None if self.fast is None else self.fast.with_items(barred=barred)
+        return replace(self, fast=fast, barred=barred if barred.any() else None)
 
     @property
     def exact(self) -> bool:
@@ -112,18 +120,17 @@ class Finder:
         k: int,
         hidden: Rows,
         masks: Masks,
-        barred: Bool[np.ndarray, "V"] | None,
         budget: Budget,
     ) -> Found:
         """The k best items of each history. `hidden` are the items that each is not shown, `masks` what its filters
-        refuse, `barred` what nobody is shown (also given to `barring`)."""
-        if self.graph is not None and barred is None and not any(mask is not None for mask in masks):
-            quick = _by_graph(self.graph, self.predictor.catalog.size, items, times, k, hidden)
-            if quick is not None:
-                return quick
+        refuse."""
+        if self.graph is not None and self.barred is None and not any(mask is not None for mask in masks):
+            found = self._by_graph(self.graph, items, times, k, hidden)
+            if found is not None:
+                return found
         if self.fast is not None and self.index is None:
             return (*self.fast.lists_of(items, k, times=times, hidden=hidden, refused=masks), None)
-        filters = _filters(hidden, masks, barred)
+        filters = _filters(hidden, masks, self.barred)
         predictor = self.predictor
         if self.index is not None:
             table = predictor.index.all()  # type: ignore[union-attr]  # models with item vectors have an index
@@ -131,11 +138,29 @@ class Finder:
             with torch.inference_mode():
                 scores, ids = self.index(scorer, k, filters.of_batch(None))
             return scores.numpy(), ids.numpy(), None
-        found = rank(
+        ranked = rank(
             predictor.model, _histories(items, times), k=k, seen="keep", filters=filters, device=predictor.device,
             decoding=predictor.decoding, budget=budget, index=predictor.index, search=self.decode,
         )  # fmt: skip
-        return found.scores, found.ids, found.steps
+        return ranked.scores, ranked.ids, ranked.steps
+
+    def _by_graph(self, graph: ExportedModel, items: Rows, times: Rows | None, k: int, hidden: Rows) -> Found | None:
+        """What the graph finds; None where it cannot: longer lists, items that were added, seen items that may be
+        shown."""
+        if k > graph.k or self.predictor.catalog.size != graph.num_items:
+            return None
+        own = [row[-graph.max_length :] for row in items]
+        if graph.seen == "exclude" and any(
+            not np.isin(row, hides).all() for row, hides in zip(own, hidden, strict=True)
+        ):
+            return None
+        rows, moments = jagged(own), None
+        if graph.reads_times:
+            assert times is not None
+            moments = jagged([row[-graph.max_length :] for row in times]).padded(graph.length)
+        excluded = jagged(hidden).padded(fill=-1)
+        scores, ids = graph.answer(rows.padded(graph.length), rows.lengths, moments, excluded)
+        return scores[:, :k], ids[:, :k], None
 
     def _vectors(self, items: Rows, times: Rows | None) -> torch.Tensor:
         """[B, D] what is searched with."""
@@ -165,36 +190,9 @@ def _graph(run: Run, settings: ServeSettings) -> ExportedModel | None:
     return opened
 
 
-def _by_graph(
-    graph: ExportedModel,
-    size: int,
-    items: Rows,
-    times: Rows | None,
-    k: int,
-    hidden: Rows,
-) -> Found | None:
-    """What the graph finds; None where it cannot: longer lists, items that were added, seen items that may be shown."""
-    if k > graph.k or size != graph.num_items:
-        return None
-    own = [row[-graph.max_length :] for row in items]
-    if graph.seen == "exclude" and any(not np.isin(row, hides).all() for row, hides in zip(own, hidden, strict=True)):
-        return None
-    rows = jagged(own)
-    width = graph.length
-    moments = None
-    if graph.reads_times:
-        assert times is not None
-        moments = jagged([row[-graph.max_length :] for row in times]).padded(width)
-    scores, ids = graph.answer(rows.padded(width), rows.lengths, moments, jagged(hidden).padded(fill=-1))
-    return scores[:, :k], ids[:, :k], None
-
-
 def _index(run: Run, finder: Finder, settings: ServeSettings) -> VectorIndex:
     """The index of a run's item vectors: from its folder where it is there and fits, else built (and kept there)."""
-    predictor = finder.predictor
-    if not _has_vectors(predictor):
-        raise _no_vectors(predictor)
-    vectors = predictor.item_vectors()
+    vectors = finder.predictor.item_vectors()
     folder = None if settings.index_folder is None else Path(settings.index_folder) / run.path.resolve().name
     found = None
     if folder is not None and is_index(folder):
@@ -231,16 +229,8 @@ def _users(run: Run, finder: Finder) -> Float[np.ndarray, "U D"]:
 def _has_vectors(predictor: Predictor) -> bool:
     """Whether a model scores by inner products with vectors that can be indexed, and does not reason."""
     model = predictor.model
-    by_vectors = isinstance(model, RecommenderModel) and not model.task.generates
+    by_vectors = isinstance(model, RecommenderModel) and not model.task.generates and predictor.decoding.kind == "exact"
     return by_vectors and str(predictor.device) == "cpu" and model.reasoner is None
-
-
-def _no_vectors(predictor: Predictor) -> UserError:
-    return UserError(
-        f"{predictor.name} cannot be searched by an index: that is for models on the CPU that score items by inner "
-        "products and do not reason; leave --search out",
-        code="index-needs-vectors",
-    )
 
 
 def _histories(items: Rows, times: Rows | None) -> Histories:

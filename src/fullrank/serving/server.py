@@ -8,19 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import json
 import logging
 import os
 import signal
 import socket
 import sys
 import tempfile
-import threading
-import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
-from multiprocessing import connection, parent_process
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +28,9 @@ from uvicorn.supervisors import Multiprocess
 from fullrank import __version__
 from fullrank.core.errors import UserError
 from fullrank.core.files import write_json
-from fullrank.core.readers import read_json, read_json_text
+from fullrank.core.readers import read_json
 from fullrank.core.registry import Problem
+from fullrank.parallel.processes import end_with_parent
 from fullrank.serving.base import BaseService, family_of
 from fullrank.serving.guard import Guard
 from fullrank.serving.keys import Access, Keys
@@ -41,18 +38,15 @@ from fullrank.serving.limits import HostRule, RateLimit, check_exposure
 from fullrank.serving.openapi import PROBLEM, describe
 from fullrank.serving.problems import hide_places, install
 from fullrank.serving.protocol import BoundedProtocol
-from fullrank.serving.routes import Page, add_common_routes, add_predictor_routes, add_recommender_routes
+from fullrank.serving.routes import Page, add_routes
 from fullrank.serving.service import PredictService, Service
 from fullrank.serving.settings import SERVED, ServeSettings
-from fullrank.serving.telemetry import AccessLog, Telemetry, Tracing, metrics_folder
+from fullrank.serving.telemetry import Telemetry, Tracing, metrics_folder
 
 SWITCH = 2e-4
 """Seconds after which a thread of Python lets another run: the event loop does not wait for the model thread longer."""
-SERVICES: dict[Problem, tuple[type[BaseService[Any]], Callable[[FastAPI], None]]] = {
-    "retrieval": (Service, add_recommender_routes),
-    "ranking": (PredictService, add_predictor_routes),
-}
-"""Problem of the run that is served -> the service, and what adds the routes that it alone has."""
+SERVICES: dict[Problem, type[BaseService[Any]]] = {"retrieval": Service, "ranking": PredictService}
+"""Problem of the run that is served -> the service."""
 ENVIRONMENT = "FULLRANK_SERVE"
 """Variable in which a process of several finds its settings, as JSON."""
 FAILURE = "FULLRANK_SERVE_FAILURE"
@@ -68,7 +62,6 @@ def build_app(settings: ServeSettings) -> FastAPI:
     settings = settings.absolute()
     hide_places(settings.places)
     problem = family_of(settings)
-    service_type, add_own_routes = SERVICES[problem]
     telemetry, tracing = Telemetry(), Tracing.open()
 
     @asynccontextmanager
@@ -79,7 +72,7 @@ def build_app(settings: ServeSettings) -> FastAPI:
         sys.setswitchinterval(SWITCH)
         embedded = gc.get_freeze_count() > 0  # in a process that keeps its own from the collector
         try:
-            app.state.service = service = service_type(settings, telemetry, tracing)
+            app.state.service = service = SERVICES[problem](settings, telemetry, tracing)
             try:
                 await service.open()
                 if not embedded:
@@ -103,12 +96,11 @@ def build_app(settings: ServeSettings) -> FastAPI:
         redirect_slashes=False,  # to an address made of the Host header, before any key
         generate_unique_id_function=lambda route: route.name,
     )  # fmt: skip
-    add_own_routes(app)
-    add_common_routes(app)
+    add_routes(app, problem)
     install(app)
     describe(app)
     app.state.page = page = Page(problem)
-    keys = None if settings.keys is None else Keys(settings.keys)
+    keys = keys_of(settings)
     app.add_middleware(
         Guard,
         access=Access(keys, HostRule(settings.hosts) if keys is None else None),
@@ -116,7 +108,7 @@ def build_app(settings: ServeSettings) -> FastAPI:
         body_most=settings.body_most,
         pages={"/": page.policy},
         telemetry=telemetry,
-        access_log=AccessLog() if settings.access_log else None,
+        access_log=settings.access_log,
         tracing=tracing,
     )
     return app
@@ -124,17 +116,23 @@ def build_app(settings: ServeSettings) -> FastAPI:
 
 def from_environment() -> FastAPI:
     """The app of one process of several, started by uvicorn; the process ends with the one that started it."""
-    end_with_parent()
-    return build_app(ServeSettings.parse(read_json_text(os.environ[ENVIRONMENT])))
+    end_with_parent(END_SECONDS)
+    return build_app(ServeSettings.from_text(os.environ[ENVIRONMENT]))
+
+
+def keys_of(settings: ServeSettings) -> Keys | None:
+    """The keys of a service. Raises `UserError` where it has none, and would answer other machines."""
+    keys = None if settings.keys is None else Keys(settings.keys)
+    check_exposure(settings.host, keys)
+    return keys
 
 
 def run_server(settings: ServeSettings, say: Callable[[str], None]) -> None:
     """Serve until SIGINT or SIGTERM. Raises `UserError` where the service cannot start."""
-    keys = None if settings.keys is None else Keys(settings.keys)
-    check_exposure(settings.host, keys)
+    keys_of(settings)
     options = uvicorn_options(settings)
     if settings.workers > 1:
-        os.environ[ENVIRONMENT] = json.dumps(settings.dump())
+        os.environ[ENVIRONMENT] = settings.to_json()
         config = uvicorn.Config(
             "fullrank.serving.server:from_environment", factory=True, workers=settings.workers, **options
         )
@@ -168,11 +166,10 @@ def uvicorn_options(settings: ServeSettings) -> dict[str, Any]:
 
 def check_service(settings: ServeSettings) -> dict[str, Any]:
     """Open everything, answer one request, and close again: what would be served."""
-    check_exposure(settings.host, None if settings.keys is None else Keys(settings.keys))
+    keys_of(settings)
 
     async def once() -> dict[str, Any]:
-        service_type, _ = SERVICES[family_of(settings)]
-        service = service_type(settings)
+        service = SERVICES[family_of(settings)](settings)
         try:
             await service.open()
             return {**await service.check(), "address": f"http://{settings.host}:{settings.port}"}
@@ -226,23 +223,6 @@ def _bound(config: uvicorn.Config, settings: ServeSettings) -> socket.socket:
         ) from None
     made.set_inheritable(True)
     return made
-
-
-def end_with_parent() -> None:
-    """Stop this process once the one that started it is gone, killed or not: nobody else would, and it has the port.
-
-    Open requests are answered as after SIGTERM.
-    """
-    parent = parent_process()
-    assert parent is not None, "for processes that multiprocessing started"
-
-    def watch() -> None:
-        connection.wait([parent.sentinel])
-        os.kill(os.getpid(), signal.SIGTERM)
-        time.sleep(END_SECONDS)
-        os._exit(1)
-
-    threading.Thread(target=watch, name="fullrank-parent", daemon=True).start()
 
 
 class Processes(Multiprocess):

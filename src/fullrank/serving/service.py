@@ -99,7 +99,7 @@ class Service(BaseService[ServedModel]):
         """Store events; they are kept as the store promises when this returns."""
         model = self.model
         check_most("events", len(asked.events), self.settings.batch_most)
-        now, typed = time.time(), model.numbers.typed
+        now, typed = time.time(), model.items.numbers.typed
         events = []
         for one in asked.events:
             user, item = str(one.user), typed(one.item)
@@ -187,7 +187,7 @@ class Service(BaseService[ServedModel]):
     # -- inside
 
     def _open_model(self, folder: Path) -> ServedModel:
-        model = ServedModel.open(folder, folder.name, self.settings, self.items)
+        model = ServedModel.open(folder, self.settings, self.items)
         while model.documents is not (items := self.items):  # opening takes a while: little is left for `_adopt`
             model.put(model.changed(items))
         return model
@@ -228,7 +228,7 @@ class Service(BaseService[ServedModel]):
     def _card(self, model: ServedModel) -> JsonObject:
         ranker = None if model.state.ranker is None else model.state.ranker.run
         histories = sample_histories(model.run)
-        return model_card(model.run, model.predictor, histories=histories, ranker=ranker, name=model.name)
+        return model_card(model.run, model.predictor, histories=histories, ranker=ranker)
 
     def _changing_card(self, model: ServedModel) -> JsonObject:
         return {"search": model.state.finder.described(), "filters": model.items.filterable}
@@ -246,7 +246,7 @@ class Service(BaseService[ServedModel]):
         """The documents of the items of a request: what was said of each before, and what it says."""
         bodies: dict[str, JsonObject] = {}
         for one in asked.items:
-            item = model.numbers.typed(one.id)
+            item = model.items.numbers.typed(one.id)
             key = str(item)
             before: Mapping[str, Any] = bodies.get(key) or self.items.get(key) or {}
             given = one.model_dump(exclude_unset=True, exclude={"id"})
@@ -346,7 +346,7 @@ class PredictService(BaseService[ServedPredictor]):
         return {"Row": self.model.rows.schema}
 
     def _open_model(self, folder: Path) -> ServedPredictor:
-        return ServedPredictor.open(folder, folder.name, self.settings)
+        return ServedPredictor.open(folder, self.settings)
 
     def _served(self) -> JsonObject:
         return {"columns": len(self.model.rows.fields)}

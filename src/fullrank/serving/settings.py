@@ -136,7 +136,7 @@ class ServeSettings(Spec):
     def places(self) -> set[str]:
         """Where its files and folders lie, links followed and not."""
         paths = [path for name in PATHS if (path := getattr(self, name)) is not None]
-        return {found for path in paths for found in (os.path.abspath(path), os.path.realpath(path))}
+        return {*map(os.path.abspath, paths), *map(os.path.realpath, paths)}
 
     @model_validator(mode="after")
     def _every_setting_has_an_effect(self) -> ServeSettings:

@@ -44,15 +44,11 @@ def metrics_folder() -> Iterator[None]:
     The folder of a service that was killed goes with the next one (`scratch_folder`).
     """
     with scratch_folder() as folder:
-        before = os.environ.get(FOLDER)
         os.environ[FOLDER] = str(folder)
         try:
             yield
         finally:
-            if before is None:
-                del os.environ[FOLDER]
-            else:
-                os.environ[FOLDER] = before
+            del os.environ[FOLDER]
 
 
 class Telemetry:
@@ -160,27 +156,23 @@ class Telemetry:
         return registry
 
 
+ACCESS = logger("fullrank.serving.access")
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS"})
 
 
-class AccessLog:
-    """One line of JSON for each request, by the logger `fullrank.serving.access` at INFO.
+def log_access(scope: MutableMapping[str, Any], route: str, status: int, seconds: float) -> None:
+    """One line of JSON for a request, by the logger `fullrank.serving.access` at INFO.
 
     It holds the route's template, not the address that was asked for, which names users; and never a key, a header or
     a body. `key` is the name of the key.
     """
-
-    def __init__(self) -> None:
-        self._log = logger("fullrank.serving.access")
-
-    def add(self, scope: MutableMapping[str, Any], route: str, status: int, seconds: float) -> None:
-        state, client = scope["state"], scope.get("client")
-        line = {
-            "time": round(time.time(), 3), "request_id": state["request_id"], "method": scope["method"][:16],
-            "route": route, "status": status, "ms": round(seconds * 1000, 2), "client": client[0] if client else None,
-            "key": None if state["key"] is None else state["key"].name,
-        }  # fmt: skip
-        self._log.info(json.dumps(line))
+    state, client = scope["state"], scope.get("client")
+    line = {
+        "time": round(time.time(), 3), "request_id": state["request_id"], "method": scope["method"][:16],
+        "route": route, "status": status, "ms": round(seconds * 1000, 2), "client": client[0] if client else None,
+        "key": None if state["key"] is None else state["key"].name,
+    }  # fmt: skip
+    ACCESS.info(json.dumps(line))
 
 
 def _lives(process: int) -> bool:

@@ -104,8 +104,7 @@ def _counts(words: pl.Series) -> sparse.csr_matrix:
     """[n, 2F] how often each text has each run of three letters (features 0 .. F-1) and each word (F .. 2F-1)."""
     letter_rows, letters = _runs(words)
     word_rows = np.repeat(np.arange(len(words), dtype=np.int32), words.list.len().to_numpy())
-    flat = words.filter(words.list.len() > 0).explode() if len(word_rows) else pl.Series([], dtype=pl.String)
-    hashed = (flat.hash(0).to_numpy() >> np.uint64(64 - BITS)).astype(np.int32) + (1 << BITS)
+    hashed = (words.explode().drop_nulls().hash(0).to_numpy() >> np.uint64(64 - BITS)).astype(np.int32) + (1 << BITS)
     rows, features = np.concatenate([letter_rows, word_rows]), np.concatenate([letters, hashed])
     counts = sparse.csr_matrix((np.ones(len(rows), np.float32), (rows, features)), shape=(len(words), 2 << BITS))
     counts.sum_duplicates()
@@ -136,7 +135,7 @@ class TitleSearch:
         self.order = order
         words = words_of(titles[order])  # everything below counts places of that order
         counts = words.list.len().to_numpy().astype(np.int64)
-        flat = words.filter(words.list.len() > 0).explode() if counts.any() else pl.Series([], dtype=pl.String)
+        flat = words.explode().drop_nulls()
         codes, known = dense(flat.alias("words")) if len(flat) else (np.zeros(0, np.int32), flat)
         self.words: list[str] = known.to_list()
         self.first = np.full(len(titles), -1, np.int32)

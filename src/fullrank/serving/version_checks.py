@@ -24,12 +24,12 @@ import os
 import re
 import stat
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import polars as pl
@@ -38,22 +38,24 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from fullrank.core.constraints import MOST_COUNT, MOST_LIST, Share
 from fullrank.core.errors import UserError
-from fullrank.core.readers import read_bytes, read_json_text
+from fullrank.core.readers import read_bytes
 from fullrank.core.registry import Problem
 from fullrank.core.spec import Spec
+from fullrank.data import manifest as manifests
 from fullrank.data import values
 from fullrank.data.frames import InputTable
 from fullrank.data.impressions.encoding import known_labels, require_fields
 from fullrank.evaluation.statistics import bounds, resample
+from fullrank.inference.column_filters import kind_of
 from fullrank.inference.list_options import ListOptions
 from fullrank.metrics import ctr
 from fullrank.run import Run
-from fullrank.serving.item_documents import item_numbers
 from fullrank.serving.prediction import ServedPredictor
-from fullrank.serving.requests import Ask
+from fullrank.serving.requests import Answer, Ask
 from fullrank.serving.stores import HistoryStore
 from fullrank.verification import verify
 
+T = TypeVar("T")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,127}")
 """Names of versions; others are passed over."""
 MOST_NAMES = 10_000
@@ -109,7 +111,7 @@ def examine(path: Path, *, inside: Path | None = None) -> VersionFolder:
         stamp = repr([(name, s.st_size, s.st_mtime_ns) for name, s in sizes if stat.S_ISREG(s.st_mode)])
         identity = f"{manifest}-{hashlib.sha256(stamp.encode()).hexdigest()[:16]}"
         changed = max([path.stat().st_mtime, *(s.st_mtime for _, s in sizes)])
-        missing = _missing(path, data)
+        missing = _missing(path)
     except (OSError, UserError) as error:
         return VersionFolder(name, path, "waiting", f"it cannot be read yet ({error})")
     damaged = missing != _TRAINING and time.time() - changed > SETTLED  # the check will say what is wrong with it
@@ -120,26 +122,18 @@ def examine(path: Path, *, inside: Path | None = None) -> VersionFolder:
 _TRAINING = "its training has not ended"
 
 
-def _missing(path: Path, data: bytes) -> str:
+def _missing(path: Path) -> str:
     """What a run lacks to be whole; empty where it lacks nothing."""
-    tree: Any = None
-    with suppress(UserError):
-        tree = read_json_text(data)
-    if not isinstance(tree, dict):
-        return "its manifest is not whole"
-    if tree.get("finished") is False:
-        return _TRAINING
-    files = tree.get("files")  # older formats list none: opening them says what is wrong
-    for name, entry in files.items() if isinstance(files, dict) else ():
-        size = entry.get("bytes") if isinstance(entry, dict) else None
-        if os.path.basename(name) != name:
-            return f"its manifest lists {name!r}"
-        try:
-            found = (path / name).stat().st_size
-        except OSError:
-            return f"{name} is missing"
-        if size is not None and found != size:
-            return f"{name} has {found:,} of {size:,} bytes"
+    try:
+        tree = manifests.load_manifest(path)
+        if tree.get("finished") is False:
+            return _TRAINING
+        files = tree.get("files")
+        if isinstance(files, dict):  # older formats list none: opening them says what is wrong
+            own = {name for name in files if os.path.basename(name) == name}
+            manifests.check_files(path, files, own, set(), manifests.RUN_AGAIN)
+    except UserError as error:
+        return str(error)
     return ""
 
 
@@ -230,25 +224,20 @@ class Verdict:
         return "; ".join(str(check) for check in self.checks if not check.ok)
 
     def dump(self) -> dict[str, Any]:
-        """Plain data, for JSON."""
+        """Plain data, for JSON; `read_body` reads it."""
         return {**asdict(self), "ok": self.ok}
 
-    @classmethod
-    def read(cls, body: dict[str, Any]) -> Verdict | None:
-        """The inverse of `dump`; None for what it did not write."""
-        try:
-            return TypeAdapter(cls).validate_python(body)
-        except ValidationError:
-            return None
+
+def read_body(kind: type[T], body: Any) -> T | None:
+    """A record of this kind, of a document of the store; None where it is none."""
+    try:
+        return TypeAdapter(kind).validate_python(body)
+    except ValidationError:
+        return None
 
 
 RunOnModel = Callable[[Callable[[], Any]], Any]
 """Runs a step where models may be used (`ServedModel.answer` is of the model thread) and gives what it gave."""
-
-
-def here(step: Callable[[], Any]) -> Any:
-    """Run a step at once, in this thread."""
-    return step()
 
 
 async def sample_canaries(store: HistoryStore, settings: CanarySettings) -> list[Canary]:
@@ -304,12 +293,12 @@ def check_run_files(path: Path, problem: Problem = "retrieval") -> list[Check]:
 
 
 def check_model(
-    model: Model, active: Model | None, canaries: Sequence[Canary], settings: CanarySettings, run: RunOnModel = here
+    model: Model, active: Model | None, canaries: Sequence[Canary], settings: CanarySettings, run: RunOnModel
 ) -> list[Check]:
     """All that is asked of an opened version, beside the one that answers now (None: none does)."""
     checks = [*_check_catalogue(model, active, canaries, settings), *_check_columns(model, active)]
     if model.recall is not None:
-        checks.append(Check("recall", bool(model.recall >= settings.recall), float(model.recall), settings.recall))
+        checks.append(_at_least("recall", float(model.recall), settings.recall))
     if not all(check.ok for check in checks):  # what cannot be looked up is not worth asking
         return checks
     asked = list(canaries) or _made_up(model if active is None else active)
@@ -325,14 +314,11 @@ class Asked:
     """What a version answered to one canary."""
 
     items: tuple[int | str, ...]
-    finite: bool
-    refused: int
-    """Items of the list that the request had refused."""
-    short: int
-    """Places that should have been filled and are not."""
+    faults: tuple[str, ...]
+    """What is wrong with the list, behind "answers are"."""
 
 
-def asked_all(model: Model, canaries: Sequence[Canary], k: int, run: RunOnModel = here) -> list[Asked]:
+def asked_all(model: Model, canaries: Sequence[Canary], k: int, run: RunOnModel) -> list[Asked]:
     """The answers of a version to all canaries, a few at a time."""
     found: list[Asked] = []
     for first in range(0, len(canaries), AT_ONCE):
@@ -343,32 +329,30 @@ def asked_all(model: Model, canaries: Sequence[Canary], k: int, run: RunOnModel 
 
 def _asked(model: Model, canaries: Sequence[Canary], k: int) -> list[Asked]:
     """Every other request excludes an item, so that filters are asked for too."""
-    catalog, barred = model.items.catalog, np.asarray(model.items.barred)
-    asks, refused = [], []
+    live, free, asks = model.items, np.flatnonzero(~np.asarray(model.items.barred)), []
     for place, canary in enumerate(canaries):
-        numbers = np.array(item_numbers(catalog, canary.items), np.int64)
-        times = np.asarray(canary.times).astype(np.int64)[numbers >= 0] if model.reads_times else None
-        numbers = numbers[numbers >= 0]
-        excluded = np.zeros(0, np.int64)
-        if place % 2 and len(free := np.flatnonzero(~barred)):
-            excluded = free[[place % len(free)]]
-            if catalog.ids[int(excluded[0])] == canary.target:
-                excluded = excluded[:0]
-        asks.append(
-            Ask(numbers, ListOptions(k=k), times=times, excluded=excluded, budget=model.budget, ranked=model.ranked)
-        )
-        out = barred.copy()
-        out[numbers] = out[excluded] = True
-        refused.append(out)
-    found = []
-    for answer, out in zip(model.answer(asks), refused, strict=True):
-        ids = np.asarray(answer.ids, np.int64)
-        inside = ids[(ids >= 0) & (ids < catalog.size)]
-        bad = len(ids) - len(inside) + int(out[inside].sum()) + len(inside) - len(np.unique(inside))
-        finite = bool(np.isfinite(np.asarray(answer.scores, float)).all()) and len(answer.scores) == len(ids)
-        short = max(min(k, int((~out).sum())) - len(ids), 0)
-        found.append(Asked(tuple(catalog.external(inside).to_list()), finite, bad, short))
-    return found
+        numbers = np.array([live.numbers.get(item) for item in canary.items], np.int64)
+        times = np.array(canary.times).astype(np.int64)[numbers >= 0] if model.reads_times else None
+        excluded = free[place % len(free) :][:1] if place % 2 and len(free) else free[:0]
+        if live.numbers.get(canary.target) in excluded:
+            excluded = free[:0]
+        options = ListOptions(k=k)
+        asks.append(Ask(numbers[numbers >= 0], options, times, excluded, budget=model.budget, ranked=model.ranked))
+    return [_looked_at(model, ask, answer) for ask, answer in zip(asks, model.answer(asks), strict=True)]
+
+
+def _looked_at(model: Model, ask: Ask, answer: Answer) -> Asked:
+    catalog, out = model.items.catalog, np.array(model.items.barred)
+    out[ask.items] = out[ask.excluded] = True
+    ids = np.array(answer.ids, np.int64)
+    inside = ids[(ids >= 0) & (ids < catalog.size)]
+    sound = len(np.unique(inside)) == len(ids) and not out[inside].any()
+    faults = {
+        "not finite": len(answer.scores) != len(ids) or not np.isfinite(np.array(answer.scores, float)).all(),
+        "short": len(ids) < min(ask.k, int((~out).sum())),
+        "with refused or repeated items": not sound,
+    }
+    return Asked(tuple(catalog.external(inside).to_list()), tuple(what for what, bad in faults.items() if bad))
 
 
 def _check_catalogue(
@@ -384,11 +368,14 @@ def _check_catalogue(
             return
         open_ids = before.ids.filter(pl.Series(~np.asarray(active.items.barred)[: before.size]))
         share = float((own.lookup(open_ids) >= 0).mean()) if len(open_ids) else 1.0
-        yield Check("catalogue", share >= settings.known, share, settings.known, "items known of those that are shown")
+        yield _at_least("catalogue", share, settings.known, "items known of those that are shown")
     if canaries:
-        events = [item for canary in canaries for item in canary.items]
-        share = float(np.mean(np.array(item_numbers(own, events)) >= 0))
-        yield Check("histories", share >= settings.known, share, settings.known, "events known of the canaries")
+        known = [model.items.numbers.get(item) >= 0 for canary in canaries for item in canary.items]
+        yield _at_least("histories", float(np.mean(known)), settings.known, "events known of the canaries")
+
+
+def _at_least(name: str, figure: float, bound: float, detail: str = "") -> Check:
+    return Check(name, figure >= bound, figure, bound, detail)
 
 
 def _check_columns(model: Model, active: Model | None) -> Iterator[Check]:
@@ -397,7 +384,7 @@ def _check_columns(model: Model, active: Model | None) -> Iterator[Check]:
         return
     before, now = active.items.catalog.frame.schema, model.items.catalog.frame.schema
     lost = [
-        name for name in active.items.catalog.columns if name not in now or _family(before[name]) != _family(now[name])
+        name for name in active.items.catalog.columns if name not in now or kind_of(before[name]) != kind_of(now[name])
     ]
     yield Check("columns", not lost, detail=f"lost, or of another type: {', '.join(lost)}" if lost else "")
     fields, theirs = set(active.ranker_fields), set(model.ranker_fields)
@@ -406,21 +393,14 @@ def _check_columns(model: Model, active: Model | None) -> Iterator[Check]:
         yield Check("ranker fields", not gone, detail=f"lost: {', '.join(gone)}" if gone else "")
 
 
-def _family(dtype: Any) -> str:
-    return (
-        "number" if dtype.is_numeric() else "list" if dtype.is_nested() else "other" if dtype == pl.Boolean else "text"
-    )
-
-
 def _check_answers(answers: Sequence[Asked]) -> Iterator[Check]:
     count = len(answers)
     if not count:
         yield Check("answers", False, 0, 1, "there is nothing to ask it")
         return
-    wrong = {"not finite": [not one.finite for one in answers], "short": [one.short > 0 for one in answers],
-             "with refused or repeated items": [one.refused > 0 for one in answers]}  # fmt: skip
-    found = [f"{sum(bad)} of {count} answers are {what}" for what, bad in wrong.items() if any(bad)]
-    good = sum(not any(bad) for bad in zip(*wrong.values(), strict=True))
+    wrong = Counter(fault for one in answers for fault in one.faults)
+    found = [f"{bad} of {count} answers are {what}" for what, bad in wrong.items()]
+    good = sum(not one.faults for one in answers)
     yield Check("answers", not found, good / count, 1.0, "; ".join(found))
 
 
@@ -432,16 +412,28 @@ def _check_quality(
         yield Check("quality", True, detail=f"not judged: {len(canaries)} canaries, fewer than {FEWEST}")
         return
     after, before = (_gains(canaries, answers) for answers in (new, old))
-    drawn = resample(after - before, samples=SAMPLES, seed=0)
-    for place, name in enumerate((f"loss of hit@{settings.k}", f"loss of ndcg@{settings.k}")):
-        was, now = float(before[:, place].mean()), float(after[:, place].mean())
-        upper = bounds(drawn[:, place], 0.95)[1]
-        loss = (was - now) / was if was > 0 else 0.0
-        worse = upper < 0 and loss > settings.tolerance
-        enough = float(before[:, 0].sum()) >= FEWEST_HITS
-        lost = enough and now < settings.remaining * was
-        detail = f"{now:.4f}, {was:.4f} of the version that answers; upper end of their difference {upper:+.4f}"
-        yield Check(name, not worse and not lost, loss, settings.tolerance, detail)
+    enough = before[:, 0].sum() >= FEWEST_HITS
+    for name, now, was in zip(("hit", "ndcg"), after.T, before.T, strict=True):
+        lost = bool(enough and now.mean() < settings.remaining * was.mean())
+        yield _compared(f"loss of {name}@{settings.k}", now, was, settings, sign=1, lost=lost)
+
+
+def _compared(
+    name: str,
+    new: Float[np.ndarray, "U"],
+    old: Float[np.ndarray, "U"],
+    settings: CanarySettings,
+    *,
+    sign: Literal[1, -1],
+    lost: bool = False,
+) -> Check:
+    """Figures of two versions, paired; more is better, or with the sign -1 less. One that is `lost` is never well."""
+    was, now = float(old.mean()), float(new.mean())
+    upper = bounds(resample(sign * (new - old)[:, None], samples=SAMPLES, seed=0)[:, 0], 0.95)[1]
+    loss = sign * (was - now) / was if was > 0 else -sign * now
+    worse = upper < 0 and loss > settings.tolerance
+    detail = f"{now:.4f}, {was:.4f} of the version that answers; upper end of what is gained {upper:+.4f}"
+    return Check(name, not worse and not lost, loss, settings.tolerance, detail)
 
 
 def _gains(canaries: Sequence[Canary], answers: Sequence[Asked]) -> Float[np.ndarray, "U 2"]:
@@ -494,7 +486,7 @@ async def no_rows(store: HistoryStore, settings: CanarySettings) -> pl.DataFrame
 
 
 def ask_rows(
-    model: ServedPredictor, rows: pl.DataFrame | Sequence[object], k: int = 1, run: RunOnModel = here
+    model: ServedPredictor, rows: pl.DataFrame | Sequence[object], k: int, run: RunOnModel
 ) -> Float[np.ndarray, "R"]:
     """The probabilities of canaries, a few at a time; of a row of missing values where there are none."""
     asked = rows if isinstance(rows, pl.DataFrame) and len(rows) else model.blank
@@ -507,18 +499,18 @@ def check_predictor(
     active: ServedPredictor | None,
     rows: pl.DataFrame,
     settings: CanarySettings,
-    run: RunOnModel = here,
+    run: RunOnModel,
 ) -> list[Check]:
     """All that is asked of an opened version, beside the one that answers now (None: none does)."""
     checks = [] if active is None else [_check_row_columns(model, active)]
     if not all(check.ok for check in checks):
         return checks
-    found = ask_rows(model, rows, run=run)
+    found = ask_rows(model, rows, 1, run)
     bad = int((~np.isfinite(found) | (found < 0) | (found > 1)).sum())
     told = f"{bad:,} of {len(found):,} answers are no probability" if bad else ""
     checks.append(Check("answers", not bad, 1 - bad / len(found), 1.0, told))
     if not bad and active is not None and len(rows):
-        checks += _check_log_loss(active, rows, found, ask_rows(active, rows, run=run), settings)
+        checks.append(_check_log_loss(active, rows, found, ask_rows(active, rows, 1, run), settings))
     return checks
 
 
@@ -540,20 +532,15 @@ def _check_log_loss(
     new: Float[np.ndarray, "R"],
     old: Float[np.ndarray, "R"],
     settings: CanarySettings,
-) -> Iterator[Check]:
+) -> Check:
     """Log loss, paired by row."""
     schema = active.predictor.encoder.schema
     labels = known_labels(schema, rows, "the canaries")
     if labels is None or len(rows) < FEWEST:
         lack = f"{len(rows)} rows, fewer than {FEWEST}" if labels is not None else f"no labels in {schema.label!r}"
-        yield Check("quality", True, detail=f"not judged: {lack}")
-        return
+        return Check("quality", True, detail=f"not judged: {lack}")
     before, after = (ctr.losses(found, labels.astype(np.float64)) for found in (old, new))
-    upper = bounds(resample((before - after)[:, None], samples=SAMPLES, seed=0)[:, 0], 0.95)[1]
-    was, now = float(before.mean()), float(after.mean())
-    more = (now - was) / max(was, ctr.LEAST)
-    detail = f"{now:.4f}, {was:.4f} of the version that answers; upper end of what is gained {upper:+.4f}"
-    yield Check("rise of log loss", not (upper < 0 and more > settings.tolerance), more, settings.tolerance, detail)
+    return _compared("rise of log loss", after, before, settings, sign=-1)
 
 
 @dataclass(frozen=True)

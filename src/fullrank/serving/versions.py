@@ -16,8 +16,9 @@ number from (version, user), and the one with the largest share / -ln(number) ha
 users, and when shares change nobody moves who need not: from 90 : 10 to 80 : 20 a ninth of the first version's users go
 to the second, and none back.
 
-    versions = Versions(opener, Watched(base=Path("runs/may"), folder=Path("runs")))
-    await versions.start(store)             # opens what answered last, or the base
+    versions = Versions(opener, Watched(base=Path("runs/may"), folder=Path("runs")), keep=2, ...)
+    await versions.begin(await store.documents())  # opens what answered last, or the base
+    await versions.start(store)
     model = versions.for_user("ada")        # a ServedModel; costs a microsecond
     versions.follow(document)               # each document of the store's, by whoever polls it
     await versions.activate("june"), await versions.rollback(), await versions.set_split({"may": .9, "june": .1})
@@ -34,18 +35,18 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Generic, TypeVar
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field
 
-from fullrank.core.checks import check_given
 from fullrank.core.errors import UserError, unknown
 from fullrank.core.locks import HOST
 from fullrank.core.log import logger
 from fullrank.core.registry import Problem
+from fullrank.serving.batcher import stopping
 from fullrank.serving.messages import JsonObject
 from fullrank.serving.problems import without_places
 from fullrank.serving.stores import Document, HistoryStore, StoreUnavailable
@@ -58,13 +59,15 @@ from fullrank.serving.version_checks import (
     VersionFolder,
     check_run_files,
     examine,
-    here,
     list_versions,
+    read_body,
 )
 
 log = logger(__name__)
 
 KIND, ACTIVE, VERDICT, CLAIM = "versions", "active", "verdict:", "claim:"
+LOOK = 1.0
+"""Seconds between two looks at the watched folder."""
 SETTLE = 0.5
 """Seconds between a claim and a look whether it is still the last one."""
 CLAIMED = 120.0
@@ -105,25 +108,13 @@ class ActiveVersions:
         """The version with the largest share."""
         return max(self.split, key=lambda one: one.share).name
 
-    @classmethod
-    def read(cls, body: Mapping[str, Any] | None) -> ActiveVersions | None:
-        """The inverse of `asdict`, by which the document is made; None for what that did not write."""
-        try:
-            return TypeAdapter(cls).validate_python(body)
-        except ValidationError:
-            return None
-
 
 class Split:
     """Versions and their shares, in one object that is replaced whole."""
 
     def __init__(self, shares: Mapping[str, float]):
-        self.shares = dict(shares)
+        self.shares = dict(sorted(shares.items()))
         self.only = next(iter(self.shares)) if len(self.shares) == 1 else None
-        self._drawn = [
-            (name, share, hashlib.blake2b(f"\0{name}\0".encode(), digest_size=8))
-            for name, share in sorted(self.shares.items())
-        ]
 
     def of(self, user: str | None) -> str:
         """The version of a user; without an id, one drawn by the shares."""
@@ -133,14 +124,12 @@ class Split:
             return random.choices(list(self.shares), list(self.shares.values()))[0]
         key = user.encode("utf-8", "surrogatepass")
 
-        def score(version: tuple[str, float, hashlib.blake2b]) -> float:
-            _, share, begun = version
-            hashed = begun.copy()
-            hashed.update(key)
+        def score(name: str) -> float:
+            hashed = hashlib.blake2b(f"\0{name}\0".encode() + key, digest_size=8)
             number = (int.from_bytes(hashed.digest(), "big") + 0.5) / 2**64
-            return math.inf if number >= 1 else share / -math.log(number)
+            return math.inf if number >= 1 else self.shares[name] / -math.log(number)
 
-        return max(self._drawn, key=score)[0]
+        return max(self.shares, key=score)
 
 
 class _Routing(Generic[M]):
@@ -161,18 +150,16 @@ class Versions(Generic[M]):
         opener: Callable[[Path], M],
         watched: Watched,
         *,
-        keep: int = 2,
-        poll: float = 1.0,
-        run: RunOnModel = here,
-        adopt: Callable[[M], None] = lambda model: None,
-        changed: Callable[[], None] = lambda: None,
+        keep: int,
+        run: RunOnModel,
+        adopt: Callable[[M], None],
+        changed: Callable[[], None],
     ):
         """`opener` opens a run, in the versions' thread. `keep`: versions kept open, those that answer included. `run`
         runs a step where models may be asked. `adopt` is called with each opened model on the event loop, before it
         answers anybody, `changed` after each swap.
         """
-        self._opener, self._keep, self._poll = opener, keep, poll
-        self._run, self._adopt, self._changed = run, adopt, changed
+        self._opener, self._keep, self._run, self._adopt, self._changed = opener, keep, run, adopt, changed
         self.store: HistoryStore
         self.documents: dict[str, dict[str, Any]] = {}
         """Key -> body of the documents of this kind, as this process knows them."""
@@ -202,10 +189,8 @@ class Versions(Generic[M]):
         await asyncio.to_thread(self._begin)
 
     async def start(self, store: HistoryStore) -> None:
-        """Begin by the store's documents, where nobody did, and watch."""
+        """Watch, and from now on say in the store what answers."""
         self.store = store
-        if self._routing is None:
-            await self.begin(await store.documents())
         if self.watcher.folder is not None and ACTIVE not in self.documents:
             await self._publish(self.state)
         self._watching = asyncio.create_task(self._watch())
@@ -360,7 +345,7 @@ class Versions(Generic[M]):
         if document.key != ACTIVE or document.sequence <= self._sequence:
             return None
         self._sequence = document.sequence
-        state = ActiveVersions.read(document.body)
+        state = read_body(ActiveVersions, document.body)
         if state is None:
             log.error("the document of the active versions is none of this service's: it is passed over")
             return None
@@ -435,7 +420,7 @@ class Versions(Generic[M]):
 
     async def _watch(self) -> None:
         while True:
-            await asyncio.sleep(self._poll)
+            await asyncio.sleep(LOOK)
             await self._loop.run_in_executor(self._thread, self._look)
 
     def _look(self) -> None:
@@ -460,9 +445,7 @@ class Versions(Generic[M]):
 
         def unless_stopping() -> Any:
             if self._stop.is_set():
-                raise UserError(
-                    "the service is being stopped; try again when it is back", code="service-stopping", public=True
-                )
+                raise stopping()
             return step()
 
         return await self._loop.run_in_executor(self._thread, unless_stopping)
@@ -473,27 +456,23 @@ class Versions(Generic[M]):
 
     def _begin(self) -> None:
         """Open what the document says, else what answered before that, else the base, else the newest run."""
-        state, errors = ActiveVersions.read(self.documents.get(ACTIVE)), list[str]()
+        state, errors = read_body(ActiveVersions, self.documents.get(ACTIVE)), list[str]()
         listing = self.watcher.look()
-        for split in () if state is None else (state.split, state.previous):
-            if opened := tuple(one for one in split if self._opens(one, errors)):
-                total = sum(one.share for one in opened)
-                left = tuple(Share(one.name, one.manifest, one.share / total) for one in opened)
-                self._apply(state if state is not None and opened == state.split else ActiveVersions(left))
-                break
-        else:
-            first = "" if self.watcher.base is None else self.watcher.base.name
-            newest = sorted(listing.values(), key=lambda one: (one.name != first, -one.time))
-            whole = (Share(one.name, one.manifest) for one in newest if one.state == "whole")
-            found = next((one for one in whole if self._opens(one, errors)), None)
-            if found is None:
-                errors += [f"{one.name}: {one.reason}" for one in newest if one.state != "whole"]
-                raise UserError(
-                    f"no version can be opened: {'; '.join(errors) or 'there is no run to open'} (what is served is a "
-                    "run, a folder that `fullrank train` makes)",
-                    code="no-version",
-                )
-            self._apply(ActiveVersions((found,)))
+        newest = sorted(listing.values(), key=lambda one: (one.name != self.watcher.base.name, -one.time))
+        splits = [] if state is None else [state.split, state.previous]
+        splits += [(Share(one.name, one.manifest),) for one in newest if one.state == "whole"]
+        some = (tuple(one for one in split if self._opens(one, errors)) for split in splits)
+        opened = next(filter(None, some), None)
+        if opened is None:
+            errors += [f"{one.name}: {one.reason}" for one in newest if one.state != "whole"]
+            raise UserError(
+                f"no version can be opened: {'; '.join(errors) or 'there is no run to open'} (what is served is a "
+                "run, a folder that `fullrank train` makes)",
+                code="no-version",
+            )
+        total = sum(one.share for one in opened)
+        left = ActiveVersions(tuple(replace(one, share=one.share / total) for one in opened))
+        self._apply(state if state is not None and opened == state.split else left)
         for error in errors:
             log.error(f"a version that should answer cannot be opened: {error}")
         if errors and self.watcher.folder is not None:
@@ -575,7 +554,7 @@ class Versions(Generic[M]):
 class Watched:
     """The runs that may answer, and how a new one is checked."""
 
-    base: Path | None = None
+    base: Path
     """The run that answers where nothing else is said."""
     folder: Path | None = None
     """The folder in which new runs appear."""
@@ -592,23 +571,20 @@ class Watcher:
 
     def __init__(self, versions: Versions[Any], watched: Watched, run: RunOnModel):
         base, folder = watched.base, watched.folder
-        check_given("a run to serve", base or folder, "name it, or a folder of runs", code="no-version")
         self.problem, self.trial = watched.problem, TRIALS[watched.problem]
-        self.versions, self.folder, self.settings = versions, folder, watched.settings
-        self.base = None if base is None else Path(os.path.abspath(base))
+        self.versions, self.base, self.folder, self.settings = versions, base, folder, watched.settings
         if folder is not None and not folder.is_dir():
             raise UserError(
                 f"{str(folder)!r}, which is to be watched, is no folder; make it, or name the folder in which new runs "
                 "appear",
                 code="not-a-folder",
             )
-        if self.base is not None and folder is not None and (folder / self.base.name).is_dir():
-            if not os.path.samefile(self.base, folder / self.base.name):
-                raise UserError(
-                    f"{str(self.base)!r} and {str(folder / self.base.name)!r} are two runs of one name; rename "
-                    "one, since versions go by it",
-                    code="version-name-taken",
-                )
+        if folder is not None and (folder / base.name).is_dir() and not os.path.samefile(base, folder / base.name):
+            raise UserError(
+                f"{str(base)!r} and {str(folder / base.name)!r} are two runs of one name; rename one, since versions "
+                "go by it",
+                code="version-name-taken",
+            )
         self.auto_activate = watched.auto_activate
         self.listing: dict[str, VersionFolder] = {}
         self.checking: str | None = None
@@ -621,7 +597,7 @@ class Watcher:
     def look(self) -> dict[str, VersionFolder]:
         """List the watched folder, and the base beside it where that lies elsewhere."""
         listing = {} if self.folder is None else list_versions(self.folder)
-        if self.base is not None and self.base.name not in listing:
+        if self.base.name not in listing:
             listing[self.base.name] = examine(self.base)
         self.listing = listing
         return listing
@@ -654,8 +630,7 @@ class Watcher:
         if not folder.identity:
             return None
         if folder.identity not in self._seen:
-            body = self.versions.documents.get(VERDICT + folder.name)
-            verdict = None if body is None else Verdict.read(body)
+            verdict = read_body(Verdict, self.versions.documents.get(VERDICT + folder.name))
             if verdict is None or verdict.identity != folder.identity:
                 return None
             self._seen[folder.identity] = verdict

@@ -17,14 +17,13 @@ from fullrank.core.checks import check_path
 from fullrank.core.errors import UserError
 from fullrank.core.files import copy_file, jsonable, require_replaceable, whole_folder, write_json
 from fullrank.core.parquet import read_parquet
-from fullrank.core.registry import Problem
 from fullrank.core.tables import write_table
 from fullrank.data import manifest as manifests
 from fullrank.data.events.catalog import Catalog
 from fullrank.data.impressions import encoder_files
 from fullrank.data.impressions.encoding import FieldEncoder
 from fullrank.data.manifest import damaged_file
-from fullrank.run import Run, weights_hash
+from fullrank.run import Run, weights_hash, write_encoder
 
 FORMAT, VERSION = "fullrank.export", 1
 AGAIN = "export the run again"
@@ -74,7 +73,7 @@ class Exported:
     @property
     def item_ids(self) -> pl.Series:
         """The external id of each item number. Raises `UserError` for a ranking model, which ranks no catalogue."""
-        self.require_problem("retrieval")
+        self.require_recommender()
         try:
             frame = read_parquet(self.path / ITEMS, "the item table")
         except FileNotFoundError:
@@ -83,16 +82,14 @@ class Exported:
             raise damaged_file(self.path / ITEMS, "it has no column item_id of an id for each item", AGAIN)
         return frame["item_id"]
 
-    def require_problem(self, problem: Problem) -> None:
-        """Raise `UserError` for what a model of the other problem alone can answer."""
-        if self.manifest["problem"] != problem:
-            own, code = {
-                "ranking": ("recommends items: use `answer`", "not-a-ranking-model"),
-                "retrieval": (
-                    "gives probabilities of clicks and ranks no catalogue: use `probabilities`", "not-a-recommender"
-                ),
-            }[problem]  # fmt: skip
-            raise UserError(f"{self.path} {own}", code=code)
+    def require_recommender(self) -> None:
+        """Raise `UserError` for the export of a ranking model."""
+        if self.manifest["problem"] != "retrieval":
+            raise UserError(
+                f"{self.path} gives probabilities of clicks and ranks no catalogue: give its graph what its encode.py "
+                "makes of rows",
+                code="not-a-recommender",
+            )
 
     def require_run(self, run: Run) -> None:
         """Raise `UserError` unless this was exported from `run` as it is now."""
@@ -131,10 +128,8 @@ def write_export(
             columns = [name for name in ("item", "item_id", "title") if name in known.frame.columns]
             write_table(known.frame.select(columns), folder / ITEMS)
         else:
-            write_json(folder / encoder_files.NAME, encoder_files.encoder_state(known), indent=1)
-            tables = encoder_files.vocabularies(known)
-            encoder_files.write_vocabulary(folder, tables)
-            values = {name: table["value"].to_list() for name, table in tables.items()}
+            write_encoder(folder, known)
+            values = {name: table["value"].to_list() for name, table in encoder_files.vocabularies(known).items()}
             write_json(folder / VALUES, values, indent=None, ensure_ascii=False)
             copy_file(Path(__file__).with_name(ENCODE), folder / ENCODE)
         source = {

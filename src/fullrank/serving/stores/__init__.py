@@ -10,11 +10,12 @@ from __future__ import annotations
 import asyncio
 import importlib
 import math
+import random
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic_core import PydanticSerializationError, from_json, to_json
 
@@ -41,6 +42,16 @@ class Event:
     item: int | str
     time: float
     """Seconds since 1970."""
+
+
+class EventRow(NamedTuple):
+    """An event as stores keep it."""
+
+    event_id: str
+    user: str
+    time: float
+    body: str
+    """`["event_id",item,time]`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,44 +112,89 @@ class HistoryStore(ABC):
     async def ping(self) -> None:
         """Return where the store can be reached and takes events, quickly."""
 
-    @abstractmethod
     async def add_events(self, events: Sequence[Event]) -> list[bool]:
-        """Store all events of the call or none; they are kept on return.
+        """Store all events of the call or none; they are kept on return. Raises `UserError` for what is no event.
 
         True: new. False: its user has an event of this id already (also earlier in the same call), which stays.
         """
+        rows = [EventRow(e.event_id, e.user, _time(e), _event_json(e)) for e in events]
+        return await self._add(rows) if rows else []
 
-    @abstractmethod
     async def history(self, user: str, limit: int) -> list[Event]:
         """The last `limit` events of a user, at most `keep`: oldest first by time, and by arrival in equal times."""
+        limit = min(limit, self.keep)
+        rows = from_json(f"[{await self._last(_known(user), limit)}]") if limit > 0 else []
+        return [Event(row[-3], user, row[-2], row[-1]) for row in reversed(rows)]
 
-    @abstractmethod
     async def put_user(self, user: str, features: Mapping[str, Any]) -> None:
-        """Store the features of a user in place of those that were there."""
+        """Store the features of a user in place of those that were there. Raises `UserError`."""
+        text = json_text(dict(features))
+        json_text(user)  # half a character, which UTF-8 cannot hold, would fail inside the store
+        await self._put_user(user, text)
 
-    @abstractmethod
     async def user(self, user: str) -> dict[str, Any] | None:
         """The features of a user, or None."""
+        found = await self._user(_known(user))
+        return None if found is None else from_json(found)
 
-    @abstractmethod
     async def delete_user(self, user: str) -> Forgotten:
-        """Delete events, event ids and features of a user."""
+        """Delete events, event ids and features of a user. Raises `UserError`."""
+        json_text(user)
+        return Forgotten(*await self._delete_user(user))
 
-    @abstractmethod
     async def put_documents(self, kind: str, bodies: Mapping[str, dict[str, Any] | None]) -> int:
         """Store the body of each key, all or none; None removes one. The number of the last (0: nothing was given)."""
+        rows = [(key, json_text([kind, key, body])) for key, body in bodies.items()]
+        return await self._put_documents(kind, rows) if rows else 0
 
-    @abstractmethod
     async def documents(self, after: int = 0) -> list[Document]:
         """The latest document of each (kind, key) with a `sequence` above `after`, in that order.
 
         Whoever asks with the last number that it was given misses no document, whichever process put it.
         """
+        found: dict[tuple[str, str], Document] = {}
+        for sequence, (kind, key, body) in await self._documents(after):
+            found[kind, key] = Document(kind, key, body, sequence)  # one that was put again between two pages
+        return sorted(found.values(), key=lambda document: document.sequence)
 
-    @abstractmethod
     async def sample_users(self, count: int, seed: int = 0) -> list[str]:
         """Up to `count` different users who have events; all where there are no more. For equal content and seed the
         same ones."""
+        return await self._sample(max(count, 0), random.Random(seed))
+
+    # -- what each store does: bodies are JSON, and what is asked for can be stored
+
+    @abstractmethod
+    async def _add(self, rows: Sequence[EventRow]) -> list[bool]:
+        """See `add_events`."""
+
+    @abstractmethod
+    async def _last(self, user: str, limit: int) -> str:
+        """The bodies of a user's last events, newest first, with commas between them."""
+
+    @abstractmethod
+    async def _put_user(self, user: str, features: str) -> None:
+        """See `put_user`."""
+
+    @abstractmethod
+    async def _user(self, user: str) -> str | bytes | None:
+        """See `user`."""
+
+    @abstractmethod
+    async def _delete_user(self, user: str) -> tuple[int, bool]:
+        """How many events there were, and whether there were features."""
+
+    @abstractmethod
+    async def _put_documents(self, kind: str, rows: Sequence[tuple[str, str]]) -> int:
+        """See `put_documents`; rows are a key, and `["kind","key",body]`."""
+
+    @abstractmethod
+    async def _documents(self, after: int) -> Sequence[tuple[int, Sequence[Any]]]:
+        """The sequence and [kind, key, body] of each that was put after `after`, page by page."""
+
+    @abstractmethod
+    async def _sample(self, count: int, draw: random.Random) -> list[str]:
+        """See `sample_users`."""
 
 
 def open_history_store(address: str, keep: int = KEEP) -> HistoryStore:
@@ -157,7 +213,7 @@ def open_history_store(address: str, keep: int = KEEP) -> HistoryStore:
         or (kind not in STORES and "://" not in address)
     ):
         kind = "sqlite"  # a path, also `C:\\x` and one with a colon in it
-    if not address.strip() or "\0" in address or kind not in STORES:
+    if address.strip().lower() in ("", "sqlite:") or "\0" in address or kind not in STORES:
         given = brief(scheme + ":...") if "://" in address else brief(address)  # what follows may hold a password
         raise UserError(
             f"{given} is no address of a store (allowed: a path, sqlite:PATH, redis://HOST:PORT, rediss://HOST:PORT, "
@@ -184,30 +240,6 @@ def settle(future: asyncio.Future[Any], outcome: Any) -> None:
         future.set_result(outcome)
 
 
-def event_rows(events: Sequence[Event]) -> list[tuple[str, str, float, str]]:
-    """Event id, user, time, and `["event_id",item,time]` as JSON, of each event. Raises `UserError`."""
-    return [(e.event_id, e.user, _time(e), _event_json(e)) for e in events]
-
-
-def history_of(user: str, rows: Sequence[Sequence[Any]]) -> list[Event]:
-    """Events of a user, from rows that end with event id, item and time, newest first."""
-    return [Event(row[-3], user, row[-2], row[-1]) for row in reversed(rows)]
-
-
-def document_rows(kind: str, bodies: Mapping[str, dict[str, Any] | None]) -> list[tuple[str, str]]:
-    """Key, and `["kind","key",body]` as JSON, of each document. Raises `UserError`."""
-    return [(key, json_text([kind, key, body])) for key, body in bodies.items()]
-
-
-def latest(rows: Iterable[tuple[int, Sequence[Any]]]) -> list[Document]:
-    """Documents by sequence, from (sequence, [kind, key, body]) in which a later row of a key takes the place of an
-    earlier one: it was put again between two pages that were read."""
-    found: dict[tuple[str, str], Document] = {}
-    for sequence, (kind, key, body) in rows:
-        found[kind, key] = Document(kind, key, body, sequence)
-    return sorted(found.values(), key=lambda document: document.sequence)
-
-
 def json_text(value: Any) -> str:
     """JSON, as stores hold it."""
     try:
@@ -220,9 +252,9 @@ def json_text(value: Any) -> str:
         ) from None
 
 
-def json_value(text: str | bytes) -> Any:
-    """The value of JSON that a store holds."""
-    return from_json(text)
+def _known(text: str) -> str:
+    """Half a character cannot be stored, so that nothing is known of it."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
 def _time(event: Event) -> float:
@@ -238,5 +270,5 @@ def _time(event: Event) -> float:
 def _event_json(event: Event) -> str:
     if isinstance(event.item, bool):
         raise UserError(f"{event.item} is no item id; give text or a whole number", code="not-an-item-id", public=True)
-    json_text(event.user)  # half a character, which UTF-8 cannot hold, would fail inside the store
+    json_text(event.user)
     return json_text([event.event_id, event.item, float(event.time)])

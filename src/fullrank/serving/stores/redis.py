@@ -1,7 +1,7 @@
 """The history store of many machines: a Redis or Valkey server, asked by redis-py (extra `redis`).
 
 Events are added by a script inside the server, all of a call or none. Calls that queue while an answer is under way go
-together (`gather`), which is what makes it quick: a round trip of its own costs each call more than its work.
+together (`Gatherer`), which is what makes it quick: a round trip of its own costs each call more than its work.
 """
 
 from __future__ import annotations
@@ -13,22 +13,12 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
+from pydantic_core import from_json
+
 from fullrank.core.errors import UserError, brief
-from fullrank.serving.stores import (
-    KEEP,
-    Document,
-    Event,
-    Forgotten,
-    HistoryStore,
-    StoreUnavailable,
-    document_rows,
-    event_rows,
-    history_of,
-    json_text,
-    json_value,
-    latest,
-)
-from fullrank.serving.stores.redis_calls import ADD, DOCUMENTS, FORGET, PUT, READ, Gatherer
+from fullrank.serving.stores import KEEP, EventRow, HistoryStore, StoreUnavailable
+from fullrank.serving.stores.gather import Gatherer
+from fullrank.serving.stores.redis_calls import ADD, DOCUMENTS, FORGET, PUT, READ
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -43,7 +33,10 @@ OLDEST_SERVER = 5
 """Redis 5 is the first whose scripts may ask for the time and write after it."""
 _PAGE = 1000
 """Documents of one answer."""
-_EVENTS_TOGETHER = 4096
+EVENTS_TOGETHER = 4096
+"""Events of one script, which keeps the server from everybody else."""
+READS_TOGETHER = 1024
+"""Users of one answer."""
 
 
 class RedisStore(HistoryStore):
@@ -58,9 +51,9 @@ class RedisStore(HistoryStore):
         self._url, self._prefix, shown = redis_address(address)
         super().__init__(shown, keep)
         self._client: Redis | None = None
-        self._add = Gatherer(self._add_together)
-        self._read = Gatherer(self._read_together)
-        self._users = Gatherer(self._users_together)
+        self._added = Gatherer(self._add_together, EVENTS_TOGETHER)
+        self._read = Gatherer(self._read_together, READS_TOGETHER)
+        self._users = Gatherer(self._users_together, READS_TOGETHER)
 
     async def open(self) -> None:
         from redis.asyncio import Redis
@@ -84,7 +77,7 @@ class RedisStore(HistoryStore):
             raise
 
     async def close(self) -> None:
-        for gatherer in (self._add, self._read, self._users):
+        for gatherer in (self._added, self._read, self._users):
             await gatherer.finish()
         client, self._client = self._client, None
         if client is not None:
@@ -94,16 +87,12 @@ class RedisStore(HistoryStore):
         # refused where writes are: a full server, one that cannot save, a replica
         await self._call(lambda client: client.setnx(self._key("format"), FORMAT))
 
-    async def add_events(self, events: Sequence[Event]) -> list[bool]:
-        rows = event_rows(events)
-        return await self._add(rows) if rows else []
+    async def _add(self, rows: Sequence[EventRow]) -> list[bool]:
+        return await self._added(rows, len(rows))
 
-    async def _add_together(self, calls: Sequence[list[tuple[str, str, float, str]]]) -> list[list[bool]]:
+    async def _add_together(self, calls: Sequence[Sequence[EventRow]]) -> list[list[bool]]:
         rows = [row for call in calls for row in call]
-        if len(calls) > 1 and len(rows) > _EVENTS_TOGETHER:  # a script keeps the server from everybody else
-            half = len(calls) // 2
-            return [*await self._add_together(calls[:half]), *await self._add_together(calls[half:])]
-        users = {user: place for place, user in enumerate(dict.fromkeys(row[1] for row in rows), 1)}
+        users = {user: place for place, user in enumerate(dict.fromkeys(row.user for row in rows), 1)}
         keys = [self._key("users")]
         for user in users:
             keys += [self._key("history", user), self._key("ids", user)]
@@ -113,55 +102,46 @@ class RedisStore(HistoryStore):
         new = iter(await self._script(ADD, keys, arguments))
         return [[next(new) == 1 for _ in call] for call in calls]
 
-    async def history(self, user: str, limit: int) -> list[Event]:
-        limit = min(limit, self.keep)
-        found = await self._read((_known_bytes(user), limit)) if limit > 0 else b""
-        return history_of(user, json_value(b"[" + found + b"]")) if found else []
+    async def _last(self, user: str, limit: int) -> str:
+        return (await self._read((user, limit))).decode()
 
-    async def _read_together(self, calls: Sequence[tuple[bytes, int]]) -> Sequence[bytes]:
-        keys = [self._key("history").encode() + b":" + user for user, _ in calls]
+    async def _read_together(self, calls: Sequence[tuple[str, int]]) -> Sequence[bytes]:
+        keys = [self._key("history", user) for user, _ in calls]
         return await self._script(READ, keys, [limit for _, limit in calls])
 
-    async def put_user(self, user: str, features: Mapping[str, Any]) -> None:
-        text = json_text(dict(features))
-        json_text(user)
-        await self._call(lambda client: client.hset(self._key("features"), user, text))
+    async def _put_user(self, user: str, features: str) -> None:
+        await self._call(lambda client: client.hset(self._key("features"), user, features))
 
-    async def user(self, user: str) -> dict[str, Any] | None:
-        found = await self._users(_known_bytes(user))
-        return None if found is None else json_value(found)
+    async def _user(self, user: str) -> bytes | None:
+        return await self._users(user)
 
-    async def _users_together(self, users: Sequence[bytes]) -> Sequence[bytes | None]:
+    async def _users_together(self, users: Sequence[str]) -> Sequence[bytes | None]:
         return await self._call(lambda client: client.hmget(self._key("features"), list(users)))
 
-    async def delete_user(self, user: str) -> Forgotten:
-        json_text(user)
+    async def _delete_user(self, user: str) -> tuple[int, bool]:
         keys = [self._key("history", user), self._key("ids", user), self._key("users"), self._key("features")]
         events, features = await self._script(FORGET, keys, [user])
-        return Forgotten(events, features == 1)
+        return events, features == 1
 
-    async def put_documents(self, kind: str, bodies: Mapping[str, dict[str, Any] | None]) -> int:
-        rows = document_rows(kind, bodies)
-        if not rows:
-            return 0
+    async def _put_documents(self, kind: str, rows: Sequence[tuple[str, str]]) -> int:
         arguments = [argument for key, body in rows for argument in (f"{kind}\0{key}", body)]
         return int(await self._script(PUT, [self._key("documents"), self._key("order")], arguments))
 
-    async def documents(self, after: int = 0) -> list[Document]:
+    async def _documents(self, after: int) -> Sequence[tuple[int, Sequence[Any]]]:
         rows: list[tuple[int, Sequence[Any]]] = []
         while True:
             found = await self._script(DOCUMENTS, [self._key("documents"), self._key("order")], [after, _PAGE])
-            page = json_value(b"[" + found + b"]")
+            page = from_json(b"[" + found + b"]")
             rows += page
             if len(page) < _PAGE:
-                return latest(rows)
+                return rows
             after = page[-1][0]
 
-    async def sample_users(self, count: int, seed: int = 0) -> list[str]:
+    async def _sample(self, count: int, draw: random.Random) -> list[str]:
         """Every user is as likely as any other."""
         users = self._key("users")
         size: int = await self._call(lambda client: client.zcard(users))
-        ranks = random.Random(seed).sample(range(size), min(max(count, 0), size))
+        ranks = draw.sample(range(size), min(count, size))
         if not ranks:
             return []
 
@@ -235,11 +215,6 @@ class RedisStore(HistoryStore):
         for secret in secrets(self._url):
             told = told.replace(secret, "***")
         return told[:200]
-
-
-def _known_bytes(text: str) -> bytes:
-    """Half a character cannot be stored, so that nothing is known of it."""
-    return text.encode("utf-8", "replace")
 
 
 PREFIX = "fullrank"

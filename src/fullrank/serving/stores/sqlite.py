@@ -11,27 +11,15 @@ import asyncio
 import random
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from fullrank.core.errors import UserError
-from fullrank.serving.stores import (
-    KEEP,
-    Document,
-    Event,
-    Forgotten,
-    HistoryStore,
-    StoreUnavailable,
-    document_rows,
-    event_rows,
-    history_of,
-    json_text,
-    json_value,
-    latest,
-)
+from pydantic_core import from_json
+
+from fullrank.serving.stores import KEEP, EventRow, HistoryStore, StoreUnavailable
 from fullrank.serving.stores.sqlite_file import FORMAT, Writer, check_room, connect, prepare_file
 
 TRIMMED_EVERY = 64
@@ -53,11 +41,7 @@ class SqliteStore(HistoryStore):
 
     def __init__(self, address: str, keep: int = KEEP):
         super().__init__(address, keep)
-        name = address[len("sqlite:") :] if address[: len("sqlite:")].lower() == "sqlite:" else address
-        if not name:
-            raise UserError(
-                "sqlite: needs a path behind it, such as sqlite:history.sqlite", code="unknown-store-address"
-            )
+        name = address[len("sqlite:") :] if address.lower().startswith("sqlite:") else address
         self.file = self.path = Path(name).expanduser().absolute()
         self._writer: Writer | None = None
         self._written = -PROBE
@@ -76,26 +60,23 @@ class SqliteStore(HistoryStore):
         writer, slow, self._writer, self._slow = self._writer, self._slow, None, None
         if writer is None or slow is None:
             return
-        await asyncio.to_thread(writer.close)
+        await writer.close()
         await asyncio.to_thread(slow.shutdown)
         while self._connections:
             self._connections.pop().close()
 
     async def ping(self) -> None:
         self._open_writer().check()
-        self._read(lambda connection: connection.execute("SELECT 1 FROM user LIMIT 1").fetchone())
+        self._row("SELECT 1 FROM user LIMIT 1")
         if monotonic() - self._written > PROBE:
             check_room(self.path)
             await self._open_writer().write(_rewrite)
             self._written = monotonic()
 
-    async def add_events(self, events: Sequence[Event]) -> list[bool]:
-        rows = event_rows(events)
-        if not rows:
-            return []
-        return await self._open_writer().write(lambda connection: self._add(connection, rows), len(rows))
+    async def _add(self, rows: Sequence[EventRow]) -> list[bool]:
+        return await self._open_writer().write(lambda connection: self._insert(connection, rows), len(rows))
 
-    def _add(self, connection: sqlite3.Connection, rows: Sequence[tuple[str, str, float, str]]) -> list[bool]:
+    def _insert(self, connection: sqlite3.Connection, rows: Sequence[EventRow]) -> list[bool]:
         numbers: dict[str, int] = {}
         new, grown = [], set()
         for event_id, user, time, body in rows:
@@ -119,54 +100,42 @@ class SqliteStore(HistoryStore):
             )
         return new
 
-    async def history(self, user: str, limit: int) -> list[Event]:
+    async def _last(self, user: str, limit: int) -> str:
         # The order of a sub-query is the order in which its rows are joined; the component checks hold it.
-        found = self._read(
-            lambda connection: connection.execute(
-                "SELECT group_concat(body) FROM (SELECT body FROM event WHERE user = (SELECT number FROM user "
-                "WHERE name = ?) ORDER BY time DESC, sequence DESC LIMIT ?)",
-                (_known_text(user), max(0, min(limit, self.keep))),
-            ).fetchone()[0]
+        (found,) = self._row(
+            "SELECT group_concat(body) FROM (SELECT body FROM event WHERE user = (SELECT number FROM user "
+            "WHERE name = ?) ORDER BY time DESC, sequence DESC LIMIT ?)",
+            (user, limit),
         )
-        return history_of(user, json_value(f"[{found}]")) if found else []
+        return found or ""
 
-    async def put_user(self, user: str, features: Mapping[str, Any]) -> None:
-        text = json_text(dict(features))
-        json_text(user)
+    async def _put_user(self, user: str, features: str) -> None:
         await self._open_writer().write(
             lambda connection: connection.execute(
                 "INSERT INTO user (name, features) VALUES (?, ?) "
                 "ON CONFLICT (name) DO UPDATE SET features = excluded.features",
-                (user, text),
+                (user, features),
             )
         )
 
-    async def user(self, user: str) -> dict[str, Any] | None:
-        row = self._read(
-            lambda connection: connection.execute(
-                "SELECT features FROM user WHERE name = ?", (_known_text(user),)
-            ).fetchone()
-        )
-        return None if row is None or row[0] is None else json_value(row[0])
+    async def _user(self, user: str) -> str | None:
+        row = self._row("SELECT features FROM user WHERE name = ?", (user,))
+        return None if row is None else row[0]
 
-    async def delete_user(self, user: str) -> Forgotten:
-        json_text(user)
+    async def _delete_user(self, user: str) -> tuple[int, bool]:
         return await self._open_writer().write(lambda connection: _forget(connection, user), scrub=True)
 
-    async def put_documents(self, kind: str, bodies: Mapping[str, dict[str, Any] | None]) -> int:
-        rows = document_rows(kind, bodies)
-        if not rows:
-            return 0
+    async def _put_documents(self, kind: str, rows: Sequence[tuple[str, str]]) -> int:
         return await self._open_writer().write(lambda connection: _put(connection, kind, rows), len(rows))
 
-    async def documents(self, after: int = 0) -> list[Document]:
-        newest = self._read(lambda connection: connection.execute("SELECT max(sequence) FROM document").fetchone()[0])
+    async def _documents(self, after: int) -> Sequence[tuple[int, list[Any]]]:
+        (newest,) = self._row("SELECT max(sequence) FROM document")
         if newest is None or newest <= after:  # nearly always, four times a second
             return []
-        return await self._read_aside(lambda connection: latest(_pages(connection, after)))
+        return await self._read_aside(lambda connection: list(_pages(connection, after)))
 
-    async def sample_users(self, count: int, seed: int = 0) -> list[str]:
-        return await self._read_aside(lambda connection: _sample(connection, max(count, 0), seed))
+    async def _sample(self, count: int, draw: random.Random) -> list[str]:
+        return await self._read_aside(lambda connection: _sample(connection, count, draw))
 
     def _open_writer(self) -> Writer:
         if self._writer is None:
@@ -185,15 +154,14 @@ class SqliteStore(HistoryStore):
         except sqlite3.Error as error:
             raise StoreUnavailable(f"the store {str(self.path)!r} could not be read ({error})") from error
 
+    def _row(self, query: str, values: Sequence[Any] = ()) -> Any:
+        """The first row of a query; None where there is none."""
+        return self._read(lambda connection: connection.execute(query, values).fetchone())
+
     async def _read_aside(self, query: Callable[[sqlite3.Connection], Any]) -> Any:
         """The same for what may take long, on a thread of its own."""
         self._open_writer()
         return await asyncio.get_running_loop().run_in_executor(self._slow, self._read, query)
-
-
-def _known_text(text: str) -> str:
-    """Half a character cannot be stored, so that nothing is known of it."""
-    return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
 def _rewrite(connection: sqlite3.Connection) -> None:
@@ -211,13 +179,13 @@ def _number(connection: sqlite3.Connection, user: str) -> int:
     return row[0]
 
 
-def _forget(connection: sqlite3.Connection, user: str) -> Forgotten:
+def _forget(connection: sqlite3.Connection, user: str) -> tuple[int, bool]:
     row = connection.execute("SELECT number, features FROM user WHERE name = ?", (user,)).fetchone()
     if row is None:
-        return Forgotten(0, False)
+        return 0, False
     events = connection.execute("DELETE FROM event WHERE user = ?", row[:1]).rowcount
     connection.execute("DELETE FROM user WHERE number = ?", row[:1])
-    return Forgotten(events, row[1] is not None)
+    return events, row[1] is not None
 
 
 def _put(connection: sqlite3.Connection, kind: str, rows: Sequence[tuple[str, str]]) -> int:
@@ -241,13 +209,12 @@ def _pages(connection: sqlite3.Connection, after: int) -> Iterator[tuple[int, li
         ).fetchone()[0]
         if found is None:
             return
-        for after, body in json_value(f"[{found}]"):
+        for after, body in from_json(f"[{found}]"):
             yield after, body
 
 
-def _sample(connection: sqlite3.Connection, count: int, seed: int) -> list[str]:
+def _sample(connection: sqlite3.Connection, count: int, draw: random.Random) -> list[str]:
     """Users at random numbers, those that are near a gap somewhat more often; all of them where they are few."""
-    draw = random.Random(seed)
     has_events = "EXISTS (SELECT 1 FROM event WHERE event.user = number)"
     low, high = connection.execute("SELECT min(number), max(number) FROM user").fetchone()
     if low is None or count == 0:
