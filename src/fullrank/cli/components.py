@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fullrank.cli.options import AsJson, Overwrite, Settings, argument, check_beside, check_out, option
+from fullrank.cli.option_groups import Written
+from fullrank.cli.options import Settings, argument, check_beside, check_out, option
 from fullrank.cli.output import Output
 from fullrank.cli.told_early import SPEC, check_recipe, check_settings
+from fullrank.cli.verbs import verb
 from fullrank.core.errors import UserError, unknown
 from fullrank.core.files import write_json
 
@@ -25,18 +27,13 @@ if TYPE_CHECKING:
     from fullrank.experiment import Experiment
 
 
-def add(app: typer.Typer) -> None:
-    app.command("list")(list_)
-    app.command("show")(show)
-    app.command("schema")(schema)
-
-
+@verb("list")
 def list_(
+    output: Output,
     room: Annotated[
         str | None,
         argument("TYPE", "One component type, or the setting that takes it; without it, all types."),
     ] = None,
-    as_json: AsJson = False,
 ) -> None:
     """List recipes, data sources, losses and the rest.
 
@@ -52,7 +49,6 @@ def list_(
     """
     from fullrank.core.registry import ROOMS, SETTINGS, kinds
 
-    output = Output(as_json)
     if room is None:
         rows = [(name, SETTINGS.get(name), len(kinds(name)), what) for name, what in ROOMS.items()]
         output.table(("type", "setting", "names", "what"), rows)
@@ -159,7 +155,9 @@ def _tree(module: str) -> ast.Module | None:
     return ast.parse(file.read_text(encoding="utf-8")) if file.is_file() and file.suffix == ".py" else None
 
 
+@verb()
 def show(
+    output: Output,
     what: Annotated[
         list[str],
         argument("WHAT...", "A recipe's name, a YAML or JSON file, a run folder, or folders of codes to compare."),
@@ -167,9 +165,8 @@ def show(
     settings: Settings = None,
     data: Annotated[
         Path | None,
-        option("--data", "STORE", "Count a ranking model's size on this store's fields."),
+        option("STORE", "Count a ranking model's size on this store's fields."),
     ] = None,
-    as_json: AsJson = False,
 ) -> None:
     """Show the settings of a recipe or a run as YAML.
 
@@ -193,7 +190,7 @@ def show(
     from fullrank.run import Run
     from fullrank.semantic_ids.folder import is_codes
 
-    output, name = Output(as_json), what[0]
+    name = what[0]
     if len(what) > 1 or (Path(name).is_dir() and is_codes(Path(name))):
         check_beside("a recipe or a run", None, set=settings or None, data=data)
         show_codes(output, what)
@@ -252,18 +249,18 @@ def count(flops: int | None) -> str:
     return "an unknown number of" if flops is None else f"{flops:,}"
 
 
+@verb()
 def schema(
+    output: Written,
     kind: Annotated[
         str | None,
-        option("--kind", "KIND", "One component (see `fullrank list`), `prepare`, `impressions` or `encode`."),
+        option("KIND", "One component (see `fullrank list`), `prepare`, `impressions` or `encode`."),
     ] = None,
     room: Annotated[
         str | None,
         typer.Option("--type", "--room", metavar="TYPE", help="Where two component types have that name, which one."),
     ] = None,
-    out: Annotated[Path | None, option("--out", "FILE", "Write there, not to stdout.")] = None,
-    overwrite: Overwrite = False,
-    as_json: AsJson = False,
+    out: Annotated[Path | None, option("FILE", "Write there, not to stdout.")] = None,
 ) -> None:
     """Print a JSON Schema, for editors to complete.
 
@@ -276,10 +273,9 @@ def schema(
     """
     from fullrank.core.specs_alone import ask_alone
 
-    output = Output(as_json)
     if room is not None and kind is None:
         raise UserError("--type says which --kind is meant: give both or neither", code="missing-option")
-    check_out(out, overwrite)
+    check_out(out, output.overwrite)
     tree = ask_alone("fullrank.experiment", lambda _: spec_of(kind, room).model_json_schema())
     tree = spec_of(kind, room).model_json_schema() if tree is None else tree
     tree = {"$schema": "https://json-schema.org/draft/2020-12/schema", **tree}
@@ -289,7 +285,7 @@ def schema(
         output.say(f"written to {out}")
         output.finish({"out": out, "title": tree.get("title")})
         return
-    if not as_json:
+    if not output.as_json:
         output.say(text, wrap=False)
     output.finish(tree)
 

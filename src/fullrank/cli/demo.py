@@ -7,8 +7,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from fullrank.cli.options import AsJson, option
+from fullrank.cli.options import option
 from fullrank.cli.output import Output, seconds
+from fullrank.cli.verbs import verb
 from fullrank.core.errors import UserError, command_line
 from fullrank.core.files import foreign_files, write_json
 from fullrank.core.locks import folder_lock
@@ -37,9 +38,10 @@ MARK = "demo.json"
 """Written first: in a folder with it, what the demo wrote may be replaced."""
 
 
+@verb()
 def demo(
-    out: Annotated[Path, option("--out", "FOLDER", "Where everything goes.")] = Path("runs/demo"),
-    as_json: AsJson = False,
+    output: Output,
+    out: Annotated[Path, option("FOLDER", "Where everything goes.")] = Path("runs/demo"),
 ) -> None:
     """See everything on generated data, in two minutes.
 
@@ -52,7 +54,6 @@ def demo(
     """
     from fullrank.training import fit  # noqa: F401  (slow to import: not the first model's time)
 
-    output = Output(as_json)
     with folder_lock(out, "demo"):
         _claim(out)
         output.say(

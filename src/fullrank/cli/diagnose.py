@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from fullrank.cli.option_groups import SampleOptions
-from fullrank.cli.options import AsJson, Overwrite, RunFolder, check_out, option
-from fullrank.cli.output import Output, seconds
+from fullrank.cli.option_groups import SampleOptions, Written
+from fullrank.cli.options import RunFolder, check_out, option
+from fullrank.cli.output import seconds
+from fullrank.cli.verbs import verb
 from fullrank.core.errors import command_line
 from fullrank.core.registry import Problem
 
@@ -38,15 +39,13 @@ JACOBIAN = (
 )
 
 
+@verb()
 def diagnose(
     run: RunFolder,
     sample: SampleOptions,
-    seed: Annotated[int, option("--seed", "N", "Which sample is drawn.", min=0)] = 0,
-    out: Annotated[
-        Path | None, option("--out", "FILE", "Write the rows there.  [default: RUN/diagnosis.jsonl]")
-    ] = None,
-    overwrite: Overwrite = False,
-    as_json: AsJson = False,
+    output: Written,
+    seed: Annotated[int, option("N", "Which sample is drawn.", min=0)] = 0,
+    out: Annotated[Path | None, option("FILE", "Write the rows there.  [default: RUN/diagnosis.jsonl]")] = None,
 ) -> None:
     """Measure where popularity bias or collapse arises.
 
@@ -67,10 +66,9 @@ def diagnose(
     from fullrank.analysis.diagnostics.shortcut import verdict
     from fullrank.run import Run
 
-    output = Output(as_json)
     opened = Run.open(run)
     where = out or opened.path / NAME
-    check_out(where, overwrite, suffixes=(".jsonl",))
+    check_out(where, output.overwrite, suffixes=(".jsonl",))
     with output.progress(f"diagnose {run}") as tick:
         found = api.diagnose(opened, **vars(sample), seed=seed, progress=tick)
     found.save(where)

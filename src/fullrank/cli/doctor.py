@@ -17,8 +17,9 @@ import typer
 
 from fullrank import __version__
 from fullrank.cli.errors import EXTRAS
-from fullrank.cli.options import AsJson, argument
+from fullrank.cli.options import argument
 from fullrank.cli.output import Output
+from fullrank.cli.verbs import verb
 from fullrank.core.errors import UserError, install_extra
 from fullrank.core.file_system import NEEDED, check_file_system
 
@@ -54,12 +55,8 @@ LESS = {
 """What does not hold on a file system without it."""
 
 
-def add(app: typer.Typer) -> None:
-    app.command("doctor")(doctor)
-    app.command("verify")(verify)
-
-
-def doctor(as_json: AsJson = False) -> None:
+@verb()
+def doctor(output: Output) -> None:
     """Check this installation with a small training run.
 
     The exit code is 2 where something that fullrank cannot do without is broken. What a service needs: `fullrank
@@ -68,7 +65,6 @@ def doctor(as_json: AsJson = False) -> None:
     \b
     fullrank doctor
     """
-    output = Output(as_json)
     found: dict[str, Any] = {
         "fullrank": __version__, "python": platform.python_version(), "system": platform.platform(),
         "packages": {name: version(name) for name in CORE},
@@ -213,9 +209,10 @@ def selftest() -> dict[str, Any]:
     }  # fmt: skip
 
 
+@verb()
 def verify(
     folder: Annotated[Path, argument("FOLDER", "A store, a run, or a folder of codes.")],
-    as_json: AsJson = False,
+    output: Output,
 ) -> None:
     """Compare the files of a folder with their hashes.
 
@@ -231,7 +228,6 @@ def verify(
     ask_alone("fullrank.verification", lambda there: there.manifest_of(folder))
     from fullrank.verification import verify as check
 
-    output = Output(as_json)
     found = check(folder)
     output.say(f"{found.kind} {found.path}")
     output.table(

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from fullrank.cli.doctor import finish, version
-from fullrank.cli.options import AsJson, option
+from fullrank.cli.options import option
 from fullrank.cli.output import Output
+from fullrank.cli.verbs import verb
 from fullrank.core.errors import UserError, install_extra
 
 if TYPE_CHECKING:
@@ -32,13 +33,12 @@ ASKED = 20
 """Requests whose time is told."""
 
 
+@verb()
 def doctor_serve(
-    run: Annotated[Path | None, option("--run", "RUN", "A run whose time of one answer is measured.")] = None,
-    store: Annotated[
-        str | None, option("--store", "STORE", "The store of histories to try: a file or redis://HOST:PORT.")
-    ] = None,
-    port: Annotated[int, option("--port", "N", "The port to listen on.", min=0, max=65535)] = PORT,
-    as_json: AsJson = False,
+    output: Output,
+    run: Annotated[Path | None, option("RUN", "A run whose time of one answer is measured.")] = None,
+    store: Annotated[str | None, option("STORE", "The store of histories to try: a file or redis://HOST:PORT.")] = None,
+    port: Annotated[int, option("N", "The port to listen on.", min=0, max=65535)] = PORT,
 ) -> None:
     """Check what `fullrank serve` needs of this machine.
 
@@ -49,7 +49,6 @@ def doctor_serve(
     fullrank doctor-serve
     fullrank doctor-serve --run runs/sasrec --store history.sqlite --port 8000
     """
-    output = Output(as_json)
     finish(output, {"serve": check(output, run, store, port)}, "serve")
 
 

@@ -20,22 +20,11 @@ from fullrank.cli.list_options import (
     user_ids,
     words_of,
 )
-from fullrank.cli.option_groups import EngineOptions, TableColumns, TableOut, column_names, flat
-from fullrank.cli.options import (
-    AsJson,
-    Device,
-    History,
-    Overwrite,
-    RunFolder,
-    UserStore,
-    Word,
-    check_beside,
-    choice,
-    given,
-    option,
-)
+from fullrank.cli.option_groups import EngineOptions, TableColumns, TableOut, WrittenByModel, column_names
+from fullrank.cli.options import History, RunFolder, UserStore, Word, check_beside, choice, given, option
 from fullrank.cli.output import Output, seconds
 from fullrank.cli.told_early import check_store
+from fullrank.cli.verbs import verb
 from fullrank.core.errors import UserError
 from fullrank.core.tables import write_table
 
@@ -50,28 +39,22 @@ SHOWN = 10
 """Histories printed; the others are counted."""
 
 
-def add(app: typer.Typer) -> None:
-    app.command("recommend", cls=list_options())(flat(recommend))
-    app.command("recommend-parts", cls=list_options())(flat(recommend_parts))
-
-
+@verb(cls=list_options())
 def recommend(
     context: typer.Context,
     run: RunFolder,
     names: TableColumns,
-    to: TableOut,
+    output: TableOut,
     history: History = None,
-    histories: Annotated[
-        Path | None, option("--histories", "FILE", "A table of events (.parquet, .csv, .jsonl).")
-    ] = None,
+    histories: Annotated[Path | None, option("FILE", "A table of events (.parquet, .csv, .jsonl).")] = None,
     users: Annotated[
         str | None,
-        option("--users", "ID,ID,...|FILE", "Users of --data, with all their events there."),
+        option("ID,ID,...|FILE", "Users of --data, with all their events there."),
     ] = None,
     data: UserStore = None,
     unknown_users: Annotated[
         Word | None,
-        choice("--unknown-users", "error|popular|skip", "Users whom --data does not have.  [default: error]"),
+        choice("error|popular|skip", "Users whom --data does not have.  [default: error]"),
     ] = None,
 ) -> None:
     """Recommend items for histories or known users.
@@ -97,7 +80,7 @@ def recommend(
     check_beside(table, histories, **vars(replace(names, user_col=None)))
     check_beside(table, histories or users, user_col=names.user_col)
     strangers = unknown_users or "error"
-    to.check()
+    output.check()
     check_store(data)
     check_lists(given(context))
     source = None if histories is None else _source(histories, names)
@@ -106,9 +89,8 @@ def recommend(
     from fullrank.data.events.store import Store
     from fullrank.run import Run, event_store_of
 
-    output = Output(to.as_json)
     opened = Run.open(run)
-    predictor = api.load(opened, device=to.device)
+    predictor = api.load(opened, device=output.device)
     catalog = predictor.catalog
     asked: Any = names.keywords()
     columns = EventColumns.of(asked).names
@@ -139,10 +121,12 @@ def recommend(
         **({} if users is None else {"unknown_users": strangers}),
         "unknown_items": missing,
     }
-    if to.out is not None:
-        write_table(answers, to.out)
-        output.say(f"{len(answers):,} recommendations for {answers['user'].n_unique():,} histories written to {to.out}")
-        output.finish({**result, "out": to.out, "rows": len(answers)})
+    if output.out is not None:
+        write_table(answers, output.out)
+        output.say(
+            f"{len(answers):,} recommendations for {answers['user'].n_unique():,} histories written to {output.out}"
+        )
+        output.finish({**result, "out": output.out, "rows": len(answers)})
         return
     _print(output, answers, named=history is None)
     output.finish({**result, "recommendations": answers.to_dicts()})
@@ -201,20 +185,19 @@ def _print(output: Output, answers: pl.DataFrame, *, named: bool) -> None:
         output.say(f"... and {len(groups) - SHOWN:,} more; --out FILE keeps them all")
 
 
+@verb(cls=list_options())
 def recommend_parts(
     context: typer.Context,
     run: RunFolder,
-    out: Annotated[Path, option("--out", "FOLDER", "Write the lists below it, in Parquet files.")],
+    out: Annotated[Path, option("FOLDER", "Write the lists below it, in Parquet files.")],
     columns: TableColumns,
     engine: EngineOptions,
+    output: WrittenByModel,
     histories: Annotated[
         Path | None,
-        option("--histories", "FILE", "A table of events, or a folder of them, in place of --data."),
+        option("FILE", "A table of events, or a folder of them, in place of --data."),
     ] = None,
     data: UserStore = None,
-    overwrite: Overwrite = False,
-    device: Device = "auto",
-    as_json: AsJson = False,
 ) -> None:
     """Recommend items for all users, in parts.
 
@@ -236,14 +219,13 @@ def recommend_parts(
     from fullrank import api
     from fullrank.run import Run
 
-    output = Output(as_json)
     opened = Run.open(run)
     lists: dict[str, Any] = list_keywords(typed, opened.catalog, columns.item_col or "item_id")
     with warnings.catch_warnings(record=True) as doubts, output.progress(f"recommend to {out}") as tick:
         warnings.simplefilter("always", UserWarning)
         made = api.recommend_parts(
-            opened, out, histories, data=data, titles=True, budget=budget_of(typed), device=device, overwrite=overwrite,
-            progress=tick, **columns.keywords(), **lists, **how,
+            opened, out, histories, data=data, titles=True, budget=budget_of(typed), device=output.device,
+            overwrite=output.overwrite, progress=tick, **columns.keywords(), **lists, **how,
         )  # fmt: skip
     messages = (str(doubt.message) for doubt in doubts if doubt.category is UserWarning)
     output.notes(in_shell(message, ("--empty",)) for message in messages)
