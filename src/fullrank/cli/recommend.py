@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -25,7 +27,6 @@ from fullrank.cli.options import History, RunFolder, UserStore, Word, check_besi
 from fullrank.cli.output import Output, seconds
 from fullrank.cli.told_early import check_store
 from fullrank.cli.verbs import verb
-from fullrank.core.errors import UserError
 from fullrank.core.tables import write_table
 
 if TYPE_CHECKING:
@@ -84,6 +85,8 @@ def recommend(
     check_store(data)
     check_lists(given(context))
     source = None if histories is None else _source(histories, names)
+    import polars as pl
+
     from fullrank import api
     from fullrank.data.column_names import EventColumns
     from fullrank.data.events.store import Store
@@ -101,14 +104,15 @@ def recommend(
         asked = {"users": user_ids(users, store, columns[0]), "data": store, "unknown_users": strangers}
         asked |= column_names(item_col=names.item_col)
     else:
-        events = _listed(history or [], catalog) if source is None else _table(source, columns, catalog)
-        missing = unknown_ids(events, columns[1], catalog)
-        asked |= {"histories": events}
+        listed = _listed(history or [], catalog)
+        items = (
+            pl.Series([i for some in listed for i in some]) if source is None else _items(source, columns[1], catalog)
+        )
+        missing = unknown_ids(items, catalog)
+        asked |= {"histories": listed if source is None else histories}
     lists, budget = list_keywords(given(context), catalog, columns[1]), budget_of(given(context))
-    with warnings.catch_warnings(record=True) as doubts:
-        warnings.simplefilter("always", UserWarning)
+    with _doubts(output, "--empty", "--untimed"):
         answers = predictor.recommend(**asked, **lists, titles=True, budget=budget)
-    output.notes(in_shell(str(doubt.message), ("--empty", "--untimed")) for doubt in doubts)
     if missing:
         output.say(
             f"not known to the model and left out: {', '.join(map(str, missing[:5]))}{' ...' if missing[5:] else ''}"
@@ -149,26 +153,23 @@ def _source(path: Path, names: TableColumns) -> InputTable:
     return source
 
 
-def _table(source: InputTable, columns: tuple[str, ...], catalog: Catalog) -> pl.DataFrame:
-    """The table of histories, its item ids in the catalogue's type (a CSV file knows text alone)."""
-    import polars as pl
+def _items(source: InputTable, column: str, catalog: Catalog) -> pl.Series:
+    """The items of a table of histories, in the catalogue's type (a CSV file knows text alone)."""
+    from fullrank.data.values import without_fractions
 
-    from fullrank.data import values
+    items = source.read([column])[column]
+    source.require_rows(len(items))
+    items = items.drop_nulls()  # refused where histories are read
+    return without_fractions(items) if source.typed else catalog.parse(items.to_list())
 
-    frame = source.read([name for name in columns if name in source.columns])
-    if frame.is_empty():
-        raise UserError(f"{source.name} has no rows", code="empty-table")
-    for name in columns[:2]:
-        source.require_one_kind(name)
-    if source.typed:
-        return frame.with_columns(values.without_fractions(frame[name]) for name in columns[:2])
-    text = frame[columns[1]]
-    values.refuse(text.is_null(), text, f"column {columns[1]!r} of {source.name}", "missing ids", code="missing-ids")
-    frame = frame.with_columns(catalog.parse(text.cast(pl.String).to_list()).alias(columns[1]))
-    if columns[2] in frame.columns:  # times are read as `prepare` reads them in such a file
-        what = f"column {columns[2]!r} of {source.name}"
-        frame = frame.with_columns(values.moments(frame[columns[2]], what, typed=False))
-    return frame
+
+@contextmanager
+def _doubts(output: Output, *options: str) -> Iterator[None]:
+    """What the library warns of in the block, as notes in the words of a shell that has these options."""
+    with warnings.catch_warnings(record=True) as doubts:
+        warnings.simplefilter("always", UserWarning)
+        yield
+    output.notes(in_shell(str(doubt.message), options) for doubt in doubts if doubt.category is UserWarning)
 
 
 def _print(output: Output, answers: pl.DataFrame, *, named: bool) -> None:
@@ -221,14 +222,11 @@ def recommend_parts(
 
     opened = Run.open(run)
     lists: dict[str, Any] = list_keywords(typed, opened.catalog, columns.item_col or "item_id")
-    with warnings.catch_warnings(record=True) as doubts, output.progress(f"recommend to {out}") as tick:
-        warnings.simplefilter("always", UserWarning)
+    with _doubts(output, "--empty"), output.progress(f"recommend to {out}") as tick:
         made = api.recommend_parts(
             opened, out, histories, data=data, titles=True, budget=budget_of(typed), device=output.device,
             overwrite=output.overwrite, progress=tick, **columns.keywords(), **lists, **how,
         )  # fmt: skip
-    messages = (str(doubt.message) for doubt in doubts if doubt.category is UserWarning)
-    output.notes(in_shell(message, ("--empty",)) for message in messages)
     resumed = f", {made.resumed:,} of them by an earlier call" if made.resumed else ""
     output.say(
         f"{made.rows:,} recommendations for {made.users:,} users written to {made.folder} in {made.parts:,} parts"

@@ -148,8 +148,8 @@ def train(
     try:
         run = api.train(
             recipe, data, out, set=output.settings or (), resume=output.resume, overwrite=output.overwrite,
-            init_from=source, loggers=loggers or (), callbacks=_callbacks(watch), device=output.device, progress=not output.silent,
-            checkpoints=checkpoints, **vars(ray),
+            init_from=source, loggers=loggers or (), callbacks=_callbacks(watch), device=output.device,
+            progress=not output.silent, checkpoints=checkpoints, **vars(ray),
         )  # fmt: skip
     except KeyboardInterrupt:
         replaced = not output.overwrite or _identity(out) != old  # until then its checkpoints are the old run's

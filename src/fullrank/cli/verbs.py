@@ -1,5 +1,5 @@
-"""The app, and how a function becomes a verb of it: a parameter is an option or an argument, or a group of options, each
-of whose fields is one (`option_groups.py`)."""
+"""The app, and how a function becomes a verb of it: a parameter is an option, an argument, or a group of options, whose
+fields are options (`option_groups.py`)."""
 
 from __future__ import annotations
 
