@@ -29,15 +29,13 @@ from fullrank.data.histories import EvalSet, Histories
 from fullrank.data.impressions.store import ImpressionStore
 from fullrank.evaluation import Evaluation
 from fullrank.evaluation.retrieval import Split, check_split
-from fullrank.inference.batches import score_batches
+from fullrank.inference.batches import Batching, score_batches
 from fullrank.models import Model, ReasoningStates, Scorer, States
 from fullrank.models.ranking import EVERY
 from fullrank.models.ranking.model import RankingModule
 from fullrank.models.sequential.model import RecommenderModel
 from fullrank.models.sequential.reading import AttentionInput, blocks_of, note_attentions, reader_of
 
-BLOCK = 8192
-"""Items per block; here it only bounds the users in a batch (`inference.batches.SCORES` / BLOCK)."""
 FAIRNESS = "fair0.8@1"
 """The metric that diagnostics and pages call fairness: niche items among the first recommendations."""
 
@@ -169,10 +167,8 @@ def activations(
 ) -> Iterator[Activations]:
     """The sample, batch by batch, longest histories first. Use one before asking for the next."""
     with _recording(model) as record:
-        batches = score_batches(
-            model, sample.histories, block=BLOCK, batch_size=batch_size, device=device_of(model), progress=progress
-        )
-        for users, scorer in batches:
+        how = Batching(batch_size, device=device_of(model), progress=progress)
+        for users, scorer in score_batches(model, sample.histories, how):
             yield Activations(
                 users, scorer, record.states, record.inputs, tuple(record.attentions), dict(record.module_inputs)
             )

@@ -129,8 +129,7 @@ class Cascade:
         check_one_way(ways, needed=True, code="histories-or-users")
         model, catalog = self.predictor.model, self.predictor.catalog
         request = self._stored(users) if users is not None else read_histories(
-            histories, catalog, unknown=asked.unknown, untimed=asked.untimed, columns=EventColumns.of(options),
-            timed=model.reads_times,
+            histories, catalog, asked, columns=EventColumns.of(options), timed=model.reads_times
         )  # fmt: skip
         reranker, kept, k = self.ordering(context), read_filters(asked, request, catalog), asked.k
         deep = asked.model_copy(update={"k": candidates})

@@ -29,6 +29,7 @@ from fullrank.evaluation.compare import Comparison, compare
 from fullrank.evaluation.result import EvaluationResult, PerUser, merge
 from fullrank.evaluation.retrieval import evaluated_model, longest_list, ranked, rows_of_lists, users_and_protocol
 from fullrank.evaluation.spec import Evaluation
+from fullrank.inference.batches import Batching
 from fullrank.metrics import match
 
 PAGE = "cascade.json"
@@ -114,7 +115,7 @@ def evaluate_cascade(
     recall = without_candidates = 0.0
     for low, high in blocks(len(everybody), candidates):
         users = everybody.take(slice(low, high))
-        found = ranked(model, users.histories, spec, candidates, device, None)
+        found = ranked(model, users.histories, spec, candidates, Batching(spec.batch_size, spec.block, device))
         scores = reranker(names[users.users], users.histories.items, found.ids, found.scores, blend)
         best, _ = best_candidates(scores, found.ids, longest)
         for rows, ids in ((before, found.ids[:, :longest]), (after, best)):

@@ -24,7 +24,7 @@ from fullrank.evaluation.result import EvaluationResult, PerUser, merge
 from fullrank.evaluation.sampled import block_of, sampled_hits, shared_negative_metrics, shared_negative_protocol
 from fullrank.evaluation.spec import Evaluation
 from fullrank.evaluation.statistics import slice_codes
-from fullrank.inference.batches import score_batches
+from fullrank.inference.batches import Batching, score_batches
 from fullrank.inference.recommend import rank
 from fullrank.inference.search import Decoding
 from fullrank.metrics import MetricInputs, RankedLists, match
@@ -117,14 +117,13 @@ def measure_users(
         f"the metrics of {len(users):,} users with lists of {longest:,} items",
         "lower ks and the lengths in metrics",
     )
-    scored = score_batches(
-        model, users.histories, block=block_of(spec, model.num_items), batch_size=spec.batch_size, device=device,
-        progress=progress, budget=spec.reasoning,
-    )  # fmt: skip
+    how = Batching(spec.batch_size, spec.block, device, progress)
+    blocks = replace(how, block=block_of(spec, model.num_items))
+    scored = score_batches(model, users.histories, blocks, budget=spec.reasoning)
     if spec.protocol == "sampled":
         hits = sampled_hits(scored, users, store.catalog.popularity, spec)
         return _rows(users, protocol, store, spec, MetricInputs(hits, users.truth.lengths))
-    ranking = ranked(model, users.histories, spec, longest, device, progress)
+    ranking = ranked(model, users.histories, spec, longest, how)
     rows = rows_of_lists(users, protocol, store, spec, ranking.ids.astype(np.int32), ranking.steps)
     if spec.sampled is None:
         return rows
@@ -182,19 +181,9 @@ def longest_list(spec: Evaluation, items: int) -> int:
     return min(max(n.k for n in spec.names()), items)
 
 
-def ranked(
-    model: Model,
-    histories: Histories,
-    spec: Evaluation,
-    k: int,
-    device: torch.device | str,
-    progress: Progress | None,
-) -> RankedLists:
+def ranked(model: Model, histories: Histories, spec: Evaluation, k: int, how: Batching) -> RankedLists:
     """The lists under the spec's seen policy, budget and decoding."""
-    return rank(
-        model, histories, k=k, seen=spec.seen, batch_size=spec.batch_size, block=spec.block, device=device,
-        progress=progress, decoding=spec.decoding, budget=spec.reasoning,
-    )  # fmt: skip
+    return rank(model, histories, k=k, seen=spec.seen, search=spec.decoding, budget=spec.reasoning, how=how)
 
 
 def rows_of_lists(

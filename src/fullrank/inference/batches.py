@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,20 @@ TOKENS = 1 << 15
 """Most positions (users x padded length) in one batch given to a model."""
 
 
+@dataclass(frozen=True)
+class Batching:
+    """How histories go through a model: how many at once, where it is, and who is told."""
+
+    batch_size: int | None = None
+    """Users of a batch; None is what keeps users x block within `SCORES`, and positions within `TOKENS`."""
+    block: int | None = None
+    """Items that are scored at once; None is `BLOCK`."""
+    device: torch.device | str = "cpu"
+    """Where the model is already."""
+    progress: Progress | None = None
+    """Called with (users done, users in all)."""
+
+
 def scorer_of(model: Model, batch: Batch, index: Any | None, budget: Budget | None) -> Scorer:
     """The scorer of a batch; index and budget are for models that have an index (`models.Model`)."""
     if index is None:
@@ -44,11 +59,8 @@ def scorer_of(model: Model, batch: Batch, index: Any | None, budget: Budget | No
 def score_batches(
     model: Model,
     histories: Histories,
+    how: Batching = Batching(),
     *,
-    block: int,
-    batch_size: int | None = None,
-    device: torch.device | str = "cpu",
-    progress: Progress | None = None,
     budget: Budget | None = None,
     index: Any | None = None,
 ) -> Iterator[tuple[Int[np.ndarray, "B"], Scorer]]:
@@ -61,9 +73,7 @@ def score_batches(
         check_budget(model, budget)
     with evaluating(model):
         index = model.index_items() if index is None else index
-        for at, batch in batches(
-            model, histories, block=block, batch_size=batch_size, device=device, progress=progress
-        ):
+        for at, batch in batches(model, histories, how):
             with torch.inference_mode():
                 scorer = scorer_of(model, batch, index, budget)
             if scorer.size != model.num_items:
@@ -75,15 +85,9 @@ def score_batches(
 
 
 def batches(
-    model: Model,
-    histories: Histories,
-    *,
-    block: int,
-    batch_size: int | None = None,
-    device: torch.device | str = "cpu",
-    progress: Progress | None = None,
+    model: Model, histories: Histories, how: Batching = Batching()
 ) -> Iterator[tuple[Int[np.ndarray, "B"], Batch]]:
-    """The histories in batches of like length, on `device`; between them the model is in evaluation mode.
+    """The histories in batches of like length, on the model's device; between them the model is in evaluation mode.
 
     A model reads the last `model.max_length` events. Raises `UserError` on an empty history (unless the model has the
     attribute `allows_empty = True`) and on an id outside the catalogue.
@@ -94,12 +98,12 @@ def batches(
     times = histories.times if model.reads_times else None
     keys = histories.keys.numbers() if histories.keys is not None and model.reads_users else None
     order = np.argsort(-lengths, kind="stable")  # longest first: what does not fit in memory fails at once
-    most = batch_size or max(SCORES // block, 1)
+    most = how.batch_size or max(SCORES // (how.block or BLOCK), 1)
     done = 0
     with evaluating(model):
         while done < len(order):
             longest = max(int(lengths[order[done]]), 1)
-            count = batch_size or min(most, max(TOKENS // longest, 1))
+            count = how.batch_size or min(most, max(TOKENS // longest, 1))
             at = order[done : done + count]
             items = read.take(at)
             table = items.padded()
@@ -111,10 +115,10 @@ def batches(
                 user_keys=None if keys is None else torch.from_numpy(keys[at]),
                 times=None if times is None else _padded(items.over(times).padded()),
             )
-            yield at, batch if str(device) == "cpu" else batch.to(device)
+            yield at, batch if str(how.device) == "cpu" else batch.to(how.device)
             done += len(at)
-            if progress is not None:
-                progress(done, len(order))
+            if how.progress is not None:
+                how.progress(done, len(order))
 
 
 @contextmanager

@@ -29,6 +29,7 @@ from fullrank.data.events.store import Store
 from fullrank.data.events.stream import identity_of
 from fullrank.data.events.table import Columns
 from fullrank.data.frames import Chunks, InputTable
+from fullrank.inference.list_options import ListOptions
 from fullrank.inference.requests import FlatEvents, RequestBatch, batch_of, event_columns, require_some
 from fullrank.inference.stored_users import read_rows, refuse_table_columns
 from fullrank.parallel.spark import as_user_error
@@ -76,8 +77,8 @@ class StoreParts:
         known = {"parts": count, "histories": [store.fingerprint, store.manifest["content"]]}
         return cls(tuple(folders), parts_of_users, known)
 
-    def read(self, number: int, catalog: Catalog, **policies: Any) -> Iterator[RequestBatch]:
-        """The users of a part; `policies` are `unknown`, `untimed` and `timed`, as `requests.batch_of` takes them."""
+    def read(self, number: int, catalog: Catalog, options: ListOptions, *, timed: bool) -> Iterator[RequestBatch]:
+        """The users of a part, for a model that reads times (`timed`) or not."""
         low, high = stretch(number, self.parts, sum(users for _, users, _ in self.folders))
         start = 0
         for folder, users, content in self.folders:
@@ -85,7 +86,8 @@ class StoreParts:
             start += users
             if len(rows):
                 store = _store(folder, content)
-                yield read_rows(rows, store.user_ids.gather(rows).alias("user"), store, catalog, **policies)
+                ids = store.user_ids.gather(rows).alias("user")
+                yield read_rows(rows, ids, store, catalog, options, timed=timed)
 
 
 @dataclass(frozen=True)
@@ -100,7 +102,7 @@ class TableParts:
     names: tuple[str, ...]
     """Columns of the table, for sentences."""
 
-    def read(self, number: int, catalog: Catalog, **policies: Any) -> Iterator[RequestBatch]:
+    def read(self, number: int, catalog: Catalog, options: ListOptions, *, timed: bool) -> Iterator[RequestBatch]:
         """The same as of `StoreParts`."""
         users, own = Spill(Path(self.folder), 1).read(number, self.columns, text=self.text_users)
         users = users.cast(pl.String) if self.text_users else users  # no users have no type
@@ -110,7 +112,7 @@ class TableParts:
         times = own["time"][order] if "time" in own else None
         lengths = np.bincount(codes, minlength=len(names))
         flat = FlatEvents(names.alias("user"), lengths, own["item"][order].astype(np.int64), times)
-        yield batch_of(flat, self.names, ordered=False, **policies)
+        yield batch_of(flat, self.names, options, timed=timed, ordered=False)
 
 
 @dataclass(frozen=True)

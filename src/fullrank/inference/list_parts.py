@@ -98,8 +98,7 @@ class ListTask:
 
     def __call__(self, number: int) -> ListCounts:
         predictor, filters = self.model.open(), Filters(barred=self.barred)
-        unknown, untimed, timed = self.options.unknown, self.options.untimed, predictor.model.reads_times
-        requests = self.histories.read(number, predictor.catalog, unknown=unknown, untimed=untimed, timed=timed)
+        requests = self.histories.read(number, predictor.catalog, self.options, timed=predictor.model.reads_times)
         frame = pl.concat([predictor.list_frame(request, self.options, filters) for request in requests])
         write_table(frame, part_file(Path(self.out), number))
         return counts_of(frame.lazy())
@@ -181,7 +180,7 @@ def barred_items(options: ListOptions, item: str, catalog: Catalog) -> Bool[np.n
                 "all of them",
                 code="not-item-lists",
             )
-    anybody = read_histories([[catalog.ids[0]]], catalog, untimed="even")
+    anybody = read_histories([[catalog.ids[0]]], catalog)
     return read_filters(options, anybody, catalog, item).barred
 
 

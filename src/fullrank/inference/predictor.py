@@ -10,16 +10,16 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, Unpack
 
 import numpy as np
 import polars as pl
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
-from fullrank.core.checks import check_choice, keywords_checked, takes
+from fullrank.core.checks import check_choice, check_one_way, keywords_checked, takes
 from fullrank.core.device import resolve_device
 from fullrank.core.errors import UserError, no_effect
 from fullrank.core.log import Progress
@@ -29,7 +29,7 @@ from fullrank.data.events.catalog import Catalog
 from fullrank.data.events.store import Store
 from fullrank.data.impressions.encoding import FieldEncoder
 from fullrank.data.values import take
-from fullrank.inference.batches import BLOCK, pair_scores, score_batches
+from fullrank.inference.batches import BLOCK, Batching, pair_scores, score_batches
 from fullrank.inference.exact import top_k
 from fullrank.inference.filters import Filters
 from fullrank.inference.list_options import (
@@ -55,7 +55,7 @@ from fullrank.inference.requests import (
 from fullrank.inference.search import Decoding, Search, search_of
 from fullrank.inference.stored_users import UNKNOWN_USERS, Users, read_users, refuse_table_columns
 from fullrank.metrics import RankedLists
-from fullrank.models import DenseScorer
+from fullrank.models import DenseScorer, Scorer
 from fullrank.models.sequential.reasoning import AS_TRAINED, Budget
 
 K = TypeVar("K", Catalog, FieldEncoder)
@@ -162,8 +162,7 @@ class Predictor:
         knows: then scores are counts of training events, which no score of a model compares with. Raises `UserError`
         for what cannot be done as asked.
         """
-        asked = ListOptions.of(options).with_settings(self.budget, self.decoding)
-        columns = EventColumns.of(options)
+        asked, columns = ListOptions.of(options), EventColumns.of(options)
         request = self._asked(histories, users, data, unknown_users, asked, columns)
         if request.unknown_only and asked.empty == "popular" and not self.model.allows_empty:
             warnings.warn(
@@ -177,18 +176,10 @@ class Predictor:
     def list_frame(self, request: RequestBatch, options: ListOptions, filters: Filters) -> pl.DataFrame:
         """The long frame of requests that are read already."""
         ranked = self.lists(request, options, filters)
-        adaptive = options.budget_of(self.budget).adaptive is not None
-        return long_frame(
-            request.names, ranked.ids, ranked.scores, self.catalog, options, ranked.steps if adaptive else None,
-            sources(self.model, request.histories),
-        )  # fmt: skip
+        where = sources(self.model, request.histories)
+        return long_frame(request.names, ranked.ids, ranked.scores, self.catalog, options, ranked.steps, where)
 
-    def lists(
-        self,
-        request: RequestBatch,
-        options: ListOptions,
-        filters: Filters | None = None,
-    ) -> RankedLists:
+    def lists(self, request: RequestBatch, options: ListOptions, filters: Filters | None = None) -> RankedLists:
         """The same for requests that are read already, as arrays of item numbers."""
         options = options.with_settings(self.budget, self.decoding)
         return rank_requests(
@@ -215,9 +206,7 @@ class Predictor:
             require_known_items(empty, remedy)
         ids = self.catalog.lookup(items)
         found = np.full(len(ids), np.nan, np.float32)
-        for at, scorer in score_batches(
-            self.model, request.histories, block=BLOCK, device=self.device, budget=budget, index=self.index
-        ):
+        for at, scorer in self._scorers(request, budget):
             row_in_batch = np.full(len(request), -1)
             row_in_batch[at] = np.arange(len(at))
             pairs = np.flatnonzero((row_in_batch[rows] >= 0) & (ids >= 0))
@@ -358,9 +347,7 @@ class Predictor:
         require_some(len(request), "histories")
         found: np.ndarray | None = None
         last: DenseScorer | None = None
-        for at, scorer in score_batches(
-            self.model, request.histories, block=BLOCK, device=self.device, budget=budget, index=self.index
-        ):
+        for at, scorer in self._scorers(request, budget):
             if not isinstance(scorer, DenseScorer):
                 raise UserError(
                     "this model does not score by inner products, so users and items have no vectors in it",
@@ -372,6 +359,11 @@ class Predictor:
         assert found is not None and last is not None
         return found, last
 
+    def _scorers(self, request: RequestBatch, budget: Budget | None) -> Iterator[tuple[Int[np.ndarray, "B"], Scorer]]:
+        """A scorer for each batch of the histories, with the positions that it is for."""
+        where = Batching(device=self.device)
+        return score_batches(self.model, request.histories, where, budget=budget, index=self.index)
+
     def _asked(
         self,
         histories: HistoryInput | None,
@@ -382,24 +374,19 @@ class Predictor:
         columns: EventColumns,
     ) -> RequestBatch:
         """The histories of a call, or those of its users. Raises `UserError` for both, and for what is not read."""
-        if (histories is None) == (users is None):
-            raise UserError("give histories, or users= of a store: one of the two", code="histories-or-users")
+        ways = {"histories": histories, "users= of a store": users}
+        check_one_way(ways, needed=True, code="histories-or-users")
         check_choice("unknown_users", unknown_users, UNKNOWN_USERS)
         if users is None:
             if data is not None or unknown_users != "error":
                 raise no_effect("data or unknown_users", "on histories, since it is about users= of a store")
             return self._read(histories, options, columns)
         refuse_table_columns(columns)
-        return read_users(
-            users, data, self.catalog, unknown_users=unknown_users, unknown=options.unknown, untimed=options.untimed,
-            timed=self.model.reads_times,
-        )  # fmt: skip
+        timed = self.model.reads_times
+        return read_users(users, data, self.catalog, options, unknown_users=unknown_users, timed=timed)
 
     def _read(self, histories: HistoryInput, options: ListOptions, columns: EventColumns) -> RequestBatch:
-        return read_histories(
-            histories, self.catalog, unknown=options.unknown, untimed=options.untimed, columns=columns,
-            timed=self.model.reads_times,
-        )  # fmt: skip
+        return read_histories(histories, self.catalog, options, columns=columns, timed=self.model.reads_times)
 
     def _fixed(self, options: ListOptions) -> Budget:
         """A budget without adaptive stopping, which compares ranked lists."""

@@ -63,9 +63,8 @@ class RequestBatch:
 def read_histories(
     histories: HistoryInput,
     catalog: Catalog,
+    options: ListOptions = ListOptions(),
     *,
-    unknown: str = "skip",
-    untimed: str = "auto",
     columns: EventColumns = EventColumns(),
     timed: bool = False,
 ) -> RequestBatch:
@@ -82,22 +81,26 @@ def read_histories(
             raise no_effect(f"time_unit={columns.unit!r}", "on histories without times")
     else:
         flat = _from_table(histories, columns, catalog)
-    if untimed == "auto" and not listed:
-        untimed = "error"  # the column may have another name
-    return batch_of(flat, columns.names, unknown=unknown, untimed=untimed, timed=timed, ordered=listed)
+    return batch_of(flat, columns.names, options, timed=timed, listed=listed, ordered=listed)
 
 
 def batch_of(
-    flat: FlatEvents, columns: Sequence[str], *, unknown: str, untimed: str, timed: bool, ordered: bool
+    flat: FlatEvents,
+    columns: Sequence[str],
+    options: ListOptions,
+    *,
+    timed: bool,
+    listed: bool = False,
+    ordered: bool = True,
 ) -> RequestBatch:
     """Events with external users as a request: items that the catalogue does not have left out, times where a model
-    reads them."""
+    reads them. Those of lists may have none (`untimed`): a table's column of times may have another name."""
     lengths, items, times = flat.lengths, flat.items, flat.times if timed else None
     if timed and times is None and lengths.any():
-        times = _even(lengths, columns, untimed)
+        times = _even(lengths, columns, "error" if options.untimed == "auto" and not listed else options.untimed)
     known, unknown_only = items >= 0, 0
     if not known.all():
-        if unknown == "error":
+        if options.unknown == "error":
             raise UserError(
                 f"{int((~known).sum())} events are of items that the model does not know; unknown='skip' leaves them "
                 "out",

@@ -15,6 +15,7 @@ from fullrank.data import values
 from fullrank.data.column_names import USUAL, EventColumns
 from fullrank.data.events.catalog import Catalog
 from fullrank.data.events.store import Store
+from fullrank.inference.list_options import ListOptions
 from fullrank.inference.requests import (
     FlatEvents,
     RequestBatch,
@@ -43,10 +44,9 @@ def read_users(
     users: Users,
     data: Store | str | Path | None,
     catalog: Catalog,
+    options: ListOptions = ListOptions(),
     *,
     unknown_users: str = "error",
-    unknown: str = "skip",
-    untimed: str = "auto",
     timed: bool = False,
 ) -> RequestBatch:
     """Users of a store with all their events there, in the order given; policies as in `Predictor.recommend`.
@@ -69,8 +69,7 @@ def read_users(
                 code="unknown-user",
             )
         given, rows = given.filter(pl.Series(rows >= 0)), rows[rows >= 0]
-    untimed = "error" if untimed == "auto" else untimed
-    return read_rows(rows, given, store, catalog, unknown=unknown, untimed=untimed, timed=timed)
+    return read_rows(rows, given, store, catalog, options, timed=timed)
 
 
 def _left_out(store: Store) -> str:
@@ -112,11 +111,11 @@ def _ids(users: Users, store: Store) -> pl.Series:
 
 
 def read_rows(
-    rows: Int[np.ndarray, "U"], users: pl.Series, store: Store, catalog: Catalog, **policies: Any
+    rows: Int[np.ndarray, "U"], users: pl.Series, store: Store, catalog: Catalog, options: ListOptions, *, timed: bool
 ) -> RequestBatch:
     """The users in these rows of a store with all their events there, none where a row is -1.
 
-    Items are as the model's catalogue numbers them, `policies` as in `batch_of`.
+    Items are as the model's catalogue numbers them, policies as in `batch_of`.
     """
     known = rows >= 0
     lengths = np.zeros(len(rows), np.int64)
@@ -128,4 +127,4 @@ def read_rows(
         raise values.none_known(store.catalog.ids, what, "the model's catalogue", catalog.ids)
     seconds = found.seconds
     times = None if seconds is None else seconds.flat()
-    return batch_of(FlatEvents(users, lengths, number[found.items.flat()], times), USUAL, ordered=True, **policies)
+    return batch_of(FlatEvents(users, lengths, number[found.items.flat()], times), USUAL, options, timed=timed)
