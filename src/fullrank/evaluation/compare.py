@@ -118,7 +118,9 @@ def compare(
 
     Raises `UserError` where the protocols differ, naming how, or where a metric was not computed.
     """
-    ours, theirs = (_side(name, side) for name, side in (("a", a), ("b", b)))
+    ours, theirs = ([*side] if isinstance(side, list | tuple) else [side] for side in (a, b))
+    for name, one in (*(("a", one) for one in ours), *(("b", one) for one in theirs)):
+        check_type(name, one, EvaluationResult, "an evaluation (what fr.evaluate gives), or a list of them")
     if not ours or not theirs:
         raise UserError("there is nothing to compare: give at least one evaluation of each side", code="no-evaluations")
     if len({one.problem for one in (*ours, *theirs)}) > 1:
@@ -126,13 +128,6 @@ def compare(
             "one run ranks items and the other predicts clicks; compare two of the same kind", code="problems-differ"
         )
     return COMPARE[ours[0].problem](ours, theirs, metric, samples=samples, level=level, seed=seed)
-
-
-def _side(name: str, given: Any) -> list[EvaluationResult]:
-    several = list(given) if isinstance(given, list | tuple) else [given]
-    for one in several:
-        check_type(name, one, EvaluationResult, "an evaluation (what fr.evaluate gives), or a list of them")
-    return several
 
 
 def _compare_lists(a: Results, b: Results, metric: str, *, samples: int | None, level: float, seed: int) -> Comparison:

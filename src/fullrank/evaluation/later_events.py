@@ -135,9 +135,11 @@ def later_events(
     times = None
     if history.times is not None and target.times is not None:
         times = np.concatenate([history.times, target.times])[order]
-    rows = np.full(len(users), -1) if trained is None else trained.rows_of(_of_type(users, trained.user_ids))
-    new = before == 0 if trained is None else (rows < 0) | ~_trained(trained)[rows]
-    limit = _last_trained(trained)
+    new, limit = before == 0, None
+    if trained is not None:
+        ids = users if trained.user_ids.dtype == pl.String else users.cast(trained.user_ids.dtype, strict=False)
+        rows, limit = trained.rows_of(ids), _last_trained(trained)
+        new = (rows < 0) | ~_trained(trained)[rows]
     facts = {
         "events": len(period.items),
         "from": began,
@@ -207,19 +209,14 @@ def _of_store(store: Store, catalog: Catalog) -> _Events:
     return _Events(str(store.path), store.user_ids.cast(pl.String), owner, number[np.asarray(store.items)], times)
 
 
-def _of_type(users: pl.Series, ids: pl.Series) -> pl.Series:
-    """Text as ids of a store; null where it is none of its type."""
-    return users if ids.dtype == pl.String else users.cast(ids.dtype, strict=False)
-
-
 def _trained(store: Store) -> np.ndarray:
     """Whether each user of a store has a training event."""
     return np.asarray(store.bounds[:, 0] > store.offsets[:-1])
 
 
-def _last_trained(store: Store | None) -> int | None:
+def _last_trained(store: Store) -> int | None:
     """The time of the last training event, in seconds."""
-    if store is None or store.times is None:
+    if store.times is None:
         return None
     last = store.bounds[_trained(store), 0] - 1  # a user's events are in order of time
     return int(store.times[last].max()) if len(last) else None

@@ -17,6 +17,7 @@ import numpy as np
 import polars as pl
 from jaxtyping import Int
 
+from fullrank.core.checks import check_one_way
 from fullrank.core.errors import UserError, no_effect
 from fullrank.core.jagged import Jagged
 from fullrank.data import values
@@ -95,8 +96,7 @@ def _column(source: InputTable, given: str | None, usual: tuple[str, ...], keywo
 
 def _order_column(source: InputTable, rank: str | None, score: str | None) -> tuple[str, bool]:
     """The column that lists are put in order by, and whether its smallest value stands first."""
-    if rank is not None and score is not None:
-        raise UserError("lists are put in order by rank_col= or by score_col=: give one of the two", code="given-twice")
+    check_one_way({"rank_col=": rank, "score_col=": score}, code="given-twice")
     if score is not None or (rank is None and "rank" not in source.columns and "score" in source.columns):
         return _column(source, score, ("score",), "score_col"), False
     name = rank or "rank"

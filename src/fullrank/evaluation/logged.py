@@ -342,7 +342,9 @@ def _differences(
     found, every, both = [], has[0] | has[1], has[0] & has[1]
     # one row a user: value and presence of either side, resampled together, so that users of both count as one
     table = np.stack([*np.nan_to_num(means), *has], 1)[every]
-    drawn = _ratios(table, samples, seed)
+    sums = np.array([counts @ table for counts in draws(len(table), samples, seed)]).reshape(-1, 4)
+    sums = sums[(sums[:, 2:] > 0).all(1)]  # samples with users of either side
+    drawn = sums[:, 1] / sums[:, 3] - sums[:, 0] / sums[:, 2]
     before, after = (table[:, :2].sum(0) / table[:, 2:].sum(0)).tolist()
     p = bootstrap_p(drawn) if len(drawn) else math.nan
     test = f"bootstrap of all users, {len(drawn)} samples"
@@ -357,13 +359,6 @@ def _differences(
         one = Comparison(name, float(ours.mean()), float(theirs.mean()), gap, span, p, test, len(change))
         found.append(LoggedDifference(a, b, True, one))
     return found
-
-
-def _ratios(table: Float[np.ndarray, "U 4"], samples: int, seed: int) -> Float[np.ndarray, "S"]:
-    """The difference of both means in each bootstrap sample; samples without a user of either side are left out."""
-    sums = np.array([counts @ table for counts in draws(len(table), samples, seed)]).reshape(-1, 4)
-    sums = sums[(sums[:, 2:] > 0).all(1)]
-    return np.asarray(sums[:, 1] / sums[:, 3] - sums[:, 0] / sums[:, 2])
 
 
 def _date(seconds: Any) -> str:

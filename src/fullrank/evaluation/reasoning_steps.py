@@ -94,7 +94,14 @@ def oracle_ceilings(
     progress: Progress | None = None,
 ) -> list[OracleCeiling]:
     """The ceiling of every accuracy metric of the spec. Raises `UserError` for a model without a reasoner."""
-    spec = _accuracy_alone(spec or Evaluation())
+    spec = spec or Evaluation()
+    if spec.reasoning.adaptive is not None:
+        raise UserError(
+            "the oracle chooses the step itself: leave reasoning.adaptive out", code="adaptive-without-effect"
+        )
+    # of what else is measured (exposure, fairness) more is not better
+    names = accuracy_among(spec.names(), "the oracle, which chooses by accuracy,")
+    spec = spec.model_copy(update={"metrics": names, "slices": False})
     most = _most_steps(model, spec)
     values = []
     for step in range(most + 1):
@@ -152,16 +159,6 @@ def _most_steps(model: Any, spec: Evaluation) -> int:
 def _at_step(spec: Evaluation, step: int) -> Evaluation:
     """The same evaluation after this many steps."""
     return spec.model_copy(update={"reasoning": Budget(steps=step, streams=spec.reasoning.streams)})
-
-
-def _accuracy_alone(spec: Evaluation) -> Evaluation:
-    """Of what else is measured (exposure, fairness) more is not better, so an oracle cannot choose by it."""
-    if spec.reasoning.adaptive is not None:
-        raise UserError(
-            "the oracle chooses the step itself: leave reasoning.adaptive out", code="adaptive-without-effect"
-        )
-    names = accuracy_among(spec.names(), "the oracle, which chooses by accuracy,")
-    return spec.model_copy(update={"metrics": names, "slices": False})
 
 
 def _ceiling(name: str, values: np.ndarray, spec: Evaluation) -> OracleCeiling:

@@ -196,7 +196,7 @@ class EvaluationResult:
     @property
     def notes(self) -> list[str]:
         """What has to be known to read the numbers, as sentences: what was left out, and what may have leaked."""
-        return protocol_notes(self.protocol) if self.problem == "retrieval" else []
+        return [*protocol_notes(self.protocol)] if self.problem == "retrieval" else []
 
     @property
     def mean_steps(self) -> float | None:

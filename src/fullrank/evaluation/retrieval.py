@@ -198,10 +198,9 @@ def rows_of_lists(
     counts = store.catalog.popularity
     if spec.popularity == "all":
         counts = occurrences(store.items, len(counts))
-    chosen = None
-    if any(n.needs_histories for n in spec.names()):
-        chosen = history_popularity(users.histories.items, counts)
-    repeats = match(lists, users.histories.items) if any(n.needs_repeats for n in spec.names()) else None
+    histories, bases = users.histories.items, {name.base for name in spec.names()}
+    chosen = history_popularity(histories, counts) if "lift" in bases else None
+    repeats = match(lists, histories) if "repeat" in bases else None
     codes = None if spec.diversity_by is None else item_categories(store.catalog, spec.diversity_by)
     table = MetricInputs(match(lists, users.truth), users.truth.lengths, lists, counts, chosen, repeats, codes)
     return _rows(users, protocol, store, spec, table, steps)

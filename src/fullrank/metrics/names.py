@@ -70,21 +70,6 @@ class Name:
         """Whether it reads the items of the lists: such metrics mean nothing under the sampled protocol."""
         return self.base not in ACCURACY
 
-    @property
-    def needs_histories(self) -> bool:
-        """Whether it reads `MetricInputs.history`."""
-        return self.base == "lift"
-
-    @property
-    def needs_repeats(self) -> bool:
-        """Whether it reads `MetricInputs.repeats`."""
-        return self.base == "repeat"
-
-    @property
-    def needs_categories(self) -> bool:
-        """Whether it reads `MetricInputs.categories`."""
-        return self.base == "ild"
-
     def __call__(self, table: MetricInputs) -> Float[np.ndarray, "U"]:
         """One value per user."""
         if self.alpha is not None:
