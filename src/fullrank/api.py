@@ -17,7 +17,7 @@ from pydantic import Field
 
 from fullrank.core.checks import check_given, check_one_way, check_texts, check_type, public, takes
 from fullrank.core.device import resolve_device
-from fullrank.core.errors import UserError, brief
+from fullrank.core.errors import UserError, brief, no_effect
 from fullrank.core.files import without_dots
 from fullrank.core.log import Progress
 from fullrank.data.column_names import COLUMN_DEFAULTS, ColumnKeywords, EventColumns, check_column
@@ -183,10 +183,7 @@ def train(
         return fit_on_ray(RayWorkers(ray, **given), spec, _store(data), folder, **how)
     if given:
         name, value = next(iter(given.items()))
-        raise UserError(
-            f"{name}={brief(value)} is about training on Ray: name the cluster by ray=, or leave it out",
-            code="setting-without-effect",
-        )
+        raise no_effect(f"{name}={brief(value)}", "without a Ray cluster", "name it by ray=, or leave it out")
     return fit(spec, _store(data), folder, **how)
 
 
@@ -224,9 +221,7 @@ def evaluate(
     spec = opened.spec.evaluation.override(*set)
     if in_parts and (events is not None or opened.spec.problem == "ranking"):
         what = "events=" if events is not None else "a ranking model"
-        raise UserError(
-            f"{what} is measured in one process: leave out engine, workers and parts", code="setting-without-effect"
-        )
+        raise no_effect("engine, workers or parts", f"on {what}, which is measured in one process")
     if events is not None:
         later = _later_events(opened, split, data, events, before, columns)
         made = load(opened, device=device)
@@ -234,10 +229,7 @@ def evaluate(
             made.model, later, opened.spec.lists.override(*set), device=made.device, progress=progress
         )
     if before is not None or columns != EventColumns():
-        raise UserError(
-            "before, columns and time_unit are about events=: give events, or leave them out",
-            code="setting-without-effect",
-        )
+        raise no_effect("before, columns or time_unit", "without events=", "give events, or leave it out")
     if in_parts:
         from fullrank.evaluation.parts import evaluate_parts
 
@@ -463,11 +455,10 @@ def recommend_parts(
     check_one_way({"histories": histories, "data=, a store of all users,": data}, code="histories-or-users")
     with _workers(opened, engine, device, table=histories) as (runner, model, predictor):
         barred = list_parts.barred_items(wanted, columns.names[1], predictor.catalog)
-        settings = list_parts.settled(wanted, predictor)
+        settings = list_parts.for_parts(wanted, predictor)
         source: Any
         if histories is None:
-            store = event_store_of(opened) if data is None else _event_store(data)
-            source = history_parts.StoreParts.of(store, engine.parts, columns)
+            source = history_parts.StoreParts.of(_events(opened, data), engine.parts, columns)
         else:
             source = history_parts.HistoryTable.of(histories, engine.parts, columns)
         return list_parts.write_list_parts(

@@ -65,7 +65,12 @@ def demo(
         output.say()
         cells = [[TITLES[name], *row.values()] for name, row in rows.items()]
         output.table(("model", "NDCG@10", "Recall@10", "fair0.8@1", "coverage@10"), cells)
-        output.say(_legend(store))
+        output.say(
+            f"For each of {store.num_users:,} users: which of {store.num_items:,} items comes next? "
+            "NDCG and Recall: is it among the first 10, and how near the top? fair0.8: the share of first places "
+            "that go to the least popular 80 % of the items. coverage: the share of all items that anybody gets to "
+            "see. Larger is better."
+        )
         example = _example(output, store, runs["sasrec_plus"])
         _next(output, out, example["history"])
         output.say(f"\nAll of it took {seconds(output.spent)} and lies in {out}.")
@@ -81,7 +86,7 @@ def _claim(out: Path) -> None:
     require_outside_stores(out)
     if out.exists():
         ours = out.is_dir() and ((out / MARK).is_file() or not foreign_files(out))
-        others = foreign_files(out, _own) if ours else []
+        others = foreign_files(out, {"data", MARK, *MODELS}.__contains__) if ours else []
         if others or not ours:
             reason = f"it holds {', '.join(others)}" if ours else f"it has no {MARK}"
             raise UserError(
@@ -93,11 +98,6 @@ def _claim(out: Path) -> None:
             else:
                 entry.unlink()
     write_json(out / MARK, {})
-
-
-def _own(name: str) -> bool:
-    """Whether an entry of the demo's folder is its own."""
-    return name in ("data", MARK, *MODELS)
 
 
 def _store(out: Path) -> Store:
@@ -124,15 +124,6 @@ def _measured(run: Run, store: Store) -> dict[str, float]:
 
     found = api.evaluate(run, data=store, set=[f"metrics=[{', '.join(METRICS)}]", "slices=false"])
     return {name: found.metrics[name] for name in METRICS}
-
-
-def _legend(store: Store) -> str:
-    return (
-        f"For each of {store.num_users:,} users: which of {store.num_items:,} items comes next? "
-        "NDCG and Recall: is it among the first 10, and how near the top? fair0.8: the share of first places "
-        "that go to the least popular 80 % of the items. coverage: the share of all items that anybody gets to see. "
-        "Larger is better."
-    )
 
 
 def _example(output: Output, store: Store, run: Run) -> dict[str, Any]:

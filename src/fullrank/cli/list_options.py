@@ -85,7 +85,7 @@ def budget_of(typed: Mapping[str, Any]) -> dict[str, Any]:
     return {path.removeprefix("reasoning."): value for path, value in typed.items() if "." in path}
 
 
-def settled(lists: Mapping[str, Any]) -> dict[str, Any]:
+def policies_of(lists: Mapping[str, Any]) -> dict[str, Any]:
     """What `--json` says of the keywords of a call: the length of its lists, and its policies."""
     from fullrank.inference.list_options import ListOptions
 

@@ -17,7 +17,7 @@ from fullrank.cli.list_options import (
     check_lists,
     list_keywords,
     list_options,
-    settled,
+    policies_of,
     unknown_ids,
     user_ids,
     words_of,
@@ -119,7 +119,7 @@ def recommend(
         )
     result: dict[str, Any] = {
         "run": opened.path,
-        **settled(lists),
+        **policies_of(lists),
         "reasoning": budget,
         **{name: lists[name] for name in ("decoding", "filters") if name in lists},
         **({} if users is None else {"unknown_users": strangers}),
@@ -233,7 +233,7 @@ def recommend_parts(
         f"{resumed}, in {seconds(output.spent)}"
     )
     output.finish({
-        "run": opened.path, "out": made.path, **settled(lists), "parts": made.parts,
+        "run": opened.path, "out": made.path, **policies_of(lists), "parts": made.parts,
         "resumed": made.resumed, "users": made.users, "rows": made.rows, "popular": made.popular,
         "seconds": output.spent,
     })  # fmt: skip

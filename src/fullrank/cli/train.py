@@ -144,11 +144,16 @@ def train(
         check_runs(out)
     from fullrank import api
 
+    callbacks: list[Callback] = []
+    if watch:
+        from fullrank.analysis.watch import Watch
+
+        callbacks.append(Watch())
     old = _identity(out)
     try:
         run = api.train(
             recipe, data, out, set=output.settings or (), resume=output.resume, overwrite=output.overwrite,
-            init_from=source, loggers=loggers or (), callbacks=_callbacks(watch), device=output.device,
+            init_from=source, loggers=loggers or (), callbacks=callbacks, device=output.device,
             progress=not output.silent, checkpoints=checkpoints, **vars(ray),
         )  # fmt: skip
     except KeyboardInterrupt:
@@ -165,14 +170,6 @@ def train(
 def _identity(folder: Path) -> int | None:
     """What changes where one folder is exchanged for another."""
     return folder.stat().st_ino if folder.exists() else None
-
-
-def _callbacks(watch: bool) -> tuple[Callback, ...]:
-    if not watch:
-        return ()
-    from fullrank.analysis.watch import Watch
-
-    return (Watch(),)
 
 
 def report(output: Output, run: Run) -> None:

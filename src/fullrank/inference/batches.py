@@ -94,7 +94,12 @@ def batches(
     """
     read = histories.items.last(model.max_length)
     lengths = read.lengths
-    _check(model, lengths)
+    if not model.allows_empty and (lengths == 0).any():
+        raise UserError(
+            f"{int(np.sum(lengths == 0))} of {len(lengths)} histories are empty and this model cannot rank without "
+            "one: leave these users out or rank them with a model that can, such as popularity",
+            code="empty-history",
+        )
     times = histories.times if model.reads_times else None
     keys = histories.keys.numbers() if histories.keys is not None and model.reads_users else None
     order = np.argsort(-lengths, kind="stable")  # longest first: what does not fit in memory fails at once
@@ -107,7 +112,13 @@ def batches(
             at = order[done : done + count]
             items = read.take(at)
             table = items.padded()
-            _check_item_ids(table, model.num_items)
+            low, high = int(table.min()), int(table.max())
+            if low < 0 or high >= model.num_items:
+                raise UserError(
+                    f"item id {low if low < 0 else high} is not in the model's catalogue of {model.num_items} items "
+                    f"(0 to {model.num_items - 1})",
+                    code="item-out-of-range",
+                )
             batch = Batch(
                 items=_padded(table),
                 lengths=torch.from_numpy(lengths[at]),
@@ -136,25 +147,6 @@ def evaluating(model: Any) -> Iterator[None]:
 
 def _padded(table: np.ndarray) -> torch.Tensor:
     return torch.from_numpy(table.astype(np.int64, copy=False))
-
-
-def _check(model: Model, lengths: Int[np.ndarray, "U"]) -> None:
-    if not model.allows_empty and (lengths == 0).any():
-        raise UserError(
-            f"{int(np.sum(lengths == 0))} of {len(lengths)} histories are empty and this model cannot rank without "
-            "one: leave these users out or rank them with a model that can, such as popularity",
-            code="empty-history",
-        )
-
-
-def _check_item_ids(items: Int[np.ndarray, "B T"], num_items: int) -> None:
-    low, high = int(items.min()), int(items.max())
-    if low < 0 or high >= num_items:
-        wrong = low if low < 0 else high
-        raise UserError(
-            f"item id {wrong} is not in the model's catalogue of {num_items} items (0 to {num_items - 1})",
-            code="item-out-of-range",
-        )
 
 
 @torch.inference_mode()

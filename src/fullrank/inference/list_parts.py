@@ -121,7 +121,10 @@ def write_list_parts(
     Raises `UserError` where `out` holds something else, and as `Predictor.recommend` does; what was written then stays.
     """
     barred_hash = None if barred is None else hashlib.sha256(np.packbits(barred).tobytes()).hexdigest()
-    known = {"model": model.identity, "settings": _known_by(options), "filters": barred_hash}
+    settings = options.model_dump(mode="json", exclude_none=True, exclude={"budget", "decoding"})
+    budget, decoding = options.budget_of(AS_TRAINED), options.decoding_of(Decoding())
+    settings |= {"reasoning": budget.dump(), "decoding": decoding.dump()}
+    known = {"model": model.identity, "settings": settings, "filters": barred_hash}
     asked = jsonable({**known, **histories.identity})
     with folder_lock(out, "recommend"):
         try:
@@ -146,7 +149,7 @@ def write_list_parts(
             raise NotWritten(out, reason_of(error), folder=True) from error
 
 
-def settled(options: ListOptions, predictor: Predictor) -> ListOptions:
+def for_parts(options: ListOptions, predictor: Predictor) -> ListOptions:
     """The options of every part, checked before any begins, without those that `barred_items` reads.
 
     Raises `UserError` for a budget that the model does not have.
@@ -156,13 +159,6 @@ def settled(options: ListOptions, predictor: Predictor) -> ListOptions:
     own = dict.fromkeys(("exclude", "allow", "filters", "item_table"))
     untimed = "error" if options.untimed == "auto" else options.untimed  # tables and stores alone come here
     return options.model_copy(update={**own, "untimed": untimed})
-
-
-def _known_by(options: ListOptions) -> dict[str, Any]:
-    """What lists that were written before are compared with."""
-    tree = options.model_dump(mode="json", exclude_none=True, exclude={"budget", "decoding"})
-    budget, decoding = options.budget_of(AS_TRAINED), options.decoding_of(Decoding())
-    return {**tree, "reasoning": budget.dump(), "decoding": decoding.dump()}
 
 
 def barred_items(options: ListOptions, item: str, catalog: Catalog) -> Bool[np.ndarray, "V"] | None:

@@ -97,7 +97,20 @@ def batch_of(
     reads them. Those of lists may have none (`untimed`): a table's column of times may have another name."""
     lengths, items, times = flat.lengths, flat.items, flat.times if timed else None
     if timed and times is None and lengths.any():
-        times = _even(lengths, columns, "error" if options.untimed == "auto" and not listed else options.untimed)
+        if options.untimed == "error" or (options.untimed == "auto" and not listed):
+            name = columns[2] if len(columns) > 2 else "timestamp"
+            raise UserError(
+                "this model reads when events happened and these histories have no times: give a table with a column "
+                f"{name!r}, or have events taken as a day apart by untimed='even'",
+                code="missing-times",
+            )
+        if options.untimed == "auto":
+            warnings.warn(
+                "this model reads when events happened and these histories have no times: they are taken as of now, a "
+                "day between events (untimed='even' does so without a note, untimed='error' refuses them)",
+                stacklevel=2,
+            )
+        times = even_times(lengths)
     known, unknown_only = items >= 0, 0
     if not known.all():
         if options.unknown == "error":
@@ -248,24 +261,6 @@ def _known_ids(given: pl.Series | list[list[Any]], catalog: Catalog) -> Jagged |
     ids = catalog.lookup([item for items in given for item in items])
     rows = np.repeat(np.arange(len(given)), [len(items) for items in given])
     return Jagged.from_pairs(rows[ids >= 0], ids[ids >= 0], len(given))
-
-
-def _even(lengths: np.ndarray, columns: Sequence[str], untimed: str) -> np.ndarray:
-    """Times a day apart, the last one today."""
-    if untimed == "error":
-        name = columns[2] if len(columns) > 2 else "timestamp"
-        raise UserError(
-            "this model reads when events happened and these histories have no times: give a table with a column "
-            f"{name!r}, or have events taken as a day apart by untimed='even'",
-            code="missing-times",
-        )
-    if untimed == "auto":
-        warnings.warn(
-            "this model reads when events happened and these histories have no times: they are taken as of now, a day "
-            "between events (untimed='even' does so without a note, untimed='error' refuses them)",
-            stacklevel=2,
-        )
-    return even_times(lengths)
 
 
 def even_times(lengths: Int[np.ndarray, "U"]) -> Int[np.ndarray, "E"]:

@@ -16,7 +16,6 @@ follow the mean of their vectors, `update=ema` (van den Oord et al. 2017, Append
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -228,8 +227,10 @@ def learn(
     """The network and codebooks learned from these rows of x. Raises `UserError` where they cannot be."""
     require_vectors(x, spec.size, spec.kind_of())
     generator, dim = torch.Generator().manual_seed(seed), x.shape[1]
-    _require_room(spec, dim)
     widths = (dim, *spec.hidden, spec.width)
+    network = 2 * sum(a * b for a, b in zip(widths, widths[1:], strict=False))
+    needed = 4 * 4 * (network + spec.levels * spec.size * spec.width)  # weights, gradients and two moments
+    require_memory(needed, f"the network of {spec.kind_of()}", "set smaller learner.hidden or learner.width")
     encoder, decoder = initial_layers(widths, generator), initial_layers(widths[::-1], generator)
     points = x[rows].double()
     mean = points.mean(0).float()
@@ -265,7 +266,12 @@ def learn(
                 used[torch.arange(spec.levels), found.codes] = True
                 for name, value in ({"squared_error": error} | parts).items():
                     facts[name] = facts.get(name, 0.0) + value.item() * len(batch) / len(seen)
-            _require_finite(spec, epoch, [*learned, books], facts)
+            values = [*map(torch.tensor, facts.values()), *learned, books]
+            if not all(bool(value.isfinite().all()) for value in values):
+                raise UserError(
+                    f"the loss of {spec.kind_of()} is no longer finite in epoch {epoch + 1}; set a smaller learner.lr",
+                    code="loss-not-finite",
+                )
             if spec.revive and not used.all():
                 moved = revive_dead(_latent(seen, encoder), books.detach(), ~used)
                 revived += int(moved.sum())
@@ -283,20 +289,3 @@ def learn(
 def _latent(seen: Float[Tensor, "n D"], encoder: Layers) -> Tensor:
     with torch.no_grad():
         return run_layers(seen, encoder)
-
-
-def _require_finite(spec: AutoencoderSpec, epoch: int, learned: Sequence[Tensor], facts: Mapping[str, float]) -> None:
-    """Raises `UserError` where the learning has diverged."""
-    if not all(math.isfinite(value) for value in facts.values()) or not all(p.isfinite().all() for p in learned):
-        raise UserError(
-            f"the loss of {spec.kind_of()} is no longer finite in epoch {epoch + 1}; set a smaller learner.lr",
-            code="loss-not-finite",
-        )
-
-
-def _require_room(spec: AutoencoderSpec, dim: int) -> None:
-    """Raises `UserError` where parameters, their gradients and their moments do not fit into memory."""
-    widths = (dim, *spec.hidden, spec.width)
-    network = 2 * sum(a * b for a, b in zip(widths, widths[1:], strict=False))
-    needed = 4 * 4 * (network + spec.levels * spec.size * spec.width)  # weights, gradients and two moments
-    require_memory(needed, f"the network of {spec.kind_of()}", "set smaller learner.hidden or learner.width")

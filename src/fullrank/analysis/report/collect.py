@@ -47,7 +47,7 @@ def collect(
     """
     names = _names(runs, settings, evaluations)
     family = FAMILIES[runs[0].spec.problem]
-    stores = [family.store(run, data) for run in runs]
+    stores: list[Any] = [store_of(run, data) for run in runs]
     evaluated: list[EvaluationResult] = []
     for name, run, store in zip(names, runs, stores, strict=True):
         found = (evaluations or {}).get(name)
@@ -57,7 +57,8 @@ def collect(
                 f"{store.path}; leave it out to evaluate anew",
                 code="evaluation-does-not-fit",
             )
-        if found is None and not settings and _has_evaluation(run):
+        page, weights = run.path / "evaluation.json", run.path / "weights.safetensors"
+        if found is None and not settings and page.is_file() and page.stat().st_mtime >= weights.stat().st_mtime:
             kept = EvaluationResult.load(run.path)
             found = kept if family.fits(kept, run, store, split) else None
         if found is None:
@@ -85,10 +86,6 @@ Measure = tuple[dict[str, Any], Callable[..., Diagnosis]]
 
 class Family(ABC):
     """What collecting the results of runs of one problem needs to know."""
-
-    def store(self, run: Run, data: Any) -> Any:
-        """The store of the run's training, or the one that is given: of its problem, where the fingerprints agree."""
-        return store_of(run, data)
 
     @abstractmethod
     def spec(self, run: Run, settings: Settings) -> Any:
@@ -185,12 +182,6 @@ def _names(runs: Sequence[Run], settings: Settings, evaluations: Mapping[str, An
         if name not in names:
             raise unknown("run of this report", name, names)
     return names
-
-
-def _has_evaluation(run: Run) -> bool:
-    """Whether the folder holds an evaluation that is not older than the weights."""
-    path = run.path / "evaluation.json"
-    return path.is_file() and path.stat().st_mtime >= (run.path / "weights.safetensors").stat().st_mtime
 
 
 def _kept_diagnosis(run: Run, wanted: Mapping[str, Any]) -> Diagnosis | None:

@@ -256,7 +256,9 @@ def cached_vectors(
     tick(len(distinct) - len(missing), len(distinct))
     if missing:
         embed, part = load(), min(max(PART[0], len(missing) // 100), PART[1])
-        _describe(place, options)
+        make_folder(place, "cache")
+        sweep_folder(place)  # parts are named by what is in them, so no later one is at the place of a half written one
+        write_json(place / "options.json", options, indent=1, sort_keys=True)  # for people
         for start in range(0, len(missing), part):
             chunk = missing[start : start + part]
             vectors = _checked(embed(chunk), len(chunk))
@@ -296,13 +298,6 @@ def _write_part(place: Path, keys: Sequence[bytes], vectors: np.ndarray) -> None
     table = np.frombuffer(b"".join(keys), np.uint8).reshape(-1, 32)
     tensors = {"keys": torch.from_numpy(table.copy()), "vectors": torch.from_numpy(vectors)}
     write_tensors(place / f"{_content(table, vectors)}.safetensors", tensors)
-
-
-def _describe(place: Path, options: Mapping[str, Any]) -> None:
-    """The folder, and what its vectors are, for people."""
-    make_folder(place, "cache")
-    sweep_folder(place)  # parts are named by what is in them, so no later one is at the place of a half written one
-    write_json(place / "options.json", options, indent=1, sort_keys=True)
 
 
 def _checked(part: np.ndarray, rows: int) -> Float32[np.ndarray, "n D"]:
