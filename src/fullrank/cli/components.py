@@ -31,8 +31,7 @@ if TYPE_CHECKING:
 def list_(
     output: Output,
     room: Annotated[
-        str | None,
-        argument("TYPE", "One component type, or the setting that takes it; without it, all types."),
+        str | None, argument("TYPE", "One component type, or the setting that takes it; without it, all types.")
     ] = None,
 ) -> None:
     """List recipes, data sources, losses and the rest.
@@ -163,10 +162,7 @@ def show(
         argument("WHAT...", "A recipe's name, a YAML or JSON file, a run folder, or folders of codes to compare."),
     ],
     settings: Settings = None,
-    data: Annotated[
-        Path | None,
-        option("STORE", "Count a ranking model's size on this store's fields."),
-    ] = None,
+    data: Annotated[Path | None, option("STORE", "Count a ranking model's size on this store's fields.")] = None,
 ) -> None:
     """Show the settings of a recipe or a run as YAML.
 
@@ -253,8 +249,7 @@ def count(flops: int | None) -> str:
 def schema(
     output: Written,
     kind: Annotated[
-        str | None,
-        option("KIND", "One component (see `fullrank list`), `prepare`, `impressions` or `encode`."),
+        str | None, option("KIND", "One component (see `fullrank list`), `prepare`, `impressions` or `encode`.")
     ] = None,
     room: Annotated[
         str | None,

@@ -31,20 +31,15 @@ FLAGS = {
 def encode(
     context: typer.Context,
     data: Annotated[
-        Path,
-        argument("STORE", "A store (`fullrank prepare` makes one), or a run: its items.", callback=check_items),
+        Path, argument("STORE", "A store (`fullrank prepare` makes one), or a run: its items.", callback=check_items)
     ],
     out: Annotated[Path, option("FOLDER", "The codes to write.")],
     output: WrittenBySettings,
     vectors: Annotated[Path | None, option("FILE", "Vectors of your own, a row for each item.")] = None,
     collaborative: Annotated[
-        Path | None,
-        option("FILE", "Vectors of a trained recommender (`fullrank vectors`)."),
+        Path | None, option("FILE", "Vectors of a trained recommender (`fullrank vectors`).")
     ] = None,
-    grow: Annotated[
-        Path | None,
-        option("CODES", "Codes to keep: only items that are new since get codes."),
-    ] = None,
+    grow: Annotated[Path | None, option("CODES", "Codes to keep: only items that are new since get codes.")] = None,
     cache: Annotated[Path | None, option("FOLDER", "Where text vectors are kept.  [default: .cache/vectors]")] = None,
 ) -> None:
     """Turn items into semantic ids (codes).

@@ -63,13 +63,9 @@ def evaluate(
     columns: LaterColumns,
     engine: EngineOptions,
     other: OtherRun = None,
-    events: Annotated[
-        Path | None,
-        option("FILE", "What users did later, measured in place of a split."),
-    ] = None,
+    events: Annotated[Path | None, option("FILE", "What users did later, measured in place of a split.")] = None,
     before: Annotated[
-        Path | None,
-        option("FILE", "With --events: histories from these events, not from a store."),
+        Path | None, option("FILE", "With --events: histories from these events, not from a store.")
     ] = None,
     every: EveryMetric = False,
 ) -> None:
@@ -129,8 +125,7 @@ class MeasuringLists(Measuring):
     """Options of a verb that measures lists."""
 
     data: Annotated[
-        Path | None,
-        option("STORE", "The store of the users.  [default: that of RUN]", callback=check_store),
+        Path | None, option("STORE", "The store of the users.  [default: that of RUN]", callback=check_store)
     ] = None
 
 
@@ -139,8 +134,7 @@ def evaluate_lists(
     lists: Annotated[Path, argument("FILE", "Recommendations: user, item and rank or score.")],
     output: MeasuringLists,
     run: Annotated[
-        Path | None,
-        argument("RUN", "A run: print the paired difference FILE - RUN.", callback=check_runs),
+        Path | None, argument("RUN", "A run: print the paired difference FILE - RUN.", callback=check_runs)
     ] = None,
     user_col: UserCol = None,
     item_col: ItemCol = None,

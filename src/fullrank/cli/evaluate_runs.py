@@ -50,8 +50,7 @@ class Measuring(Output):
     split: Split = "test"
     data: MovedStore = None
     metrics: Annotated[
-        list[str] | None,
-        option("NAME", "Compute this alone (ndcg, fair0.8, recall@50); may be repeated.", "--metric"),
+        list[str] | None, option("NAME", "Compute this alone (ndcg, fair0.8, recall@50); may be repeated.", "--metric")
     ] = None
     out: Annotated[Path | None, option("FOLDER", "Save what is measured there, such as evaluation.json.")] = None
     device: Device = "auto"

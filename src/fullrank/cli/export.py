@@ -23,8 +23,7 @@ def export(
     to: Annotated[str, option("onnx|torch|faiss|folder", "What is written.")] = "onnx",
     k: Annotated[int | None, option("N", "Items in the list of a graph.  [default: 100]", min=1)] = None,
     seen: Annotated[
-        str | None,
-        option("exclude|keep", "Whether a graph lists items of the history.  [default: exclude]"),
+        str | None, option("exclude|keep", "Whether a graph lists items of the history.  [default: exclude]")
     ] = None,
     int8: Annotated[bool, flag("--int8", "With --to faiss: store vectors in 8 bits, measure the recall.")] = False,
     logs: Annotated[bool, flag("--logs", "With --to folder: keep the metrics of the training too.")] = False,

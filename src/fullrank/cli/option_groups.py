@@ -37,8 +37,7 @@ class TableColumns:
     user_col: UserCol = None
     item_col: ItemCol = None
     time_col: Annotated[
-        str | None,
-        option("NAME", "Time column of FILE.  [default: timestamp, else order of rows]"),
+        str | None, option("NAME", "Time column of FILE.  [default: timestamp, else order of rows]")
     ] = None
     time_unit: TimeUnit = None
 
@@ -52,10 +51,7 @@ class TableColumns:
 class LaterColumns(TableColumns):
     """Columns of a table of what users did later, which has times or none."""
 
-    time_col: Annotated[
-        str | None,
-        option("NAME|none", "Time column of --events.  [default: timestamp]"),
-    ] = None
+    time_col: Annotated[str | None, option("NAME|none", "Time column of --events.  [default: timestamp]")] = None
 
 
 @dataclass(frozen=True)
@@ -63,21 +59,13 @@ class EngineOptions:
     """How a verb works on parts, and with whose help."""
 
     engine: Annotated[
-        Word | None,
-        choice("embedded|spark|ray", "Do it in parts: in this process, on Spark, or on a Ray cluster."),
+        Word | None, choice("embedded|spark|ray", "Do it in parts: in this process, on Spark, or on a Ray cluster.")
     ] = None
-    parts: Annotated[
-        int | None,
-        option("N", "Do it in so many parts of users.  [default: by the number of users]"),
-    ] = None
-    master: Annotated[
-        str | None,
-        option("URL", "Spark's address, such as local[2] or spark://host:7077."),
-    ] = None
-    ray: Annotated[
-        str | None,
-        option("auto|local|HOST:PORT", "Address of the Ray cluster.  [default: auto]"),
-    ] = None
+    parts: Annotated[int | None, option("N", "Do it in so many parts of users.  [default: by the number of users]")] = (
+        None
+    )
+    master: Annotated[str | None, option("URL", "Spark's address, such as local[2] or spark://host:7077.")] = None
+    ray: Annotated[str | None, option("auto|local|HOST:PORT", "Address of the Ray cluster.  [default: auto]")] = None
     workers: Annotated[int | None, option("N", "Do it in parts, in so many processes of this machine.")] = None
 
     def keywords(self) -> dict[str, Any]:
@@ -99,8 +87,7 @@ class SampleOptions:
     split: Split = "test"
     users: Annotated[int | None, option("N", "Users of the sample that is measured.  [default: 4096]")] = None
     impressions: Annotated[
-        int | None,
-        option("N", "Impressions of the sample, of ranking models.  [default: 4096]"),
+        int | None, option("N", "Impressions of the sample, of ranking models.  [default: 4096]")
     ] = None
     device: Device = "auto"
 

@@ -42,8 +42,7 @@ def predict(
         ),
     ] = None,
     data: Annotated[
-        Path | None,
-        option("STORE", "The store, where it was moved; needed by runs of format 1 alone."),
+        Path | None, option("STORE", "The store, where it was moved; needed by runs of format 1 alone.")
     ] = None,
 ) -> None:
     """Predict click probabilities of new impressions.
@@ -122,12 +121,10 @@ class Tables:
     user: Annotated[str | None, option("NAME", "The ranker's column of user ids.")] = None
     item: Annotated[str | None, option("NAME", "The ranker's column of item ids.")] = None
     store: Annotated[
-        Path | None,
-        option("STORE", "The retriever's store, where it was moved.", callback=check_store),
+        Path | None, option("STORE", "The retriever's store, where it was moved.", callback=check_store)
     ] = None
     impressions: Annotated[
-        Path | None,
-        option("STORE", "The ranker's store, where it was moved.", callback=check_store),
+        Path | None, option("STORE", "The ranker's store, where it was moved.", callback=check_store)
     ] = None
     device: Device = "auto"
 
@@ -138,10 +135,9 @@ class Order:
 
     candidates: Annotated[int, option("N", "Items of each user that the ranker puts in order.")] = 100
     blend: Annotated[float, option("SHARE", "The retriever's share in the order: 0 none, 1 all.")] = 0.0
-    context: Annotated[
-        list[str] | None,
-        option("NAME=VALUE", "A field that is the same for all; may be repeated."),
-    ] = None
+    context: Annotated[list[str] | None, option("NAME=VALUE", "A field that is the same for all; may be repeated.")] = (
+        None
+    )
     contexts: Annotated[Path | None, option("FILE", "Such fields, with a row for each user.", "--context-table")] = None
 
     def keywords(self) -> dict[str, Any]:

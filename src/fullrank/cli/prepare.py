@@ -52,13 +52,9 @@ class StoreOut(WrittenBySettings):
         ),
     ] = None
     engine: Annotated[Word, choice("embedded|spark", "What prepares parts: this process, or Spark.")] = "embedded"
-    master: Annotated[
-        str | None,
-        option("URL", "Spark's address, such as local[2] or spark://host:7077."),
-    ] = None
+    master: Annotated[str | None, option("URL", "Spark's address, such as local[2] or spark://host:7077.")] = None
     separator: Annotated[
-        str | None,
-        option("CHAR", "Between the columns of a text file (tab is one).  [default: found]"),
+        str | None, option("CHAR", "Between the columns of a text file (tab is one).  [default: found]")
     ] = None
 
     def keywords(self) -> dict[str, Any]:
@@ -126,13 +122,11 @@ def prepare(
     output: StoreOut,
     items: Annotated[Path | None, option("FILE", "Table of items: titles, features.")] = None,
     items_id: Annotated[
-        str | None,
-        option("NAME", "Column of ids in --items.  [default: as in the events, or item_id]"),
+        str | None, option("NAME", "Column of ids in --items.  [default: as in the events, or item_id]")
     ] = None,
     users: Annotated[Path | None, option("FILE", "Table of users.")] = None,
     folder: Annotated[
-        Path | None,
-        option("FOLDER", "Where a source's files lie.  [default: downloads/SOURCE]", "--from"),
+        Path | None, option("FOLDER", "Where a source's files lie.  [default: downloads/SOURCE]", "--from")
     ] = None,
 ) -> None:
     """Turn events into a store for recommenders.
@@ -253,12 +247,10 @@ def prepare_impressions(
     ],
     output: StoreOut,
     folder: Annotated[
-        Path | None,
-        argument("FOLDER", "Where a source's files lie.  [default: downloads/SOURCE]"),
+        Path | None, argument("FOLDER", "Where a source's files lie.  [default: downloads/SOURCE]")
     ] = None,
     schema: Annotated[
-        Path | None,
-        option("FILE", "YAML or JSON: label, fields, split.  [default: from names and types]"),
+        Path | None, option("FILE", "YAML or JSON: label, fields, split.  [default: from names and types]")
     ] = None,
     label: Annotated[str | None, option("NAME", "Column that is predicted: clicked or not.")] = None,
     user_col: Annotated[str | None, option("NAME", "Column of the user, the group of gauc.")] = None,

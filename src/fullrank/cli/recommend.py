@@ -48,14 +48,10 @@ def recommend(
     output: TableOut,
     history: History = None,
     histories: Annotated[Path | None, option("FILE", "A table of events (.parquet, .csv, .jsonl).")] = None,
-    users: Annotated[
-        str | None,
-        option("ID,ID,...|FILE", "Users of --data, with all their events there."),
-    ] = None,
+    users: Annotated[str | None, option("ID,ID,...|FILE", "Users of --data, with all their events there.")] = None,
     data: UserStore = None,
     unknown_users: Annotated[
-        Word | None,
-        choice("error|popular|skip", "Users whom --data does not have.  [default: error]"),
+        Word | None, choice("error|popular|skip", "Users whom --data does not have.  [default: error]")
     ] = None,
 ) -> None:
     """Recommend items for histories or known users.
@@ -195,8 +191,7 @@ def recommend_parts(
     engine: EngineOptions,
     output: WrittenByModel,
     histories: Annotated[
-        Path | None,
-        option("FILE", "A table of events, or a folder of them, in place of --data."),
+        Path | None, option("FILE", "A table of events, or a folder of them, in place of --data.")
     ] = None,
     data: UserStore = None,
 ) -> None:

@@ -27,8 +27,7 @@ SHOWN = 30
 @verb()
 def report(
     runs: Annotated[
-        list[Path],
-        argument("RUN...", "Run folders, as `fullrank train` writes them.", callback=check_runs),
+        list[Path], argument("RUN...", "Run folders, as `fullrank train` writes them.", callback=check_runs)
     ],
     out: Annotated[Path, option("FILE", "The page to write (.html).")],
     sample: SampleOptions,

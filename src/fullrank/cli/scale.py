@@ -31,19 +31,12 @@ class Runs:
 
     file: Annotated[Path, argument("FILE", "A CSV of runs, or rows.jsonl or the --results of a sweep.")]
     metric: Annotated[
-        str | None,
-        option("NAME", "Which metric: NAME of the columns NAME_ep5, or ndcg@10 of a sweep."),
+        str | None, option("NAME", "Which metric: NAME of the columns NAME_ep5, or ndcg@10 of a sweep.")
     ] = None
     resamples: Annotated[int, option("N", "Resamples of the runs that intervals are made of.")] = 200
     seed: Annotated[int, option("N", "Seed of the resamples.", min=0)] = 0
-    metric_col: Annotated[
-        str | None,
-        option("COL", "Column of the metric; a row is a moment of a run."),
-    ] = None
-    flops_col: Annotated[
-        str | None,
-        option("COL", "Column of FLOPs: of an epoch, or spent until the row."),
-    ] = None
+    metric_col: Annotated[str | None, option("COL", "Column of the metric; a row is a moment of a run.")] = None
+    flops_col: Annotated[str | None, option("COL", "Column of FLOPs: of an epoch, or spent until the row.")] = None
     params_col: Annotated[str | None, option("COL", "Column of parameters, the N.")] = None
     data_col: Annotated[str | None, option("COL", "Column of interactions, the T.")] = None
     run_col: Annotated[str | None, option("COL", "Column of the runs' names.")] = None
@@ -158,8 +151,7 @@ def advise(
 @verb(of=scale)
 def growth(
     store: Annotated[
-        Path,
-        argument("STORE", "A store of events, as `fullrank prepare` makes it.", callback=check_store),
+        Path, argument("STORE", "A store of events, as `fullrank prepare` makes it.", callback=check_store)
     ],
     output: Written,
     out: Annotated[Path | None, option("FOLDER", "Write report.html and growth.json there.")] = None,

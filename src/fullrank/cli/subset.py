@@ -27,8 +27,7 @@ def subset(
         bool, flag("--keep-items", "Keep items without events, so that all shares rank the same ones.")
     ] = False,
     without: Annotated[
-        Path | None,
-        option("STORE", "Leave out the users of this store, by their ids.", callback=check_store),
+        Path | None, option("STORE", "Leave out the users of this store, by their ids.", callback=check_store)
     ] = None,
 ) -> None:
     """Take a share of a store's users with their events.

@@ -33,10 +33,7 @@ class ManyRuns(Output):
     """How runs are run: where to, for how long, and by what."""
 
     out: Annotated[Path, option("FOLDER", "Where runs and rows go; the same call again goes on there.")]
-    max_hours: Annotated[
-        float | None,
-        option("H", "Do not start runs that would not fit into this time."),
-    ] = None
+    max_hours: Annotated[float | None, option("H", "Do not start runs that would not fit into this time.")] = None
     dry_run: Annotated[bool, flag("--dry-run", "Check everything, measure the cost, run nothing.")] = False
     settings: Settings = None
     engine: Annotated[
@@ -47,17 +44,13 @@ class ManyRuns(Output):
         ),
     ] = "local"
     jobs: Annotated[
-        int | None,
-        option("N", "Runs at a time.  [default: of processes 2, of ray as many as there is room for]"),
+        int | None, option("N", "Runs at a time.  [default: of processes 2, of ray as many as there is room for]")
     ] = None
     ray: Annotated[
         str | None,
         option("ADDRESS", "The Ray cluster: auto, local (one is started here) or HOST:PORT.  [default: auto]"),
     ] = None
-    job_cpus: Annotated[
-        float | None,
-        option("N", "CPUs of a run on Ray, and its threads.  [default: 1]"),
-    ] = None
+    job_cpus: Annotated[float | None, option("N", "CPUs of a run on Ray, and its threads.  [default: 1]")] = None
     job_gpus: Annotated[float | None, option("N", "GPUs of a run on Ray.  [default: 0]")] = None
     placed: Annotated[
         Path | None,
@@ -96,10 +89,7 @@ def sweep(
         option("STORE", "The store, as `fullrank prepare` writes it; of a ladder, several.", callback=check_store),
     ],
     output: ManyRuns,
-    results: Annotated[
-        Path | None,
-        option("FILE", "Keep grid, rows and means over seeds in this JSON file."),
-    ] = None,
+    results: Annotated[Path | None, option("FILE", "Keep grid, rows and means over seeds in this JSON file.")] = None,
 ) -> None:
     """Train and evaluate a grid of settings over seeds.
 
@@ -165,10 +155,7 @@ def sweep(
 @verb()
 def tune(
     space: Annotated[Path, argument("SPACE", "YAML or JSON: cells, space and trials.")],
-    data: Annotated[
-        Path,
-        option("STORE", "The store, as `fullrank prepare` writes it.", callback=check_store),
-    ],
+    data: Annotated[Path, option("STORE", "The store, as `fullrank prepare` writes it.", callback=check_store)],
     output: ManyRuns,
     sampler: Annotated[
         str, option("halton|tpe", "How trials are chosen: spread evenly, or by the scores so far.")

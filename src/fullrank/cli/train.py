@@ -50,18 +50,11 @@ class RayOptions:
     """The processes of a cluster that train."""
 
     ray: Annotated[
-        str | None,
-        option("ADDRESS", "Train on a Ray cluster: auto, local (one is started here) or HOST:PORT."),
+        str | None, option("ADDRESS", "Train on a Ray cluster: auto, local (one is started here) or HOST:PORT.")
     ] = None
     workers: Annotated[int | None, option("N", "Processes on Ray.  [default: 1]")] = None
-    min_workers: Annotated[
-        int | None,
-        option("N", "Go on with so many where nodes are lost.  [default: all]"),
-    ] = None
-    worker_cpus: Annotated[
-        int | None,
-        option("N", "CPUs of a process on Ray, and its threads.  [default: 1]"),
-    ] = None
+    min_workers: Annotated[int | None, option("N", "Go on with so many where nodes are lost.  [default: all]")] = None
+    worker_cpus: Annotated[int | None, option("N", "CPUs of a process on Ray, and its threads.  [default: 1]")] = None
 
 
 @verb()
@@ -69,8 +62,7 @@ def train(
     output: RunOut,
     ray: RayOptions,
     data: Annotated[
-        Path | None,
-        option("STORE", "The store, as `fullrank prepare` writes it; with --resume it may be left out."),
+        Path | None, option("STORE", "The store, as `fullrank prepare` writes it; with --resume it may be left out.")
     ] = None,
     recipe: Annotated[
         str | None,
@@ -100,10 +92,7 @@ def train(
     ] = False,
     checkpoints: Annotated[
         str | None,
-        option(
-            "URL",
-            "Copy the run here at each checkpoint (s3://..., gs://..., a path); --resume goes on from it.",
-        ),
+        option("URL", "Copy the run here at each checkpoint (s3://..., gs://..., a path); --resume goes on from it."),
     ] = None,
 ) -> None:
     """Train a model on a store and write a run folder.

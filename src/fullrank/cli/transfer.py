@@ -25,13 +25,9 @@ def pretrain(
     out: Annotated[Path, option("FOLDER", "The run folder to write.")],
     output: Output,
     weights: Annotated[
-        str | None,
-        option("X,X,...", "How often the rows of each store count in an epoch.  [default: 1 each]"),
+        str | None, option("X,X,...", "How often the rows of each store count in an epoch.  [default: 1 each]")
     ] = None,
-    joined: Annotated[
-        Path | None,
-        option("FOLDER", "Where the joined store is written.  [default: OUT-data]"),
-    ] = None,
+    joined: Annotated[Path | None, option("FOLDER", "Where the joined store is written.  [default: OUT-data]")] = None,
     settings: Settings = None,
     overwrite: Annotated[bool, flag("--overwrite", "Replace the run and the joined store.")] = False,
     device: Device = "auto",
@@ -78,13 +74,11 @@ def fisher(
     out: Annotated[Path, option("FILE", "Write it there (.safetensors).")],
     output: WrittenByModel,
     data: Annotated[
-        Path | None,
-        option("STORE", "The store of the run, where it was moved.", callback=check_store),
+        Path | None, option("STORE", "The store of the run, where it was moved.", callback=check_store)
     ] = None,
     batches: Annotated[int, option("N", "Training batches to read.", min=1)] = 3000,
     batch_size: Annotated[
-        int | None,
-        option("N", "Events or rows in a batch; by default as in training.", min=1),
+        int | None, option("N", "Events or rows in a batch; by default as in training.", min=1)
     ] = None,
 ) -> None:
     """Measure how much each weight of a run matters.
@@ -117,18 +111,12 @@ def finetune(
     stages: Annotated[
         int | None,
         option(
-            "N",
-            "Blocks to free one by one before all is trained; 0 trains all at once.  [default: every block]",
-            min=0,
+            "N", "Blocks to free one by one before all is trained; 0 trains all at once.  [default: every block]", min=0
         ),
     ] = None,
-    stage_epochs: Annotated[
-        int | None,
-        option("N", "Epochs of each stage.  [default: 10]", min=1),
-    ] = None,
+    stage_epochs: Annotated[int | None, option("N", "Epochs of each stage.  [default: 10]", min=1)] = None,
     ewc: Annotated[
-        Path | None,
-        option("FILE", "Hold on to the weights that matter: a file of `fullrank fisher`."),
+        Path | None, option("FILE", "Hold on to the weights that matter: a file of `fullrank fisher`.")
     ] = None,
     ewc_weight: Annotated[float | None, option("X", "How firmly --ewc holds on to them.  [default: 100]")] = None,
 ) -> None:

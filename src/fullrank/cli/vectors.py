@@ -59,8 +59,7 @@ def vectors(
     out: Annotated[Path, option("FILE", "Write them there (.parquet or .jsonl).")],
     output: WrittenByModel,
     users: Annotated[
-        str | None,
-        option("ID,ID,...|FILE", "Vectors of these users, in place of those of items."),
+        str | None, option("ID,ID,...|FILE", "Vectors of these users, in place of those of items.")
     ] = None,
     data: UserStore = None,
     user_col: UserCol = None,
