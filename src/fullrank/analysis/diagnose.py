@@ -5,7 +5,7 @@ The size of a sample has the name of what is counted; the other problem's name i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -88,22 +88,10 @@ def diagnose_retrieval(
     sample = sample_users(store, split, USERS if users is None else users, seed=seed)
     spec = sample_protocol(evaluation or Evaluation())
     context = RetrievalContext(model, store, split, sample, spec, vectors)
-    classes = find_diagnostics("retrieval", ORDER["retrieval"])
-    observers = [_Measurement(diagnostic, context) for diagnostic in classes if not diagnostic.runs_model]
-    for batch in activations(model, sample, _part(progress, 0.0, PASS)):
-        for observer in observers:
-            observer.observe(batch)
-    found = list(about_rows("users", split, len(sample), seed, store.fingerprint, weights))
-    for observer in observers:
-        found += observer.rows()
-    if split != "train":
-        found += [row("about", name, None, label=value) for name, value in protocol_of(spec).items()]
-        runners = [_Measurement(diagnostic, context) for diagnostic in classes if diagnostic.runs_model]
-        for place, runner in enumerate(runners):
-            low, high = (PASS + (1 - PASS) * (place + step) / len(runners) for step in (0, 1))
-            found += runner.rows(_part(progress, low, high))
-    _part(progress, 0.0, 1.0)(1, 1)
-    return Diagnosis(tuple(cast(list[Row], jsonable(found))))
+    about = [*about_rows("users", split, len(sample), seed, store.fingerprint, weights)]
+    protocol = [row("about", name, None, label=value) for name, value in protocol_of(spec).items()]
+    batches = activations(model, sample, _part(progress, 0.0, PASS))
+    return _diagnosis("retrieval", context, batches, about, protocol, progress)
 
 
 def diagnose_ranking(
@@ -128,15 +116,33 @@ def diagnose_ranking(
         )
     rows = sample_impressions(store, split, IMPRESSIONS if impressions is None else impressions, seed=seed)
     context = RankingContext(model, store, split, rows)
-    measurements = [_Measurement(diagnostic, context) for diagnostic in find_diagnostics("ranking", ORDER["ranking"])]
-    for batch in ranking_activations(model, store, rows, progress):
-        for one in measurements:
-            if not one.diagnostic.runs_model:
-                one.observe(batch)
-    found = list(about_rows("impressions", split, len(rows), seed, store.fingerprint, weights))
-    for one in measurements:
-        if split != "train" or not one.diagnostic.runs_model:
-            found += one.rows()
+    about = [*about_rows("impressions", split, len(rows), seed, store.fingerprint, weights)]
+    batches = ranking_activations(model, store, rows, _part(progress, 0.0, PASS))
+    return _diagnosis("ranking", context, batches, about, [], progress)
+
+
+def _diagnosis(
+    problem: Problem,
+    context: RetrievalContext | RankingContext,
+    batches: Iterable[Any],
+    about: list[Row],
+    protocol: list[Row],
+    progress: Progress | None,
+) -> Diagnosis:
+    """The rows of all diagnostics: of those that observe the batches, and of those that run the model again."""
+    classes = find_diagnostics(problem, ORDER[problem])
+    observers = [_Measurement(diagnostic, context) for diagnostic in classes if not diagnostic.runs_model]
+    for batch in batches:
+        for observer in observers:
+            observer.observe(batch)
+    found = [*about, *(one for observer in observers for one in observer.rows())]
+    if context.split != "train":  # there are no targets to run it on
+        found += protocol
+        runners = [_Measurement(diagnostic, context) for diagnostic in classes if diagnostic.runs_model]
+        for place, runner in enumerate(runners):
+            low, high = (PASS + (1 - PASS) * (place + step) / len(runners) for step in (0, 1))
+            found += runner.rows(_part(progress, low, high))
+    _part(progress, 0.0, 1.0)(1, 1)
     return Diagnosis(tuple(cast(list[Row], jsonable(found))))
 
 

@@ -285,6 +285,14 @@ def schema(
     output.finish(tree)
 
 
+SPECS = {
+    "prepare": ("fullrank.data.events.prepare", "Prepare"),
+    "impressions": ("fullrank.data.impressions.schema", "Schema"),
+    "encode": ("fullrank.semantic_ids.spec", "Encode"),
+}
+"""Specs that are no component, by what `--kind` calls them."""
+
+
 def spec_of(kind: str | None, room: str | None) -> type[Spec]:
     """The Spec class of a kind; without one, of an experiment. `UserError` where the name is unknown or ambiguous."""
     from fullrank.core import registry
@@ -293,16 +301,9 @@ def spec_of(kind: str | None, room: str | None) -> type[Spec]:
     experiment: type[Spec] = registry.load("fullrank.experiment").Experiment
     if kind is None:
         return experiment
-    if kind == "prepare" and room is None:
-        from fullrank.data.events.prepare import Prepare
-
-        return Prepare
-    if kind == "impressions" and room is None:
-        from fullrank.data.impressions.schema import Schema
-
-        return Schema
-    if kind == "encode" and room is None:
-        return registry.load("fullrank.semantic_ids.spec").Encode
+    if room is None and kind in SPECS:
+        module, name = SPECS[kind]
+        return getattr(registry.load(module), name)
     rooms = [full_room(room)] if room is not None else list(ROOMS)
     found = [name for name in rooms if kind in kinds(name)]
     if not found:

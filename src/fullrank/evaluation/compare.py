@@ -31,7 +31,6 @@ from fullrank.evaluation.statistics import (
     bounds,
     metric_values,
     resample,
-    resample_clicks,
     sign_flip,
 )
 from fullrank.metrics.names import PAIRED, Name, parse_metric, split_name
@@ -180,13 +179,8 @@ def _mean_column(sides: Results, name: Name) -> UserValues:
 
 
 def _mean_drawn(sides: Results, metric: str, unit: str, samples: int, seed: int) -> Float[np.ndarray, "S"]:
-    rows = [one.per_impression for one in sides]
-    each = [
-        resample_clicks(
-            one.probabilities, one.labels, one.groups, by_group=unit == "group", samples=samples, seed=seed
-        )[metric]
-        for one in rows
-    ]
+    by_group = unit == "group"
+    each = [one.per_impression.resample(by_group=by_group, samples=samples, seed=seed)[metric] for one in sides]
     return np.mean(each, axis=0)
 
 

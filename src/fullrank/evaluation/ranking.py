@@ -25,7 +25,7 @@ from fullrank.data.impressions.vocabulary import FIRST, MISSING, UNKNOWN, Vocabu
 from fullrank.evaluation.result import EvaluationResult, PerImpression
 from fullrank.evaluation.retrieval import check_split
 from fullrank.evaluation.spec import RankingEvaluation, Selection
-from fullrank.evaluation.statistics import bounds, resample_clicks
+from fullrank.evaluation.statistics import bounds
 from fullrank.inference.predict import predict_batch
 from fullrank.metrics import ctr
 from fullrank.models.ranking.calibration import Calibration
@@ -82,9 +82,9 @@ def evaluate_ranking(
 def ranking_result(rows: PerImpression, spec: RankingEvaluation, split: str, fingerprint: str) -> EvaluationResult:
     """Metrics, intervals and protocol of some rows."""
     if spec.unit == "group":
-        _groups_of(rows, "unit=group", "use unit=row")
+        _require_groups(rows, "unit=group", "use unit=row")
     if "gauc" in (spec.metrics or ()):
-        _groups_of(rows, "the metric gauc", "leave it out")
+        _require_groups(rows, "the metric gauc", "leave it out")
     metrics = click_metrics(rows, spec.bins)
     protocol: dict[str, Any] = {
         "kind": "clicks", "split": split, "fingerprint": fingerprint, "rows": len(rows.rows),
@@ -93,32 +93,28 @@ def ranking_result(rows: PerImpression, spec: RankingEvaluation, split: str, fin
         "bootstrap": {"samples": spec.bootstrap, "level": spec.level, "seed": spec.seed, "unit": spec.unit},
     }  # fmt: skip
     if rows.groups is not None:
-        within = ctr.gauc(rows.probabilities, rows.labels, rows.groups)
+        within = rows.gauc
         protocol |= {"gauc_groups": within.groups, "gauc_left_out": within.left_out}
         protocol["bootstrap"]["gauc"] = "groups with both classes"
     if spec.metrics is not None:
         protocol["metrics"] = list(spec.metrics)
         metrics = {name: metrics[name] for name in spec.metrics}
-    by_group = spec.unit == "group"
-    drawn = resample_clicks(
-        rows.probabilities, rows.labels, rows.groups, by_group=by_group, samples=spec.bootstrap, seed=spec.seed
-    )
+    drawn = rows.resample(by_group=spec.unit == "group", samples=spec.bootstrap, seed=spec.seed)
     drawn = {name: values for name, values in drawn.items() if name in metrics}
     stderr = {n: float(v.std(ddof=1)) if len(v) > 1 else math.nan for n, v in drawn.items()}
     interval = {n: bounds(v, spec.level) for n, v in drawn.items()}
-    curve = ctr.reliability_curve(rows.probabilities, rows.labels, spec.bins)
-    return EvaluationResult(metrics, stderr, interval, {}, protocol, rows, curve)
+    return EvaluationResult(metrics, stderr, interval, {}, protocol, rows, rows.curve(spec.bins))
 
 
 def click_metrics(rows: PerImpression, bins: int) -> dict[str, float]:
     """Every metric of some rows; gauc where they have groups, NaN what they cannot tell."""
     area, loss = rows.auc, rows.logloss
-    error = ctr.ece(ctr.reliability_curve(rows.probabilities, rows.labels, bins))
+    error = ctr.ece(rows.curve(bins))
     clicks = float(rows.labels.sum())
     pcoc = float(rows.probabilities.sum()) / clicks if clicks else math.nan
     metrics = {"auc": area, "logloss": loss, "auc-logloss": area - loss, "ece": error, "pcoc": pcoc}
     if rows.groups is not None:
-        metrics["gauc"] = ctr.gauc(rows.probabilities, rows.labels, rows.groups).value
+        metrics["gauc"] = rows.gauc.value
     return metrics
 
 
@@ -129,14 +125,13 @@ def _before(rows: PerImpression, calibration: Calibration, spec: RankingEvaluati
     return {"method": calibration.method, "fitted_on": "validation", "rows": calibration.rows, "before": before}
 
 
-def _groups_of(rows: PerImpression, what: str, remedy: str) -> np.ndarray:
-    """The group of each row. Raises `UserError` where the store has none."""
+def _require_groups(rows: PerImpression, what: str, remedy: str) -> None:
+    """Raise `UserError` where the store has no groups."""
     if rows.groups is None:
         raise UserError(
             f"{what} needs a group column and this store has none: prepare it with one (user_col), or {remedy}",
             code="no-group-column",
         )
-    return rows.groups
 
 
 def selection_value(rows: PerImpression, selection: Selection) -> float:
@@ -144,8 +139,8 @@ def selection_value(rows: PerImpression, selection: Selection) -> float:
     if selection == "logloss":
         return rows.logloss
     if selection == "gauc":
-        groups = _groups_of(rows, "the selection metric gauc", "select auc")
-        return ctr.gauc(rows.probabilities, rows.labels, groups).value
+        _require_groups(rows, "the selection metric gauc", "select auc")
+        return rows.gauc.value
     return rows.auc if selection == "auc" else rows.auc - rows.logloss
 
 

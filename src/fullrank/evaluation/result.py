@@ -21,7 +21,7 @@ from fullrank.core.tables import write_table
 from fullrank.data.manifest import check_seal, require_no_store, sealed, sha256_file
 from fullrank.evaluation.sampled import sampled_gaps
 from fullrank.evaluation.saved import check_row_types, read_saved
-from fullrank.evaluation.statistics import UserValues, slice_means, summarise
+from fullrank.evaluation.statistics import UserValues, resample_clicks, slice_means, summarise
 from fullrank.evaluation.summary import metric_table, population, protocol_notes
 from fullrank.metrics import ctr
 from fullrank.metrics.names import HISTORY, Name, expand_metrics
@@ -113,6 +113,22 @@ class PerImpression:
     @property
     def logloss(self) -> float:
         return float(ctr.losses(self.probabilities, self.labels).mean())
+
+    @property
+    def gauc(self) -> ctr.Grouped:
+        """Within groups, which have to be there."""
+        assert self.groups is not None
+        return ctr.gauc(self.probabilities, self.labels, self.groups)
+
+    def curve(self, bins: int) -> tuple[ctr.Bin, ...]:
+        """The reliability curve."""
+        return ctr.reliability_curve(self.probabilities, self.labels, bins)
+
+    def resample(self, *, by_group: bool, samples: int, seed: int) -> dict[str, Float[np.ndarray, "S"]]:
+        """The metrics of bootstrap samples of the rows, or of whole groups."""
+        return resample_clicks(
+            self.probabilities, self.labels, self.groups, by_group=by_group, samples=samples, seed=seed
+        )
 
     def take(self, at: Integer[np.ndarray, "n"]) -> PerImpression:
         """Some of the rows."""

@@ -20,7 +20,6 @@ import polars as pl
 from fullrank.core.errors import UserError
 from fullrank.core.files import scratch_folder
 from fullrank.core.tables import write_table
-from fullrank.data import values
 from fullrank.data.column_names import EventColumns
 from fullrank.data.events import parts, spark
 from fullrank.data.events.catalog import Catalog
@@ -30,7 +29,7 @@ from fullrank.data.events.stream import identity_of
 from fullrank.data.events.table import Columns
 from fullrank.data.frames import Chunks, InputTable
 from fullrank.inference.list_options import ListOptions
-from fullrank.inference.requests import FlatEvents, RequestBatch, batch_of, event_columns, require_some
+from fullrank.inference.requests import FlatEvents, RequestBatch, batch_of, by_user, event_columns, require_some
 from fullrank.inference.stored_users import read_rows, refuse_table_columns
 from fullrank.parallel.spark import as_user_error
 
@@ -106,12 +105,10 @@ class TableParts:
         """The same as of `StoreParts`."""
         users, own = Spill(Path(self.folder), 1).read(number, self.columns, text=self.text_users)
         users = users.cast(pl.String) if self.text_users else users  # no users have no type
-        codes, names = values.dense(users) if len(users) else (np.zeros(0, np.int32), users)
         order = np.argsort(own["key"], kind="stable") if "key" in own else np.arange(len(users))
-        order = order[np.argsort(codes[order], kind="stable")]
+        names, lengths, order = by_user(users, order)
         times = own["time"][order] if "time" in own else None
-        lengths = np.bincount(codes, minlength=len(names))
-        flat = FlatEvents(names.alias("user"), lengths, own["item"][order].astype(np.int64), times)
+        flat = FlatEvents(names, lengths, own["item"][order].astype(np.int64), times)
         yield batch_of(flat, self.names, options, timed=timed, ordered=False)
 
 

@@ -378,17 +378,24 @@ def _from_table(table: Any, named: EventColumns, catalog: Catalog) -> FlatEvents
     )  # fmt: skip
     if not source.typed:  # a text file: ids of items are of the catalogue's type
         frame = frame.with_columns(catalog.parse(frame[columns[1]].to_list()).alias(columns[1]))
-    codes, names = values.dense(users) if len(users) else (np.zeros(0, np.int32), users)
     times, order = None, np.arange(len(frame))
     if len(columns) > 2:
         what = f"column {columns[2]!r} of the histories"
         times, moved = values.in_time(frame[columns[2]], what, named.unit, typed=source.typed)
         order = order if moved is None else moved
-    order = order[np.argsort(codes[order], kind="stable")]
-    lengths = np.bincount(codes, minlength=len(names))
+    names, lengths, order = by_user(users, order)
     items = catalog.lookup(frame[columns[1]])[order]
     times = None if times is None else times[order]
-    return FlatEvents(names.alias("user"), lengths, items, times, giver(source.frame))
+    return FlatEvents(names, lengths, items, times, giver(source.frame))
+
+
+def by_user(
+    users: pl.Series, order: Int[np.ndarray, "E"]
+) -> tuple[pl.Series, Int[np.ndarray, "U"], Int[np.ndarray, "E"]]:
+    """The users of events, how many each has, and the rows of the events in this order, user after user."""
+    codes, names = values.dense(users) if len(users) else (np.zeros(0, np.int32), users)
+    order = order[np.argsort(codes[order], kind="stable")]
+    return names.alias("user"), np.bincount(codes, minlength=len(names)), order
 
 
 def _not_histories(given: Any) -> UserError:

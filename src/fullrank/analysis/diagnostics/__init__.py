@@ -158,21 +158,19 @@ def find_sections(problem: Problem, first: Sequence[str] = ()) -> list[type[Sect
     found before it is skipped with a warning.
     """
     found: dict[str, type[Section]] = {}
-    for section in _own():
-        if section.problem == problem:
-            if section.name in found:
-                raise UserError(
-                    f"two diagnostics are called {section.name!r}, in {found[section.name].__module__} and in "
-                    f"{section.__module__}: rename one",
-                    code="declared-twice",
-                )
+    for point, section in [*((None, own) for own in _own()), *_installed()]:
+        if section.problem != problem:
+            continue
+        if section.name not in found:
             found[section.name] = section
-    for point, section in _installed():
-        if section.problem == problem:
-            if section.name in found:
-                _skip(point, f"the name is taken by {found[section.name].__module__}")
-            else:
-                found[section.name] = section
+        elif point is not None:
+            _skip(point, f"the name is taken by {found[section.name].__module__}")
+        else:
+            raise UserError(
+                f"two diagnostics are called {section.name!r}, in {found[section.name].__module__} and in "
+                f"{section.__module__}: rename one",
+                code="declared-twice",
+            )
     return [found[name] for name in (*(n for n in first if n in found), *sorted(set(found) - set(first)))]
 
 
