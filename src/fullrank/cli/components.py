@@ -49,15 +49,14 @@ def list_(
     from fullrank.core.registry import ROOMS, SETTINGS, kinds
 
     if room is None:
-        rows = [(name, SETTINGS.get(name), len(kinds(name)), what) for name, what in ROOMS.items()]
+        rooms: list[dict[str, Any]] = [
+            {"room": name, "setting": SETTINGS.get(name), "kinds": kinds(name), "what": what}
+            for name, what in ROOMS.items()
+        ]
+        rows = [(r["room"], r["setting"], len(r["kinds"]), r["what"]) for r in rooms]
         output.table(("type", "setting", "names", "what"), rows)
         output.say("\nfullrank list TYPE names the components of one type; TYPE may be the setting, too.")
-        output.finish({
-            "rooms": [
-                {"room": name, "setting": SETTINGS.get(name), "kinds": kinds(name), "what": what}
-                for name, what in ROOMS.items()
-            ]
-        })  # fmt: skip
+        output.finish({"rooms": rooms})
         return
     full = full_room(room)
     lines: list[dict[str, Any]] = [{"kind": kind, "what": first_line(full, kind)} for kind in kinds(full)]

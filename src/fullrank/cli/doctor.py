@@ -119,19 +119,16 @@ def _torch(output: Output) -> dict[str, Any]:
 
 def _extras(output: Output) -> dict[str, Any]:
     """Of each extra what is there and what is missing."""
-    found: dict[str, Any] = {}
+    missing: dict[str, list[str]] = {extra: [] for extra in EXTRAS.values()}
     for package, extra in EXTRAS.items():
-        there = importlib.util.find_spec(package) is not None
-        found.setdefault(extra, {"missing": []})
-        if not there:
-            found[extra]["missing"].append(package)
-    rows = []
-    for extra, facts in found.items():
-        facts["installed"] = not facts["missing"]
-        facts["install"] = install_extra(extra)
-        rows.append((extra, "yes" if facts["installed"] else "no", "" if facts["installed"] else facts["install"]))
+        if importlib.util.find_spec(package) is None:
+            missing[extra].append(package)
+    rows = [(extra, "no", install_extra(extra)) if some else (extra, "yes", "") for extra, some in missing.items()]
     output.table(("extra", "installed", "to install it"), rows)
-    return found
+    return {
+        extra: {"missing": some, "installed": not some, "install": install_extra(extra)}
+        for extra, some in missing.items()
+    }
 
 
 def _folder(output: Output) -> dict[str, Any]:

@@ -195,12 +195,10 @@ def names_metrics(changes: Sequence[str]) -> bool:
     return any(change.startswith(("metrics", "ks")) for change in changes)
 
 
-def compared(
-    one: EvaluationResult, two: EvaluationResult, paired: list[str], *, all_of_them: bool, k: int = 10
-) -> list[Comparison]:
-    """two - one, paired, of the metrics at `k` and of fair0.8@1, or of all, and of those that only two runs have.
+def compared(one: EvaluationResult, two: EvaluationResult, paired: list[str], *, all_of_them: bool) -> list[Comparison]:
+    """two - one, paired, of the metrics at 10 and of fair0.8@1, or of all, and of those that only two runs have.
 
-    Where nothing was asked for, bqs_like@k is among them: in the JSON of a comparison, not in what is printed.
+    Where nothing was asked for, bqs_like@10 is among them: in the JSON of a comparison, not in what is printed.
 
     `UserError` where the protocols differ.
     """
@@ -208,9 +206,9 @@ def compared(
     from fullrank.metrics.names import PAIRED
 
     both = [name for name in one.metrics if name in two.metrics]
-    main = [name for name in both if name.endswith(f"@{k}") or name == "fair0.8@1"]
-    if not all_of_them and f"ndcg@{k}" in main and one.slices:
-        paired = [f"{PAIRED}@{k}"]
+    main = [name for name in both if name.endswith("@10") or name == "fair0.8@1"]
+    if not all_of_them and "ndcg@10" in main and one.slices:
+        paired = [f"{PAIRED}@10"]
     level = one.protocol["bootstrap"]["level"]
     return [compare(one, two, name, level=level) for name in [*(both if all_of_them else main or both), *paired]]
 

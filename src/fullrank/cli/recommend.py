@@ -176,8 +176,7 @@ def _print(output: Output, answers: pl.DataFrame, *, named: bool) -> None:
     names = [name for name in told if name in answers.columns]
     for group in groups[:SHOWN]:
         title = None if len(groups) == 1 and not named else f"user {group['user'][0]}"
-        cells = [[row["rank"], str(row["item"]), *(row[name] for name in names[2:])] for row in group.to_dicts()]
-        output.table(names, cells, title=title)
+        output.table(names, group.select(names).cast({"item": str}).rows(), title=title)
     if len(groups) > SHOWN:
         output.say(f"... and {len(groups) - SHOWN:,} more; --out FILE keeps them all")
 

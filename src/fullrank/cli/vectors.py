@@ -48,8 +48,7 @@ def similar(
         return
     names = [name for name in ("rank", "similar", "score", "title") if name in found.columns]
     for group in found.partition_by("item", maintain_order=True):
-        cells = [[row["rank"], str(row["similar"]), *(row[name] for name in names[2:])] for row in group.to_dicts()]
-        output.table(names, cells, title=f"item {group['item'][0]}")
+        output.table(names, group.select(names).cast({"similar": str}).rows(), title=f"item {group['item'][0]}")
     output.finish({"run": run, "k": lists.get("k", 10), "similar": found.to_dicts()})
 
 
@@ -77,7 +76,6 @@ def vectors(
     check_beside("--users", users, data=data, user_col=user_col)
     check_store(data)
     from fullrank import api
-    from fullrank.core.tables import write_table
     from fullrank.data.events.store import Store
     from fullrank.run import Run, event_store_of, require_problem
 

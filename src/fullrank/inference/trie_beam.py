@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from fullrank.inference.exact import of_length, select
+from fullrank.inference.exact import TopK, of_length, select
 from fullrank.inference.filters import BatchFilter
 from fullrank.models.sequential.items.semantic import SemanticItems
 from fullrank.models.sequential.objectives.tasks.generate import GeneratedScorer
@@ -33,9 +33,7 @@ class TrieBeam:
         self.beams, self.counts = beams, MaskCounts()
 
     @torch.inference_mode()
-    def __call__(
-        self, scorer: GeneratedScorer, k: int, filters: BatchFilter | None
-    ) -> tuple[Float[Tensor, "B k"], Int[Tensor, "B k"]]:
+    def __call__(self, scorer: GeneratedScorer, k: int, filters: BatchFilter | None) -> TopK:
         """The k best items of the tuples that the beam ends with."""
         *_, (nodes, sums) = self.walk(scorer, max(self.beams, k), filters)
         return self._items(nodes, sums, k, filters)
@@ -68,7 +66,7 @@ class TrieBeam:
 
     def _items(
         self, tuples: Int[Tensor, "B P"], sums: Float[Tensor, "B P"], k: int, filters: BatchFilter | None
-    ) -> tuple[Float[Tensor, "B k"], Int[Tensor, "B k"]]:
+    ) -> TopK:
         first, there = _stretches(self.trie.levels[-1].below, tuples)
         place = torch.where(there, first[..., None] + torch.arange(there.shape[2], device=tuples.device), 0)
         scores = sums[..., None].expand(place.shape).masked_fill(~there, -torch.inf).flatten(1)

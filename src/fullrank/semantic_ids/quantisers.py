@@ -25,12 +25,23 @@ from torch import Tensor
 from fullrank.core.errors import UserError
 
 
-class Product:
+class Codebooks:
+    """Codewords of each level, and the mean of the vectors that they describe."""
+
+    def __init__(self, codebooks: Float[Tensor, "K C d"], mean: Float[Tensor, "D"]):
+        self.codebooks, self.mean = codebooks, mean
+        self.sizes, self.dim = (codebooks.shape[1],) * len(codebooks), len(mean)
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {"codebooks": self.codebooks, "mean": self.mean}
+
+
+class Product(Codebooks):
     """Level k describes the k-th part of (x - mean) @ rotation (Jégou et al. 2011; rotated: Ge et al. 2013)."""
 
     def __init__(self, codebooks: Float[Tensor, "K C d"], rotation: Float[Tensor, "D D"], mean: Float[Tensor, "D"]):
-        self.codebooks, self.rotation, self.mean = codebooks, rotation, mean
-        self.sizes, self.dim = (codebooks.shape[1],) * len(codebooks), len(mean)
+        super().__init__(codebooks, mean)
+        self.rotation = rotation
 
     def encode(self, x: Float[Tensor, "n D"]) -> Int64[Tensor, "n K"]:
         parts = self._parts(x)
@@ -60,12 +71,8 @@ class Product:
         return turned.float().unflatten(1, (len(self.codebooks), -1))
 
 
-class Residual:
+class Residual(Codebooks):
     """Level k describes what is left of x - mean after the levels before it (Juang and Gray 1982)."""
-
-    def __init__(self, codebooks: Float[Tensor, "K C D"], mean: Float[Tensor, "D"]):
-        self.codebooks, self.mean = codebooks, mean
-        self.sizes, self.dim = (codebooks.shape[1],) * len(codebooks), len(mean)
 
     def encode(self, x: Float[Tensor, "n D"]) -> Int64[Tensor, "n K"]:
         rest, found = x - self.mean, []
@@ -81,9 +88,6 @@ class Residual:
         levels = torch.arange(len(self.codebooks) - 1)
         rest = x - self.mean - self.codebooks[levels, codes[:, :-1]].sum(1)
         return torch.cdist(rest, self.codebooks[-1]).pow(2)
-
-    def tensors(self) -> dict[str, Tensor]:
-        return {"codebooks": self.codebooks, "mean": self.mean}
 
     @classmethod
     def restore(cls, tensors: Mapping[str, Tensor], levels: int, size: int) -> Residual:
@@ -144,7 +148,7 @@ LEAST_SCALE = 1e-30
 """Vectors that differ by less are taken for equal."""
 
 
-class Autoencoder:
+class Autoencoder(Codebooks):
     """z = encoder((x - mean) / scale), quantised by residual codebooks; x is described by decoder(z_q) scale + mean."""
 
     def __init__(
@@ -156,9 +160,9 @@ class Autoencoder:
         scale: Float[Tensor, "1"],
         facts: Mapping[str, Any] | None = None,
     ):
-        self.encoder, self.decoder, self.mean, self.scale = encoder, decoder, mean, scale
-        self.codebooks, self.inner = codebooks, Residual(codebooks, torch.zeros(codebooks.shape[2]))
-        self.sizes, self.dim = self.inner.sizes, len(mean)
+        super().__init__(codebooks, mean)
+        self.encoder, self.decoder, self.scale = encoder, decoder, scale
+        self.inner = Residual(codebooks, torch.zeros(codebooks.shape[2]))
         self.facts = dict(facts or {})
         """How the learning went, for the manifest; empty once it is read from there."""
 
@@ -189,8 +193,8 @@ class Autoencoder:
         return (torch.cat(made) * self.scale.double() + self.mean.double()).float()
 
     def tensors(self) -> dict[str, Tensor]:
-        own = {"codebooks": self.codebooks, "mean": self.mean, "scale": self.scale}
-        return own | dict(_named("encoder", self.encoder)) | dict(_named("decoder", self.decoder))
+        layers = dict(_named("encoder", self.encoder)) | dict(_named("decoder", self.decoder))
+        return super().tensors() | {"scale": self.scale} | layers
 
     @classmethod
     def restore(

@@ -182,8 +182,7 @@ class RqVae(AutoencoderSpec):
     kind: Literal["rqvae"] = "rqvae"
 
     def fit(self, x: Float[Tensor, "n D"], seed: int, tick: Progress) -> Autoencoder:
-        rows = sample_places(len(x), max(self.points, self.size), torch.Generator().manual_seed(seed))
-        return learn(self, x, rows, seed, tick)
+        return learn(self, x, seed, tick, torch.Generator().manual_seed(seed))
 
     def total(self, error: Float[Tensor, ""], levels: Float[Tensor, "K"], dim: int) -> Float[Tensor, ""]:
         return dim * error + self.width * levels.sum()  # squared norms, as TIGER writes them
@@ -219,13 +218,15 @@ class Term(ABC):
 def learn(
     spec: AutoencoderSpec,
     x: Float[Tensor, "n D"],
-    rows: Int64[Tensor, "M"],
     seed: int,
     tick: Progress,
+    draws: torch.Generator,
     terms: Sequence[Term] = (),
 ) -> Autoencoder:
-    """The network and codebooks learned from these rows of x. Raises `UserError` where they cannot be."""
+    """The network and codebooks learned from `spec.points` rows of x, which `draws` chooses. Raises `UserError` where
+    they cannot be."""
     require_vectors(x, spec.size, spec.kind_of())
+    rows = sample_places(len(x), max(spec.points, spec.size), draws)
     generator, dim = torch.Generator().manual_seed(seed), x.shape[1]
     widths = (dim, *spec.hidden, spec.width)
     network = 2 * sum(a * b for a, b in zip(widths, widths[1:], strict=False))

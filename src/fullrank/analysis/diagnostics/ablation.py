@@ -75,7 +75,7 @@ class Ablation(Diagnostic):
 
     def _figures(self, sample: Sample) -> dict[str, float | None]:
         model, split, spec = self.context.model, self.context.split, self.context.evaluation
-        scores = ScoreMatrix(len(sample), sample.popularity)
+        scores = ScoreMatrix(sample)
         for batch in activations(model, sample):
             scores.observe(batch)
         spectrum = scores.spectrum()

@@ -72,7 +72,7 @@ class Bound(Diagnostic):
     )
 
     def begin(self) -> None:
-        self.scores = ScoreMatrix(len(self.context.sample), self.context.sample.popularity)
+        self.scores = ScoreMatrix(self.context.sample)
         self.rows_seen = 0
         self.triangles: list[Tensor] = []
         self.scale: dict[nn.Module, float] = {}

@@ -26,6 +26,7 @@ from fullrank.analysis.diagnostics import (
     Row,
     RunResult,
     Runs,
+    Sample,
     lines,
     readable,
 )
@@ -104,8 +105,8 @@ def rank_figures(sigma: Float[Tensor, "K"]) -> dict[str, Tensor]:
 class ScoreMatrix:
     """The score matrix of a sample as its two factors, collected batch by batch."""
 
-    def __init__(self, users: int, popularity: Int[np.ndarray, "V"]):
-        self.users, self.popularity = users, popularity
+    def __init__(self, sample: Sample):
+        self.sample = sample
         self.vectors: Tensor | None = None
         self.table: Tensor | None = None
         self.temperature = 1.0
@@ -115,7 +116,7 @@ class ScoreMatrix:
             return
         vectors = (batch.scorer.vectors / batch.scorer.temperature).cpu()
         if self.vectors is None:
-            self.vectors, self.table = torch.zeros(self.users, vectors.shape[1]), batch.scorer.table
+            self.vectors, self.table = torch.zeros(len(self.sample), vectors.shape[1]), batch.scorer.table
             self.temperature = batch.scorer.temperature
         self.vectors[torch.from_numpy(batch.users)] = vectors.float()
 
@@ -149,7 +150,7 @@ class SpectralCollapse(Diagnostic):
     )  # fmt: skip
 
     def begin(self) -> None:
-        self.scores = ScoreMatrix(len(self.context.sample), self.context.sample.popularity)
+        self.scores = ScoreMatrix(self.context.sample)
 
     def observe(self, batch: Activations) -> None:
         self.scores.observe(batch)
@@ -158,7 +159,7 @@ class SpectralCollapse(Diagnostic):
         spectrum = self.scores.spectrum()
         if spectrum is None:
             return self.left_out("its scores are no inner product of user and item vectors")
-        sigma, like = spectrum.sigma, popularity_likeness(spectrum, self.scores.popularity)
+        sigma, like = spectrum.sigma, popularity_likeness(spectrum, self.context.sample.popularity)
         likeness = {"popularity_cosine": like.cosine, "popularity_spearman": like.spearman}
         found = self.rows_of(rank_figures(sigma) | {"width": len(sigma)} | likeness)
         found += [self.row("sigma", float(value), index=k + 1) for k, value in enumerate(sigma)]

@@ -19,6 +19,8 @@ from fullrank.semantic_ids.quantisers import require_tensors
 
 FLOOR = 1e-6
 """Share of the largest variance below which a direction is not blown up by whitening."""
+ROWS = 8192
+"""Vectors made float64 at once."""
 
 
 @dataclass(frozen=True)
@@ -72,9 +74,9 @@ def fit_reduction(x: Float[Tensor, "n D"], pca: int | None, whiten: bool) -> Red
     return Reduction(mean.float(), (directions / spread).float(), (directions * spread).T.contiguous().float())
 
 
-def _covariance(x: Float[Tensor, "n D"], mean: Float[Tensor, "D"], rows: int = 8192) -> Float[Tensor, "D D"]:
+def _covariance(x: Float[Tensor, "n D"], mean: Float[Tensor, "D"]) -> Float[Tensor, "D D"]:
     total = torch.zeros(x.shape[1], x.shape[1], dtype=torch.float64)
-    for part in x.split(rows):
+    for part in x.split(ROWS):
         centred = part.double() - mean
         total += centred.T @ centred
     return total / len(x)
