@@ -9,9 +9,9 @@ norm and are no layer's output.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -28,6 +28,7 @@ from fullrank.data.events.store import Store
 from fullrank.data.histories import EvalSet, Histories
 from fullrank.data.impressions.store import ImpressionStore
 from fullrank.evaluation import Evaluation
+from fullrank.evaluation.ranking import row_batches
 from fullrank.evaluation.retrieval import Split, check_split
 from fullrank.inference.batches import Batching, score_batches
 from fullrank.models import Model, ReasoningStates, Scorer, States
@@ -272,19 +273,16 @@ def ranking_activations(
     batch_size: int | None = None,
 ) -> Iterator[RankingActivations]:
     """The impressions, batch by batch, through the model as it predicts; it is left in the mode it was in."""
-    size = batch_size or ROWS
     training, device = model.training, next(model.parameters()).device
     model.eval()
     try:
-        with _recording_ranker(model.ranker) as inputs:
-            for low in range(0, len(rows), size):
+        with _recording_ranker(model) as inputs:
+            for batch in row_batches(store, rows, batch_size or ROWS, progress):
                 with torch.inference_mode():
-                    out = model.output(store.batch(rows[low : low + size]).to(device), EVERY)
+                    out = model.output(batch.to(device), EVERY)
                 layers = {name: layer for name, layer in out.captures.items() if layer.shape[-1]}
                 yield RankingActivations(layers, dict(inputs))
                 inputs.clear()
-                if progress is not None:
-                    progress(min(low + size, len(rows)), len(rows))
     finally:
         model.train(training)
 
@@ -296,19 +294,13 @@ def layers_of(model: RankingModule, name: str) -> list[nn.Module]:
 
 
 @contextmanager
-def _recording_ranker(ranker: nn.Module) -> Iterator[dict[str, Tensor]]:
+def _recording_ranker(model: RankingModule) -> Iterator[dict[str, Tensor]]:
     inputs: dict[str, Tensor] = {}
 
-    def record(place: int, module: nn.Module) -> Any:
-        def on_input(_: nn.Module, given: tuple[Any, ...]) -> None:
-            inputs[f"ffn_{place}"] = given[0]
+    def record(name: str, _: nn.Module, given: tuple[Any, ...]) -> None:
+        inputs[name] = given[0]
 
-        return module.register_forward_pre_hook(on_input)
-
-    found = getattr(ranker, "feed_forwards", None)
-    hooks = [record(n, one) for n, one in enumerate(found)] if isinstance(found, nn.ModuleList) else []
-    try:
+    with ExitStack() as stack:
+        for place, module in enumerate(layers_of(model, "feed_forwards")):
+            stack.enter_context(module.register_forward_pre_hook(partial(record, f"ffn_{place}")))
         yield inputs
-    finally:
-        for hook in hooks:
-            hook.remove()

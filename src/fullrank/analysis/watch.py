@@ -77,7 +77,7 @@ class Watch:
         begun = time.perf_counter()
         figures = {f"watch/{name}": value for name, value in self._figures(cast(Model, moment.model), moment.store)}
         share = figures.get(SHARE)
-        if share is not None and share >= self.alarm and not self._raised(moment):
+        if share is not None and share >= self.alarm:
             self._raise(moment, share)
         return figures | {"watch_seconds": round(time.perf_counter() - begun, 3)}
 
@@ -98,13 +98,11 @@ class Watch:
         tops = [(f"last_layer_{name}", last(Layers.name, name)) for name in ("collapse_share", "entropy_rank")]
         return of_scores + [(name, value) for name, value in tops if value is not None]
 
-    def _raised(self, moment: TrainState) -> bool:
-        """Whether the epoch before was above the threshold already: an alarm is raised once per crossing."""
-        before = [row for row in metrics_rows(moment.out) if row.get("event") == "epoch" and SHARE in row]
-        value = before[-1][SHARE] if before else None
-        return isinstance(value, int | float) and value >= self.alarm
-
     def _raise(self, moment: TrainState, share: float) -> None:
+        """The alarm, once per crossing: not where the epoch before was above the threshold already."""
+        before = [row[SHARE] for row in metrics_rows(moment.out) if row.get("event") == "epoch" and SHARE in row]
+        if before and isinstance(before[-1], int | float) and before[-1] >= self.alarm:
+            return
         log.warning(
             f"Alarm: after epoch {moment.epoch} one direction holds {share:.0%} of the score matrix (alarm at "
             f"{self.alarm:.0%}); users are about to get the same popular items"

@@ -190,19 +190,18 @@ def show(
         check_beside("a recipe or a run", None, set=settings or None, data=data)
         show_codes(output, what)
         return
-    if not Path(name).is_dir():
-        spec = api.recipe(name, *(settings or ()))
-        size = None if data is None else size_of(spec, data)
-        output.say(spec.to_yaml().rstrip() + said(size), wrap=False)
-        output.finish({"spec": spec.dump()} | ({} if size is None else {"size": size}))
-        return
-    run = Run.open(name)
-    spec = run.spec.override(*(settings or ()))
-    size = run.manifest.get("size") if data is None and not settings else size_of(spec, data or run.path)
+    run = Run.open(name) if Path(name).is_dir() else None
+    spec = api.recipe(name if run is None else run.spec, *(settings or ()))
+    place = data or (None if run is None else run.path)
+    if run is not None and data is None and not settings:
+        size = run.manifest.get("size")
+    else:
+        size = None if place is None else size_of(spec, place)
     output.say(spec.to_yaml().rstrip() + said(size), wrap=False)
-    last = run.rows()[-1] if run.rows() else None
-    told = {"spec": spec.dump(), "manifest": run.manifest, "last": last}
-    output.finish(told if size is None else told | {"size": size})
+    told: dict[str, Any] = {"spec": spec.dump()}
+    if run is not None:
+        told |= {"manifest": run.manifest, "last": run.rows()[-1] if run.rows() else None}
+    output.finish(told | ({} if size is None else {"size": size}))
 
 
 def size_of(spec: Experiment, place: Path) -> dict[str, Any] | None:

@@ -149,7 +149,7 @@ class Diagnostic(Section):
     def lacks(cls, result: RunResult) -> str | None:
         if result.diagnosis.of(cls.name):
             return None
-        return "" if cls.silent else result.why_missing(cls.name)
+        return "" if cls.silent else result.diagnosis.left_out().get(cls.name, "it was not measured")
 
 
 def find_sections(problem: Problem, first: Sequence[str] = ()) -> list[type[Section]]:

@@ -95,10 +95,6 @@ class RunResult:
         pair = self.evaluation.interval.get(name)
         return pair if pair is not None and pair[0] == pair[0] else None
 
-    def why_missing(self, diagnostic: str) -> str:
-        """Why the rows of a diagnostic are not there."""
-        return self.diagnosis.left_out().get(diagnostic, "it was not measured")
-
 
 Runs = Sequence[RunResult]
 """The runs on a page, in its order."""
@@ -210,7 +206,12 @@ def with_differences(results: Runs, tell: Tell | None = None) -> list[RunResult]
     if len(results) < 2 or not_comparable(results) is not None:
         return list(results)
     base = reference_run(results)
-    names = [name for name in _metrics(results) if all(one.metric(name) is not None for one in results)]
+    problem = base.run.spec.problem
+    wanted = dict.fromkeys([results[0].accuracy, *MORE[problem]])  # accuracy first, each once
+    names = [
+        name for name in wanted
+        if (problem == "retrieval" or name in RESAMPLED) and all(one.metric(name) is not None for one in results)
+    ]  # fmt: skip
     tick = None if tell is None else tell("compare runs")
     found = []
     try:
@@ -222,13 +223,6 @@ def with_differences(results: Runs, tell: Tell | None = None) -> list[RunResult]
     except UserError:  # evaluations that were given by hand may hold other users
         return list(results)
     return found
-
-
-def _metrics(results: Runs) -> list[str]:
-    """Accuracy first, then the others, each once."""
-    problem = results[0].run.spec.problem
-    names = list(dict.fromkeys([results[0].accuracy, *MORE[problem]]))
-    return [name for name in names if problem == "retrieval" or name in RESAMPLED]
 
 
 def reference_run(results: Runs) -> RunResult:
