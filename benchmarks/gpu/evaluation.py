@@ -11,7 +11,6 @@ from benchmarks.gpu.device import Where, milliseconds, peak_memory, refusals
 from benchmarks.gpu.exact_softmax import megabytes
 from benchmarks.gpu.stores import histories
 from benchmarks.retrieve import K, model_of
-from fullrank.inference.batches import Batching
 from fullrank.inference.recommend import rank
 
 WIDTHS = (64, 256)
@@ -27,7 +26,7 @@ def rows(where: Where) -> Iterator[dict[str, Any]]:
                 model = model_of(store, dim=width).to(where.device)
 
                 def whole(model: Any = model) -> object:
-                    return rank(model, given, k=K, how=Batching(device=where.device))
+                    return rank(model, given, k=K)
 
                 row["peak_mb"] = megabytes(peak_memory(whole, where.device))
                 row["ms"] = milliseconds(whole, where.device, rounds=where.of(5, 1), warm=1)

@@ -225,9 +225,7 @@ def evaluate(
     if events is not None:
         later = _later_events(opened, split, data, events, before, columns)
         made = load(opened, device=device)
-        return evaluate_later(
-            made.model, later, opened.spec.lists.override(*set), device=made.device, progress=progress
-        )
+        return evaluate_later(made.model, later, opened.spec.lists.override(*set), progress=progress)
     if before is not None or columns != EventColumns():
         raise no_effect("before, columns or time_unit", "without events=", "give events, or leave it out")
     if in_parts:
@@ -241,7 +239,7 @@ def evaluate(
             )
     store = store_of(opened, data)
     made = load(opened, data=store if opened.needs_store else None, device=device)
-    return EVALUATE[made.problem](made.model, store, split, spec, device=made.device, progress=progress)
+    return EVALUATE[made.problem](made.model, store, split, spec, progress=progress)
 
 
 @public
@@ -288,7 +286,7 @@ def oracle_step(
     opened = _run(run)
     spec, store = opened.spec.lists.override(*set), event_store_of(opened, data)
     made = load(opened, device=device)
-    return oracle_ceilings(made.model, store, split, spec, device=made.device, progress=progress)
+    return oracle_ceilings(made.model, store, split, spec, progress=progress)
 
 
 @public
@@ -311,7 +309,7 @@ def step_curve(
     spec, store = opened.spec.lists.override(*set), event_store_of(opened, data)
     made = load(opened, device=device)
     return accuracy_by_steps(
-        made.model, store, split, spec, metrics=metrics, rounds=rounds, device=made.device, progress=progress
+        made.model, store, split, spec, metrics=metrics, rounds=rounds, progress=progress
     )  # fmt: skip
 
 

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from fullrank.analysis.relevance import Relevance
 from fullrank.core.checks import check_whole
+from fullrank.core.device import device_of
 from fullrank.core.errors import UserError
 from fullrank.core.log import Progress
 from fullrank.data.batch import Batch
@@ -168,18 +169,12 @@ def activations(
 ) -> Iterator[Activations]:
     """The sample, batch by batch, longest histories first. Use one before asking for the next."""
     with _recording(model) as record:
-        how = Batching(batch_size, device=device_of(model), progress=progress)
+        how = Batching(batch_size, progress=progress)
         for users, scorer in score_batches(model, sample.histories, how):
             yield Activations(
                 users, scorer, record.states, record.inputs, tuple(record.attentions), dict(record.module_inputs)
             )
             record.clear()
-
-
-def device_of(model: Model) -> torch.device:
-    """Where a model's weights are; the CPU for one without any."""
-    tensors = [*model.parameters(), *model.buffers()] if isinstance(model, nn.Module) else []
-    return tensors[0].device if tensors else torch.device("cpu")
 
 
 @dataclass
@@ -273,7 +268,7 @@ def ranking_activations(
     batch_size: int | None = None,
 ) -> Iterator[RankingActivations]:
     """The impressions, batch by batch, through the model as it predicts; it is left in the mode it was in."""
-    training, device = model.training, next(model.parameters()).device
+    training, device = model.training, device_of(model)
     model.eval()
     try:
         with _recording_ranker(model) as inputs:

@@ -191,7 +191,7 @@ class Cascade:
         check_type("split", split, str, "'validation' or 'test'")
         return evaluate_cascade(
             self.retriever, self.ordering(context), split, spec, candidates=candidates, blend=blend,
-            device=self.device, progress=progress,
+            progress=progress,
         )  # fmt: skip
 
     def ordering(self, context: Any) -> Reranker:
@@ -204,7 +204,7 @@ class Cascade:
         plan = plan_fields(self.encoder.schema, self.user, self.item, self.users, self.items, given.columns)
         if plan.items not in self._encoded_items:
             self._encoded_items[plan.items] = self._encode_items(plan)
-        return Reranker(self.ranker, self.users, self.user, plan, given, self._encoded_items[plan.items], self.device)
+        return Reranker(self.ranker, self.users, self.user, plan, given, self._encoded_items[plan.items])
 
     def _encode_items(self, plan: FieldPlan) -> EncodedFields:
         """The catalogue, encoded."""

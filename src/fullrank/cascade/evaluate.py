@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from fullrank.cascade.rerank import Reranker, best_candidates, blocks, check_candidates
 from fullrank.cascade.stages import RetrievalStage
@@ -94,7 +93,6 @@ def evaluate_cascade(
     *,
     candidates: int,
     blend: float,
-    device: torch.device,
     progress: Progress | None,
 ) -> CascadeResult:
     """See `Cascade.evaluate`."""
@@ -115,7 +113,7 @@ def evaluate_cascade(
     recall = without_candidates = 0.0
     for low, high in blocks(len(everybody), candidates):
         users = everybody.take(slice(low, high))
-        found = ranked(model, users.histories, spec, candidates, Batching(spec.batch_size, spec.block, device))
+        found = ranked(model, users.histories, spec, candidates, Batching(spec.batch_size, spec.block))
         scores = reranker(names[users.users], users.histories.items, found.ids, found.scores, blend)
         best, _ = best_candidates(scores, found.ids, longest)
         for rows, ids in ((before, found.ids[:, :longest]), (after, best)):

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import polars as pl
-import torch
 from jaxtyping import Bool, Float, Int
 
 from fullrank.cascade.field_sources import Context, FieldPlan, KeyedTable, constant_column
@@ -46,7 +45,6 @@ class Reranker:
     plan: FieldPlan
     context: Context
     items: EncodedFields
-    device: torch.device
 
     def __call__(
         self,
@@ -60,7 +58,7 @@ class Reranker:
 
         `users` are external ids, null where nobody is named; `histories` their items by internal ids, oldest first.
         """
-        found = probabilities(self.ranker.model, self.pairs(users, histories), ids, self.device)
+        found = probabilities(self.ranker.model, self.pairs(users, histories), ids)
         return blend_scores(found, scores, blend)
 
     def require_some(self, users: pl.Series) -> None:
@@ -179,16 +177,14 @@ class PairFeatures:
         return to_tensors(categorical, numeric, bags, labels=None, groups=None, rows=np.arange(len(users)))
 
 
-def probabilities(
-    model: RankingModule, pairs: PairFeatures, ids: Int[np.ndarray, "B C"], device: torch.device | str = "cpu"
-) -> Float[np.ndarray, "B C"]:
+def probabilities(model: RankingModule, pairs: PairFeatures, ids: Int[np.ndarray, "B C"]) -> Float[np.ndarray, "B C"]:
     """The click probability of each user's candidates; -inf in empty places (id -1)."""
     users, places = np.nonzero(ids >= 0)
     found = np.full(ids.shape, -np.inf)
     for low in range(0, len(users), BATCH):
         some = slice(low, low + BATCH)
         at = users[some], places[some]
-        found[at] = predict_batch(model, pairs.batch(at[0], ids[at]), device)
+        found[at] = predict_batch(model, pairs.batch(at[0], ids[at]))
     return found
 
 

@@ -14,8 +14,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-import torch
-
 from fullrank.core.log import Progress
 from fullrank.core.registry import Problem
 from fullrank.evaluation.compare import Comparison, compare
@@ -45,7 +43,6 @@ class Evaluate(Protocol):
         split: str,
         spec: Any = None,
         *,
-        device: torch.device | str = "cpu",
         progress: Progress | None = None,
     ) -> EvaluationResult: ...
 

@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 import polars as pl
-import torch
 from jaxtyping import Int
 
 from fullrank.core.checks import known_times
@@ -70,7 +69,6 @@ def evaluate_later(
     later: LaterEvents,
     spec: Evaluation,
     *,
-    device: torch.device | str = "cpu",
     progress: Progress | None = None,
 ) -> EvaluationResult:
     """The model's metrics on the users of a period. Raises `UserError` as `retrieval.evaluate`, and where settings or
@@ -85,7 +83,7 @@ def evaluate_later(
             "events: are these users of that store? empty=answer evaluates without histories",
             code="no-users-with-history",
         )
-    rows = measure(model, later, "test", spec, device=device, progress=progress)
+    rows = measure(model, later, "test", spec, progress=progress)
     began = later.facts["from"]
     own = {
         "split": SPLIT,

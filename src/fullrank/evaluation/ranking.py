@@ -13,7 +13,6 @@ from dataclasses import replace
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
-import torch
 from jaxtyping import Int, Int64
 
 from fullrank.core.errors import UserError, unknown
@@ -56,13 +55,12 @@ def evaluate_ranking(
     split: str,
     spec: RankingEvaluation | None = None,
     *,
-    device: torch.device | str = "cpu",
     progress: Progress | None = None,
 ) -> EvaluationResult:
     """The model's metrics on all impressions of a split. Raises `UserError` where there are none, or no labels."""
     spec = spec or RankingEvaluation()
     fields = slice_fields(store.encoder, spec.slices)  # an unknown one is told before minutes are spent
-    rows = predict_rows(model, store, split_rows(store, split), spec.batch_size, device=device, progress=progress)
+    rows = predict_rows(model, store, split_rows(store, split), spec.batch_size, progress=progress)
     found = ranking_result(rows, spec, split, store.fingerprint)
     if model.calibration is not None:
         found = replace(found, protocol=found.protocol | {"calibration": _before(rows, model.calibration.spec, spec)})
@@ -162,7 +160,6 @@ def predict_rows(
     rows: Int[np.ndarray, "N"],
     batch_size: int,
     *,
-    device: torch.device | str = "cpu",
     progress: Progress | None = None,
 ) -> PerImpression:
     """Probability, label and group of some rows of a store."""
@@ -171,7 +168,7 @@ def predict_rows(
         labels.append(checked_labels(batch.labels).numpy())
         if batch.groups is not None:
             groups.append(batch.groups.numpy())
-        probabilities.append(predict_batch(model, batch, device))
+        probabilities.append(predict_batch(model, batch))
     whose = np.concatenate(groups).astype(np.int64) if groups else None
     return PerImpression(rows, np.concatenate(probabilities), np.concatenate(labels).astype(np.float64), whose)
 

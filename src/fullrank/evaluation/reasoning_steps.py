@@ -20,7 +20,6 @@ from dataclasses import asdict, dataclass
 from typing import Annotated, Any
 
 import numpy as np
-import torch
 from pydantic import Field
 
 from fullrank.core.checks import public
@@ -90,7 +89,6 @@ def oracle_ceilings(
     split: str,
     spec: Evaluation | None = None,
     *,
-    device: torch.device | str = "cpu",
     progress: Progress | None = None,
 ) -> list[OracleCeiling]:
     """The ceiling of every accuracy metric of the spec. Raises `UserError` for a model without a reasoner."""
@@ -106,7 +104,7 @@ def oracle_ceilings(
     values = []
     for step in range(most + 1):
         tick = None if progress is None else _part(progress, step, most + 1)
-        found = evaluate(model, store, split, _at_step(spec, step), device=device, progress=tick)
+        found = evaluate(model, store, split, _at_step(spec, step), progress=tick)
         values.append(found.per_user.values)
     return [_ceiling(str(name), np.stack([v[str(name)] for v in values]), spec) for name in spec.names()]
 
@@ -120,7 +118,6 @@ def accuracy_by_steps(
     *,
     metrics: Sequence[str] | None = None,
     rounds: Annotated[int, Field(ge=1, le=MOST_ROUNDS)] = 3,
-    device: torch.device | str = "cpu",
     progress: Progress | None = None,
 ) -> list[StepCurvePoint]:
     """A point for each number of steps up to `reasoning.steps` (as trained by default), then the adaptive one.
@@ -138,7 +135,7 @@ def accuracy_by_steps(
     for turn in range(rounds):
         for place, setting in enumerate(settings):
             begun = time.perf_counter()
-            measured: Any = evaluate(model, store, split, setting, device=device)
+            measured: Any = evaluate(model, store, split, setting)
             best[place] = min(best[place], time.perf_counter() - begun)
             found[place] = measured
             if progress is not None:

@@ -11,7 +11,6 @@ from dataclasses import replace
 from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
 import numpy as np
-import torch
 from jaxtyping import Int
 
 from fullrank.core.errors import UserError, unknown
@@ -70,15 +69,14 @@ def evaluate(
     split: str,
     spec: Evaluation | None = None,
     *,
-    device: torch.device | str = "cpu",
     progress: Progress | None = None,
 ) -> EvaluationResult:
     """The model's metrics on all users of a split (`validation` or `test`).
 
-    The model must already be on `device`. Raises `UserError` where the split has no users, the store and the model
+    Raises `UserError` where the split has no users, the store and the model
     disagree about the catalogue, or the model gives NaN.
     """
-    return merge([measure(model, store, split, spec, device=device, progress=progress)])
+    return merge([measure(model, store, split, spec, progress=progress)])
 
 
 def measure(
@@ -88,7 +86,6 @@ def measure(
     spec: Evaluation | None = None,
     *,
     shard: tuple[int, int] = (0, 1),
-    device: torch.device | str = "cpu",
     progress: Progress | None = None,
 ) -> PerUser:
     """The rows of one shard (rank, world): users rank, rank + world, ... of the split. See `merge`."""
@@ -97,7 +94,7 @@ def measure(
         raise UserError(f"a shard is (rank, world) with 0 <= rank < world, not {shard}", code="invalid-shard")
     everybody, protocol = users_and_protocol(model, store, split, spec)
     users = everybody.take(slice(shard[0], None, shard[1]))
-    return measure_users(model, store, users, protocol, spec, device=device, progress=progress)
+    return measure_users(model, store, users, protocol, spec, progress=progress)
 
 
 def measure_users(
@@ -107,7 +104,6 @@ def measure_users(
     protocol: dict[str, Any],
     spec: Evaluation,
     *,
-    device: torch.device | str = "cpu",
     progress: Progress | None = None,
 ) -> PerUser:
     """The rows of some users of what `users_and_protocol` gave."""
@@ -117,7 +113,7 @@ def measure_users(
         f"the metrics of {len(users):,} users with lists of {longest:,} items",
         "lower ks and the lengths in metrics",
     )
-    how = Batching(spec.batch_size, spec.block, device, progress)
+    how = Batching(spec.batch_size, spec.block, progress)
     blocks = replace(how, block=block_of(spec, model.num_items))
     scored = score_batches(model, users.histories, blocks, budget=spec.reasoning)
     if spec.protocol == "sampled":

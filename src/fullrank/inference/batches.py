@@ -19,6 +19,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import nn
 
+from fullrank.core.device import device_of
 from fullrank.core.errors import UserError
 from fullrank.core.log import Progress
 from fullrank.data.batch import Batch
@@ -37,14 +38,12 @@ TOKENS = 1 << 15
 
 @dataclass(frozen=True)
 class Batching:
-    """How histories go through a model: how many at once, where it is, and who is told."""
+    """How histories go through a model: how many at once, and who is told."""
 
     batch_size: int | None = None
     """Users of a batch; None is what keeps users x block within `SCORES`, and positions within `TOKENS`."""
     block: int | None = None
     """Items that are scored at once; None is `BLOCK`."""
-    device: torch.device | str = "cpu"
-    """Where the model is already."""
     progress: Progress | None = None
     """Called with (users done, users in all)."""
 
@@ -103,7 +102,7 @@ def batches(
     times = histories.times if model.reads_times else None
     keys = histories.keys.numbers() if histories.keys is not None and model.reads_users else None
     order = np.argsort(-lengths, kind="stable")  # longest first: what does not fit in memory fails at once
-    most = how.batch_size or max(SCORES // (how.block or BLOCK), 1)
+    device, most = device_of(model), how.batch_size or max(SCORES // (how.block or BLOCK), 1)
     done = 0
     with evaluating(model):
         while done < len(order):
@@ -126,7 +125,7 @@ def batches(
                 user_keys=None if keys is None else torch.from_numpy(keys[at]),
                 times=None if times is None else _padded(items.over(times).padded()),
             )
-            yield at, batch if str(how.device) == "cpu" else batch.to(how.device)
+            yield at, batch if device.type == "cpu" else batch.to(device)
             done += len(at)
             if how.progress is not None:
                 how.progress(done, len(order))

@@ -29,7 +29,7 @@ from fullrank.data.events.catalog import Catalog
 from fullrank.data.events.store import Store
 from fullrank.data.impressions.encoding import FieldEncoder
 from fullrank.data.values import take
-from fullrank.inference.batches import BLOCK, Batching, pair_scores, score_batches
+from fullrank.inference.batches import BLOCK, pair_scores, score_batches
 from fullrank.inference.exact import top_k
 from fullrank.inference.filters import Filters
 from fullrank.inference.list_options import (
@@ -183,7 +183,7 @@ class Predictor:
         """The same for requests that are read already, as arrays of item numbers."""
         options = options.with_settings(self.budget, self.decoding)
         return rank_requests(
-            self.model, self.catalog, request, options, filters, device=self.device, index=self.index,
+            self.model, self.catalog, request, options, filters, index=self.index,
             search=self._search(options.decoding_of(self.decoding)),
         )  # fmt: skip
 
@@ -272,8 +272,7 @@ class Predictor:
         or holds what the schema refuses, and where `column` is there already.
         """
         return predict(
-            self.model, self.encoder.with_separator(list_separator), impressions, column=column, device=self.device,
-            progress=progress,
+            self.model, self.encoder.with_separator(list_separator), impressions, column=column, progress=progress
         )  # fmt: skip
 
     def predict_file(
@@ -291,7 +290,7 @@ class Predictor:
         """
         return predict_file(
             self.model, self.encoder.with_separator(list_separator), impressions, out, column=column,
-            device=self.device, progress=progress,
+            progress=progress,
         )  # fmt: skip
 
     def item_vectors(self) -> Float[np.ndarray, "V D"]:
@@ -361,8 +360,7 @@ class Predictor:
 
     def _scorers(self, request: RequestBatch, budget: Budget | None) -> Iterator[tuple[Int[np.ndarray, "B"], Scorer]]:
         """A scorer for each batch of the histories, with the positions that it is for."""
-        where = Batching(device=self.device)
-        return score_batches(self.model, request.histories, where, budget=budget, index=self.index)
+        return score_batches(self.model, request.histories, budget=budget, index=self.index)
 
     def _asked(
         self,

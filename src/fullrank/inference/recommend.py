@@ -18,6 +18,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from fullrank.core.device import device_of
 from fullrank.core.jagged import Jagged
 from fullrank.core.memory import require_memory
 from fullrank.data.batch import Batch
@@ -63,7 +64,7 @@ def rank(
     Raises `UserError` on an unknown policy, an empty history, an id outside the catalogue, a NaN score, and a budget or
     a decoding that the model cannot serve.
     """
-    policy, filters = seen_policy(seen), filters or Filters()
+    policy, filters, device = seen_policy(seen), filters or Filters(), device_of(model)
     # Few users allow larger blocks: one product and one selection instead of one for each 8,192 items.
     width = how.block or max(BLOCK, min(SCORES // max(len(histories), 1), LARGEST_BLOCK))
     width = min(width, max(model.num_items, 1))
@@ -78,20 +79,18 @@ def rank(
         with evaluating(model):
             index = model.index_items() if index is None else index
             for at, batch in batches(model, histories, how):
-                batch_filter = _filter_of(filters, seen_items, at, how.device)
+                batch_filter = _filter_of(filters, seen_items, at, device)
                 lists = _early_exit_lists(model, batch, budget, k, batch_filter, index, width)
                 scores[at], ids[at], steps[at] = (part.cpu().numpy() for part in lists)
         return RankedLists(ids, scores, policy, steps)
     search = search_of(model, search, width) if isinstance(search, Decoding) else search
     for at, scorer in score_batches(model, histories, how, budget=budget, index=index):
-        best_scores, best_ids = search(scorer, k, _filter_of(filters, seen_items, at, how.device))
+        best_scores, best_ids = search(scorer, k, _filter_of(filters, seen_items, at, device))
         scores[at], ids[at] = best_scores.cpu().numpy(), best_ids.cpu().numpy()
     return RankedLists(ids, scores, policy)
 
 
-def _filter_of(
-    filters: Filters, seen_items: Jagged | None, at: np.ndarray, device: torch.device | str
-) -> BatchFilter | None:
+def _filter_of(filters: Filters, seen_items: Jagged | None, at: np.ndarray, device: torch.device) -> BatchFilter | None:
     """The filter of the users at these positions."""
     return filters.take(at).of_batch(None if seen_items is None else seen_items.take(at), device)
 
@@ -152,7 +151,6 @@ def rank_requests(
     options: ListOptions,
     filters: Filters | None = None,
     *,
-    device: torch.device | str = "cpu",
     index: Any | None = None,
     search: Search | None = None,
 ) -> RankedLists:
@@ -162,9 +160,7 @@ def rank_requests(
     histories, k = request.histories, min(options.k, catalog.size)
     if options.empty == "error":
         require_known_items(histories.lengths == 0, "empty='popular' gives them the most popular items")
-    ranked = partial(
-        rank, model, k=k, seen=seen, search=search or decoding, budget=budget, index=index, how=Batching(device=device)
-    )
+    ranked = partial(rank, model, k=k, seen=seen, search=search or decoding, budget=budget, index=index)
     popular = sources(model, histories) == POPULAR
     if not popular.any():  # what most requests are
         return ranked(histories, filters=filters)

@@ -17,7 +17,7 @@ from jaxtyping import Bool, Float, Int
 
 from fullrank.core.errors import UserError
 from fullrank.data.histories import Histories
-from fullrank.inference.batches import BLOCK, Batching, score_batches
+from fullrank.inference.batches import BLOCK, score_batches
 from fullrank.inference.filters import Filters
 from fullrank.inference.predictor import Predictor
 from fullrank.inference.recommend import rank
@@ -133,7 +133,7 @@ class Finder:
             return scores.numpy(), ids.numpy(), None
         found = rank(
             predictor.model, _histories(items, times), k=k, seen="keep", filters=filters, budget=budget,
-            search=self.decode or predictor.decoding, index=predictor.index, how=Batching(device=predictor.device),
+            search=self.decode or predictor.decoding, index=predictor.index,
         )  # fmt: skip
         return found.scores, found.ids, found.steps
 

@@ -57,12 +57,11 @@ def calibrate(
         raise UserError(f"{run.path} {why}: train it again, or to the end, then calibrate it", code="run-not-finished")
     store = store_of(run, data)
     assert isinstance(store, ImpressionStore)  # its fingerprint is the run's
-    place = resolve_device(device)
-    model: Any = run.model(encoder).to(place)
+    model: Any = run.model(encoder).to(resolve_device(device))
     model.calibration = None
     assert run.spec.clicks is not None
     size = run.spec.clicks.batch_size
-    rows = predict_rows(model, store, split_rows(store, "validation"), size, device=place, progress=progress)
+    rows = predict_rows(model, store, split_rows(store, "validation"), size, progress=progress)
     made = fit_calibration(method, rows.probabilities, rows.labels)
     return write_copy(run, out, encoder, run.tensors(), {"calibrated_from": str(run.path)}, made)
 

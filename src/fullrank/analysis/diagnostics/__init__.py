@@ -25,7 +25,6 @@ from fullrank.analysis.activations import (
     Sample,
     SampleStore,
     activations,
-    device_of,
 )  # fmt: skip
 from fullrank.analysis.diagnosis import Diagnosis, Row, not_measured, row, rows_of
 from fullrank.analysis.report import Cells, Figure, Missing, Shown, TableCell
@@ -41,7 +40,7 @@ GROUP = "fullrank.diagnostics"
 __all__ = [
     "Activations", "Cells", "Chart", "Claim", "Diagnosis", "Diagnostic", "FAIRNESS", "Figure", "Missing",
     "RetrievalContext", "Row", "RunResult", "Runs", "Sample", "SampleStore", "Section", "Shown", "TableCell",
-    "accuracy_word", "activations", "bars", "device_of", "find_diagnostics", "find_sections", "lines",
+    "accuracy_word", "activations", "bars", "find_diagnostics", "find_sections", "lines",
     "not_comparable", "not_measured", "readable", "row", "rows_of",
 ]  # fmt: skip
 """Among them all that the file of a diagnostic needs."""

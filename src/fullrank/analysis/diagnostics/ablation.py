@@ -32,7 +32,6 @@ from fullrank.analysis.diagnostics import (
     SampleStore,
     activations,
     bars,
-    device_of,
 )
 from fullrank.analysis.diagnostics.spectrum import ScoreMatrix, popularity_likeness
 from fullrank.data.batch import Batch
@@ -81,7 +80,7 @@ class Ablation(Diagnostic):
         spectrum = scores.spectrum()
         store = SampleStore(self.context.store, sample.users)
         if spectrum is None:
-            return dict(evaluate(model, store, split, spec, device=device_of(model)).metrics)
+            return dict(evaluate(model, store, split, spec).metrics)
         # The spectrum has every user's vector: ranking these runs no layer a second time.
         exact = spec.model_copy(update={"decoding": Decoding()})
         measured = evaluate(RecordedScores(model, scores, sample.users), store, split, exact)

@@ -18,10 +18,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fullrank.analysis.diagnostics import Claim, Figure, Row, RunResult, device_of, lines, row
+from fullrank.analysis.diagnostics import Claim, Figure, Row, RunResult, lines, row
 from fullrank.analysis.diagnostics.diversity import ReasoningFigure
 from fullrank.data.batch import Batch
-from fullrank.inference.batches import Batching, batches
+from fullrank.inference.batches import batches
 from fullrank.models.sequential.attention.softmax import SoftmaxAttention
 from fullrank.models.sequential.reading import attention_of, blocks_of
 from fullrank.models.sequential.reasoning import StepwiseReasoner
@@ -72,7 +72,7 @@ class LatentAttention(ReasoningFigure):
         if not attentions or len(attentions) < len(found):
             return self.left_out("its attention has no softmax weights to show for latent tokens")
         sums = _Sums()
-        for _, batch in batches(model, self.context.sample.first(USERS).histories, Batching(device=device_of(model))):
+        for _, batch in batches(model, self.context.sample.first(USERS).histories):
             with torch.no_grad():
                 for one in latent_weights(model, attentions, batch):
                     sums.add(one, batch)

@@ -64,7 +64,7 @@ def collect(
         if found is None:
             spec, tick = family.spec(run, settings), None if tell is None else tell(f"evaluate {run.path}")
             model: Any = run.model().to(device)
-            found = EVALUATE[run.spec.problem](model, store, split, spec, device=device, progress=tick)
+            found = EVALUATE[run.spec.problem](model, store, split, spec, progress=tick)
         evaluated.append(found)
     wanted = family.spec(runs[0], settings).selection
     shared = all(wanted in one.metrics for one in evaluated)
