@@ -69,7 +69,7 @@ def diagnose_retrieval(
     split: str = "test",
     users: int | None = None,
     seed: int = 0,
-    evaluation: Evaluation | None = None,
+    evaluation: Evaluation = Evaluation(),
     weights: str | None = None,
     vectors: Float[np.ndarray, "V D"] | None = None,
     progress: Progress | None = None,
@@ -86,7 +86,7 @@ def diagnose_retrieval(
             code="other-catalogue",
         )
     sample = sample_users(store, split, USERS if users is None else users, seed=seed)
-    spec = sample_protocol(evaluation or Evaluation())
+    spec = sample_protocol(evaluation)
     context = RetrievalContext(model, store, split, sample, spec, vectors)
     about = [*about_rows("users", split, len(sample), seed, store.fingerprint, weights)]
     protocol = [row("about", name, None, label=value) for name, value in protocol_of(spec).items()]

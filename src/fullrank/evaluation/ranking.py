@@ -53,12 +53,11 @@ def evaluate_ranking(
     model: RankingModule,
     store: ImpressionEvalStore,
     split: str,
-    spec: RankingEvaluation | None = None,
+    spec: RankingEvaluation = RankingEvaluation(),
     *,
     progress: Progress | None = None,
 ) -> EvaluationResult:
     """The model's metrics on all impressions of a split. Raises `UserError` where there are none, or no labels."""
-    spec = spec or RankingEvaluation()
     fields = slice_fields(store.encoder, spec.slices)  # an unknown one is told before minutes are spent
     rows = predict_rows(model, store, split_rows(store, split), spec.batch_size, progress=progress)
     found = ranking_result(rows, spec, split, store.fingerprint)

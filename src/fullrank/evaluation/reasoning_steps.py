@@ -87,12 +87,11 @@ def oracle_ceilings(
     model: Any,
     store: EvalStore,
     split: str,
-    spec: Evaluation | None = None,
+    spec: Evaluation = Evaluation(),
     *,
     progress: Progress | None = None,
 ) -> list[OracleCeiling]:
     """The ceiling of every accuracy metric of the spec. Raises `UserError` for a model without a reasoner."""
-    spec = spec or Evaluation()
     if spec.reasoning.adaptive is not None:
         raise UserError(
             "the oracle chooses the step itself: leave reasoning.adaptive out", code="adaptive-without-effect"
@@ -114,7 +113,7 @@ def accuracy_by_steps(
     model: Any,
     store: EvalStore,
     split: str,
-    spec: Evaluation | None = None,
+    spec: Evaluation = Evaluation(),
     *,
     metrics: Sequence[str] | None = None,
     rounds: Annotated[int, Field(ge=1, le=MOST_ROUNDS)] = 3,
@@ -124,7 +123,6 @@ def accuracy_by_steps(
 
     `metrics` are the spec's selection metric by default. Raises `UserError` for a model without a reasoner.
     """
-    spec = spec or Evaluation()
     most = _most_steps(model, spec)
     light = spec.selection_alone().model_copy(update={"metrics": tuple(metrics or (spec.selection,))})
     settings = [_at_step(light, step) for step in range(most + 1)]

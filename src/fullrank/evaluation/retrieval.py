@@ -67,7 +67,7 @@ def evaluate(
     model: Model,
     store: EvalStore,
     split: str,
-    spec: Evaluation | None = None,
+    spec: Evaluation = Evaluation(),
     *,
     progress: Progress | None = None,
 ) -> EvaluationResult:
@@ -83,13 +83,12 @@ def measure(
     model: Model,
     store: EvalStore,
     split: str,
-    spec: Evaluation | None = None,
+    spec: Evaluation = Evaluation(),
     *,
     shard: tuple[int, int] = (0, 1),
     progress: Progress | None = None,
 ) -> PerUser:
     """The rows of one shard (rank, world): users rank, rank + world, ... of the split. See `merge`."""
-    spec = spec or Evaluation()
     if not 0 <= shard[0] < shard[1]:
         raise UserError(f"a shard is (rank, world) with 0 <= rank < world, not {shard}", code="invalid-shard")
     everybody, protocol = users_and_protocol(model, store, split, spec)
