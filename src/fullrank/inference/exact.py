@@ -121,8 +121,7 @@ def select(scores: Float[Tensor, "B n"], k: int, floor: Float[Tensor, "B 1"] | N
     if not len(tied):
         return values, ids
     values, ids = values.contiguous(), ids.contiguous()
-    rising, by_id = ids[tied].sort(1)
-    values[tied], ids[tied] = _by_value(values[tied].gather(1, by_id), rising)
+    values[tied], ids[tied] = _ordered(values[tied], ids[tied])
     if last.shape[1]:
         crossing = ((last == values[:, -1:]) & (last > least)).nonzero()[:, 0]
         if len(crossing):
@@ -151,6 +150,12 @@ def _largest(x: Float[Tensor, "B n"], k: int, floor: Float[Tensor, "B 1"] | None
         ids = torch.cat([ids, rest.expand(len(x), -1)], 1)
     values, at = x.gather(1, ids).topk(min(k, ids.shape[1]), sorted=ordered)
     return values, ids.gather(1, at)
+
+
+def _ordered(values: Float[Tensor, "B m"], ids: Int[Tensor, "B m"]) -> TopK:
+    """Rows sorted by value descending, then id ascending."""
+    ids, by_id = ids.sort(1)
+    return _by_value(values.gather(1, by_id), ids)
 
 
 def _by_value(values: Float[Tensor, "B m"], ids: Int[Tensor, "B m"], k: int | None = None) -> TopK:
