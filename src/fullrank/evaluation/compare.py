@@ -10,9 +10,9 @@ the mean does; its numbers are not those of BQS and may not be reported as such.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -75,12 +75,14 @@ class Comparison:
         return asdict(self)
 
 
-class Compare(Protocol):
-    """The difference b - a of one metric of one problem; a side holds one evaluation or more."""
+@dataclass(frozen=True)
+class Draws:
+    """How an interval and a p value are drawn."""
 
-    def __call__(
-        self, a: Results, b: Results, metric: str, *, samples: int | None, level: float, seed: int
-    ) -> Comparison: ...
+    samples: int | None
+    """None is the default of the problem."""
+    level: float
+    seed: int
 
 
 def check_comparable(a: Evaluation, b: Evaluation) -> None:
@@ -126,11 +128,11 @@ def compare(
         raise UserError(
             "one run ranks items and the other predicts clicks; compare two of the same kind", code="problems-differ"
         )
-    return COMPARE[ours[0].problem](ours, theirs, metric, samples=samples, level=level, seed=seed)
+    return COMPARE[ours[0].problem](ours, theirs, metric, Draws(samples, level, seed))
 
 
-def _compare_lists(a: Results, b: Results, metric: str, *, samples: int | None, level: float, seed: int) -> Comparison:
-    samples = 10_000 if samples is None else samples
+def _compare_lists(a: Results, b: Results, metric: str, how: Draws) -> Comparison:
+    samples, level, seed = how.samples or 10_000, how.level, how.seed
     quality = bqs_like_quality(metric)
     name = parse_metric(metric) if quality is None else quality
     for side in (*a, *b):
@@ -152,21 +154,24 @@ def _compare_lists(a: Results, b: Results, metric: str, *, samples: int | None, 
     return Comparison(f"{PAIRED}@{name.k}", half, found, found - half, (low, high), p, test, users)
 
 
-def _compare_clicks(a: Results, b: Results, metric: str, *, samples: int | None, level: float, seed: int) -> Comparison:
-    samples = 1000 if samples is None else samples
+def _compare_clicks(a: Results, b: Results, metric: str, how: Draws) -> Comparison:
+    samples = how.samples or 1000
     for side in (*a, *b):
         _check_protocols(a[0], side, MAY_DIFFER_RANKING)
         if metric not in RESAMPLED or metric not in side.metrics:
             raise unknown("metric", metric, [name for name in RESAMPLED if name in side.metrics])
     unit = "group" if metric == "gauc" else a[0].protocol["bootstrap"]["unit"]
     before, after = (_mean_metric(side, metric) for side in (a, b))
-    drawn = _mean_drawn(b, metric, unit, samples, seed) - _mean_drawn(a, metric, unit, samples, seed)
+    drawn = _mean_drawn(b, metric, unit, samples, how.seed) - _mean_drawn(a, metric, unit, samples, how.seed)
     test = f"paired bootstrap of {unit}s, {samples} samples"
     count = len(a[0].per_impression.rows)
-    return Comparison(metric, before, after, after - before, bounds(drawn, level), bootstrap_p(drawn), test, count)
+    return Comparison(metric, before, after, after - before, bounds(drawn, how.level), bootstrap_p(drawn), test, count)
 
 
-COMPARE: Mapping[Problem, Compare] = {"retrieval": _compare_lists, "ranking": _compare_clicks}
+COMPARE: Mapping[Problem, Callable[[Results, Results, str, Draws], Comparison]] = {
+    "retrieval": _compare_lists,
+    "ranking": _compare_clicks,
+}
 
 
 def _mean_metric(sides: Results, name: str) -> float:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 from jaxtyping import Int, Int64
@@ -20,6 +20,7 @@ from fullrank.core.log import Progress
 from fullrank.data.batch import Impressions
 from fullrank.data.impressions.encoding import FieldEncoder, is_categorical
 from fullrank.data.impressions.schema import AnyField, BagOf, Numeric
+from fullrank.data.impressions.store import ImpressionStore
 from fullrank.data.impressions.vocabulary import FIRST, MISSING, UNKNOWN, Vocabulary
 from fullrank.evaluation.result import EvaluationResult, PerImpression
 from fullrank.evaluation.retrieval import check_split
@@ -37,21 +38,9 @@ CHUNK = 1 << 16
 """Rows that are read at once."""
 
 
-@runtime_checkable
-class ImpressionEvalStore(Protocol):
-    """What evaluation reads of a store of impressions."""
-
-    @property
-    def fingerprint(self) -> str: ...
-    @property
-    def encoder(self) -> FieldEncoder: ...
-    def split(self, name: Any) -> range: ...
-    def batch(self, rows: Any) -> Impressions: ...
-
-
 def evaluate_ranking(
     model: RankingModule,
-    store: ImpressionEvalStore,
+    store: ImpressionStore,
     split: str,
     spec: RankingEvaluation = RankingEvaluation(),
     *,
@@ -141,7 +130,7 @@ def selection_value(rows: PerImpression, selection: Selection) -> float:
     return rows.auc if selection == "auc" else rows.auc - rows.logloss
 
 
-def split_rows(store: ImpressionEvalStore, split: str) -> Int[np.ndarray, "N"]:
+def split_rows(store: ImpressionStore, split: str) -> Int[np.ndarray, "N"]:
     """Row numbers of a split."""
     check_split(split)
     found = store.split(split)
@@ -155,7 +144,7 @@ def split_rows(store: ImpressionEvalStore, split: str) -> Int[np.ndarray, "N"]:
 
 def predict_rows(
     model: RankingModule,
-    store: ImpressionEvalStore,
+    store: ImpressionStore,
     rows: Int[np.ndarray, "N"],
     batch_size: int,
     *,
@@ -173,7 +162,7 @@ def predict_rows(
 
 
 def row_batches(
-    store: ImpressionEvalStore, rows: np.ndarray, size: int, progress: Progress | None
+    store: ImpressionStore, rows: np.ndarray, size: int, progress: Progress | None
 ) -> Iterator[Impressions]:
     """Some rows of a store, so many at once."""
     for low in range(0, len(rows), size):
@@ -198,7 +187,9 @@ def slice_fields(encoder: FieldEncoder, names: Sequence[str]) -> list[AnyField]:
     return [fields[name] for name in names]
 
 
-def slice_rows(store: Any, rows: Int64[np.ndarray, "N"], field: AnyField) -> Iterator[tuple[str, Int[np.ndarray, "n"]]]:
+def slice_rows(
+    store: ImpressionStore, rows: Int64[np.ndarray, "N"], field: AnyField
+) -> Iterator[tuple[str, Int[np.ndarray, "n"]]]:
     """Each slice of a field: its label, and the places in `rows` of its rows; the slices of most rows first."""
     place, ids = _pairs(store, rows, field)
     counts = np.bincount(ids)
@@ -215,10 +206,10 @@ def slice_rows(store: Any, rows: Int64[np.ndarray, "N"], field: AnyField) -> Ite
 
 
 def _pairs(
-    store: Any, rows: Int64[np.ndarray, "N"], field: AnyField
+    store: ImpressionStore, rows: Int64[np.ndarray, "N"], field: AnyField
 ) -> tuple[Int64[np.ndarray, "P"], Int64[np.ndarray, "P"]]:
     """Places of rows and the id of a value that each has; of a bag without values the missing one."""
-    encoder: FieldEncoder = store.encoder
+    encoder = store.encoder
     places, ids = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
     for low in range(0, len(rows), CHUNK):
         batch = store.batch(rows[low : low + CHUNK])

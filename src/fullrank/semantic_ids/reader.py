@@ -147,12 +147,14 @@ class Codes:
         try:
             found = self.spec.learner.restore(self.tensors)
         except UserError as error:
-            raise manifests.damaged_file(self.path / folder.BOOKS, str(error), folder.AGAIN) from None
+            raise self._damaged(str(error)) from None
         if tuple(found.sizes) != self.sizes[: len(found.sizes)] or self.levels - len(found.sizes) not in (0, 1):
-            raise manifests.damaged_file(
-                self.path / folder.BOOKS, f"it has levels of {found.sizes} codes", folder.AGAIN
-            )
+            raise self._damaged(f"it has levels of {found.sizes} codes")
         return found
+
+    def _damaged(self, why: str) -> UserError:
+        """The error of codebooks that are not what was written."""
+        return manifests.damaged_file(self.path / folder.BOOKS, why, folder.AGAIN)
 
     @property
     def codebooks(self) -> Float[Tensor, "K C d"]:
@@ -166,7 +168,7 @@ class Codes:
         try:
             return Reduction.load(self.tensors, self.quantiser.dim)
         except UserError as error:
-            raise manifests.damaged_file(self.path / folder.BOOKS, str(error), folder.AGAIN) from None
+            raise self._damaged(str(error)) from None
 
     def decode(self, codes: Int64[Tensor, "n K"]) -> Float[Tensor, "n D"]:
         """The vectors that codes describe, in the space of the vectors that were read (text)."""
