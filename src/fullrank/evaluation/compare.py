@@ -26,13 +26,13 @@ from fullrank.evaluation.spec import Evaluation
 from fullrank.evaluation.statistics import (
     LABELS,
     RESAMPLED,
-    UserValues,
     bootstrap_p,
     bounds,
     metric_values,
     resample,
     sign_flip,
 )
+from fullrank.metrics import UserValues
 from fullrank.metrics.names import PAIRED, Name, parse_metric, split_name
 
 MAY_DIFFER = (

@@ -38,8 +38,8 @@ from fullrank.data.frames import InputTable
 from fullrank.data.manifest import require_no_store
 from fullrank.data.values import TextIndex
 from fullrank.evaluation.compare import Comparison
-from fullrank.evaluation.statistics import UserValues, bootstrap_p, bounds, draws, resample, sign_flip, summarise
-from fullrank.metrics import MetricInputs, match
+from fullrank.evaluation.statistics import bootstrap_p, bounds, draws, resample, sign_flip, summarise
+from fullrank.metrics import MetricInputs, UserValues, match
 from fullrank.metrics.names import ACCURACY, Name, expand_metrics, parse_metric
 
 COLUMNS: dict[str, Any] = {

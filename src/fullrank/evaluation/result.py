@@ -21,9 +21,9 @@ from fullrank.core.tables import write_table
 from fullrank.data.manifest import check_seal, require_no_store, sealed, sha256_file
 from fullrank.evaluation.sampled import sampled_gaps
 from fullrank.evaluation.saved import check_row_types, read_saved
-from fullrank.evaluation.statistics import UserValues, resample_clicks, slice_means, summarise
+from fullrank.evaluation.statistics import resample_clicks, slice_means, summarise
 from fullrank.evaluation.summary import metric_table, population, protocol_notes
-from fullrank.metrics import ctr
+from fullrank.metrics import RowValues, UserValues, ctr
 from fullrank.metrics.names import HISTORY, Name, expand_metrics
 
 BROKEN = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
@@ -96,8 +96,8 @@ class PerImpression:
 
     rows: Int[np.ndarray, "N"]
     """Row numbers in the store."""
-    probabilities: Float[np.ndarray, "N"]
-    labels: Float[np.ndarray, "N"]
+    probabilities: RowValues
+    labels: RowValues
     groups: Int[np.ndarray, "N"] | None
 
     @property

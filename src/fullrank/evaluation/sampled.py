@@ -31,10 +31,9 @@ from fullrank.core.memory import require_memory
 from fullrank.core.random import uniform_at
 from fullrank.data.histories import EvalSet
 from fullrank.evaluation.spec import Evaluation
-from fullrank.evaluation.statistics import UserValues
 from fullrank.inference.batches import BLOCK, pair_scores
 from fullrank.inference.exact import block_scorer
-from fullrank.metrics import MetricInputs
+from fullrank.metrics import MetricInputs, UserValues
 from fullrank.metrics.names import ACCURACY
 from fullrank.models import Scorer
 

@@ -24,12 +24,10 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from fullrank.core.jagged import Jagged
-from fullrank.metrics import ctr
+from fullrank.metrics import RowValues, UserValues, ctr
 from fullrank.metrics.lists import exposures
 from fullrank.metrics.names import PER_LIST, WITHOUT, Name
 
-UserValues = Float[np.ndarray, "U"]
-"""A number for each user."""
 CELLS = 1 << 22
 """Counts (units x samples), or random signs, held at once."""
 RESAMPLED = ("auc", "logloss", "auc-logloss", "gauc")
@@ -99,8 +97,8 @@ def resample(table: Float[np.ndarray, "U M"], *, samples: int, seed: int) -> Flo
 
 
 def resample_clicks(
-    probabilities: Float[np.ndarray, "N"],
-    labels: Float[np.ndarray, "N"],
+    probabilities: RowValues,
+    labels: RowValues,
     groups: Int[np.ndarray, "N"] | None = None,
     *,
     by_group: bool = False,
@@ -129,7 +127,7 @@ def resample_clicks(
     return drawn
 
 
-def draws(units: int, samples: int, seed: int) -> Iterator[Float[np.ndarray, "U"]]:
+def draws(units: int, samples: int, seed: int) -> Iterator[UserValues]:
     """How often each unit is in each bootstrap sample."""
     for sample in range(samples):
         drawn = np.random.default_rng([seed, sample]).integers(units, size=units)

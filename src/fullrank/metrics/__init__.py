@@ -18,6 +18,10 @@ from fullrank.core.jagged import Jagged
 
 SeenPolicy = Literal["exclude", "keep"]
 """Whether items of the history may be recommended again: `exclude` never ranks them, `keep` ranks them all."""
+UserValues = Float[np.ndarray, "U"]
+"""A number for each user."""
+RowValues = Float[np.ndarray, "N"]
+"""A number for each row: an impression."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +46,7 @@ class MetricInputs:
     ids: Int[np.ndarray, "U k"] | None = None
     popularity: Int[np.ndarray, "V"] | None = None
     """Events per item, from the source that the protocol names (training events by default)."""
-    history: Float[np.ndarray, "U"] | None = None
+    history: UserValues | None = None
     """Mean popularity of the events in each user's history; 0 for an empty one."""
     repeats: Bool[np.ndarray, "U k"] | None = None
     """Whether the item at this place is in the user's own history."""
@@ -52,7 +56,7 @@ class MetricInputs:
 
 @runtime_checkable
 class Metric(Protocol):
-    def __call__(self, table: MetricInputs, k: int) -> Float[np.ndarray, "U"]: ...
+    def __call__(self, table: MetricInputs, k: int) -> UserValues: ...
 
 
 def match(ids: Int[np.ndarray, "U k"], truth: Jagged) -> Bool[np.ndarray, "U k"]:
