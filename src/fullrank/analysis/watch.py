@@ -28,6 +28,7 @@ from fullrank.analysis.diagnostics.spectrum import Layers, SpectralCollapse
 from fullrank.analysis.diagnostics.token_ranks import FIGURES, NO_TOKENS, TokenRanks
 from fullrank.core.checks import check_whole
 from fullrank.core.errors import UserError, no_effect
+from fullrank.core.files import JsonObject
 from fullrank.core.log import logger
 from fullrank.data.events.store import Store
 from fullrank.data.impressions.store import AnyStore, ImpressionStore
@@ -70,7 +71,7 @@ class Watch:
             raise no_effect("users or alarm", "on a ranking model", remedy)
         WatchRanks().check(model, store)
 
-    def on_epoch(self, moment: TrainState) -> dict[str, Any]:
+    def on_epoch(self, moment: TrainState) -> JsonObject:
         """`watch/...` figures of the scores and of the last layer, and the seconds they took."""
         if moment.store.problem == "ranking":
             return WatchRanks().on_epoch(moment)
@@ -138,7 +139,7 @@ class WatchRanks:
                 f"there is no rank to watch in this model: {NO_TOKENS}; leave watching out", code="nothing-to-watch"
             )
 
-    def on_epoch(self, moment: TrainState) -> dict[str, Any]:
+    def on_epoch(self, moment: TrainState) -> JsonObject:
         """`watch/stable_rank/LAYER` and `watch/entropy_rank/LAYER`, those of the last layer again, and the seconds."""
         begun = time.perf_counter()
         figures: dict[str, Any] = {}

@@ -12,14 +12,13 @@ import json
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from fullrank.cascade.rerank import Reranker, best_candidates, blocks, check_candidates
 from fullrank.cascade.stages import RetrievalStage
 from fullrank.core.errors import UserError
-from fullrank.core.files import require_replaceable, whole_folder, write_text
+from fullrank.core.files import JsonObject, require_replaceable, whole_folder, write_text
 from fullrank.core.log import Progress
 from fullrank.data.events.store import Store
 from fullrank.data.manifest import require_no_store
@@ -46,7 +45,7 @@ class CascadeResult:
     """after - before on the same users: recall and nDCG at every k."""
     ceiling: float
     """Recall of all the candidates: what a perfect ranker would reach at k = candidates."""
-    facts: dict[str, Any]
+    facts: JsonObject
     notes: tuple[str, ...]
     """Reasons to doubt the numbers."""
 
@@ -54,7 +53,7 @@ class CascadeResult:
         changes = ", ".join(f"{name} {found.difference:+.4f}" for name, found in [*self.differences.items()][:3])
         return f"CascadeResult({self.facts.get('candidates')} candidates, ceiling {self.ceiling:.4f}: {changes})"
 
-    def dump(self) -> dict[str, Any]:
+    def dump(self) -> JsonObject:
         """Plain data without per-user rows."""
         return {
             **self.facts, "ceiling": self.ceiling, "notes": list(self.notes),
@@ -138,14 +137,14 @@ def evaluate_cascade(
     return CascadeResult(one, other, differences, recall / max(len(everybody), 1), facts, notes)
 
 
-def leakage(store: Store, split: str, last: int | None) -> tuple[dict[str, Any], str | None]:
+def leakage(store: Store, split: str, last: int | None) -> tuple[JsonObject, str | None]:
     """Facts about the times of a split's targets, and a sentence where they are a reason to doubt the numbers.
 
     `last` is the time of the ranker's last training impression (seconds). The facts are that, `ranker_trained_until`,
     and how many targets of the split are not later, `targets_not_later`; both None where either has no times.
     """
     if last is None or store.times is None:
-        facts: dict[str, Any] = {"ranker_trained_until": None, "targets_not_later": None}
+        facts: JsonObject = {"ranker_trained_until": None, "targets_not_later": None}
         which = (
             "the retriever's store has no times"
             if last is not None

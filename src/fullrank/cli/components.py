@@ -10,7 +10,7 @@ import importlib.metadata
 import importlib.util
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -20,7 +20,7 @@ from fullrank.cli.output import Output
 from fullrank.cli.told_early import SPEC, check_recipe, check_settings
 from fullrank.cli.verbs import verb
 from fullrank.core.errors import UserError, unknown
-from fullrank.core.files import write_json
+from fullrank.core.files import JsonObject, write_json
 
 if TYPE_CHECKING:
     from fullrank.core.spec import Spec
@@ -49,7 +49,7 @@ def list_(
     from fullrank.core.registry import ROOMS, SETTINGS, kinds
 
     if room is None:
-        rooms: list[dict[str, Any]] = [
+        rooms: list[JsonObject] = [
             {"room": name, "setting": SETTINGS.get(name), "kinds": kinds(name), "what": what}
             for name, what in ROOMS.items()
         ]
@@ -59,7 +59,7 @@ def list_(
         output.finish({"rooms": rooms})
         return
     full = full_room(room)
-    lines: list[dict[str, Any]] = [{"kind": kind, "what": first_line(full, kind)} for kind in kinds(full)]
+    lines: list[JsonObject] = [{"kind": kind, "what": first_line(full, kind)} for kind in kinds(full)]
     if full == "recipes":
         _list_recipes(output, lines)
     else:
@@ -67,7 +67,7 @@ def list_(
     output.finish({"room": full, "what": ROOMS[full], "kinds": lines})
 
 
-def _list_recipes(output: Output, lines: list[dict[str, Any]]) -> None:
+def _list_recipes(output: Output, lines: list[JsonObject]) -> None:
     """Recommenders and rankers apart, with the data that each needs, which is added to `lines`."""
     for line in lines:
         line["needs"] = needs_of(line["kind"])
@@ -198,13 +198,13 @@ def show(
     else:
         size = None if place is None else size_of(spec, place)
     output.say(spec.to_yaml().rstrip() + said(size), wrap=False)
-    told: dict[str, Any] = {"spec": spec.dump()}
+    told: JsonObject = {"spec": spec.dump()}
     if run is not None:
         told |= {"manifest": run.manifest, "last": run.rows()[-1] if run.rows() else None}
     output.finish(told | ({} if size is None else {"size": size}))
 
 
-def size_of(spec: Experiment, place: Path) -> dict[str, Any] | None:
+def size_of(spec: Experiment, place: Path) -> JsonObject | None:
     """A ranking model's size on the fields of a store or a run. Raises `UserError` where it has none."""
     import torch
 
@@ -225,11 +225,11 @@ def size_of(spec: Experiment, place: Path) -> dict[str, Any] | None:
             )
         fields = store.fields
     with torch.device("meta"):  # shapes without memory
-        found: dict[str, Any] = spec.model.build(fields).size().dump()  # type: ignore[attr-defined]
+        found: JsonObject = spec.model.build(fields).size().dump()  # type: ignore[attr-defined]
     return found
 
 
-def said(size: dict[str, Any] | None) -> str:
+def said(size: JsonObject | None) -> str:
     """The size as comments of the YAML before it."""
     if size is None:
         return ""

@@ -11,7 +11,7 @@ from fullrank.cli.options import option
 from fullrank.cli.output import Output, seconds
 from fullrank.cli.verbs import verb
 from fullrank.core.errors import UserError, command_line
-from fullrank.core.files import foreign_files, write_json
+from fullrank.core.files import JsonObject, foreign_files, write_json
 from fullrank.core.locks import folder_lock
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ def _measured(run: Run, store: Store) -> dict[str, float]:
     return {name: found.metrics[name] for name in METRICS}
 
 
-def _example(output: Output, store: Store, run: Run) -> dict[str, Any]:
+def _example(output: Output, store: Store, run: Run) -> JsonObject:
     """Recommendations for one user, with titles, beside what the user really bought next."""
     import numpy as np
 

@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -22,6 +22,7 @@ from fullrank.cli.output import Output
 from fullrank.cli.verbs import verb
 from fullrank.core.errors import UserError, install_extra
 from fullrank.core.file_system import NEEDED, check_file_system
+from fullrank.core.files import JsonObject
 
 CORE = (
     "torch",
@@ -65,7 +66,7 @@ def doctor(output: Output) -> None:
     \b
     fullrank doctor
     """
-    found: dict[str, Any] = {
+    found: JsonObject = {
         "fullrank": __version__, "python": platform.python_version(), "system": platform.platform(),
         "packages": {name: version(name) for name in CORE},
     }  # fmt: skip
@@ -78,7 +79,7 @@ def doctor(output: Output) -> None:
     finish(output, found, "folder", "self_test")
 
 
-def finish(output: Output, found: dict[str, Any], *checks: str) -> None:
+def finish(output: Output, found: JsonObject, *checks: str) -> None:
     """End the verb, with exit code 2 where one of its checks found something broken."""
     problems = [found[name]["problem"] for name in checks if not found[name]["ok"]]
     broken = UserError(f"not in order: {', '.join(problems)}", code="installation-broken")
@@ -97,7 +98,7 @@ def version(distribution: str) -> str | None:
         return None
 
 
-def _torch(output: Output) -> dict[str, Any]:
+def _torch(output: Output) -> JsonObject:
     import torch
 
     gpus = [torch.cuda.get_device_name(place) for place in range(torch.cuda.device_count())]
@@ -117,7 +118,7 @@ def _torch(output: Output) -> dict[str, Any]:
     return facts
 
 
-def _extras(output: Output) -> dict[str, Any]:
+def _extras(output: Output) -> JsonObject:
     """Of each extra what is there and what is missing."""
     missing: dict[str, list[str]] = {extra: [] for extra in EXTRAS.values()}
     for package, extra in EXTRAS.items():
@@ -131,7 +132,7 @@ def _extras(output: Output) -> dict[str, Any]:
     }
 
 
-def _folder(output: Output) -> dict[str, Any]:
+def _folder(output: Output) -> JsonObject:
     """Whether runs can be written here, and what the file system can do for them."""
     here = Path.cwd()
     try:
@@ -149,7 +150,7 @@ def _folder(output: Output) -> dict[str, Any]:
     return {"ok": not broken, "path": here, "problem": told, "file_system": found}
 
 
-def _self_test(output: Output) -> dict[str, Any]:
+def _self_test(output: Output) -> JsonObject:
     try:
         facts = selftest()
     except Exception as error:  # whatever is broken here, the report must say so
@@ -165,7 +166,7 @@ def _self_test(output: Output) -> dict[str, Any]:
     return facts
 
 
-def selftest() -> dict[str, Any]:
+def selftest() -> JsonObject:
     """Train a very small model for real: {"ok": whether it learned the planted walks, "recall", "chance", ...}."""
     import numpy as np
     import polars as pl

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,6 +15,7 @@ from fullrank.cli.output import Output, seconds
 from fullrank.cli.told_early import check_items
 from fullrank.cli.verbs import verb
 from fullrank.core.errors import UserError
+from fullrank.core.files import JsonObject
 
 if TYPE_CHECKING:
     from fullrank.semantic_ids.reader import Codes
@@ -81,7 +82,7 @@ def encode(
 
 
 def _report(output: Output, made: Codes) -> None:
-    found: dict[str, Any] = made.manifest
+    found: JsonObject = made.manifest
     report, counts = found["report"], found["counts"]
     clash, rebuilt, near = report["collisions"], report["reconstruction"], report["neighbours"]
     learned = [level for level in report["levels"] if level["learned"]]
@@ -138,7 +139,7 @@ def show_codes(output: Output, folders: Sequence[str]) -> None:
     output.finish({"codes": found})
 
 
-def row_of(codes: Codes) -> dict[str, Any]:
+def row_of(codes: Codes) -> JsonObject:
     """The figures of one folder."""
     report, learner = codes.report, codes.spec.learner
     learned = [level for level in report["levels"] if level["learned"]]

@@ -12,6 +12,7 @@ from fullrank.cli.output import Output, seconds
 from fullrank.cli.told_early import check_runs, check_settings
 from fullrank.cli.verbs import verb
 from fullrank.core.errors import UserError
+from fullrank.core.files import JsonObject
 from fullrank.core.registry import Problem
 
 if TYPE_CHECKING:
@@ -100,13 +101,13 @@ def _print(output: Output, found: Report, out: Path) -> None:
     })  # fmt: skip
 
 
-def _row(one: Any, **figures: float | None) -> dict[str, Any]:
+def _row(one: Any, **figures: float | None) -> JsonObject:
     """A run in the JSON of a report."""
     facts = {"key": one.key, "run": one.run.path, "recipe": one.run.spec.recipe}
     return {**facts, "metrics": one.evaluation.dump()["metrics"], **figures}
 
 
-def _print_ranking(output: Output, found: Report) -> list[dict[str, Any]]:
+def _print_ranking(output: Output, found: Report) -> list[JsonObject]:
     from fullrank.analysis.diagnostics.token_ranks import last_layer_value
 
     rows = [
@@ -122,7 +123,7 @@ def _print_ranking(output: Output, found: Report) -> list[dict[str, Any]]:
     return rows
 
 
-def _print_retrieval(output: Output, found: Report) -> list[dict[str, Any]]:
+def _print_retrieval(output: Output, found: Report) -> list[JsonObject]:
     from fullrank.analysis.activations import FAIRNESS
     from fullrank.analysis.report import join_words
     from fullrank.metrics.names import history_words
@@ -138,7 +139,7 @@ def _print_retrieval(output: Output, found: Report) -> list[dict[str, Any]]:
     return rows
 
 
-SUMMARY: Mapping[Problem, Callable[[Output, Any], list[dict[str, Any]]]] = {
+SUMMARY: Mapping[Problem, Callable[[Output, Any], list[JsonObject]]] = {
     "retrieval": _print_retrieval,
     "ranking": _print_ranking,
 }
@@ -177,7 +178,7 @@ def attention(
     output.finish({"user": longest.name, "split": split, "target": target, "events": events})
 
 
-def _item(run: Run, item: int) -> dict[str, Any]:
+def _item(run: Run, item: int) -> JsonObject:
     """An item's own id and title."""
     from fullrank.analysis.report.results import readable
 
@@ -186,7 +187,7 @@ def _item(run: Run, item: int) -> dict[str, Any]:
     return {"item": run.catalog.ids[item], "title": None if title is None else readable(title)}
 
 
-def _event(n: int, opened: list[Run], cases: list[Explanation], longest: Explanation) -> dict[str, Any]:
+def _event(n: int, opened: list[Run], cases: list[Explanation], longest: Explanation) -> JsonObject:
     """The n-th event from the end, and the share of attention of each layer of each run that reads so far back."""
     shares = {
         str(run.path): [float(layer[-n]) for layer in one.shares] if n <= len(one.items) else None
@@ -197,7 +198,7 @@ def _event(n: int, opened: list[Run], cases: list[Explanation], longest: Explana
 
 
 def _print_attention(
-    output: Output, opened: list[Run], cases: list[Explanation], target: dict[str, Any], events: list[dict[str, Any]]
+    output: Output, opened: list[Run], cases: list[Explanation], target: JsonObject, events: list[JsonObject]
 ) -> None:
     letters = [f"{chr(ord('A') + n)}" for n in range(len(opened))]
     for letter, run in zip(letters, opened, strict=True):

@@ -15,6 +15,7 @@ from fullrank.cli.output import Output, seconds
 from fullrank.cli.told_early import check_store
 from fullrank.cli.verbs import group, verb
 from fullrank.core.errors import UserError, unknown
+from fullrank.core.files import JsonObject
 
 if TYPE_CHECKING:
     from fullrank.scaling.fit import Law
@@ -95,7 +96,7 @@ def fit(
     with output.progress(f"fit {form}") as tick:
         law = fit_law(ladder, form, resamples=runs.resamples, seed=runs.seed, tell=tick)
     held, left_out = _held(output, ladder, form, runs)
-    found: dict[str, Any] = {
+    found: JsonObject = {
         **law.dump(), "source": str(runs.file), "held_out": [one.dump() for one in held], "not_held_out": left_out
     }  # fmt: skip
     if reference is not None:
@@ -173,7 +174,7 @@ def growth(
     _check_report(out, output.overwrite, "growth.json")
     grown = catalogue_growth(store, seed=seed, dim=dim)
     _print_growth(output, grown)
-    found: dict[str, Any] = grown.dump()
+    found: JsonObject = grown.dump()
     if out is not None:
         from fullrank.analysis.report.growth import growth_report
 
@@ -191,7 +192,7 @@ def _check_report(out: Path | None, overwrite: bool, name: str) -> None:
         check_extra()
 
 
-def _save(output: Output, page: Any, found: dict[str, Any], out: Path, name: str) -> str:
+def _save(output: Output, page: Any, found: JsonObject, out: Path, name: str) -> str:
     """The page and what was found, in a folder; returns the folder's name."""
     from fullrank.core.files import jsonable, write_json
 
@@ -217,7 +218,7 @@ def _held(output: Output, ladder: Ladder, form: str, runs: Runs) -> tuple[list[H
     return held, left_out
 
 
-def _print(output: Output, law: Law, found: dict[str, Any]) -> None:
+def _print(output: Output, law: Law, found: JsonObject) -> None:
     named = {**law.parameters, **law.derived}
     output.table(
         (law.form.name, "value", "from", "to"),

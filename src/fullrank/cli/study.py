@@ -33,7 +33,7 @@ from fullrank.cli.output import seconds
 from fullrank.cli.print_evaluation import print_curve, print_hidden, print_oracle
 from fullrank.cli.verbs import group, verb
 from fullrank.core.errors import UserError
-from fullrank.core.files import jsonable, write_json
+from fullrank.core.files import JsonObject, jsonable, write_json
 
 if TYPE_CHECKING:
     from fullrank.run import Run
@@ -98,7 +98,7 @@ def over_steps(
     file = f"{name.replace('-', '_')}.json"
     check_out(output.out, output.overwrite, file)
 
-    def measure(changes: list[str]) -> dict[str, Any]:
+    def measure(changes: list[str]) -> JsonObject:
         found = _oracle(call, changes) if name == "oracle-step" else _curve(call, changes, every=name == "dial")
         if output.out is not None:
             write_json(output.out / file, jsonable(found))
@@ -113,7 +113,7 @@ for name, text in OF_STEPS.items():
     verb(name, of=study, cls=spec_options(EVALUATION, flags), help=text)(over_steps)
 
 
-def _finish(call: Call, measure: Callable[[list[str]], dict[str, Any]]) -> None:
+def _finish(call: Call, measure: Callable[[list[str]], JsonObject]) -> None:
     _ = [run.spec.lists for run in call.runs]  # refuses a ranking model
     found = measure(with_metrics(call))
     call.output.say(f"{call.output.split} split; in {seconds(call.output.spent)}")
@@ -143,9 +143,9 @@ def read_shares(text: str, changes: list[str]) -> list[float]:
     return sorted({0.0, *shares})
 
 
-def _hidden(call: Call, shares: list[float], changes: list[str]) -> dict[str, Any]:
+def _hidden(call: Call, shares: list[float], changes: list[str]) -> JsonObject:
     """Of each share, the metrics of the run or the differences of the two."""
-    rows: list[dict[str, Any]] = []
+    rows: list[JsonObject] = []
     for share in shares:
         out = None if call.output.out is None else call.output.out / f"drop-{share:g}"
         both = measured(call.into(out), [*changes, f"drop={share}"], f", {share:.0%} hidden")
@@ -158,7 +158,7 @@ def _hidden(call: Call, shares: list[float], changes: list[str]) -> dict[str, An
     return {"shares": rows}
 
 
-def _oracle(call: Call, changes: list[str]) -> dict[str, Any]:
+def _oracle(call: Call, changes: list[str]) -> JsonObject:
     from fullrank import api
     from fullrank.evaluation.reasoning_steps import LABEL
 
@@ -171,7 +171,7 @@ def _oracle(call: Call, changes: list[str]) -> dict[str, Any]:
     return {"oracle": {one.metric: one.dump() for one in found}, "label": LABEL}
 
 
-def _curve(call: Call, changes: list[str], *, every: bool) -> dict[str, Any]:
+def _curve(call: Call, changes: list[str], *, every: bool) -> JsonObject:
     """Over the steps, in the streams that are set; with `every` in one stream, in two, and so on to those trained."""
     from fullrank import api
 

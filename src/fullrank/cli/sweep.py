@@ -15,6 +15,7 @@ from fullrank.cli.output import Output, seconds
 from fullrank.cli.told_early import check_store
 from fullrank.cli.verbs import verb
 from fullrank.core.errors import UserError, command_line
+from fullrank.core.files import JsonObject
 
 if TYPE_CHECKING:
     from fullrank.parallel import Runner
@@ -211,14 +212,14 @@ def tune(
         raise typer.Exit(1)
 
 
-def _tuned_row(name: str, best: dict[str, Any] | None, trials: list[dict[str, Any]]) -> list[Any]:
+def _tuned_row(name: str, best: JsonObject | None, trials: list[JsonObject]) -> list[Any]:
     if best is None:
         return [name, None, None, None, "no trial gave a score"]
     chosen = "  ".join(f"{path}={value}" for path, value in best["set"].items()) or "defaults"
     return [name, best["trial"], best["score"], trials[0]["score"], chosen]
 
 
-def _table(output: Output, summary: dict[str, Any], history: dict[str, dict[str, str]]) -> None:
+def _table(output: Output, summary: JsonObject, history: dict[str, dict[str, str]]) -> None:
     """Mean and standard deviation over seeds of a few metrics, one row per cell and evaluation."""
     rows = []
     ranking = any("auc" in metrics for splits in summary.values() for metrics in splits.values())
@@ -232,7 +233,7 @@ def _table(output: Output, summary: dict[str, Any], history: dict[str, dict[str,
         output.table(("cell", "split", *told, "seeds", *columns), rows)
 
 
-def _spread(entry: dict[str, Any] | None) -> str:
+def _spread(entry: JsonObject | None) -> str:
     if entry is None:
         return ""
     return f"{entry['mean']:.4f}" + ("" if entry["sd"] is None else f" ± {entry['sd']:.4f}")

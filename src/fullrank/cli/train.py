@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from fullrank.cli.option_groups import RunOut
 from fullrank.cli.options import argument, flag, option
@@ -13,6 +13,7 @@ from fullrank.cli.output import Output, seconds
 from fullrank.cli.told_early import check_place, check_recipe, check_runs, check_settings, check_store
 from fullrank.cli.verbs import verb
 from fullrank.core.errors import command_line
+from fullrank.core.files import JsonObject
 from fullrank.core.log import printable
 
 if TYPE_CHECKING:
@@ -180,7 +181,7 @@ def report(output: Output, run: Run) -> None:
     })  # fmt: skip
 
 
-def best(run: Run) -> dict[str, Any] | None:
+def best(run: Run) -> JsonObject | None:
     """The epoch whose weights the run kept: {"epoch", "metric", "value"}; None for a model without epochs."""
     from fullrank.evaluation.spec import selection_sign
 

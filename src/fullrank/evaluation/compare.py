@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -20,6 +20,7 @@ from pydantic import Field
 
 from fullrank.core.checks import check_type, public
 from fullrank.core.errors import UserError, unknown
+from fullrank.core.files import JsonObject
 from fullrank.core.registry import Problem
 from fullrank.evaluation.result import EvaluationResult, require_same_protocol
 from fullrank.evaluation.spec import Evaluation
@@ -71,7 +72,7 @@ class Comparison:
         change = f"{self.difference:+.4f} ({low:+.4f} to {high:+.4f})"
         return f"{self.metric}: {self.a:.4f} to {self.b:.4f}, {change}, p = {self.p:.2g}, {self.users:,} compared"
 
-    def dump(self) -> dict[str, Any]:
+    def dump(self) -> JsonObject:
         return asdict(self)
 
 

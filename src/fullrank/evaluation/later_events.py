@@ -21,6 +21,7 @@ from jaxtyping import Int
 
 from fullrank.core.checks import known_times
 from fullrank.core.errors import UserError, no_effect
+from fullrank.core.files import JsonObject
 from fullrank.core.jagged import Jagged
 from fullrank.core.log import Progress
 from fullrank.data import values
@@ -52,7 +53,7 @@ class LaterEvents:
     bounds: Int[np.ndarray, "U 2"]
     times: Int[np.ndarray, "E"] | None
     fingerprint: str
-    facts: dict[str, Any]
+    facts: JsonObject
     """Counts for the protocol: what was left out, and what may have leaked."""
 
     def eval_set(self, split: str, *, without_history: bool = False) -> EvalSet:

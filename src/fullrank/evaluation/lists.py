@@ -19,6 +19,7 @@ from jaxtyping import Int
 
 from fullrank.core.checks import check_one_way
 from fullrank.core.errors import UserError, no_effect
+from fullrank.core.files import JsonObject
 from fullrank.core.jagged import Jagged
 from fullrank.data import values
 from fullrank.data.events.store import Store
@@ -125,7 +126,7 @@ def _find(given: pl.Series, ids: pl.Series, what: str, store: Store) -> Int[np.n
 
 def _padded_lists(
     owner: Int[np.ndarray, "n"], ids: Int[np.ndarray, "n"], users: EvalSet, longest: int, items: int
-) -> tuple[Int[np.ndarray, "U k"], dict[str, Any]]:
+) -> tuple[Int[np.ndarray, "U k"], JsonObject]:
     """The lists of the evaluated users, -1 where a place is empty or its item unknown, and what there is to say of
     them. Rows are in order of (owner, place)."""
     at = np.searchsorted(users.users, owner).clip(max=len(users) - 1)

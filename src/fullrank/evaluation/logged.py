@@ -28,7 +28,7 @@ from pydantic import Field
 
 from fullrank.core.checks import public, takes
 from fullrank.core.errors import UserError, brief
-from fullrank.core.files import jsonable, write_json
+from fullrank.core.files import JsonObject, jsonable, write_json
 from fullrank.core.jagged import Jagged
 from fullrank.core.parquet import BROKEN, read_parquet, unreadable
 from fullrank.core.tables import write_table
@@ -80,7 +80,7 @@ class LoggedDifference:
     """On the users that both have answered; else over all users of both, resampled together."""
     comparison: Comparison
 
-    def dump(self) -> dict[str, Any]:
+    def dump(self) -> JsonObject:
         return {"a_version": self.a, "b_version": self.b, "paired": self.paired, **self.comparison.dump()}
 
 
@@ -94,14 +94,14 @@ class LoggedEvaluation:
     """Of each version and the one before it."""
     counts: dict[str, int]
     """`answers`, `without_user`, `user_without_events`, `without_later_event`, `scored`; and those by `source:NAME`."""
-    protocol: dict[str, Any]
+    protocol: JsonObject
     rows: pl.DataFrame
     """A row for each scored answer: user, time, version, k, targets, and each metric (null above the answer's k)."""
 
     def __repr__(self) -> str:
         return f"LoggedEvaluation({len(self.rows):,} answers scored, of versions {', '.join(self.versions)})"
 
-    def dump(self) -> dict[str, Any]:
+    def dump(self) -> JsonObject:
         """Plain data without the rows; numbers that do not exist are None."""
         measured = {"versions": self.versions, "differences": [one.dump() for one in self.differences]}
         return {**jsonable(measured), "counts": self.counts, "protocol": self.protocol}

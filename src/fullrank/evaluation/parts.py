@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from fullrank.core.files import JsonObject
 from fullrank.core.log import Progress
 from fullrank.data.events.store import Store
 from fullrank.data.histories import EvalSet
@@ -77,9 +78,7 @@ def evaluate_parts(
 
 
 @lru_cache(maxsize=1)
-def _measured(
-    model: ModelSource, there: StoreAt, split: str, spec: Evaluation
-) -> tuple[Store, EvalSet, dict[str, Any]]:
+def _measured(model: ModelSource, there: StoreAt, split: str, spec: Evaluation) -> tuple[Store, EvalSet, JsonObject]:
     """The store, the users of the split and the protocol, made once by a process that has several parts of them."""
     store: Any = there.open()
     return store, *users_and_protocol(model.open().model, store, split, spec)

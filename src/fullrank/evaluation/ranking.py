@@ -10,12 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 from jaxtyping import Int, Int64
 
 from fullrank.core.errors import UserError, unknown
+from fullrank.core.files import JsonObject
 from fullrank.core.log import Progress
 from fullrank.data.batch import Impressions
 from fullrank.data.impressions.encoding import FieldEncoder, is_categorical
@@ -72,7 +72,7 @@ def ranking_result(rows: PerImpression, spec: RankingEvaluation, split: str, fin
     if "gauc" in (spec.metrics or ()):
         _require_groups(rows, "the metric gauc", "leave it out")
     metrics = click_metrics(rows, spec.bins)
-    protocol: dict[str, Any] = {
+    protocol: JsonObject = {
         "kind": "clicks", "split": split, "fingerprint": fingerprint, "rows": len(rows.rows),
         "clicks": int(rows.labels.sum()),
         "ties": "one half", "bins": spec.bins, "gauc_groups": None, "gauc_left_out": None,
@@ -104,7 +104,7 @@ def click_metrics(rows: PerImpression, bins: int) -> dict[str, float]:
     return metrics
 
 
-def _before(rows: PerImpression, calibration: Calibration, spec: RankingEvaluation) -> dict[str, Any]:
+def _before(rows: PerImpression, calibration: Calibration, spec: RankingEvaluation) -> JsonObject:
     """What an evaluation says of a calibration: by what, on how many validation rows, and the metrics without it."""
     raw = replace(rows, probabilities=calibration.inverse().of_probabilities(rows.probabilities))
     before = {name: value for name, value in click_metrics(raw, spec.bins).items() if name in CALIBRATED}

@@ -25,6 +25,7 @@ from pydantic import Field
 from fullrank.core.checks import public
 from fullrank.core.constraints import MOST_ROUNDS
 from fullrank.core.errors import UserError
+from fullrank.core.files import JsonObject
 from fullrank.core.log import Progress
 from fullrank.evaluation.retrieval import EvalStore, evaluate
 from fullrank.evaluation.spec import Evaluation
@@ -55,7 +56,7 @@ class OracleCeiling:
     chosen: tuple[float, ...]
     """Share of the users whose (earliest) best step this is."""
 
-    def dump(self) -> dict[str, Any]:
+    def dump(self) -> JsonObject:
         return asdict(self) | {"label": LABEL}
 
 
@@ -79,7 +80,7 @@ class StepCurvePoint:
     def label(self) -> str:
         return f"{'adaptive, at most ' if self.adaptive else ''}{self.asked}"
 
-    def dump(self) -> dict[str, Any]:
+    def dump(self) -> JsonObject:
         return asdict(self)
 
 

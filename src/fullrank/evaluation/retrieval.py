@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Int
 
 from fullrank.core.errors import UserError, unknown
+from fullrank.core.files import JsonObject
 from fullrank.core.log import Progress
 from fullrank.core.memory import require_memory
 from fullrank.core.parted import Flat, occurrences
@@ -100,7 +101,7 @@ def measure_users(
     model: Model,
     store: EvalStore,
     users: EvalSet,
-    protocol: dict[str, Any],
+    protocol: JsonObject,
     spec: Evaluation,
     *,
     progress: Progress | None = None,
@@ -128,7 +129,7 @@ def measure_users(
 
 def users_and_protocol(
     model: Model | None, store: EvalStore, split: str, spec: Evaluation
-) -> tuple[EvalSet, dict[str, Any]]:
+) -> tuple[EvalSet, JsonObject]:
     """All users of a split by ascending row, and the protocol; without a model, that of lists made elsewhere.
 
     Raises `UserError` where there are none, or where store and model disagree about items.
@@ -183,7 +184,7 @@ def ranked(model: Model, histories: Histories, spec: Evaluation, k: int, how: Ba
 
 def rows_of_lists(
     users: EvalSet,
-    protocol: dict[str, Any],
+    protocol: JsonObject,
     store: EvalStore,
     spec: Evaluation,
     lists: Int[np.ndarray, "U k"],
@@ -213,7 +214,7 @@ def item_categories(catalog: Any, column: str) -> Int[np.ndarray, "V L"]:
 
 def _rows(
     users: EvalSet,
-    protocol: dict[str, Any],
+    protocol: JsonObject,
     store: EvalStore,
     spec: Evaluation,
     table: MetricInputs,
@@ -248,9 +249,9 @@ def _users(store: EvalStore, split: str, spec: Evaluation) -> tuple[EvalSet, int
     return whole.take(order), int(np.sum(~keep))
 
 
-def _inference(model: Model, spec: Evaluation) -> dict[str, Any]:
+def _inference(model: Model, spec: Evaluation) -> JsonObject:
     """Budget, decoding, dropped events and discount, where they are not the defaults: other results keep their keys."""
-    found: dict[str, Any] = {}
+    found: JsonObject = {}
     budget = described(model, spec.reasoning)
     if budget is not None:
         found["reasoning"] = budget
@@ -263,7 +264,7 @@ def _inference(model: Model, spec: Evaluation) -> dict[str, Any]:
     return found
 
 
-def _protocol(store: EvalStore, split: str, spec: Evaluation, users: int, skipped: int) -> dict[str, Any]:
+def _protocol(store: EvalStore, split: str, spec: Evaluation, users: int, skipped: int) -> JsonObject:
     sampled = spec.protocol == "sampled"
     return {
         "split": split,

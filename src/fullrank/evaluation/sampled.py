@@ -18,7 +18,6 @@ targets placed before it. A model that scores all items alike therefore looks pe
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
 
 import numpy as np
 import torch
@@ -26,6 +25,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from fullrank.core.errors import UserError
+from fullrank.core.files import JsonObject
 from fullrank.core.jagged import Jagged
 from fullrank.core.memory import require_memory
 from fullrank.core.random import uniform_at
@@ -84,7 +84,7 @@ def shared_negative_metrics(batches: Batches, users: EvalSet, spec: Evaluation) 
     return {str(n): n(table) for n in names}
 
 
-def shared_negative_protocol(spec: Evaluation, items: int) -> dict[str, Any]:
+def shared_negative_protocol(spec: Evaluation, items: int) -> JsonObject:
     """What the protocol says of shared negatives; nothing without any. A `note` where they outnumber the items."""
     if spec.sampled is None:
         return {}

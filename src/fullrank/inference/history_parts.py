@@ -18,7 +18,7 @@ import numpy as np
 import polars as pl
 
 from fullrank.core.errors import UserError
-from fullrank.core.files import scratch_folder
+from fullrank.core.files import JsonObject, scratch_folder
 from fullrank.core.tables import write_table
 from fullrank.data.column_names import EventColumns
 from fullrank.data.events import parts, spark
@@ -154,7 +154,7 @@ class HistoryTable:
             "time_unit": self.columns.time_unit,
         }
 
-    def spill(self, folder: Path, catalog: Catalog, session: Any | None) -> dict[str, Any]:
+    def spill(self, folder: Path, catalog: Catalog, session: Any | None) -> JsonObject:
         """Send every event to the files of its part, here or on a Spark session; what `TableParts` has to know."""
         if session is not None:
             return self._spill_on_spark(folder, catalog, session)
@@ -172,7 +172,7 @@ class HistoryTable:
             spill.flush()
         return {"parts": count, "columns": spill.columns, "text_users": text}
 
-    def _spill_on_spark(self, folder: Path, catalog: Catalog, session: Any) -> dict[str, Any]:
+    def _spill_on_spark(self, folder: Path, catalog: Catalog, session: Any) -> JsonObject:
         spark.require_readable(self.source)
         folder.mkdir(parents=True, exist_ok=True)
         write_table(catalog.frame.select("item", "item_id", "train_count"), folder / ITEMS)

@@ -24,7 +24,7 @@ import polars as pl
 from jaxtyping import Bool
 
 from fullrank.core.errors import UserError, brief
-from fullrank.core.files import NotWritten, jsonable, reason_of, require_replaceable, write_json
+from fullrank.core.files import JsonObject, NotWritten, jsonable, reason_of, require_replaceable, write_json
 from fullrank.core.locks import folder_lock, sweep_folder
 from fullrank.core.log import Progress
 from fullrank.core.readers import read_json
@@ -194,7 +194,7 @@ def counts_of(frame: pl.LazyFrame) -> ListCounts:
     return ListCounts(**{name: int(value) for name, value in found.row(0, named=True).items()})
 
 
-def open_list_parts(path: Path) -> dict[str, Any]:
+def open_list_parts(path: Path) -> JsonObject:
     """The manifest of lists in parts. Raises `UserError` for another folder, and for a manifest that was edited."""
     manifest = read_json(path / manifests.NAME)
     manifests.check_seal(manifest, path / manifests.NAME, "write the lists anew, with overwrite")
@@ -203,7 +203,7 @@ def open_list_parts(path: Path) -> dict[str, Any]:
     return manifest
 
 
-def _begun(out: Path, asked: dict[str, Any], overwrite: bool) -> dict[str, Any]:
+def _begun(out: Path, asked: JsonObject, overwrite: bool) -> JsonObject:
     """The manifest of the lists at `out`, written where there are none yet. Raises `UserError` for other lists."""
     manifests.require_outside_stores(out)
     there = (out / manifests.NAME).is_file()
@@ -253,7 +253,7 @@ def _parts_of(
     return TableParts(str(folder.absolute()), names=histories.names, **state)
 
 
-def _finish(out: Path, manifest: dict[str, Any], parts: int, counts: ListCounts) -> None:
+def _finish(out: Path, manifest: JsonObject, parts: int, counts: ListCounts) -> None:
     """Have the manifest say that the lists are whole, and what they come to; the files of the histories go."""
     sweep_folder(out / LISTS)
     shutil.rmtree(out / HISTORIES, ignore_errors=True)

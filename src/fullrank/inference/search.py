@@ -18,6 +18,7 @@ from torch import Tensor
 
 from fullrank.core.constraints import MOST_ROUNDS, ListLength, Parts, only_with
 from fullrank.core.errors import UserError
+from fullrank.core.files import JsonObject
 from fullrank.core.spec import Spec
 from fullrank.inference.batches import WrappedModel
 from fullrank.inference.code_search import BeamSearch, GraphSearch, PrunedSearch
@@ -52,12 +53,12 @@ class Decoding(Spec):
     codes: Annotated[int | None, only_with("kind", "pruned")] = Field(None, ge=1, le=65536)
     """Pruned: codes whose items are scored before the bound is looked at again; null is 8."""
 
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> JsonObject:
         """The settings of this kind, with the defaults of those that were not given."""
         own = DEFAULTS.get(self.kind, {})
         return {name: getattr(self, name) or value for name, value in own.items()}
 
-    def described(self) -> dict[str, Any]:
+    def described(self) -> JsonObject:
         """For a result's protocol."""
         return {"kind": self.kind, **self.settings()}
 

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from fullrank.core.checks import public
 from fullrank.core.errors import UserError
-from fullrank.core.files import without_dots
+from fullrank.core.files import JsonObject, without_dots
 from fullrank.core.locks import folder_lock
 from fullrank.core.log import Progress, Tell, quiet
 from fullrank.data import manifest as manifests
@@ -112,7 +112,7 @@ def _summed(quantiser: Quantiser, codes: Int64[Tensor, "n L"]) -> Float[Tensor, 
     return quantiser.quantised(own) if isinstance(quantiser, Autoencoder) else quantiser.decode(own)
 
 
-def open_items(items: Catalog | Store | str | Path) -> tuple[Catalog, dict[str, Any]]:
+def open_items(items: Catalog | Store | str | Path) -> tuple[Catalog, JsonObject]:
     """(catalogue, what the manifest says of it) of a store, of a run, or of a catalogue in memory."""
     if isinstance(items, Catalog):
         return items, {}
@@ -143,7 +143,7 @@ def quality_report(
     quantiser: Quantiser,
     reduction: Reduction | None,
     spec: Encode,
-) -> dict[str, Any]:
+) -> JsonObject:
     """Diagnostics of codes before and after the policy. `raw` are the vectors read, `x` what the learner saw of them.
 
     Reconstruction is relative: 1 is no better than describing every item by the mean. Items without a vector are left
@@ -172,7 +172,7 @@ def quality_report(
     }  # fmt: skip
 
 
-def notes(facts: dict[str, Any], lacking: int, size: int) -> list[str]:
+def notes(facts: JsonObject, lacking: int, size: int) -> list[str]:
     """Sentences that a person should read."""
     said = []
     if lacking:
@@ -293,7 +293,7 @@ def _codes(
     return first, final
 
 
-def _drift(old: Codes, x: Float[Tensor, "V R"], first: Int64[Tensor, "V K"], new: Tensor) -> dict[str, Any]:
+def _drift(old: Codes, x: Float[Tensor, "V R"], first: Int64[Tensor, "V K"], new: Tensor) -> JsonObject:
     """Relative error of the new items, on the scale of the old ones' variance, beside the old ones' own."""
     was = old.report["reconstruction"]
     error = float(measure.squared_errors(x[new], old.quantiser.decode(first[new])).mean()) / was["variance"]
@@ -301,7 +301,7 @@ def _drift(old: Codes, x: Float[Tensor, "V R"], first: Int64[Tensor, "V K"], new
     return {"described": int(new.sum()), "error": error, "error_before": before, "ratio": error / max(before, 1e-30)}
 
 
-def _doubts(old: Codes, drift: dict[str, Any], gone: int) -> Iterator[str]:
+def _doubts(old: Codes, drift: JsonObject, gone: int) -> Iterator[str]:
     """What to know of new items that are described badly, and of old ones that are `gone`."""
     if drift["ratio"] >= DRIFT:
         yield (

@@ -13,7 +13,6 @@ import copy
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import polars as pl
@@ -22,6 +21,7 @@ from jaxtyping import Bool, Float, Int, Int64
 from torch import Tensor
 
 from fullrank.core.errors import UserError, in_context
+from fullrank.core.files import JsonObject
 from fullrank.core.jagged import offsets_of
 from fullrank.core.tensor_files import read_tensors
 from fullrank.data import manifest as manifests
@@ -46,7 +46,7 @@ class Codes:
     """
 
     path: Path
-    manifest: dict[str, Any]
+    manifest: JsonObject
     spec: Encode
     item_ids: pl.Series
     """External ids, row by row."""
@@ -91,7 +91,7 @@ class Codes:
         return self.spec.collisions
 
     @property
-    def report(self) -> dict[str, Any]:
+    def report(self) -> JsonObject:
         """The diagnostics that were taken when the codes were made."""
         return dict(self.manifest["report"])
 

@@ -15,6 +15,7 @@ from fullrank.analysis.diagnose import diagnose_ranking, diagnose_retrieval, pro
 from fullrank.analysis.diagnosis import NAME, Diagnosis
 from fullrank.analysis.report.results import RunResult, run_key, run_names, with_differences
 from fullrank.core.errors import UserError, no_effect, unknown
+from fullrank.core.files import JsonObject
 from fullrank.core.log import Tell
 from fullrank.core.registry import Problem
 from fullrank.data.events.store import Store
@@ -80,7 +81,7 @@ def collect(
     return with_differences(results, tell)
 
 
-Measure = tuple[dict[str, Any], Callable[..., Diagnosis]]
+Measure = tuple[JsonObject, Callable[..., Diagnosis]]
 """Values that the first rows of a diagnosis would have, and how it is made of the model and `progress`."""
 
 
@@ -164,7 +165,7 @@ class _Ranking(Family):
         return about, partial(diagnose_ranking, store=store, split=split, impressions=sample, weights=about["weights"])
 
 
-def _about(run: Run, store: AnyStore, split: str) -> dict[str, Any]:
+def _about(run: Run, store: AnyStore, split: str) -> JsonObject:
     return {"weights": weights_hash(run.path), "split": split, "fingerprint": store.fingerprint}
 
 

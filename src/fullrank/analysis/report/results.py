@@ -19,6 +19,7 @@ from fullrank.analysis.diagnosis import Diagnosis
 from fullrank.analysis.report import TableCell
 from fullrank.core.checks import check_once
 from fullrank.core.errors import UserError
+from fullrank.core.files import JsonObject
 from fullrank.core.log import Tell
 from fullrank.core.registry import Problem
 from fullrank.evaluation import compare
@@ -43,7 +44,7 @@ class RunResult:
     evaluation: Any
     """An `evaluation.EvaluationResult`."""
     diagnosis: Diagnosis
-    log: tuple[dict[str, Any], ...]
+    log: tuple[JsonObject, ...]
     """Rows of metrics.jsonl."""
     accuracy: str
     """The metric that the page calls accuracy: the same for all runs, where all have it."""
@@ -60,7 +61,7 @@ class RunResult:
         return self.run.spec.evaluation.selection
 
     @property
-    def epochs(self) -> list[dict[str, Any]]:
+    def epochs(self) -> list[JsonObject]:
         """The rows that were written at an epoch's end."""
         return [row for row in self.log if row.get("event") == "epoch"]
 
@@ -153,7 +154,7 @@ def _retrieval(results: Runs) -> str | None:
     return None
 
 
-def _protocol(result: RunResult) -> dict[str, Any]:
+def _protocol(result: RunResult) -> JsonObject:
     return {key: value for key, value in result.evaluation.protocol.items() if key not in MAY_DIFFER}
 
 

@@ -32,7 +32,7 @@ from jaxtyping import Float32
 
 from fullrank.core.constraints import Count, DropoutRate, Length
 from fullrank.core.errors import UserError, package, reason_line
-from fullrank.core.files import make_folder, write_json
+from fullrank.core.files import JsonObject, make_folder, write_json
 from fullrank.core.locks import sweep_folder
 from fullrank.core.log import Progress, Tell
 from fullrank.core.random import uniform_at
@@ -72,7 +72,7 @@ class TextVectors(VectorsSpec):
         columns = self.columns or text_columns(catalog)
         written = texts(catalog, columns, names=self.names, ignore=self.ignore)
         given = [self.prompt + without_words(text, self.word_drop) for text in written if text is not None]
-        options: dict[str, Any] = {
+        options: JsonObject = {
             "model": model_identity(self.model), "unit": self.unit, "max_tokens": self.max_tokens,
         }  # fmt: skip
         found = cached_vectors(cache, given, options, self._load, tell("text vectors"))
