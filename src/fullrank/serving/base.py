@@ -17,11 +17,11 @@ from typing import Any, Generic, TypeVar
 from weakref import WeakKeyDictionary
 
 from fullrank.core.errors import UserError
-from fullrank.core.files import JsonObject
 from fullrank.core.log import logger
 from fullrank.core.registry import Problem
 from fullrank.run import Run
 from fullrank.serving.batcher import Batcher
+from fullrank.serving.messages import JsonObject
 from fullrank.serving.problems import without_places
 from fullrank.serving.settings import ServeSettings
 from fullrank.serving.stores import Document, StoreUnavailable, open_history_store

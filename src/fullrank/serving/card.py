@@ -19,7 +19,6 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from fullrank.core.errors import UserError
-from fullrank.core.files import JsonObject
 from fullrank.data.events.catalog import Catalog
 from fullrank.data.histories import Histories
 from fullrank.evaluation.result import EvaluationResult
@@ -32,6 +31,7 @@ from fullrank.models.sequential.reading import attention_of, blocks_of
 from fullrank.ops.singular_values import collapse_share, entropy_rank, stable_rank
 from fullrank.run import WEIGHTS, Run, event_store_of
 from fullrank.serving.explain import vectors_of
+from fullrank.serving.messages import JsonObject
 
 BANDS = ("head", "middle", "tail")
 """Names of `popularity_bands`: each holds a third of the training events, the most popular items first."""

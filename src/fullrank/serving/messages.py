@@ -12,6 +12,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictBool, S
 
 from fullrank.core.constraints import MOST_PARTS
 from fullrank.core.errors import UserError
+from fullrank.core.files import JsonObject as JsonObject
 from fullrank.inference.list_options import ListChoices
 
 LATEST = 10**11

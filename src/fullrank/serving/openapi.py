@@ -9,9 +9,9 @@ from fastapi import FastAPI
 from pydantic import BaseModel, ConfigDict
 from pydantic.json_schema import models_json_schema
 
-from fullrank.core.files import JsonObject
 from fullrank.serving import messages
 from fullrank.serving.keys import scope_of
+from fullrank.serving.messages import JsonObject
 
 ItemId = int | str
 Band = Literal["head", "middle", "tail"]

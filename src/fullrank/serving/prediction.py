@@ -13,7 +13,6 @@ import polars as pl
 from jaxtyping import Float
 
 from fullrank.core.errors import did_you_mean, in_context
-from fullrank.core.files import JsonObject
 from fullrank.data.impressions.encoding import transform
 from fullrank.data.impressions.schema import AnyField, Categorical, Numeric, Schema
 from fullrank.data.impressions.vocabulary import Vocabulary
@@ -21,7 +20,7 @@ from fullrank.inference.predict import ROWS, predict_batch
 from fullrank.inference.predictor import Predictor
 from fullrank.run import Run
 from fullrank.serving.card import FEW, run_facts
-from fullrank.serving.messages import LONGEST_TEXT
+from fullrank.serving.messages import LONGEST_TEXT, JsonObject
 from fullrank.serving.problems import COLUMN, MOST_ERRORS
 from fullrank.serving.settings import ServeSettings
 

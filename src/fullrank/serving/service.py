@@ -15,7 +15,6 @@ from secrets import token_hex
 from typing import Any
 
 from fullrank.core.errors import UserError
-from fullrank.core.files import JsonObject
 from fullrank.core.log import logger
 from fullrank.serving.answers import AnswerLog, LoggedAnswer
 from fullrank.serving.base import BaseService
@@ -23,6 +22,7 @@ from fullrank.serving.card import model_card, sample_histories
 from fullrank.serving.messages import (
     EventsRequest,
     ItemsRequest,
+    JsonObject,
     PredictRequest,
     RecommendRequest,
     UserRequest,

@@ -43,10 +43,10 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from fullrank.core.checks import check_given
 from fullrank.core.errors import UserError, unknown
-from fullrank.core.files import JsonObject
 from fullrank.core.locks import HOST
 from fullrank.core.log import logger
 from fullrank.core.registry import Problem
+from fullrank.serving.messages import JsonObject
 from fullrank.serving.problems import without_places
 from fullrank.serving.stores import Document, HistoryStore, StoreUnavailable
 from fullrank.serving.version_checks import (
