@@ -19,7 +19,7 @@ from fullrank.core.checks import check_given, check_one_way, check_texts, check_
 from fullrank.core.device import resolve_device
 from fullrank.core.errors import UserError, brief, no_effect
 from fullrank.core.files import without_dots
-from fullrank.core.log import Progress
+from fullrank.core.log import Progress, quiet
 from fullrank.data.column_names import COLUMN_DEFAULTS, ColumnKeywords, EventColumns, check_column
 from fullrank.data.events.store import Store
 from fullrank.data.impressions.store import AnyStore, ImpressionStore, open_store
@@ -391,7 +391,7 @@ def report(
     )
     made = _report(
         several, data=data, split=split, users=users, impressions=impressions, settings=set, evaluations=evaluations,
-        tell=tell, device=resolve_device(device),
+        tell=tell or quiet, device=resolve_device(device),
     )  # fmt: skip
     made.save(out)
     return made

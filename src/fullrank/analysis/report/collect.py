@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -16,12 +15,10 @@ from fullrank.analysis.diagnosis import NAME, Diagnosis
 from fullrank.analysis.report.results import RunResult, run_key, run_names, with_differences
 from fullrank.core.errors import UserError, no_effect, unknown
 from fullrank.core.files import JsonObject
-from fullrank.core.log import Tell
+from fullrank.core.log import Tell, quiet
 from fullrank.core.registry import Problem
-from fullrank.data.events.store import Store
-from fullrank.data.impressions.store import AnyStore, ImpressionStore
+from fullrank.data.impressions.store import AnyStore
 from fullrank.evaluation import EVALUATE, EvaluationResult
-from fullrank.evaluation.spec import Evaluation
 from fullrank.inference.search import Decoding
 from fullrank.run import Run, store_of, weights_hash
 
@@ -36,7 +33,7 @@ def collect(
     sample: int | None = None,
     settings: Settings = (),
     evaluations: Mapping[str, Any] | None = None,
-    tell: Tell | None = None,
+    tell: Tell = quiet,
     device: torch.device | str = "cpu",
 ) -> list[RunResult]:
     """A result per run, all of one problem, in the order given.
@@ -63,7 +60,7 @@ def collect(
             kept = EvaluationResult.load(run.path)
             found = kept if family.fits(kept, run, store, split) else None
         if found is None:
-            spec, tick = family.spec(run, settings), None if tell is None else tell(f"evaluate {run.path}")
+            spec, tick = family.spec(run, settings), tell(f"evaluate {run.path}")
             model: Any = run.model().to(device)
             found = EVALUATE[run.spec.problem](model, store, split, spec, progress=tick)
         evaluated.append(found)
@@ -75,8 +72,7 @@ def collect(
         about, measure = family.diagnosis(run, store, split, sample, one, accuracy)
         diagnosis = _kept_diagnosis(run, about)
         if diagnosis is None:
-            tick = None if tell is None else tell(f"diagnose {run.path}")
-            diagnosis = measure(run.model().to(device), progress=tick)
+            diagnosis = measure(run.model().to(device), progress=tell(f"diagnose {run.path}"))
         results.append(RunResult(run_key(place), name, run, one, diagnosis, tuple(run.rows()), accuracy, store))
     return with_differences(results, tell)
 
@@ -85,36 +81,11 @@ Measure = tuple[JsonObject, Callable[..., Diagnosis]]
 """Values that the first rows of a diagnosis would have, and how it is made of the model and `progress`."""
 
 
-class Family(ABC):
-    """What collecting the results of runs of one problem needs to know."""
+class Family:
+    """What collecting the results of runs of one problem needs to know: here of those that recommend."""
 
-    @abstractmethod
     def spec(self, run: Run, settings: Settings) -> Any:
         """How a run is evaluated for the page: by its protocol with every metric."""
-
-    @abstractmethod
-    def needed(self, run: Run) -> str:
-        """What an evaluation of a run has to be of."""
-
-    @abstractmethod
-    def shows(self, found: EvaluationResult, run: Run) -> bool:
-        """Whether an evaluation has what the page shows."""
-
-    @abstractmethod
-    def diagnosis(
-        self, run: Run, store: Any, split: str, sample: int | None, found: EvaluationResult, accuracy: str
-    ) -> Measure:
-        """The diagnosis that belongs beside an evaluation."""
-
-    def fits(self, found: Any, run: Run, store: AnyStore, split: str) -> bool:
-        """Whether something is an evaluation of this split that has what the page shows."""
-        if not isinstance(found, EvaluationResult) or found.problem != run.spec.problem or not self.shows(found, run):
-            return False
-        return found.protocol.get("split") == split and found.protocol.get("fingerprint") == store.fingerprint
-
-
-class _Retrieval(Family):
-    def spec(self, run: Run, settings: Settings) -> Evaluation:
         spec = run.spec.lists.override(*settings)
         if spec.protocol == "sampled":
             raise UserError(
@@ -124,15 +95,18 @@ class _Retrieval(Family):
         return spec.model_copy(update={"metrics": None})
 
     def needed(self, run: Run) -> str:
+        """What an evaluation of a run has to be of."""
         return f"ranked items, with {run.spec.evaluation.selection}, {FAIRNESS} and full lists,"
 
     def shows(self, found: EvaluationResult, run: Run) -> bool:
+        """Whether an evaluation has what the page shows."""
         there = {run.spec.lists.selection, FAIRNESS} <= set(found.metrics) and found.per_user.lists is not None
         return there and "dropped" not in found.protocol  # a study of hidden events is no evaluation of the run
 
     def diagnosis(
-        self, run: Run, store: Store, split: str, sample: int | None, found: EvaluationResult, accuracy: str
+        self, run: Run, store: Any, split: str, sample: int | None, found: EvaluationResult, accuracy: str
     ) -> Measure:
+        """The diagnosis that belongs beside an evaluation."""
         # The protocol of the evaluation, for the model without its parts too: both stand on one page.
         popularity = str(found.protocol.get("popularity")).removesuffix(" events")
         as_evaluated: dict[str, Any] = {"seen": found.protocol["seen"], "popularity": popularity, "selection": accuracy}
@@ -145,8 +119,16 @@ class _Retrieval(Family):
             diagnose_retrieval, store=store, split=split, users=sample, evaluation=spec, weights=about["weights"]
         )
 
+    def fits(self, found: Any, run: Run, store: AnyStore, split: str) -> bool:
+        """Whether something is an evaluation of this split that has what the page shows."""
+        if not isinstance(found, EvaluationResult) or found.problem != run.spec.problem or not self.shows(found, run):
+            return False
+        return found.protocol.get("split") == split and found.protocol.get("fingerprint") == store.fingerprint
 
-class _Ranking(Family):
+
+class RankingFamily(Family):
+    """The same of ranking models."""
+
     def spec(self, run: Run, settings: Settings) -> Any:
         return run.spec.evaluation.override(*settings).model_copy(update={"metrics": None})
 
@@ -157,7 +139,7 @@ class _Ranking(Family):
         return "metrics" not in found.protocol
 
     def diagnosis(
-        self, run: Run, store: ImpressionStore, split: str, sample: int | None, found: EvaluationResult, accuracy: str
+        self, run: Run, store: Any, split: str, sample: int | None, found: EvaluationResult, accuracy: str
     ) -> Measure:
         about = _about(run, store, split)
         if sample is not None:
@@ -169,7 +151,7 @@ def _about(run: Run, store: AnyStore, split: str) -> JsonObject:
     return {"weights": weights_hash(run.path), "split": split, "fingerprint": store.fingerprint}
 
 
-FAMILIES: Mapping[Problem, Family] = {"retrieval": _Retrieval(), "ranking": _Ranking()}
+FAMILIES: Mapping[Problem, Family] = {"retrieval": Family(), "ranking": RankingFamily()}
 
 
 def _names(runs: Sequence[Run], settings: Settings, evaluations: Mapping[str, Any] | None) -> list[str]:

@@ -20,7 +20,7 @@ from fullrank.analysis.report import TableCell
 from fullrank.core.checks import check_once
 from fullrank.core.errors import UserError
 from fullrank.core.files import JsonObject
-from fullrank.core.log import Tell
+from fullrank.core.log import Tell, quiet
 from fullrank.core.registry import Problem
 from fullrank.evaluation import compare
 from fullrank.evaluation.compare import MAY_DIFFER, Comparison
@@ -202,7 +202,7 @@ MORE: Mapping[Problem, tuple[str, ...]] = {"retrieval": (FAIRNESS, "coverage@10"
 """Metrics that are compared beside the accuracy, where every run has them."""
 
 
-def with_differences(results: Runs, tell: Tell | None = None) -> list[RunResult]:
+def with_differences(results: Runs, tell: Tell = quiet) -> list[RunResult]:
     """The results, each with its differences from the reference; as they were where runs cannot be compared."""
     if len(results) < 2 or not_comparable(results) is not None:
         return list(results)
@@ -213,14 +213,12 @@ def with_differences(results: Runs, tell: Tell | None = None) -> list[RunResult]
         name for name in wanted
         if (problem == "retrieval" or name in RESAMPLED) and all(one.metric(name) is not None for one in results)
     ]  # fmt: skip
-    tick = None if tell is None else tell("compare runs")
-    found = []
+    tick, found = tell("compare runs"), []
     try:
         for place, one in enumerate(results):
             each = {} if one is base else {name: compare(base.evaluation, one.evaluation, name) for name in names}
             found.append(replace(one, reference=base.key, against=each))
-            if tick is not None:
-                tick(place + 1, len(results))
+            tick(place + 1, len(results))
     except UserError:  # evaluations that were given by hand may hold other users
         return list(results)
     return found
