@@ -19,7 +19,7 @@ from fullrank.core.checks import check_given, check_one_way, check_texts, check_
 from fullrank.core.device import resolve_device
 from fullrank.core.errors import UserError, brief, no_effect
 from fullrank.core.files import without_dots
-from fullrank.core.log import Progress, quiet
+from fullrank.core.log import Progress, quiet, untold
 from fullrank.data.column_names import COLUMN_DEFAULTS, ColumnKeywords, EventColumns, check_column
 from fullrank.data.events.store import Store
 from fullrank.data.impressions.store import AnyStore, ImpressionStore, open_store
@@ -216,7 +216,7 @@ def evaluate(
     these; metrics are those of one process. Workers need the store on a disk that they share.
     """
     engine, columns = EngineSettings.of(options), EventColumns.of(options)
-    in_parts = engine != EngineSettings()
+    in_parts, told = engine != EngineSettings(), progress or untold
     opened = _run(run)
     spec = opened.spec.evaluation.override(*set)
     if in_parts and (events is not None or opened.spec.problem == "ranking"):
@@ -225,7 +225,7 @@ def evaluate(
     if events is not None:
         later = _later_events(opened, split, data, events, before, columns)
         made = load(opened, device=device)
-        return evaluate_later(made.model, later, opened.spec.lists.override(*set), progress=progress)
+        return evaluate_later(made.model, later, opened.spec.lists.override(*set), progress=told)
     if before is not None or columns != EventColumns():
         raise no_effect("before, columns or time_unit", "without events=", "give events, or leave it out")
     if in_parts:
@@ -235,11 +235,11 @@ def evaluate(
         events_of = event_store_of(opened, data)
         with _workers(opened, engine, device) as (runner, model, predictor):
             return evaluate_parts(
-                model, predictor.model, events_of, split, spec, runner=runner, parts=engine.parts, progress=progress
+                model, predictor.model, events_of, split, spec, runner=runner, parts=engine.parts, progress=told
             )
     store = store_of(opened, data)
     made = load(opened, data=store if opened.needs_store else None, device=device)
-    return EVALUATE[made.problem](made.model, store, split, spec, progress=progress)
+    return EVALUATE[made.problem](made.model, store, split, spec, progress=told)
 
 
 @public
@@ -286,7 +286,7 @@ def oracle_step(
     opened = _run(run)
     spec, store = opened.spec.lists.override(*set), event_store_of(opened, data)
     made = load(opened, device=device)
-    return oracle_ceilings(made.model, store, split, spec, progress=progress)
+    return oracle_ceilings(made.model, store, split, spec, progress=progress or untold)
 
 
 @public
@@ -309,7 +309,7 @@ def step_curve(
     spec, store = opened.spec.lists.override(*set), event_store_of(opened, data)
     made = load(opened, device=device)
     return accuracy_by_steps(
-        made.model, store, split, spec, metrics=metrics, rounds=rounds, progress=progress
+        made.model, store, split, spec, metrics=metrics, rounds=rounds, progress=progress or untold
     )  # fmt: skip
 
 
@@ -337,7 +337,7 @@ def diagnose(
     opened = _run(run)
     return diagnose_run(
         opened, store_of(opened, data), split, users=users, impressions=impressions, seed=seed,
-        device=resolve_device(device), vectors=vectors, progress=progress,
+        device=resolve_device(device), vectors=vectors, progress=progress or untold,
     )  # fmt: skip
 
 
@@ -461,7 +461,7 @@ def recommend_parts(
             source = history_parts.HistoryTable.of(histories, engine.parts, columns)
         return list_parts.write_list_parts(
             folder, source, model, settings, barred, catalog=predictor.catalog, runner=runner, overwrite=overwrite,
-            progress=progress,
+            progress=progress or untold,
         )  # fmt: skip
 
 

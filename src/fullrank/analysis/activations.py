@@ -23,7 +23,7 @@ from fullrank.analysis.relevance import Relevance
 from fullrank.core.checks import check_whole
 from fullrank.core.device import device_of
 from fullrank.core.errors import UserError
-from fullrank.core.log import Progress
+from fullrank.core.log import Progress, untold
 from fullrank.data.batch import Batch
 from fullrank.data.events.store import Store
 from fullrank.data.histories import EvalSet, Histories
@@ -165,7 +165,7 @@ class Activations:
 
 
 def activations(
-    model: Model, sample: Sample, progress: Progress | None = None, *, batch_size: int | None = None
+    model: Model, sample: Sample, progress: Progress = untold, *, batch_size: int | None = None
 ) -> Iterator[Activations]:
     """The sample, batch by batch, longest histories first. Use one before asking for the next."""
     with _recording(model) as record:
@@ -263,7 +263,7 @@ def ranking_activations(
     model: RankingModule,
     store: ImpressionStore,
     rows: Int[np.ndarray, "n"],
-    progress: Progress | None = None,
+    progress: Progress = untold,
     *,
     batch_size: int | None = None,
 ) -> Iterator[RankingActivations]:

@@ -25,7 +25,7 @@ from fullrank.analysis.diagnosis import Diagnosis, Row, about_rows, is_row, not_
 from fullrank.analysis.diagnostics import Diagnostic, failure, find_diagnostics, is_built_in
 from fullrank.core.errors import UserError, brief
 from fullrank.core.files import jsonable
-from fullrank.core.log import Progress
+from fullrank.core.log import Progress, untold
 from fullrank.core.registry import Problem
 from fullrank.data.events.store import Store
 from fullrank.data.impressions.store import AnyStore, ImpressionStore
@@ -72,7 +72,7 @@ def diagnose_retrieval(
     evaluation: Evaluation = Evaluation(),
     weights: str | None = None,
     vectors: Float[np.ndarray, "V D"] | None = None,
-    progress: Progress | None = None,
+    progress: Progress = untold,
 ) -> Diagnosis:
     """Every diagnostic that applies to this model, on `users` users of a split, by default `USERS`.
 
@@ -102,7 +102,7 @@ def diagnose_ranking(
     impressions: int | None = None,
     seed: int = 0,
     weights: str | None = None,
-    progress: Progress | None = None,
+    progress: Progress = untold,
 ) -> Diagnosis:
     """Every diagnostic that applies to this model, on `impressions` impressions of a split, by default `IMPRESSIONS`.
 
@@ -127,7 +127,7 @@ def _diagnosis(
     batches: Iterable[Any],
     about: list[Row],
     protocol: list[Row],
-    progress: Progress | None,
+    progress: Progress,
 ) -> Diagnosis:
     """The rows of all diagnostics: of those that observe the batches, and of those that run the model again."""
     classes = find_diagnostics(problem, ORDER[problem])
@@ -156,7 +156,7 @@ def diagnose_run(
     seed: int = 0,
     device: torch.device | str = "cpu",
     vectors: Float[np.ndarray, "V D"] | None = None,
-    progress: Progress | None = None,
+    progress: Progress = untold,
 ) -> Diagnosis:
     """The rows of a run's weights, with their hash. `users`, `impressions`: None is the default of the problem."""
     sample = sample_size(run, users=users, impressions=impressions)
@@ -203,12 +203,11 @@ class _Measurement:
     def observe(self, batch: Any) -> None:
         self._try(lambda: self.instance.observe(batch))
 
-    def rows(self, progress: Progress | None = None) -> list[Row]:
-        """The diagnostic's rows, told of to `progress` where that is given; or the one that says why there are none."""
+    def rows(self, progress: Progress = untold) -> list[Row]:
+        """The diagnostic's rows, told of to `progress`; or the one that says why there are none."""
 
         def measure() -> list[Row]:
-            if progress is not None:
-                self.instance.progress = progress
+            self.instance.progress = progress
             found: list[Row] = self.instance.rows()
             return found if is_built_in(self.diagnostic) else _checked(found, self.diagnostic.name)
 
@@ -239,11 +238,10 @@ def _checked(rows: Any, name: str) -> list[Row]:
     return found
 
 
-def _part(progress: Progress | None, low: float, high: float) -> Progress:
+def _part(progress: Progress, low: float, high: float) -> Progress:
     """Progress of one part of the work, told as thousandths of the whole."""
 
     def tick(done: int, total: int) -> None:
-        if progress is not None:
-            progress(round(1000 * (low + (high - low) * done / max(1, total))), 1000)
+        progress(round(1000 * (low + (high - low) * done / max(1, total))), 1000)
 
     return tick

@@ -39,7 +39,7 @@ from fullrank.core.checks import (
     with_defaults,
 )
 from fullrank.core.errors import UserError
-from fullrank.core.log import Progress
+from fullrank.core.log import Progress, untold
 from fullrank.data.column_names import EventColumns
 from fullrank.data.impressions.store import AnyStore
 from fullrank.data.impressions.vocabulary import UNKNOWN, Vocabulary, canonical
@@ -191,7 +191,7 @@ class Cascade:
         check_type("split", split, str, "'validation' or 'test'")
         return evaluate_cascade(
             self.retriever, self.ordering(context), split, spec, candidates=candidates, blend=blend,
-            progress=progress,
+            progress=progress or untold,
         )  # fmt: skip
 
     def ordering(self, context: Any) -> Reranker:

@@ -92,7 +92,7 @@ def evaluate_cascade(
     *,
     candidates: int,
     blend: float,
-    progress: Progress | None,
+    progress: Progress,
 ) -> CascadeResult:
     """See `Cascade.evaluate`."""
     if spec.protocol != "full":
@@ -119,8 +119,7 @@ def evaluate_cascade(
             rows.append(rows_of_lists(users, protocol, store, spec, ids.astype(np.int32), found.steps))
         recall += float((match(found.ids, users.truth).sum(1) / users.truth.lengths).sum())
         without_candidates += float((~(found.ids >= 0).any(1)).sum())
-        if progress is not None:
-            progress(high, len(everybody))
+        progress(high, len(everybody))
     plan = reranker.plan
     facts = {
         "split": split, "candidates": candidates, "blend": blend, "users": len(everybody),

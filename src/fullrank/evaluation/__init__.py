@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from fullrank.core.log import Progress
+from fullrank.core.log import Progress, untold
 from fullrank.core.registry import Problem
 from fullrank.evaluation.compare import Comparison, compare
 from fullrank.evaluation.ranking import evaluate_ranking
@@ -43,7 +43,7 @@ class Evaluate(Protocol):
         split: str,
         spec: Any = None,
         *,
-        progress: Progress | None = None,
+        progress: Progress = untold,
     ) -> EvaluationResult: ...
 
 

@@ -23,7 +23,7 @@ from fullrank.core.checks import known_times
 from fullrank.core.errors import UserError, no_effect
 from fullrank.core.files import JsonObject
 from fullrank.core.jagged import Jagged
-from fullrank.core.log import Progress
+from fullrank.core.log import Progress, untold
 from fullrank.data import values
 from fullrank.data.column_names import EventColumns
 from fullrank.data.events.catalog import Catalog
@@ -70,7 +70,7 @@ def evaluate_later(
     later: LaterEvents,
     spec: Evaluation,
     *,
-    progress: Progress | None = None,
+    progress: Progress = untold,
 ) -> EvaluationResult:
     """The model's metrics on the users of a period. Raises `UserError` as `retrieval.evaluate`, and where settings or
     the model need what later events do not have."""

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from fullrank.core.files import JsonObject
-from fullrank.core.log import Progress
+from fullrank.core.log import Progress, untold
 from fullrank.data.events.store import Store
 from fullrank.data.histories import EvalSet
 from fullrank.data.sent_store import StoreAt
@@ -58,7 +58,7 @@ def evaluate_parts(
     *,
     runner: Runner,
     parts: int | None,
-    progress: Progress | None = None,
+    progress: Progress = untold,
 ) -> EvaluationResult:
     """What `retrieval.evaluate` gives, of a model that workers open. Raises `UserError` as it does, before they begin.
 
@@ -72,8 +72,7 @@ def evaluate_parts(
     task = MeasureTask(model.sent(runner), StoreAt.of(store), split, spec, count)
     for _, rows in runner.results(task, range(count)):
         found.append(rows)
-        if progress is not None:
-            progress(sum(len(one.users) for one in found), len(users))
+        progress(sum(len(one.users) for one in found), len(users))
     return merge(found)
 
 

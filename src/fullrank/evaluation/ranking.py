@@ -16,7 +16,7 @@ from jaxtyping import Int, Int64
 
 from fullrank.core.errors import UserError, unknown
 from fullrank.core.files import JsonObject
-from fullrank.core.log import Progress
+from fullrank.core.log import Progress, untold
 from fullrank.data.batch import Impressions
 from fullrank.data.impressions.encoding import FieldEncoder, is_categorical
 from fullrank.data.impressions.schema import AnyField, BagOf, Numeric
@@ -44,7 +44,7 @@ def evaluate_ranking(
     split: str,
     spec: RankingEvaluation = RankingEvaluation(),
     *,
-    progress: Progress | None = None,
+    progress: Progress = untold,
 ) -> EvaluationResult:
     """The model's metrics on all impressions of a split. Raises `UserError` where there are none, or no labels."""
     fields = slice_fields(store.encoder, spec.slices)  # an unknown one is told before minutes are spent
@@ -148,7 +148,7 @@ def predict_rows(
     rows: Int[np.ndarray, "N"],
     batch_size: int,
     *,
-    progress: Progress | None = None,
+    progress: Progress = untold,
 ) -> PerImpression:
     """Probability, label and group of some rows of a store."""
     probabilities, labels, groups = [], [], []
@@ -161,14 +161,11 @@ def predict_rows(
     return PerImpression(rows, np.concatenate(probabilities), np.concatenate(labels).astype(np.float64), whose)
 
 
-def row_batches(
-    store: ImpressionStore, rows: np.ndarray, size: int, progress: Progress | None
-) -> Iterator[Impressions]:
+def row_batches(store: ImpressionStore, rows: np.ndarray, size: int, progress: Progress) -> Iterator[Impressions]:
     """Some rows of a store, so many at once."""
     for low in range(0, len(rows), size):
         yield store.batch(rows[low : low + size])
-        if progress is not None:
-            progress(min(low + size, len(rows)), len(rows))
+        progress(min(low + size, len(rows)), len(rows))
 
 
 def slice_fields(encoder: FieldEncoder, names: Sequence[str]) -> list[AnyField]:

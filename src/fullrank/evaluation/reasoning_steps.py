@@ -26,7 +26,7 @@ from fullrank.core.checks import public
 from fullrank.core.constraints import MOST_ROUNDS
 from fullrank.core.errors import UserError
 from fullrank.core.files import JsonObject
-from fullrank.core.log import Progress
+from fullrank.core.log import Progress, untold
 from fullrank.evaluation.retrieval import EvalStore, evaluate
 from fullrank.evaluation.spec import Evaluation
 from fullrank.evaluation.statistics import bounds, resample
@@ -90,7 +90,7 @@ def oracle_ceilings(
     split: str,
     spec: Evaluation = Evaluation(),
     *,
-    progress: Progress | None = None,
+    progress: Progress = untold,
 ) -> list[OracleCeiling]:
     """The ceiling of every accuracy metric of the spec. Raises `UserError` for a model without a reasoner."""
     if spec.reasoning.adaptive is not None:
@@ -103,7 +103,7 @@ def oracle_ceilings(
     most = _most_steps(model, spec)
     values = []
     for step in range(most + 1):
-        tick = None if progress is None else _part(progress, step, most + 1)
+        tick = _part(progress, step, most + 1)
         found = evaluate(model, store, split, _at_step(spec, step), progress=tick)
         values.append(found.per_user.values)
     return [_ceiling(str(name), np.stack([v[str(name)] for v in values]), spec) for name in spec.names()]
@@ -118,7 +118,7 @@ def accuracy_by_steps(
     *,
     metrics: Sequence[str] | None = None,
     rounds: Annotated[int, Field(ge=1, le=MOST_ROUNDS)] = 3,
-    progress: Progress | None = None,
+    progress: Progress = untold,
 ) -> list[StepCurvePoint]:
     """A point for each number of steps up to `reasoning.steps` (as trained by default), then the adaptive one.
 
@@ -137,8 +137,7 @@ def accuracy_by_steps(
             measured: Any = evaluate(model, store, split, setting)
             best[place] = min(best[place], time.perf_counter() - begun)
             found[place] = measured
-            if progress is not None:
-                progress(turn * len(settings) + place + 1, rounds * len(settings))
+            progress(turn * len(settings) + place + 1, rounds * len(settings))
     return [_point(*three) for three in zip(settings, found, best, strict=True)]
 
 

@@ -15,7 +15,7 @@ from jaxtyping import Int
 
 from fullrank.core.errors import UserError, unknown
 from fullrank.core.files import JsonObject
-from fullrank.core.log import Progress
+from fullrank.core.log import Progress, untold
 from fullrank.core.memory import require_memory
 from fullrank.core.parted import Flat, occurrences
 from fullrank.data.histories import EvalSet, Histories
@@ -70,7 +70,7 @@ def evaluate(
     split: str,
     spec: Evaluation = Evaluation(),
     *,
-    progress: Progress | None = None,
+    progress: Progress = untold,
 ) -> EvaluationResult:
     """The model's metrics on all users of a split (`validation` or `test`).
 
@@ -87,7 +87,7 @@ def measure(
     spec: Evaluation = Evaluation(),
     *,
     shard: tuple[int, int] = (0, 1),
-    progress: Progress | None = None,
+    progress: Progress = untold,
 ) -> PerUser:
     """The rows of one shard (rank, world): users rank, rank + world, ... of the split. See `merge`."""
     if not 0 <= shard[0] < shard[1]:
@@ -104,7 +104,7 @@ def measure_users(
     protocol: JsonObject,
     spec: Evaluation,
     *,
-    progress: Progress | None = None,
+    progress: Progress = untold,
 ) -> PerUser:
     """The rows of some users of what `users_and_protocol` gave."""
     model, longest = evaluated_model(model, store, spec), longest_list(spec, model.num_items)

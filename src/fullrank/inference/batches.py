@@ -21,7 +21,7 @@ from torch import nn
 
 from fullrank.core.device import device_of
 from fullrank.core.errors import UserError
-from fullrank.core.log import Progress
+from fullrank.core.log import Progress, untold
 from fullrank.data.batch import Batch
 from fullrank.data.histories import Histories
 from fullrank.inference.exact import block_scorer, refuse_nan
@@ -44,7 +44,7 @@ class Batching:
     """Users of a batch; None is what keeps users x block within `SCORES`, and positions within `TOKENS`."""
     block: int | None = None
     """Items that are scored at once; None is `BLOCK`."""
-    progress: Progress | None = None
+    progress: Progress = untold
     """Called with (users done, users in all)."""
 
 
@@ -127,8 +127,7 @@ def batches(
             )
             yield at, batch if device.type == "cpu" else batch.to(device)
             done += len(at)
-            if how.progress is not None:
-                how.progress(done, len(order))
+            how.progress(done, len(order))
 
 
 @contextmanager

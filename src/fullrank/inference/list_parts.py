@@ -26,7 +26,7 @@ from jaxtyping import Bool
 from fullrank.core.errors import UserError, brief
 from fullrank.core.files import JsonObject, NotWritten, jsonable, reason_of, require_replaceable, write_json
 from fullrank.core.locks import folder_lock, sweep_folder
-from fullrank.core.log import Progress
+from fullrank.core.log import Progress, untold
 from fullrank.core.readers import read_json
 from fullrank.core.tables import write_table
 from fullrank.data import manifest as manifests
@@ -114,7 +114,7 @@ def write_list_parts(
     catalog: Catalog,
     runner: Runner,
     overwrite: bool = False,
-    progress: Progress | None = None,
+    progress: Progress = untold,
 ) -> ListParts:
     """Write the lists of all users at `out`, or what is missing of them.
 
@@ -139,8 +139,7 @@ def write_list_parts(
                 task = ListTask(model.sent(runner), ready, str(out.absolute()), options, barred)
                 for written, (_, part_counts) in enumerate(runner.results(task, missing), len(there) + 1):
                     counts += part_counts
-                    if progress is not None:
-                        progress(written, ready.parts)
+                    progress(written, ready.parts)
             for number in there:
                 counts += counts_of(pl.scan_parquet(part_file(out, number), glob=False))
             _finish(out, manifest, ready.parts, counts)

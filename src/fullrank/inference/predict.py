@@ -16,7 +16,7 @@ from fullrank.core.checks import check_path, check_type
 from fullrank.core.device import device_of
 from fullrank.core.errors import UserError
 from fullrank.core.files import scratch_folder
-from fullrank.core.log import Progress
+from fullrank.core.log import Progress, untold
 from fullrank.core.tables import TableWriter
 from fullrank.data.batch import Impressions
 from fullrank.data.frames import Chunks, InputTable
@@ -60,7 +60,7 @@ def predict(
     impressions: Any,
     *,
     column: str = "probability",
-    progress: Progress | None = None,
+    progress: Progress = untold,
 ) -> Any:
     """The table with one more column, as the caller's type of DataFrame; polars of a file and of a lazy frame.
 
@@ -78,7 +78,7 @@ def predict_file(
     out: str | Path,
     *,
     column: str = "probability",
-    progress: Progress | None = None,
+    progress: Progress = untold,
 ) -> PredictionFile:
     """The same, written to a file (.parquet, .csv or .jsonl) that appears whole or not at all.
 
@@ -114,7 +114,7 @@ def _predicted(
     encoder: FieldEncoder,
     chunks: Chunks,
     column: str,
-    progress: Progress | None,
+    progress: Progress,
 ) -> Iterator[pl.DataFrame]:
     """The chunks with their probabilities; one without rows where the table has none."""
     if chunks.rows == 0:
@@ -126,6 +126,5 @@ def _predicted(
             last = start + low + len(some) - 1
             what = chunks.name if chunks.rows <= ROWS else f"{chunks.name}, rows {start + low:,} to {last:,},"
             parts.append(predict_batch(model, transform(encoder, some, what)))
-            if progress is not None:
-                progress(start + low + len(some), chunks.rows)
+            progress(start + low + len(some), chunks.rows)
         yield frame.with_columns(pl.Series(column, np.concatenate(parts), pl.Float64))

@@ -22,7 +22,7 @@ from jaxtyping import Float, Int
 from fullrank.core.checks import check_choice, check_one_way, keywords_checked, takes
 from fullrank.core.device import resolve_device
 from fullrank.core.errors import UserError, no_effect
-from fullrank.core.log import Progress
+from fullrank.core.log import Progress, untold
 from fullrank.core.registry import Problem
 from fullrank.data.column_names import EventColumns
 from fullrank.data.events.catalog import Catalog
@@ -272,7 +272,8 @@ class Predictor:
         or holds what the schema refuses, and where `column` is there already.
         """
         return predict(
-            self.model, self.encoder.with_separator(list_separator), impressions, column=column, progress=progress
+            self.model, self.encoder.with_separator(list_separator), impressions, column=column,
+            progress=progress or untold,
         )  # fmt: skip
 
     def predict_file(
@@ -290,7 +291,7 @@ class Predictor:
         """
         return predict_file(
             self.model, self.encoder.with_separator(list_separator), impressions, out, column=column,
-            progress=progress,
+            progress=progress or untold,
         )  # fmt: skip
 
     def item_vectors(self) -> Float[np.ndarray, "V D"]:

@@ -22,7 +22,7 @@ from scipy.special import expit, logit
 
 from fullrank.core.device import resolve_device
 from fullrank.core.errors import UserError, unknown
-from fullrank.core.log import Progress
+from fullrank.core.log import Progress, untold
 from fullrank.data.impressions.store import AnyStore, ImpressionStore
 from fullrank.evaluation.ranking import predict_rows, split_rows
 from fullrank.metrics import ctr
@@ -61,7 +61,7 @@ def calibrate(
     model.calibration = None
     assert run.spec.clicks is not None
     size = run.spec.clicks.batch_size
-    rows = predict_rows(model, store, split_rows(store, "validation"), size, progress=progress)
+    rows = predict_rows(model, store, split_rows(store, "validation"), size, progress=progress or untold)
     made = fit_calibration(method, rows.probabilities, rows.labels)
     return write_copy(run, out, encoder, run.tensors(), {"calibrated_from": str(run.path)}, made)
 

@@ -31,7 +31,7 @@ from fullrank.analysis.report import Cells, Figure, Missing, Shown, TableCell
 from fullrank.analysis.report.charts import Chart, Claim, bars, lines
 from fullrank.analysis.report.results import RunResult, Runs, accuracy_word, not_comparable, readable
 from fullrank.core.errors import UserError
-from fullrank.core.log import Progress, logger
+from fullrank.core.log import Progress, logger, untold
 from fullrank.core.registry import Problem
 
 log = logger(__name__)
@@ -114,12 +114,12 @@ class Diagnostic(Section):
     """Whether a run without rows is no news: most models lack the part."""
     runs_model: ClassVar[bool] = False
     """Whether `rows` runs the model again (with targets, so never on the training split) and `observe` is not used."""
-    progress: Progress | None = None
+    progress: Progress
     """Told by `rows` how much of it is done, where that takes long."""
 
     def __init__(self, context: Any):
         """`context` is an `activations.RetrievalContext`; of ranking models a `ranking_activations.RankingContext`."""
-        self.context = context
+        self.context, self.progress = context, untold
         self.begin()
 
     def begin(self) -> None:

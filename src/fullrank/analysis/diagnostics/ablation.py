@@ -68,8 +68,7 @@ class Ablation(Diagnostic):
             with self_attending(part.modules) if part.label == "mixing" else silenced(part.modules):
                 figures = self._figures(self.context.sample.first(USERS))
             found += self.rows_of(figures, layer=part.layer, label=part.label)
-            if self.progress is not None:
-                self.progress(place + 1, len(parts) + 1)
+            self.progress(place + 1, len(parts) + 1)
         return found
 
     def _figures(self, sample: Sample) -> dict[str, float | None]:

@@ -87,8 +87,7 @@ class Shortcut(Diagnostic):
             metrics = evaluate(model, users, context.split, own).metrics
             found += self.rows_of(metrics, label=label)
             accuracy[label] = metrics[spec.selection]
-            if self.progress is not None:
-                self.progress(place + 1, len(models) + 1)
+            self.progress(place + 1, len(models) + 1)
         whole = accuracy["model"]
         shares = {label: accuracy[label] / whole if whole > 0 else None for label in list(models)[1:]}
         found += [self.row("share_of_model", share, label=label) for label, share in shares.items()]
