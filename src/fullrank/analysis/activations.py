@@ -32,6 +32,7 @@ from fullrank.evaluation import Evaluation
 from fullrank.evaluation.ranking import row_batches
 from fullrank.evaluation.retrieval import Split, check_split
 from fullrank.inference.batches import Batching, score_batches
+from fullrank.metrics import ItemCounts
 from fullrank.models import Model, ReasoningStates, Scorer, States
 from fullrank.models.ranking import EVERY
 from fullrank.models.ranking.model import RankingModule
@@ -47,7 +48,7 @@ class Sample:
     """Some users of a split, in an order drawn at random, so that the first n of them are a sample too."""
 
     eval_set: EvalSet
-    popularity: Int[np.ndarray, "V"]
+    popularity: ItemCounts
     """Training events of each item."""
 
     def __len__(self) -> int:

@@ -30,7 +30,7 @@ from fullrank.evaluation.result import EvaluationResult, merge
 from fullrank.evaluation.retrieval import longest_list, rows_of_lists, users_and_protocol
 from fullrank.evaluation.spec import Evaluation
 from fullrank.inference.search import Decoding
-from fullrank.metrics import match
+from fullrank.metrics import RankedIds, match
 from fullrank.models.sequential.reasoning import Budget
 
 USERS, ITEMS = ("user_id", "user"), ("item_id", "item")
@@ -126,7 +126,7 @@ def _find(given: pl.Series, ids: pl.Series, what: str, store: Store) -> Int[np.n
 
 def _padded_lists(
     owner: Int[np.ndarray, "n"], ids: Int[np.ndarray, "n"], users: EvalSet, longest: int, items: int
-) -> tuple[Int[np.ndarray, "U k"], JsonObject]:
+) -> tuple[RankedIds, JsonObject]:
     """The lists of the evaluated users, -1 where a place is empty or its item unknown, and what there is to say of
     them. Rows are in order of (owner, place)."""
     at = np.searchsorted(users.users, owner).clip(max=len(users) - 1)

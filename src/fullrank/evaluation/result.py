@@ -23,7 +23,7 @@ from fullrank.evaluation.sampled import sampled_gaps
 from fullrank.evaluation.saved import check_row_types, read_saved
 from fullrank.evaluation.statistics import resample_clicks, slice_means, summarise
 from fullrank.evaluation.summary import metric_table, population, protocol_notes
-from fullrank.metrics import RowValues, UserValues, ctr
+from fullrank.metrics import RankedIds, RowValues, UserValues, ctr
 from fullrank.metrics.names import HISTORY, Name, expand_metrics
 
 BROKEN = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
@@ -45,7 +45,7 @@ class PerUser:
     users: Int[np.ndarray, "U"]
     values: dict[str, UserValues]
     """By metric name; metrics of all lists together are not here."""
-    lists: Int[np.ndarray, "U k"] | None
+    lists: RankedIds | None
     """The ranked item ids; None under the sampled protocol."""
     groups: dict[str, Int[np.ndarray, "U"]]
     """Slice -> place of the user's label in `statistics.LABELS`."""

@@ -27,7 +27,7 @@ from fullrank.evaluation.statistics import slice_codes
 from fullrank.inference.batches import Batching, score_batches
 from fullrank.inference.recommend import rank
 from fullrank.inference.search import Decoding
-from fullrank.metrics import MetricInputs, RankedLists, match
+from fullrank.metrics import ItemCounts, MetricInputs, RankedIds, RankedLists, match
 from fullrank.metrics.lists import history_popularity
 from fullrank.models import Model
 from fullrank.models.sequential.reasoning import described
@@ -46,7 +46,7 @@ class CountedCatalog(Protocol):
     """A catalogue whose items were counted."""
 
     @property
-    def popularity(self) -> Int[np.ndarray, "V"]: ...
+    def popularity(self) -> ItemCounts: ...
 
 
 @runtime_checkable
@@ -187,7 +187,7 @@ def rows_of_lists(
     protocol: JsonObject,
     store: EvalStore,
     spec: Evaluation,
-    lists: Int[np.ndarray, "U k"],
+    lists: RankedIds,
     steps: Int[np.ndarray, "U"] | None = None,
 ) -> PerUser:
     """The rows of users whose ranked item ids are given (-1: an empty place), whoever ranked them."""

@@ -33,7 +33,7 @@ from fullrank.data.histories import EvalSet
 from fullrank.evaluation.spec import Evaluation
 from fullrank.inference.batches import BLOCK, pair_scores
 from fullrank.inference.exact import block_scorer
-from fullrank.metrics import MetricInputs, UserValues
+from fullrank.metrics import ItemCounts, MetricInputs, UserValues
 from fullrank.metrics.names import ACCURACY
 from fullrank.models import Scorer
 
@@ -50,9 +50,7 @@ Places = Callable[[Scorer, np.ndarray, Jagged], np.ndarray]
 """(scorer of a batch, positions of its users in the set, their targets) -> the place, from 0, of each target."""
 
 
-def sampled_hits(
-    batches: Batches, users: EvalSet, popularity: Int[np.ndarray, "V"], spec: Evaluation
-) -> Bool[np.ndarray, "U k"]:
+def sampled_hits(batches: Batches, users: EvalSet, popularity: ItemCounts, spec: Evaluation) -> Bool[np.ndarray, "U k"]:
     """Which of the first places of each user's candidates hold a target, under the sampled protocol."""
     weights = popularity if spec.negatives_from == "popularity" else np.ones_like(popularity)
 
@@ -107,7 +105,7 @@ def sampled_gaps(full: dict[str, float], sampled: dict[str, UserValues]) -> dict
 def negatives(
     users: Int[np.ndarray, "U"],
     count: int,
-    weights: Int[np.ndarray, "V"],
+    weights: ItemCounts,
     forbidden: Int[np.ndarray, "p"],
     seed: int,
 ) -> Int[np.ndarray, "U n"]:

@@ -21,7 +21,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from fullrank.core.jagged import Jagged
-from fullrank.metrics import MetricInputs, UserValues
+from fullrank.metrics import ItemCounts, MetricInputs, RankedIds, UserValues
 
 
 def hit(table: MetricInputs, k: int) -> UserValues:
@@ -70,7 +70,7 @@ def average_precision(table: MetricInputs, k: int) -> UserValues:
     return (precision * hits).sum(1) / table.relevant
 
 
-def niche(popularity: Int[np.ndarray, "V"], alpha: float) -> Bool[np.ndarray, "V"]:
+def niche(popularity: ItemCounts, alpha: float) -> Bool[np.ndarray, "V"]:
     """The floor(alpha V), at least one, least popular items; equal counts by ascending id."""
     size = max(int(Fraction(str(alpha)) * len(popularity)), 1)  # 0.29 * 100 is 28.99... in binary
     chosen = np.zeros(len(popularity), dtype=bool)
@@ -112,7 +112,7 @@ def repeat(table: MetricInputs, k: int) -> UserValues:
     return table.repeats[:, :k].sum(1) / k
 
 
-def history_popularity(histories: Jagged, popularity: Int[np.ndarray, "V"], chunk: int = 1 << 16) -> UserValues:
+def history_popularity(histories: Jagged, popularity: ItemCounts, chunk: int = 1 << 16) -> UserValues:
     """Mean popularity of the item ids of each of the U histories, repeats included; 0 of none."""
     means = np.zeros(len(histories))
     for low in range(0, len(histories), chunk):
@@ -134,7 +134,7 @@ def gini(exposure: Int[np.ndarray, "R V"]) -> Float[np.ndarray, "R"]:
     return (np.sort(exposure, axis=-1) @ weights) / (size * np.maximum(total, 1))
 
 
-def gini_without(lists: Int[np.ndarray, "U k"], exposure: Int[np.ndarray, "V"]) -> UserValues:
+def gini_without(lists: RankedIds, exposure: ItemCounts) -> UserValues:
     """The Gini of all lists but user u's, for every u. `exposure` is that of all lists.
 
     V sum(x) gini is the sum over pairs of items of |x_i - x_j|. Showing an item once less brings it one nearer to
@@ -148,7 +148,7 @@ def gini_without(lists: Int[np.ndarray, "U k"], exposure: Int[np.ndarray, "V"]) 
     return (pairs + change[lists].sum(1) - 2 * _equal_pairs(lists, exposure)) / (size * np.maximum(left, 1))
 
 
-def _equal_pairs(lists: Int[np.ndarray, "U k"], exposure: Int[np.ndarray, "V"]) -> Int[np.ndarray, "U"]:
+def _equal_pairs(lists: RankedIds, exposure: ItemCounts) -> Int[np.ndarray, "U"]:
     """How many pairs of items in each list are shown equally often."""
     places = np.arange(lists.shape[1])
     shown = np.sort(np.where(lists >= 0, exposure[lists], -1 - places), axis=1)  # empty places equal nothing
@@ -157,13 +157,13 @@ def _equal_pairs(lists: Int[np.ndarray, "U k"], exposure: Int[np.ndarray, "V"]) 
     return (places - np.maximum.accumulate(first, axis=1)).sum(1)
 
 
-def mean_over_items(ids: Int[np.ndarray, "U k"], value: np.ndarray) -> UserValues:
+def mean_over_items(ids: RankedIds, value: np.ndarray) -> UserValues:
     """Mean of value[item] over the filled places of each list; 0 for an empty list."""
     filled = ids >= 0
     return np.where(filled, value[ids], 0.0).sum(1) / np.maximum(filled.sum(1), 1)
 
 
-def full_lists(table: MetricInputs) -> tuple[Int[np.ndarray, "U k"], Int[np.ndarray, "V"]]:
+def full_lists(table: MetricInputs) -> tuple[RankedIds, ItemCounts]:
     assert table.ids is not None and table.popularity is not None, "this metric reads full lists"
     return table.ids, table.popularity
 
@@ -173,7 +173,7 @@ def coverage(exposure: Int[np.ndarray, "R V"]) -> Float[np.ndarray, "R"]:
     return (exposure > 0).mean(-1)
 
 
-def coverage_without(lists: Int[np.ndarray, "U k"], exposure: Int[np.ndarray, "V"]) -> UserValues:
+def coverage_without(lists: RankedIds, exposure: ItemCounts) -> UserValues:
     """The coverage of all lists but user u's, for every u. `exposure` is that of all lists."""
     alone = (exposure == 1)[lists] & (lists >= 0)
     return ((exposure > 0).sum() - alone.sum(1)) / len(exposure)
@@ -189,7 +189,7 @@ def novelty(table: MetricInputs, k: int) -> UserValues:
     return mean_over_items(ids[:, :k], bits)
 
 
-def exposures(ids: Int[np.ndarray, "U k"], size: int) -> Int[np.ndarray, "V"]:
+def exposures(ids: RankedIds, size: int) -> ItemCounts:
     """How often each of `size` items occurs in the lists."""
     return np.bincount(ids[ids >= 0], minlength=size)
 
@@ -213,7 +213,7 @@ def ild(table: MetricInputs, k: int) -> UserValues:
     return np.concatenate([*parts, np.zeros(0)])
 
 
-def _ild(ids: Int[np.ndarray, "U k"], codes: Int[np.ndarray, "V L"]) -> UserValues:
+def _ild(ids: RankedIds, codes: Int[np.ndarray, "V L"]) -> UserValues:
     size = (codes > 0).sum(1)
     counts = (ids >= 0) & (size[ids] > 0)  # an empty place (-1) reads the last item, and is masked
     total, pairs = np.zeros(len(ids)), np.zeros(len(ids))

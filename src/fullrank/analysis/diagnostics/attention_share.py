@@ -29,6 +29,7 @@ from fullrank.analysis.diagnostics import (
     RunResult,
     lines,
 )
+from fullrank.metrics import ItemCounts
 from fullrank.models.sequential.attention import mask
 from fullrank.models.sequential.reading import weights_of
 
@@ -39,7 +40,7 @@ HEAD = 3
 """The first bands, which together are the most popular 20 percent."""
 
 
-def item_bands(popularity: Int[np.ndarray, "V"]) -> Int[np.ndarray, "V"]:
+def item_bands(popularity: ItemCounts) -> Int[np.ndarray, "V"]:
     """Each item's place in `LABELS`. Of equal counts the higher id is the more popular (as in `metrics.exposure`)."""
     order = np.argsort(popularity, kind="stable")[::-1]
     ends = [ceil(Fraction(edge) * len(popularity)) for edge in EDGES]

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from fullrank.analysis.diagnostics import (
@@ -30,6 +30,7 @@ from fullrank.analysis.diagnostics import (
     lines,
     readable,
 )
+from fullrank.metrics import ItemCounts
 from fullrank.models import DenseScorer, last
 from fullrank.ops.singular_values import LEAST, collapse_share, entropy_rank, stable_rank
 
@@ -62,7 +63,7 @@ class Likeness:
     spearman: float | None
 
 
-def popularity_likeness(spectrum: Spectrum, popularity: Int[np.ndarray, "V"]) -> Likeness:
+def popularity_likeness(spectrum: Spectrum, popularity: ItemCounts) -> Likeness:
     """Cosine and rank correlation of q1 and popularity; None where they do not exist (popularity is constant)."""
     right = spectrum.right.numpy()
     correlation = spearman(right, popularity)
