@@ -142,7 +142,11 @@ def _compare_lists(a: Results, b: Results, metric: str, how: Draws) -> Compariso
             raise unknown("metric", str(name), side.metrics)
     values = influences = _mean_column(b, name) - _mean_column(a, name)
     if quality is not None:
-        values, influences = bqs_like_columns(values, _target_bands(a[0]))
+        if "target" not in a[0].per_user.groups:
+            raise UserError(
+                f"{PAIRED} needs the popularity of the targets: evaluate with slices=true", code="slices-needed"
+            )
+        values, influences = bqs_like_columns(values, a[0].per_user.groups["target"])
     span = bounds(resample(influences[:, None], samples=min(samples, MAX_RESAMPLES), seed=seed)[:, 0], level)
     p, users = sign_flip(values, samples, seed), len(values)
     if quality is None:
@@ -204,15 +208,6 @@ def bqs_like_quality(metric: str) -> Name | None:
     if metric.strip().partition("@")[0] != PAIRED:
         return None
     return Name("ndcg", split_name(metric)[1])
-
-
-def _target_bands(result: EvaluationResult) -> Int[np.ndarray, "U"]:
-    """Each user's band: 0 head, 1 mid, 2 tail."""
-    if "target" not in result.per_user.groups:
-        raise UserError(
-            f"{PAIRED} needs the popularity of the targets: evaluate with slices=true", code="slices-needed"
-        )
-    return result.per_user.groups["target"]
 
 
 def bqs_like_columns(gap: UserValues, band: Int[np.ndarray, "U"]) -> tuple[UserValues, UserValues]:

@@ -9,7 +9,6 @@ found afterwards and put right: order is score descending, then item id ascendin
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -209,11 +208,10 @@ def sharded_top_k(scorer: ShardedScorer, k: int, *, filters: BatchFilter | None 
     """
     shard = scorer.shard
     found = top_k(scorer.own, k, filters=filters, block=block, first=shard.low)
-    values, ids = (torch.cat(_of_all(part, shard.group, shard.world), 1) for part in found)
+    whole = []
+    for part in found:
+        parts = [torch.empty_like(part) for _ in range(shard.world)]
+        dist.all_gather(parts, part.contiguous(), group=shard.group)
+        whole.append(torch.cat(parts, 1))
+    values, ids = whole
     return _by_value(values, ids, k)  # ids rise from process to process, so equal scores stay in order of their ids
-
-
-def _of_all(part: Tensor, group: Any, world: int) -> list[Tensor]:
-    parts = [torch.empty_like(part) for _ in range(world)]
-    dist.all_gather(parts, part.contiguous(), group=group)
-    return parts

@@ -14,7 +14,6 @@ from collections.abc import Callable
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import Field
-from torch import Tensor
 
 from fullrank.core.constraints import MOST_ROUNDS, ListLength, Parts, only_with
 from fullrank.core.errors import UserError
@@ -22,7 +21,7 @@ from fullrank.core.files import JsonObject
 from fullrank.core.spec import Spec
 from fullrank.inference.batches import WrappedModel
 from fullrank.inference.code_search import BeamSearch, GraphSearch, PrunedSearch
-from fullrank.inference.exact import exact
+from fullrank.inference.exact import TopK, exact
 from fullrank.inference.filters import BatchFilter
 from fullrank.inference.trie_beam import TrieBeam
 from fullrank.models import DenseScorer, Scorer
@@ -34,8 +33,8 @@ DEFAULTS = {"graph": {"beams": 100, "edges": 50, "steps": 3}, "beam": {"beams": 
 
 S = TypeVar("S")
 
-Search = Callable[[Scorer, int, "BatchFilter | None"], "tuple[Tensor, Tensor]"]
-"""(scorer, k, filters) -> scores and ids [B, K], best first; empty places hold -inf and -1."""
+Search = Callable[[Scorer, int, "BatchFilter | None"], TopK]
+"""(scorer, k, filters) -> the best items, best first."""
 
 
 class Decoding(Spec):
